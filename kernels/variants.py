@@ -11,7 +11,7 @@ Choice = Literal["auto", "triton", "native", "reference"]
 """What a caller may ask for; ``auto`` takes the first of them that can run."""
 
 NOT_WRITTEN = "there is none"
-"""The obstacle of a variant that an operation does not have."""
+"""Why a variant is not supported that an operation does not have."""
 
 _forced: ContextVar[Choice] = ContextVar("stentor_kernel_variant", default="auto")
 

@@ -60,10 +60,10 @@ async def run(
     named = process_name("engine", config.worker.name)
     set_up_logging(config.worker.log_level, config.worker.log_format, named)
     source = WorkerSource(config.worker_module, weights_fd, fork_server_fd, lease_fd)
-    neighbours = None if lease_fd is None else CoTenants(lease_fd, config.worker.lease_member)
+    co_tenants = None if lease_fd is None else CoTenants(lease_fd, config.worker.lease_member)
     final = True
     try:
-        return await _run_worker(client, config, source, neighbours)
+        return await _run_worker(client, config, source, co_tenants)
     except _ToldToEnd:
         return 0
     except WorkerLost as lost:
@@ -82,7 +82,7 @@ async def run(
 
 
 async def _run_worker(
-    client: Endpoint, config: EngineConfig, source: WorkerSource, neighbours: CoTenants | None
+    client: Endpoint, config: EngineConfig, source: WorkerSource, co_tenants: CoTenants | None
 ) -> int:
     """Starts the first worker, serves, ends the last one. Raises :class:`PeerDied` when the client is gone."""
     keeper = WorkerKeeper(source, config.worker)
@@ -97,14 +97,14 @@ async def _run_worker(
             max_mixed_prefill_tokens=ready.limits.max_mixed_prefill_tokens,
             max_prefill_chunk=ready.limits.max_prefill_chunk,
             max_model_len=ready.max_model_len,
-            encodings=ready.encodings,
+            encoder_slots=ready.encoder_slots,
             stream=ready.stream,
             pools=ready.pools,
             max_encodings=ready.limits.max_encodings or None,
             max_mixed_encodings=ready.limits.max_mixed_encodings or None,
             config=config.scheduler,
         )
-        loop = EngineLoop(client, worker, keeper.start, scheduler, config.recovery, neighbours=neighbours)
+        loop = EngineLoop(client, worker, keeper.start, scheduler, config.recovery, co_tenants=co_tenants)
         await client.send(encoder.encode(engine_ready(ready)))
         # what lives until the end need not be walked again: a full collection costs milliseconds in mid-step
         gc.freeze()

@@ -125,11 +125,11 @@ class EngineLoop(Actor[Message]):
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleep = anyio.sleep,
-        neighbours: CoTenants | None = None,
+        co_tenants: CoTenants | None = None,
         max_frame: int = MAX_FRAME,
     ) -> None:
         """``start_worker`` is :meth:`.worker_keeper.WorkerKeeper.start`, for the workers that follow ``worker``;
-        ``clock`` and ``sleep`` are the watchdog's and the back-off's. ``neighbours`` are on the worker's device
+        ``clock`` and ``sleep`` are the watchdog's and the back-off's. ``co_tenants`` are on the worker's device
         too: while it waits for its turn it does not hang, whoever has the turn may."""
         super().__init__("the engine loop", _MAILBOX_MESSAGES)
         self.worker = worker
@@ -142,7 +142,7 @@ class EngineLoop(Actor[Message]):
         self._restarts = Restarts(config.max_worker_deaths)
         self._watch = StepWatch(config, clock)
         self._watch_wanted = anyio.Event()
-        self._neighbours = neighbours
+        self._co_tenants = co_tenants
         self._max_frame = max_frame
         self._clock = clock
         self._sleep = sleep
@@ -215,7 +215,7 @@ class EngineLoop(Actor[Message]):
                     await self._send_stats()
                     await self._give_up(why)
                 case WorkerUp(ready=ready):
-                    _add(out, self._scheduler.resize(ready.num_blocks, ready.encodings))
+                    _add(out, self._scheduler.resize(ready.num_blocks, ready.encoder_slots))
                     self._serving, self._stalled = True, ""
                     await self._tell(engine_ready(ready))
                 case Ping():
@@ -228,7 +228,7 @@ class EngineLoop(Actor[Message]):
                     assert_never(other)
         # the worker first: it may be waiting, the client never is
         await self._send_masks(out)
-        crowded = self._neighbours is not None and self._neighbours.are_busy()
+        crowded = self._co_tenants is not None and self._co_tenants.are_busy()
         while self._serving and self._scheduler.in_flight < MAX_IN_FLIGHT:
             plan = self._scheduler.plan(time.monotonic(), crowded=crowded)
             if plan is None:
@@ -403,7 +403,7 @@ class EngineLoop(Actor[Message]):
             if (left := deadline - self._clock()) > 0:
                 await self._sleep(min(left, _LOOK_SECONDS))
                 continue
-            if self._neighbours is not None and self._neighbours.worker_waits():
+            if self._co_tenants is not None and self._co_tenants.worker_waits():
                 self._watch.excuse()
                 continue
             if self._watch.lacks_masks and self._telling:
@@ -425,7 +425,7 @@ def engine_ready(ready: WorkerReady) -> EngineReady:
         ready.max_model_len,
         ready.memory,
         ready.notes,
-        ready.encodings,
+        ready.encoder_slots,
         ready.stream,
     )
 

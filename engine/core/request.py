@@ -172,7 +172,9 @@ class Request:
                 sequence.limit_len = min(sequence.limit_len, sequence.ready_len + 1)
                 # the token that ends it is in flight, of a row that thought of another
                 running = sequence.state is SequenceState.RUNNING
-                sequence.length_capped |= running and sequence.pending > 0 and sequence.length >= sequence.limit_len
+                sequence.length_capped |= (
+                    running and sequence.num_in_flight > 0 and sequence.length >= sequence.limit_len
+                )
 
     @property
     def begins(self) -> bool:
@@ -213,7 +215,7 @@ class Request:
         return self.limit_len if self.audio.no_speech is None else self.audio.no_speech[0]
 
     @property
-    def whole(self) -> bool:
+    def no_chunking(self) -> bool:
         """Whether its row enters in one step, however many tokens are known."""
         if self.pools == "all":
             return True
@@ -258,13 +260,14 @@ class Sequence:
     """One output sequence of a request, and its row while it has one.
 
     Positions count from the start of the prompt. At all times ``written_len <= computed_len <=
-    length`` and ``length == prompt_len + len(outputs) + pending``.
+    length`` and ``length == prompt_len + len(outputs) + num_in_flight``.
     """
 
     __slots__ = (
         "blocks",
         "constraint",
         "digests",
+        "encoder_slot",
         "fed",
         "fed_end",
         "forked",
@@ -274,11 +277,10 @@ class Sequence:
         "limit_len",
         "num_computed_tokens",
         "num_hashed_blocks",
+        "num_in_flight",
         "num_scheduled_tokens",
         "order",
         "outputs",
-        "pending",
-        "place",
         "ready_len",
         "request",
         "row_generation",
@@ -303,7 +305,7 @@ class Sequence:
         self.row_generation = 0
         """Counts the rows this sequence has lost; tells results of an earlier row from those of this one."""
         self.blocks: list[int] = []
-        self.place = -1
+        self.encoder_slot = -1
         """Where the worker has what its request hears; -1 while it has no row, or hears nothing."""
         self.digests: list[bytes] = []
         self.num_hashed_blocks = 0
@@ -315,7 +317,7 @@ class Sequence:
         self.length = request.prompt_len
         """Tokens of prompt and output, those in flight included."""
         self.limit_len = request.limit_len
-        self.pending = 0
+        self.num_in_flight = 0
         """Tokens in flight: planned to be drawn, not known yet."""
         self.length_capped = False
         """Nothing is left to plan: its last result is in flight."""
@@ -393,7 +395,7 @@ class Sequence:
     def drop_row(self) -> None:
         """Forget slot, blocks, place and positions; mutates. The caller has given them back."""
         self.slot = -1
-        self.place = -1
+        self.encoder_slot = -1
         self.fed, self.fed_end = 0, False
         self.blocks = []
         self.num_scheduled_tokens = self.num_computed_tokens = self.num_hashed_blocks = 0

@@ -53,7 +53,7 @@ class Attention:
         config: DecoderConfig,
         layer: int,
         rotary: RotaryTable,
-        place: LayerContext,
+        context: LayerContext,
     ) -> None:
         self._heads, self._kv_heads, self._head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
@@ -63,19 +63,19 @@ class Attention:
             else {f"{prefix}.q_proj": q_size, f"{prefix}.k_proj": kv_size, f"{prefix}.v_proj": kv_size}
         )
         self._split = (q_size, kv_size, kv_size)
-        self._qkv = Linear(weights, parts, config.hidden_size, place, bias=config.qkv_bias)
-        self._out = Linear(weights, {f"{prefix}.o_proj": config.hidden_size}, q_size, place, bias=config.output_bias)
+        self._qkv = Linear(weights, parts, config.hidden_size, context, bias=config.qkv_bias)
+        self._out = Linear(weights, {f"{prefix}.o_proj": config.hidden_size}, q_size, context, bias=config.output_bias)
         self._qk_norm = config.qk_norm
         if config.qk_norm != "none":
             full = config.qk_norm == "full"
             sizes = (q_size, kv_size) if full else (config.head_dim, config.head_dim)
             self._q_norm, self._k_norm = (
-                RMSNorm(weights, f"{prefix}.{which}", size, config.rms_eps, place, plus_one=config.norm_plus_one)
+                RMSNorm(weights, f"{prefix}.{which}", size, config.rms_eps, context, plus_one=config.norm_plus_one)
                 for which, size in zip(("q_norm", "k_norm"), sizes, strict=True)
             )
         self._layer = layer
         self._eps, self._plus_one = config.rms_eps, config.norm_plus_one
-        self._k_scale, self._v_scale = (self._cache_scale(weights, prefix, which, place) for which in ("k", "v"))
+        self._k_scale, self._v_scale = (self._cache_scale(weights, prefix, which, context) for which in ("k", "v"))
         # scales of quantised queries and probabilities, neither of which is quantised here
         unused = ("q_scale", "q_proj.q_scale", "q_proj.output_scale", "prob_scale", "prob_output_scale")
         weights.pass_over(*(f"{prefix}.{name}" for name in unused))
@@ -84,15 +84,15 @@ class Attention:
         self._softcap = config.attention_softcap
         self._window = config.sliding_window if config.layer_type(layer) == "sliding" else 0
 
-    def _cache_scale(self, weights: WeightMap, prefix: str, which: str, place: LayerContext) -> torch.Tensor:
+    def _cache_scale(self, weights: WeightMap, prefix: str, which: str, context: LayerContext) -> torch.Tensor:
         """What float8 keys or values of this layer are multiplied by, float32 [kv_heads]: 1 unless it is stored."""
-        scale = place.ones(self._kv_heads)
+        scale = context.ones(self._kv_heads)
         for name in (f"{which}_scale", f"{which}_proj.{which}_scale", f"{which}_proj.output_scale", "kv_scale"):
             weights.offer(f"{prefix}.{name}", scale)
         return scale
 
     @property
-    def entrance(self) -> Linear:
+    def input_projection(self) -> Linear:
         """Where the input goes first."""
         return self._qkv
 
@@ -145,10 +145,12 @@ class Attention:
             v.view(-1, self._kv_heads, self._head_dim),
         )
 
-    def around(self, x: Input, positions: torch.Tensor, starts: torch.Tensor, longest: int) -> torch.Tensor:
+    def forward_bidirectional(
+        self, x: Input, positions: torch.Tensor, cu_seqlens: torch.Tensor, max_seqlen: int
+    ) -> torch.Tensor:
         """As a call, where each token sees those before and behind it in its own text, and nothing is kept.
 
-        ``starts`` int32 [texts + 1]: where the texts of the batch begin; the ``longest`` has so many tokens.
+        ``cu_seqlens`` int32 [texts + 1]: where the texts of the batch begin; the ``max_seqlen`` has so many tokens.
         """
         q, k, v = self._heads_of(x)
         if self._qk_norm == "head":
@@ -159,10 +161,10 @@ class Attention:
             q,
             k,
             v,
-            starts,
-            starts,
-            longest,
-            longest,
+            cu_seqlens,
+            cu_seqlens,
+            max_seqlen,
+            max_seqlen,
             scale=self._scale,
             window=(side, side),
             softcap=self._softcap,

@@ -15,19 +15,19 @@ class Convolution:
     WIDTH = 3
 
     def __init__(
-        self, weights: WeightMap, name: str, inputs: int, outputs: int, placement: LayerContext, *, stride: int = 1
+        self, weights: WeightMap, name: str, inputs: int, outputs: int, context: LayerContext, *, stride: int = 1
     ) -> None:
         self._inputs, self._outputs, self._stride = inputs, outputs, stride
-        self._invariant = placement.invariant
-        self._bias = placement.empty(outputs)
+        self._invariant = context.invariant
+        self._bias = context.empty(outputs)
         weights.add(f"{name}.bias", self._bias)
         width = self.WIDTH * inputs
         self._packed = (
-            empty_packed(outputs, width, PLAIN[placement.dtype], device=placement.packed_device, take=placement.take)
-            if placement.packed
+            empty_packed(outputs, width, PLAIN[context.dtype], device=context.packed_device, take=context.take)
+            if context.packed
             else None
         )
-        self._weight = None if self._packed is not None else placement.empty(outputs, width)
+        self._weight = None if self._packed is not None else context.empty(outputs, width)
 
         def place(stored: dict[str, torch.Tensor]) -> None:
             weight = stored["weight"]

@@ -50,20 +50,20 @@ class Linear:
         weights: WeightMap,
         parts: dict[str, int],
         inputs: int,
-        placement: LayerContext,
+        context: LayerContext,
         *,
         bias: bool | Container[str] = False,
     ) -> None:
         """``bias``: whether all parts have one, or those that do; the others' is zero."""
-        added = torch.float32 if placement.packed else placement.dtype
-        bias_ = placement.empty(sum(parts.values()), dtype=added) if bias else None
+        added = torch.float32 if context.packed else context.dtype
+        bias_ = context.empty(sum(parts.values()), dtype=added) if bias else None
         if bias_ is not None:
             for name, slice_ in zip(parts, bias_.split(list(parts.values())), strict=True):
                 if isinstance(bias, bool) or name in bias:
                     weights.add(f"{name}.bias", slice_)
-                elif not placement.filled:
+                elif not context.filled:
                     slice_.zero_()
-        self._multiply = _build(weights, parts, inputs, placement, bias_)
+        self._multiply = _build(weights, parts, inputs, context, bias_)
 
     @property
     def input_scheme(self) -> ActivationScheme | None:
@@ -99,23 +99,23 @@ class Linear:
 
 
 def _build(
-    weights: WeightMap, parts: dict[str, int], inputs: int, placement: LayerContext, bias: torch.Tensor | None
+    weights: WeightMap, parts: dict[str, int], inputs: int, context: LayerContext, bias: torch.Tensor | None
 ) -> _Multiplier:
-    quantized = placement.quantized
+    quantized = context.quantized
     formats = {part: quantized.format_of(part) if quantized else None for part in parts}
-    chosen = _chosen(weights, formats, parts, inputs, placement)
-    if placement.packed:
-        return PackedLinear(weights, parts, inputs, placement, bias, formats, chosen)
+    chosen = _chosen(weights, formats, parts, inputs, context)
+    if context.packed:
+        return PackedLinear(weights, parts, inputs, context, bias, formats, chosen)
     if not chosen:
-        return _plain(weights, formats, parts, inputs, placement, bias)
+        return _plain(weights, formats, parts, inputs, context, bias)
     if all(isinstance(format, GGUFFormat) for format in chosen.values()):
         kinds = {part: format for part, format in chosen.items() if isinstance(format, GGUFFormat)}
-        return GGUFLinear(weights, parts, inputs, placement, bias, kinds)
+        return GGUFLinear(weights, parts, inputs, context, bias, kinds)
     match next(iter(chosen.values())):
         case Int4Format() as int4:
-            return Int4Linear(weights, parts, inputs, placement, bias, int4)
+            return Int4Linear(weights, parts, inputs, context, bias, int4)
         case FP8Format() | Int8Format() | OnlineFormat() as scaled:
-            return ScaledLinear(weights, parts, inputs, placement, bias, scaled)
+            return ScaledLinear(weights, parts, inputs, context, bias, scaled)
         case other:
             raise AssertionError(other)
 
@@ -125,16 +125,16 @@ def _chosen(
     formats: Mapping[str, Format | None],
     parts: Mapping[str, int],
     inputs: int,
-    placement: LayerContext,
+    context: LayerContext,
 ) -> dict[str, Format]:
     """The formats of all parts where each is multiplied as it is stored; else nothing, and all become plain."""
     outputs = tuple(parts.values())
     stored = {part: format for part, format in formats.items() if format is not None}
     selections: dict[str, Selection] = {}
     for part, format in stored.items():
-        layer = Layer(format, placement.device, placement.dtype, inputs, outputs, placement.invariant, placement.packed)
+        layer = Layer(format, context.device, context.dtype, inputs, outputs, context.invariant, context.packed)
         try:
-            selections[part] = select(layer, placement.backend)
+            selections[part] = select(layer, context.backend)
         except ValueError as error:
             raise WeightError(f"{part}: {error}") from error
     alike = len(set(formats.values())) == 1 or all(isinstance(format, GGUFFormat) for format in formats.values())
@@ -142,7 +142,7 @@ def _chosen(
     for part, selection in selections.items():
         if selection.name != "expanded" and not together:
             selection = Selection("expanded", ("a projection that it is fused with is stored otherwise",))
-        weights.notes[selection.describe(stored[part], placement.dtype)] += 1
+        weights.notes[selection.describe(stored[part], context.dtype)] += 1
     return stored if together else {}
 
 
@@ -151,10 +151,10 @@ def _plain(
     formats: Mapping[str, Format | None],
     parts: Mapping[str, int],
     inputs: int,
-    placement: LayerContext,
+    context: LayerContext,
     bias: torch.Tensor | None,
 ) -> PlainLinear:
-    weight = placement.empty(sum(parts.values()), inputs)
+    weight = context.empty(sum(parts.values()), inputs)
     for (part, format), target in zip(formats.items(), weight.split(list(parts.values())), strict=True):
         if format is None or isinstance(format, GGUFFormat):  # the loader expands GGUF's blocks as it reads them
             weights.add(f"{part}.weight", target)
@@ -162,7 +162,7 @@ def _plain(
             needed, ignored = endings(format)
             nbytes = target.numel() * target.itemsize
             weights.gather(part, needed, _expander(part, target, format), nbytes=nbytes, ignored=ignored)
-    return PlainLinear(weight, bias, invariant=placement.invariant)
+    return PlainLinear(weight, bias, invariant=context.invariant)
 
 
 def _expander(

@@ -23,12 +23,12 @@ class RMSNorm:
         name: str,
         size: int,
         eps: float,
-        placement: LayerContext,
+        context: LayerContext,
         *,
         plus_one: bool = False,
         before: Linear | None = None,
     ) -> None:
-        self.weight = placement.empty(size)
+        self.weight = context.empty(size)
         self._eps = eps
         self._plus_one = plus_one
         self._scheme = before.input_scheme if before else None
@@ -76,18 +76,18 @@ class LayerNorm:
         name: str,
         size: int,
         eps: float,
-        placement: LayerContext,
+        context: LayerContext,
         *,
         dtype: torch.dtype | None = None,
         bias: bool = True,
     ) -> None:
-        """``dtype`` is what it norms, the placement's unless another is named. Without ``bias`` it is zero."""
-        self._weight, self._bias = placement.empty(size, dtype=dtype), placement.empty(size, dtype=dtype)
+        """``dtype`` is what it norms, the context's unless another is named. Without ``bias`` it is zero."""
+        self._weight, self._bias = context.empty(size, dtype=dtype), context.empty(size, dtype=dtype)
         self._eps = eps
         weights.add(f"{name}.weight", self._weight)
         if bias:
             weights.add(f"{name}.bias", self._bias)
-        elif not placement.filled:
+        elif not context.filled:
             self._bias.zero_()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

@@ -54,7 +54,7 @@ class PackedLinear:
         weights: WeightMap,
         parts: Mapping[str, int],
         inputs: int,
-        placement: LayerContext,
+        context: LayerContext,
         bias: torch.Tensor | None,
         formats: Mapping[str, Format | None],
         chosen: Mapping[str, Format],
@@ -66,7 +66,7 @@ class PackedLinear:
         self._pieces: list[_Piece] = []
         runs: list[tuple[PackedKind, list[str]]] = []
         for part in parts:
-            kind = _kind(chosen.get(part), placement)
+            kind = _kind(chosen.get(part), context)
             if runs and runs[-1][0] == kind:
                 runs[-1][1].append(part)
             else:
@@ -79,8 +79,8 @@ class PackedLinear:
                 inputs,
                 kind,
                 wide=_wide(chosen.get(names[0])),
-                device=placement.packed_device,
-                take=placement.take,
+                device=context.packed_device,
+                take=context.take,
             )
             self._pieces.append(_Piece(weight, column, None if bias is None else bias[column : column + outputs]))
             column += outputs
@@ -119,19 +119,17 @@ class PackedTable:
     input_scheme: ActivationScheme | None = None
     input_scale: torch.Tensor | None = None
 
-    def __init__(self, weights: WeightMap, part: str, rows: int, columns: int, placement: LayerContext) -> None:
-        format = placement.quantized.format_of(part) if placement.quantized else None
+    def __init__(self, weights: WeightMap, part: str, rows: int, columns: int, context: LayerContext) -> None:
+        format = context.quantized.format_of(part) if context.quantized else None
         kept = (
             format
             if isinstance(format, GGUFFormat)
             and format.kind in PACKED_GGUF
-            and placement.dtype == torch.bfloat16
-            and placement.backend != "expanded"
+            and context.dtype == torch.bfloat16
+            and context.backend != "expanded"
             else None
         )
-        self.weight = empty_packed(
-            rows, columns, _kind(kept, placement), device=placement.packed_device, take=placement.take
-        )
+        self.weight = empty_packed(rows, columns, _kind(kept, context), device=context.packed_device, take=context.take)
         _gather(weights, part, self.weight, 0, rows, None if kept is None else format, kept)
 
     @property
@@ -150,10 +148,10 @@ class PackedTable:
         return unpack_rows(self.weight, ids)
 
 
-def _kind(format: Format | None, placement: LayerContext) -> PackedKind:
+def _kind(format: Format | None, context: LayerContext) -> PackedKind:
     match format:
         case None:
-            return PLAIN[placement.dtype]
+            return PLAIN[context.dtype]
         case GGUFFormat(kind=stored):
             return kind_of(_stored(stored))
         case Int4Format():

@@ -20,41 +20,43 @@ ACTIVATE: Final[Mapping[DenseActivation, Callable[[torch.Tensor], torch.Tensor]]
 _EPS: Final = 1e-5
 
 
-def pool(hidden: torch.Tensor, starts: torch.Tensor, modes: Sequence[PoolingMode]) -> torch.Tensor:
-    """hidden [tokens, size] of texts that begin at ``starts`` (int64 [texts + 1], none is empty) → float32
+def pool(hidden: torch.Tensor, cu_seqlens: torch.Tensor, modes: Sequence[PoolingMode]) -> torch.Tensor:
+    """hidden [tokens, size] of texts that begin at ``cu_seqlens`` (int64 [texts + 1], none is empty) → float32
     [texts, len(modes) · size]: what the modes give, one after another. Sums are in float32."""
-    return torch.cat([_pool(hidden, starts, mode) for mode in modes], dim=1)
+    return torch.cat([_pool(hidden, cu_seqlens, mode) for mode in modes], dim=1)
 
 
-def _pool(hidden: torch.Tensor, starts: torch.Tensor, mode: PoolingMode) -> torch.Tensor:
+def _pool(hidden: torch.Tensor, cu_seqlens: torch.Tensor, mode: PoolingMode) -> torch.Tensor:
     match mode:
         case "cls":
-            return hidden[starts[:-1]].float()
+            return hidden[cu_seqlens[:-1]].float()
         case "lasttoken":
-            return hidden[starts[1:] - 1].float()
+            return hidden[cu_seqlens[1:] - 1].float()
         case "max":
-            return _segments(hidden.float(), starts, "max")
+            return _segments(hidden.float(), cu_seqlens, "max")
         case "mean":
-            return _segments(hidden.float(), starts, "mean")
+            return _segments(hidden.float(), cu_seqlens, "mean")
         case "mean_sqrt_len_tokens":
-            return _segments(hidden.float(), starts, "sum") / starts.diff().unsqueeze(1).sqrt()
+            return _segments(hidden.float(), cu_seqlens, "sum") / cu_seqlens.diff().unsqueeze(1).sqrt()
         case "weightedmean":
-            lengths = starts.diff()
+            lengths = cu_seqlens.diff()
             owner = torch.repeat_interleave(lengths)
-            weights = (torch.arange(len(hidden), device=hidden.device) - starts[:-1][owner] + 1).float().unsqueeze(1)
+            weights = (
+                (torch.arange(len(hidden), device=hidden.device) - cu_seqlens[:-1][owner] + 1).float().unsqueeze(1)
+            )
             total = (lengths * (lengths + 1) / 2).unsqueeze(1)
-            return _segments(hidden.float() * weights, starts, "sum") / total
+            return _segments(hidden.float() * weights, cu_seqlens, "sum") / total
 
 
-def _segments(values: torch.Tensor, starts: torch.Tensor, how: str) -> torch.Tensor:
-    return torch.segment_reduce(values, how, offsets=starts, axis=0)
+def _segments(values: torch.Tensor, cu_seqlens: torch.Tensor, how: str) -> torch.Tensor:
+    return torch.segment_reduce(values, how, offsets=cu_seqlens, axis=0)
 
 
 class After:
     """The modules behind the pooling, in order. Everything is float32: there is one vector a text."""
 
-    def __init__(self, modules: Sequence[Module], place: LayerContext) -> None:
-        self._steps = [_step(module, place) for module in modules]
+    def __init__(self, modules: Sequence[Module], context: LayerContext) -> None:
+        self._steps = [_step(module, context) for module in modules]
 
     @property
     def weights(self) -> list[tuple[Dense | LayerNormed, WeightMap]]:
@@ -79,14 +81,14 @@ class _Normalize:
 
 
 class _Dense:
-    def __init__(self, module: Dense, place: LayerContext) -> None:
+    def __init__(self, module: Dense, context: LayerContext) -> None:
         self.module, self.weights = module, WeightMap()
-        self._weight = place.empty(module.outputs, module.inputs, dtype=torch.float32)
-        self._bias = place.empty(module.outputs, dtype=torch.float32)
+        self._weight = context.empty(module.outputs, module.inputs, dtype=torch.float32)
+        self._bias = context.empty(module.outputs, dtype=torch.float32)
         self.weights.add("linear.weight", self._weight)
         if module.bias:
             self.weights.add("linear.bias", self._bias)
-        elif not place.filled:
+        elif not context.filled:
             self._bias.zero_()
 
     def __call__(self, vectors: torch.Tensor) -> torch.Tensor:
@@ -94,9 +96,9 @@ class _Dense:
 
 
 class _Norm:
-    def __init__(self, module: LayerNormed, place: LayerContext) -> None:
+    def __init__(self, module: LayerNormed, context: LayerContext) -> None:
         self.module, self.weights = module, WeightMap()
-        self._weight, self._bias = (place.empty(module.size, dtype=torch.float32) for _ in range(2))
+        self._weight, self._bias = (context.empty(module.size, dtype=torch.float32) for _ in range(2))
         self.weights.add("norm.weight", self._weight)
         self.weights.add("norm.bias", self._bias)
 
@@ -104,11 +106,11 @@ class _Norm:
         return torch.nn.functional.layer_norm(vectors, self._weight.shape, self._weight, self._bias, _EPS)
 
 
-def _step(module: Module, place: LayerContext) -> _Dense | _Norm | _Normalize:
+def _step(module: Module, context: LayerContext) -> _Dense | _Norm | _Normalize:
     match module:
         case Dense():
-            return _Dense(module, place)
+            return _Dense(module, context)
         case LayerNormed():
-            return _Norm(module, place)
+            return _Norm(module, context)
         case _:
             return _Normalize()

@@ -33,28 +33,28 @@ class ScaledLinear:
         weights: WeightMap,
         parts: Mapping[str, int],
         inputs: int,
-        placement: LayerContext,
+        context: LayerContext,
         bias: torch.Tensor | None,
         format: FP8Format | Int8Format | OnlineFormat,
     ) -> None:
         self._fp8 = isinstance(format, FP8Format) or (isinstance(format, OnlineFormat) and format.dtype == "fp8")
         self._dtype = torch.float8_e4m3fn if self._fp8 else torch.int8
         outputs = sum(parts.values())
-        self._weight = placement.empty(outputs, inputs, dtype=self._dtype)
+        self._weight = context.empty(outputs, inputs, dtype=self._dtype)
         self._block = isinstance(format, FP8Format) and format.granularity == "block"
         scale_shape = (
             tuple(-(-size // side) for size, side in zip((outputs, inputs), format.block, strict=True))
             if isinstance(format, FP8Format) and self._block
             else (outputs,)
         )
-        self._scale = placement.empty(*scale_shape, dtype=torch.float32)
+        self._scale = context.empty(*scale_shape, dtype=torch.float32)
         self._bias = bias
-        self._out_dtype = placement.dtype
+        self._out_dtype = context.dtype
         self.input_scheme = _scheme(format, self._dtype)
         self.input_scale: torch.Tensor | None = None
         if self.input_scheme is not None and self.input_scheme.granularity == "tensor":
             # parts that share an input are multiplied in one: the largest of their scales holds all values
-            self.input_scale = torch.zeros(1, dtype=torch.float32, device=placement.device)
+            self.input_scale = torch.zeros(1, dtype=torch.float32, device=context.device)
         start = 0
         for part, size in parts.items():
             rows = slice(start, start + size)
@@ -123,7 +123,7 @@ class Int4Linear:
         weights: WeightMap,
         parts: Mapping[str, int],
         inputs: int,
-        placement: LayerContext,
+        context: LayerContext,
         bias: torch.Tensor | None,
         format: Int4Format,
     ) -> None:
@@ -132,7 +132,7 @@ class Int4Linear:
         self._bias = bias
         needed, ignored = endings(format)
         for part, size in parts.items():
-            place = self._placer(part, size, inputs, placement.device, format)
+            place = self._placer(part, size, inputs, context.device, format)
             shape = empty_w4(size, inputs, group=format.group, dtype=torch.float16, device=_NOWHERE)
             weights.gather(part, needed, place, nbytes=shape.nbytes, ignored=ignored)
 
@@ -185,7 +185,7 @@ class GGUFLinear:
         weights: WeightMap,
         parts: Mapping[str, int],
         inputs: int,
-        placement: LayerContext,
+        context: LayerContext,
         bias: torch.Tensor | None,
         formats: Mapping[str, GGUFFormat],
     ) -> None:
@@ -195,7 +195,7 @@ class GGUFLinear:
         for part, size in parts.items():
             kind = _kind(formats[part])
             weights.ask_raw(f"{part}.weight")
-            place = self._placer(part, size, inputs, placement.device, kind)
+            place = self._placer(part, size, inputs, context.device, kind)
             weights.gather(part, ("weight",), place, nbytes=empty_gguf(size, inputs, kind, _NOWHERE).nbytes)
 
     def _placer(

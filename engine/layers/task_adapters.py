@@ -41,12 +41,12 @@ class AdaptedLinear:
         inputs: int,
         outputs: int,
         adapters: TaskAdapters,
-        place: LayerContext,
+        context: LayerContext,
         dtype: torch.dtype,
     ) -> None:
         tasks, rank = len(adapters.names), adapters.rank
-        self._down = place.empty(tasks, rank, inputs, dtype=dtype)
-        self._up = place.empty(tasks, outputs, rank, dtype=dtype)
+        self._down = context.empty(tasks, rank, inputs, dtype=dtype)
+        self._up = context.empty(tasks, outputs, rank, dtype=dtype)
         self._scale = adapters.scale
         weights.add(f"{name}.lora_A", self._down)
         weights.add(f"{name}.lora_B", self._up)
@@ -72,12 +72,12 @@ class AdaptedTable:
         rows: int,
         columns: int,
         adapters: TaskAdapters,
-        place: LayerContext,
+        context: LayerContext,
         dtype: torch.dtype,
     ) -> None:
         tasks, rank = len(adapters.names), adapters.rank
-        self._ids = place.empty(tasks, rows, rank, dtype=dtype)
-        self._up = place.empty(tasks, rank, columns, dtype=dtype)
+        self._ids = context.empty(tasks, rows, rank, dtype=dtype)
+        self._up = context.empty(tasks, rank, columns, dtype=dtype)
         self._scale = adapters.scale
         weights.add(f"{name}.lora_A", self._ids)
         weights.add(f"{name}.lora_B", self._up)

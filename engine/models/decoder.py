@@ -21,25 +21,25 @@ from ..layers.rotary import rotary_table
 from ..layers.weights import WeightMap
 from ..model_config.decoder_config import DecoderConfig, RopeConfig
 from .programs import Programs
-from .texts import Texts
+from .varlen_batch import VarlenBatch
 
 
 class MLP:
     """down(act(gate(x)) * up(x))."""
 
-    def __init__(self, weights: WeightMap, prefix: str, config: DecoderConfig, place: LayerContext) -> None:
+    def __init__(self, weights: WeightMap, prefix: str, config: DecoderConfig, context: LayerContext) -> None:
         hidden, inner = config.hidden_size, config.intermediate_size
         parts = (
             {f"{prefix}.gate_up_proj": 2 * inner}
             if config.fused_projections
             else {f"{prefix}.gate_proj": inner, f"{prefix}.up_proj": inner}
         )
-        self._gate_up = Linear(weights, parts, hidden, place, bias=config.mlp_bias)
-        self._down = Linear(weights, {f"{prefix}.down_proj": hidden}, inner, place, bias=config.mlp_bias)
+        self._gate_up = Linear(weights, parts, hidden, context, bias=config.mlp_bias)
+        self._down = Linear(weights, {f"{prefix}.down_proj": hidden}, inner, context, bias=config.mlp_bias)
         self._activation = config.activation
 
     @property
-    def entrance(self) -> Linear:
+    def input_projection(self) -> Linear:
         """Where the input goes first."""
         return self._gate_up
 
@@ -60,11 +60,11 @@ class Block:
     """One layer. ``residual`` is the stream [tokens, hidden]; ``delta`` what the last part adds to it."""
 
     def __init__(
-        self, weights: WeightMap, layer: int, config: DecoderConfig, rotary: RotaryTable, place: LayerContext
+        self, weights: WeightMap, layer: int, config: DecoderConfig, rotary: RotaryTable, context: LayerContext
     ) -> None:
         prefix = f"model.layers.{layer}"
-        self._attention = Attention(weights, f"{prefix}.self_attn", config, layer, rotary, place)
-        self._mlp = MLP(weights, f"{prefix}.mlp", config, place)
+        self._attention = Attention(weights, f"{prefix}.self_attn", config, layer, rotary, context)
+        self._mlp = MLP(weights, f"{prefix}.mlp", config, context)
         self._scale = config.residual_scale
 
         def norm(name: str, before: Linear | None = None) -> RMSNorm:
@@ -73,24 +73,24 @@ class Block:
                 f"{prefix}.{name}",
                 config.hidden_size,
                 config.rms_eps,
-                place,
+                context,
                 plus_one=config.norm_plus_one,
                 before=before,
             )
 
         self._attention_in = self._attention_out = self._mlp_in = self._mlp_out = None
-        entrances = self._attention.entrance, self._mlp.entrance
+        input_projections = self._attention.input_projection, self._mlp.input_projection
         match config.norm_placement:
             case "pre":
-                self._attention_in = norm("input_layernorm", entrances[0])
-                self._mlp_in = norm("post_attention_layernorm", entrances[1])
+                self._attention_in = norm("input_layernorm", input_projections[0])
+                self._mlp_in = norm("post_attention_layernorm", input_projections[1])
             case "post":
                 self._attention_out = norm("post_attention_layernorm")
                 self._mlp_out = norm("post_feedforward_layernorm")
             case "sandwich":
-                self._attention_in = norm("input_layernorm", entrances[0])
+                self._attention_in = norm("input_layernorm", input_projections[0])
                 self._attention_out = norm("post_attention_layernorm")
-                self._mlp_in = norm("pre_feedforward_layernorm", entrances[1])
+                self._mlp_in = norm("pre_feedforward_layernorm", input_projections[1])
                 self._mlp_out = norm("post_feedforward_layernorm")
 
     def __call__(
@@ -103,39 +103,41 @@ class Block:
     ) -> torch.Tensor:
         """Mutates ``residual``; returns the MLP's delta, not yet added."""
         x = self._attention(_join(delta, residual, self._attention_in), positions, cache, batch)
-        return self._think(x, residual)
+        return self._feed_forward(x, residual)
 
-    def around(
+    def forward_bidirectional(
         self,
         delta: torch.Tensor | None,
         residual: torch.Tensor,
         positions: torch.Tensor,
-        starts: torch.Tensor,
-        longest: int,
+        cu_seqlens: torch.Tensor,
+        max_seqlen: int,
     ) -> torch.Tensor:
-        """As a call, with attention in both directions: see :meth:`Attention.around`."""
-        x = self._attention.around(_join(delta, residual, self._attention_in), positions, starts, longest)
-        return self._think(x, residual)
+        """As a call, with attention in both directions: see :meth:`Attention.forward_bidirectional`."""
+        x = self._attention.forward_bidirectional(
+            _join(delta, residual, self._attention_in), positions, cu_seqlens, max_seqlen
+        )
+        return self._feed_forward(x, residual)
 
-    def _think(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+    def _feed_forward(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         x = self._mlp(_join(self._scaled(attended, self._attention_out), residual, self._mlp_in))
         return self._scaled(x, self._mlp_out)
 
     def record(self, program: Program, buffers: Buffers, *, first: bool) -> None:
         """Appends the layer to ``program``. The delta of the layer before, unless this is the first, is added here."""
-        self._record_join(program, buffers, self._attention_in, self._attention.entrance, first=first)
+        self._record_join(program, buffers, self._attention_in, self._attention.input_projection, first=first)
         self._attention.record(program, buffers)
         self._record_norm(program, buffers, self._attention_out)
-        self._record_join(program, buffers, self._mlp_in, self._mlp.entrance)
+        self._record_join(program, buffers, self._mlp_in, self._mlp.input_projection)
         self._mlp.record(program, buffers)
         self._record_norm(program, buffers, self._mlp_out)
 
     def _record_join(
-        self, program: Program, buffers: Buffers, norm: RMSNorm | None, entrance: Linear, *, first: bool = False
+        self, program: Program, buffers: Buffers, norm: RMSNorm | None, input_projection: Linear, *, first: bool = False
     ) -> None:
         program.norm_and_quantize(
             buffers.residual,
-            entrance.packed.activation_format,
+            input_projection.packed.activation_format,
             add=NONE if first else buffers.delta,
             scale=self._scale,
             norm=None if norm is None else norm.factors,
@@ -166,48 +168,48 @@ class Decoder:
     a cache of another dtype than the activations', it is one a part.
     """
 
-    def __init__(self, config: DecoderConfig, place: LayerContext, max_model_len: int) -> None:
+    def __init__(self, config: DecoderConfig, context: LayerContext, max_model_len: int) -> None:
         self.config = config
         self.weights = WeightMap()
-        self._place = place
-        self._embedding = self._table(place)
+        self._context = context
+        self._embedding = self._table(context)
         full = self._rotary(config.rope, max_model_len)
         sliding = full if config.rope_sliding is None else self._rotary(config.rope_sliding, max_model_len)
         self._blocks = [
-            Block(self.weights, layer, config, sliding if config.layer_type(layer) == "sliding" else full, place)
+            Block(self.weights, layer, config, sliding if config.layer_type(layer) == "sliding" else full, context)
             for layer in range(config.num_layers)
         ]
         self._norm = RMSNorm(
-            self.weights, "model.norm", config.hidden_size, config.rms_eps, place, plus_one=config.norm_plus_one
+            self.weights, "model.norm", config.hidden_size, config.rms_eps, context, plus_one=config.norm_plus_one
         )
         self._head: Linear | PlainLinear | PackedTable
         if not config.tie_embeddings:
-            self._head = Linear(self.weights, {"lm_head": config.vocab_size}, config.hidden_size, place)
+            self._head = Linear(self.weights, {"lm_head": config.vocab_size}, config.hidden_size, context)
         elif isinstance(self._embedding, PackedTable):
             self._head = self._embedding
         else:
-            self._head = PlainLinear(self._embedding, None, invariant=place.invariant)
+            self._head = PlainLinear(self._embedding, None, invariant=context.invariant)
         # transformers rounds the factor to the model's dtype before multiplying
-        self._embedding_scale = torch.tensor(config.embedding_scale, dtype=place.dtype).item()
+        self._embedding_scale = torch.tensor(config.embedding_scale, dtype=context.dtype).item()
         self._programs: Programs | None = None
 
     def _rotary(self, rope: RopeConfig, max_model_len: int) -> RotaryTable:
-        config, place = self.config, self._place
-        if place.memory is None or place.shapes_only:
-            return rotary_table(rope, config.head_dim, config.max_position, max_model_len, place.device)
+        config, context = self.config, self._context
+        if context.memory is None or context.shapes_only:
+            return rotary_table(rope, config.head_dim, config.max_position, max_model_len, context.device)
         angles = -(-(rope.rotary_dim or config.head_dim) // 2)
-        cos, sin = (place.empty(max_model_len, angles, dtype=torch.float32) for _ in range(2))
-        if not place.filled:
-            made = rotary_table(rope, config.head_dim, config.max_position, max_model_len, place.device)
+        cos, sin = (context.empty(max_model_len, angles, dtype=torch.float32) for _ in range(2))
+        if not context.filled:
+            made = rotary_table(rope, config.head_dim, config.max_position, max_model_len, context.device)
             for table, values in zip((cos, sin), made, strict=True):
                 table.copy_(values)
         return cos, sin
 
-    def _table(self, place: LayerContext) -> torch.Tensor | PackedTable:
+    def _table(self, context: LayerContext) -> torch.Tensor | PackedTable:
         part, rows, columns = "model.embed_tokens", self.config.vocab_size, self.config.hidden_size
-        if place.packed:
-            return PackedTable(self.weights, part, rows, columns, place)
-        table = place.empty(rows, columns)
+        if context.packed:
+            return PackedTable(self.weights, part, rows, columns, context)
+        table = context.empty(rows, columns)
         self.weights.add(f"{part}.weight", table)
         return table
 
@@ -244,20 +246,22 @@ class Decoder:
             delta = block(delta, residual, positions, cache, batch)
         return residual if delta is None else residual.add_(delta)
 
-    def encode(self, tokens: torch.Tensor, texts: Texts, between: Callable[[], None] | None = None) -> torch.Tensor:
+    def encode(
+        self, tokens: torch.Tensor, varlen: VarlenBatch, after_layer: Callable[[], None] | None = None
+    ) -> torch.Tensor:
         """tokens int64 [tokens] of all texts → hidden states [tokens, hidden] behind the last norm, where tokens see
-        each other in both directions; ``between`` is called after every layer."""
-        starts, positions = texts.to(tokens.device)
+        each other in both directions; ``after_layer`` is called after every layer."""
+        cu_seqlens, positions = varlen.to(tokens.device)
         residual, delta = self._embedded(tokens), None
         for block in self._blocks:
-            delta = block.around(delta, residual, positions, starts, texts.longest)
-            if between is not None:
-                between()
+            delta = block.forward_bidirectional(delta, residual, positions, cu_seqlens, varlen.max_seqlen)
+            if after_layer is not None:
+                after_layer()
         return self.normed(residual if delta is None else residual.add_(delta))
 
     def _embedded(self, tokens: torch.Tensor) -> torch.Tensor:
         if isinstance(self._embedding, PackedTable):
-            return (self._embedding.rows(tokens) * self._embedding_scale).to(self._place.dtype)
+            return (self._embedding.rows(tokens) * self._embedding_scale).to(self._context.dtype)
         return kernels.embedding(tokens, self._embedding, self._embedding_scale)
 
     def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -279,7 +283,7 @@ class Decoder:
 
     def programs(self, caches: Sequence[LayerCache]) -> Programs | None:
         """The pass over these caches as programs, where it can be one: made when they are first seen."""
-        if not isinstance(self._embedding, PackedTable) or caches[0].k.dtype != self._place.dtype:
+        if not isinstance(self._embedding, PackedTable) or caches[0].k.dtype != self._context.dtype:
             return None
         if self._programs is None or not self._programs.over(caches):
             self._programs = self._record(self._embedding, caches)

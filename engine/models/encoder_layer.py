@@ -13,7 +13,7 @@ from ..layers.norm import LayerNorm
 from ..layers.task_adapters import AdaptedLinear, TaskRows
 from ..layers.weights import WeightMap
 from ..model_config.encoder_config import EncoderConfig
-from .texts import Padded, Texts
+from .varlen_batch import Padded, VarlenBatch
 
 Rotary = tuple[torch.Tensor, torch.Tensor]
 
@@ -22,8 +22,8 @@ Rotary = tuple[torch.Tensor, torch.Tensor]
 class EncoderBatch:
     """What all layers are told of the texts that they see."""
 
-    texts: Texts
-    starts: torch.Tensor
+    varlen: VarlenBatch
+    cu_seqlens: torch.Tensor
     """int32 [texts + 1]"""
     positions: torch.Tensor
     """int64 [tokens]"""
@@ -44,7 +44,7 @@ class EncoderLayer:
         weights: WeightMap,
         layer: int,
         config: EncoderConfig,
-        place: LayerContext,
+        context: LayerContext,
         norm: Callable[[str], LayerNorm],
         rotary: Rotary | None,
     ) -> None:
@@ -52,16 +52,16 @@ class EncoderLayer:
         hidden, inner = config.hidden_size, config.intermediate_size
         qkv = {f"{prefix}.{part}": hidden for part in ("q", "k", "v")}
         up = {f"{prefix}.gate": inner, f"{prefix}.up": inner} if config.gated else {f"{prefix}.up": inner}
-        self._stream = torch.float32 if place.packed else place.dtype
+        self._stream = torch.float32 if context.packed else context.dtype
 
         def linear(name: str, parts: dict[str, int], inputs: int, bias: bool) -> _Adaptable:
             outputs = sum(parts.values())
             added = (
                 None
                 if config.adapters is None
-                else AdaptedLinear(weights, f"{prefix}.{name}", inputs, outputs, config.adapters, place, self._stream)
+                else AdaptedLinear(weights, f"{prefix}.{name}", inputs, outputs, config.adapters, context, self._stream)
             )
-            return _Adaptable(Linear(weights, parts, inputs, place, bias=bias), added, self._stream)
+            return _Adaptable(Linear(weights, parts, inputs, context, bias=bias), added, self._stream)
 
         self._qkv = linear("qkv", qkv, hidden, config.attention_bias)
         self._out = linear("out", {f"{prefix}.out": hidden}, hidden, config.attention_bias)
@@ -74,7 +74,7 @@ class EncoderLayer:
         self._rotary = rotary
         window = config.sliding_window
         self._window = (window, window) if config.slides(layer) else (-1, -1)
-        self._dtype = place.dtype
+        self._dtype = context.dtype
 
     def __call__(self, residual: torch.Tensor, batch: EncoderBatch) -> torch.Tensor:
         """residual [tokens, hidden], which may be changed → the next one."""
@@ -87,7 +87,7 @@ class EncoderLayer:
         return self._mlp_norm.add(self._mlp(residual, batch), residual)
 
     def _attend(self, x: torch.Tensor, batch: EncoderBatch) -> torch.Tensor:
-        config, texts = self._config, batch.texts
+        config, varlen = self._config, batch.varlen
         qkv = self._qkv(x, batch.groups, dtype=self._dtype).view(len(x), 3, config.num_heads, config.head_dim)
         q, k, v = qkv.unbind(1)
         scale = config.head_dim**-0.5
@@ -100,10 +100,10 @@ class EncoderLayer:
                 q,
                 k,
                 v,
-                batch.starts,
-                batch.starts,
-                texts.longest,
-                texts.longest,
+                batch.cu_seqlens,
+                batch.cu_seqlens,
+                varlen.max_seqlen,
+                varlen.max_seqlen,
                 scale=scale,
                 window=self._window,
                 layout=batch.layout,

@@ -24,14 +24,14 @@ class _Layer:
     """x Wᵀ + b."""
 
     def __init__(
-        self, weights: WeightMap, name: str, inputs: int, outputs: int, place: LayerContext, *, bias: bool
+        self, weights: WeightMap, name: str, inputs: int, outputs: int, context: LayerContext, *, bias: bool
     ) -> None:
-        self.weight = place.empty(outputs, inputs, dtype=torch.float32)
-        self.bias = place.empty(outputs, dtype=torch.float32)
+        self.weight = context.empty(outputs, inputs, dtype=torch.float32)
+        self.bias = context.empty(outputs, dtype=torch.float32)
         weights.add(f"{name}.weight", self.weight)
         if bias:
             weights.add(f"{name}.bias", self.bias)
-        elif not place.filled:
+        elif not context.filled:
             self.bias.zero_()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -40,15 +40,15 @@ class _Layer:
 
 class _Norm:
     def __init__(
-        self, weights: WeightMap, name: str, size: int, eps: float, place: LayerContext, *, bias: bool = True
+        self, weights: WeightMap, name: str, size: int, eps: float, context: LayerContext, *, bias: bool = True
     ) -> None:
-        self._weight = place.empty(size, dtype=torch.float32)
-        self._bias = place.empty(size, dtype=torch.float32)
+        self._weight = context.empty(size, dtype=torch.float32)
+        self._bias = context.empty(size, dtype=torch.float32)
         self._eps = eps
         weights.add(f"{name}.weight", self._weight)
         if bias:
             weights.add(f"{name}.bias", self._bias)
-        elif not place.filled:
+        elif not context.filled:
             self._bias.zero_()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -58,18 +58,20 @@ class _Norm:
 class Scorer:
     """Scores of classes, of each text or of each token."""
 
-    def __init__(self, head: ScoreHead, size: int, place: LayerContext) -> None:
+    def __init__(self, head: ScoreHead, size: int, context: LayerContext) -> None:
         self.head = head
         self.weights = WeightMap()
-        self._dense = _Layer(self.weights, head.dense, size, size, place, bias=head.dense_bias) if head.dense else None
+        self._dense = (
+            _Layer(self.weights, head.dense, size, size, context, bias=head.dense_bias) if head.dense else None
+        )
         self._norm = (
-            _Norm(self.weights, head.norm, size, head.norm_eps, place, bias=head.norm_bias) if head.norm else None
+            _Norm(self.weights, head.norm, size, head.norm_eps, context, bias=head.norm_bias) if head.norm else None
         )
         self._out: _Layer | torch.Tensor
         if head.against:
-            self._out = place.empty(1, size, dtype=torch.float32)
+            self._out = context.empty(1, size, dtype=torch.float32)
         else:
-            self._out = _Layer(self.weights, head.out, size, len(head.labels), place, bias=head.out_bias)
+            self._out = _Layer(self.weights, head.out, size, len(head.labels), context, bias=head.out_bias)
 
     def take_rows(self, embedding: torch.Tensor) -> None:
         """Where the head is the difference of two rows of the output embedding: that embedding, as stored.
@@ -85,9 +87,9 @@ class Scorer:
         rows = embedding[list(self.head.against)].float()
         self._out.copy_(rows[:1] if len(rows) == 1 else rows[:1] - rows[1:])
 
-    def __call__(self, hidden: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+    def __call__(self, hidden: torch.Tensor, cu_seqlens: torch.Tensor) -> torch.Tensor:
         """hidden [tokens, size], starts int64 [texts + 1] → logits float32 [texts or tokens, labels]."""
-        x = hidden.float() if self.head.pooling is None else pool(hidden, starts, (self.head.pooling,))
+        x = hidden.float() if self.head.pooling is None else pool(hidden, cu_seqlens, (self.head.pooling,))
         if self._dense is not None:
             x = ACTIVATE[self.head.activation](self._dense(x))
         if self._norm is not None:
@@ -101,14 +103,14 @@ class Scorer:
 class SpladeWeights:
     """Weights over the vocabulary."""
 
-    def __init__(self, head: SparseHead, size: int, vocabulary: int, place: LayerContext) -> None:
+    def __init__(self, head: SparseHead, size: int, vocabulary: int, context: LayerContext) -> None:
         self.weights = WeightMap()
-        self._dense = _Layer(self.weights, head.dense, size, size, place, bias=True)
-        self._norm = _Norm(self.weights, head.norm, size, head.norm_eps, place)
-        self._bias = place.empty(vocabulary, dtype=torch.float32)
+        self._dense = _Layer(self.weights, head.dense, size, size, context, bias=True)
+        self._norm = _Norm(self.weights, head.norm, size, head.norm_eps, context)
+        self._bias = context.empty(vocabulary, dtype=torch.float32)
         self.weights.add(head.bias, self._bias)
         self._activation = head.activation
-        self._words = place.empty(vocabulary, size, dtype=torch.float32)
+        self._words = context.empty(vocabulary, size, dtype=torch.float32)
 
     @property
     def total_bytes(self) -> int:
@@ -135,10 +137,10 @@ class SpladeWeights:
 class LexicalWeights:
     """Weights of the tokens that a text has: of each the largest."""
 
-    def __init__(self, head: TokenWeights, size: int, place: LayerContext) -> None:
+    def __init__(self, head: TokenWeights, size: int, context: LayerContext) -> None:
         self.weights = WeightMap()
         self.file = head.file
-        self._layer = _Layer(self.weights, "linear", size, 1, place, bias=True)
+        self._layer = _Layer(self.weights, "linear", size, 1, context, bias=True)
 
     @property
     def total_bytes(self) -> int:
@@ -155,10 +157,10 @@ class LexicalWeights:
 class TokenVectorsLayer:
     """A vector of length 1 for every token."""
 
-    def __init__(self, head: TokenVectors, size: int, place: LayerContext) -> None:
+    def __init__(self, head: TokenVectors, size: int, context: LayerContext) -> None:
         self.head = head
         self.weights = WeightMap()
-        self._layer = _Layer(self.weights, "linear", size, head.outputs, place, bias=head.bias)
+        self._layer = _Layer(self.weights, "linear", size, head.outputs, context, bias=head.bias)
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """[tokens, size] → float32 [tokens, outputs]"""

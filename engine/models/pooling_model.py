@@ -16,7 +16,7 @@ from .decoder import Decoder
 from .encoder import Encoder
 from .encoder_names import canonical
 from .pooling_heads import LexicalWeights, Scorer, SpladeWeights, TokenVectorsLayer
-from .texts import Texts
+from .varlen_batch import VarlenBatch
 
 Tensors = Iterable[tuple[str, torch.Tensor]]
 
@@ -55,24 +55,24 @@ class PooledTensor:
 class PoolingModel:
     """The backbone is run by whoever owns the batch; :meth:`pool` makes of its hidden states what was asked for."""
 
-    def __init__(self, config: PoolingConfig, place: LayerContext, max_model_len: int) -> None:
+    def __init__(self, config: PoolingConfig, context: LayerContext, max_model_len: int) -> None:
         self.config = config
         size = config.backbone.hidden_size
         self._backbone: Encoder | Decoder = (
-            Encoder(config.backbone, place, max_model_len)
+            Encoder(config.backbone, context, max_model_len)
             if isinstance(config.backbone, EncoderConfig)
-            else Decoder(config.backbone, place, max_model_len)
+            else Decoder(config.backbone, context, max_model_len)
         )
         self._adapters = {name: number for number, name in enumerate(config.adapters)}
-        self.after = After(config.modules.after, place)
-        self.scorer = None if config.score is None else Scorer(config.score, size, place)
+        self.after = After(config.modules.after, context)
+        self.scorer = None if config.score is None else Scorer(config.score, size, context)
         self.sparse: SpladeWeights | LexicalWeights | None = None
         match config.sparse:
             case SparseHead() as head:
-                self.sparse = SpladeWeights(head, size, config.vocab_size, place)
+                self.sparse = SpladeWeights(head, size, config.vocab_size, context)
             case TokenWeights() as head:
-                self.sparse = LexicalWeights(head, size, place)
-        self.vectors = None if config.vectors is None else TokenVectorsLayer(config.vectors, size, place)
+                self.sparse = LexicalWeights(head, size, context)
+        self.vectors = None if config.vectors is None else TokenVectorsLayer(config.vectors, size, context)
 
     @property
     def weights(self) -> WeightMap:
@@ -101,9 +101,9 @@ class PoolingModel:
     def encode(
         self,
         tokens: torch.Tensor,
-        texts: Texts,
+        varlen: VarlenBatch,
         token_types: torch.Tensor | None = None,
-        between: Callable[[], None] | None = None,
+        after_layer: Callable[[], None] | None = None,
         adapters: Sequence[str] | None = None,
     ) -> torch.Tensor:
         """Hidden states of whole texts, where tokens see all others; as :meth:`.encoder.Encoder.forward`.
@@ -114,8 +114,8 @@ class PoolingModel:
             tasks = None
             if self._adapters and adapters is not None:
                 tasks = [self._adapters.get(name, -1) for name in adapters]
-            return self._backbone.forward(tokens, texts, token_types, between, tasks)
-        return self._backbone.encode(tokens, texts, between)
+            return self._backbone.forward(tokens, varlen, token_types, after_layer, tasks)
+        return self._backbone.encode(tokens, varlen, after_layer)
 
     @property
     def tasks(self) -> tuple[PoolingTask, ...]:
@@ -188,17 +188,17 @@ class PoolingModel:
             yield (f"model.{name}" if alone else name), tensor
 
     def pool(
-        self, hidden: torch.Tensor, tokens: torch.Tensor, starts: torch.Tensor, requests: Sequence[Pooling]
+        self, hidden: torch.Tensor, tokens: torch.Tensor, cu_seqlens: torch.Tensor, requests: Sequence[Pooling]
     ) -> list[PooledTensor]:
-        """hidden [tokens, size] and tokens int64 [tokens] of texts that begin at ``starts`` (int64 [texts + 1]), of
+        """hidden [tokens, size] and tokens int64 [tokens] of texts that begin at ``cu_seqlens`` (int64 [texts + 1]), of
         which each has its request; a text may be its last token alone, where its request looks at nothing else."""
         made: list[PooledTensor | None] = [None] * len(requests)
         embedding = [number for number, request in enumerate(requests) if request.task == "embed"]
         if embedding:
-            for number, vector in zip(embedding, self._embed(hidden, starts, requests, embedding), strict=True):
+            for number, vector in zip(embedding, self._embed(hidden, cu_seqlens, requests, embedding), strict=True):
                 made[number] = PooledTensor(vector)
-        scored = self._scored(hidden, starts) if any("classify" in request.task for request in requests) else None
-        bounds = starts.tolist()
+        scored = self._scored(hidden, cu_seqlens) if any("classify" in request.task for request in requests) else None
+        bounds = cu_seqlens.tolist()
         for number, request in enumerate(requests):
             rows = slice(bounds[number] + request.skip, bounds[number + 1])
             match request.task:
@@ -219,16 +219,16 @@ class PoolingModel:
         return [each for each in made if each is not None]
 
     def _embed(
-        self, hidden: torch.Tensor, starts: torch.Tensor, requests: Sequence[Pooling], wanted: Sequence[int]
+        self, hidden: torch.Tensor, cu_seqlens: torch.Tensor, requests: Sequence[Pooling], wanted: Sequence[int]
     ) -> Iterator[torch.Tensor]:
         """The vectors [1, dimensions] of the texts ``wanted``, in order."""
-        begins = starts[:-1] + torch.tensor([request.skip for request in requests], device=starts.device)
-        if len(wanted) == len(requests) and bool((begins == starts[:-1]).all()):
-            kept, bounds = hidden, starts
+        begins = cu_seqlens[:-1] + torch.tensor([request.skip for request in requests], device=cu_seqlens.device)
+        if len(wanted) == len(requests) and bool((begins == cu_seqlens[:-1]).all()):
+            kept, bounds = hidden, cu_seqlens
         else:
-            rows = [torch.arange(int(begins[t]), int(starts[t + 1]), device=hidden.device) for t in wanted]
+            rows = [torch.arange(int(begins[t]), int(cu_seqlens[t + 1]), device=hidden.device) for t in wanted]
             kept = hidden[torch.cat(rows)]
-            lengths = torch.tensor([0, *map(len, rows)], device=starts.device)
+            lengths = torch.tensor([0, *map(len, rows)], device=cu_seqlens.device)
             bounds = lengths.cumsum(0)
         vectors = self.after(pool(kept, bounds, self.config.modules.pooling))
         for vector, number in zip(vectors.split(1), wanted, strict=True):
@@ -247,6 +247,6 @@ class PoolingModel:
             made = normalize(made[:, : request.dimensions])
         return made[1:] if self.vectors.head.skip_first else made
 
-    def _scored(self, hidden: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+    def _scored(self, hidden: torch.Tensor, cu_seqlens: torch.Tensor) -> torch.Tensor:
         assert self.scorer is not None
-        return self.scorer(hidden, starts)
+        return self.scorer(hidden, cu_seqlens)

@@ -63,9 +63,9 @@ class _CausalConvolution:
     WIDTH = 3
 
     def __init__(
-        self, weights: WeightMap, name: str, inputs: int, outputs: int, place: LayerContext, *, stride: int = 1
+        self, weights: WeightMap, name: str, inputs: int, outputs: int, context: LayerContext, *, stride: int = 1
     ) -> None:
-        self._weight, self._bias = place.empty(outputs, inputs, self.WIDTH), place.empty(outputs)
+        self._weight, self._bias = context.empty(outputs, inputs, self.WIDTH), context.empty(outputs)
         weights.add(f"{name}.weight", self._weight)
         weights.add(f"{name}.bias", self._bias)
         self._stride = stride
@@ -81,20 +81,20 @@ class _CausalConvolution:
 
 
 class _Layer:
-    def __init__(self, weights: WeightMap, prefix: str, config: VoxtralRealtimeConfig, place: LayerContext) -> None:
+    def __init__(self, weights: WeightMap, prefix: str, config: VoxtralRealtimeConfig, context: LayerContext) -> None:
         encoder = config.encoder
         hidden, inner = encoder.hidden_size, encoder.intermediate_size
         self._heads, self._head_dim, self._reach = encoder.num_heads, encoder.head_dim, encoder.window - 1
         width = self._heads * self._head_dim
         attention = f"{prefix}.self_attn"
         names = [f"{attention}.{which}_proj" for which in ("q", "k", "v")]
-        self._attention_norm = RMSNorm(weights, f"{prefix}.self_attn_layer_norm", hidden, encoder.rms_eps, place)
-        self._qkv = Linear(weights, dict.fromkeys(names, width), hidden, place, bias=(names[0], names[2]))
-        self._out = Linear(weights, {f"{attention}.o_proj": hidden}, width, place, bias=True)
-        self._mlp_norm = RMSNorm(weights, f"{prefix}.final_layer_norm", hidden, encoder.rms_eps, place)
+        self._attention_norm = RMSNorm(weights, f"{prefix}.self_attn_layer_norm", hidden, encoder.rms_eps, context)
+        self._qkv = Linear(weights, dict.fromkeys(names, width), hidden, context, bias=(names[0], names[2]))
+        self._out = Linear(weights, {f"{attention}.o_proj": hidden}, width, context, bias=True)
+        self._mlp_norm = RMSNorm(weights, f"{prefix}.final_layer_norm", hidden, encoder.rms_eps, context)
         gates = {f"{prefix}.mlp.gate_proj": inner, f"{prefix}.mlp.up_proj": inner}
-        self._gate_up = Linear(weights, gates, hidden, place)
-        self._down = Linear(weights, {f"{prefix}.mlp.down_proj": hidden}, inner, place, bias=True)
+        self._gate_up = Linear(weights, gates, hidden, context)
+        self._down = Linear(weights, {f"{prefix}.mlp.down_proj": hidden}, inner, context, bias=True)
 
     def __call__(
         self,
@@ -126,21 +126,21 @@ class _Layer:
 class StreamEncoder:
     """Samples of a stream in, one embedding a position of the decoder out."""
 
-    def __init__(self, weights: WeightMap, config: VoxtralRealtimeConfig, place: LayerContext) -> None:
+    def __init__(self, weights: WeightMap, config: VoxtralRealtimeConfig, context: LayerContext) -> None:
         encoder = config.encoder
         hidden, tower, projector = encoder.hidden_size, "audio_tower", "multi_modal_projector"
-        self._config, self._place = config, place
+        self._config, self._context = config, context
         self._convolutions = (
-            _CausalConvolution(weights, f"{tower}.embedder.conv1", encoder.mel_bins, hidden, place),
-            _CausalConvolution(weights, f"{tower}.embedder.conv2", hidden, hidden, place, stride=2),
+            _CausalConvolution(weights, f"{tower}.embedder.conv1", encoder.mel_bins, hidden, context),
+            _CausalConvolution(weights, f"{tower}.embedder.conv2", hidden, hidden, context, stride=2),
         )
         self._layers = [
-            _Layer(weights, f"{tower}.layers.{layer}", config, place) for layer in range(encoder.num_layers)
+            _Layer(weights, f"{tower}.layers.{layer}", config, context) for layer in range(encoder.num_layers)
         ]
-        self._norm = RMSNorm(weights, f"{tower}.norm", hidden, encoder.rms_eps, place)
+        self._norm = RMSNorm(weights, f"{tower}.norm", hidden, encoder.rms_eps, context)
         inputs, outputs = hidden * config.downsample, config.decoder.hidden_size
-        self._projector_in = Linear(weights, {f"{projector}.linear_1": outputs}, inputs, place)
-        self._projector_out = Linear(weights, {f"{projector}.linear_2": outputs}, outputs, place)
+        self._projector_in = Linear(weights, {f"{projector}.linear_1": outputs}, inputs, context)
+        self._projector_out = Linear(weights, {f"{projector}.linear_2": outputs}, outputs, context)
         self._features: _Features | None = None
 
     @property
@@ -148,19 +148,19 @@ class StreamEncoder:
         """What a long stream keeps, nearly all of it keys and values."""
         encoder = self._config.encoder
         width = encoder.num_heads * encoder.head_dim
-        return 2 * encoder.num_layers * (encoder.window - 1) * width * self._place.dtype.itemsize
+        return 2 * encoder.num_layers * (encoder.window - 1) * width * self._context.dtype.itemsize
 
     def begin(self) -> Listening:
         """A stream of which nothing has been heard."""
-        encoder, place = self._config.encoder, self._place
+        encoder, context = self._config.encoder, self._context
 
         def nothing() -> torch.Tensor:
-            return torch.zeros(0, encoder.num_heads, encoder.head_dim, dtype=place.dtype, device=place.device)
+            return torch.zeros(0, encoder.num_heads, encoder.head_dim, dtype=context.dtype, device=context.device)
 
         return Listening(
-            samples=torch.zeros(0, device=place.device),
+            samples=torch.zeros(0, device=context.device),
             before=[
-                torch.zeros(convolution.inputs, convolution.kept, dtype=place.dtype, device=place.device)
+                torch.zeros(convolution.inputs, convolution.kept, dtype=context.dtype, device=context.device)
                 for convolution in self._convolutions
             ],
             keys=[nothing() for _ in self._layers],
@@ -170,7 +170,7 @@ class StreamEncoder:
     def feed(self, stream: Listening, pcm: bytes, *, ended: bool) -> None:
         """More samples (s16le, 16 kHz, mono); after the end there is silence."""
         if pcm:
-            more = torch.frombuffer(bytearray(pcm), dtype=torch.int16).to(self._place.device).float() / 32768.0
+            more = torch.frombuffer(bytearray(pcm), dtype=torch.int16).to(self._context.device).float() / 32768.0
             stream.samples = torch.cat((stream.samples, more))
         stream.ended = ended
 
@@ -179,7 +179,7 @@ class StreamEncoder:
 
         Raises ValueError where samples for them have yet to come.
         """
-        x = self._frames(stream, count * self._config.frames).to(self._place.dtype)
+        x = self._frames(stream, count * self._config.frames).to(self._context.dtype)
         for number, convolution in enumerate(self._convolutions):
             x, stream.before[number] = convolution(x, stream.before[number])
         x = x.T.contiguous()
@@ -204,7 +204,7 @@ class StreamEncoder:
         if not first:
             samples = torch.cat((samples[1 : HALF_WINDOW + 1].flip(0), samples))  # mirrored, as the model was trained
         if self._features is None:
-            self._features = _Features(self._config.encoder.mel_bins, self._place.device)
+            self._features = _Features(self._config.encoder.mel_bins, self._context.device)
         found = self._features(samples)
         begin = (first + count) * HOP - HALF_WINDOW
         stream.samples = stream.samples[begin - stream.start :].clone()
@@ -213,7 +213,7 @@ class StreamEncoder:
 
     def _positions(self, stream: Listening, count: int) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor]:
         """Rotary factors of the next encoder positions, float32 [count, 1, head_dim / 2] each, and who sees whom."""
-        encoder, device = self._config.encoder, self._place.device
+        encoder, device = self._config.encoder, self._context.device
         start = stream.position * self._config.downsample
         at = torch.arange(start, start + count, device=device)
         half = torch.arange(0, encoder.head_dim, 2, dtype=torch.float32, device=device) / encoder.head_dim

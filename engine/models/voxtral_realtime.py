@@ -28,11 +28,11 @@ _THETA = 10_000.0
 class VoxtralRealtime:
     """Tokens and what is heard with them in, hidden states and logits out; see :class:`.decoder.Decoder`."""
 
-    def __init__(self, config: VoxtralRealtimeConfig, place: LayerContext, max_model_len: int) -> None:
+    def __init__(self, config: VoxtralRealtimeConfig, context: LayerContext, max_model_len: int) -> None:
         self.config = config
-        self.decoder = Decoder(config.decoder, place, max_model_len)
+        self.decoder = Decoder(config.decoder, context, max_model_len)
         audio = WeightMap()
-        self.encoder = StreamEncoder(audio, config, place)
+        self.encoder = StreamEncoder(audio, config, context)
         self.weights = _Weights(self.decoder, audio, config)
 
     @property

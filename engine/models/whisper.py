@@ -2,7 +2,7 @@
 
 The decoder's own keys and values lie in the caller's paged cache, as those of any decoder. What it attends to of the
 audio is computed once a window and kept in *places*, paged alike: place p of n has the blocks
-[p · blocks_per_place, (p + 1) · blocks_per_place) of :meth:`Whisper.make_places`. Every token of a step is then a row
+[p · blocks_per_slot, (p + 1) · blocks_per_slot) of :meth:`Whisper.make_places`. Every token of a step is then a row
 of its own over all keys of its place, so that one operation serves any mixture of prompts and decode rows.
 """
 
@@ -57,70 +57,70 @@ class _Shape:
         return self.hidden // self.heads
 
 
-def _stream(place: LayerContext) -> torch.dtype:
+def _stream(context: LayerContext) -> torch.dtype:
     """What goes from layer to layer: packed weights multiply single precision, whatever they are stored as."""
-    return torch.float32 if place.packed else place.dtype
+    return torch.float32 if context.packed else context.dtype
 
 
 class _SelfAttention:
     """Queries, keys and values in one product; keys have no bias."""
 
-    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, place: LayerContext) -> None:
+    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, context: LayerContext) -> None:
         names = [f"{prefix}.{which}_proj" for which in ("q", "k", "v")]
         parts = dict.fromkeys(names, shape.hidden)
         self._shape = shape
-        self._qkv = Linear(weights, parts, shape.hidden, place, bias=(names[0], names[2]))
-        self._out = Linear(weights, {f"{prefix}.out_proj": shape.hidden}, shape.hidden, place, bias=True)
-        self._place = place
+        self._qkv = Linear(weights, parts, shape.hidden, context, bias=(names[0], names[2]))
+        self._out = Linear(weights, {f"{prefix}.out_proj": shape.hidden}, shape.hidden, context, bias=True)
+        self._context = context
 
     def heads(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """x [tokens, hidden] → q, k and v, each [tokens, heads, head_dim], of the dtype that attends."""
-        qkv = self._qkv.finished(x, dtype=self._place.dtype).view(len(x), 3, self._shape.heads, self._shape.head_dim)
+        qkv = self._qkv.finished(x, dtype=self._context.dtype).view(len(x), 3, self._shape.heads, self._shape.head_dim)
         return qkv.unbind(1)
 
     def out(self, attended: torch.Tensor) -> torch.Tensor:
         """[tokens, heads, head_dim] → [tokens, hidden]"""
-        return self._out.finished(attended.view(len(attended), -1), dtype=_stream(self._place))
+        return self._out.finished(attended.view(len(attended), -1), dtype=_stream(self._context))
 
 
 class _CrossAttention:
     """Queries of tokens, keys and values of audio."""
 
-    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, place: LayerContext) -> None:
+    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, context: LayerContext) -> None:
         hidden = shape.hidden
         k, v = f"{prefix}.k_proj", f"{prefix}.v_proj"
         self._shape = shape
-        self._q = Linear(weights, {f"{prefix}.q_proj": hidden}, hidden, place, bias=True)
-        self._kv = Linear(weights, {k: hidden, v: hidden}, hidden, place, bias=(v,))
-        self._out = Linear(weights, {f"{prefix}.out_proj": hidden}, hidden, place, bias=True)
-        self._place = place
+        self._q = Linear(weights, {f"{prefix}.q_proj": hidden}, hidden, context, bias=True)
+        self._kv = Linear(weights, {k: hidden, v: hidden}, hidden, context, bias=(v,))
+        self._out = Linear(weights, {f"{prefix}.out_proj": hidden}, hidden, context, bias=True)
+        self._context = context
 
     def keys_and_values(self, encoded: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """[positions, hidden] → k and v, each [positions, heads, head_dim]"""
         shape = self._shape
         return (
-            self._kv.finished(encoded, dtype=self._place.dtype)
+            self._kv.finished(encoded, dtype=self._context.dtype)
             .view(len(encoded), 2, shape.heads, shape.head_dim)
             .unbind(1)
         )
 
     def queries(self, x: torch.Tensor) -> torch.Tensor:
         """[tokens, hidden] → [tokens, heads, head_dim]"""
-        made = self._q.finished(x, dtype=self._place.dtype)
+        made = self._q.finished(x, dtype=self._context.dtype)
         return made.view(len(x), self._shape.heads, self._shape.head_dim)
 
     def out(self, attended: torch.Tensor) -> torch.Tensor:
         """[tokens, heads, head_dim] → [tokens, hidden]"""
-        return self._out.finished(attended.view(len(attended), -1), dtype=_stream(self._place))
+        return self._out.finished(attended.view(len(attended), -1), dtype=_stream(self._context))
 
 
 class _MLP:
     """fc2(gelu(fc1(x)))."""
 
-    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, place: LayerContext) -> None:
-        self._in = Linear(weights, {f"{prefix}.fc1": shape.inner}, shape.hidden, place, bias=True)
-        self._out = Linear(weights, {f"{prefix}.fc2": shape.hidden}, shape.inner, place, bias=True)
-        self._dtype = place.dtype
+    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, context: LayerContext) -> None:
+        self._in = Linear(weights, {f"{prefix}.fc1": shape.inner}, shape.hidden, context, bias=True)
+        self._out = Linear(weights, {f"{prefix}.fc2": shape.hidden}, shape.inner, context, bias=True)
+        self._dtype = context.dtype
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         inner = self._in.finished(x, activation="gelu", dtype=self._dtype)  # rounded as the next product would
@@ -128,57 +128,61 @@ class _MLP:
 
 
 class _EncoderLayer:
-    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, place: LayerContext, dtype: torch.dtype) -> None:
+    def __init__(
+        self, weights: WeightMap, prefix: str, shape: _Shape, context: LayerContext, dtype: torch.dtype
+    ) -> None:
         self._attention_norm = LayerNorm(
-            weights, f"{prefix}.self_attn_layer_norm", shape.hidden, _EPS, place, dtype=dtype
+            weights, f"{prefix}.self_attn_layer_norm", shape.hidden, _EPS, context, dtype=dtype
         )
-        self._attention = _SelfAttention(weights, f"{prefix}.self_attn", shape, place)
-        self._mlp_norm = LayerNorm(weights, f"{prefix}.final_layer_norm", shape.hidden, _EPS, place, dtype=dtype)
-        self._mlp = _MLP(weights, prefix, shape, place)
+        self._attention = _SelfAttention(weights, f"{prefix}.self_attn", shape, context)
+        self._mlp_norm = LayerNorm(weights, f"{prefix}.final_layer_norm", shape.hidden, _EPS, context, dtype=dtype)
+        self._mlp = _MLP(weights, prefix, shape, context)
         self._scale = shape.head_dim**-0.5
 
     def __call__(
         self,
         residual: torch.Tensor,
-        starts: torch.Tensor,
+        cu_seqlens: torch.Tensor,
         positions: int,
         layout: kernels.KeyLayout | None,
         piece: int,
-        between: Callable[[], None],
+        after_layer: Callable[[], None],
     ) -> None:
         """Mutates ``residual`` [windows · positions, hidden]; window w has the rows from ``starts[w]`` on.
 
-        ``between`` is called between parts of at most ``piece`` rows: all, or fewer where there is one window only.
+        ``after_layer`` is called between parts of at most ``piece`` rows: all, or fewer where there is one window only.
         """
         rows = len(residual)
         parts = [slice(first, min(first + piece, rows)) for first in range(0, rows, piece)]
         made = []
         for part in parts:
             made.append(self._attention.heads(self._attention_norm(residual[part])))
-            between()
+            after_layer()
         q, k, v = made[0] if len(parts) == 1 else (torch.cat(heads) for heads in zip(*made, strict=True))
         for part in parts:
-            asked = starts if len(parts) == 1 else starts.new_tensor([0, part.stop - part.start])
+            asked = cu_seqlens if len(parts) == 1 else cu_seqlens.new_tensor([0, part.stop - part.start])
             attended = kernels.varlen_attention(
-                q[part], k, v, asked, starts, positions, positions, scale=self._scale, layout=layout
+                q[part], k, v, asked, cu_seqlens, positions, positions, scale=self._scale, layout=layout
             )
-            between()
+            after_layer()
             delta = self._attention.out(attended)
             residual[part].add_(self._mlp(self._mlp_norm.add(delta, residual[part])))
-            between()
+            after_layer()
 
 
 class _DecoderLayer:
-    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, place: LayerContext, dtype: torch.dtype) -> None:
+    def __init__(
+        self, weights: WeightMap, prefix: str, shape: _Shape, context: LayerContext, dtype: torch.dtype
+    ) -> None:
         def norm(name: str) -> LayerNorm:
-            return LayerNorm(weights, f"{prefix}.{name}", shape.hidden, _EPS, place, dtype=dtype)
+            return LayerNorm(weights, f"{prefix}.{name}", shape.hidden, _EPS, context, dtype=dtype)
 
         self._attention_norm = norm("self_attn_layer_norm")
-        self._attention = _SelfAttention(weights, f"{prefix}.self_attn", shape, place)
+        self._attention = _SelfAttention(weights, f"{prefix}.self_attn", shape, context)
         self._cross_norm = norm("encoder_attn_layer_norm")
-        self.cross = _CrossAttention(weights, f"{prefix}.encoder_attn", shape, place)
+        self.cross = _CrossAttention(weights, f"{prefix}.encoder_attn", shape, context)
         self._mlp_norm = norm("final_layer_norm")
-        self._mlp = _MLP(weights, prefix, shape, place)
+        self._mlp = _MLP(weights, prefix, shape, context)
         self._scale = shape.head_dim**-0.5
 
     def __call__(
@@ -186,7 +190,7 @@ class _DecoderLayer:
         residual: torch.Tensor,
         cache: LayerCache,
         batch: kernels.AttentionBatch,
-        place: LayerCache,
+        encoded: LayerCache,
         cross: kernels.AttentionBatch,
     ) -> torch.Tensor:
         """Mutates ``residual`` [tokens, hidden] and the cache; returns the queries of the audio."""
@@ -194,7 +198,7 @@ class _DecoderLayer:
         kernels.write_kv_(k, v, cache.k, cache.v, batch.slots)
         delta = self._attention.out(kernels.paged_attention(q, cache.k, cache.v, batch, scale=self._scale))
         queries = self.cross.queries(self._cross_norm.add(delta, residual))
-        delta = self.cross.out(kernels.paged_attention(queries, place.k, place.v, cross, scale=self._scale))
+        delta = self.cross.out(kernels.paged_attention(queries, encoded.k, encoded.v, cross, scale=self._scale))
         residual.add_(self._mlp(self._mlp_norm.add(delta, residual)))
         return queries
 
@@ -207,43 +211,43 @@ class Whisper:
     :meth:`make_places` and are written by :meth:`write_encodings`.
     """
 
-    def __init__(self, config: WhisperConfig, place: LayerContext, max_model_len: int = 0) -> None:
+    def __init__(self, config: WhisperConfig, context: LayerContext, max_model_len: int = 0) -> None:
         """``max_model_len`` is not used: positions are learned, and there are ``config.max_position`` of them."""
         self.config = config
         self.weights = WeightMap()
-        self._place = place
-        self._dtype = dtype = _stream(place)
+        self._context = context
+        self._dtype = dtype = _stream(context)
         hidden, encoder, decoder = config.hidden_size, "model.encoder", "model.decoder"
         self._convolutions = (
-            Convolution(self.weights, f"{encoder}.conv1", config.mel_bins, hidden, place),
-            Convolution(self.weights, f"{encoder}.conv2", hidden, hidden, place, stride=2),
+            Convolution(self.weights, f"{encoder}.conv1", config.mel_bins, hidden, context),
+            Convolution(self.weights, f"{encoder}.conv2", hidden, hidden, context, stride=2),
         )
         self._source_positions = self._table(f"{encoder}.embed_positions", config.source_positions)
         shape = _Shape(hidden, config.encoder_heads, config.encoder_intermediate_size)
         self._encoder = [
-            _EncoderLayer(self.weights, f"{encoder}.layers.{layer}", shape, place, dtype)
+            _EncoderLayer(self.weights, f"{encoder}.layers.{layer}", shape, context, dtype)
             for layer in range(config.encoder_layers)
         ]
-        self._encoder_norm = LayerNorm(self.weights, f"{encoder}.layer_norm", hidden, _EPS, place, dtype=dtype)
+        self._encoder_norm = LayerNorm(self.weights, f"{encoder}.layer_norm", hidden, _EPS, context, dtype=dtype)
         self._positions = self._table(f"{decoder}.embed_positions", config.max_position)
         tokens = f"{decoder}.embed_tokens"
         self._embedding = (
-            PackedTable(self.weights, tokens, config.vocab_size, hidden, place)
-            if place.packed
+            PackedTable(self.weights, tokens, config.vocab_size, hidden, context)
+            if context.packed
             else self._table(tokens, config.vocab_size)
         )
         self._head = (
             self._embedding
             if isinstance(self._embedding, PackedTable)
-            else PlainLinear(self._embedding, None, invariant=place.invariant)
+            else PlainLinear(self._embedding, None, invariant=context.invariant)
         )
         shape = _Shape(hidden, config.num_heads, config.intermediate_size)
         self._decoder = [
-            _DecoderLayer(self.weights, f"{decoder}.layers.{layer}", shape, place, dtype)
+            _DecoderLayer(self.weights, f"{decoder}.layers.{layer}", shape, context, dtype)
             for layer in range(config.num_layers)
         ]
-        self._norm = LayerNorm(self.weights, f"{decoder}.layer_norm", hidden, _EPS, place, dtype=dtype)
-        self._at_once = 1 if place.packed else _WINDOWS_AT_ONCE
+        self._norm = LayerNorm(self.weights, f"{decoder}.layer_norm", hidden, _EPS, context, dtype=dtype)
+        self._at_once = 1 if context.packed else _WINDOWS_AT_ONCE
         a_row = hidden * (4 * hidden + 2 * config.encoder_intermediate_size + 2 * config.source_positions)
         self._piece = max(_LEAST_PIECE, _VALUES_A_PIECE // a_row)
         self._log_mel: LogMel | None = None
@@ -251,7 +255,7 @@ class Whisper:
         """What :meth:`cross_batch` was asked last, and its answer."""
 
     def _table(self, name: str, rows: int) -> torch.Tensor:
-        table = self._place.empty(rows, self.config.hidden_size, dtype=self._dtype)
+        table = self._context.empty(rows, self.config.hidden_size, dtype=self._dtype)
         self.weights.add(f"{name}.weight", table)
         return table
 
@@ -261,20 +265,22 @@ class Whisper:
         return ("proj_out.weight",)
 
     @property
-    def blocks_per_place(self) -> int:
+    def blocks_per_slot(self) -> int:
         return -(-self.config.source_positions // PLACE_BLOCK)
 
     @property
     def place_bytes(self) -> int:
         """Bytes of one place over all layers, keys and values."""
-        slots = self.blocks_per_place * PLACE_BLOCK
-        return 2 * self.config.num_layers * self.config.hidden_size * slots * self._place.dtype.itemsize
+        slots = self.blocks_per_slot * PLACE_BLOCK
+        return 2 * self.config.num_layers * self.config.hidden_size * slots * self._context.dtype.itemsize
 
     def make_places(self, count: int) -> list[LayerCache]:
         """Room for the encodings of ``count`` windows, zeroed: keys and values, one pair a decoder layer."""
         config = self.config
-        shape = (count * self.blocks_per_place, config.num_heads, config.head_dim, PLACE_BLOCK)
-        pairs = (kernels.make_kv_cache(*shape, self._place.dtype, self._place.device) for _ in range(config.num_layers))
+        shape = (count * self.blocks_per_slot, config.num_heads, config.head_dim, PLACE_BLOCK)
+        pairs = (
+            kernels.make_kv_cache(*shape, self._context.dtype, self._context.device) for _ in range(config.num_layers)
+        )
         return [LayerCache(k, v) for k, v in pairs]
 
     def cross_batch(self, places: npt.NDArray[np.integer] | Sequence[int]) -> kernels.AttentionBatch:
@@ -287,10 +293,10 @@ class Whisper:
         return batch
 
     def _cross_batch(self, places: npt.NDArray[np.int32]) -> kernels.AttentionBatch:
-        tokens, blocks = len(places), self.blocks_per_place
+        tokens, blocks = len(places), self.blocks_per_slot
         first = places * blocks
         tables = first[:, None] + np.arange(blocks, dtype=np.int32)
-        device = self._place.device
+        device = self._context.device
         return kernels.AttentionBatch(
             query_start=torch.arange(tokens + 1, dtype=torch.int32, device=device),
             seq_lens=torch.full((tokens,), self.config.source_positions, dtype=torch.int32, device=device),
@@ -304,26 +310,26 @@ class Whisper:
     def features(self, windows: Sequence[bytes]) -> torch.Tensor:
         """Samples (s16le, 16 kHz, mono), at most ``config.samples`` each → log-mel float32 [windows, frames, bins]."""
         if self._log_mel is None:
-            self._log_mel = LogMel(self.config.mel_bins, self._place.device)
+            self._log_mel = LogMel(self.config.mel_bins, self._context.device)
         return self._log_mel(windows, self.config.samples)
 
-    def encode(self, features: torch.Tensor, between: Callable[[], None] | None = None) -> torch.Tensor:
+    def encode(self, features: torch.Tensor, after_layer: Callable[[], None] | None = None) -> torch.Tensor:
         """[windows, frames, bins] → [windows, source_positions, hidden]
 
-        ``between`` is called between parts of the work, which for one window on the host's own cores are short.
+        ``after_layer`` is called between parts of the work, which for one window on the host's own cores are short.
         """
         x = features.to(self._dtype)
-        pause = between or _go_on
+        pause = after_layer or _go_on
         for convolution in self._convolutions:
             x = kernels.activate_(convolution(x).contiguous(), "gelu")
             pause()
         windows, positions, hidden = x.shape
         residual = (x + self._source_positions).view(windows * positions, hidden)
-        piece = self._piece if between is not None and windows == 1 and self._place.packed else len(residual)
-        starts = torch.arange(0, len(residual) + 1, positions, dtype=torch.int32, device=x.device)
-        layout = kernels.lay_out_keys(starts)
+        piece = self._piece if after_layer is not None and windows == 1 and self._context.packed else len(residual)
+        cu_seqlens = torch.arange(0, len(residual) + 1, positions, dtype=torch.int32, device=x.device)
+        layout = kernels.lay_out_keys(cu_seqlens)
         for layer in self._encoder:
-            layer(residual, starts, positions, layout, piece, pause)
+            layer(residual, cu_seqlens, positions, layout, piece, pause)
         return self._encoder_norm(residual).view(windows, positions, hidden)
 
     def write_encodings(
@@ -331,24 +337,24 @@ class Whisper:
         windows: Sequence[bytes],
         places: Sequence[int],
         caches: Sequence[LayerCache],
-        between: Callable[[], None] | None = None,
+        after_layer: Callable[[], None] | None = None,
     ) -> None:
         """Encodes each window of samples (as :meth:`features`) into its place of ``caches``; places are distinct.
 
-        ``between``: as for :meth:`encode`.
+        ``after_layer``: as for :meth:`encode`.
         """
-        pause = between or _go_on
+        pause = after_layer or _go_on
         for first in range(0, len(windows), self._at_once):
             some = slice(first, first + self._at_once)
             features = self.features(windows[some])
             pause()
-            self._write(self.encode(features, between), places[some], caches, pause)
+            self._write(self.encode(features, after_layer), places[some], caches, pause)
 
     def _write(
         self, encoded: torch.Tensor, places: Sequence[int], caches: Sequence[LayerCache], pause: Callable[[], None]
     ) -> None:
         """Encodings [windows, source_positions, hidden] to their places."""
-        room = self.blocks_per_place * PLACE_BLOCK
+        room = self.blocks_per_slot * PLACE_BLOCK
         ids = torch.tensor(list(places), device=encoded.device).unsqueeze(1)
         slots = (ids * room + torch.arange(self.config.source_positions, device=encoded.device)).flatten()
         flat = encoded.flatten(0, 1)
@@ -377,8 +383,8 @@ class Whisper:
         rows = table.rows(tokens) if isinstance(table, PackedTable) else kernels.embedding(tokens, table)
         residual = rows + self._positions[positions]
         aligning = {layer for layer, _ in self.config.aligning_heads} if queries is not None else ()
-        for number, (layer, cache, place) in enumerate(zip(self._decoder, caches, places, strict=True)):
-            asked = layer(residual, cache, batch, place, cross)
+        for number, (layer, cache, encoded) in enumerate(zip(self._decoder, caches, places, strict=True)):
+            asked = layer(residual, cache, batch, encoded, cross)
             if queries is not None and number in aligning:
                 queries[number] = asked
         return residual
@@ -396,18 +402,18 @@ class Whisper:
         hidden: torch.Tensor,
         queries: Queries,
         first: int,
-        place: int,
+        encoder_slot: int,
         places: Sequence[LayerCache],
     ) -> Aligned:
         """When the tokens [start, len(tokens)) of a row are spoken, after a forward pass that computed all of them.
 
         ``tokens`` are all of the row, of which token 0 was token ``first`` of the pass that returned ``hidden`` and
-        filled ``queries``; ``place`` is where its audio lies, of which ``frames`` encoder positions are audio. At
-        least one token comes before ``start``.
+        filled ``queries``; ``encoder_slot`` is where its audio lies, of which ``frames`` encoder positions are audio.
+        At least one token comes before ``start``.
         """
         rows = slice(first, first + len(tokens))
         attended = (
-            self._attended(queries[layer][rows, head], places[layer].k, place, head, frames)
+            self._attended(queries[layer][rows, head], places[layer].k, encoder_slot, head, frames)
             for layer, head in self.config.aligning_heads
         )
         times = token_times(attended, start - 1, self.config.median_filter)
@@ -418,8 +424,8 @@ class Whisper:
         likely = logits.log_softmax(-1).gather(1, wanted.unsqueeze(1)).exp()
         return Aligned(times, likely.flatten().tolist())
 
-    def _attended(self, q: torch.Tensor, k: torch.Tensor, place: int, head: int, frames: int) -> torch.Tensor:
+    def _attended(self, q: torch.Tensor, k: torch.Tensor, encoder_slot: int, head: int, frames: int) -> torch.Tensor:
         """Weights of one head, float32 [tokens, frames]."""
-        blocks = slice(place * self.blocks_per_place, (place + 1) * self.blocks_per_place)
+        blocks = slice(encoder_slot * self.blocks_per_slot, (encoder_slot + 1) * self.blocks_per_slot)
         keys = k[blocks, head].transpose(0, 1).reshape(k.shape[2], -1)[:, :frames].float()  # [head_dim, frames]
         return torch.softmax(q.float() @ keys * self.config.head_dim**-0.5, dim=-1)

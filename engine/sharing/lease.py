@@ -1,11 +1,11 @@
 """The lease by which workers of several models share one device: whoever holds it computes.
 
 A worker takes it for a step and gives it back; who waits gets it in order of *virtual time*, which is the time that a
-member has held it, divided by its weight (start-time fair queueing, Goyal et al. 1996, with the lease as the link):
-two that always have work get the device in proportion to their weights, and one that was idle has saved nothing up.
-Who gives it back while it is still behind those that wait has it reserved for a moment, in which it comes with its next
-step if it has one. A step that is long lets others in between its parts (:meth:`Member.breathe`), so that they wait for
-a slice and not for a step.
+member has held it, divided by its weight (start-time fair queueing, Goyal et al. 1996, with the lease as the link): two
+that always have work get the device in proportion to their weights, and one that was idle has saved nothing up. Who
+gives it back while it is still behind those that wait has it reserved for a moment, in which it comes with its next
+step if it has one. A step that is long lets others in between its parts (:meth:`Member.yield_device`), so that they
+wait for a slice and not for a step.
 
 The state is a memory file without a name, passed by descriptor. Its words are u64, little-endian::
 
@@ -183,7 +183,7 @@ class Member:
         if woken is not None:
             self._wake(woken)
 
-    def breathe(self) -> None:
+    def yield_device(self) -> None:
         """To be called between the parts of a long step: lets others in, where they have waited for a slice."""
         if self.is_wanted():
             self.release()

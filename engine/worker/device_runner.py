@@ -23,9 +23,9 @@ from .device_sampler import DeviceSampler, NewSamplingParams
 from .device_step import DeviceStep, RowBuffers
 from .graphs import Body, DecodeGraph, DecodeGraphs, StallBudget
 from .masks import slot_masks
-from .numbering import StepNumbers, no_rows, number_step, pad_decodes
 from .pending import Pending, PromptPart
 from .pinned import PinnedPool, StepMemory
+from .prepare_inputs import StepNumbers, no_rows, number_step, pad_decodes
 from .rows import RowTable
 from .staged_step import StagedStep, changes, no_changes, pad_updates, stage
 from .staging import Inputs, Numbers, Shape, Staging, staged_bytes
@@ -50,7 +50,7 @@ class Launched:
     """Logits of the rows that ask for log-probabilities."""
     graph: DecodeGraph | None
     """What draws; None where no graph does."""
-    tops: list[int | None]
+    top_logprobs: list[int | None]
     prompts: list[PromptPart]
     memory: StepMemory
 
@@ -88,7 +88,7 @@ class DeviceRunner:
         self._logprobs = LogprobReader(model, device)
         self._step = DeviceStep(model, caches, self._buffers, self._sampler, max_model_len)
         tokens = max(max_num_batched_tokens, slots)
-        largest = Shape(rows=slots, tokens=tokens, draws=slots, updates=slots, asking=slots)
+        largest = Shape(rows=slots, tokens=tokens, draws=slots, updates=slots, logprob_rows=slots)
         self._staging = Staging(device, staged_bytes(largest) + _SPARE_BYTES)
         self._pinned = PinnedPool(device)
         self._spare_outputs = deque(device.pinned(slots, torch.int64) for _ in range(MAX_PENDING))
@@ -129,11 +129,11 @@ class DeviceRunner:
         update_at, update_to, entered = self._apply(plan)
         numbers = number_step(plan.rows, self._rows)
         self._rows.num_sampled[sampled] += 1
-        tops = [self._sampler.logprobs(slot) for slot in sampled]
+        top_logprobs = [self._sampler.logprobs(slot) for slot in sampled]
         parts = self._prompt_work(plan.rows, numbers)
         changed = changes(update_at, update_to, entered, [token for part in parts for token in part.tokens])
-        for_graph = None if parts else self._staged_for_graph(numbers, changed, tops)
-        staged = for_graph or stage(numbers, changed, tops)
+        for_graph = None if parts else self._staged_for_graph(numbers, changed, top_logprobs)
+        staged = for_graph or stage(numbers, changed, top_logprobs)
 
         memory = self._pinned.step()
         inputs = self._staging.send(staged.shape, staged.sections, memory)
@@ -149,13 +149,13 @@ class DeviceRunner:
             hidden = self._forward(staged, inputs)
             raw = self._raw_logits(inputs)
             prompts = self._logprobs.read_prompts(parts, hidden, inputs.targets, memory)
-        return Launched(plan, began, staged, inputs, raw, graph, tops, prompts, memory)
+        return Launched(plan, began, staged, inputs, raw, graph, top_logprobs, prompts, memory)
 
     @torch.inference_mode()
     def launch_draw(self, launched: Launched, masks: Masks | None = None) -> Pending:
         """Queues the second half of a step. ``masks`` are the step's, where it has masked rows."""
         plan, staged, inputs, raw = launched.plan, launched.staged, launched.inputs, launched.raw
-        tops, memory = launched.tops, launched.memory
+        top_logprobs, memory = launched.top_logprobs, launched.memory
         if masks is not None:
             self._sampler.mask(plan.masked, slot_masks(masks, self._vocab_size), self._device, memory)
         if launched.graph is not None:
@@ -164,8 +164,8 @@ class DeviceRunner:
             self._step.draw(inputs, staged.shape.draws)
         found = None
         if raw is not None:
-            tokens = self._buffers.sampled_token_ids.index_select(0, inputs.asking)
-            found = self._logprobs.read(raw, tokens, max(top for top in tops if top is not None), memory)
+            tokens = self._buffers.sampled_token_ids.index_select(0, inputs.logprob_rows)
+            found = self._logprobs.read(raw, tokens, max(top for top in top_logprobs if top is not None), memory)
         sampled_token_ids = self._spare_outputs.popleft()
         if staged.shape.draws:
             self._device.download(
@@ -177,7 +177,7 @@ class DeviceRunner:
             self._device.mark(),
             sampled_token_ids,
             staged.numbers.places,
-            tops,
+            top_logprobs,
             found,
             launched.prompts,
             memory,
@@ -252,7 +252,7 @@ class DeviceRunner:
         return parts
 
     def _staged_for_graph(
-        self, numbers: StepNumbers, changed: Mapping[str, Numbers], tops: list[int | None]
+        self, numbers: StepNumbers, changed: Mapping[str, Numbers], top_logprobs: list[int | None]
     ) -> StagedStep | None:
         """The step filled up to a captured size; None where no graph can run it."""
         rows = numbers.shape.rows
@@ -261,7 +261,7 @@ class DeviceRunner:
         spare = size - len(changed["update_at"])
         if spare < 0:
             return None
-        staged = stage(self._padded(numbers, size), self._padded_updates(changed, spare), tops)
+        staged = stage(self._padded(numbers, size), self._padded_updates(changed, spare), top_logprobs)
         return staged if self._staging.fits(staged.shape) else None
 
     def _padded(self, numbers: StepNumbers, size: int) -> StepNumbers:
@@ -287,12 +287,12 @@ class DeviceRunner:
             max_seq_len=staged.numbers.max_seq_len,
         )
         if staged.shape.draws:
-            self._step.logits(hidden.index_select(0, inputs.ends))
+            self._step.logits(hidden.index_select(0, inputs.logits_indices))
         return hidden
 
     def _raw_logits(self, inputs: Inputs) -> torch.Tensor | None:
         """Those of the rows that ask for log-probabilities, before drawing changes them."""
-        return self._buffers.logits.index_select(0, inputs.asking) if len(inputs.asking) else None
+        return self._buffers.logits.index_select(0, inputs.logprob_rows) if len(inputs.logprob_rows) else None
 
     # ---- graphs
 

@@ -14,12 +14,12 @@ from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 
 from ..channel import PeerDied
 from .device import Mark
+from .device_lease import AloneOnDevice, DeviceLease
 from .device_runner import DeviceRunner, Launched
-from .pages_ahead import PagesAhead
 from .pending import Pending
+from .prefault import Prefault
 from .row_names import Names, RowNames, names_in
 from .runner import Forwarded
-from .turns import AloneOnDevice, Turns
 
 logger = logging.getLogger(__name__)
 
@@ -81,12 +81,12 @@ class SyncExecutor:
     """One step after the other, each waited for."""
 
     def __init__(
-        self, runner: TurnRunner, send: Send, turns: Turns | None = None, pages: PagesAhead | None = None
+        self, runner: TurnRunner, send: Send, lease: DeviceLease | None = None, pages: Prefault | None = None
     ) -> None:
         """``pages`` are those of the KV cache, which are taken while no message comes."""
         self._runner = runner
         self._send = send
-        self._turns = turns or AloneOnDevice()
+        self._turns = lease or AloneOnDevice()
         self._pages = pages
         self._idle_from = 0.0
         self._names = RowNames()
@@ -159,10 +159,10 @@ class AsyncExecutor:
     While a step waits for its masks the device is lent to others who wait for it, once the forward has run.
     """
 
-    def __init__(self, runner: DeviceRunner, send: Send, turns: Turns | None = None) -> None:
+    def __init__(self, runner: DeviceRunner, send: Send, lease: DeviceLease | None = None) -> None:
         self._runner = runner
         self._send = send
-        self._turns = turns or AloneOnDevice()
+        self._turns = lease or AloneOnDevice()
         self._names = RowNames()
         self._held: Held[Launched] | None = None
         self._forwarded: Mark | None = None

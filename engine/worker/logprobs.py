@@ -11,11 +11,11 @@ LogprobTensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 """What ``kernels.sampling.logprobs`` returns: values [n], ranks [n], alternatives [n, top] and their values."""
 
 
-def logprob_entries(tokens: Sequence[int], tops: Sequence[int], found: LogprobTensors) -> list[TokenLogprobs]:
+def logprob_entries(tokens: Sequence[int], top_logprobs: Sequence[int], found: LogprobTensors) -> list[TokenLogprobs]:
     """One entry a token, with as many alternatives as each asked for."""
     return [
         TokenLogprobs(token, value, rank, list(itertools.islice(zip(ids, id_values, strict=True), top)))
         for token, value, rank, ids, id_values, top in zip(
-            tokens, *(tensor.tolist() for tensor in found), tops, strict=True
+            tokens, *(tensor.tolist() for tensor in found), top_logprobs, strict=True
         )
     ]

@@ -42,7 +42,7 @@ class Pending:
     """int64, pinned: tokens by draw."""
     places: list[int]
     """The draw of each row of the plan that samples, in the plan's order."""
-    tops: list[int | None]
+    top_logprobs: list[int | None]
     """How many alternatives each of them asked for."""
     found: LogprobTensors | None
     """Of those that asked, in the order of the plan."""
@@ -59,11 +59,13 @@ class Pending:
         """For the tokens that were drawn; None where nobody asked."""
         if self.found is None:
             return None
-        asking = [place for place, top in enumerate(self.tops) if top is not None]
+        logprob_rows = [place for place, top in enumerate(self.top_logprobs) if top is not None]
         entries: list[TokenLogprobs | None] = [None] * len(tokens)
         read = logprob_entries(
-            [tokens[place] for place in asking], [self.tops[place] or 0 for place in asking], self.found
+            [tokens[place] for place in logprob_rows],
+            [self.top_logprobs[place] or 0 for place in logprob_rows],
+            self.found,
         )
-        for place, entry in zip(asking, read, strict=True):
+        for place, entry in zip(logprob_rows, read, strict=True):
             entries[place] = entry
         return entries

@@ -12,7 +12,7 @@ from stentor.protocols.ipc.steps import Masks, NewRow, RowPooled, RowStep, StepP
 from ..layers.attention import LayerCache
 from ..models.decoder import Decoder
 from ..models.pooling_model import PooledTensor, PoolingModel
-from ..models.texts import Texts
+from ..models.varlen_batch import VarlenBatch
 from .batch import build_batch
 from .rows import RowTable
 from .runner import Forwarded
@@ -40,7 +40,7 @@ class PoolingRunner:
         """By slot: whose prompt has not been pooled."""
         self._hidden: dict[int, list[torch.Tensor]] = {}
         """By slot: hidden states of the chunks of a prompt that is pooled as a whole, on the device."""
-        self.breathe: Callable[[], None] | None = None
+        self.yield_device: Callable[[], None] | None = None
         """Called between the layers of a step, where others compute on the device as well."""
 
     @torch.inference_mode()
@@ -86,29 +86,29 @@ class PoolingRunner:
         tokens = torch.from_numpy(flat).to(self._device)
         asked = [self._asked.pop(row.slot) for row in rows]
         begin = torch.from_numpy(starts)
-        texts = Texts(begin.int(), int(lengths.max()))
+        varlen = VarlenBatch(begin.int(), int(lengths.max()))
         requests = [_pooling(each) for each in asked]
-        between = None if self.breathe is None else self._pause
+        after_layer = None if self.yield_device is None else self._pause
         adapters = [request.adapter for request in requests]
-        hidden = self._model.encode(tokens, texts, self._kinds(texts, requests), between, adapters)
+        hidden = self._model.encode(tokens, varlen, self._kinds(varlen, requests), after_layer, adapters)
         made = self._model.pool(hidden, tokens, begin.to(self._device), requests)
         return [RowPooled(row.slot, _packed(each)) for row, each in zip(rows, made, strict=True)]
 
     def _pause(self) -> None:
-        if self.breathe is not None:
+        if self.yield_device is not None:
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)
-            self.breathe()
+            self.yield_device()
 
-    def _kinds(self, texts: Texts, requests: Sequence[Pooling]) -> torch.Tensor | None:
+    def _kinds(self, varlen: VarlenBatch, requests: Sequence[Pooling]) -> torch.Tensor | None:
         """1 for tokens of the second text of a pair, where the model tells them apart."""
         if self._model.token_types < 2 or not any(request.second for request in requests):
             return None
         second = torch.tensor(
-            [request.second or length for request, length in zip(requests, texts.lengths, strict=True)]
+            [request.second or length for request, length in zip(requests, varlen.lengths, strict=True)]
         )
-        owner = torch.repeat_interleave(torch.arange(len(requests)), texts.host_starts.diff())
-        return (texts.host_positions >= second[owner]).long().to(self._device)
+        owner = torch.repeat_interleave(torch.arange(len(requests)), varlen.host_cu_seqlens.diff())
+        return (varlen.host_positions >= second[owner]).long().to(self._device)
 
     # ---- tokens that see those before
 

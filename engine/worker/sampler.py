@@ -182,8 +182,8 @@ class Sampler:
     ) -> list[TokenLogprobs | None]:
         found: list[TokenLogprobs | None] = [None] * len(rows)
         wanted = [p for p, row in enumerate(rows) if row.logprobs is not None and p not in raw]
-        tops = [rows[p].logprobs or 0 for p in wanted]
-        read = self._read_logprobs(logits, wanted, [tokens[p] for p in wanted], tops)
+        top_logprobs = [rows[p].logprobs or 0 for p in wanted]
+        read = self._read_logprobs(logits, wanted, [tokens[p] for p in wanted], top_logprobs)
         for position, entry in zip(wanted, read, strict=True):
             found[position] = entry
         for position, own in raw.items():
@@ -191,7 +191,7 @@ class Sampler:
         return found
 
     def _read_logprobs(
-        self, logits: torch.Tensor, rows: list[int], tokens: list[int], tops: list[int]
+        self, logits: torch.Tensor, rows: list[int], tokens: list[int], top_logprobs: list[int]
     ) -> list[TokenLogprobs]:
         if not rows:
             return []
@@ -199,6 +199,6 @@ class Sampler:
             logits,
             torch.tensor(rows, device=self._device),
             torch.tensor(tokens, device=self._device),
-            max(tops),
+            max(top_logprobs),
         )
-        return logprob_entries(tokens, tops, found)
+        return logprob_entries(tokens, top_logprobs, found)

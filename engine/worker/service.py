@@ -17,14 +17,14 @@ from ..loading.errors import CheckpointError
 from ..processes.exception_groups import one_line
 from ..processes.logs import set_up_logging
 from ..sharing.lease import Member
+from .device_lease import AloneOnDevice, DeviceLease, SharedDevice
 from .device_runner import DeviceRunner
+from .encoder_decoder_runner import EncoderDecoderRunner
 from .errors import SetupError
 from .executor import AsyncExecutor, Executor, SyncExecutor
-from .hearing_runner import HearingRunner
 from .pooling_runner import PoolingRunner
 from .rows import with_forks
 from .setup import set_up
-from .turns import AloneOnDevice, SharedDevice, Turns
 
 logger = logging.getLogger(__name__)
 
@@ -83,16 +83,16 @@ class Worker:
         except Exception as error:
             logger.exception("start-up failed")
             return f"the worker failed to start: {type(error).__name__}: {one_line(error)}"
-        turns: Turns = AloneOnDevice() if member is None else SharedDevice(member)
+        lease: DeviceLease = AloneOnDevice() if member is None else SharedDevice(member)
         # ready first: from here on only the stepper sends
         self._send(setup.ready)
         runner = setup.runner
-        if isinstance(runner, HearingRunner | PoolingRunner) and member is not None:
-            runner.breathe = turns.breathe
+        if isinstance(runner, EncoderDecoderRunner | PoolingRunner) and member is not None:
+            runner.yield_device = lease.yield_device
         if isinstance(runner, DeviceRunner):
-            self._steps = AsyncExecutor(runner, self._send, turns)
+            self._steps = AsyncExecutor(runner, self._send, lease)
         else:
-            self._steps = SyncExecutor(runner, self._send, turns, setup.pages)
+            self._steps = SyncExecutor(runner, self._send, lease, setup.pages)
         return None
 
     def _step(self, message: StepPlan | Masks) -> bool:

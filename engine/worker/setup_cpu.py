@@ -16,15 +16,15 @@ from ..model_config.decoder_config import DecoderConfig
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..model_config.whisper_config import WhisperConfig
 from ..models.decoder import Decoder
+from .cached_weights import open_kept
 from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
 from .cores import granted_cores
 from .errors import SetupError
-from .kept_weights import open_kept
 from .limits import limits_of, with_limits
 from .memory import GIB, default_kv_bytes, resident_bytes
-from .pages_ahead import PagesAhead
+from .prefault import Prefault
 from .runner import ModelRunner
-from .setup_hearing import set_up_hearing
+from .setup_encoder_decoder import set_up_encoder_decoder
 from .setup_parts import (
     ProgressCallback,
     Setup,
@@ -34,8 +34,8 @@ from .setup_parts import (
     cut_note,
     dtype_name,
     fit_length,
+    layer_context,
     load_model,
-    placement,
     wanted_length,
 )
 from .setup_pooling import set_up_pooling
@@ -50,7 +50,7 @@ def set_up_cpu(config: WorkerConfig, progress: ProgressCallback, weights_fd: int
         return set_up_pooling(config, progress, weights_fd=weights_fd)
     checkpoint = open_checkpoint(Path(config.model), config.load_format)
     if isinstance(checkpoint.config, WhisperConfig):
-        return set_up_hearing(config, checkpoint, progress, weights_fd=weights_fd)
+        return set_up_encoder_decoder(config, checkpoint, progress, weights_fd=weights_fd)
     if isinstance(checkpoint.config, VoxtralRealtimeConfig):
         return set_up_streaming(config, checkpoint, progress)
     config = with_limits(config, "cpu")
@@ -62,19 +62,19 @@ def set_up_cpu(config: WorkerConfig, progress: ProgressCallback, weights_fd: int
     notes = []
     if (reason := native.unavailable_reason()) is not None:
         notes.append(f"CPU kernels run in plain torch, several times slower: {reason}")
-    place = placement(checkpoint, config, _CPU, dtype)
-    place = replace(place, packed=native.library() is not None and dtype in PLAIN)
-    kept = open_kept(checkpoint, config, place, weights_fd, lambda: weights_bytes(checkpoint.decoder, place))
+    context = layer_context(checkpoint, config, _CPU, dtype)
+    context = replace(context, packed=native.library() is not None and dtype in PLAIN)
+    kept = open_kept(checkpoint, config, context, weights_fd, lambda: weights_bytes(checkpoint.decoder, context))
     if kept is not None and kept.found is not None:  # what it settled is what its engine counts on
         max_model_len, num_blocks = kept.found.max_model_len, kept.found.num_blocks
     else:
-        max_model_len, num_blocks = size_cache(config, model_config, place, cache_dtype)
+        max_model_len, num_blocks = size_cache(config, model_config, context, cache_dtype)
     notes += cut_note(max_model_len, config.max_model_len or model_config.max_position)
     kv_bytes = num_blocks * kv_block_bytes(model_config, config.block_size, cache_dtype)
-    model = load_model(checkpoint, config, replace(place, memory=kept), max_model_len, progress)
+    model = load_model(checkpoint, config, replace(context, memory=kept), max_model_len, progress)
     if kept is not None and kept.filled and not kept.agrees:
         kept.begin(model.weights.total_bytes)
-        model = load_model(checkpoint, config, replace(place, memory=kept), max_model_len, progress)
+        model = load_model(checkpoint, config, replace(context, memory=kept), max_model_len, progress)
     if kept is not None:
         kept.keep(max_model_len, num_blocks)
     try:
@@ -99,11 +99,11 @@ def set_up_cpu(config: WorkerConfig, progress: ProgressCallback, weights_fd: int
         MemoryLine("worker process", resident_bytes(), "resident now: weights, code, KV blocks touched so far"),
     ]
     ready = WorkerReady(num_blocks, max_model_len, memory, notes, limits_of(config))
-    return Setup(runner, ready, PagesAhead([tensor for cache in caches for tensor in (cache.k, cache.v)]))
+    return Setup(runner, ready, Prefault([tensor for cache in caches for tensor in (cache.k, cache.v)]))
 
 
 def size_cache(
-    config: WorkerConfig, model: DecoderConfig, place: LayerContext, cache_dtype: torch.dtype
+    config: WorkerConfig, model: DecoderConfig, context: LayerContext, cache_dtype: torch.dtype
 ) -> tuple[int, int]:
     """Longest sequence and number of KV blocks.
 
@@ -113,11 +113,11 @@ def size_cache(
     block_bytes = kv_block_bytes(model, config.block_size, cache_dtype)
     budget = config.kv_cache_memory
     if budget is None:
-        budget = default_kv_bytes(weights_bytes(model, place), config.memory_share)
+        budget = default_kv_bytes(weights_bytes(model, context), config.memory_share)
     num_blocks = budget // block_bytes
     return fit_length(config, wanted, num_blocks, block_bytes, budget), num_blocks
 
 
-def weights_bytes(model: DecoderConfig, place: LayerContext) -> int:
+def weights_bytes(model: DecoderConfig, context: LayerContext) -> int:
     """What the model's tensors will take, without making them."""
-    return Decoder(model, replace(place, shapes_only=True), max_model_len=1).weights.total_bytes
+    return Decoder(model, replace(context, shapes_only=True), max_model_len=1).weights.total_bytes

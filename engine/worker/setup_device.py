@@ -23,7 +23,7 @@ from .graphs import default_sizes
 from .limits import limits_of, with_limits
 from .memory import GIB
 from .profile import MemoryProfile, measure, run_plans, worst_steps
-from .setup_hearing import set_up_hearing
+from .setup_encoder_decoder import set_up_encoder_decoder
 from .setup_parts import (
     ProgressCallback,
     Setup,
@@ -33,8 +33,8 @@ from .setup_parts import (
     cut_note,
     dtype_name,
     fit_length,
+    layer_context,
     load_model,
-    placement,
     wanted_length,
 )
 from .setup_pooling import set_up_pooling
@@ -52,7 +52,7 @@ def set_up_device(config: WorkerConfig, progress: ProgressCallback, device: Devi
         return set_up_pooling(config, progress, device)
     checkpoint = open_checkpoint(Path(config.model), config.load_format)
     if isinstance(checkpoint.config, WhisperConfig):
-        return set_up_hearing(config, checkpoint, progress, device)
+        return set_up_encoder_decoder(config, checkpoint, progress, device)
     if isinstance(checkpoint.config, VoxtralRealtimeConfig):
         return set_up_streaming(config, checkpoint, progress, device)
     config = with_limits(config, "cuda")
@@ -64,8 +64,8 @@ def set_up_device(config: WorkerConfig, progress: ProgressCallback, device: Devi
     if not 0.0 < config.gpu_memory_fraction <= 1.0:
         raise SetupError(f"--gpu-memory-fraction {config.gpu_memory_fraction}: expected more than 0 and at most 1")
     wanted = wanted_length(config, model_config)
-    place = placement(checkpoint, config, device.place, dtype)
-    model = load_model(checkpoint, config, place, wanted, progress)
+    context = layer_context(checkpoint, config, device.place, dtype)
+    model = load_model(checkpoint, config, context, wanted, progress)
     profile = _profile(config, device, model, wanted, sizes, cache_dtype, progress)
     max_model_len, num_blocks = size_cache(config, model_config, profile, wanted, cache_dtype)
     caches = _allocate(config, model_config, device, num_blocks + 1, cache_dtype)

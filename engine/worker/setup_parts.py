@@ -24,11 +24,11 @@ from ..models.decoder import Decoder
 from ..quantization.formats import OnlineFormat, QuantizationRule, QuantizedCheckpoint
 from .cores import granted_cores
 from .device_runner import DeviceRunner
+from .encoder_decoder_runner import EncoderDecoderRunner
 from .errors import SetupError
-from .hearing_runner import HearingRunner
 from .memory import GIB
-from .pages_ahead import PagesAhead
 from .pooling_runner import PoolingRunner
+from .prefault import Prefault
 from .runner import ModelRunner
 from .streaming_runner import StreamingRunner
 
@@ -42,9 +42,9 @@ _BLOCK_MULTIPLE = 16
 
 @dataclass(frozen=True)
 class Setup:
-    runner: ModelRunner | DeviceRunner | HearingRunner | StreamingRunner | PoolingRunner
+    runner: ModelRunner | DeviceRunner | EncoderDecoderRunner | StreamingRunner | PoolingRunner
     ready: WorkerReady
-    pages: PagesAhead | None = None
+    pages: Prefault | None = None
     """Of a KV cache in the host's memory."""
 
 
@@ -103,7 +103,9 @@ def cache_note(checkpoint: Checkpoint, cache_dtype: torch.dtype) -> list[str]:
     return ["the checkpoint has scales for an fp8 KV cache: --kv-cache-dtype fp8 uses them, and holds twice the tokens"]
 
 
-def placement(checkpoint: Checkpoint, config: WorkerConfig, device: torch.device, dtype: torch.dtype) -> LayerContext:
+def layer_context(
+    checkpoint: Checkpoint, config: WorkerConfig, device: torch.device, dtype: torch.dtype
+) -> LayerContext:
     """How this worker's tensors are made and multiplied; weights as the checkpoint has them, or quantised at load."""
     quantized, wanted = checkpoint.quantized, config.quantization
     if wanted != "none":
@@ -130,9 +132,11 @@ def prepare_kernels(config: WorkerConfig, progress: ProgressCallback) -> list[st
 
 
 def load_model(
-    checkpoint: Checkpoint, config: WorkerConfig, place: LayerContext, max_model_len: int, progress: ProgressCallback
+    checkpoint: Checkpoint, config: WorkerConfig, context: LayerContext, max_model_len: int, progress: ProgressCallback
 ) -> Decoder:
-    return load_weights(lambda: Decoder(checkpoint.decoder, place, max_model_len), checkpoint, config, place, progress)
+    return load_weights(
+        lambda: Decoder(checkpoint.decoder, context, max_model_len), checkpoint, config, context, progress
+    )
 
 
 class Weights(Protocol):
@@ -159,17 +163,21 @@ M = TypeVar("M", bound=Loadable)
 
 
 def load_weights(
-    make: Callable[[], M], checkpoint: Checkpoint, config: WorkerConfig, place: LayerContext, progress: ProgressCallback
+    make: Callable[[], M],
+    checkpoint: Checkpoint,
+    config: WorkerConfig,
+    context: LayerContext,
+    progress: ProgressCallback,
 ) -> M:
-    """The model that ``make`` makes at ``place``, with the checkpoint's weights."""
+    """The model that ``make`` makes in ``context``, with the checkpoint's weights."""
     try:
         model = make()
-        if place.filled:
+        if context.filled:
             return model
         tensors = iterate_weights(
             checkpoint,
-            place.dtype,
-            place.device if checkpoint.format == "dummy" else None,  # files are read by the host
+            context.dtype,
+            context.device if checkpoint.format == "dummy" else None,  # files are read by the host
             raw=model.weights.raw,
             seed=config.seed,
             progress=lambda done, total: progress("loading weights", done, total),
@@ -177,12 +185,14 @@ def load_weights(
         with torch.inference_mode():
             model.weights.load(tensors, ignore=model.ignored_weights)
     except (MemoryError, torch.OutOfMemoryError) as error:
-        raise SetupError(f"the weights do not fit into the memory of {place.device}: choose a smaller model") from error
+        raise SetupError(
+            f"the weights do not fit into the memory of {context.device}: choose a smaller model"
+        ) from error
     return model
 
 
 def complete_a_step(
-    runner: ModelRunner | DeviceRunner | HearingRunner | StreamingRunner,
+    runner: ModelRunner | DeviceRunner | EncoderDecoderRunner | StreamingRunner,
     vocab_size: int,
     block_size: int,
     max_model_len: int,

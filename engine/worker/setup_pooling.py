@@ -26,14 +26,14 @@ from ..loading.weights import iterate_weights
 from ..model_config.decoder_config import DecoderConfig
 from ..model_config.pooling_config import PoolingConfig
 from ..models.pooling_model import PoolingModel, Tensors
+from .cached_weights import open_kept
 from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
 from .device import Device
 from .errors import SetupError
-from .kept_weights import open_kept
 from .limits import POOLING, limits_of, with_limits
 from .memory import GIB, default_kv_bytes, resident_bytes
 from .pooling_runner import PoolingRunner
-from .setup_parts import ProgressCallback, Setup, choose_dtype, dtype_name, placement, prepare_kernels
+from .setup_parts import ProgressCallback, Setup, choose_dtype, dtype_name, layer_context, prepare_kernels
 
 _CPU = torch.device("cpu")
 _TRIAL_TOKENS = 16
@@ -57,15 +57,15 @@ def set_up_pooling(
         config = msgspec.structs.replace(config, max_num_batched_tokens=room)
     dtype = choose_dtype(config.dtype, at, checkpoint.dtype, batch_invariant=config.batch_invariant)
     notes = prepare_kernels(config, progress) if device is None else []
-    place = placement(checkpoint, config, at, dtype)
-    place = replace(place, packed=device is None and native.library() is not None and dtype in PLAIN)
+    context = layer_context(checkpoint, config, at, dtype)
+    context = replace(context, packed=device is None and native.library() is not None and dtype in PLAIN)
     beside = [_file(checkpoint.folder, name) for name in model_config.beside]
-    kept = open_kept(checkpoint, config, place, weights_fd, lambda: _weights_bytes(model_config, place), beside)
+    kept = open_kept(checkpoint, config, context, weights_fd, lambda: _weights_bytes(model_config, context), beside)
     settled = None if kept is None or kept.found is None else kept.found.num_blocks
-    model = _load(checkpoint, replace(place, memory=kept), max_model_len, progress)
+    model = _load(checkpoint, replace(context, memory=kept), max_model_len, progress)
     if kept is not None and kept.filled and not kept.agrees:
         kept.begin(model.total_bytes)
-        model = _load(checkpoint, replace(place, memory=kept), max_model_len, progress)
+        model = _load(checkpoint, replace(context, memory=kept), max_model_len, progress)
     caches: list[LayerCache] = []
     blocks = config.max_num_seqs * -(-max_model_len // config.block_size)
     kv_bytes = 0
@@ -119,27 +119,29 @@ def _longest(config: WorkerConfig, model: PoolingConfig) -> int:
     return config.max_model_len or model.max_length
 
 
-def _load(checkpoint: Checkpoint, place: LayerContext, longest: int, progress: ProgressCallback) -> PoolingModel:
+def _load(checkpoint: Checkpoint, context: LayerContext, longest: int, progress: ProgressCallback) -> PoolingModel:
     try:
-        model = PoolingModel(checkpoint.pooling, place, longest)
-        if place.filled:
+        model = PoolingModel(checkpoint.pooling, context, longest)
+        if context.filled:
             return model
         tensors = iterate_weights(
             checkpoint,
-            place.dtype,
+            context.dtype,
             raw=model.weights.raw,
             progress=lambda done, total: progress("loading weights", done, total),
         )
         with torch.inference_mode():
             model.load(tensors, lambda name: _tensors(_file(checkpoint.folder, name)))
     except (MemoryError, torch.OutOfMemoryError) as error:
-        raise SetupError(f"the weights do not fit into the memory of {place.device}: choose a smaller model") from error
+        raise SetupError(
+            f"the weights do not fit into the memory of {context.device}: choose a smaller model"
+        ) from error
     return model
 
 
-def _weights_bytes(model: PoolingConfig, place: LayerContext) -> int:
+def _weights_bytes(model: PoolingConfig, context: LayerContext) -> int:
     """What the model's tensors will take, without making them."""
-    return PoolingModel(model, replace(place, shapes_only=True), 1).total_bytes
+    return PoolingModel(model, replace(context, shapes_only=True), 1).total_bytes
 
 
 def _file(folder: Path, name: str) -> Path:

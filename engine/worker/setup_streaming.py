@@ -23,8 +23,8 @@ from .setup_parts import (
     cut_note,
     dtype_name,
     fit_length,
+    layer_context,
     load_weights,
-    placement,
     prepare_kernels,
     wanted_length,
 )
@@ -46,8 +46,8 @@ def set_up_streaming(
     cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, at)
     notes = prepare_kernels(config, progress) if device is None else []
     wanted = wanted_length(config, model_config)
-    place = placement(checkpoint, config, at, dtype)
-    model = load_weights(lambda: VoxtralRealtime(model_config, place, wanted), checkpoint, config, place, progress)
+    context = layer_context(checkpoint, config, at, dtype)
+    model = load_weights(lambda: VoxtralRealtime(model_config, context, wanted), checkpoint, config, context, progress)
     streams = config.max_num_seqs * model.encoder.stream_bytes
     block_bytes = kv_block_bytes(model_config.decoder, config.block_size, cache_dtype)
     budget = _budget(config, model, device, wanted, cache_dtype, progress) - streams

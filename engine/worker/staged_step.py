@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .device_sampler import NewSamplingParams
-from .numbering import StepNumbers
+from .prepare_inputs import StepNumbers
 from .staging import Numbers, Shape
 
 
@@ -46,14 +46,19 @@ def pad_updates(changed: Mapping[str, Numbers], spare: int, *, at: int, to: int)
     }
 
 
-def stage(numbers: StepNumbers, changed: Mapping[str, Numbers], tops: list[int | None]) -> StagedStep:
-    """``tops``: for each row of the plan that draws, how many alternatives it wants, None for no log-probability."""
-    asking = [place for place, top in zip(numbers.places, tops, strict=True) if top is not None]
-    sections: dict[str, Numbers] = {**numbers.sections, **changed, "asking": np.array(asking, dtype=np.int64)}
+def stage(numbers: StepNumbers, changed: Mapping[str, Numbers], top_logprobs: list[int | None]) -> StagedStep:
+    """``top_logprobs``: for each row of the plan that draws, how many alternatives it wants, None for no
+    log-probability."""
+    logprob_rows = [place for place, top in zip(numbers.places, top_logprobs, strict=True) if top is not None]
+    sections: dict[str, Numbers] = {
+        **numbers.sections,
+        **changed,
+        "logprob_rows": np.array(logprob_rows, dtype=np.int64),
+    }
     shape = dataclasses.replace(
         numbers.shape,
         updates=len(changed["update_at"]),
-        asking=len(asking),
+        logprob_rows=len(logprob_rows),
         targets=len(changed["targets"]),
         entering=len(changed["sampling_slots"]),
         sampling_data=len(changed["sampling_data"]),

@@ -2,7 +2,7 @@
 
 A buffer is a run of sections, each of one dtype, in the order of :data:`SECTIONS` and aligned for vector
 loads. Where they begin follows from their lengths (:class:`Shape`) alone, and what only some steps bring
-(``asking`` and all after it) comes last, so a captured graph finds the sections that it reads where
+(``logprob_rows`` and all after it) comes last, so a captured graph finds the sections that it reads where
 they were when it was captured.
 
 Two pinned buffers take turns, because the copy from one may still wait behind a running step while the next
@@ -39,7 +39,7 @@ class Shape:
     """Rows whose token is drawn, padding included."""
     updates: int = 0
     """Entries of block tables that changed."""
-    asking: int = 0
+    logprob_rows: int = 0
     """Draws whose log-probability is wanted."""
     targets: int = 0
     """Prompt tokens whose log-probability is wanted."""
@@ -61,7 +61,7 @@ class Inputs:
     """int64 [tokens]: where each token's key and value go."""
     row_slots: torch.Tensor
     """int64 [rows]; the null row for padding."""
-    ends: torch.Tensor
+    logits_indices: torch.Tensor
     """int64 [draws]: index of the last token of each row that draws one."""
     draw_slots: torch.Tensor
     """int64 [draws]; -1 for padding."""
@@ -73,8 +73,8 @@ class Inputs:
     """int32 [rows]; 0 for padding."""
     update_to: torch.Tensor
     """int32 [updates]: the blocks that go there."""
-    asking: torch.Tensor
-    """int64 [asking]: which of the draws."""
+    logprob_rows: torch.Tensor
+    """int64 [logprob_rows]: which of the draws."""
     targets: torch.Tensor
     """int64 [targets]: tokens that followed the positions of prompts."""
     sampling_slots: torch.Tensor
@@ -85,9 +85,9 @@ class Inputs:
     """int32 [rule_data]"""
 
 
-_INT64 = ("tokens", "positions", "kv_slots", "row_slots", "ends", "draw_slots", "update_at")
+_INT64 = ("tokens", "positions", "kv_slots", "row_slots", "logits_indices", "draw_slots", "update_at")
 _INT32 = ("query_start", "seq_lens", "update_to")
-_TAIL64 = ("asking", "targets", "sampling_slots", "sampling_params")
+_TAIL64 = ("logprob_rows", "targets", "sampling_slots", "sampling_params")
 _TAIL32 = ("sampling_data",)
 SECTIONS = (*_INT64, *_INT32, *_TAIL64, *_TAIL32)
 _SIZES = {**dict.fromkeys((*_INT64, *_TAIL64), 8), **dict.fromkeys((*_INT32, *_TAIL32), 4)}
@@ -105,10 +105,10 @@ def _layout(shape: Shape) -> tuple[Places, int]:
     counts = {
         **dict.fromkeys(("tokens", "positions", "kv_slots"), shape.tokens),
         **dict.fromkeys(("row_slots", "seq_lens"), shape.rows),
-        **dict.fromkeys(("ends", "draw_slots"), shape.draws),
+        **dict.fromkeys(("logits_indices", "draw_slots"), shape.draws),
         **dict.fromkeys(("update_at", "update_to"), shape.updates),
         "query_start": shape.rows + 1,
-        "asking": shape.asking,
+        "logprob_rows": shape.logprob_rows,
         "targets": shape.targets,
         "sampling_slots": shape.entering,
         "sampling_params": shape.entering * PARAMS,

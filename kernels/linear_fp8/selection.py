@@ -57,7 +57,7 @@ def select(operands: Operands, variant: Choice, unsupported_reason: str | None) 
     Args:
         operands: what is multiplied.
         variant: ``triton`` leaves torch's kernel out, ``reference`` all others.
-        obstacle: why Triton cannot run on these tensors, None where it can.
+        unsupported_reason: why Triton cannot run on these tensors, None where it can.
 
     Raises:
         ValueError: ``triton`` or ``native`` is asked for and cannot run.

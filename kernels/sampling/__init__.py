@@ -45,7 +45,7 @@ _MAX_TOP = 128
 
 
 def choose(logits: torch.Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that the operations of this module run on ``logits``. Raises ValueError as :func:`settle`."""
+    """The variant that the operations of this module run on ``logits``. Raises ValueError as :func:`select_variant`."""
     no_native = None
     if not native.usable(logits):
         no_native = f"it runs on the CPU, where there is a library ({unavailable_reason() or logits.device})"

@@ -162,7 +162,7 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     memory: list[MemoryLine]
     notes: list[str]
     """Things the operator should know: fallbacks taken, weights expanded."""
-    encodings: int = 0
+    encoder_slots: int = 0
     """See :attr:`WorkerReady.encodings`, here and in the next."""
     stream: StreamShape | None = None
 
@@ -284,7 +284,7 @@ class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     memory: list[MemoryLine]
     notes: list[str]
     limits: StepLimits
-    encodings: int = 0
+    encoder_slots: int = 0
     """Windows of encoded audio that it keeps; 0: the model does not hear."""
     stream: StreamShape | None = None
     """Where the model hears while it is spoken to."""

@@ -83,7 +83,7 @@ def _run(config: DecoderConfig, shape: Shape, cache_dtype: torch.dtype, *, decod
             max_query_len=1 + shape.tokens - shape.rows,
             max_seq_len=LENGTH,
         )
-        model.logits(hidden.index_select(0, inputs.ends))
+        model.logits(hidden.index_select(0, inputs.logits_indices))
     return compiled
 
 

@@ -44,7 +44,7 @@ class Engine:
         max_model_len: int = 64,
         prefix_cache: bool = True,
         aging_seconds: float = 10.0,
-        encodings: int = 0,
+        encoder_slots: int = 0,
         max_encodings: int = 1,
         max_mixed_encodings: int = 1,
         stream: StreamShape | None = None,
@@ -52,7 +52,8 @@ class Engine:
         max_plan_bytes: int = MAX_PLAN_BYTES,
         max_frame: int = MAX_FRAME,
     ) -> None:
-        """With ``encodings`` the model hears, and every request needs audio; with ``stream`` one that is streamed."""
+        """With ``encoder_slots`` the model hears, and every request needs audio; with ``stream`` one that is
+        streamed."""
         self.max_plan_bytes, self.max_frame = max_plan_bytes, max_frame
         self.stream = stream
         self.max_model_len = max_model_len
@@ -61,7 +62,7 @@ class Engine:
             "block_size": block_size,
             "max_num_seqs": max_num_seqs,
             "max_num_batched_tokens": max_num_batched_tokens,
-            "encodings": encodings,
+            "encoder_slots": encoder_slots,
             "max_encodings": max_encodings,
             "stream": stream,
             "pools": pools,

@@ -53,14 +53,14 @@ class FakeWorker:
         block_size: int,
         max_num_seqs: int,
         max_num_batched_tokens: int,
-        encodings: int = 0,
+        encoder_slots: int = 0,
         max_encodings: int = 1,
         stream: StreamShape | None = None,
         pools: AttentionScope = "",
     ) -> None:
         self.stream = stream
         self.pools: AttentionScope = pools
-        self.encodings = encodings
+        self.encoder_slots = encoder_slots
         self.max_encodings = max_encodings
         self.encoded: dict[int, bytes] = {}
         """Audio by place."""
@@ -187,13 +187,13 @@ class FakeWorker:
         places = [each.place for each in plan.encodings]
         assert len(set(places)) == len(places), "a place is filled twice"
         for each in plan.encodings:
-            assert 0 <= each.place < self.encodings
+            assert 0 <= each.place < self.encoder_slots
             assert each.pcm not in self.encoded.values() or self.encoded.get(each.place) == each.pcm, "encoded twice"
             self.encoded[each.place] = each.pcm
         for slot, pcm in before.items():
             assert self.encoded.get(self.rows[slot].place) == pcm, f"what slot {slot} hears was overwritten"
         for slot, row in self.rows.items():
-            assert (row.place >= 0) == bool(self.encodings), f"slot {slot} has place {row.place}"
+            assert (row.place >= 0) == bool(self.encoder_slots), f"slot {slot} has place {row.place}"
             assert row.place < 0 or row.place in self.encoded, f"slot {slot} hears what nobody has encoded"
 
     def _hear(self, step: RowStep, row: Row) -> None:

@@ -41,7 +41,7 @@ def main() -> None:
             with member:
                 for _ in range(100):
                     _inside(board, number, 0.003)
-                    member.breathe()
+                    member.yield_device()
         elif what == "rarely":
             began = time.monotonic()
             with member:

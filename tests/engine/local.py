@@ -52,7 +52,7 @@ class LocalEngine:
             max_num_batched_tokens=max_num_batched_tokens or limits.max_num_batched_tokens,
             max_model_len=self.ready.max_model_len,
             config=SchedulerConfig(prefix_cache=prefix_cache),
-            encodings=self.ready.encodings,
+            encoder_slots=self.ready.encoder_slots,
             stream=self.ready.stream,
             max_encodings=limits.max_encodings or None,
             max_mixed_encodings=limits.max_mixed_encodings or None,

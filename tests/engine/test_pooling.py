@@ -23,7 +23,7 @@ from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.e2e.processes import below
-from stentor.tests.engine.worker.test_kept_weights import needs_large_pages
+from stentor.tests.engine.worker.test_cached_weights import needs_large_pages
 
 pytestmark = pytest.mark.anyio
 

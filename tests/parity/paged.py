@@ -14,7 +14,7 @@ from stentor.engine.quantization.choose import Backend
 from stentor.engine.worker.batch import build_batch
 from stentor.engine.worker.caches import allocate_caches
 from stentor.engine.worker.rows import RowTable
-from stentor.engine.worker.setup_parts import placement
+from stentor.engine.worker.setup_parts import layer_context
 from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN
 from stentor.protocols.ipc.config import OnlineQuantization, WorkerConfig
@@ -49,7 +49,7 @@ class PagedDecoder:
         config = WorkerConfig(model=str(path), batch_invariant=invariant, quantization=quantization)
         if packed is None:
             packed = native.library() is not None and dtype in PLAIN and backend != "kernels"
-        place = replace(placement(checkpoint, config, torch.device("cpu"), dtype), backend=backend, packed=packed)
+        place = replace(layer_context(checkpoint, config, torch.device("cpu"), dtype), backend=backend, packed=packed)
         self.model = Decoder(checkpoint.decoder, place, max_model_len)
         weights = self.model.weights
         weights.load(iterate_weights(checkpoint, place.dtype, raw=weights.raw), ignore=self.model.ignored_weights)

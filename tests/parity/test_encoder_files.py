@@ -16,7 +16,7 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.model_config.encoder_hf import encoder_config_from_hf
 from stentor.engine.models.pooling_model import PoolingModel
-from stentor.engine.models.texts import Texts
+from stentor.engine.models.varlen_batch import VarlenBatch
 
 SIZES: dict[str, Any] = {"vocab_size": 130, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 BERT: dict[str, Any] = {**SIZES, "intermediate_size": 48, "max_position_embeddings": 96}
@@ -63,7 +63,7 @@ def check(folder: Path, theirs: Any, config: Mapping[str, object], tensors: dict
     ours.load(tensors.items(), lambda name: ())
     starts = torch.tensor([0, *map(len, TEXTS)]).cumsum(0)
     tokens = torch.tensor([token for text in TEXTS for token in text])
-    found = ours.encode(tokens, Texts(starts.int(), max(map(len, TEXTS))))
+    found = ours.encode(tokens, VarlenBatch(starts.int(), max(map(len, TEXTS))))
     expected = [theirs(input_ids=torch.tensor([text])).last_hidden_state[0] for text in TEXTS]
     torch.testing.assert_close(found, torch.cat(expected), rtol=1e-4, atol=1e-4)
 

@@ -14,7 +14,7 @@ from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.encoder_hf import encoder_config_from_hf
 from stentor.engine.models.encoder import Encoder
 from stentor.engine.models.encoder_names import canonical
-from stentor.engine.models.texts import Texts
+from stentor.engine.models.varlen_batch import VarlenBatch
 from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN
 
@@ -72,10 +72,10 @@ def ours(folder: Path, place: LayerContext) -> Encoder:
     return encoder
 
 
-def packed(texts: list[list[int]]) -> tuple[torch.Tensor, Texts]:
+def packed(texts: list[list[int]]) -> tuple[torch.Tensor, VarlenBatch]:
     lengths = torch.tensor([0, *(len(text) for text in texts)])
     starts = lengths.cumsum(0).int()
-    return torch.tensor([token for text in texts for token in text]), Texts(starts, int(lengths.max()))
+    return torch.tensor([token for text in texts for token in text]), VarlenBatch(starts, int(lengths.max()))
 
 
 def some_texts(vocab: int, pad: int) -> list[list[int]]:
@@ -128,5 +128,5 @@ def test_the_layers_are_told_when_one_has_run(tmp_path: Path) -> None:
     made("bert", tmp_path)
     encoder = ours(tmp_path, LayerContext(torch.device("cpu"), torch.float32, False))
     called: list[None] = []
-    encoder.forward(*packed([[5, 6, 7]]), between=lambda: called.append(None))
+    encoder.forward(*packed([[5, 6, 7]]), after_layer=lambda: called.append(None))
     assert len(called) == 3

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.models.pooling_model import PoolingModel
-from stentor.engine.models.texts import Texts
+from stentor.engine.models.varlen_batch import VarlenBatch
 from stentor.protocols.ipc.pooling import Pooling
 
 TASKS = ("retrieval.query", "retrieval.passage", "text-matching")
@@ -111,7 +111,7 @@ def test_texts_of_different_tasks_share_a_batch(tasks: tuple[str, ...], tmp_path
     ours.load(stored.tensors.items(), lambda name: ())
     tokens = torch.tensor([token for text in TEXTS for token in text])
     starts = torch.tensor([0, *map(len, TEXTS)]).cumsum(0)
-    hidden = ours.encode(tokens, Texts(starts.int(), max(map(len, TEXTS))), adapters=tasks)
+    hidden = ours.encode(tokens, VarlenBatch(starts.int(), max(map(len, TEXTS))), adapters=tasks)
     made = ours.pool(hidden, tokens, starts, [Pooling("token_embed", adapter=task) for task in tasks])
     for text, task, found in zip(TEXTS, tasks, made, strict=True):
         expected = stored.models[task](input_ids=torch.tensor([text])).last_hidden_state[0]

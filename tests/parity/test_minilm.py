@@ -14,7 +14,7 @@ from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, resolve_model
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.models.pooling_model import PoolingModel
-from stentor.engine.models.texts import Texts
+from stentor.engine.models.varlen_batch import VarlenBatch
 from stentor.kernels import native
 from stentor.protocols.ipc.pooling import Pooling
 
@@ -95,7 +95,7 @@ class Ours:
     def __call__(self, ids: list[list[int]]) -> torch.Tensor:
         tokens = torch.tensor([token for text in ids for token in text])
         starts = torch.tensor([0, *map(len, ids)]).cumsum(0)
-        hidden = self.model.encode(tokens, Texts(starts.int(), max(map(len, ids))))
+        hidden = self.model.encode(tokens, VarlenBatch(starts.int(), max(map(len, ids))))
         made = self.model.pool(hidden, tokens, starts, [Pooling("embed")] * len(ids))
         return torch.cat([each.values for each in made])
 

@@ -1,12 +1,12 @@
 """The KV cache and encoded audio as bookkeeping: what is free, who holds it, what it contains. No torch."""
 
 from .blocks import BlockPool, OutOfBlocks
-from .encodings import EncodingCache
+from .encoder_cache import EncoderCache
 from .prefix import PrefixCache, audio_root_digest, chain_digest, root_digest
 
 __all__ = [
     "BlockPool",
-    "EncodingCache",
+    "EncoderCache",
     "OutOfBlocks",
     "PrefixCache",
     "audio_root_digest",

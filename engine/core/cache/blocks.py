@@ -1,4 +1,4 @@
-"""The pool of KV blocks: reference counts, a free list in LRU order, and a label for what a block holds."""
+"""The pool of KV blocks: reference counts, a free list in LRU order, and a hash of what a block holds."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ class OutOfBlocks(RuntimeError):
 class BlockPool:
     """Hands out block numbers in [0, num_blocks) and counts who holds them.
 
-    A block is *free* while nobody references it. A free block may still carry a *label*, the digest
+    A block is *free* while nobody references it. A free block may still carry a *block hash*, the digest
     of the tokens whose KV it holds; it can then be taken back by :meth:`find` and :meth:`ref` until
-    :meth:`allocate` gives it away. Free blocks without a label go first, then the labelled ones,
+    :meth:`allocate` gives it away. Free blocks without a hash go first, then those with one,
     least recently used first. Every operation on one block is O(1).
     """
 
-    __slots__ = ("_by_label", "_free", "_labels", "_refs", "num_blocks")
+    __slots__ = ("_by_hash", "_free", "_hashes", "_refs", "num_blocks")
 
     def __init__(self, num_blocks: int) -> None:
         if num_blocks < 1:
@@ -26,30 +26,30 @@ class BlockPool:
         self.reset()
 
     def reset(self, num_blocks: int | None = None) -> None:
-        """Forget every reference and label: the memory behind them is gone. What comes may have another size."""
+        """Forget every reference and hash: the memory behind them is gone. What comes may have another size."""
         self.num_blocks = self.num_blocks if num_blocks is None else num_blocks
         self._refs = [0] * self.num_blocks
-        self._labels: list[bytes | None] = [None] * self.num_blocks
-        self._by_label: dict[bytes, int] = {}
+        self._hashes: list[bytes | None] = [None] * self.num_blocks
+        self._by_hash: dict[bytes, int] = {}
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(self.num_blocks))
 
     @property
     def free_count(self) -> int:
-        """Blocks that :meth:`allocate` can still give out, labelled ones included."""
+        """Blocks that :meth:`allocate` can still give out, those with a hash included."""
         return len(self._free)
 
     def refs(self, block: int) -> int:
         return self._refs[block]
 
     def allocate(self) -> int:
-        """One block with one reference and no label. Raises :class:`OutOfBlocks`."""
+        """One block with one reference and no hash. Raises :class:`OutOfBlocks`."""
         if not self._free:
             raise OutOfBlocks(f"all {self.num_blocks} KV blocks are in use")
         block, _ = self._free.popitem(last=False)
-        label = self._labels[block]
-        if label is not None:
-            del self._by_label[label]
-            self._labels[block] = None
+        block_hash = self._hashes[block]
+        if block_hash is not None:
+            del self._by_hash[block_hash]
+            self._hashes[block] = None
         self._refs[block] = 1
         return block
 
@@ -60,7 +60,7 @@ class BlockPool:
         return [self.allocate() for _ in range(count)]
 
     def ref(self, block: int) -> None:
-        """One more holder; a free block leaves the free list and keeps its label."""
+        """One more holder; a free block leaves the free list and keeps its hash."""
         if self._refs[block] == 0:
             del self._free[block]
         self._refs[block] += 1
@@ -73,7 +73,7 @@ class BlockPool:
         self._refs[block] = refs - 1
         if refs == 1:
             self._free[block] = None
-            if self._labels[block] is None:
+            if self._hashes[block] is None:
                 self._free.move_to_end(block, last=False)
 
     def free_table(self, blocks: Sequence[int]) -> None:
@@ -81,24 +81,22 @@ class BlockPool:
         for block in reversed(blocks):
             self.free(block)
 
-    def label(self, block: int, digest: bytes) -> bool:
-        """Say what a held block contains. False, and nothing changed, if another block already has that label."""
+    def set_block_hash(self, block: int, digest: bytes) -> bool:
+        """Say what a held block contains. False, and nothing changed, if another block already has that hash."""
         if self._refs[block] == 0:
-            raise ValueError(f"block {block} was labelled, but nobody holds it")
-        if digest in self._by_label:
-            return self._by_label[digest] == block
-        old = self._labels[block]
+            raise ValueError(f"block {block} was given a hash, but nobody holds it")
+        if digest in self._by_hash:
+            return self._by_hash[digest] == block
+        old = self._hashes[block]
         if old is not None:
-            raise ValueError(
-                f"block {block} already has a label; it must be freed and allocated before it gets another"
-            )
-        self._labels[block] = digest
-        self._by_label[digest] = block
+            raise ValueError(f"block {block} already has a hash; it must be freed and allocated before it gets another")
+        self._hashes[block] = digest
+        self._by_hash[digest] = block
         return True
 
     def find(self, digest: bytes) -> int | None:
-        """The block with this label, held or free; the caller takes it with :meth:`ref`."""
-        return self._by_label.get(digest)
+        """The block with this hash, held or free; the caller takes it with :meth:`ref`."""
+        return self._by_hash.get(digest)
 
     def check_integrity(self) -> None:
         """Raise AssertionError with what is wrong, if anything is."""
@@ -108,6 +106,6 @@ class BlockPool:
         assert unreferenced == set(self._free), (
             f"free list and reference counts differ in blocks {sorted(unreferenced ^ set(self._free))}"
         )
-        labelled = {label: block for block, label in enumerate(self._labels) if label is not None}
-        assert labelled == self._by_label, "labels and their index differ"
-        assert len(labelled) == sum(label is not None for label in self._labels), "two blocks have one label"
+        hashed = {block_hash: block for block, block_hash in enumerate(self._hashes) if block_hash is not None}
+        assert hashed == self._by_hash, "hashes and their index differ"
+        assert len(hashed) == sum(block_hash is not None for block_hash in self._hashes), "two blocks have one hash"

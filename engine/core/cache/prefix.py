@@ -30,9 +30,9 @@ def chain_digest(parent: bytes, tokens: Sequence[int]) -> bytes:
 
 
 class PrefixCache:
-    """Labels blocks once their KV has been written and finds them for later prompts.
+    """Hashes blocks once their KV has been written and finds them for later prompts.
 
-    Counters are in tokens, of first admissions alone. With ``enabled`` false nothing is hashed, labelled or found.
+    Counters are in tokens, of first admissions alone. With ``enabled`` false nothing is hashed or found.
     """
 
     __slots__ = ("block_size", "enabled", "hits", "pool", "queries")

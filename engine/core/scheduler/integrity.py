@@ -23,17 +23,17 @@ def check_integrity(memory: KVCacheManager, output: Output, flights: Iterable[In
         assert request.prompt_done or request.leader in live, f"request {rid} has nobody to prefill its prompt"
         for sequence in live:
             by_state[sequence.state].add(sequence.name)
-            length = request.prompt_len + len(sequence.outputs) + sequence.pending
+            length = request.prompt_len + len(sequence.outputs) + sequence.num_in_flight
             assert sequence.length == length, f"sequence {sequence.name} has length {sequence.length}, not {length}"
-            if sequence.pending:
-                expected[sequence.name] = sequence.pending
+            if sequence.num_in_flight:
+                expected[sequence.name] = sequence.num_in_flight
             match sequence.state:
                 case SequenceState.HELD:
                     assert not request.prompt_done, f"sequence {sequence.name} waits for a prompt that is done"
                 case SequenceState.WAITING:
-                    assert not sequence.pending, f"sequence {sequence.name} is queued with a token in flight"
+                    assert not sequence.num_in_flight, f"sequence {sequence.name} is queued with a token in flight"
                 case SequenceState.PREEMPTED:
-                    assert sequence.pending, f"sequence {sequence.name} waits for a token that is not in flight"
+                    assert sequence.num_in_flight, f"sequence {sequence.name} waits for a token that is not in flight"
                 case _:
                     pass
             if sequence.state is not SequenceState.RUNNING:

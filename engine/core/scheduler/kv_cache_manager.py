@@ -1,7 +1,7 @@
 """Who holds KV blocks and encoded audio, and who must give blocks up when they run out."""
 
 from ..cache.blocks import BlockPool
-from ..cache.encodings import EncodingCache
+from ..cache.encoder_cache import EncoderCache
 from ..cache.prefix import PrefixCache
 from ..request import Request, Sequence, SequenceState
 from .queue import WaitingQueue
@@ -11,18 +11,20 @@ from .rows import RowTable
 class KVCacheManager:
     """The pool together with everyone who may hold blocks of it: running rows and held prompts.
 
-    A running row also holds the place of what it hears. Who has no row has none, and whoever finds none waits.
+    A running row also holds the encoder slot of what it hears. Who has no row has none, and whoever finds none waits.
 
     Blocks given up here may be written by a step that is still in flight. They are given out again
     only by a later plan, and the worker runs plans in order, so the new owner's writes come after
-    the old owner's; the old owner's result never labels a block, because its incarnation has passed.
+    the old owner's; the old owner's result never sets the hash of a block, because its incarnation has passed.
     """
 
-    __slots__ = ("_holders", "block_size", "encodings", "pool", "preemptions", "prefix", "queue", "rows")
+    __slots__ = ("_holders", "block_size", "encoder_cache", "pool", "preemptions", "prefix", "queue", "rows")
 
-    def __init__(self, num_blocks: int, block_size: int, prefix_cache: bool, rows: RowTable, places: int = 0) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, prefix_cache: bool, rows: RowTable, encoder_slots: int = 0
+    ) -> None:
         self.pool = BlockPool(num_blocks)
-        self.encodings = EncodingCache(places)
+        self.encoder_cache = EncoderCache(encoder_slots)
         self.block_size = block_size
         self.prefix = PrefixCache(self.pool, block_size, enabled=prefix_cache)
         self.rows = rows
@@ -80,8 +82,8 @@ class KVCacheManager:
         """Take slot, blocks and place from a running sequence; the caller decides its next state."""
         self.rows.leave(sequence)
         self.pool.free_table(sequence.blocks)
-        if sequence.place >= 0:
-            self.encodings.free(sequence.place)
+        if sequence.encoder_slot >= 0:
+            self.encoder_cache.free(sequence.encoder_slot)
         sequence.drop_row()
 
     def preempt(self, sequence: Sequence) -> None:
@@ -91,7 +93,7 @@ class KVCacheManager:
         before: the worker's new row must begin with that token.
         """
         self.release(sequence)
-        if sequence.pending:
+        if sequence.num_in_flight:
             sequence.move((SequenceState.RUNNING,), SequenceState.PREEMPTED)
             return
         if not sequence.request.prompt_done:
@@ -115,7 +117,7 @@ class KVCacheManager:
                 return False
         return True
 
-    def reset(self, num_blocks: int | None = None, places: int | None = None) -> None:
+    def reset(self, num_blocks: int | None = None, encoder_slots: int | None = None) -> None:
         """The KV behind the blocks is gone: nobody holds any, and nothing is cached. See :meth:`.BlockPool.reset`.
 
         So is what was encoded.
@@ -124,7 +126,7 @@ class KVCacheManager:
             request.held_blocks = []
         self._holders.clear()
         self.pool.reset(num_blocks)
-        self.encodings.reset(places)
+        self.encoder_cache.reset(encoder_slots)
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless the pool's counts are exactly what rows and holds add up to."""
@@ -153,19 +155,19 @@ class KVCacheManager:
                 assert held[block] == 1, f"block {block} will be written by sequence {sequence.name} and is shared"
 
     def _check_places(self) -> None:
-        self.encodings.check_integrity()
-        holders = [0] * self.encodings.places
+        self.encoder_cache.check_integrity()
+        holders = [0] * self.encoder_cache.slots
         for sequence in self.rows.running:
             audio = sequence.request.audio
-            assert (sequence.place >= 0) == (audio is not None), (
+            assert (sequence.encoder_slot >= 0) == (audio is not None), (
                 f"sequence {sequence.name} lacks a place, or has one unasked"
             )
             if audio is not None:
-                holders[sequence.place] += 1
-                found = self.encodings.find(audio.digest)
-                assert found == sequence.place, (
-                    f"sequence {sequence.name} holds {sequence.place}; what it hears is in {found}"
+                holders[sequence.encoder_slot] += 1
+                found = self.encoder_cache.find(audio.digest)
+                assert found == sequence.encoder_slot, (
+                    f"sequence {sequence.name} holds {sequence.encoder_slot}; what it hears is in {found}"
                 )
-        for place, count in enumerate(holders):
-            refs = self.encodings.refs(place)
-            assert count == refs, f"place {place} has {refs} holders, not {count}"
+        for encoder_slot, count in enumerate(holders):
+            refs = self.encoder_cache.refs(encoder_slot)
+            assert count == refs, f"place {encoder_slot} has {refs} holders, not {count}"

@@ -78,7 +78,7 @@ class Output:
             if request.begins:
                 self.memory.queue.push(sequence)
             return []
-        if sequence.pending or (end := request.end_of(sequence)) is None:
+        if sequence.num_in_flight or (end := request.end_of(sequence)) is None:
             return []
         return [self.finish(sequence, *end)]
 
@@ -123,7 +123,7 @@ class Output:
                     and sequence.request.input is None
                     and end >= (sequence.num_hashed_blocks + 1) * block_size
                 ):
-                    self._label_blocks(sequence)
+                    self._hash_blocks(sequence)
             elif sequence.state is not SequenceState.PREEMPTED or not samples:
                 # It has ended, or this is a chunk of a row that it has lost.
                 continue
@@ -142,7 +142,7 @@ class Output:
     ) -> None:
         """A sequence gains a token, and ends or goes on."""
         request = sequence.request
-        sequence.pending -= 1
+        sequence.num_in_flight -= 1
         sequence.outputs.append(token)
         if not request.prompt_done:
             self._finish_prompt(request, batch, now)
@@ -159,7 +159,7 @@ class Output:
         )
         if (end := request.end_of(sequence)) is not None:
             batch.finished.append(self.finish(sequence, *end))
-        elif sequence.state is SequenceState.PREEMPTED and not sequence.pending:
+        elif sequence.state is SequenceState.PREEMPTED and not sequence.num_in_flight:
             self.memory.queue.push(sequence)
 
     def _finish_prompt(self, request: Request, batch: TokensBatch, now: float) -> None:
@@ -198,12 +198,12 @@ class Output:
         if leader.state is SequenceState.RUNNING:
             self.memory.pin_shared_prefix(leader)
 
-    def _label_blocks(self, sequence: Sequence) -> None:
+    def _hash_blocks(self, sequence: Sequence) -> None:
         """Tell the prefix cache of blocks that completed steps have filled with known tokens."""
         full = sequence.num_computed_tokens // self.memory.block_size
         digests = sequence.block_digests(full, self.memory.block_size)
         for block in range(sequence.num_hashed_blocks, full):
-            self.memory.pool.label(sequence.blocks[block], digests[block])
+            self.memory.pool.set_block_hash(sequence.blocks[block], digests[block])
         sequence.num_hashed_blocks = full
 
     def _pass_on_prompt_logprobs(self, flight: InFlightStep, result: StepResult, batch: TokensBatch) -> None:

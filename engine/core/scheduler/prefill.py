@@ -30,7 +30,7 @@ def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> Non
         if sequence is None:
             return
         request = sequence.request
-        if request.whole and draft.room < sequence.length:
+        if request.no_chunking and draft.room < sequence.length:
             return
         if request.pools == "all" and draft.rows and draft.budget < sequence.length:
             return  # a step goes beyond its budget only for a prompt that has it for itself
@@ -43,7 +43,7 @@ def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> Non
         memory.queue.pop()
         _admit(sequence, prefix, memory, now)
         draft.enter(sequence, memory.block_size, audio_bytes)
-        if request.whole:
+        if request.no_chunking:
             draft.add(sequence, sequence.length, [])
             draft.budget = max(draft.budget, 0)
         else:
@@ -72,23 +72,23 @@ def _find_room(sequence: Sequence, memory: KVCacheManager) -> list[int] | None:
 def _audio_bytes(sequence: Sequence, memory: KVCacheManager) -> int:
     """Of what it hears, that a step has to bring because it is not encoded yet."""
     audio = sequence.request.audio
-    return 0 if audio is None or memory.encodings.find(audio.digest) is not None else len(audio.pcm)
+    return 0 if audio is None or memory.encoder_cache.find(audio.digest) is not None else len(audio.pcm)
 
 
 def _find_place(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> bool:
-    """Gives the sequence the place of what it hears, encoded in this step if it is not there yet; false where there is
-    no place, or this step encodes as much as it may. True for who hears nothing."""
-    audio, places = sequence.request.audio, memory.encodings
+    """Gives the sequence the encoder slot of what it hears, encoded in this step if it is not there yet; false where
+    there is no place, or this step encodes as much as it may. True for who hears nothing."""
+    audio, encoder_cache = sequence.request.audio, memory.encoder_cache
     if audio is None:
         return True
-    if places.find(audio.digest) is None and len(draft.encodings) >= draft.max_encodings:
+    if encoder_cache.find(audio.digest) is None and len(draft.encodings) >= draft.max_encodings:
         return False
-    held = places.hold(audio.digest)
+    held = encoder_cache.hold(audio.digest)
     if held is None:
         return False
-    sequence.place = held.place
+    sequence.encoder_slot = held.slot
     if not held.encoded:
-        draft.encodings.append(Encoding(held.place, audio.pcm))
+        draft.encodings.append(Encoding(held.slot, audio.pcm))
     return True
 
 

@@ -35,11 +35,11 @@ def refusal_of(submit: Submit, max_model_len: int) -> str | None:
     return _refuse_resumed(submit)
 
 
-def audio_refusal_of(submit: Submit, places: int, max_num_batched_tokens: int) -> str | None:
+def audio_refusal_of(submit: Submit, encoder_slots: int, max_num_batched_tokens: int) -> str | None:
     """What is wrong with what a request is to hear; None where nothing is."""
     audio = submit.audio
-    if audio is None or not places:
-        return wrong_kind(audio, places)
+    if audio is None or not encoder_slots:
+        return wrong_kind(audio, encoder_slots)
     if len(submit.seeds) != 1:
         return f"a request with audio has one sequence, not {len(submit.seeds)}"
     if not 0 < len(audio.pcm) <= MAX_WINDOW_BYTES or len(audio.pcm) % SAMPLE_BYTES:
@@ -112,11 +112,11 @@ def _refuse_pcm(nbytes: int, before: int = 0) -> str | None:
     return None
 
 
-def wrong_kind(audio: Audio | None, places: int) -> str | None:
+def wrong_kind(audio: Audio | None, encoder_slots: int) -> str | None:
     """Why a model that keeps so many encodings cannot serve a request with this audio, or without; None if it can."""
-    if audio is not None and not places:
+    if audio is not None and not encoder_slots:
         return "the model does not hear: it takes no audio"
-    if audio is None and places:
+    if audio is None and encoder_slots:
         return "the model transcribes what it hears: the request needs audio"
     return None
 

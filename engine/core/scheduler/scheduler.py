@@ -70,7 +70,7 @@ class Scheduler:
     Blocks freed by ``complete(N)`` go out only in plans made afterwards, though N+1 may still be
     running and may still write them for their old owner. That is safe because the worker runs steps
     in the order they were planned: the new owner's writes come after, and an unfinished block has
-    no label by which another could find it.
+    no hash by which another could find it.
 
     Who goes first is a constant: arrival plus ``priority * aging_seconds``. Each waiting request
     gains on new arrivals at the same rate, so every request is the most important one in the end;
@@ -98,7 +98,7 @@ class Scheduler:
         config: SchedulerConfig,
         max_mixed_prefill_tokens: int | None = None,
         max_prefill_chunk: int | None = None,
-        encodings: int = 0,
+        encoder_slots: int = 0,
         max_encodings: int | None = None,
         max_mixed_encodings: int | None = None,
         stream: StreamShape | None = None,
@@ -109,10 +109,10 @@ class Scheduler:
         """``max_mixed_prefill_tokens`` bounds the tokens of prompts beside rows that decode, ``max_prefill_chunk``
         those of one prompt in a step; None leaves them the whole budget.
 
-        ``encodings`` are the windows of audio that the worker keeps encoded, 0 where the model does not hear;
+        ``encoder_slots`` are the windows of audio that the worker keeps encoded, 0 where the model does not hear;
         ``max_encodings`` and ``max_mixed_encodings`` bound those that one step makes, in all and beside rows that
-        decode; None lets it make as many as there are places. ``stream`` says how a model hears that is spoken to
-        while it runs, and ``pools`` what the tokens of one see that makes vectors or scores.
+        decode; None lets it make as many as there are encoder slots. ``stream`` says how a model hears that is spoken
+        to while it runs, and ``pools`` what the tokens of one see that makes vectors or scores.
 
         ``max_plan_bytes`` bounds what rows bring that enter in one step; a request of which one row alone could take
         more than ``max_frame`` bytes is refused.
@@ -129,11 +129,11 @@ class Scheduler:
         ):
             if value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
-        if encodings < 0:
-            raise ValueError(f"encodings is {encodings}; it must be at least 0")
-        most = max(encodings, 1) if max_encodings is None else max_encodings
+        if encoder_slots < 0:
+            raise ValueError(f"encoder_slots is {encoder_slots}; it must be at least 0")
+        most = max(encoder_slots, 1) if max_encodings is None else max_encodings
         beside = most if max_mixed_encodings is None else max_mixed_encodings
-        if encodings and min(most, beside) < 1:
+        if encoder_slots and min(most, beside) < 1:
             raise ValueError(f"max_encodings is {most} and {beside} beside rows that decode; both must be at least 1")
         aging = config.priority_aging_seconds
         if not math.isfinite(aging) or aging < 0:
@@ -154,7 +154,7 @@ class Scheduler:
         self._max_encodings, self._max_mixed_encodings = most, beside
         # where tokens see those behind them, what is known of a prefix holds for that prompt alone
         prefix_cache = config.prefix_cache and pools != "all"
-        self._memory = KVCacheManager(num_blocks, block_size, prefix_cache, self._rows, encodings)
+        self._memory = KVCacheManager(num_blocks, block_size, prefix_cache, self._rows, encoder_slots)
         self._output = Output(self._memory)
         self._flights: deque[InFlightStep] = deque()
         self._bisector = CrashBisector()
@@ -341,7 +341,7 @@ class Scheduler:
             sequence.drop_row()
         moved = [*running, *self._preempted()]
         for sequence in moved:
-            sequence.pending = 0
+            sequence.num_in_flight = 0
             sequence.length = sequence.request.prompt_len + len(sequence.outputs)
             if not sequence.request.prompt_done:
                 sequence.request.forget_prompt()
@@ -356,20 +356,20 @@ class Scheduler:
         self._recovered += requests
         return Recovery(ended, culprit is not None, in_search, requests, name)
 
-    def resize(self, num_blocks: int, encodings: int | None = None) -> TokensBatch:
-        """A new worker has another number of blocks or of places for encoded audio; to be called after
+    def resize(self, num_blocks: int, encoder_slots: int | None = None) -> TokensBatch:
+        """A new worker has another number of blocks or of encoder slots; to be called after
         :meth:`recover`, before the next plan.
 
         Ends the requests that do not fit any more.
         """
         ended = TokensBatch([], [], [])
         memory = self._memory
-        encodings = memory.encodings.places if encodings is None else encodings
-        if (num_blocks, encodings) == (memory.pool.num_blocks, memory.encodings.places):
+        encoder_slots = memory.encoder_cache.slots if encoder_slots is None else encoder_slots
+        if (num_blocks, encoder_slots) == (memory.pool.num_blocks, memory.encoder_cache.slots):
             return ended
-        memory.reset(num_blocks, encodings)
+        memory.reset(num_blocks, encoder_slots)
         for request in list(self._output.requests.values()):
-            refusal = self._too_long(request.limit_len) or wrong_kind(request.audio, encodings)
+            refusal = self._too_long(request.limit_len) or wrong_kind(request.audio, encoder_slots)
             if refusal is not None:
                 ended.finished.extend(self._output.finish_all(request, "error", refusal))
         return self._noted(ended)
@@ -482,7 +482,7 @@ class Scheduler:
         if submit.rid in self._output.requests:
             return f"request {submit.rid} is already running; request ids must not be reused"
         why = refusal_of(submit, self._max_model_len)
-        why = why or audio_refusal_of(submit, self._memory.encodings.places, self._max_num_batched_tokens)
+        why = why or audio_refusal_of(submit, self._memory.encoder_cache.slots, self._max_num_batched_tokens)
         why = why or stream_refusal_of(submit, self._stream)
         why = why or pooling_refusal_of(submit, self._pools, self._max_num_batched_tokens)
         return why or self._too_long(min(len(submit.prompt) + submit.params.max_tokens, self._max_model_len))

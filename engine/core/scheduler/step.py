@@ -156,7 +156,7 @@ class StepBuilder:
                 sequence.blocks.copy(),
                 request.name,
                 sequence.constraint is not None,
-                sequence.place,
+                sequence.encoder_slot,
                 None if request.audio is None else request.audio.rules,
                 None if request.audio is None or request.prompt_done else request.audio.no_speech,
                 None if request.audio is None or request.prompt_done else request.audio.align,
@@ -199,9 +199,9 @@ class StepBuilder:
             if sequence.samples:
                 sample = True
                 self.sampled += 1
-                if sequence.constraint is not None and sequence.constraint.restricts(sequence.pending):
+                if sequence.constraint is not None and sequence.constraint.restricts(sequence.num_in_flight):
                     self.masked.append(sequence.slot)
-                sequence.pending += 1
+                sequence.num_in_flight += 1
                 sequence.length = end + 1
                 # Its last token by length needs no step of its own: nothing is drawn after it.
                 sequence.length_capped = end + 1 == sequence.limit_len

@@ -64,14 +64,14 @@ class PoolMachine(RuleBasedStateMachine):
     def label(self, block: int, digest: bytes) -> None:
         if not self.refs[block]:
             with pytest.raises(ValueError, match="nobody holds it"):
-                self.pool.label(block, digest)
+                self.pool.set_block_hash(block, digest)
         elif digest in self.labels.values():
-            assert self.pool.label(block, digest) == (self.labels.get(block) == digest)
+            assert self.pool.set_block_hash(block, digest) == (self.labels.get(block) == digest)
         elif block in self.labels:
-            with pytest.raises(ValueError, match="already has a label"):
-                self.pool.label(block, digest)
+            with pytest.raises(ValueError, match="already has a hash"):
+                self.pool.set_block_hash(block, digest)
         else:
-            assert self.pool.label(block, digest)
+            assert self.pool.set_block_hash(block, digest)
             self.labels[block] = digest
 
     @rule(digest=st.sampled_from([b"a", b"b", b"c"]))
@@ -99,8 +99,8 @@ TestPoolAgainstModel.settings = settings(max_examples=examples(60), stateful_ste
 def test_a_labelled_block_is_evicted_only_after_unlabelled_ones_and_oldest_first() -> None:
     pool = BlockPool(4)
     blocks = pool.allocate_many(4)
-    pool.label(blocks[0], b"old")
-    pool.label(blocks[2], b"new")
+    pool.set_block_hash(blocks[0], b"old")
+    pool.set_block_hash(blocks[2], b"new")
     for block in blocks:
         pool.free(block)
     assert {pool.allocate(), pool.allocate()} == {blocks[1], blocks[3]}
@@ -113,8 +113,8 @@ def test_a_labelled_block_is_evicted_only_after_unlabelled_ones_and_oldest_first
 def test_using_a_cached_block_again_makes_it_the_most_recent() -> None:
     pool = BlockPool(2)
     first, second = pool.allocate_many(2)
-    pool.label(first, b"first")
-    pool.label(second, b"second")
+    pool.set_block_hash(first, b"first")
+    pool.set_block_hash(second, b"second")
     pool.free(first)
     pool.free(second)
     pool.ref(first)
@@ -126,7 +126,7 @@ def test_a_table_is_freed_from_its_end_so_that_its_prefix_stays_longest() -> Non
     pool = BlockPool(3)
     table = pool.allocate_many(3)
     for block in table:
-        pool.label(block, b"%d" % block)
+        pool.set_block_hash(block, b"%d" % block)
     pool.free_table(table)
     assert pool.allocate_many(3) == table[::-1]
 
@@ -146,7 +146,7 @@ def test_the_integrity_check_notices_a_reference_that_was_lost() -> None:
 
 def test_the_integrity_check_notices_a_label_without_index() -> None:
     pool = BlockPool(3)
-    pool.label(pool.allocate(), b"x")
-    pool._by_label.clear()
-    with pytest.raises(AssertionError, match="labels"):
+    pool.set_block_hash(pool.allocate(), b"x")
+    pool._by_hash.clear()
+    with pytest.raises(AssertionError, match="hashes"):
         pool.check_integrity()

@@ -28,9 +28,9 @@ def test_a_match_ends_at_the_first_unknown_block() -> None:
     cache = PrefixCache(pool, 2, enabled=True)
     blocks = pool.allocate_many(3)
     digests = [b"a", b"b", b"c", b"d"]
-    pool.label(blocks[0], b"a")
-    pool.label(blocks[1], b"b")
-    pool.label(blocks[2], b"d")
+    pool.set_block_hash(blocks[0], b"a")
+    pool.set_block_hash(blocks[1], b"b")
+    pool.set_block_hash(blocks[2], b"d")
     assert cache.match(digests) == blocks[:2]
     assert cache.match(digests[1:]) == [blocks[1]]
     assert cache.match([b"x"]) == []

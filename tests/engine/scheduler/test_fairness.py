@@ -120,7 +120,7 @@ def preempted_in_flight(
             engine.deliver()
     (victim,) = engine.scheduler._output.requests[1].sequences
     assert victim.state is SequenceState.PREEMPTED
-    assert victim.pending == 1
+    assert victim.num_in_flight == 1
     engine.scheduler.check_integrity()
     return engine, victim
 

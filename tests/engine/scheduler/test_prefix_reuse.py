@@ -101,7 +101,7 @@ def test_the_least_recently_used_prefix_is_evicted_first() -> None:
     for token in (1, 2, 1, 3):
         engine.submit([token] * 9, max_tokens=1)
         engine.drain()
-    # Each prompt leaves two labelled blocks; the last one took the room of the unlabelled and of nothing else.
+    # Each prompt leaves two hashed blocks; the last one took the room of the unlabelled and of nothing else.
     hits = []
     for token in (1, 3, 2):
         rid = engine.submit([token] * 9, max_tokens=1)

@@ -335,7 +335,7 @@ class CountedTurns:
     def is_wanted(self) -> bool:
         return self.wanted
 
-    def breathe(self) -> None:
+    def yield_device(self) -> None:
         raise AssertionError("only a long step has parts")
 
 
@@ -343,60 +343,60 @@ class CountedTurns:
 def test_the_device_is_ours_from_the_launch_of_a_step_to_its_end(
     runner: ScriptedRunner, outbox: Outbox, ahead: bool
 ) -> None:
-    turns = CountedTurns(outbox)
+    lease = CountedTurns(outbox)
     make = AsyncExecutor if ahead else SyncExecutor
-    steps = make(runner, outbox, turns)  # type: ignore[arg-type]
+    steps = make(runner, outbox, lease)  # type: ignore[arg-type]
     for number in range(3):
         runner.gates[number] = threading.Event()
         runner.gates[number].set()
     steps.take(_plan(0))
     outbox.wait_for(1)
-    assert turns.told == ["begin", "end before result 0"]
+    assert lease.told == ["begin", "end before result 0"]
     steps.take(_masked(1))
     between = ["begin"] if ahead else ["begin", "end before result 1", "begin"]
-    assert turns.told[2:] == (between if ahead else between[:2]), "a host is idle while it waits for masks"
+    assert lease.told[2:] == (between if ahead else between[:2]), "a host is idle while it waits for masks"
     steps.mask(Masks(0, 1, [], []))
     outbox.wait_for(2)
-    assert turns.told[2:] == [*between, "end before result 1"]
+    assert lease.told[2:] == [*between, "end before result 1"]
     steps.close()
 
 
 def test_a_step_that_waits_for_its_masks_lends_the_device_to_who_waits_for_it_once_its_forward_has_run(
     runner: ScriptedRunner, outbox: Outbox
 ) -> None:
-    turns = CountedTurns(outbox)
-    steps = AsyncExecutor(runner, outbox, turns)  # type: ignore[arg-type]
+    lease = CountedTurns(outbox)
+    steps = AsyncExecutor(runner, outbox, lease)  # type: ignore[arg-type]
     steps.take(_masked(0))
     runner.forwarded.set()
     assert steps.rest() == 0.002
-    assert turns.told == ["begin"], "nobody else wants it"
+    assert lease.told == ["begin"], "nobody else wants it"
     runner.forwarded.clear()
-    turns.wanted = True
+    lease.wanted = True
     assert steps.rest() == 0.002
-    assert turns.told == ["begin"], "the forward still runs"
+    assert lease.told == ["begin"], "the forward still runs"
     runner.forwarded.set()
     assert steps.rest() == 0.25
-    assert turns.told == ["begin", "end before result 0"]
+    assert lease.told == ["begin", "end before result 0"]
     assert steps.rest() == 0.25
     runner.gates[0].set()
     steps.mask(Masks(0, 0, [], []))
     outbox.wait_for(1)
-    assert turns.told == ["begin", "end before result 0", "begin", "end before result 0"]
+    assert lease.told == ["begin", "end before result 0", "begin", "end before result 0"]
     assert runner.masked == [0]
     steps.take(_masked(1))
     runner.gates[1].set()
     steps.mask(Masks(0, 1, [], []))
     outbox.wait_for(2)
-    assert turns.told[4:] == ["begin", "end before result 1"], "masks that come in time cost no turn"
+    assert lease.told[4:] == ["begin", "end before result 1"], "masks that come in time cost no turn"
     steps.close()
 
 
 def test_a_device_that_breaks_while_masks_are_waited_for_ends_the_worker(
     runner: ScriptedRunner, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = CountedTurns(outbox)
-    turns.wanted = True
-    steps = AsyncExecutor(runner, outbox, turns)  # type: ignore[arg-type]
+    lease = CountedTurns(outbox)
+    lease.wanted = True
+    steps = AsyncExecutor(runner, outbox, lease)  # type: ignore[arg-type]
     steps.take(_masked(0))
 
     def broken() -> bool:

@@ -51,7 +51,7 @@ def test_others_are_let_in_after_every_layer(tmp_path: Path) -> None:
     saved(transformers.BertModel(transformers.BertConfig(**BERT), add_pooling_layer=False), tmp_path)
     runner = runner_of(tmp_path)
     breaths: list[None] = []
-    runner.breathe = lambda: breaths.append(None)
+    runner.yield_device = lambda: breaths.append(None)
     runner.step(step(0, ([5, 6, 7], Pooling("embed")), ([8], Pooling("embed"))))
     assert len(breaths) == 3
 

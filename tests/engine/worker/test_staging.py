@@ -11,7 +11,7 @@ from stentor.engine.worker.pinned import PinnedPool, StepMemory
 from stentor.engine.worker.staging import SECTIONS, Inputs, Numbers, Shape, Staging, staged_bytes, view_inputs
 from stentor.tests.engine.worker.fake_device import FakeDevice, OrderError
 
-SHAPE = Shape(rows=3, tokens=7, draws=2, updates=4, asking=1, targets=5, entering=2, sampling_data=6)
+SHAPE = Shape(rows=3, tokens=7, draws=2, updates=4, logprob_rows=1, targets=5, entering=2, sampling_data=6)
 
 
 def _memory() -> StepMemory:
@@ -45,10 +45,10 @@ def test_every_section_arrives_as_it_was_sent() -> None:
     assert _lengths(SHAPE) == {
         **dict.fromkeys(("tokens", "positions", "kv_slots"), 7),
         **dict.fromkeys(("row_slots", "seq_lens"), 3),
-        **dict.fromkeys(("ends", "draw_slots"), 2),
+        **dict.fromkeys(("logits_indices", "draw_slots"), 2),
         **dict.fromkeys(("update_at", "update_to"), 4),
         "query_start": 4,
-        "asking": 1,
+        "logprob_rows": 1,
         "targets": 5,
         "sampling_slots": 2,
         "sampling_params": 32,
@@ -60,8 +60,8 @@ def test_what_only_some_steps_bring_moves_nothing_that_a_graph_reads() -> None:
     buffer = torch.zeros(1 << 14, dtype=torch.uint8)
     shape = Shape(rows=4, tokens=4, draws=4, updates=4)
     plain = view_inputs(buffer, shape)
-    more = view_inputs(buffer, replace(shape, asking=3, targets=9, entering=1, sampling_data=8))
-    for name in SECTIONS[: SECTIONS.index("asking")]:
+    more = view_inputs(buffer, replace(shape, logprob_rows=3, targets=9, entering=1, sampling_data=8))
+    for name in SECTIONS[: SECTIONS.index("logprob_rows")]:
         assert getattr(plain, name).data_ptr() == getattr(more, name).data_ptr(), name
 
 

@@ -21,20 +21,20 @@ class Padded:
     """bool, the same: whether there is one."""
 
 
-class Texts:
+class VarlenBatch:
     """Where the texts of a batch begin, and what follows from it."""
 
-    def __init__(self, starts: torch.Tensor, longest: int) -> None:
-        """``starts`` int32 [texts + 1], on the host: text t has the tokens [starts[t], starts[t + 1])."""
-        self.lengths: list[int] = starts.diff().tolist()
-        self.longest = longest
-        self.host_starts = starts
-        owner = torch.repeat_interleave(torch.arange(len(self.lengths)), starts.diff())
-        self.host_positions = torch.arange(int(starts[-1])) - starts[:-1].long()[owner]
+    def __init__(self, cu_seqlens: torch.Tensor, max_seqlen: int) -> None:
+        """``cu_seqlens`` int32 [texts + 1], on the host: text t has the tokens [starts[t], starts[t + 1])."""
+        self.lengths: list[int] = cu_seqlens.diff().tolist()
+        self.max_seqlen = max_seqlen
+        self.host_cu_seqlens = cu_seqlens
+        owner = torch.repeat_interleave(torch.arange(len(self.lengths)), cu_seqlens.diff())
+        self.host_positions = torch.arange(int(cu_seqlens[-1])) - cu_seqlens[:-1].long()[owner]
 
     def to(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """(starts int32 [texts + 1], positions int64 [tokens])"""
-        return self.host_starts.to(device), self.host_positions.to(device)
+        return self.host_cu_seqlens.to(device), self.host_positions.to(device)
 
     def padded(self, device: torch.device) -> list[Padded]:
         """All texts in groups of about the same length, for what cannot do without padding."""
@@ -52,5 +52,5 @@ class Texts:
         lengths = torch.tensor([self.lengths[number] for number in numbers]).unsqueeze(1)
         places = torch.arange(int(lengths.max())).unsqueeze(0)
         real = places < lengths
-        begins = self.host_starts[torch.tensor(numbers)].long().unsqueeze(1)
+        begins = self.host_cu_seqlens[torch.tensor(numbers)].long().unsqueeze(1)
         return Padded((begins + places * real).to(device), real.to(device))

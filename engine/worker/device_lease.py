@@ -13,7 +13,7 @@ from typing import Protocol
 from ..sharing.lease import SLICE_SECONDS, Member
 
 
-class Turns(Protocol):
+class DeviceLease(Protocol):
     """Between :meth:`begin` and :meth:`end` the device is ours. Steps may overlap; the last to end gives it back.
 
     A step that waits for its masks may be ended for as long as that takes, and be begun once more.
@@ -31,7 +31,7 @@ class Turns(Protocol):
     def is_wanted(self) -> bool:
         """Whether others have waited for a slice while the device is ours."""
 
-    def breathe(self) -> None:
+    def yield_device(self) -> None:
         """Between the parts of a step that is the only one: lets others in, where they have waited for a slice.
 
         What was queued on the device must be done.
@@ -52,7 +52,7 @@ class AloneOnDevice:
     def is_wanted(self) -> bool:
         return False
 
-    def breathe(self) -> None:
+    def yield_device(self) -> None:
         pass
 
 
@@ -86,7 +86,7 @@ class SharedDevice:
         with self._changed:
             return self._steps > 0 and self._member.is_wanted()
 
-    def breathe(self) -> None:
+    def yield_device(self) -> None:
         with self._changed:
             if self._steps == 1:
-                self._member.breathe()
+                self._member.yield_device()

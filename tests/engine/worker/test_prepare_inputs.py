@@ -2,7 +2,7 @@
 
 import pytest
 
-from stentor.engine.worker.numbering import no_rows, number_step, pad_decodes
+from stentor.engine.worker.prepare_inputs import no_rows, number_step, pad_decodes
 from stentor.engine.worker.rows import RowTable
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep
@@ -29,7 +29,7 @@ def test_decode_rows_come_first_and_each_token_knows_its_place(table: RowTable) 
         "positions": [4, 0, 14, 15, 16, 17],
         "kv_slots": [9 * 16 + 4, 4 * 16, 7 * 16 + 14, 7 * 16 + 15, 3 * 16, 3 * 16 + 1],
         "row_slots": [0, 1, 2],
-        "ends": [0, 1],
+        "logits_indices": [0, 1],
         "draw_slots": [0, 1],
         "query_start": [0, 1, 2, 6],
         "seq_lens": [5, 1, 18],
@@ -54,7 +54,7 @@ def test_padding_belongs_to_nobody(table: RowTable) -> None:
         "positions": [2, 0, 0, 0],
         "kv_slots": [9 * 16 + 2, 4 * 16, 480, 481],
         "row_slots": [0, 1, 4, 4],
-        "ends": [0, 1, 2, 3],
+        "logits_indices": [0, 1, 2, 3],
         "draw_slots": [0, -1, -1, -1],
         "query_start": [0, 1, 2, 3, 4],
         "seq_lens": [3, 1, 0, 0],

@@ -64,7 +64,7 @@ def number_step(rows: list[RowStep], table: RowTable) -> StepNumbers:
             "positions": positions,
             "kv_slots": _kv_slots(token_slots, positions, table),
             "row_slots": slots,
-            "ends": query_start[1:][draws].astype(np.int64) - 1,
+            "logits_indices": query_start[1:][draws].astype(np.int64) - 1,
             "draw_slots": slots[draws],
             "query_start": query_start,
             "seq_lens": seq_lens.astype(np.int32),
@@ -84,7 +84,7 @@ def pad_decodes(numbers: StepNumbers, size: int, *, null_slot: int, null_block: 
     old = numbers.sections
     extra = size - count
     draw_slots = np.full(size, -1, dtype=np.int64)
-    draw_slots[old["ends"]] = old["draw_slots"]
+    draw_slots[old["logits_indices"]] = old["draw_slots"]
     # each in a place of its own, as far as a block goes: the writes of many to one place would queue up
     nowhere = null_block * block_size + np.arange(extra, dtype=np.int64) % block_size
     none = np.zeros(extra, dtype=np.int64)
@@ -94,7 +94,7 @@ def pad_decodes(numbers: StepNumbers, size: int, *, null_slot: int, null_block: 
             "positions": np.concatenate((old["positions"], none)),
             "kv_slots": np.concatenate((old["kv_slots"], nowhere)),
             "row_slots": np.concatenate((old["row_slots"], none + null_slot)),
-            "ends": np.arange(size, dtype=np.int64),
+            "logits_indices": np.arange(size, dtype=np.int64),
             "draw_slots": draw_slots,
             "query_start": np.arange(size + 1, dtype=np.int32),
             "seq_lens": np.concatenate((old["seq_lens"], none.astype(np.int32))),
@@ -104,7 +104,7 @@ def pad_decodes(numbers: StepNumbers, size: int, *, null_slot: int, null_block: 
         max_query_len=1,
         max_seq_len=numbers.max_seq_len,
         starts=numbers.starts,
-        places=[int(old["ends"][place]) for place in numbers.places],
+        places=[int(old["logits_indices"][place]) for place in numbers.places],
     )
 
 
@@ -112,7 +112,7 @@ def no_rows() -> StepNumbers:
     """A step of nobody, to be padded."""
     empty, none = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
     sections: dict[str, Numbers] = dict.fromkeys(
-        ("tokens", "positions", "kv_slots", "row_slots", "ends", "draw_slots"), empty
+        ("tokens", "positions", "kv_slots", "row_slots", "logits_indices", "draw_slots"), empty
     )
     sections |= {"query_start": np.zeros(1, dtype=np.int32), "seq_lens": none}
     return StepNumbers(sections, Shape(0, 0, 0), 0, 0, 0, {}, [])

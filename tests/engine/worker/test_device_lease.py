@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from stentor.engine.sharing.lease import Member, peek
-from stentor.engine.worker.turns import AloneOnDevice, SharedDevice
+from stentor.engine.worker.device_lease import AloneOnDevice, SharedDevice
 from stentor.tests.engine.lease_child import _inside
 from stentor.tests.engine.test_lease import Members, ended, line_of
 
@@ -32,92 +32,92 @@ def until(condition: object, seconds: float = 10.0) -> None:
 
 
 def test_steps_of_two_processes_never_overlap_and_both_get_on(others: Members) -> None:
-    turns = SharedDevice(Member(others.fd, 0))
+    lease = SharedDevice(Member(others.fd, 0))
     child = others.start(1, "steps", 1.0)
     end = time.monotonic() + 1.0
     while time.monotonic() < end:
-        turns.begin()
+        lease.begin()
         _inside(others.board, 0, 0.002)
-        turns.end()
+        lease.end()
     ended(child)
     assert 0.5 < others.held(0) / others.held(1) < 2.0
 
 
 def test_steps_that_overlap_keep_the_device_until_the_last_has_ended(others: Members) -> None:
-    turns = SharedDevice(Member(others.fd, 0))
-    turns.begin()
-    turns.begin()
+    lease = SharedDevice(Member(others.fd, 0))
+    lease.begin()
+    lease.begin()
     child = others.start(1, "hold", 0)
     until(lambda: peek(others.fd)[1].waits)
-    turns.end()
+    lease.end()
     time.sleep(2 * SLICE)
     assert peek(others.fd)[1].waits, "one of our steps still runs"
-    turns.end()
+    lease.end()
     assert line_of(child) == "held"
     ended(child)
 
 
 def test_who_launches_ahead_lets_others_in_once_they_have_waited_for_a_slice(others: Members) -> None:
     """A pipeline that is never empty would otherwise never let go."""
-    turns = SharedDevice(Member(others.fd, 0))
-    turns.begin()
+    lease = SharedDevice(Member(others.fd, 0))
+    lease.begin()
     child = others.start(1, "hold", 60)
     until(lambda: peek(others.fd)[1].waits)
     time.sleep(2 * SLICE)
     launched = threading.Event()
 
     def launch() -> None:
-        turns.begin()
+        lease.begin()
         launched.set()
 
     thread = threading.Thread(target=launch)
     thread.start()
     time.sleep(2 * SLICE)
     assert not launched.is_set(), "the step before it has not ended"
-    turns.end()
+    lease.end()
     assert line_of(child) == "held"
     assert not launched.is_set(), "it is the other's turn"
     until(lambda: peek(others.fd)[0].waits)
     child.kill()
     thread.join(10)
     assert launched.is_set()
-    turns.end()
+    lease.end()
 
 
 def test_nobody_waits_where_nobody_shares_the_device() -> None:
-    turns = AloneOnDevice()
-    turns.begin()
-    turns.begin()
-    turns.end()
+    lease = AloneOnDevice()
+    lease.begin()
+    lease.begin()
+    lease.end()
 
 
 def test_a_long_step_lets_others_in_between_its_parts_once_they_have_waited_for_a_slice(others: Members) -> None:
-    turns = SharedDevice(Member(others.fd, 0))
-    turns.begin()
-    turns.breathe()
+    lease = SharedDevice(Member(others.fd, 0))
+    lease.begin()
+    lease.yield_device()
     child = others.start(1, "hold", 0.0)
     until(lambda: peek(others.fd)[1].waits)
     time.sleep(2 * SLICE)
-    turns.breathe()
+    lease.yield_device()
     assert line_of(child) == "held"
     ended(child)
     assert peek(others.fd)[0].holds, "and goes on"
-    turns.end()
+    lease.end()
     assert not peek(others.fd)[0].holds
 
 
 def test_a_step_between_its_halves_says_that_others_want_the_device_and_can_be_begun_once_more(
     others: Members,
 ) -> None:
-    turns = SharedDevice(Member(others.fd, 0))
-    turns.begin()
-    assert not turns.is_wanted()
+    lease = SharedDevice(Member(others.fd, 0))
+    lease.begin()
+    assert not lease.is_wanted()
     child = others.start(1, "hold", 0.0)
-    until(turns.is_wanted)
-    turns.end()
+    until(lease.is_wanted)
+    lease.end()
     assert line_of(child) == "held"
     ended(child)
-    assert not turns.is_wanted(), "it is not ours"
-    turns.begin()
+    assert not lease.is_wanted(), "it is not ours"
+    lease.begin()
     assert peek(others.fd)[0].holds
-    turns.end()
+    lease.end()

@@ -26,7 +26,7 @@ def window(
 
 
 def hearing(**changes: int) -> Engine:
-    return Engine(**{"encodings": 3, "max_encodings": 2, **changes})  # type: ignore[arg-type]
+    return Engine(**{"encoder_slots": 3, "max_encodings": 2, **changes})  # type: ignore[arg-type]
 
 
 def encoded(plans: list[StepPlan]) -> list[list[int]]:
@@ -49,7 +49,7 @@ def test_what_two_requests_hear_is_encoded_once() -> None:
 
 
 def test_a_step_encodes_so_many_windows_and_fewer_beside_rows_that_decode() -> None:
-    engine = hearing(encodings=8, max_num_seqs=8, max_encodings=3, max_mixed_encodings=1)
+    engine = hearing(encoder_slots=8, max_num_seqs=8, max_encodings=3, max_mixed_encodings=1)
     for number in range(6):
         engine.submit([5, number], audio=window(number), max_tokens=6)
     engine.drain()
@@ -59,7 +59,7 @@ def test_a_step_encodes_so_many_windows_and_fewer_beside_rows_that_decode() -> N
 
 
 def test_a_step_encodes_fewer_windows_while_others_wait_for_the_device() -> None:
-    engine = hearing(encodings=8, max_num_seqs=8, max_encodings=3, max_mixed_encodings=1)
+    engine = hearing(encoder_slots=8, max_num_seqs=8, max_encodings=3, max_mixed_encodings=1)
     engine.crowded = True
     for number in range(3):
         engine.submit([5, number], audio=window(number), max_tokens=6)
@@ -69,7 +69,7 @@ def test_a_step_encodes_fewer_windows_while_others_wait_for_the_device() -> None
 
 
 def test_who_finds_every_place_held_waits_for_one() -> None:
-    engine = hearing(encodings=2, max_num_seqs=4)
+    engine = hearing(encoder_slots=2, max_num_seqs=4)
     for number in range(4):
         engine.submit([5, number], audio=window(number), max_tokens=3 + number)
     engine.step()
@@ -80,7 +80,7 @@ def test_who_finds_every_place_held_waits_for_one() -> None:
 
 
 def test_the_place_that_was_used_longest_ago_goes_first() -> None:
-    engine = hearing(encodings=2)
+    engine = hearing(encoder_slots=2)
     for number in (1, 2, 1, 3, 1, 2):
         engine.submit([5], audio=window(number))
         engine.drain()
@@ -128,7 +128,7 @@ def test_an_alignment_enters_whole_where_others_come_in_chunks() -> None:
 
 
 def test_an_alignment_waits_for_a_step_with_room_and_nobody_overtakes_it() -> None:
-    engine = hearing(num_blocks=64, max_num_batched_tokens=14, max_num_seqs=6, encodings=6, max_encodings=6)
+    engine = hearing(num_blocks=64, max_num_batched_tokens=14, max_num_seqs=6, encoder_slots=6, max_encodings=6)
     for number in range(4):
         engine.submit([5, number], audio=window(number), max_tokens=4 + number)
     engine.step()
@@ -143,7 +143,7 @@ def test_an_alignment_waits_for_a_step_with_room_and_nobody_overtakes_it() -> No
 
 
 def test_a_row_that_was_preempted_finds_what_it_hears_again() -> None:
-    engine = hearing(num_blocks=6, block_size=2, max_num_seqs=3, encodings=3, max_encodings=3)
+    engine = hearing(num_blocks=6, block_size=2, max_num_seqs=3, encoder_slots=3, max_encodings=3)
     for number in range(3):
         engine.submit([5, number], audio=window(number, no_speech=(0, 1)), max_tokens=8)
     engine.drain()
@@ -168,7 +168,7 @@ def test_after_a_death_of_the_worker_what_ran_is_encoded_again() -> None:
 
 
 def test_an_aborted_row_gives_its_place_back() -> None:
-    engine = hearing(encodings=1)
+    engine = hearing(encoder_slots=1)
     first = engine.submit([5, 6], audio=window(1), max_tokens=20)
     second = engine.submit([5, 6], audio=window(2), max_tokens=2)
     engine.step()
@@ -179,12 +179,12 @@ def test_an_aborted_row_gives_its_place_back() -> None:
 
 
 def test_a_worker_with_fewer_places_goes_on_and_one_with_none_ends_what_hears() -> None:
-    engine = hearing(encodings=2)
+    engine = hearing(encoder_slots=2)
     rids = [engine.submit([5, n], audio=window(n), max_tokens=6) for n in range(3)]
     engine.step()
     engine.kill_worker()
     engine.scheduler.resize(16, 1)
-    engine.worker.encodings = 1
+    engine.worker.encoder_slots = 1
     engine.scheduler.check_integrity()
     engine.step()
     assert engine.scheduler.stats().running == 1
@@ -255,7 +255,7 @@ class HearingMachine(AnyOrder):
             st.integers(28, 64),
             # what is aligned is computed whole
             max_num_batched_tokens=st.sampled_from([17, 24, 64]),
-            encodings=st.integers(1, 5),
+            encoder_slots=st.integers(1, 5),
             max_encodings=st.integers(1, 3),
         ),
         seed=SEEDS,
@@ -269,20 +269,20 @@ class HearingMachine(AnyOrder):
 
     @rule()
     def kill_worker(self) -> None:
-        places = self.engine.scheduler._memory.encodings.places
+        places = self.engine.scheduler._memory.encoder_cache.slots
         self.engine.kill_worker()
-        self.engine.worker.encodings = places
+        self.engine.worker.encoder_slots = places
 
-    @rule(encodings=st.integers(1, 5))
-    def kill_worker_and_start_one_of_another_size(self, encodings: int) -> None:
+    @rule(encoder_slots=st.integers(1, 5))
+    def kill_worker_and_start_one_of_another_size(self, encoder_slots: int) -> None:
         self.engine.kill_worker()
-        self.engine.worker.encodings = encodings
-        self.engine.receive(self.engine.scheduler.resize(self.engine.sizes["num_blocks"], encodings))
+        self.engine.worker.encoder_slots = encoder_slots
+        self.engine.receive(self.engine.scheduler.resize(self.engine.sizes["num_blocks"], encoder_slots))
 
     def end(self) -> None:
         super().end()
-        places = self.engine.scheduler._memory.encodings
-        assert places.free_count == places.places
+        places = self.engine.scheduler._memory.encoder_cache
+        assert places.free_count == places.slots
 
 
 TestHearingInAnyOrder = HearingMachine.TestCase
@@ -293,8 +293,8 @@ def test_a_sequence_without_a_row_has_no_place() -> None:
     engine = hearing()
     rid = engine.submit([5, 6], audio=window(1), max_tokens=9)
     (sequence,) = engine.scheduler._output.requests[rid].sequences
-    assert sequence.place == -1
+    assert sequence.encoder_slot == -1
     engine.step()
-    assert sequence.place == 0
+    assert sequence.encoder_slot == 0
     engine.kill_worker()
-    assert (sequence.place, sequence.state) == (-1, SequenceState.WAITING)
+    assert (sequence.encoder_slot, sequence.state) == (-1, SequenceState.WAITING)

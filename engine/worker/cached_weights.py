@@ -26,7 +26,7 @@ _SLACK = 1 << 30
 """Bytes of address space for what is not a weight, and for the gaps."""
 
 
-class KeptWeights:
+class CachedWeights:
     """Hands out memory for weights in the order in which a model asks for it: that of the file, where it can be.
 
     Memory of the file is as fast as a process's own only in large pages. Where the system gives none, the model gets
@@ -109,20 +109,20 @@ class KeptWeights:
 def open_kept(
     checkpoint: Checkpoint,
     config: WorkerConfig,
-    place: LayerContext,
+    context: LayerContext,
     weights_fd: int | None,
     expected: Callable[[], int],
     beside: Sequence[Path] = (),
-) -> KeptWeights | None:
+) -> CachedWeights | None:
     """Where packed weights lie, so that they outlive this worker; None where they die with it.
 
     ``expected`` says how many bytes they will take, where they are not there; ``beside`` are files that are read
     besides those of the checkpoint.
     """
-    if weights_fd is None or not place.packed:
+    if weights_fd is None or not context.packed:
         return None
     try:
-        kept = KeptWeights(weights_fd, weights_key(checkpoint, config, place.dtype, beside))
+        kept = CachedWeights(weights_fd, weights_key(checkpoint, config, context.dtype, beside))
         if not kept.filled:
             kept.begin(expected())
     except OSError as error:

@@ -10,8 +10,8 @@ import torch
 from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 from stentor.engine.models.whisper import Whisper
+from stentor.engine.worker.encoder_decoder_runner import EncoderDecoderRunner
 from stentor.engine.worker.errors import SetupError
-from stentor.engine.worker.hearing_runner import HearingRunner
 from stentor.engine.worker.limits import HEARING
 from stentor.engine.worker.setup_device import set_up_device
 from stentor.kernels import native
@@ -49,7 +49,7 @@ def fresh(engine: LocalEngine) -> LocalEngine:
 
 
 def model_of(engine: LocalEngine) -> Whisper:
-    assert isinstance(engine.runner, HearingRunner)
+    assert isinstance(engine.runner, EncoderDecoderRunner)
     return engine.runner._model
 
 
@@ -196,7 +196,7 @@ def test_start_up_says_where_memory_goes_and_what_suits_a_model_that_hears(folde
     lines = {line.what: line for line in ready.memory}
     assert lines["encoded audio"].bytes == 6 * model_of(engine).place_bytes
     assert lines["encoded audio"].note.startswith("6 windows of 30 s")
-    assert (ready.encodings, ready.max_model_len, ready.num_blocks) == (6, CONTEXT, 6 * CONTEXT // 16)
+    assert (ready.encoder_slots, ready.max_model_len, ready.num_blocks) == (6, CONTEXT, 6 * CONTEXT // 16)
     assert (ready.limits.max_encodings, ready.limits.max_mixed_encodings) == (4, 1)
     suited = LocalEngine(model_config(folder, max_num_seqs=0, max_num_batched_tokens=0, block_size=0))
     assert suited.ready.limits == HEARING["cpu"]
@@ -205,7 +205,7 @@ def test_start_up_says_where_memory_goes_and_what_suits_a_model_that_hears(folde
 def test_little_memory_holds_fewer_windows_and_says_so(folder: Path, engine: LocalEngine) -> None:
     each = model_of(engine).place_bytes + CONTEXT // 16 * 2 * 2 * 32 * 16 * 4
     small = LocalEngine(model_config(folder, max_num_seqs=6, max_num_batched_tokens=0, kv_cache_memory=2 * each + 9))
-    assert small.ready.encodings == 2
+    assert small.ready.encoder_slots == 2
     assert "2 of 6 transcripts run at once" in small.ready.notes[-1]
     for seed in range(5):
         small.submit([SOT], GREEDY, audio=window(seed))
@@ -240,8 +240,8 @@ def test_a_device_keeps_what_its_largest_step_takes_and_gives_windows_the_rest(
     options = model_config(folder, max_num_seqs=6, max_num_batched_tokens=0, kv_cache_memory=None)
     options = msgspec.structs.replace(options, gpu_memory_fraction=1.0)
     setup = set_up_device(options, lambda *_: None, device(4 * each + 100))
-    assert setup.ready.encodings == 4
-    assert isinstance(setup.runner, HearingRunner)
+    assert setup.ready.encoder_slots == 4
+    assert isinstance(setup.runner, EncoderDecoderRunner)
     with pytest.raises(SetupError, match="no room for one window"):
         set_up_device(options, lambda *_: None, device(each - 100))
 
@@ -249,10 +249,10 @@ def test_a_device_keeps_what_its_largest_step_takes_and_gives_windows_the_rest(
 def test_a_step_that_encodes_pauses_between_its_parts_where_others_share_the_device(engine: LocalEngine) -> None:
     fresh(engine)
     pauses: list[None] = []
-    assert isinstance(engine.runner, HearingRunner)
-    engine.runner.breathe = lambda: pauses.append(None)
+    assert isinstance(engine.runner, EncoderDecoderRunner)
+    engine.runner.yield_device = lambda: pauses.append(None)
     rid = engine.submit([SOT, 65], GREEDY, audio=window(3))
     engine.run()
-    engine.runner.breathe = None
+    engine.runner.yield_device = None
     assert engine.outcomes[rid, 0].finished is not None
     assert len(pauses) > 3 * model_of(engine).config.encoder_layers

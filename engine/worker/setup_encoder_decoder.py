@@ -17,11 +17,11 @@ from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..model_config.whisper_config import WhisperConfig
 from ..models.whisper import Whisper
+from .cached_weights import CachedWeights, open_kept
 from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
 from .device import Device
+from .encoder_decoder_runner import EncoderDecoderRunner
 from .errors import SetupError
-from .hearing_runner import HearingRunner
-from .kept_weights import KeptWeights, open_kept
 from .limits import HEARING, limits_of, with_limits
 from .memory import GIB, default_kv_bytes, resident_bytes
 from .setup_parts import (
@@ -30,8 +30,8 @@ from .setup_parts import (
     choose_dtype,
     complete_a_step,
     dtype_name,
+    layer_context,
     load_weights,
-    placement,
     prepare_kernels,
     wanted_length,
 )
@@ -39,7 +39,7 @@ from .setup_parts import (
 _CPU = torch.device("cpu")
 
 
-def set_up_hearing(
+def set_up_encoder_decoder(
     config: WorkerConfig,
     checkpoint: Checkpoint,
     progress: ProgressCallback,
@@ -55,12 +55,12 @@ def set_up_hearing(
     dtype = choose_dtype(config.dtype, at, checkpoint.dtype, batch_invariant=config.batch_invariant)
     cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, at)
     notes = prepare_kernels(config, progress) if device is None else []
-    place = placement(checkpoint, config, at, dtype)
+    context = layer_context(checkpoint, config, at, dtype)
     packed = device is None and native.library() is not None and dtype in PLAIN
-    place = replace(place, packed=packed)
-    kept = open_kept(checkpoint, config, place, weights_fd, lambda: _weights_bytes(model_config, place))
+    context = replace(context, packed=packed)
+    kept = open_kept(checkpoint, config, context, weights_fd, lambda: _weights_bytes(model_config, context))
     max_model_len = wanted_length(config, model_config)
-    model = _load(checkpoint, config, place, kept, progress)
+    model = _load(checkpoint, config, context, kept, progress)
     budget = _budget(config, model, device, suited, max_model_len, cache_dtype, progress)
     found = None if kept is None else kept.found
     room = size_places(config, model, max_model_len, cache_dtype, budget, None if found is None else found.num_blocks)
@@ -97,14 +97,14 @@ def set_up_hearing(
     limits = msgspec.structs.replace(
         limits_of(config), max_encodings=suited.max_encodings, max_mixed_encodings=suited.max_mixed_encodings
     )
-    return Setup(runner, WorkerReady(room.blocks, max_model_len, memory, notes, limits, encodings=room.rows))
+    return Setup(runner, WorkerReady(room.blocks, max_model_len, memory, notes, limits, encoder_slots=room.rows))
 
 
 class Room(msgspec.Struct, frozen=True):
     """What memory is cut into."""
 
     rows: int
-    """Transcripts that run at once, each with a place for what it hears."""
+    """Transcripts that run at once, each with an encoder slot for what it hears."""
     blocks: int
     """Of their tokens, all rows together."""
     block_bytes: int
@@ -118,7 +118,7 @@ def size_places(
     budget: int,
     settled: int | None = None,
 ) -> Room:
-    """As many rows as were asked for, or as fit; each with a place and the blocks of the longest transcript.
+    """As many rows as were asked for, or as fit; each with an encoder slot and the blocks of the longest transcript.
 
     ``settled`` are the blocks of a worker that this one follows: its engine counts on them.
     """
@@ -149,22 +149,22 @@ def _check(config: WorkerConfig, model: WhisperConfig) -> None:
 def _load(
     checkpoint: Checkpoint,
     config: WorkerConfig,
-    place: LayerContext,
-    kept: KeptWeights | None,
+    context: LayerContext,
+    kept: CachedWeights | None,
     progress: ProgressCallback,
 ) -> Whisper:
     def make() -> Whisper:
-        return Whisper(checkpoint.whisper, replace(place, memory=kept))
+        return Whisper(checkpoint.whisper, replace(context, memory=kept))
 
-    model = load_weights(make, checkpoint, config, replace(place, memory=kept), progress)
+    model = load_weights(make, checkpoint, config, replace(context, memory=kept), progress)
     if kept is not None and kept.filled and not kept.agrees:
         kept.begin(model.weights.total_bytes)
-        model = load_weights(make, checkpoint, config, replace(place, memory=kept), progress)
+        model = load_weights(make, checkpoint, config, replace(context, memory=kept), progress)
     return model
 
 
-def _weights_bytes(config: WhisperConfig, place: LayerContext) -> int:
-    return Whisper(config, replace(place, shapes_only=True)).weights.total_bytes
+def _weights_bytes(config: WhisperConfig, context: LayerContext) -> int:
+    return Whisper(config, replace(context, shapes_only=True)).weights.total_bytes
 
 
 def _budget(
@@ -219,13 +219,13 @@ def _runner(
     at: torch.device,
     max_model_len: int,
     cache_dtype: torch.dtype,
-) -> HearingRunner:
+) -> EncoderDecoderRunner:
     try:
         caches = allocate_caches(model.config, blocks, config.block_size, at, cache_dtype)
         places = model.make_places(rows)
     except (OSError, MemoryError, torch.OutOfMemoryError) as error:
         raise SetupError(f"{at} has no room for {rows} windows of encoded audio: lower --max-num-seqs") from error
-    return HearingRunner(
+    return EncoderDecoderRunner(
         model,
         caches,
         places,

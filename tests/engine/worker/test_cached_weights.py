@@ -21,8 +21,8 @@ from stentor.engine.sharing.weight_cache import (
     read_header,
     write_header,
 )
-from stentor.engine.worker import kept_weights, setup_cpu
-from stentor.engine.worker.kept_weights import KeptWeights, weights_key
+from stentor.engine.worker import cached_weights, setup_cpu
+from stentor.engine.worker.cached_weights import CachedWeights, weights_key
 from stentor.engine.worker.runner import ModelRunner
 from stentor.engine.worker.setup import set_up
 from stentor.kernels import native
@@ -166,7 +166,7 @@ def test_a_file_that_was_not_finished_is_begun_anew(folder: Path, file: int, mon
     config = _config(folder)
     expected = _Started(config, None).steps()
     with monkeypatch.context() as patched:
-        patched.setattr(kept_weights, "write_header", lambda _fd, _header: None)  # the worker died just before
+        patched.setattr(cached_weights, "write_header", lambda _fd, _header: None)  # the worker died just before
         _Started(config, file)
     assert read_header(file) is None
     for loaded in (True, False):
@@ -230,7 +230,7 @@ def test_large_pages_that_run_out_leave_a_working_model_and_no_file(
 def test_memory_that_is_kept_is_in_large_pages_and_ends_a_worker_that_writes_there(file: int) -> None:
     program = f"""
 import os, torch
-from stentor.engine.worker.kept_weights import KeptWeights, weights_key
+from stentor.engine.worker.cached_weights import KeptWeights, weights_key
 kept = KeptWeights({file}, "key")
 assert not kept.filled
 kept.begin(3 << 20)
@@ -314,7 +314,7 @@ def test_a_key_does_not_depend_on_the_process(folder: Path) -> None:
     program = (
         "import sys, torch\nfrom pathlib import Path\n"
         "from stentor.engine.loading.checkpoint import open_checkpoint\n"
-        "from stentor.engine.worker.kept_weights import weights_key\n"
+        "from stentor.engine.worker.cached_weights import weights_key\n"
         "from stentor.protocols.ipc.config import WorkerConfig\n"
         "print(weights_key(open_checkpoint(Path(sys.argv[1])), WorkerConfig(sys.argv[1]), torch.float32))"
     )
@@ -331,7 +331,7 @@ def test_a_descriptor_that_is_no_memory_file_is_done_without(folder: Path, tmp_p
         config = _config(folder)
         assert _Started(config, reader).steps() == _Started(config, None).steps()
         with pytest.raises(OSError, match="seek"):
-            KeptWeights(reader, "key")
+            CachedWeights(reader, "key")
     finally:
         os.close(reader)
         os.close(writer)

@@ -21,7 +21,7 @@ from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowPooled, RowStep, StepPlan
-from stentor.tests.engine.worker.test_kept_weights import needs_large_pages
+from stentor.tests.engine.worker.test_cached_weights import needs_large_pages
 
 library: Any = transformers  # whose types know no labels
 

@@ -13,7 +13,7 @@ _SHARE = 4
 """At most one part in so many of the whole cache is taken ahead."""
 
 
-class PagesAhead:
+class Prefault:
     """Keeps the pages of the next blocks at hand, over all tensors of a KV cache.
 
     A page that is touched for the first time is zeroed by the kernel, and on a virtual machine first found by its host.

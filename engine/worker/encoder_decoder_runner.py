@@ -26,7 +26,7 @@ from .prompt_logprobs import read_prompt_logprobs
 from .runner import Forwarded
 
 
-class HearingRunner:
+class EncoderDecoderRunner:
     """Owns the rows, the KV cache, the encoded audio and the sampler of one model, on a host or a device.
 
     Steps must come in order: a decode row's input is the token that the step before drew. Each is waited for, also on
@@ -56,7 +56,7 @@ class HearingRunner:
         self._place_of = np.zeros(slots, dtype=np.int64)
         self._asking: dict[int, NewRow] = {}
         """By slot: rows whose prompt is to say what it has heard."""
-        self.breathe: Callable[[], None] | None = None
+        self.yield_device: Callable[[], None] | None = None
         """Called between the parts of a step that encodes, with nothing on its way on the device."""
 
     @torch.inference_mode()
@@ -109,15 +109,15 @@ class HearingRunner:
     def _encode(self, encodings: Sequence[Encoding]) -> None:
         if encodings:
             windows, places = [each.pcm for each in encodings], [each.place for each in encodings]
-            pause = None if self.breathe is None else self._pause
+            pause = None if self.yield_device is None else self._pause
             self._model.write_encodings(windows, places, self._places, pause)
 
     def _pause(self) -> None:
-        if self.breathe is None:
+        if self.yield_device is None:
             return
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        self.breathe()
+        self.yield_device()
 
     def _aligns(self, slot: int) -> bool:
         asked = self._asking.get(slot)

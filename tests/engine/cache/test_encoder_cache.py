@@ -3,7 +3,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from stentor.engine.core.cache.encodings import EncodingCache, Held
+from stentor.engine.core.cache.encoder_cache import EncoderCache, HeldSlot
 from stentor.tests.examples import examples
 
 PLACES = 3
@@ -15,7 +15,7 @@ class PlacesMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache = EncodingCache(PLACES)
+        self.cache = EncoderCache(PLACES)
         self.contents: dict[int, bytes] = {}
         self.refs = dict.fromkeys(range(PLACES), 0)
         self.order = list(range(PLACES))
@@ -28,7 +28,7 @@ class PlacesMachine(RuleBasedStateMachine):
             assert self.cache.hold(digest) is None
             return
         place = self.order[0] if found is None else found
-        assert self.cache.hold(digest) == Held(place, encoded=found is not None)
+        assert self.cache.hold(digest) == HeldSlot(place, encoded=found is not None)
         if place in self.order:
             self.order.remove(place)
         self.refs[place] += 1
@@ -64,16 +64,20 @@ TestPlacesInAnyOrder.settings = settings(max_examples=examples(60), stateful_ste
 
 
 def test_a_cache_may_come_back_in_another_size() -> None:
-    cache = EncodingCache(1)
-    assert cache.hold(DIGESTS[0]) == Held(0, encoded=False)
+    cache = EncoderCache(1)
+    assert cache.hold(DIGESTS[0]) == HeldSlot(0, encoded=False)
     cache.reset(2)
-    assert [cache.hold(digest) for digest in DIGESTS[:3]] == [Held(0, encoded=False), Held(1, encoded=False), None]
+    assert [cache.hold(digest) for digest in DIGESTS[:3]] == [
+        HeldSlot(0, encoded=False),
+        HeldSlot(1, encoded=False),
+        None,
+    ]
     cache.reset(0)
     assert cache.hold(DIGESTS[0]) is None
 
 
 def test_what_was_found_and_what_was_encoded_is_counted() -> None:
-    cache = EncodingCache(1)
+    cache = EncoderCache(1)
     for digest in (DIGESTS[0], DIGESTS[0], DIGESTS[1]):
         cache.hold(digest)
     assert (cache.encoded, cache.found) == (1, 1)

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from stentor.engine.worker import pages_ahead
+from stentor.engine.worker import prefault
 from stentor.engine.worker.executor import SyncExecutor
-from stentor.engine.worker.pages_ahead import PagesAhead
+from stentor.engine.worker.prefault import Prefault
 from stentor.kernels.native.memory import HUGE, empty_huge, take_pages
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan, StepResult
@@ -43,7 +43,7 @@ def _growing(blocks: list[int]) -> StepPlan:
     return StepPlan(0, 0, [], [], [RowStep(0, 0, 1, blocks, True)])
 
 
-def _take_all(pages: PagesAhead) -> int:
+def _take_all(pages: Prefault) -> int:
     count = 0
     while pages.wanted:
         pages.take_one()
@@ -59,7 +59,7 @@ def _instead_of_taking(monkeypatch: pytest.MonkeyPatch, *, succeeds: bool) -> li
         asked.append(start)
         return succeeds
 
-    monkeypatch.setattr(pages_ahead, "take_pages", take)
+    monkeypatch.setattr(prefault, "take_pages", take)
     return asked
 
 
@@ -84,7 +84,7 @@ def test_taken_pages_are_resident_and_keep_what_they_hold() -> None:
 @needs_populate
 def test_the_next_blocks_of_every_tensor_are_at_hand_before_they_are_used() -> None:
     tensors = _tensors()
-    pages = PagesAhead(tensors, ahead_bytes=2 * HUGE)
+    pages = Prefault(tensors, ahead_bytes=2 * HUGE)
     assert _take_all(pages) == 2
     assert all(HUGE <= _resident(tensor) < 2 * HUGE + HUGE for tensor in tensors)
 
@@ -92,7 +92,7 @@ def test_the_next_blocks_of_every_tensor_are_at_hand_before_they_are_used() -> N
 @needs_populate
 def test_more_is_taken_as_blocks_are_used_up_to_the_last() -> None:
     tensors = _tensors()
-    pages = PagesAhead(tensors, ahead_bytes=2 * HUGE)
+    pages = Prefault(tensors, ahead_bytes=2 * HUGE)
     _take_all(pages)
     pages.note(_entering([0, 1, HUGE // BLOCK - 1]))
     assert _take_all(pages) == 2
@@ -106,17 +106,17 @@ def test_more_is_taken_as_blocks_are_used_up_to_the_last() -> None:
 
 
 def test_a_page_of_each_tensor_is_taken_ahead_however_many_there_are() -> None:
-    pages = PagesAhead(_tensors(3), ahead_bytes=HUGE)
+    pages = Prefault(_tensors(3), ahead_bytes=HUGE)
     assert _take_all(pages) == 3
 
 
 def test_no_more_than_a_quarter_of_the_cache_is_taken_ahead() -> None:
-    assert _take_all(PagesAhead(_tensors(), ahead_bytes=1 << 40)) == 2
+    assert _take_all(Prefault(_tensors(), ahead_bytes=1 << 40)) == 2
 
 
 def test_a_kernel_that_cannot_take_pages_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = _instead_of_taking(monkeypatch, succeeds=False)
-    pages = PagesAhead(_tensors())
+    pages = Prefault(_tensors())
     assert _take_all(pages) == 1
     pages.note(_entering([BLOCKS // 2]))
     assert not pages.wanted
@@ -134,7 +134,7 @@ def test_pages_are_taken_one_at_a_time_and_only_when_no_message_has_come_for_a_w
     now = 100.0
     monkeypatch.setattr("stentor.engine.worker.executor.time.monotonic", lambda: now)
     taken = _instead_of_taking(monkeypatch, succeeds=True)
-    steps = SyncExecutor(StillRunner(), lambda message: None, None, PagesAhead(_tensors(), 2 * HUGE))  # type: ignore[arg-type]
+    steps = SyncExecutor(StillRunner(), lambda message: None, None, Prefault(_tensors(), 2 * HUGE))  # type: ignore[arg-type]
     steps.take(_entering([0]))
     assert steps.rest() == pytest.approx(0.005)
     assert taken == []
