@@ -31,12 +31,12 @@ FAULTS: Final = (
     Fault(
         "scheduler: a block is added one position too late",
         "engine/core/scheduler/decode.py",
-        "if choice.num_scheduled_tokens == len(choice.blocks) * block_size:",
-        "if choice.num_scheduled_tokens > len(choice.blocks) * block_size:",
+        "if sequence.num_scheduled_tokens == len(sequence.blocks) * block_size:",
+        "if sequence.num_scheduled_tokens > len(sequence.blocks) * block_size:",
         ("tests/engine/scheduler",),
     ),
     Fault(
-        "block pool: blocks without a label are not given away first",
+        "block pool: blocks without a hash are not given away first",
         "engine/core/cache/blocks.py",
         "self._free.move_to_end(block, last=False)",
         "self._free.move_to_end(block, last=True)",
@@ -78,10 +78,10 @@ FAULTS: Final = (
         ("tests/server/middleware",),
     ),
     Fault(
-        "journal: the last token of each choice is told to the next engine no more",
+        "journal: the last token of each sequence is told to the next engine no more",
         "engine/client/stream.py",
-        "outputs = [self._open.get(index, []) for index in choices]",
-        "outputs = [self._open.get(index, [])[:-1] for index in choices]",
+        "outputs = [self._open.get(index, []) for index in sequences]",
+        "outputs = [self._open.get(index, [])[:-1] for index in sequences]",
         ("tests/engine/test_recovery.py", "tests/engine/test_streamed_input.py"),
     ),
     Fault(

@@ -99,7 +99,7 @@ async def _run_worker(
             max_model_len=ready.max_model_len,
             encoder_slots=ready.encoder_slots,
             stream=ready.stream,
-            pools=ready.pools,
+            attention_scope=ready.attention_scope,
             max_encodings=ready.limits.max_encodings or None,
             max_mixed_encodings=ready.limits.max_mixed_encodings or None,
             config=config.scheduler,

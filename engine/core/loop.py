@@ -137,7 +137,7 @@ class EngineLoop(Actor[Message]):
         self._client = client
         self._start_next = start_worker
         self._scheduler = scheduler
-        self._entrance = GrammarQueue(StructuredOutputManager())
+        self._grammar_queue = GrammarQueue(StructuredOutputManager())
         self._resumed = ResumedParts()
         self._restarts = Restarts(config.max_worker_deaths)
         self._watch = StepWatch(config, clock)
@@ -187,7 +187,7 @@ class EngineLoop(Actor[Message]):
                     request = self._resumed.joined(request)
                     _log_arrival(request)
                     if is_constrained(request):
-                        self._entrance.enter(request)
+                        self._grammar_queue.enter(request)
                         self._tasks.start_soon(self._prepare, request.rid)
                     elif (answered := self._scheduler.submit(request, time.monotonic())) is not None:
                         _add(out, answered)
@@ -197,13 +197,13 @@ class EngineLoop(Actor[Message]):
                     if (answered := self._scheduler.append(more)) is not None:
                         _add(out, answered)
                 case Abort(rid=rid, index=index):
-                    aborted = self._entrance.abort(rid, index) or self._scheduler.abort(rid, index)
+                    aborted = self._grammar_queue.abort(rid, index) or self._scheduler.abort(rid, index)
                     if aborted is not None:
                         _add(out, aborted)
                 case Vocabulary() as piece:
-                    whole = self._entrance.take(piece)
-                    if whole and not self._scheduler.has_work and not self._entrance.sequences:
-                        self._tasks.start_soon(self._entrance.warm_up)
+                    whole = self._grammar_queue.take(piece)
+                    if whole and not self._scheduler.has_work and not self._grammar_queue.sequences:
+                        self._tasks.start_soon(self._grammar_queue.warm_up)
                 case WorkerDown() as down:
                     await self._send_batch(out)
                     out = TokensBatch([], [], [])
@@ -252,13 +252,13 @@ class EngineLoop(Actor[Message]):
         await self.worker.send(masks)
 
     async def _prepare(self, rid: int) -> None:
-        prepared = await self._entrance.prepare(rid)
+        prepared = await self._grammar_queue.prepare(rid)
         if prepared is not None:
             self.mailbox.push(prepared)
 
     def _admit(self, prepared: Prepared) -> TokensBatch:
         """The constraints of a request are there, or there can be none; returns what its sequences are told at once."""
-        request = self._entrance.leave(prepared)
+        request = self._grammar_queue.leave(prepared)
         out = TokensBatch([], [], [])
         if request is None:
             return out
@@ -311,7 +311,7 @@ class EngineLoop(Actor[Message]):
             await self._tell(Stalled(why))
 
     async def _give_up(self, why: str) -> Never:
-        await self._send_batch(self._entrance.end_all("error", why))
+        await self._send_batch(self._grammar_queue.end_all("error", why))
         await self._send_batch(self._scheduler.end_all("error", why))
         raise WorkerLost(why, final=True)
 
@@ -345,7 +345,7 @@ class EngineLoop(Actor[Message]):
             stats = self._scheduler.stats()
             stats = msgspec.structs.replace(
                 stats,
-                waiting=stats.waiting + self._entrance.sequences,
+                waiting=stats.waiting + self._grammar_queue.sequences,
                 worker_restarts=self._restarts.total,
                 watchdog_kills=self._watchdog_kills,
             )

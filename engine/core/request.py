@@ -39,6 +39,7 @@ class Request:
 
     __slots__ = (
         "arrival",
+        "attention_scope",
         "audio",
         "cached_len",
         "ends",
@@ -56,7 +57,6 @@ class Request:
         "plain_params",
         "pooled",
         "pooling",
-        "pools",
         "prompt",
         "prompt_digests",
         "prompt_done",
@@ -77,13 +77,13 @@ class Request:
         aging_seconds: float,
         constraints: list[TokenConstraint | None] | None = None,
         stream: StreamShape | None = None,
-        pools: AttentionScope = "",
+        attention_scope: AttentionScope = "",
     ) -> None:
         """``constraints``: what each sequence follows, one fed with what has been resumed; None where they follow
         nothing.
 
-        ``stream`` says how a model hears that is spoken to while it runs, ``pools`` what tokens see where they are
-        pooled.
+        ``stream`` says how a model hears that is spoken to while it runs, ``attention_scope`` what tokens see where
+        they are pooled.
         """
         params = submit.params
         self.rid = submit.rid
@@ -108,7 +108,7 @@ class Request:
         self.audio = submit.audio
         self.pooling = submit.pooling
         self.pooled: Pooled | None = None
-        self.pools = pools
+        self.attention_scope = attention_scope
         self.input = None if submit.streamed is None or stream is None else InputStream(submit.streamed, stream)
         audio = None if submit.audio is None else (submit.audio.rules, submit.audio.align)
         self.row_bytes = len(encoder.encode((self.row_params, submit.name, audio, submit.pooling)))
@@ -217,7 +217,7 @@ class Request:
     @property
     def no_chunking(self) -> bool:
         """Whether its row enters in one step, however many tokens are known."""
-        if self.pools == "all":
+        if self.attention_scope == "all":
             return True
         return self.audio is not None and self.audio.align is not None and not self.prompt_done
 

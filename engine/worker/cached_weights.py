@@ -106,7 +106,7 @@ class CachedWeights:
             os.ftruncate(self._fd, 0)
 
 
-def open_kept(
+def open_cached(
     checkpoint: Checkpoint,
     config: WorkerConfig,
     context: LayerContext,

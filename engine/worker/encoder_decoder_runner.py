@@ -21,8 +21,8 @@ from stentor.protocols.ipc.steps import (
 from ..layers.attention import LayerCache
 from ..models.whisper import Queries, Whisper
 from .batch import Batch, build_batch
-from .drawing import Drawing
 from .prompt_logprobs import read_prompt_logprobs
+from .row_sampler import RowSampler
 from .runner import Forwarded
 
 
@@ -50,7 +50,7 @@ class EncoderDecoderRunner:
         self._places = places
         self._device = device
         self._vocab_size = model.config.vocab_size
-        self._drawing = Drawing(
+        self._row_sampler = RowSampler(
             self._vocab_size, slots=slots, max_model_len=max_model_len, block_size=block_size, device=device
         )
         self._place_of = np.zeros(slots, dtype=np.int64)
@@ -70,7 +70,7 @@ class EncoderDecoderRunner:
         began = time.perf_counter()
         self._apply(plan)
         self._encode(plan.encodings)
-        batch = build_batch(plan.rows, self._drawing.rows, self._device)
+        batch = build_batch(plan.rows, self._row_sampler.rows, self._device)
         places = np.repeat(self._place_of[[row.slot for row in plan.rows]], [row.count for row in plan.rows])
         queries: Queries | None = {} if any(self._aligns(row.slot) for row in plan.rows) else None
         hidden = self._model.forward(
@@ -90,17 +90,17 @@ class EncoderDecoderRunner:
     @torch.inference_mode()
     def draw(self, forwarded: Forwarded, masks: Masks | None = None) -> StepResult:
         """The second half: draws the tokens. ``masks`` are the step's, where it has masked rows."""
-        return self._drawing.draw(forwarded, masks)
+        return self._row_sampler.draw(forwarded, masks)
 
     def release(self, slots: list[int]) -> None:
         """Forgets the rows of these slots; what is encoded stays where it is."""
-        self._drawing.release(slots)
+        self._row_sampler.release(slots)
         for slot in slots:
             self._asking.pop(slot, None)
 
     def _apply(self, plan: StepPlan) -> None:
         self.release(plan.freed)
-        self._drawing.enter(plan)
+        self._row_sampler.enter(plan)
         for new in plan.new:
             self._place_of[new.slot] = new.encoding
             if new.no_speech is not None or new.align is not None:
@@ -166,5 +166,7 @@ class EncoderDecoderRunner:
         return float(self._model.logits(hidden[at : at + 1])[0].softmax(0)[token])
 
     def _prompt_logprobs(self, rows: Sequence[RowStep], batch: Batch, hidden: torch.Tensor) -> list[PromptLogprobs]:
-        drawing = self._drawing
-        return read_prompt_logprobs(rows, batch.starts, drawing.rows, hidden, self._model.logits, drawing.sampler)
+        row_sampler = self._row_sampler
+        return read_prompt_logprobs(
+            rows, batch.starts, row_sampler.rows, hidden, self._model.logits, row_sampler.sampler
+        )

@@ -136,8 +136,8 @@ class ModelRunner:
                 self._rows.extend(row.slot, row.new_blocks)
 
     def _wants_prompt_logprobs(self, rows: list[RowStep]) -> bool:
-        tops = self._rows.prompt_logprobs
-        return any(tops[row.slot] is not None for row in rows)
+        top_logprobs = self._rows.prompt_logprobs
+        return any(top_logprobs[row.slot] is not None for row in rows)
 
     def _prompt_logprobs(self, rows: list[RowStep]) -> list[PromptLogprobs]:
         """What the step says about prompt tokens, for the rows that asked."""

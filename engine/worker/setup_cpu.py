@@ -16,7 +16,7 @@ from ..model_config.decoder_config import DecoderConfig
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..model_config.whisper_config import WhisperConfig
 from ..models.decoder import Decoder
-from .cached_weights import open_kept
+from .cached_weights import open_cached
 from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
 from .cores import granted_cores
 from .errors import SetupError
@@ -64,7 +64,7 @@ def set_up_cpu(config: WorkerConfig, progress: ProgressCallback, weights_fd: int
         notes.append(f"CPU kernels run in plain torch, several times slower: {reason}")
     context = layer_context(checkpoint, config, _CPU, dtype)
     context = replace(context, packed=native.library() is not None and dtype in PLAIN)
-    kept = open_kept(checkpoint, config, context, weights_fd, lambda: weights_bytes(checkpoint.decoder, context))
+    kept = open_cached(checkpoint, config, context, weights_fd, lambda: weights_bytes(checkpoint.decoder, context))
     if kept is not None and kept.found is not None:  # what it settled is what its engine counts on
         max_model_len, num_blocks = kept.found.max_model_len, kept.found.num_blocks
     else:

@@ -17,7 +17,7 @@ from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..model_config.whisper_config import WhisperConfig
 from ..models.whisper import Whisper
-from .cached_weights import CachedWeights, open_kept
+from .cached_weights import CachedWeights, open_cached
 from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
 from .device import Device
 from .encoder_decoder_runner import EncoderDecoderRunner
@@ -58,7 +58,7 @@ def set_up_encoder_decoder(
     context = layer_context(checkpoint, config, at, dtype)
     packed = device is None and native.library() is not None and dtype in PLAIN
     context = replace(context, packed=packed)
-    kept = open_kept(checkpoint, config, context, weights_fd, lambda: _weights_bytes(model_config, context))
+    kept = open_cached(checkpoint, config, context, weights_fd, lambda: _weights_bytes(model_config, context))
     max_model_len = wanted_length(config, model_config)
     model = _load(checkpoint, config, context, kept, progress)
     budget = _budget(config, model, device, suited, max_model_len, cache_dtype, progress)

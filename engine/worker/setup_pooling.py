@@ -26,7 +26,7 @@ from ..loading.weights import iterate_weights
 from ..model_config.decoder_config import DecoderConfig
 from ..model_config.pooling_config import PoolingConfig
 from ..models.pooling_model import PoolingModel, Tensors
-from .cached_weights import open_kept
+from .cached_weights import open_cached
 from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
 from .device import Device
 from .errors import SetupError
@@ -60,7 +60,7 @@ def set_up_pooling(
     context = layer_context(checkpoint, config, at, dtype)
     context = replace(context, packed=device is None and native.library() is not None and dtype in PLAIN)
     beside = [_file(checkpoint.folder, name) for name in model_config.beside]
-    kept = open_kept(checkpoint, config, context, weights_fd, lambda: _weights_bytes(model_config, context), beside)
+    kept = open_cached(checkpoint, config, context, weights_fd, lambda: _weights_bytes(model_config, context), beside)
     settled = None if kept is None or kept.found is None else kept.found.num_blocks
     model = _load(checkpoint, replace(context, memory=kept), max_model_len, progress)
     if kept is not None and kept.filled and not kept.agrees:
@@ -89,8 +89,10 @@ def set_up_pooling(
         memory.append(MemoryLine("KV cache", kv_bytes, f"{blocks} blocks of {config.block_size} tokens"))
     if device is None:
         memory.append(MemoryLine("worker process", resident_bytes(), "resident now: weights and code"))
-    pools: AttentionScope = "all" if whole else "before"
-    return Setup(runner, WorkerReady(blocks, max_model_len, memory, notes, limits_of(config), pools=pools))
+    attention_scope: AttentionScope = "all" if whole else "before"
+    return Setup(
+        runner, WorkerReady(blocks, max_model_len, memory, notes, limits_of(config), attention_scope=attention_scope)
+    )
 
 
 def suited_limits(model: PoolingConfig, device: str) -> StepLimits:

@@ -11,8 +11,8 @@ from ..layers.attention import LayerCache
 from ..models.stream_encoder import Listening
 from ..models.voxtral_realtime import VoxtralRealtime
 from .batch import build_batch
-from .drawing import Drawing
 from .prompt_logprobs import read_prompt_logprobs
+from .row_sampler import RowSampler
 from .runner import Forwarded
 
 
@@ -36,7 +36,7 @@ class StreamingRunner:
         self._model = model
         self._caches = caches
         self._device = device
-        self._drawing = Drawing(
+        self._row_sampler = RowSampler(
             model.config.vocab_size, slots=slots, max_model_len=max_model_len, block_size=block_size, device=device
         )
         self._streams: dict[int, Listening] = {}
@@ -53,17 +53,17 @@ class StreamingRunner:
         position has nothing to hear yet."""
         began = time.perf_counter()
         self.release(plan.freed)
-        self._drawing.enter(plan)
-        encoder, drawing = self._model.encoder, self._drawing
+        self._row_sampler.enter(plan)
+        encoder, row_sampler = self._model.encoder, self._row_sampler
         for new in plan.new:
             self._streams[new.slot] = encoder.begin()
         for given in plan.inputs:
             encoder.feed(self._streams[given.slot], given.pcm, ended=given.ended)
-        batch = build_batch(plan.rows, drawing.rows, self._device)
+        batch = build_batch(plan.rows, row_sampler.rows, self._device)
         heard = torch.cat([self._listen(row) for row in plan.rows])
         hidden = self._model.forward(batch.tokens, batch.positions, self._caches, batch.attention, heard)
         prompts = read_prompt_logprobs(
-            plan.rows, batch.starts, drawing.rows, hidden, self._model.logits, drawing.sampler
+            plan.rows, batch.starts, row_sampler.rows, hidden, self._model.logits, row_sampler.sampler
         )
         logits = self._model.logits(hidden[batch.last]) if len(batch.last) else None
         return Forwarded(plan, logits, None, time.perf_counter() - began, prompt_logprobs=prompts)
@@ -71,11 +71,11 @@ class StreamingRunner:
     @torch.inference_mode()
     def draw(self, forwarded: Forwarded, masks: Masks | None = None) -> StepResult:
         """The second half: draws the tokens. ``masks`` are the step's, where it has masked rows."""
-        return self._drawing.draw(forwarded, masks)
+        return self._row_sampler.draw(forwarded, masks)
 
     def release(self, slots: list[int]) -> None:
         """Forgets the rows of these slots and what they have heard."""
-        self._drawing.release(slots)
+        self._row_sampler.release(slots)
         for slot in slots:
             self._streams.pop(slot, None)
 

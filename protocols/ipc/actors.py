@@ -288,7 +288,7 @@ class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     """Windows of encoded audio that it keeps; 0: the model does not hear."""
     stream: StreamShape | None = None
     """Where the model hears while it is spoken to."""
-    pools: AttentionScope = ""
+    attention_scope: AttentionScope = ""
     """Whether the model makes vectors or scores, and draws no tokens. Where tokens see all others it keeps no cache:
     ``num_blocks`` only bounds what runs at once."""
 

@@ -48,7 +48,7 @@ class Engine:
         max_encodings: int = 1,
         max_mixed_encodings: int = 1,
         stream: StreamShape | None = None,
-        pools: AttentionScope = "",
+        attention_scope: AttentionScope = "",
         max_plan_bytes: int = MAX_PLAN_BYTES,
         max_frame: int = MAX_FRAME,
     ) -> None:
@@ -65,7 +65,7 @@ class Engine:
             "encoder_slots": encoder_slots,
             "max_encodings": max_encodings,
             "stream": stream,
-            "pools": pools,
+            "attention_scope": attention_scope,
         }
         config = SchedulerConfig(prefix_cache=prefix_cache, priority_aging_seconds=aging_seconds)
         self._new_scheduler = partial(

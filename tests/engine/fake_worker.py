@@ -56,10 +56,10 @@ class FakeWorker:
         encoder_slots: int = 0,
         max_encodings: int = 1,
         stream: StreamShape | None = None,
-        pools: AttentionScope = "",
+        attention_scope: AttentionScope = "",
     ) -> None:
         self.stream = stream
-        self.pools: AttentionScope = pools
+        self.attention_scope: AttentionScope = attention_scope
         self.encoder_slots = encoder_slots
         self.max_encodings = max_encodings
         self.encoded: dict[int, bytes] = {}
@@ -208,11 +208,13 @@ class FakeWorker:
             self.heard = [*self.heard, RowHeard(step.slot, found)]
 
     def _pool(self, step: RowStep, row: Row) -> None:
-        assert (row.pooling is None) == (not self.pools) or row.computed, f"slot {step.slot} is asked for nothing"
+        assert (row.pooling is None) == (not self.attention_scope) or row.computed, (
+            f"slot {step.slot} is asked for nothing"
+        )
         if row.pooling is None:
             return
         end = step.start + step.count
-        if self.pools == "all":
+        if self.attention_scope == "all":
             assert (step.start, end) == (0, row.prompt_len), f"slot {step.slot} was cut into chunks"
         if not row.pooling.last:
             assert row.computed is not None or step.start == 0, f"slot {step.slot} skips what it is to look at"

@@ -494,6 +494,6 @@ async def test_the_vocabulary_makes_an_idle_engine_ready_for_grammars() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(on.loop.run)
             with anyio.fail_after(20):
-                while on.loop._entrance._grammars._compiler is None:
+                while on.loop._grammar_queue._grammars._compiler is None:
                     await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()

@@ -32,7 +32,7 @@ def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> Non
         request = sequence.request
         if request.no_chunking and draft.room < sequence.length:
             return
-        if request.pools == "all" and draft.rows and draft.budget < sequence.length:
+        if request.attention_scope == "all" and draft.rows and draft.budget < sequence.length:
             return  # a step goes beyond its budget only for a prompt that has it for itself
         audio_bytes = _audio_bytes(sequence, memory)
         if not draft.takes(sequence, memory.block_size, audio_bytes):

@@ -75,18 +75,18 @@ def stream_refusal_of(submit: Submit, shape: StreamShape | None) -> str | None:
     return _refuse_pcm(len(streamed.pcm))
 
 
-def pooling_refusal_of(submit: Submit, pools: AttentionScope, max_num_batched_tokens: int) -> str | None:
+def pooling_refusal_of(submit: Submit, attention_scope: AttentionScope, max_num_batched_tokens: int) -> str | None:
     """What is wrong with what is to be made of a prompt; None where nothing is."""
     pooling = submit.pooling
     if pooling is None:
-        return "the model makes vectors and scores: it draws no tokens" if pools else None
-    if not pools:
+        return "the model makes vectors and scores: it draws no tokens" if attention_scope else None
+    if not attention_scope:
         return "the model draws tokens: it makes no vectors and scores"
     if len(submit.seeds) != 1 or submit.params.max_tokens:
         return "a request for vectors or scores has one sequence, and no tokens"
     if not 0 <= pooling.skip < len(submit.prompt) or not 0 <= pooling.second <= len(submit.prompt):
         return f"nothing of a prompt of {len(submit.prompt)} tokens is left behind token {pooling.skip}"
-    if pools == "all" and len(submit.prompt) > max_num_batched_tokens:
+    if attention_scope == "all" and len(submit.prompt) > max_num_batched_tokens:
         return (
             f"a prompt of {len(submit.prompt)} tokens does not fit into a step of {max_num_batched_tokens}: "
             "shorten it, or raise --max-num-batched-tokens"

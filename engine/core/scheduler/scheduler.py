@@ -102,7 +102,7 @@ class Scheduler:
         max_encodings: int | None = None,
         max_mixed_encodings: int | None = None,
         stream: StreamShape | None = None,
-        pools: AttentionScope = "",
+        attention_scope: AttentionScope = "",
         max_plan_bytes: int = MAX_PLAN_BYTES,
         max_frame: int = MAX_FRAME,
     ) -> None:
@@ -112,7 +112,7 @@ class Scheduler:
         ``encoder_slots`` are the windows of audio that the worker keeps encoded, 0 where the model does not hear;
         ``max_encodings`` and ``max_mixed_encodings`` bound those that one step makes, in all and beside rows that
         decode; None lets it make as many as there are encoder slots. ``stream`` says how a model hears that is spoken
-        to while it runs, and ``pools`` what the tokens of one see that makes vectors or scores.
+        to while it runs, and ``attention_scope`` what the tokens of one see that makes vectors or scores.
 
         ``max_plan_bytes`` bounds what rows bring that enter in one step; a request of which one row alone could take
         more than ``max_frame`` bytes is refused.
@@ -148,12 +148,12 @@ class Scheduler:
         self._max_prefill_chunk = chunk
         self._max_model_len = max_model_len
         self._stream = stream
-        self._pools: AttentionScope = pools
+        self._attention_scope: AttentionScope = attention_scope
         self._aging_seconds = aging
         self._rows = RowTable(max_num_seqs)
         self._max_encodings, self._max_mixed_encodings = most, beside
         # where tokens see those behind them, what is known of a prefix holds for that prompt alone
-        prefix_cache = config.prefix_cache and pools != "all"
+        prefix_cache = config.prefix_cache and attention_scope != "all"
         self._memory = KVCacheManager(num_blocks, block_size, prefix_cache, self._rows, encoder_slots)
         self._output = Output(self._memory)
         self._flights: deque[InFlightStep] = deque()
@@ -192,7 +192,7 @@ class Scheduler:
             aging_seconds=self._aging_seconds,
             constraints=constraints,
             stream=self._stream,
-            pools=self._pools,
+            attention_scope=self._attention_scope,
         )
         if not accepted.live:
             return None
@@ -262,7 +262,7 @@ class Scheduler:
         unfinished = plan_decodes(draft, memory)
         if crowded or (draft.rows and not self._is_burst(len(draft.rows), len(unfinished))):
             draft.budget = min(draft.budget, self._max_mixed_prefill_tokens)
-        if self._pools == "all":
+        if self._attention_scope == "all":
             draft.budget = min(draft.budget, self._max_prefill_chunk)
         draft.max_encodings = self._max_mixed_encodings if crowded or draft.rows else self._max_encodings
         plan_chunks(draft, unfinished)
@@ -484,7 +484,7 @@ class Scheduler:
         why = refusal_of(submit, self._max_model_len)
         why = why or audio_refusal_of(submit, self._memory.encoder_cache.slots, self._max_num_batched_tokens)
         why = why or stream_refusal_of(submit, self._stream)
-        why = why or pooling_refusal_of(submit, self._pools, self._max_num_batched_tokens)
+        why = why or pooling_refusal_of(submit, self._attention_scope, self._max_num_batched_tokens)
         return why or self._too_long(min(len(submit.prompt) + submit.params.max_tokens, self._max_model_len))
 
     def _too_long(self, needed: int) -> str | None:

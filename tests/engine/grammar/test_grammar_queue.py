@@ -43,15 +43,15 @@ class Gate:
 
 
 async def test_a_request_leaves_with_a_constraint_for_each_sequence() -> None:
-    entrance = GrammarQueue(_grammars())
-    entrance.enter(_submit())
-    prepared = await entrance.prepare(0)
+    grammar_queue = GrammarQueue(_grammars())
+    grammar_queue.enter(_submit())
+    prepared = await grammar_queue.prepare(0)
     assert prepared is not None
     assert prepared.constraints is not None
     assert len(prepared.constraints.sequences) == 2
     assert prepared.constraints.sequences[0] is not prepared.constraints.sequences[1]
-    assert entrance.leave(prepared) == _submit()
-    assert len(entrance) == 0
+    assert grammar_queue.leave(prepared) == _submit()
+    assert len(grammar_queue) == 0
 
 
 async def test_what_was_drawn_before_is_replayed_and_what_does_not_fit_says_so() -> None:
@@ -68,16 +68,16 @@ async def test_what_was_drawn_before_is_replayed_and_what_does_not_fit_says_so()
 
 
 async def test_a_bad_grammar_is_the_end_of_its_request_alone() -> None:
-    entrance = GrammarQueue(_grammars())
-    entrance.enter(_submit(0, "start: /a"))
-    entrance.enter(_submit(1))
-    bad, good = await entrance.prepare(0), await entrance.prepare(1)
+    grammar_queue = GrammarQueue(_grammars())
+    grammar_queue.enter(_submit(0, "start: /a"))
+    grammar_queue.enter(_submit(1))
+    bad, good = await grammar_queue.prepare(0), await grammar_queue.prepare(1)
     assert bad is not None
     assert bad.constraints is None
     assert bad.refusal.startswith("the grammar cannot be used")
     assert good is not None
     assert good.constraints is not None
-    submit = entrance.leave(bad)
+    submit = grammar_queue.leave(bad)
     assert submit is not None
     ends = refused(submit, bad.refusal).finished
     assert [(end.index, end.reason, end.message) for end in ends] == [(i, "error", bad.refusal) for i in range(2)]
@@ -85,58 +85,58 @@ async def test_a_bad_grammar_is_the_end_of_its_request_alone() -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"grammar": "", "thinking": Thinking(3, [], [1], True)}])
 async def test_without_a_vocabulary_there_are_no_constraints(fields: dict[str, object]) -> None:
-    entrance = GrammarQueue(StructuredOutputManager())
-    entrance.enter(_submit(**fields))  # type: ignore[arg-type]
-    prepared = await entrance.prepare(0)
+    grammar_queue = GrammarQueue(StructuredOutputManager())
+    grammar_queue.enter(_submit(**fields))  # type: ignore[arg-type]
+    prepared = await grammar_queue.prepare(0)
     assert prepared is not None
     assert "was not told" in prepared.refusal
 
 
 async def test_an_abort_while_it_compiles_is_answered_at_once_and_for_good() -> None:
     gate = Gate()
-    entrance = GrammarQueue(_grammars(), gate)
+    grammar_queue = GrammarQueue(_grammars(), gate)
     found: list[Prepared | None] = []
 
     async def prepare(rid: int) -> None:
-        found.append(await entrance.prepare(rid))
+        found.append(await grammar_queue.prepare(rid))
 
     async with anyio.create_task_group() as tasks:
         for rid in range(3):
-            entrance.enter(_submit(rid))
+            grammar_queue.enter(_submit(rid))
             tasks.start_soon(prepare, rid)
         await anyio.wait_all_tasks_blocked()
         assert gate.entered == 1, "one after the other"
-        assert entrance.sequences == 6
-        aborted = entrance.abort(0, -1)
+        assert grammar_queue.sequences == 6
+        aborted = grammar_queue.abort(0, -1)
         assert aborted is not None
         assert [(end.index, end.reason) for end in aborted.finished] == [(0, "abort"), (1, "abort")]
-        one = entrance.abort(1, 1)
+        one = grammar_queue.abort(1, 1)
         assert one is not None
         assert [end.index for end in one.finished] == [1]
-        again = entrance.abort(1, 1)
+        again = grammar_queue.abort(1, 1)
         assert again is not None
         assert again.finished == []
-        assert entrance.abort(7, -1) is None
-        assert entrance.sequences == 3
-        assert entrance.abort(2, 0) is not None
-        assert entrance.abort(2, 1) is not None
+        assert grammar_queue.abort(7, -1) is None
+        assert grammar_queue.sequences == 3
+        assert grammar_queue.abort(2, 0) is not None
+        assert grammar_queue.abort(2, 1) is not None
         gate.open.set()
     assert gate.entered == 2, "nobody compiles for a request that has ended"
     by_rid = {each.rid: each for each in found if each is not None}
-    assert entrance.leave(by_rid[0]) is None
-    left = entrance.leave(by_rid[1])
+    assert grammar_queue.leave(by_rid[0]) is None
+    left = grammar_queue.leave(by_rid[1])
     assert left is not None
     assert left.resumed == Resumed([[], []], [1], False)
-    assert len(entrance) == 0
+    assert len(grammar_queue) == 0
 
 
 async def test_when_nothing_can_run_all_that_wait_are_told() -> None:
-    entrance = GrammarQueue(_grammars())
-    entrance.enter(_submit(0))
-    entrance.enter(_submit(1, n=1, resumed=Resumed([[]], [], True)))
-    ended = entrance.end_all("error", "gone").finished
+    grammar_queue = GrammarQueue(_grammars())
+    grammar_queue.enter(_submit(0))
+    grammar_queue.enter(_submit(1, n=1, resumed=Resumed([[]], [], True)))
+    ended = grammar_queue.end_all("error", "gone").finished
     assert ended == [Finished(rid, index, "error", None, "gone") for rid, index in [(0, 0), (0, 1), (1, 0)]]
-    assert entrance.end_all("error", "gone").finished == []
+    assert grammar_queue.end_all("error", "gone").finished == []
 
 
 async def test_a_grammar_is_compiled_once_for_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,9 +158,9 @@ async def test_a_grammar_is_compiled_once_for_many_requests(monkeypatch: pytest.
 
 @pytest.mark.parametrize("token", [-1, len(TOKENS)])
 async def test_thinking_that_ends_with_no_token_is_refused(token: int) -> None:
-    entrance = GrammarQueue(_grammars())
-    entrance.enter(_submit(thinking=Thinking(3, [], [1, token], True)))
-    prepared = await entrance.prepare(0)
+    grammar_queue = GrammarQueue(_grammars())
+    grammar_queue.enter(_submit(thinking=Thinking(3, [], [1, token], True)))
+    prepared = await grammar_queue.prepare(0)
     assert prepared is not None
     assert "ids lie in" in prepared.refusal
 
@@ -170,15 +170,15 @@ async def test_whatever_goes_wrong_is_the_end_of_its_request_alone() -> None:
     grammars = StructuredOutputManager()
     for piece in pieces_of([b"a" * 100_000, *TOKENS[1:]], frozenset(), frozenset([EOS])):
         grammars.take(piece)
-    entrance = GrammarQueue(grammars)
-    await entrance.warm_up()
-    entrance.enter(_submit(0))
-    unusable = await entrance.prepare(0)
+    grammar_queue = GrammarQueue(grammars)
+    await grammar_queue.warm_up()
+    grammar_queue.enter(_submit(0))
+    unusable = await grammar_queue.prepare(0)
     assert unusable is not None
     assert "this model's vocabulary cannot be used" in unusable.refusal
 
-    entrance = GrammarQueue(_grammars())
-    entrance.enter(_submit(1, resumed=Resumed([[97]], [], True)))
-    short = await entrance.prepare(1)
+    grammar_queue = GrammarQueue(_grammars())
+    grammar_queue.enter(_submit(1, resumed=Resumed([[97]], [], True)))
+    short = await grammar_queue.prepare(1)
     assert short is not None
     assert (short.constraints, short.refusal) == (None, "the grammar cannot be used: IndexError")

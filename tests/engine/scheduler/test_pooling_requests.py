@@ -41,7 +41,7 @@ class PoolingMachine(AnyOrder):
         sizes["max_num_batched_tokens"] = LONGEST + room if reach == "all" else max(1, room)
         self.shared_limit = sizes["max_prefill_chunk" if reach == "all" else "max_num_batched_tokens"]
         """Tokens of a step of several rows."""
-        self.begin(seed, max_model_len=LONGEST, pools=reach, **sizes)
+        self.begin(seed, max_model_len=LONGEST, attention_scope=reach, **sizes)
 
     @rule()
     def submit(self) -> None:
@@ -71,7 +71,7 @@ def test_a_prompt_longer_than_a_step_should_be_has_one_for_itself(crowded: bool)
         max_num_batched_tokens=64,
         max_mixed_prefill_tokens=8,
         max_prefill_chunk=16,
-        pools="all",
+        attention_scope="all",
     )
     engine.crowded = crowded
     for length in (3, 5, 6, 60, 2, 30, 4, 4, 4):
@@ -86,7 +86,12 @@ def test_a_prompt_longer_than_a_step_should_be_has_one_for_itself(crowded: bool)
 
 def test_a_long_prompt_is_not_overtaken_for_ever_by_short_ones() -> None:
     engine = Engine(
-        num_blocks=64, max_num_seqs=8, max_num_batched_tokens=64, max_prefill_chunk=16, max_model_len=64, pools="all"
+        num_blocks=64,
+        max_num_seqs=8,
+        max_num_batched_tokens=64,
+        max_prefill_chunk=16,
+        max_model_len=64,
+        attention_scope="all",
     )
     for _ in range(4):
         engine.submit([7] * 8, pooling=Pooling("embed"))
@@ -101,7 +106,9 @@ def test_a_long_prompt_is_not_overtaken_for_ever_by_short_ones() -> None:
 
 
 def test_a_known_prefix_is_not_computed_again_where_the_last_token_is_all_that_counts() -> None:
-    engine = Engine(num_blocks=64, max_num_seqs=8, max_num_batched_tokens=64, max_model_len=64, pools="before")
+    engine = Engine(
+        num_blocks=64, max_num_seqs=8, max_num_batched_tokens=64, max_model_len=64, attention_scope="before"
+    )
     for pooling, cached in ((Pooling("embed", last=True), [0, 28]), (Pooling("token_embed"), [0, 0])):
         rids = []
         for _ in range(2):
@@ -123,7 +130,7 @@ def test_a_prompt_that_kills_its_workers_is_found(reach: AttentionScope, seed: i
 
     engine = MortalEngine(
         kills, rng, num_blocks=rng.randint(16, 40), max_num_seqs=rng.randint(2, 16), max_num_batched_tokens=64,
-        pools=reach,
+        attention_scope=reach,
     )  # fmt: skip
     at = rng.randint(0, others)
     for number in range(others + 1):
@@ -137,7 +144,7 @@ def test_a_prompt_that_kills_its_workers_is_found(reach: AttentionScope, seed: i
 
 
 def test_a_vector_that_nobody_asked_for_is_a_mistake_of_the_worker() -> None:
-    engine = Engine(num_blocks=64, max_num_batched_tokens=64, pools="all")
+    engine = Engine(num_blocks=64, max_num_batched_tokens=64, attention_scope="all")
     engine.submit([1, 2, 3], pooling=Pooling("embed"))
     plan = engine.scheduler.plan(0.0)
     assert plan is not None

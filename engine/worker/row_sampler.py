@@ -13,7 +13,7 @@ from .sampler import Sampler
 from .token_rules import RuleTable
 
 
-class Drawing:
+class RowSampler:
     """The rows of one worker and what they draw: by their parameters, their rules and the masks of a step."""
 
     def __init__(
