@@ -306,7 +306,7 @@ class Sequence:
         """Counts the rows this sequence has lost; tells results of an earlier row from those of this one."""
         self.blocks: list[int] = []
         self.encoder_slot = -1
-        """Where the worker has what its request hears; -1 while it has no row, or hears nothing."""
+        """The encoder slot of its request's audio; -1 while it has no row, or no audio."""
         self.digests: list[bytes] = []
         self.num_hashed_blocks = 0
         """Leading blocks that the prefix cache has been told about."""
@@ -393,7 +393,7 @@ class Sequence:
         return digests
 
     def drop_row(self) -> None:
-        """Forget slot, blocks, place and positions; mutates. The caller has given them back."""
+        """Forget slot, blocks, encoder slot and positions; mutates. The caller has given them back."""
         self.slot = -1
         self.encoder_slot = -1
         self.fed, self.fed_end = 0, False

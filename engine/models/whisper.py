@@ -1,7 +1,7 @@
 """Whisper (arXiv:2212.04356): an encoder over half a minute of audio, and a decoder that attends to it.
 
 The decoder's own keys and values lie in the caller's paged cache, as those of any decoder. What it attends to of the
-audio is computed once a window and kept in *places*, paged alike: place p of n has the blocks
+audio is computed once a window and kept in *encoder slots*, paged alike: slot p of n has the blocks
 [p · blocks_per_slot, (p + 1) · blocks_per_slot) of :meth:`Whisper.make_places`. Every token of a step is then a row
 of its own over all keys of its place, so that one operation serves any mixture of prompts and decode rows.
 """
@@ -27,7 +27,7 @@ from ..model_config.whisper_config import WhisperConfig
 from .alignment import Aligned, token_times
 
 PLACE_BLOCK = 16
-"""Encoder positions of a block of a place."""
+"""Encoder positions of a block of an encoder slot."""
 _EPS = 1e-5
 _WINDOWS_AT_ONCE = 8
 """Encoded together, which bounds what that takes; on a host's own cores one already keeps them busy."""
@@ -270,7 +270,7 @@ class Whisper:
 
     @property
     def place_bytes(self) -> int:
-        """Bytes of one place over all layers, keys and values."""
+        """Bytes of one encoder slot over all layers, keys and values."""
         slots = self.blocks_per_slot * PLACE_BLOCK
         return 2 * self.config.num_layers * self.config.hidden_size * slots * self._context.dtype.itemsize
 
@@ -284,7 +284,7 @@ class Whisper:
         return [LayerCache(k, v) for k, v in pairs]
 
     def cross_batch(self, places: npt.NDArray[np.integer] | Sequence[int]) -> kernels.AttentionBatch:
-        """The place of each token of a step, in their order → ``cross`` of :meth:`forward`."""
+        """The encoder slot of each token of a step, in their order → ``cross`` of :meth:`forward`."""
         wanted = np.asarray(places, dtype=np.int32)
         if self._cross is not None and np.array_equal(self._cross[0], wanted):
             return self._cross[1]  # rows that decode are the same step after step
@@ -339,7 +339,7 @@ class Whisper:
         caches: Sequence[LayerCache],
         after_layer: Callable[[], None] | None = None,
     ) -> None:
-        """Encodes each window of samples (as :meth:`features`) into its place of ``caches``; places are distinct.
+        """Encodes each window of samples (as :meth:`features`) into its encoder slot of ``caches``; slots are distinct.
 
         ``after_layer``: as for :meth:`encode`.
         """
@@ -353,7 +353,7 @@ class Whisper:
     def _write(
         self, encoded: torch.Tensor, places: Sequence[int], caches: Sequence[LayerCache], pause: Callable[[], None]
     ) -> None:
-        """Encodings [windows, source_positions, hidden] to their places."""
+        """Encodings [windows, source_positions, hidden] to their encoder slots."""
         room = self.blocks_per_slot * PLACE_BLOCK
         ids = torch.tensor(list(places), device=encoded.device).unsqueeze(1)
         slots = (ids * room + torch.arange(self.config.source_positions, device=encoded.device)).flatten()

@@ -1,4 +1,4 @@
-"""Runs the steps of a model that hears: encodes windows into their places, then runs and draws as for any decoder."""
+"""Runs the steps of an encoder-decoder: encodes windows into encoder slots, then runs and draws as a decoder."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ class EncoderDecoderRunner:
         block_size: int,
         device: torch.device,
     ) -> None:
-        """``caches`` hold the decoder's own keys and values, ``places`` those of audio."""
+        """``caches`` hold the decoder's own keys and values, ``places`` those of encoded audio."""
         self._model = model
         self._caches = caches
         self._places = places

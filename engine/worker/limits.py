@@ -46,7 +46,7 @@ HEARING = {
         max_mixed_encodings=8,
     ),
 }
-"""For models that hear."""
+"""For encoder-decoders."""
 
 POOLING = {
     # of a small model such a step takes some 25 ms, which a short text waits for; a longer one gains nothing by it

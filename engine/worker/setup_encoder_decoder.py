@@ -1,4 +1,4 @@
-"""A worker whose model hears: memory goes to places for encoded audio and to the tokens of as many transcripts."""
+"""A worker of an encoder-decoder: memory goes to encoder slots and to the tokens of as many transcripts."""
 
 from dataclasses import replace
 
@@ -176,7 +176,8 @@ def _budget(
     cache_dtype: torch.dtype,
     progress: ProgressCallback,
 ) -> int:
-    """Bytes for places and tokens. On a device a step of the largest kind runs, and what it took is left to it."""
+    """Bytes for encoder slots and tokens. On a device a step of the largest kind runs, and what it took is left to
+    it."""
     if device is None:
         return default_kv_bytes(0, config.memory_share) if config.kv_cache_memory is None else config.kv_cache_memory
     progress("measuring memory", 0, 1)

@@ -1,4 +1,4 @@
-"""A worker whose model hears while it is spoken to: memory goes to tokens, and to what each stream keeps."""
+"""A worker of a streaming transcription model: memory goes to tokens, and to what each stream keeps."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Runs the steps of a model that hears while it is spoken to: each position's audio is encoded with it."""
+"""Runs the steps of a streaming transcription model: each position's audio is encoded with it."""
 
 import time
 from collections.abc import Sequence

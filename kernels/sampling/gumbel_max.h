@@ -1,4 +1,4 @@
-// The gumbel_max that is a draw.
+// Gumbel-max sampling: the draw is the token with the largest logit plus noise.
 #pragma once
 
 #include <algorithm>

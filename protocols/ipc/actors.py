@@ -90,9 +90,9 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
     none."""
     thinking: Thinking | None = None
     audio: Audio | None = None
-    """What the sequences hear, where the model does; such a request has one sequence."""
+    """The audio that the sequences transcribe; such a request has one sequence."""
     streamed: Streamed | None = None
-    """For a model that hears while it is spoken to; such a request has one sequence."""
+    """For a model that transcribes streamed audio; such a request has one sequence."""
     pooling: Pooling | None = None
     """What is made of the prompt, by a model that draws no tokens; such a request has one sequence and wants none."""
 
@@ -285,9 +285,9 @@ class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     notes: list[str]
     limits: StepLimits
     encoder_slots: int = 0
-    """Windows of encoded audio that it keeps; 0: the model does not hear."""
+    """Encoder slots, each for a window of audio; 0 where the model takes none."""
     stream: StreamShape | None = None
-    """Where the model hears while it is spoken to."""
+    """Where the model transcribes streamed audio."""
     attention_scope: AttentionScope = ""
     """Whether the model makes vectors or scores, and draws no tokens. Where tokens see all others it keeps no cache:
     ``num_blocks`` only bounds what runs at once."""

@@ -1,4 +1,4 @@
-"""What a request of a model that hears brings to the engine besides its prompt.
+"""What a request to a transcription model brings to the engine besides its prompt.
 
 Audio travels as the samples that came in, at most one window of the model; the worker makes features of it. Its
 encoding is kept by the digest, so several requests over the same window (another temperature, an alignment) share one.
@@ -60,7 +60,7 @@ class Audio(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StreamShape(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How positions of a model that hears while it is spoken to follow the samples."""
+    """How positions of a streaming transcription model follow the samples."""
 
     first: int
     """Samples that must be there before the first position can be computed; at least 1."""

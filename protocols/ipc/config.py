@@ -75,7 +75,7 @@ class StepLimits(msgspec.Struct, frozen=True, array_like=True, gc=False):
     max_prefill_chunk: int
     """Tokens of one prompt."""
     max_encodings: int = 0
-    """Windows of audio to be encoded, where the model hears."""
+    """Windows of audio to be encoded, by a transcription model."""
     max_mixed_encodings: int = 0
     """Those beside rows that decode, which wait for them."""
 

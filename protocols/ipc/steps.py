@@ -69,13 +69,13 @@ class Encoding(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A window of audio to be encoded before the rows of its step run."""
 
     place: int
-    """Where the result is kept, in [0, places that the worker has); what was there is overwritten."""
+    """Where the result is kept, in [0, encoder slots of the worker); what was there is overwritten."""
     pcm: bytes
     """See :attr:`.audio.Audio.pcm`."""
 
 
 class RowInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """More audio for a row that hears while it is spoken to, after all that it has been given since it entered."""
+    """More audio for a row with streamed audio, after all that it has been given since it entered."""
 
     slot: int
     pcm: bytes

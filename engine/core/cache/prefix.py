@@ -17,7 +17,7 @@ def root_digest(salt: str) -> bytes:
 
 
 def audio_root_digest(salt: str, audio: bytes) -> bytes:
-    """The parent of a first block of who hears the audio of this digest: the same tokens mean something else there."""
+    """Root hash for prompts with this audio: equal tokens must not share blocks across different audio."""
     return blake2b(root_digest(salt) + audio, digest_size=DIGEST_BYTES, person=b"stentor audio").digest()
 
 

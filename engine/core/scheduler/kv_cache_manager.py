@@ -11,7 +11,7 @@ from .rows import RowTable
 class KVCacheManager:
     """The pool together with everyone who may hold blocks of it: running rows and held prompts.
 
-    A running row also holds the encoder slot of what it hears. Who has no row has none, and whoever finds none waits.
+    A running row also holds the encoder slot of its audio. Who has no row has none, and whoever finds none waits.
 
     Blocks given up here may be written by a step that is still in flight. They are given out again
     only by a later plan, and the worker runs plans in order, so the new owner's writes come after
@@ -79,7 +79,7 @@ class KVCacheManager:
     # ---- rows
 
     def release(self, sequence: Sequence) -> None:
-        """Take slot, blocks and place from a running sequence; the caller decides its next state."""
+        """Take slot, blocks and encoder slot from a running sequence; the caller decides its next state."""
         self.rows.leave(sequence)
         self.pool.free_table(sequence.blocks)
         if sequence.encoder_slot >= 0:
@@ -160,7 +160,7 @@ class KVCacheManager:
         for sequence in self.rows.running:
             audio = sequence.request.audio
             assert (sequence.encoder_slot >= 0) == (audio is not None), (
-                f"sequence {sequence.name} lacks a place, or has one unasked"
+                f"sequence {sequence.name} lacks an encoder slot, or has one unasked"
             )
             if audio is not None:
                 holders[sequence.encoder_slot] += 1

@@ -38,7 +38,7 @@ def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> Non
         if not draft.takes(sequence, memory.block_size, audio_bytes):
             return  # the next step has room for it
         prefix = _find_room(sequence, memory)
-        if prefix is None or not _find_place(sequence, draft, memory):
+        if prefix is None or not _find_encoder_slot(sequence, draft, memory):
             return
         memory.queue.pop()
         _admit(sequence, prefix, memory, now)
@@ -75,9 +75,9 @@ def _audio_bytes(sequence: Sequence, memory: KVCacheManager) -> int:
     return 0 if audio is None or memory.encoder_cache.find(audio.digest) is not None else len(audio.pcm)
 
 
-def _find_place(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> bool:
-    """Gives the sequence the encoder slot of what it hears, encoded in this step if it is not there yet; false where
-    there is no place, or this step encodes as much as it may. True for who hears nothing."""
+def _find_encoder_slot(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> bool:
+    """Gives the sequence the encoder slot of its audio, encoded in this step if it is not there yet; false where
+    there is no slot, or this step encodes as much as it may. True without audio."""
     audio, encoder_cache = sequence.request.audio, memory.encoder_cache
     if audio is None:
         return True

@@ -345,7 +345,7 @@ def test_tensors_that_do_not_fit_name_their_projection(
         loaded({"a.o_proj": (format, tensors | {ending: change(tensors[ending])})}, {"a.o_proj": 16}, 64)
 
 
-# ---- the choice
+# ---- the selection
 
 
 def layer(format: Format, **fields: Any) -> Layer:
@@ -353,7 +353,7 @@ def layer(format: Format, **fields: Any) -> Layer:
 
 
 @pytest.mark.parametrize(
-    ("format", "fields", "obstacle"),
+    ("format", "fields", "unsupported_reason"),
     [
         (GGUFFormat("Q4_K"), {"device": torch.device("cuda"), "dtype": F32}, "packed weights are for the CPU"),
         (GGUFFormat("Q4_K"), {"packed": False}, "there are no CPU kernels"),
