@@ -259,7 +259,7 @@ class Request:
 class Sequence:
     """One output sequence of a request, and its row while it has one.
 
-    Positions count from the start of the prompt. At all times ``written_len <= computed_len <=
+    Positions count from the start of the prompt. At all times ``num_computed_tokens <= num_scheduled_tokens <=
     length`` and ``length == prompt_len + len(outputs) + num_in_flight``.
     """
 

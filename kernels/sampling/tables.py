@@ -23,7 +23,7 @@ INDEX = 1
 INVERSE_TEMPERATURE = 2
 """float32; 0 is greedy."""
 MIN_P_THRESHOLD = 3
-"""float32, see :class:`DrawRules`."""
+"""float32, see :class:`SlotParams`."""
 TOP_P = 4
 """float64"""
 TOP_K = 5
@@ -79,7 +79,7 @@ def pack_params(
     Args:
         seed: unsigned 64 bits.
         index: tokens already drawn.
-        temperature, top_k, top_p, min_p: as :meth:`DrawRules.set`.
+        temperature, top_k, top_p, min_p: as :meth:`SlotParams.set`.
         repetition, frequency, presence: any that is not neutral makes ``seen`` count.
         bias_count, mask, early_mask: what the slot has in the tables' tensors.
         fallback: the token where nothing can be drawn; -1 for the lowest that the mask allows.

@@ -75,7 +75,7 @@ def test_judging_drafts_spills_nothing(probable: bool) -> None:
         q = empty(sequences, drafted, vocabulary, dtype=torch.float32) if probable else None
         tables, tokens = make_tables(sequences, vocabulary), empty(sequences, drafted + 1)
         sampling.verify_(logits, empty(sequences, drafted), q, empty(sequences), tables, tokens, empty(sequences))
-    judged = ["sum_weights", "rejection_sample", "race_residual", "take_tokens"]
+    judged = ["sum_weights", "rejection_sample", "gumbel_max_residual", "take_tokens"]
     assert [kernel.name for kernel in compiled] == DRAW + (judged if probable else judged[1::2])
     assert_nothing_spills(compiled)
     assert_separately_rounded(compiled)

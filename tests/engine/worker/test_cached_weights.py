@@ -230,8 +230,8 @@ def test_large_pages_that_run_out_leave_a_working_model_and_no_file(
 def test_memory_that_is_kept_is_in_large_pages_and_ends_a_worker_that_writes_there(file: int) -> None:
     program = f"""
 import os, torch
-from stentor.engine.worker.cached_weights import KeptWeights, weights_key
-kept = KeptWeights({file}, "key")
+from stentor.engine.worker.cached_weights import CachedWeights, weights_key
+kept = CachedWeights({file}, "key")
 assert not kept.filled
 kept.begin(3 << 20)
 tensors = [kept.take(5), kept.take(3 << 20), kept.take(0)]
@@ -247,13 +247,13 @@ if os.fork() == 0:
     tensors[0][0] = 1
     os._exit(0)
 print(os.WTERMSIG(os.wait()[1]), flush=True)
-later = KeptWeights({file}, "key")
+later = CachedWeights({file}, "key")
 found = [later.take(5), later.take(3 << 20)]
 assert later.filled and found[0].tolist() == [7] * 5 and int(found[1].min()) == 7
 assert not later.agrees
 later.take(0)
 assert later.agrees
-assert KeptWeights({file}, "other").found is None
+assert CachedWeights({file}, "other").found is None
 """
     done = subprocess.run(
         [sys.executable, "-P", "-c", program], pass_fds=(file,), capture_output=True, text=True, check=False
