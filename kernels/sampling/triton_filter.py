@@ -46,7 +46,7 @@ def bracket_limits(
     row_stride,
     work,
     slots,
-    params,
+    slot_params,
     tile_max,
     block_max,
     brackets,
@@ -67,12 +67,12 @@ def bracket_limits(
     slot = tl.load(slots + row // SPAN)
     if slot < 0:
         return
-    if needs_filter(params, slot, vocabulary) == 0:
+    if needs_filter(slot_params, slot, vocabulary) == 0:
         return
     place = (row % SPAN).to(tl.int32)
-    inverse = float_number(params, slot, INVERSE_TEMPERATURE)
-    min_p_threshold = float_number(params, slot, MIN_P_THRESHOLD)
-    top_k = top_k_of(params, slot, vocabulary)
+    inverse = float_number(slot_params, slot, INVERSE_TEMPERATURE)
+    min_p_threshold = float_number(slot_params, slot, MIN_P_THRESHOLD)
+    top_k = top_k_of(slot_params, slot, vocabulary)
     peak = row_peak(tile_max, row, tiles, TILES)
     tl.store(counts + row, 0)
 
@@ -93,7 +93,7 @@ def bracket_limits(
                 beyond = tl.where(enough, beyond, middle)
             low = tl.maximum(low, below(key_value(least.to(tl.int32)), peak) * inverse)
     else:
-        top_p = top_p_of(params, slot).to(tl.float32)
+        top_p = top_p_of(slot_params, slot).to(tl.float32)
         z_maxima = below(maxima, peak) * inverse
         known = (maxima > -float("inf")) & (below(maxima, peak) >= min_p_threshold)
         weights = tl.where(known, tl.exp(z_maxima), 0.0)
@@ -104,7 +104,7 @@ def bracket_limits(
         live = ids < vocabulary
         edited = tl.full((), 0, tl.int64)
         if EDITS:
-            edited = edits_of(params, slot, place)
+            edited = edits_of(slot_params, slot, place)
         x = load_logits(logits, work, row, row_stride, vocabulary, ids, live, edited, WORK)
         own = tl.load(block_max + row * stored + ids // GROUP, mask=live, other=-float("inf"))
         z = below(x, peak) * inverse
@@ -153,7 +153,7 @@ def gather_members(
     row_stride,
     work,
     slots,
-    params,
+    slot_params,
     tile_max,
     block_max,
     brackets,
@@ -181,11 +181,11 @@ def gather_members(
     slot = tl.load(slots + row // SPAN)
     if slot < 0:
         return
-    if needs_filter(params, slot, vocabulary) == 0:
+    if needs_filter(slot_params, slot, vocabulary) == 0:
         return
-    inverse = float_number(params, slot, INVERSE_TEMPERATURE)
-    min_p_threshold = float_number(params, slot, MIN_P_THRESHOLD)
-    with_masses = top_k_of(params, slot, vocabulary) == 0
+    inverse = float_number(slot_params, slot, INVERSE_TEMPERATURE)
+    min_p_threshold = float_number(slot_params, slot, MIN_P_THRESHOLD)
+    with_masses = top_k_of(slot_params, slot, vocabulary) == 0
     peak = row_peak(tile_max, row, tiles, TILES)
     low = tl.load(brackets + row * 2)
     high = tl.load(brackets + row * 2 + 1)
@@ -198,7 +198,7 @@ def gather_members(
     ids = tile * BLOCK + block[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     edited = tl.full((), 0, tl.int64)
     if EDITS:
-        edited = edits_of(params, slot, (row % SPAN).to(tl.int32))
+        edited = edits_of(slot_params, slot, (row % SPAN).to(tl.int32))
     live = (ids < vocabulary) & wanted[:, None]
     x = load_logits(logits, work, row, row_stride, vocabulary, ids, live, edited, WORK)
     x, ids = tl.reshape(x, (BLOCK,)), tl.reshape(ids, (BLOCK,))

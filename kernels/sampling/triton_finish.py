@@ -222,7 +222,7 @@ def choose_tokens(
     row_stride,
     work,
     slots,
-    params,
+    slot_params,
     seen,
     mask,
     tile_max,
@@ -261,12 +261,12 @@ def choose_tokens(
         tl.store(out + row, tl.full((), 0, tl.int64))
         return
     place = (row % SPAN).to(tl.int32)
-    inverse = float_number(params, slot, INVERSE_TEMPERATURE)
-    min_p_threshold = float_number(params, slot, MIN_P_THRESHOLD)
+    inverse = float_number(slot_params, slot, INVERSE_TEMPERATURE)
+    min_p_threshold = float_number(slot_params, slot, MIN_P_THRESHOLD)
     peak = row_peak(tile_max, row, tiles, TILES)
     edited = tl.full((), 0, tl.int64)
     if EDITS:
-        edited = edits_of(params, slot, place)
+        edited = edits_of(slot_params, slot, place)
     tile = tl.arange(0, TILES)
     maxima = tl.load(tile_max + row * tiles + tile, mask=tile < tiles, other=-float("inf"))
     bests = tl.load(tile_best + row * tiles + tile, mask=tile < tiles, other=NO_ID)
@@ -277,16 +277,16 @@ def choose_tokens(
         if inverse == 0.0:
             token = tl.min(tl.where(maxima == peak, bests, NO_ID), 0)
         else:
-            key = row_key(number(params, slot, SEED), number(params, slot, INDEX) + place)
+            key = row_key(number(slot_params, slot, SEED), number(slot_params, slot, INDEX) + place)
             best = tl.full((), -float("inf"), tl.float64)
             winner = tl.full((), NO_ID, tl.int32)
             top_k = tl.full((), 0, tl.int64)
             n = tl.full((), 0, tl.int32) + vocabulary
             listed = tl.full((), 0, tl.int32)
             if FILTERS:
-                top_k = top_k_of(params, slot, vocabulary)
-                top_p = top_p_of(params, slot)
-                if needs_filter(params, slot, vocabulary):
+                top_k = top_k_of(slot_params, slot, vocabulary)
+                top_p = top_p_of(slot_params, slot)
+                if needs_filter(slot_params, slot, vocabulary):
                     total = tl.full((), 0, tl.int64)
                     above = tl.full((), 0, tl.int64)
                     if LISTS:
@@ -348,17 +348,17 @@ def choose_tokens(
         tl.store(limits + row * 2, limit)
         tl.store(limits + row * 2 + 1, limit_id)
     if EDITS and token < 0:
-        fallback = number(params, slot, FALLBACK).to(tl.int32)
+        fallback = number(slot_params, slot, FALLBACK).to(tl.int32)
         if fallback >= 0:
             token = fallback
-        elif (number(params, slot, FLAGS) & MASK) != 0:
+        elif (number(slot_params, slot, FLAGS) & MASK) != 0:
             token = lowest_allowed(mask, slot, vocabulary)
         else:
             token = token * 0
     tl.store(out + row, token.to(tl.int64))
     if ACCEPT:
         tl.debug_barrier()  # nobody reads the index any more
-        tl.store(params + slot * PARAMS + INDEX, number(params, slot, INDEX) + 1)
-        if SEEN and (number(params, slot, FLAGS) & PENALTIES) != 0:
+        tl.store(slot_params + slot * PARAMS + INDEX, number(slot_params, slot, INDEX) + 1)
+        if SEEN and (number(slot_params, slot, FLAGS) & PENALTIES) != 0:
             counted = seen + slot * vocabulary + token
             tl.store(counted, tl.load(counted) + 1)

@@ -28,22 +28,22 @@ ACCEPT_NOISE = tl.constexpr(tables.ACCEPT_NOISE)
 
 @triton.jit
 def load_weights(
-    logits, row_stride, work, params, limits, row, slot, place, peak, ids, live, vocabulary,
+    logits, row_stride, work, slot_params, limits, row, slot, place, peak, ids, live, vocabulary,
     EDITS: tl.constexpr, WORK: tl.constexpr,
 ):  # fmt: skip
     """exp of what the filters keep, the most likely token 1; float32."""
     edited = tl.full((), 0, tl.int64)
     if EDITS:
-        edited = edits_of(params, slot, place)
+        edited = edits_of(slot_params, slot, place)
     x = load_logits(logits, work, row, row_stride, vocabulary, ids, live, edited, WORK)
     limit, limit_id = tl.load(limits + row * 2), tl.load(limits + row * 2 + 1)
-    kept = passes(x, ids, limit, limit_id, peak, float_number(params, slot, MIN_P_THRESHOLD))
-    return tl.where(kept & live, tl.exp(below(x, peak) * float_number(params, slot, INVERSE_TEMPERATURE)), 0.0)
+    kept = passes(x, ids, limit, limit_id, peak, float_number(slot_params, slot, MIN_P_THRESHOLD))
+    return tl.where(kept & live, tl.exp(below(x, peak) * float_number(slot_params, slot, INVERSE_TEMPERATURE)), 0.0)
 
 
 @triton.jit
 def sum_weights(
-    logits, row_stride, work, slots, params, tile_max, limits, sums, vocabulary, tiles,
+    logits, row_stride, work, slots, slot_params, tile_max, limits, sums, vocabulary, tiles,
     SPAN: tl.constexpr, EDITS: tl.constexpr, WORK: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Grid [S * SPAN, tiles]. Writes ``sums`` [S * SPAN, tiles] float32 for rows that draw."""
@@ -52,21 +52,34 @@ def sum_weights(
     slot = tl.load(slots + row // SPAN)
     if slot < 0:
         return
-    if float_number(params, slot, INVERSE_TEMPERATURE) == 0.0:
+    if float_number(slot_params, slot, INVERSE_TEMPERATURE) == 0.0:
         return
     peak = row_peak(tile_max, row, tiles, TILES)
     ids = tile * BLOCK + tl.arange(0, BLOCK)
     place = (row % SPAN).to(tl.int32)
     weights = load_weights(
-        logits, row_stride, work, params, limits, row, slot, place, peak, ids, ids < vocabulary, vocabulary, EDITS, WORK
+        logits,
+        row_stride,
+        work,
+        slot_params,
+        limits,
+        row,
+        slot,
+        place,
+        peak,
+        ids,
+        ids < vocabulary,
+        vocabulary,
+        EDITS,
+        WORK,
     )
     tl.store(sums + row * tiles + tile, tl.sum(weights, 0))
 
 
 @triton.jit
 def rejection_sample(
-    logits, row_stride, work, slots, params, tile_max, limits, sums, drafts, draft_probs, sampled_token_ids, accepted,
-    vocabulary, tiles,
+    logits, row_stride, work, slots, slot_params, tile_max, limits, sums, drafts, draft_probs, sampled_token_ids,
+    accepted, vocabulary, tiles,
     SPAN: tl.constexpr, EDITS: tl.constexpr, WORK: tl.constexpr, PROBABLE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Grid [S]. Writes ``accepted``."""
@@ -81,19 +94,19 @@ def rejection_sample(
         row = sequence * SPAN + place
         draft = tl.load(drafts + sequence * (SPAN - 1) + place)
         agrees = (tl.load(sampled_token_ids + row) == draft).to(tl.int32)
-        if PROBABLE and float_number(params, slot, INVERSE_TEMPERATURE) > 0.0:
+        if PROBABLE and float_number(slot_params, slot, INVERSE_TEMPERATURE) > 0.0:
             tile = tl.arange(0, TILES)
             total = tl.sum(tl.load(sums + row * tiles + tile, mask=tile < tiles, other=0.0), 0)
             real = (draft >= 0) & (draft < vocabulary)
             peak = row_peak(tile_max, row, tiles, TILES)
             ids = tl.where(real, draft, 0).to(tl.int32) + tl.arange(0, 1)
             weights = load_weights(
-                logits, row_stride, work, params, limits, row, slot, place, peak, ids, ids < vocabulary, vocabulary,
-                EDITS, WORK,
+                logits, row_stride, work, slot_params, limits, row, slot, place, peak, ids, ids < vocabulary,
+                vocabulary, EDITS, WORK,
             )  # fmt: skip
             p = (tl.sum(weights, 0) / total).to(tl.float64)
             q = tl.load(draft_probs + (sequence * (SPAN - 1) + place) * vocabulary + tl.where(real, draft, 0))
-            key = row_key(number(params, slot, SEED) ^ ACCEPT_NOISE, number(params, slot, INDEX) + place)
+            key = row_key(number(slot_params, slot, SEED) ^ ACCEPT_NOISE, number(slot_params, slot, INDEX) + place)
             u = (noise_word(key, tl.full((), 0, tl.int32)).to(tl.float64) + 0.5) * 2.3283064365386963e-10
             agrees = (real & (u * q.to(tl.float64) < p)).to(tl.int32)
         stands = stands & agrees
@@ -103,8 +116,8 @@ def rejection_sample(
 
 @triton.jit
 def gumbel_max_residual(
-    logits, row_stride, work, slots, params, tile_max, limits, sums, draft_probs, accepted, tile_value, tile_winner,
-    vocabulary, tiles,
+    logits, row_stride, work, slots, slot_params, tile_max, limits, sums, draft_probs, accepted, tile_value,
+    tile_winner, vocabulary, tiles,
     SPAN: tl.constexpr, EDITS: tl.constexpr, WORK: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Grid [S, tiles]. The leader of the tile in a draw from max(p - q, 0), where a draft was refused."""
@@ -114,7 +127,7 @@ def gumbel_max_residual(
     if slot < 0:
         return
     place = tl.load(accepted + sequence).to(tl.int32)
-    if (place == SPAN - 1) | (float_number(params, slot, INVERSE_TEMPERATURE) == 0.0):
+    if (place == SPAN - 1) | (float_number(slot_params, slot, INVERSE_TEMPERATURE) == 0.0):
         return
     row = sequence * SPAN + place
     others = tl.arange(0, TILES)
@@ -123,12 +136,12 @@ def gumbel_max_residual(
     ids = tile * BLOCK + tl.arange(0, BLOCK)
     live = ids < vocabulary
     weights = load_weights(
-        logits, row_stride, work, params, limits, row, slot, place, peak, ids, live, vocabulary, EDITS, WORK
+        logits, row_stride, work, slot_params, limits, row, slot, place, peak, ids, live, vocabulary, EDITS, WORK
     )
     q = tl.load(draft_probs + (sequence * (SPAN - 1) + place) * vocabulary + ids, mask=live, other=0.0)
     residual = weights / total - q
     left = live & (residual > 0.0)
-    key = row_key(number(params, slot, SEED) ^ RESIDUAL_NOISE, number(params, slot, INDEX) + place)
+    key = row_key(number(slot_params, slot, SEED) ^ RESIDUAL_NOISE, number(slot_params, slot, INDEX) + place)
     log_residual = ln(tl.where(left, residual, 1.0).to(tl.float64))
     value = tl.where(left, log_residual + gumbel(noise_word(key, ids)), -float("inf"))
     best = tl.max(value, 0)
@@ -138,7 +151,7 @@ def gumbel_max_residual(
 
 @triton.jit
 def take_tokens(
-    slots, params, seen, drafts, sampled_token_ids, accepted, tile_value, tile_winner, tokens, vocabulary, tiles,
+    slots, slot_params, seen, drafts, sampled_token_ids, accepted, tile_value, tile_winner, tokens, vocabulary, tiles,
     SPAN: tl.constexpr, SEEN: tl.constexpr, PROBABLE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Grid [S]. Writes ``tokens`` and counts them as output of the slot."""
@@ -148,7 +161,7 @@ def take_tokens(
     last = tl.load(sampled_token_ids + sequence * SPAN + count)
     penalised = tl.full((), 0, tl.int64)
     if slot >= 0:
-        if PROBABLE and (float_number(params, slot, INVERSE_TEMPERATURE) > 0.0) & (count < SPAN - 1):
+        if PROBABLE and (float_number(slot_params, slot, INVERSE_TEMPERATURE) > 0.0) & (count < SPAN - 1):
             tile = tl.arange(0, TILES)
             at = sequence * tiles + tile
             value = tl.load(tile_value + at, mask=tile < tiles, other=-float("inf"))
@@ -156,9 +169,9 @@ def take_tokens(
             best = tl.max(value, 0)
             corrected = tl.min(tl.where(value == best, winner, NO_ID), 0)
             last = tl.where(best > -float("inf"), corrected.to(tl.int64), last)
-        penalised = number(params, slot, FLAGS) & PENALTIES
+        penalised = number(slot_params, slot, FLAGS) & PENALTIES
         tl.debug_barrier()
-        tl.store(params + slot * PARAMS + INDEX, number(params, slot, INDEX) + count + 1)
+        tl.store(slot_params + slot * PARAMS + INDEX, number(slot_params, slot, INDEX) + count + 1)
     for place in range(0, SPAN):
         token = last
         if place < count:

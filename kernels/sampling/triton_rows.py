@@ -32,41 +32,41 @@ BIAS_CHUNK = tl.constexpr(512)
 
 
 @triton.jit
-def number(params, slot, COLUMN: tl.constexpr):
+def number(slot_params, slot, COLUMN: tl.constexpr):
     """An int64 entry."""
-    return tl.load(params + slot * PARAMS + COLUMN)
+    return tl.load(slot_params + slot * PARAMS + COLUMN)
 
 
 @triton.jit
-def float_number(params, slot, COLUMN: tl.constexpr):
+def float_number(slot_params, slot, COLUMN: tl.constexpr):
     """A float32 entry."""
-    return number(params, slot, COLUMN).to(tl.int32).to(tl.float32, bitcast=True)
+    return number(slot_params, slot, COLUMN).to(tl.int32).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def top_p_of(params, slot):
-    return number(params, slot, TOP_P).to(tl.float64, bitcast=True)
+def top_p_of(slot_params, slot):
+    return number(slot_params, slot, TOP_P).to(tl.float64, bitcast=True)
 
 
 @triton.jit
-def top_k_of(params, slot, vocabulary):
+def top_k_of(slot_params, slot, vocabulary):
     """0 where all are kept."""
-    top_k = number(params, slot, TOP_K)
+    top_k = number(slot_params, slot, TOP_K)
     return tl.where(top_k < vocabulary, top_k, 0)
 
 
 @triton.jit
-def needs_filter(params, slot, vocabulary):
+def needs_filter(slot_params, slot, vocabulary):
     """Whether top-k or top-p apply; min-p needs no more than the largest logit."""
-    limited = (top_k_of(params, slot, vocabulary) > 0) | (top_p_of(params, slot) < 1.0)
-    return limited & (float_number(params, slot, INVERSE_TEMPERATURE) > 0.0)
+    limited = (top_k_of(slot_params, slot, vocabulary) > 0) | (top_p_of(slot_params, slot) < 1.0)
+    return limited & (float_number(slot_params, slot, INVERSE_TEMPERATURE) > 0.0)
 
 
 @triton.jit
-def edits_of(params, slot, place):
+def edits_of(slot_params, slot, place):
     """Which edits the row has at this output index, as flags; of the two masks at most one."""
-    flags = number(params, slot, FLAGS)
-    early = number(params, slot, INDEX) + place < number(params, slot, MIN_TOKENS)
+    flags = number(slot_params, slot, FLAGS)
+    early = number(slot_params, slot, INDEX) + place < number(slot_params, slot, MIN_TOKENS)
     return tl.where(early & ((flags & EARLY_MASK) != 0), flags & ~MASK, flags & ~EARLY_MASK)
 
 
@@ -83,25 +83,25 @@ def load_logits(logits, work, row, row_stride, vocabulary, ids, live, edited, WO
 
 
 @triton.jit
-def penalised(x, ids, live, seen, slot, place, params, drafts, sequence, vocabulary, SPAN: tl.constexpr):
+def penalised(x, ids, live, seen, slot, place, slot_params, drafts, sequence, vocabulary, SPAN: tl.constexpr):
     """x after penalties. Of the drafts, those before ``place`` count as output."""
     times = tl.load(seen + slot * vocabulary + ids, mask=live, other=0)
     for earlier in range(0, place):
         times += (ids == tl.load(drafts + sequence * (SPAN - 1) + earlier)).to(tl.int32)
     count = (times & COUNT).to(tl.float32)
-    repetition = float_number(params, slot, REPETITION)
+    repetition = float_number(slot_params, slot, REPETITION)
     lowered = tl.where(x > 0.0, tl.div_rn(x, tl.broadcast_to(repetition, x.shape)), x * repetition)
-    lowered = lowered - float_number(params, slot, FREQUENCY) * count
-    lowered = lowered - float_number(params, slot, PRESENCE) * tl.where(count > 0.0, 1.0, 0.0)
+    lowered = lowered - float_number(slot_params, slot, FREQUENCY) * count
+    lowered = lowered - float_number(slot_params, slot, PRESENCE) * tl.where(count > 0.0, 1.0, 0.0)
     return tl.where(times != 0, lowered, x)
 
 
 @triton.jit
-def add_bias(x, ids, live, target, first, slot, params, bias_ids, bias_values, BLOCK: tl.constexpr):
+def add_bias(x, ids, live, target, first, slot, slot_params, bias_ids, bias_values, BLOCK: tl.constexpr):
     """x with the bias of the tokens from ``first`` on, by way of memory: ``target`` + ids is this program's own."""
     tl.store(target + ids, x, mask=live)
     tl.debug_barrier()
-    count = number(params, slot, BIAS_COUNT)
+    count = number(slot_params, slot, BIAS_COUNT)
     for start in range(0, count, BIAS_CHUNK):
         entries = start + tl.arange(0, BIAS_CHUNK)
         tokens = tl.load(bias_ids + slot * MAX_BIAS + entries, mask=entries < count, other=-1)

@@ -32,7 +32,7 @@ def scan_tiles(
     work,
     slots,
     drafts,
-    params,
+    slot_params,
     seen,
     mask,
     early_mask,
@@ -69,13 +69,13 @@ def scan_tiles(
     live = ids < vocabulary
     x = tl.load(logits + row * row_stride + ids, mask=live, other=-float("inf")).to(tl.float32)
     if EDITS:
-        edits = edits_of(params, slot, place)
+        edits = edits_of(slot_params, slot, place)
         if edits != 0:
             target = work + row * vocabulary if WORK else logits + row * row_stride
             if SEEN and (edits & PENALTIES) != 0:
-                x = penalised(x, ids, live, seen, slot, place, params, drafts, sequence, vocabulary, SPAN)
+                x = penalised(x, ids, live, seen, slot, place, slot_params, drafts, sequence, vocabulary, SPAN)
             if (edits & BIAS) != 0:
-                x = add_bias(x, ids, live, target, first, slot, params, bias_ids, bias_values, BLOCK)
+                x = add_bias(x, ids, live, target, first, slot, slot_params, bias_ids, bias_values, BLOCK)
             words = (vocabulary + WORD - 1) // WORD
             if (edits & MASK) != 0:
                 x = tl.where(allowed(ids, live, mask, slot, words), x, -float("inf"))
@@ -86,15 +86,15 @@ def scan_tiles(
     at = row * tl.num_programs(1) + tile
     largest = tl.max(x, 0)
     tl.store(tile_max + at, largest)
-    inverse = float_number(params, slot, INVERSE_TEMPERATURE)
+    inverse = float_number(slot_params, slot, INVERSE_TEMPERATURE)
     if inverse == 0.0:
         tl.store(tile_best + at, tl.min(tl.where((x == largest) & live, ids, NO_ID), 0))
-    elif top_k_of(params, slot, vocabulary) == 0:
-        key = row_key(number(params, slot, SEED), number(params, slot, INDEX) + place)
+    elif top_k_of(slot_params, slot, vocabulary) == 0:
+        key = row_key(number(slot_params, slot, SEED), number(slot_params, slot, INDEX) + place)
         bound = below(x, largest) * inverse + gumbel_bound(noise_word(key, ids))
         best = tl.max(tl.where(x > -float("inf"), bound, -float("inf")), 0)
         tl.store(tile_best + at, best.to(tl.int32, bitcast=True))
-    if FILTERS and needs_filter(params, slot, vocabulary):
+    if FILTERS and needs_filter(slot_params, slot, vocabulary):
         blocks: tl.constexpr = BLOCK // GROUP
         largest_of = tl.max(tl.reshape(x, (blocks, GROUP)), 1)
         tl.store(block_max + at * blocks + tl.arange(0, blocks), largest_of)

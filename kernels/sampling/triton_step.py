@@ -60,7 +60,7 @@ def finish_config(rows: int) -> Config:
 def draw_rows(
     logits: torch.Tensor,
     slots: torch.Tensor,
-    params: torch.Tensor,
+    slot_params: torch.Tensor,
     tables: SamplerTables | None,
     out: torch.Tensor,
     *,
@@ -95,31 +95,32 @@ def draw_rows(
     member_ids = room(rows, bracket["ROOM"], dtype=torch.int32, wanted=lists)
     member_logits = room(rows, bracket["ROOM"], dtype=torch.float32, wanted=lists)
     ends = room(rows, 2, dtype=torch.int32, wanted=limits)
-    seen, mask, early, bias_ids, bias_values = (params,) * 5 if tables is None else tables.tensors[1:]
-    past = params if drafts is None else drafts
+    seen, mask, early, bias_ids, bias_values = (slot_params,) * 5 if tables is None else tables.tensors[1:]
+    past = slot_params if drafts is None else drafts
     shared = {"SPAN": span, "EDITS": edits, "WORK": has_work}
     has_seen = edits and seen.shape[1] > 0
     row = (logits, logits.stride(0), work, slots)
 
     launch(
-        scan_tiles, (rows, tiles), *row, past, params, seen, mask, early, bias_ids, bias_values,
+        scan_tiles, (rows, tiles), *row, past, slot_params, seen, mask, early, bias_ids, bias_values,
         tile_max, tile_best, block_max, vocabulary, config=scan, SEEN=has_seen, FILTERS=lists, **shared,
     )  # fmt: skip
     tile_count = next_power_of_2(tiles)
     if lists:
         sizes = {"TILES": tile_count, "BLOCK": scan["BLOCK"], "GROUP": scan["GROUP"]}
         launch(
-            bracket_limits, (rows,), *row, params, tile_max, block_max, brackets, counts, vocabulary, tiles,
+            bracket_limits, (rows,), *row, slot_params, tile_max, block_max, brackets, counts, vocabulary, tiles,
             config=without(bracket, "ROOM"), BLOCKS=next_power_of_2(blocks), **sizes, **shared,
         )  # fmt: skip
         launch(
-            gather_members, (rows, tiles), *row, params, tile_max, block_max, brackets, counts, masses, member_ids,
+            gather_members, (rows, tiles), *row, slot_params, tile_max, block_max, brackets, counts, masses, member_ids,
             member_logits, vocabulary, tiles, config=scan, TILES=tile_count, ROOM=bracket["ROOM"], **shared,
         )  # fmt: skip
     launch(
-        choose_tokens, (rows,), *row, params, seen, mask, tile_max, tile_best, brackets, counts, masses, member_ids,
-        member_logits, ends, out, vocabulary, tiles, config=finish, SEEN=has_seen, FILTERS=filters, LISTS=lists,
-        LIMITS=limits, ACCEPT=accept, TILES=tile_count, BLOCK=scan["BLOCK"], ROOM=bracket["ROOM"], **shared,
+        choose_tokens, (rows,), *row, slot_params, seen, mask, tile_max, tile_best, brackets, counts, masses,
+        member_ids, member_logits, ends, out, vocabulary, tiles, config=finish, SEEN=has_seen, FILTERS=filters,
+        LISTS=lists, LIMITS=limits, ACCEPT=accept, TILES=tile_count, BLOCK=scan["BLOCK"], ROOM=bracket["ROOM"],
+        **shared,
     )  # fmt: skip
     return Drawn(tile_max, work, ends, scan["BLOCK"], brackets, counts)
 
@@ -134,10 +135,10 @@ def step_(logits: torch.Tensor, slots: torch.Tensor, tables: SamplerTables, out:
     draw_rows(logits, slots, tables.params, tables, out, accept=True)
 
 
-def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, params: SlotParams) -> torch.Tensor:
+def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, slot_params: SlotParams) -> torch.Tensor:
     rows = torch.arange(logits.shape[0], device=logits.device)
     out = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
-    draw_rows(logits, rows, params_of(params, slots, indices), None, out)
+    draw_rows(logits, rows, params_of(slot_params, slots, indices), None, out)
     return out
 
 
