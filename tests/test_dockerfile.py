@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 import stentor
 from stentor.kernels.native.build import COMPILERS
 from stentor.server.config.config import DEFAULTS
-from stentor.server.options.tables import OPTIONS
+from stentor.server.options.option import OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -11,7 +11,7 @@ from prometheus_client.core import Metric
 from stentor.server.common import exit_codes
 from stentor.server.middleware.auth import OPEN_PATHS
 from stentor.server.observability.processes import ROLES
-from stentor.server.options.tables import OPTIONS
+from stentor.server.options.option import OPTIONS
 from stentor.server.pooling.metrics import EmbeddingMetrics
 from stentor.server.tts.metrics import SpeechMetrics
 from stentor.tests.fakes import fake_state

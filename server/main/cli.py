@@ -23,9 +23,8 @@ from ..http.address import listening
 from ..http.listening import StartError
 from ..middleware.access_control import open_access
 from ..observability.request import current_request_id
-from ..options.option import Option
+from ..options.option import GROUPS, OPTIONS, Option
 from ..options.reading import CONFIG_FILE, nearest, read_config
-from ..options.tables import GROUPS, OPTIONS
 
 PULL_OPTIONS: Final = (
     *("model", "revision", "tokenizer", "transcription-model", "embedding-model", "speech-model", "demo"),

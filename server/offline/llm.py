@@ -13,8 +13,8 @@ from stentor.engine.loading.hub import DEFAULT_MODEL
 
 from ..batches.lines import InProcessResponse
 from ..config.config import ConfigError
+from ..options.option import OPTIONS
 from ..options.reading import nearest, read_config
-from ..options.tables import OPTIONS
 from . import pooling
 from .in_process_server import InProcessServer
 from .outputs import RequestOutput, from_chat, from_completion

@@ -19,8 +19,7 @@ from typing import Final
 from stentor import __version__
 from stentor.engine.loading.hub import default_cache
 
-from .option import PREFIX
-from .tables import OPTIONS
+from .option import OPTIONS, PREFIX
 
 PACKAGES: Final = ("torch", "triton", "transformers", "tokenizers", "safetensors", "msgspec", "starlette", "uvicorn")
 CPU_FEATURES: Final = (

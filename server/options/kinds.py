@@ -8,10 +8,16 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
-from ..config.config import ToolServer
+from ..common.files import FileRefused
+from ..common.keys import KeyDigest, read_key_file
+from ..config.config import ANY_ORIGIN, SocketMode, ToolServer
+
+_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
 UNITS: Final = {"": 1, "b": 1} | {
     f"{letter}{suffix}": base**power
@@ -242,6 +248,110 @@ def remote_code() -> Kind:
     return Kind("true or false", parse, switch=True)
 
 
+# ---- access
+
+
+def keys() -> Kind:
+    def parse(raw: object) -> tuple[KeyDigest, ...]:
+        given = texts().parse(raw)
+        assert isinstance(given, tuple)
+        return tuple(KeyDigest(key.encode()) for key in given)
+
+    return Kind("a key that is not empty", parse, "KEY", many=True, secret=True)
+
+
+def key_file() -> Kind:
+    def parse(raw: object) -> Path:
+        path = file().parse(raw)
+        assert isinstance(path, Path)
+        try:
+            read_key_file(path)
+        except FileRefused as refused:
+            raise Refused(str(refused)) from refused
+        return path
+
+    return Kind("a readable file with one key a line", parse, "FILE")
+
+
+def origins() -> Kind:
+    def parse(raw: object) -> tuple[str, ...]:
+        given = texts().parse(raw)
+        assert isinstance(given, tuple)
+        found = tuple(origin if origin == ANY_ORIGIN else _origin(origin) for origin in given)
+        if ANY_ORIGIN in found and len(found) > 1:
+            raise Refused("* already means every origin; give either it or names")
+        return found
+
+    return Kind("origins such as https://app.example.com, or *", parse, "ORIGIN", many=True)
+
+
+def hosts() -> Kind:
+    def parse(raw: object) -> tuple[str, ...]:
+        given = texts().parse(raw)
+        assert isinstance(given, tuple)
+        for host in given:
+            if not re.fullmatch(r"[\w-]+(\.[\w-]+)*", host, re.ASCII):
+                raise ValueError(raw)
+        return tuple(host.lower() for host in given)
+
+    return Kind("names such as llm.example.com, without scheme and port", parse, "NAME", many=True)
+
+
+def root_path() -> Kind:
+    def parse(raw: object) -> str:
+        if not isinstance(raw, str) or not re.fullmatch(r"(/[\w.~-]+)*/?", raw.strip(), re.ASCII):
+            raise ValueError(raw)
+        return raw.strip().rstrip("/")
+
+    return Kind("a path such as /llm", parse, "PATH")
+
+
+def socket_path() -> Kind:
+    def parse(raw: object) -> Path:
+        if not isinstance(raw, str) or not raw.strip() or "\0" in raw:
+            raise ValueError(raw)
+        return Path(raw).expanduser()
+
+    return Kind("a path in the file system", parse, "PATH")
+
+
+def mode() -> Kind:
+    def parse(raw: object) -> SocketMode:
+        if not isinstance(raw, str) or not re.fullmatch(r"(0o)?[0-7]{3,4}", raw.strip()):
+            raise ValueError(raw)
+        value = SocketMode(raw.strip().removeprefix("0o"), 8)
+        if value > 0o777:
+            raise ValueError(raw)
+        return value
+
+    return Kind("an octal mode such as 0660, as text", parse, "MODE")
+
+
+# ---- observability
+
+
+def collector() -> Kind:
+    """An address, refused where what would send to it is not installed."""
+
+    def parse(raw: object) -> str:
+        if not isinstance(raw, str):
+            raise ValueError(raw)
+        parts = urlsplit(raw.strip())
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+            raise ValueError(raw)
+        if not _installed():
+            raise Refused(
+                "traces need OpenTelemetry's SDK and exporter: install stentor[otel], or leave the option out"
+            )
+        return raw.strip()
+
+    # an address may hold a password
+    return Kind("an http:// or https:// address such as http://collector:4318", parse, "URL", secret=True)
+
+
+# ---- parts of them
+
+
 def _text(raw: object) -> str:
     if not isinstance(raw, str) or not raw.strip():
         raise ValueError(raw)
@@ -296,3 +406,30 @@ def _domains(raw: object) -> tuple[str, ...]:
         if not re.fullmatch(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:]*:[0-9a-f:]*", host, flags=re.ASCII):
             raise ValueError(raw)
     return hosts
+
+
+def _origin(text: str) -> str:
+    """As browsers write it: in small letters, without the port that everyone knows."""
+    origin = text.lower()
+    parts = urlsplit(origin)
+    if not (parts.scheme and parts.netloc) or "@" in parts.netloc or origin != f"{parts.scheme}://{parts.netloc}":
+        raise ValueError(text)
+    return origin.removesuffix(_DEFAULT_PORTS.get(parts.scheme, "/"))
+
+
+def _installed() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+KINDS: Final[dict[str, Callable[[], Kind]]] = {
+    make.__name__: make
+    for make in (
+        *(seconds, some_seconds, fraction, part, size, file, path, folder),
+        *(domains, server_urls, tool_servers, generation_config, reasoning_format, tool_format, remote_code),
+        *(keys, key_file, origins, hosts, root_path, socket_path, mode, collector),
+    )
+}
+"""Those that a field asks for by name; the others follow from its type."""

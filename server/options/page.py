@@ -1,8 +1,7 @@
 """Prints ``docs/reference/options.md`` (``make reference``); a test holds the page to it."""
 
-from .option import Option
+from .option import GROUPS, OPTIONS, Option
 from .reading import CONFIG_FILE
-from .tables import GROUPS, OPTIONS
 
 _HEAD = """# Options
 

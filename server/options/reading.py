@@ -16,8 +16,7 @@ import msgspec
 
 from ..config.config import DEFAULTS, Config, ConfigError
 from . import kinds
-from .option import PREFIX, Option
-from .tables import OPTIONS
+from .option import OPTIONS, PREFIX, Option
 
 SERVICE_LINK: Final = re.compile(r"STENTOR_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 """Kubernetes sets these in every pod beside a service whose name begins with ``stentor``."""

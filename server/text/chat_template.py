@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import jinja2
 from jinja2 import meta
 
+from stentor.protocols.common.limits import MAX_TEMPLATE_CHARS
+
 from ..config.config import DEFAULT_CHARS, DEFAULT_SECONDS
 from .errors import TemplateError
-from .limits import MAX_TEMPLATE_CHARS, Overrun, set_bounds
+from .limits import Overrun, set_bounds
 from .messages import ContentFormat, content_format, prepare_messages
 from .sandbox import RaisedByTemplate, make_environment
 

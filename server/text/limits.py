@@ -18,8 +18,6 @@ from jinja2.exceptions import SecurityError
 
 from ..config.config import DEFAULT_CHARS
 
-MAX_TEMPLATE_CHARS: Final = 1 << 18
-"""Of a template's source, the model's own too."""
 MAX_ITEMS: Final = 1_000_000
 """Of a list on the way."""
 MAX_NUMBER: Final = 1_000_000

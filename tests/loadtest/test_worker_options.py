@@ -6,7 +6,7 @@ import pytest
 
 from stentor.loadtest.worker_options import add_worker_options, describe, size, worker_config
 from stentor.protocols.ipc.config import WorkerConfig
-from stentor.server.options.tables import OPTIONS
+from stentor.server.options.option import OPTIONS
 
 
 def _parse(*arguments: str, without: tuple[str, ...] = ()) -> argparse.Namespace:

@@ -11,8 +11,8 @@ from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.server.common.keys import KeyDigest
 from stentor.server.config.config import DEFAULTS, Config, ConfigError, ToolServer
 from stentor.server.main.cli import _build_parser
+from stentor.server.options.option import OPTIONS
 from stentor.server.options.reading import CONFIG_FILE, read_config
-from stentor.server.options.tables import OPTIONS
 
 SAMPLES: dict[str, tuple[str, object]] = {
     "model": ("pypi:other", "pypi:other"),

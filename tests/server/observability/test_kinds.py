@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stentor.server.config.config import ConfigError
-from stentor.server.options import observe_kinds as kinds
+from stentor.server.options import kinds
 from stentor.server.options.reading import read_config
 
 

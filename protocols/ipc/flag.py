@@ -1,0 +1,24 @@
+"""How a field of the configuration is set from outside."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Flag:
+    """Annotates a field that is an option: on the command line, in the environment and in a TOML file.
+
+    The option's name follows from the field's, its values from the field's type, its default is the field's.
+    """
+
+    help: str
+    low: int = 0
+    """Bounds of integers, both included."""
+    high: int = 2**63 - 1
+    name: str = ""
+    """In place of the field's."""
+    kind: str = ""
+    """How its text is read, by its name in ``server.options.kinds``, where the type does not say."""
+    group: str = ""
+    """In place of the group of the field's struct."""
+    aliases: tuple[str, ...] = ()
+    """Names that it had before, or has elsewhere; they are not shown."""
