@@ -4,26 +4,31 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from .arrays import APERTUS, COHERE, JAMBA, NEMOTRON, PHI4_MINI
 from .deepseek import DEEPSEEK_V3, DEEPSEEK_V4, DEEPSEEK_V31, DEEPSEEK_V32
 from .format import ToolFormat
 from .gemma import FUNCTIONGEMMA, GEMMA4
-from .gigachat import GIGACHAT3, GIGACHAT31
-from .glm import GLM45, GLM47
-from .granite import GRANITE, GRANITE_20B_FC
-from .hunyuan import HY_V3, HY_V3_OPEN
-from .internlm import INTERNLM
-from .kimi import KIMI_K2
-from .llama import LLAMA3_JSON
-from .minimax import MINIMAX, MINIMAX_M2
+from .json_formats import (
+    APERTUS,
+    COHERE,
+    ERNIE45,
+    GIGACHAT3,
+    GIGACHAT31,
+    GRANITE,
+    GRANITE_20B_FC,
+    HERMES,
+    INTERNLM,
+    JAMBA,
+    LLAMA3_JSON,
+    LONGCAT,
+    NEMOTRON,
+    PHI4_MINI,
+    PLAIN,
+    XLAM,
+)
+from .markup_formats import GLM45, GLM47, HY_V3, HY_V3_OPEN, MINIMAX, MINIMAX_M2, QWEN3_CODER, SEED_OSS, STEP3
 from .mistral import MISTRAL, MISTRAL_ARRAY
-from .others import FUNCTIONARY, MINICPM5, SOLAR
-from .plain import PLAIN
+from .others import FUNCTIONARY, KIMI_K2, MINICPM5, SOLAR
 from .python_calls import LFM2, LLAMA4_PYTHONIC, OLMO3, PYTHONIC
-from .qwen import QWEN3_CODER, SEED_OSS
-from .step import STEP3
-from .tagged import ERNIE45, HERMES, LONGCAT
-from .xlam import XLAM
 
 FORMATS: Final[tuple[ToolFormat, ...]] = (
     DEEPSEEK_V32,
