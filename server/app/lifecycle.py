@@ -39,13 +39,13 @@ from ..config.config import Config, ConnectionLimits
 from ..config.model_registry import ModelRole
 from ..http.address import listening, warn_if_open
 from ..http.connections import Connections
+from ..http.handshakes import TlsServer
 from ..http.http_protocol import HttpProtocol
 from ..http.listening import StartError, address_of, allow_connections
-from ..http.tls_server import TlsServer
 from ..http.websocket_protocol import WebSocketProtocol
 from ..middleware.access_control import AccessControl
 from ..observability.metrics import Metrics
-from ..observability.opening import open_observer
+from ..observability.observer import open_observer
 from ..overload.memory_budget import default_budget
 from ..overload.slow_readers import ReaderLimits
 from ..overload.trimming import Trimmer

@@ -32,7 +32,7 @@ async def open_others(
             await _open_embedding(config, state, engines, at_end)
         if config.speech.model is not None:
             from ..tts.metrics import SpeechMetrics
-            from ..tts.opening import open_speech
+            from ..tts.model import open_speech
 
             state.speech = await anyio.to_thread.run_sync(open_speech, config)
             state.speech.watch(SpeechMetrics(state.metrics.registry, state.speech.names[0]))

@@ -16,10 +16,9 @@ from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.structured import Answer, JsonAnswer, wanted_answer
 from stentor.protocols.openai.tools import NO_TOOLS, OfferedTool, ToolUse
 
-from ..grammar.answers import answer_expression
+from ..grammar.answers import answer_expression, compose
 from ..grammar.checker import TOO_COMPLEX_CODE
 from ..grammar.client_grammar import checked_lark
-from ..grammar.compose import compose
 from ..grammar.lark import Lark
 from ..grammar.quoted_lark import quoted_lark
 from ..grammar.schema import prepare

@@ -10,14 +10,52 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from stentor.protocols.common.errors import BadRequest
 
 from .client_grammar import checked_lark
-from .common_terminals import COMMON
 from .pattern_parts import Many, One, Part
 from .quoted_regex import UnquotableError, parts_of, quoted_literal, quoted_pattern, quoted_text
+
+_DIGITS: Final = r"[0-9]+"
+_EXPONENT: Final = r"[eE][+\-]?[0-9]+"
+_POINTED: Final = rf"(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:{_EXPONENT})?"
+_FLOAT: Final = rf"(?:{_POINTED}|{_DIGITS}{_EXPONENT})"
+_NUMBER: Final = rf"(?:{_DIGITS}|{_FLOAT})"
+_SIGN: Final = r"[+\-]?"
+
+COMMON: Final = MappingProxyType(
+    {
+        "DIGIT": r"[0-9]",
+        "HEXDIGIT": r"[0-9a-fA-F]",
+        "INT": _DIGITS,
+        "SIGNED_INT": _SIGN + _DIGITS,
+        "DECIMAL": r"[0-9]+\.[0-9]*|\.[0-9]+",
+        "_EXP": _EXPONENT,
+        "FLOAT": _FLOAT,
+        "SIGNED_FLOAT": _SIGN + _FLOAT,
+        "NUMBER": _NUMBER,
+        "SIGNED_NUMBER": _SIGN + _NUMBER,
+        "ESCAPED_STRING": r'"(?:[^"\\]|\\.)*"',
+        "LCASE_LETTER": r"[a-z]",
+        "UCASE_LETTER": r"[A-Z]",
+        "LETTER": r"[A-Za-z]",
+        "WORD": r"[A-Za-z]+",
+        "CNAME": r"[_A-Za-z][_A-Za-z0-9]*",
+        "WS_INLINE": r"[ \t]+",
+        "WS": r"[ \t\f\r\n]+",
+        "CR": r"\r",
+        "LF": r"\n",
+        "NEWLINE": r"(?:\r?\n)+",
+        "SH_COMMENT": r"#[^\n]*",
+        "CPP_COMMENT": r"//[^\n]*",
+        "C_COMMENT": r"/\*[^*]*\*+(?:[^/*][^*]*\*+)*/",
+        "SQL_COMMENT": r"--[^\n]*",
+    }
+)
+
 
 MAX_LENGTH: Final = 1 << 20
 """Characters of what is made of a grammar: a class of characters takes some hundred."""

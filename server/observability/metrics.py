@@ -13,13 +13,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from stentor.engine.client.outages import LostProcess
+from stentor.protocols.common.bounds import LIST_TOO_LONG, NUMBER_TOO_LARGE, OBJECT_TOO_LARGE, TEXT_TOO_LONG
 from stentor.protocols.ipc.actors import EngineReady, FinishReason, Stats
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Reasoning, Text
 
 from .figures import ServerFigures
 from .quick_metrics import QuickCounter, QuickHistogram
 from .realtime_figures import RealtimeFigures
-from .refusals import REFUSALS, refusal_of
 from .request import EngineUsage, RequestRecord
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -289,3 +289,25 @@ _COUNTERS: Final[tuple[tuple[str, str, Callable[[Stats], int]], ...]] = (
     ("watchdog_kills", "Workers killed because they took too long.", lambda stats: stats.watchdog_kills),
     ("poisoned_requests", "Requests ended because they alone killed workers or engines.", lambda stats: stats.poisoned),
 )
+
+
+REFUSALS: Final = ("auth", "not_found", "limit", "invalid")
+
+_LIMITS: Final = frozenset(
+    {LIST_TOO_LONG, NUMBER_TOO_LARGE, OBJECT_TOO_LARGE, TEXT_TOO_LONG, "context_length_exceeded", "media_too_large"}
+)
+
+
+def refusal_of(record: RequestRecord) -> str | None:
+    """One of :data:`REFUSALS`, or None for a request that was not refused, or not for such a reason."""
+    match record.status:
+        case 401 | 403:
+            return "auth"
+        case 404 | 405:
+            return "not_found"
+        case 408 | 413:
+            return "limit"
+        case 400 | 415 | 422:
+            return "limit" if record.error in _LIMITS else "invalid"
+        case _:
+            return None

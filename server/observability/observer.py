@@ -3,9 +3,12 @@
 import logging
 import time
 from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from stentor.engine.processes.logs import trace_without_messages
 
+from ..config.config import ObserveConfig
+from .metrics import Metrics
 from .request import RequestRecord
 
 logger = logging.getLogger(__name__)
@@ -36,3 +39,60 @@ class Observer:
                 tell(record)
             except Exception as error:
                 logger.error("a request could not be recorded", extra={"trace": trace_without_messages(error)})
+
+
+logger = logging.getLogger("stentor.access")
+
+MOST_PATH: Final = 200
+"""Characters of a path that are shown."""
+
+
+def open_access_log() -> None:
+    """They are asked for by an option of their own, so the level of other lines does not hold for them."""
+    logger.setLevel(logging.INFO)
+
+
+def log_request(record: RequestRecord) -> None:
+    """Never the query, which may hold keys, nor anything of a body."""
+    path = record.path if len(record.path) <= MOST_PATH else record.path[:MOST_PATH] + "…"
+    fields: dict[str, Any] = {
+        "method": record.method,
+        "path": path,
+        "status": record.status,
+        "seconds": round(record.seconds, 6),
+        "prompt_tokens": record.prompt_tokens,
+        "output_tokens": record.output_tokens,
+    }
+    if record.key:
+        fields["key"] = record.key
+    if record.error:
+        fields["error"] = record.error
+    logger.info(
+        "%s %s %d in %.3f s, %d + %d tokens%s%s",
+        record.method,
+        path,
+        record.status,
+        record.seconds,
+        fields["prompt_tokens"],
+        fields["output_tokens"],
+        f", key {record.key}" if record.key else "",
+        f", {record.error}" if record.error else "",
+        extra={"fields": fields, "request_id": record.request_id},
+    )
+
+
+def open_observer(config: ObserveConfig, metrics: Metrics, model: str) -> Observer:
+    """Its owner must close it. ``model`` is the served name that traces carry."""
+    told: list[Told] = [metrics.ended]
+    close = None
+    if config.access_log:
+        open_access_log()
+        told.append(log_request)
+    if config.otlp_endpoint is not None:
+        from .otlp import OtlpTraces  # late: an extra, and a third of a second
+
+        traces = OtlpTraces(config.otlp_endpoint, model)
+        metrics.server.traces = traces.queue
+        told.append(traces)
+        close = traces.close
+    return Observer(told, close)

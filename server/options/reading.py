@@ -1,4 +1,4 @@
-"""The one place that reads options; the tables of them are in :mod:`.tables`.
+"""The one place that reads options; what there is to read is in :mod:`.option`.
 
 Each option is a flag ``--max-model-len``, a variable ``STENTOR_MAX_MODEL_LEN`` and a TOML key
 ``max-model-len`` (``max_model_len`` too). A flag beats the environment, which beats the file, which

@@ -6,16 +6,49 @@ from functools import cached_property
 from typing import Final, TypeVar
 
 from ..grammar.lark import Lark
-from .chain import Chain
 from .harmony import HarmonyParser
 from .harmony_grammar import HARMONY_TOOLS, answer
-from .interface import Parser, Tool
-from .reasoning.format import ReasoningFormat
+from .interface import Content, Parser, Piece, Tool
+from .reasoning.format import ReasoningFormat, ReasoningParser
 from .reasoning.formats import REASONING_FORMATS, reasoning_of
 from .reasoning.harmony import HarmonyReasoning
 from .tools.format import ToolFormat
 from .tools.registry import TOOL_FORMATS as TEXT_FORMATS
 from .tools.registry import detected
+
+
+class Chain:
+    """What the first takes for content, the second reads."""
+
+    __slots__ = ("_calls", "_reasoning")
+
+    def __init__(self, reasoning: ReasoningParser, calls: Parser) -> None:
+        self._reasoning = reasoning
+        self._calls = calls
+
+    @property
+    def thinking(self) -> bool:
+        return self._reasoning.thinking
+
+    def push(self, text: str) -> list[Piece]:
+        if self._reasoning.done:
+            return self._calls.push(text)
+        return self._read(self._reasoning.push(text))
+
+    def finish(self, *, cut: bool = False) -> list[Piece]:
+        pieces = self._read(self._reasoning.finish(cut=cut))
+        pieces += self._calls.finish(cut=cut)
+        return pieces
+
+    def _read(self, pieces: list[Piece]) -> list[Piece]:
+        read: list[Piece] = []
+        for piece in pieces:
+            if type(piece) is Content:
+                read += self._calls.push(piece.text)
+            else:
+                read.append(piece)
+        return read
+
 
 Format = TypeVar("Format")
 

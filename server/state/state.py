@@ -28,10 +28,10 @@ from ..overload.request_context import RequestContext
 from ..parsing.output import OutputFormat
 from ..storage.database import Database
 from ..storage.opening import make_store
+from ..text.grammar_tokens import special_tokens_of, token_bytes_of
 from ..text.pool import TokenizerPool
 from ..text.renderers.hf import TemplateRenderer
 from ..text.renderers.interface import Renderer
-from ..text.vocabulary import special_tokens_of, token_bytes_of
 from ..tools.gateway import Gateway
 from .live_responses import LiveResponses
 

@@ -15,18 +15,21 @@ A sentence is made while the one before is played, and not earlier: a caller has
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Final, Protocol
 
 import anyio
 
 from stentor.engine.tts.client import SentenceFailed, SpeechClient, SpeechUnavailable
-from stentor.engine.tts.voices import Voices
+from stentor.engine.tts.voices import Voices, read_voices
 from stentor.protocols.common.errors import BadRequest
-from stentor.protocols.ipc.speech import SpeechPiece
+from stentor.protocols.ipc.speech import SpeechPiece, StartSpeech
 
 from ..common.errors import Overloaded, ServerError, Unavailable
+from ..config.config import Config
 from ..http.listening import StartError
 from .fairness import Turns
 from .speaking import Speaking, Spoken
@@ -207,3 +210,17 @@ class SpeechModel:
             self._callers.leave(speaking)
             if self._observer is not None:
                 self._observer.ended()
+
+
+def open_speech(config: Config) -> SpeechModel:
+    """Of ``config.speech``, which must be located. Raises :class:`~stentor.engine.loading.errors.CheckpointError`."""
+    voices = read_voices(Path(config.speech.path))
+    logs = config.engine.worker
+    threads = config.speech.threads or _share(len(os.sched_getaffinity(0)))
+    start = StartSpeech(voices.backend, voices.places, threads, logs.log_level, logs.log_format)
+    return SpeechModel(config.speech.served_names, voices, SpeechClient(start))
+
+
+def _share(cores: int) -> int:
+    """A sentence takes a fraction of the time that it lasts, and the chat model wants the cores at the same time."""
+    return max(1, min(4, cores // 2))

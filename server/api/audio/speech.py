@@ -1,27 +1,83 @@
 """``POST /v1/audio/speech`` and ``GET /v1/audio/voices``."""
 
+import base64
 import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 from typing import Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from stentor.protocols.common.decoding import decode
-from stentor.protocols.openai.speech import SpeechRequest, VoiceCard, VoiceList, decoder
+from stentor.protocols.openai.speech import (
+    TOKENS_A_SECOND,
+    SpeechDelta,
+    SpeechDone,
+    SpeechRequest,
+    SpeechUsage,
+    VoiceCard,
+    VoiceList,
+    decoder,
+)
 
 from ...audio.encode import MEDIA_TYPES, encoded
-from ...http.sse import EventStream
+from ...http.sse import DONE, EventStream
 from ...overload.request_context import RequestContext
 from ...state.state import ServerState
 from ...tts.model import SpeechModel
 from ..common.described import Operation, Operations
 from ..common.endpoint import GenerationEndpoint, json_response
-from .speech_encoder import SpeechBytes, SpeechEvents, SpokenLength
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class SpokenLength:
+    """How much has been said; counted where it is made."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+
+class SpeechEvents:
+    """Of one file that is sent while it is made."""
+
+    def __init__(self, input_tokens: int, heard: SpokenLength) -> None:
+        """``heard`` is counted by whoever makes the sound."""
+        self._input_tokens = input_tokens
+        self._heard = heard
+        self.failed: Final = False
+
+    def encode(self, batch: bytes) -> bytes:
+        """The frame of one piece of the file."""
+        return _frame(SpeechDelta(base64.b64encode(batch).decode()))
+
+    def end(self) -> bytes:
+        spoken = round(self._heard.seconds * TOKENS_A_SECOND)
+        usage = SpeechUsage(self._input_tokens, spoken, self._input_tokens + spoken)
+        return _frame(SpeechDone(usage)) + DONE
+
+
+class SpeechBytes:
+    """The file itself."""
+
+    def __init__(self) -> None:
+        self.failed: Final = False
+
+    def encode(self, batch: bytes) -> bytes:
+        return batch
+
+    def end(self) -> bytes:
+        return b""
+
+
+def _frame(event: msgspec.Struct) -> bytes:
+    return b"data: " + _encode(event) + b"\n\n"
+
 
 OPERATIONS: Final[Operations] = {
     "/v1/audio/speech": Operation(

@@ -1,10 +1,11 @@
 """``POST /v1/completions``."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 import msgspec
@@ -22,6 +23,7 @@ from stentor.protocols.openai.structured import wanted_answer
 
 from ...common.keys import Caller
 from ...common.loop_turns import LoopTurns
+from ...common.task_scope import TaskScope
 from ...generation.admission import (
     Budget,
     check_prompt,
@@ -45,7 +47,6 @@ from ...state.state import ServerState
 from ...text.errors import TextTooLong
 from ..common.described import Operation, Operations
 from ..common.endpoint import GenerationEndpoint, response_id
-from ..common.merging import merge
 from .stream import CompletionShape, CompletionStream, MergedCompletionStream, Prompt
 from .whole import CollectedPrompt, completion_answer
 
@@ -281,3 +282,48 @@ def _shape(state: ServerState, body: CompletionRequest, request: Request, model:
         include_usage=options is not None and (options.include_usage or options.continuous_usage_stats),
         continuous_usage=options is not None and options.continuous_usage_stats,
     )
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _End:
+    """A source has ended; with an error or without."""
+
+    error: Exception | None
+
+
+async def merge(sources: Sequence[Batches[T]]) -> AsyncGenerator[list[tuple[int, T]], None]:
+    """Yields what has come since the last step, each item with the number of its source.
+
+    Every source is closed when this generator is. Raises what the first failing source raises.
+    """
+    # Bounded: a source is not read further while as many items wait as there are sources.
+    queue: asyncio.Queue[tuple[int, T] | _End] = asyncio.Queue(len(sources))
+    async with TaskScope("generations of one request") as tasks:
+        for number, source in enumerate(sources):
+            tasks.start(_forward(number, source, queue))
+        remaining = len(sources)
+        while remaining:
+            arrived = [await queue.get()]
+            while not queue.empty():
+                arrived.append(queue.get_nowait())
+            ends = [one for one in arrived if isinstance(one, _End)]
+            if items := [one for one in arrived if not isinstance(one, _End)]:
+                yield items
+            for end in ends:
+                if end.error is not None:
+                    raise end.error
+            remaining -= len(ends)
+
+
+async def _forward(number: int, source: Batches[T], queue: asyncio.Queue[tuple[int, T] | _End]) -> None:
+    error = None
+    try:
+        async with aclosing(source):
+            async for item in source:
+                await queue.put((number, item))
+    except Exception as failure:
+        error = failure
+    await queue.put(_End(error))

@@ -1,8 +1,8 @@
 """Makes one response: asks the model, and says what it answers, as text or aloud."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, closing
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 import anyio.abc
@@ -21,8 +21,9 @@ from stentor.protocols.ipc.deltas import (
 )
 from stentor.protocols.openai.realtime.items import ItemStatus
 from stentor.protocols.openai.realtime.server import ResponseFailure, ResponseUsage, StatusDetails
-from stentor.protocols.openai.realtime.session import RealtimeSession
+from stentor.protocols.openai.realtime.session import AudioOutput, RealtimeSession
 
+from ...audio.resample import Resampler
 from ...common.errors import generation_error
 from ...common.keys import Caller
 from ...http.error_responses import describe
@@ -32,8 +33,51 @@ from ...tts.model import SpeechModel
 from .answer import ResponseWriter
 from .asking import Asking
 from .conversation import Entry, RealtimeConversation, text_of
+from .formats import Wire
 from .parts import Pacer
-from .speech_stream import SpeechStream
+
+PIECE_MS: Final = 200
+
+
+class Piece(NamedTuple):
+    audio: bytes
+    """In the session's format; empty where a sentence has nothing to say."""
+    ms: float
+    said: str
+    """The sentence that begins here; empty in the middle of one."""
+
+
+class SpeechStream:
+    """Says one message in the voice and the format of a session."""
+
+    def __init__(self, speech: SpeechModel, output: AudioOutput) -> None:
+        self._speech = speech
+        self._output = output
+
+    async def speak(self, text: AsyncIterator[str]) -> AsyncGenerator[Piece, None]:
+        """Raises as the speech model does."""
+        wire = Wire.of(self._output.format)
+        resampler = Resampler(self._speech.sample_rate, wire.rate)
+        said = self._speech.speak(text, voice=self._output.voice, speed=self._output.speed)
+        async with aclosing(said):
+            async for spoken in said:
+                pcm = resampler.finish(spoken.pcm) if spoken.last else resampler.push(spoken.pcm)
+                for piece in _cut(wire, pcm, spoken.text):
+                    yield piece
+                if spoken.last:
+                    return
+            for piece in _cut(wire, resampler.finish(), ""):
+                yield piece
+
+
+def _cut(wire: Wire, pcm: bytes, said: str) -> list[Piece]:
+    step = wire.rate * PIECE_MS // 1000 * 2
+    pieces = []
+    for begin in range(0, len(pcm) or (1 if said else 0), step):
+        part = pcm[begin : begin + step]
+        pieces.append(Piece(wire.encode(part), len(part) / 2 / wire.rate * 1000, said if begin == 0 else ""))
+    return pieces
+
 
 _WRITTEN_AHEAD: Final = 1024
 """Pieces of text that wait to be spoken; then the model's next words wait."""

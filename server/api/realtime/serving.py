@@ -16,21 +16,27 @@ from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 
 from ...asr.languages import code_of
 from ...asr.streaming import StreamingTranscriptionModel
+from ...audio.vad import SpeechProbabilities
 from ...common.keys import Caller
 from ...config.model_registry import ModelRole
 from ...http.error_responses import describe
 from ...middleware.auth import caller_of, secret_of
 from ...observability.realtime_figures import SessionKind
+from ...observability.request import current_request_id
 from ...state.state import ServerState
 from ..responses.ids import short_id
 from .audio_budget import AudioShare, HeldAudio
 from .beta import Beta
 from .connection import APPENDS, Connection, Receive
+from .input_audio_pipeline import InputAudioPipeline
 from .machine import State
-from .opening import EarOpener
 from .outbox import Current, Dialect, SendQueue
 from .pacing import PlaybackPacer
+from .partial_pace import PartialPace
+from .parts import Ears, OnHeard, OnPartial
 from .session import SessionRules
+from .streamed import AnyTranscriber, StreamTranscriber
+from .transcribing import ModelTranscriber
 from .vllm import VllmSession, refusal, speaks_vllm
 
 logger = logging.getLogger(__name__)
@@ -247,3 +253,39 @@ async def _send(socket: WebSocket, message: bytes) -> None:
     if socket.application_state is WebSocketState.CONNECTED:
         with contextlib.suppress(WebSocketDisconnect):  # whoever reads finds out too
             await socket.send_text(message.decode())
+
+
+NOTHING_HEARS: Final = (
+    "Audio input needs a transcription model, and none is served; send text, or start the server with "
+    "--transcription-model."
+)
+
+
+class EarOpener:
+    """Opens the ears of every session of one server."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self.pace: Final = PartialPace(state.metrics.realtime.partial_interval.observe)
+
+    def transcriber(self, caller: Caller) -> AnyTranscriber:
+        """Raises BadRequest where nothing hears."""
+        model, passes = self._state.transcription, self._state.metrics.realtime.passes
+        if model is None:
+            raise BadRequest(NOTHING_HEARS, "audio", "unsupported")
+        if isinstance(model, StreamingTranscriptionModel):
+            return StreamTranscriber(model, passes, caller.salt, current_request_id())
+        return ModelTranscriber(model, passes, caller.salt, current_request_id())
+
+    def open(self, caller: Caller, share: AudioShare, on_partial: OnPartial, on_heard: OnHeard) -> Ears:
+        """Raises BadRequest where nothing hears."""
+        return InputAudioPipeline(
+            self.transcriber(caller),
+            SpeechProbabilities,
+            self.pace,
+            on_partial,
+            on_heard,
+            on_lag=self._state.metrics.realtime.transcription_lag.observe,
+            max_seconds=self._state.realtime.max_input_seconds,
+            share=share,
+        )

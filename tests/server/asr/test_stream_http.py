@@ -7,8 +7,7 @@ import pytest
 from openai.types import audio as sdk
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.server.api.realtime.opening import EarOpener
-from stentor.server.api.realtime.serving import ServedModels
+from stentor.server.api.realtime.serving import EarOpener, ServedModels
 from stentor.server.api.realtime.streamed import StreamTranscriber
 from stentor.server.common.keys import ANYONE
 from stentor.server.config.model_registry import ModelRegistry, ServedModel

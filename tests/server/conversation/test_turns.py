@@ -21,7 +21,7 @@ from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
 from stentor.server.parsing.thinking import thinking_options
 from stentor.server.parsing.tools.registry import TOOL_FORMATS
 from stentor.server.state.state import ServerState
-from stentor.server.text.vocabulary import token_bytes_of
+from stentor.server.text.grammar_tokens import token_bytes_of
 from stentor.tests.fakes import EOS, FakeEngine, byte_tokenizer, fake_state, says
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory
 from stentor.tests.wire.chat import check_stream

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from stentor.engine.core.grammar.matcher import Compiler, GrammarError
 from stentor.engine.core.grammar.vocabulary import TokenBytes
 from stentor.protocols.common.errors import BadRequest
-from stentor.server.grammar.compose import compose
+from stentor.server.grammar.answers import compose
 from stentor.server.grammar.lark import Lark
-from stentor.server.text.grammar_tokens import tokens_by_id_alone
-from stentor.server.text.vocabulary import token_bytes_of
+from stentor.server.text.grammar_tokens import token_bytes_of, tokens_by_id_alone
 from stentor.tests.examples import examples
 from stentor.tests.fakes import byte_tokenizer
 

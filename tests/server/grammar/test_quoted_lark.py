@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from stentor.engine.core.grammar.matcher import Compiler, GrammarError
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.tools import MAX_LARK
-from stentor.server.grammar.common_terminals import COMMON
 from stentor.server.grammar.lark import Lark
-from stentor.server.grammar.quoted_lark import MAX_LENGTH, quoted_lark
+from stentor.server.grammar.quoted_lark import COMMON, MAX_LENGTH, quoted_lark
 from stentor.server.grammar.quoted_regex import quoted_text
-from stentor.server.text.vocabulary import token_bytes_of
+from stentor.server.text.grammar_tokens import token_bytes_of
 from stentor.tests.examples import examples
 from stentor.tests.fakes import byte_tokenizer
 from stentor.tests.server.grammar.walking import written

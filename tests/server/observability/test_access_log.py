@@ -11,7 +11,7 @@ import pytest
 from stentor.engine.processes.logs import set_up_logging
 from stentor.server.config.config import ObserveConfig
 from stentor.server.middleware.access_control import AccessControl
-from stentor.server.observability.opening import open_observer
+from stentor.server.observability.observer import open_observer
 from stentor.server.observability.request import current_request_id
 from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state

@@ -13,8 +13,7 @@ import pytest
 
 from stentor.server.config.config import ObserveConfig
 from stentor.server.observability.export_queue import BATCH, ExportQueue
-from stentor.server.observability.observer import Observer
-from stentor.server.observability.opening import open_observer
+from stentor.server.observability.observer import Observer, open_observer
 from stentor.server.observability.otlp import traces_url
 from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state
@@ -201,7 +200,7 @@ def test_without_an_endpoint_nothing_of_opentelemetry_is_imported() -> None:
         "import sys, stentor.server.main.cli, stentor.server.app.lifecycle\n"
         "from stentor.server.config.config import ObserveConfig\n"
         "from stentor.tests.fakes import fake_state\n"
-        "from stentor.server.observability.opening import open_observer\n"
+        "from stentor.server.observability.observer import open_observer\n"
         "state = fake_state(); open_observer(ObserveConfig(access_log=True), state.metrics, 'm')\n"
         "assert not [name for name in sys.modules if name.startswith(('opentelemetry', 'google.protobuf'))]"
     )

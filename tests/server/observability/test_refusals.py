@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stentor.server.config.config import ObserveConfig
-from stentor.server.observability.opening import open_observer
+from stentor.server.observability.observer import open_observer
 from stentor.server.state.state import ServerState
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory

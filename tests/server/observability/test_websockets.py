@@ -11,9 +11,7 @@ from websockets.asyncio.client import connect
 
 from stentor.server.config.config import ObserveConfig
 from stentor.server.middleware.access_control import AccessControl
-from stentor.server.observability.access_log import log_request, open_access_log
-from stentor.server.observability.observer import Observer
-from stentor.server.observability.opening import open_observer
+from stentor.server.observability.observer import Observer, log_request, open_access_log, open_observer
 from stentor.server.observability.request import MOST_SERVED, EngineUsage, RequestRecord
 from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state

@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from stentor.server.observability.access_log import log_request, open_access_log
-from stentor.server.observability.observer import Observer
+from stentor.server.observability.observer import Observer, log_request, open_access_log
 from stentor.server.state.state import ServerState
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.harness import on_loopback, until

@@ -10,7 +10,7 @@ from openai.types.conversations import ConversationItemList
 from openai.types.responses import Response, ResponseCodeInterpreterToolCall, ResponseFunctionWebSearch
 from openai.types.responses.response_item_list import ResponseItemList
 
-from stentor.server.api.responses.hosted_calls import action_of, code_of
+from stentor.server.api.responses.items import action_of, code_of
 from stentor.server.api.responses.replay import Replay
 from stentor.server.config.config import McpConfig, ToolServer
 from stentor.tests.server.harness import in_memory
