@@ -1,6 +1,7 @@
 """Bidirectional encoders: BERT, RoBERTa, DistilBERT, MPNet, ModernBERT, NomicBERT, GTE and Jina's.
 
-They differ by :class:`..model_config.encoder_config.EncoderConfig`, not by code. Texts stand one after another without padding.
+They differ by :class:`..model_config.encoder_config.EncoderConfig`, not by code. Texts are concatenated without
+padding.
 """
 
 import math

@@ -108,7 +108,8 @@ class PoolingModel:
     ) -> torch.Tensor:
         """Hidden states of whole texts, where tokens see all others; as :meth:`.encoder.Encoder.forward`.
 
-        ``adapters``: of each text the name of one of :attr:`..model_config.pooling_config.PoolingConfig.adapters`; any other is none.
+        ``adapters``: for each text the name of one of :attr:`..model_config.pooling_config.PoolingConfig.adapters`;
+        any other name is none.
         """
         if isinstance(self._backbone, Encoder):
             tasks = None
