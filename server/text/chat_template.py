@@ -1,9 +1,7 @@
 """Conversations to prompt text, through a model's chat template."""
 
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 import jinja2
@@ -13,15 +11,12 @@ from stentor.protocols.common.limits import MAX_TEMPLATE_CHARS
 
 from ..config.config import DEFAULT_CHARS, DEFAULT_SECONDS
 from .errors import TemplateError
-from .limits import Overrun, set_bounds
 from .messages import ContentFormat, content_format, prepare_messages
-from .sandbox import RaisedByTemplate, make_environment
+from .sandbox import RaisedByTemplate, TemplateEnvironment, TooLate, TooLong
 
 if TYPE_CHECKING:
     from .tokenizer import ChatTemplates  # would load the library into the process that only renders
 
-MAX_COMPILED: Final = 32
-"""Compiled templates kept: the model's own, and the latest that requests brought."""
 MAX_MESSAGE_CHARS: Final = 300
 """Of an error that a template wrote itself."""
 RESERVED_KWARGS: Final = frozenset(
@@ -41,16 +36,16 @@ class _Compiled:
 
     def __init__(self, environment: jinja2.Environment, source: str) -> None:
         self.template: Final = environment.from_string(source)
-        self.source: Final = source
         self.format: Final[ContentFormat] = content_format(environment.parse(source))
         self.knows_developer: Final = "developer" in source
         self.takes_tools: Final = "tools" in meta.find_undeclared_variables(environment.parse(source))
 
 
 class ChatTemplate:
-    """The chat templates of one model, and those that requests bring. Safe to use from any thread.
+    """The chat templates of one model: one, several by name (``default``, ``tool_use``, …) or none.
 
-    ``templates`` is the model's own: one, several by name (``default``, ``tool_use``, …) or none.
+    Safe to use from any thread. Templates that requests bring are rendered by one of these in the template process:
+    see :mod:`.template_child`.
     """
 
     def __init__(
@@ -65,9 +60,8 @@ class ChatTemplate:
         self._special_tokens: Final = dict(special_tokens)
         self._max_seconds: Final = max_seconds
         self._max_chars: Final = max_chars
-        self._environment = make_environment()
-        self._compiled: OrderedDict[str, _Compiled] = OrderedDict()
-        self._lock = Lock()
+        self._environment: Final = TemplateEnvironment(max_chars)
+        self._compiled: Final[dict[str, _Compiled]] = {}
 
     @property
     def reserved(self) -> frozenset[str]:
@@ -79,14 +73,17 @@ class ChatTemplate:
         return name in self._named
 
     def takes_tools(self, chat_template: str | None = None) -> bool:
-        """Whether a template, as in :meth:`render`, writes the tools that it is given; one that there is not does."""
+        """Whether a template writes the tools that it is given; one that there is not, or that is broken, does.
+
+        ``chat_template`` as in :meth:`~.pool.TokenizerPool.render_chat`. One that a request brings is not parsed here.
+        """
         if chat_template is not None and chat_template not in self._named:
             return "tools" in chat_template
         if chat_template is None and not self._named.keys() & {"default", "tool_use"}:
             return True
         try:
             return self._get(chat_template, with_tools=True).takes_tools
-        except (jinja2.TemplateError, TemplateError):
+        except TemplateError:
             return True  # rendering says what is wrong with it
 
     def render(
@@ -102,14 +99,13 @@ class ChatTemplate:
     ) -> str:
         """The prompt text of a conversation.
 
-        ``chat_template`` is the name of one of the model's templates or a template itself. With
-        ``continue_final_message`` the text ends where the content of the last message ends, for
-        the model to go on. Raises :class:`TemplateError`.
+        ``chat_template`` is the name of one of the model's templates. With ``continue_final_message`` the text ends
+        where the content of the last message ends, for the model to go on. Raises :class:`TemplateError`.
         """
         self._check(messages, add_generation_prompt, continue_final_message, template_kwargs or {})
-        set_bounds(time.thread_time() + self._max_seconds, self._max_chars)
+        compiled = self._get(chat_template, with_tools=bool(tools))
+        self._environment.set_deadline(time.thread_time() + self._max_seconds)
         try:
-            compiled = self._get(chat_template, with_tools=bool(tools))
             chat = prepare_messages(messages, compiled.format, knows_developer=compiled.knows_developer)
             final = _mark_end(chat[-1]) if continue_final_message else None
             text = compiled.template.render(
@@ -125,9 +121,7 @@ class ChatTemplate:
         except TemplateError:
             raise
         except Exception as error:
-            raise _explain(error, self._max_seconds, self._max_chars) from error
-        finally:
-            set_bounds(float("inf"))
+            raise self._explain(error) from error
         if not _is_unicode(text):
             raise TemplateError("The chat template writes half a character (an unpaired surrogate).")
         return text if final is None else _cut_at_mark(text, final)
@@ -151,35 +145,47 @@ class ChatTemplate:
         if taken:
             raise TemplateError(f"chat_template_kwargs may not set {', '.join(taken)}; leave them out.")
 
-    def _get(self, choice: str | None, *, with_tools: bool) -> _Compiled:
-        source = self._named.get(choice) if choice is not None else None
-        if choice is not None:
-            source = source if source is not None else choice
-        elif with_tools and "tool_use" in self._named:
-            source = self._named["tool_use"]
-        else:
-            source = self._named.get("default")
+    def _get(self, name: str | None, *, with_tools: bool) -> _Compiled:
+        if name is None:
+            name = "tool_use" if with_tools and "tool_use" in self._named else "default"
+        source = self._named.get(name)
         if source is None:
             names = f"; it has {', '.join(sorted(self._named))}" if self._named else ""
-            raise TemplateError(f"The model has no default chat template{names}. Send one as chat_template.")
-        return self._compile(source)
+            raise TemplateError(f"The model has no {name} chat template{names}. Send one as chat_template.")
+        compiled = self._compiled.get(name)
+        if compiled is None:  # two threads may both compile it
+            compiled = self._compiled[name] = self._compile(source)
+        return compiled
 
     def _compile(self, source: str) -> _Compiled:
-        with self._lock:
-            found = self._compiled.get(source)
-            if found is not None:
-                self._compiled.move_to_end(source)
-                return found
         if len(source) > MAX_TEMPLATE_CHARS:
             raise TemplateError(
                 f"The chat template is {len(source)} characters long, at most {MAX_TEMPLATE_CHARS} are allowed."
             )
-        compiled = _Compiled(self._environment, source)
-        with self._lock:
-            self._compiled[source] = compiled
-            while len(self._compiled) > MAX_COMPILED:
-                self._compiled.popitem(last=False)
-        return compiled
+        try:
+            return _Compiled(self._environment, source)
+        except Exception as error:
+            raise self._explain(error) from error
+
+    def _explain(self, error: Exception) -> TemplateError:
+        """One line without paths: a template's errors are shown to whoever sent the request."""
+        match error:
+            case TooLate():
+                return TemplateError(f"The chat template took longer than {self._max_seconds:g} seconds to render.")
+            case TooLong():
+                return TemplateError(f"The chat template writes more than {self._max_chars} characters.")
+            case RaisedByTemplate():
+                return TemplateError(f"The chat template refused the conversation: {_short(str(error.message))}")
+            case jinja2.TemplateSyntaxError():
+                return TemplateError(f"The chat template is wrong in line {error.lineno}: {_short(str(error.message))}")
+            case jinja2.TemplateError():
+                return TemplateError(f"The chat template failed: {_short(str(error.message))}")
+            case RecursionError():
+                return TemplateError("The chat template is nested too deeply.")
+            case MemoryError():
+                return TemplateError("The chat template needs too much memory.")
+            case _:
+                return TemplateError(f"The chat template failed on this conversation with {type(error).__name__}.")
 
 
 def _is_unicode(text: str) -> bool:
@@ -217,27 +223,6 @@ def _cut_at_mark(text: str, final: str) -> str:
     if text[at : at + len(_FINAL_TAG)] == _FINAL_TAG:
         return text[:at]
     return text[:at].rstrip()  # the template trims its messages, so the mark lost its own space
-
-
-def _explain(error: Exception, seconds: float, chars: int) -> TemplateError:
-    """One line without paths: a template's errors are shown to whoever sent the request."""
-    match error:
-        case Overrun(args=("time",)):
-            return TemplateError(f"The chat template took longer than {seconds:g} seconds to render.")
-        case Overrun():
-            return TemplateError(f"The chat template makes too large a value: at most {chars} characters are allowed.")
-        case RaisedByTemplate():
-            return TemplateError(f"The chat template refused the conversation: {_short(str(error.message))}")
-        case jinja2.TemplateSyntaxError():
-            return TemplateError(f"The chat template is wrong in line {error.lineno}: {_short(str(error.message))}")
-        case jinja2.TemplateError():
-            return TemplateError(f"The chat template failed: {_short(str(error.message))}")
-        case RecursionError():
-            return TemplateError("The chat template is nested too deeply.")
-        case MemoryError():
-            return TemplateError("The chat template needs too much memory.")
-        case _:
-            return TemplateError(f"The chat template failed on this conversation with {type(error).__name__}.")
 
 
 def _short(text: str) -> str:

@@ -1,6 +1,8 @@
 """The process that renders templates which requests bring; see :mod:`.template_process`."""
 
+import resource
 import sys
+from functools import lru_cache
 from typing import Final
 
 from ..sandbox.child import Growth, bounded_child, receive, send
@@ -12,33 +14,50 @@ MAX_MEMORY: Final = 1 << 30
 """Bytes of address space."""
 
 
+MAX_COMPILED: Final = 32
+"""Templates kept, compiled: the latest."""
+_REHEARSAL: Final = "{{ messages | pprint }}{{ lipsum() }}{{ strftime_now('%Z') }}{{ 1 // 0 }}"
+"""Makes jinja import what it imports late, also for errors, and libc read the time zone."""
+
+
 def main() -> int:
     with bounded_child("stentor-template", MAX_MEMORY) as connection:
-        setup = receive(connection, Setup)
-        template = ChatTemplate(None, setup.special_tokens, max_seconds=setup.max_seconds, max_chars=setup.max_chars)
+        renderer = Renderer(receive(connection, Setup))
+        renderer.render(RenderJob([{}], False, False, _REHEARSAL, {}, [], []))
         growth = Growth()
+        # no further descriptor can be opened: the only number that is left is taken; 0 would forbid to wait for the
+        # socket
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, 1))
         send(connection, RenderResult())
         while True:
-            text, error = _render(template, receive(connection, RenderJob))
+            text, error = renderer.render(receive(connection, RenderJob))
             send(connection, RenderResult(text, error, last=growth.too_much))
     return 0
 
 
-def _render(template: ChatTemplate, job: RenderJob) -> tuple[str, str | None]:
-    """The text, or why there is none."""
-    try:
-        text = template.render(
-            job.messages,
-            add_generation_prompt=job.add_generation_prompt,
-            continue_final_message=job.continue_final_message,
-            chat_template=job.chat_template,
-            template_kwargs=job.template_kwargs,
-            tools=job.tools,
-            documents=job.documents,
-        )
-    except TemplateError as refusal:
-        return "", str(refusal)
-    return text, None
+class Renderer:
+    """Renders jobs, each with the template that it brings."""
+
+    def __init__(self, setup: Setup) -> None:
+        def make(source: str) -> ChatTemplate:
+            return ChatTemplate(source, setup.special_tokens, max_seconds=setup.max_seconds, max_chars=setup.max_chars)
+
+        self.template_of: Final = lru_cache(MAX_COMPILED)(make)
+
+    def render(self, job: RenderJob) -> tuple[str, str | None]:
+        """The text, or why there is none."""
+        try:
+            text = self.template_of(job.chat_template).render(
+                job.messages,
+                add_generation_prompt=job.add_generation_prompt,
+                continue_final_message=job.continue_final_message,
+                template_kwargs=job.template_kwargs,
+                tools=job.tools,
+                documents=job.documents,
+            )
+        except TemplateError as refusal:
+            return "", str(refusal)
+        return text, None
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""Templates that requests bring, rendered in a process of their own.
+"""Templates that requests bring, compiled and rendered in a process of their own.
 
-The sandbox keeps them from Python's internals and checks every step. But one step is one call into
-C, which may run for hours with the interpreter's lock held, or fill the memory, and no check runs
-meanwhile. So they run where that harms nobody: in a child with a bound on its memory, which is
-killed when it is late.
+Jinja's sandbox keeps them from Python's internals, but one step of a template may be one call into C that runs for
+hours with the interpreter's lock held, or fills the memory. So they run in a child that harms nobody: it has a bound on
+its memory, can open no file and no socket, and is killed when it is late.
 """
 
 import socket
@@ -18,7 +17,7 @@ from .errors import TemplateError
 
 MODULE: Final = "stentor.server.text.template_child"
 _GRACE_SECONDS: Final = 0.5
-"""On top of the time to render: the child's own check comes first where it can, and says more."""
+"""On top of the time to render: the child's own check comes first where it can, which saves starting another one."""
 
 
 class Setup(msgspec.Struct, frozen=True, array_like=True):

@@ -69,7 +69,7 @@ BOMBS: dict[str, tuple[str, bytes]] = {
         template("{% for a in range(99999) %}{% set b = x | sort %}{% endfor %}", x="ab" * 10**5),
     ),
     "a macro that calls itself": (CHAT, template("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}")),
-    "a number with a million digits": (CHAT, template("{{ 9 ** 9 ** 9 }}")),
+    "a number with a million digits": (CHAT, template("{{ 9 ** (9 ** 9) }}")),
     "a width of a billion": (CHAT, template("{{ '%1000000000d' % 1 }}")),
     "a text times a billion": (CHAT, template("{{ 'a' * 1000000000 }}")),
     "a pattern": (CHAT, chat(guided_regex="(a+)+$", structured_outputs={"regex": "(a|a)*b"})),

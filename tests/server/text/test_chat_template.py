@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from jinja2 import Environment
 
-from stentor.server.text.chat_template import MAX_COMPILED, ChatTemplate
+from stentor.server.text.chat_template import ChatTemplate
 from stentor.server.text.errors import TemplateError
 from stentor.server.text.loading import load_tokenizer
 from stentor.server.text.messages import content_format
@@ -66,6 +66,10 @@ EXACTING = [
     "{{ messages | map(attribute='content') | join(', ') }}{{ '%s-%d' % ('a', 3) }}{{ '{:>5}'.format('x') }}{{ dict(a=1) }}",
     "{% set x %}{% for m in messages %}{{ m.content }}{% endfor %}{% endset %}{{ x | replace('a', 'b') | indent(4) }}{{ flag }}",
     "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}{{ messages[-1]['content'][:3] }}{{ none }}{{ 3 * '-' }}",
+    "{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}",
+    "{{ dict.fromkeys(['a']) }}{{ messages[0] | xmlattr }}{{ messages[0].content | wordwrap(5) }}{{ messages | pprint }}",
+    "{{ messages[0].content.encode() }}{{ 'abc'.translate({97: 'x'}) }}{{ 1 | round(500) }}{{ namespace(a=1) }}",
+    "{% for m in messages %}{% generation %}{{ loop.index }}{{ m.content }}{% endgeneration %}{% endfor %}",
     "{% if messages[0].content is string and missing is not defined %}{{ messages[0].content.split(' ')[0] }}{{ 7 // 2 ** 2 }}{% endif %}",
 ]
 
@@ -83,69 +87,71 @@ def test_what_templates_use_renders_as_in_transformers(source: str, demo_referen
     assert ours == theirs
 
 
-HOSTILE = {
-    "class": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-    "globals": "{{ raise_exception.__globals__.os }}",
-    "namespace": "{% set n = namespace(__class__=1) %}",
-    "namespace by name": "{% set n = namespace() %}{% set n._x = 1 %}",
-    "mutation": "{{ messages.append(1) }}",
-    "import": "{% import 'os' as os %}",
-    "include": "{% include '/etc/passwd' %}",
-    "range": "{% for i in range(10 ** 9) %}{% endfor %}",
-    "nested loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-    "nested comprehension": "{% for a in range(99999) %}{% set x = range(99999) | map('string') | list %}{% endfor %}",
-    "recursion": "{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}",
-    "fibonacci": "{% macro f(n) %}{% if n > 0 %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
-    "repeat": "{{ 'a' * 10 ** 9 }}",
-    "repeat list": "{{ [1] * 10 ** 9 }}",
-    "huge int": "{{ 10 ** 10 ** 8 }}",
-    "squares": "{% set n = namespace(x=3) %}{% for i in range(90) %}{% set n.x = n.x * n.x %}{% endfor %}",
-    "doubling by tilde": "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
-    "doubling by plus": "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
-    "doubling lists": "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
-    "doubling by block": "{% set n = namespace(x='aa') %}{% for i in range(60) %}{% set y %}{{ n.x }}{{ n.x }}{% endset %}{% set n.x = y %}{% endfor %}",
-    "doubling by join": "{% set n = namespace(x='aa') %}{% for i in range(60) %}{% set n.x = [n.x, n.x] | join %}{% endfor %}",
-    "doubling by method": "{% set n = namespace(x='aa') %}{% for i in range(60) %}{% set n.x = n.x.join([n.x, n.x]) %}{% endfor %}",
-    "doubling by replace": "{% set n = namespace(x='aa') %}{% for i in range(60) %}{% set n.x = n.x.replace('a', 'aa') %}{% endfor %}",
-    "tree of lists": "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}",
-    "tree of lists as json": "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x | tojson }}",
-    "tree of lists as string": "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ 'a' ~ n.x }}",
-    "width filter": "{{ 'a' | center(10 ** 10) }}",
-    "width method": "{{ 'a'.ljust(10000000000) }}",
-    "width percent": "{{ '%10000000000d' % 1 }}",
-    "width format": "{{ '{:>10000000000}'.format('a') }}",
-    "width format filter": "{{ '%10000000000s' | format('a') }}",
-    "batch": "{{ [1] | batch(10 ** 10, 'x') | list }}",
-    "slice": "{{ [1] | slice(10 ** 10) | list }}",
-    "output": "{% for a in range(99999) %}{{ 'a' * 99999 }}{% endfor %}",
-    "syntax": "{% for %}",
-    "undefined": "{{ missing.attribute.deeper }}",
-    "division": "{{ 1 // 0 }}",
-    "type": "{{ 1 + 'a' }}",
-    "raise": "{{ raise_exception('no /etc/passwd') }}",
-    "nesting": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+LATE = {
+    "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "messages": "{% for a in messages %}{% for b in messages %}{% for c in messages %}{% endfor %}{% endfor %}{% endfor %}",
+    "a recursive loop": "{% for a in [messages] recursive %}{{ loop([a, a]) if loop.depth < 60 }}{% endfor %}",
+    "a macro": "{% macro f(n) %}{% if n > 0 %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "a call block": "{% macro f(n) %}{{ caller() }}{% if n > 0 %}{% call f(n - 1) %}{% endcall %}{% call f(n - 1) %}{% endcall %}{% endif %}{% endmacro %}{% call f(60) %}{% endcall %}",
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_template_fails_soon_and_says_so_in_one_line(name: str) -> None:
-    template = ChatTemplate(None, SPECIALS, max_seconds=0.3)
-    start = time.perf_counter()
-    with pytest.raises(TemplateError) as caught:
-        template.render([USER], chat_template=HOSTILE[name])
-    assert time.perf_counter() - start < 5  # generous: the bound is 0.3 s
-    message = str(caught.value)
-    assert "\n" not in message
-    assert len(message) < 400
-    assert "site-packages" not in message
-    assert ".py" not in message
-
-
-def test_time_spent_is_named_as_the_reason() -> None:
-    template = ChatTemplate(HOSTILE["nested loops"], SPECIALS, max_seconds=0.1)
+@pytest.mark.parametrize("name", LATE)
+def test_a_template_of_the_model_that_loops_on_ends_at_its_deadline_and_says_so(name: str) -> None:
+    template = ChatTemplate(LATE[name], SPECIALS, max_seconds=0.1)
+    began = time.thread_time()
     with pytest.raises(TemplateError, match=r"took longer than 0\.1 seconds"):
-        template.render([USER])
+        template.render([USER] * 16384)
+    assert time.thread_time() - began < 1
     assert ChatTemplate(CHATML, SPECIALS).render([USER]) == "<|im_start|>user\nHi<|im_end|>\n"
+
+
+def test_each_rendering_has_a_deadline_of_its_own() -> None:
+    template = ChatTemplate(
+        "{% for a in range(times) %}{% for b in range(times) %}{% endfor %}{% endfor %}", SPECIALS, max_seconds=0.2
+    )
+    for _ in range(2):
+        with pytest.raises(TemplateError, match="took longer than"):
+            template.render([USER], template_kwargs={"times": 99999})
+        assert template.render([USER], template_kwargs={"times": 9}) == ""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for m in messages %}{{ m.content }}{% endfor %}",
+        "{% set x %}{% for m in messages %}{{ m.content }}{% endfor %}{% endset %}{{ x | length }}",
+        "{% macro f() %}{% for m in messages %}{{ m.content }}{% endfor %}{% endmacro %}{{ f() | length }}",
+    ],
+)
+def test_a_text_has_as_many_characters_as_may_be_and_no_more(source: str) -> None:
+    template = ChatTemplate(source, SPECIALS, max_chars=1000)
+    assert template.render([USER] * 500) in ("Hi" * 500, "1000")
+    with pytest.raises(TemplateError, match="writes more than 1000 characters"):
+        template.render([USER] * 501)
+
+
+@pytest.mark.parametrize("source", ["{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "{% for %}", "x" * (1 << 19)])
+def test_a_broken_template_of_the_model_is_named_when_it_is_rendered(source: str) -> None:
+    template = ChatTemplate(source, SPECIALS)
+    assert template.takes_tools()
+    with pytest.raises(TemplateError, match=r"nested too deeply|wrong in line 1|524288 characters long"):
+        template.render([USER])
+
+
+def test_a_template_that_a_request_brings_is_not_compiled_by_the_server() -> None:
+    template = ChatTemplate(CHATML, SPECIALS)
+    assert template.takes_tools("{{ tools }}" + "(" * 5000)
+    assert not template.takes_tools("{% for %}")
+    with pytest.raises(TemplateError, match="chat template; it has default"):
+        template.render([USER], chat_template="{{ 1 }}")
+
+
+def test_what_a_filter_hands_on_bit_by_bit_is_written_as_json() -> None:
+    template = ChatTemplate("{{ messages | map(attribute='content') | tojson }}", SPECIALS)
+    assert template.render([USER, USER]) == '["Hi", "Hi"]'
+    with pytest.raises(TemplateError, match="TypeError"):
+        ChatTemplate("{{ missing | tojson }}", SPECIALS).render([USER])
 
 
 def test_what_a_template_raises_is_told() -> None:
@@ -157,7 +163,7 @@ def test_what_a_template_raises_is_told() -> None:
 @pytest.mark.parametrize("source", [r"{{ '\ud800' }}", r"{{ raise_exception('\ud800') }}"])
 def test_half_a_character_is_neither_rendered_nor_told(source: str) -> None:
     with pytest.raises(TemplateError) as caught:
-        ChatTemplate(None, SPECIALS).render([USER], chat_template=source)
+        ChatTemplate(source, SPECIALS).render([USER])
     str(caught.value).encode()
 
 
@@ -222,14 +228,12 @@ def test_a_named_template_is_chosen_by_name_and_for_tools() -> None:
     assert template.render([USER]) == "plain"
     assert template.render([USER], tools=TOOLS) == "tools"
     assert template.render([USER], chat_template="tool_use") == "tools"
-    assert template.render([USER], chat_template="{{ messages[0].content }}") == "Hi"
 
 
-def test_compiled_templates_are_kept_in_bounds() -> None:
-    template = ChatTemplate(CHATML, SPECIALS)
-    for number in range(3 * MAX_COMPILED):
-        assert template.render([USER], chat_template=f"{{{{ 1 }}}}{number}") == f"1{number}"
-    assert len(template._compiled) == MAX_COMPILED
+def test_a_template_is_compiled_once() -> None:
+    template = ChatTemplate({"default": CHATML, "other": CHATML}, SPECIALS)
+    compiled = [template._get(name, with_tools=False) for name in (None, "default", None, "other")]
+    assert len({id(each) for each in compiled}) == 2
 
 
 @pytest.mark.parametrize(
@@ -323,3 +327,35 @@ def test_reasoning_is_found_under_every_name() -> None:
         assert template.render([{"role": "assistant", "content": "", name: "hm"}]) == "hmhmhm"
         others = {other: "" for other in names if other != name}
         assert template.render([{"role": "assistant", "content": "", name: "hm", **others}]) == "hmhmhm"
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ messages | map(attribute='role') | join(', ') }}", "user, user"),
+        ("{{ [3, 1, 2] | sort | join }}{{ [1, 1, 2] | unique | list }}", "123[1, 2]"),
+        ("{{ [1, 2, 3] | sum }}{{ [[1], [2]] | sum(start=[]) }}{{ [{'a': 2}] | sum(attribute='a') }}", "6[1, 2]2"),
+        ("{{ 2.345 | round(2) }}{{ 'abc' | title }}{{ ' x ' | trim }}", "2.35Abcx"),
+        ("{{ '{:>5}|{}'.format('x', 1) }}{{ '%05.1f' % 2.25 }}{{ '{a[b]}'.format(a={'b': 1}) }}", "    x|1002.21"),
+        ("{{ {'a': 1} | tojson(indent=2) }}{{ [1, 2] | tojson(separators=(',', ':')) }}", '{\n  "a": 1\n}[1,2]'),
+        ("{{ 'a' in ('a', 'b') }}{{ [1] == [1] }}{{ 1 < 2 < 3 }}{{ messages[0] == messages[1] }}", "TrueTrueTrueFalse"),
+        ("{{ messages[1:][0].content }}{{ messages[-1]['content'][:1] }}{{ [[1, 2]][0][1] }}", "yoy2"),
+        ("{{ messages | selectattr('content', 'equalto', 'hi') | list | length }}{{ 'x' is in ['x'] }}", "1True"),
+        ("{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{% endfor %}{% set a, b = 1, 2 %}{{ a + b }}", "a13"),
+        ("{{ 'a,b'.split(',') | last }}{{ ' x'.lstrip() }}{{ 'ab'.startswith(('a', 'c')) }}", "bxTrue"),
+        ("{{ [1, 2, 3, 4, 5, 6, 7, 8, 9, 10] | length }}{{ (1, 2, [3]) | length }}", "103"),
+        ("{{ messages | groupby('role') | map('first') | list }}", "['user']"),
+        ("{{ [1, 2, 3] | batch(2) | list }}{{ [1, 2] | reverse | list }}{{ 'x' * 3 }}", "[[1, 2], [3]][2, 1]xxx"),
+    ],
+)
+def test_what_templates_use_still_does_what_it_did(source: str, text: str) -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": "user", "content": "yo"}]
+    assert ChatTemplate(source, {}).render(messages) == text
+
+
+def test_a_long_conversation_is_gathered_into_a_list() -> None:
+    source = (
+        "{% set n = namespace(x=[]) %}{% for m in messages %}{% set n.x = n.x + [m] %}{% endfor %}{{ n.x | length }}"
+    )
+    template = ChatTemplate(source, {}, max_seconds=30)
+    assert template.render([{"role": "user", "content": "x"}] * 4000) == "4000"

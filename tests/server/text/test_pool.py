@@ -156,7 +156,7 @@ def test_a_running_job_keeps_its_place_when_its_caller_goes() -> None:
 
 
 HOSTILE = {
-    "holds the lock": ("{{ ([[1] * 1000] * 100000) | sum(start=[]) | length }}", "took longer than|too large"),
+    "holds the lock": ("{{ ([[1] * 1000] * 100000) | sum(start=[]) | length }}", "took longer than"),
     "compares for ever": (
         "{% set ns = namespace(a=[1], b=[1]) %}{% for i in range(40) %}"
         "{% set ns.a = [ns.a, ns.a] %}{% set ns.b = [ns.b, ns.b] %}{% endfor %}{{ ns.a == ns.b }}",
@@ -164,7 +164,7 @@ HOSTILE = {
     ),
     "fills the memory": (
         "{% set text = 'a' * 8000000 %}{{ ([{'a': text}] * 1000) | map(attribute='a') | join | length }}",
-        "too large",
+        "too much memory",
     ),
 }
 
@@ -222,7 +222,7 @@ def test_what_one_template_of_a_request_leaves_behind_does_not_fail_the_next() -
     async def main() -> None:
         pool = TokenizerPool(byte_tokenizer(), render_seconds=10.0)
         options: Any = {"add_generation_prompt": False, "continue_final_message": False}
-        with pytest.raises(TemplateError, match=r"too much memory|too large"):
+        with pytest.raises(TemplateError, match="too much memory"):
             await pool.render_chat([USER], chat_template=greedy, **options)
         for _ in range(2):
             modest = "{{ ('a b ' * 100000) | wordcount }}"

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from stentor.loadtest.processes import alive
 from stentor.server.text.errors import TemplateError
 from stentor.server.text.pool import TokenizerPool
-from stentor.server.text.template_process import RenderJob, TemplateProcess
+from stentor.server.text.template_child import MAX_COMPILED, Renderer
+from stentor.server.text.template_process import RenderJob, Setup, TemplateProcess
 from stentor.tests.fakes import byte_tokenizer
 
 OPTIONS: dict[str, Any] = {"add_generation_prompt": False, "continue_final_message": False}
@@ -56,6 +58,36 @@ def test_a_child_that_is_killed_under_load_costs_no_job() -> None:
 
 def _job(template: str) -> RenderJob:
     return RenderJob([_message(7)], False, False, template, {}, [], [])
+
+
+def test_the_child_can_open_nothing_and_take_a_gigabyte() -> None:
+    process = TemplateProcess({}, 5.0, 1000)
+    process.render(_job("none"))
+    limits = Path(f"/proc/{process.pid}/limits").read_text().splitlines()
+    found = {line[:26].strip(): line[26:].split()[:2] for line in limits}
+    assert found["Max open files"] == ["1", "1"]
+    assert found["Max address space"] == [str(1 << 30)] * 2
+    process.close()
+
+
+def test_memory_that_is_not_there_is_named_as_the_reason_and_the_child_goes_on() -> None:
+    process = TemplateProcess({}, 30.0, 1000)
+    process.render(_job("none"))
+    pid = process.pid
+    with pytest.raises(TemplateError, match="needs too much memory"):
+        process.render(_job("{{ 'a' * 10 ** 10 }}"))
+    assert process.render(_job("one")) == "one"
+    assert process.pid == pid
+    process.close()
+
+
+def test_compiled_templates_are_kept_in_bounds() -> None:
+    renderer = Renderer(Setup({}, 5.0, 1000))
+    for number in range(3 * MAX_COMPILED):
+        for _ in range(2):
+            assert renderer.render(_job(f"{{{{ 1 }}}}{number}")) == (f"1{number}", None)
+    info = renderer.template_of.cache_info()
+    assert (info.currsize, info.hits) == (MAX_COMPILED, 3 * MAX_COMPILED)
 
 
 def test_a_child_that_died_between_two_jobs_is_replaced() -> None:
