@@ -12,11 +12,9 @@ from .template_process import RenderJob, RenderResult, Setup
 
 MAX_MEMORY: Final = 1 << 30
 """Bytes of address space."""
-
-
 MAX_COMPILED: Final = 32
 """Templates kept, compiled: the latest."""
-_REHEARSAL: Final = "{{ messages | pprint }}{{ lipsum() }}{{ strftime_now('%Z') }}{{ 1 // 0 }}"
+_REHEARSAL: Final = "{% set late = [messages | pprint, lipsum(), strftime_now('%Z')] %}{{ 1 // 0 }}"
 """Makes jinja import what it imports late, also for errors, and libc read the time zone."""
 
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,16 @@ def test_the_child_can_open_nothing_and_take_a_gigabyte() -> None:
     found = {line[:26].strip(): line[26:].split()[:2] for line in limits}
     assert found["Max open files"] == ["1", "1"]
     assert found["Max address space"] == [str(1 << 30)] * 2
+    process.close()
+
+
+def test_what_jinja_imports_late_and_the_time_zone_are_there_in_the_child() -> None:
+    process = TemplateProcess({}, 5.0, 10_000)
+    shown = process.render(_job("{{ messages | pprint }} {{ lipsum(n=1, html=false) | length > 9 }}"))
+    assert shown == "[{'content': '7', 'role': 'user'}] True"
+    assert process.render(_job("{{ strftime_now('%Z') }}")) == datetime.now().strftime("%Z")
+    with pytest.raises(TemplateError, match="ZeroDivisionError"):
+        process.render(_job("{{ 1 // 0 }}"))
     process.close()
 
 
