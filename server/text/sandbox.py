@@ -3,8 +3,9 @@
 The sandbox keeps a template from Python's internals. It bounds neither time nor memory: a template of a request
 therefore runs in a child process (:mod:`.template_process`). The model's own templates run in threads of the server. Of
 these only the messages come from a client, and they are bounded by the limits on requests; but loops within loops over
-many messages may take hours. So every turn of a loop and every call of a macro looks at the clock, and the pieces of
-text are counted as they are joined.
+many messages may take hours. So every turn of a loop and every call of a macro looks at the clock, the pieces of text
+are counted as they are joined, and no text is repeated more often than fits: templates of image models repeat a marker
+as often as an argument says, which a request may set.
 """
 
 import json
@@ -17,6 +18,7 @@ from typing import Any, NoReturn
 import jinja2
 import jinja2.ext
 import jinja2.nodes
+import jinja2.runtime
 import jinja2.sandbox
 import jinja2.utils
 import jinja2.visitor
@@ -37,6 +39,8 @@ class TooLong(Exception):
 
 class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """Jinja with what transformers gives chat templates. Safe to use from any thread."""
+
+    intercepted_binops = frozenset({"*"})
 
     def __init__(self, max_chars: int) -> None:
         """``max_chars``: of a rendered text, and of each block or macro that is captured on the way."""
@@ -69,6 +73,14 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
                 raise TooLong
             taken.append(piece)
         return "".join(taken)
+
+    def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
+        """``left * right``. Raises :class:`TooLong`."""
+        for sequence, times in ((left, right), (right, left)):
+            repeats = isinstance(sequence, str | list | tuple) and isinstance(times, int)
+            if repeats and len(sequence) * times > self._max_chars:
+                raise TooLong
+        return super().call_binop(context, operator, left, right)
 
     def _generate(
         self, source: jinja2.nodes.Template, name: str | None, filename: str | None, defer_init: bool = False

@@ -87,6 +87,15 @@ def test_what_templates_use_renders_as_in_transformers(source: str, demo_referen
     assert ours == theirs
 
 
+@pytest.mark.parametrize("times", [10**9, 2**63 - 1])
+@pytest.mark.parametrize("source", ["{{ '<image>' * n }}", "{{ n * '<image>' }}", "{{ ([1] * n) | length }}"])
+def test_a_request_cannot_make_a_template_of_the_model_repeat_a_marker_too_often(source: str, times: int) -> None:
+    template = ChatTemplate(source, SPECIALS)
+    assert template.render([USER], template_kwargs={"n": 2}) in ("<image><image>", "2")
+    with pytest.raises(TemplateError, match="writes more than 8388608 characters"):
+        template.render([USER], template_kwargs={"n": times})
+
+
 LATE = {
     "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "messages": "{% for a in messages %}{% for b in messages %}{% for c in messages %}{% endfor %}{% endfor %}{% endfor %}",
