@@ -21,10 +21,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-# Tests that are not `alone` are shared out among two processes.
-SHARED := -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/compile
-# Files with tests that are `alone`: not all others are read for them.
-ALONE = $(shell grep -rl 'mark\.alone' tests --include='test_*.py')
+# Two processes share the files out; while one runs a test that is `alone`, the other waits.
+SHARED := -n 2 --dist loadfile --no-loadscope-reorder
+# Compiled modules are kept, also where the environment says otherwise: a server that a test starts is ready 1 s sooner.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -P -m pytest
 # Chooses the fifth of the tier `proof` that `make test` runs, and the cases of interpreted kernels; see tests/support/tiers.py
 TURN ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 
@@ -54,15 +54,13 @@ lint: $(STAMP) ## style, types and layers
 
 pytest: $(STAMP) ## the tests alone; ARGS="tests/engine -k ring" picks some
 	@echo "==> pytest"
-	$(if $(ARGS),$(BIN)/python -P -m pytest $(ARGS),OMP_NUM_THREADS=1 $(BIN)/python -P -m pytest $(SHARED) --turn $(TURN) -m "not alone")
-	$(if $(ARGS),,$(BIN)/python -P -m pytest --turn $(TURN) -m alone $(ALONE))
+	$(PYTEST) $(if $(ARGS),$(ARGS),$(SHARED) --ignore=tests/compile --turn $(TURN))
 	@$(if $(ARGS),,$(MAKE) --no-print-directory compile)
 
 proof: $(STAMP) ## what takes long: all tests marked so, every kernel case interpreted and compiled, properties on more examples
 	@echo "==> proof"
-	OMP_NUM_THREADS=1 $(BIN)/python -P -m pytest $(SHARED) -m "(proof or triton) and not alone" --all-kernels
-	$(BIN)/python -P -m pytest -m "proof and alone" $(ALONE)
-	TRITON_INTERPRET=0 $(BIN)/python -P -m pytest -n 2 --dist loadfile --all-kernels tests/compile
+	$(PYTEST) $(SHARED) --ignore=tests/compile -m "proof or triton" --all-kernels
+	TRITON_INTERPRET=0 $(PYTEST) $(SHARED) --all-kernels tests/compile
 	$(MAKE) --no-print-directory properties
 
 faults: $(STAMP) ## put ten faults into copies of the tree, one at a time: which test notices each?
@@ -70,11 +68,11 @@ faults: $(STAMP) ## put ten faults into copies of the tree, one at a time: which
 
 compile: $(STAMP) ## compile a sample of the Triton kernels for a GPU that need not be there
 	@echo "==> kernels compile"
-	TRITON_INTERPRET=0 $(BIN)/python -P -m pytest -n 2 --dist loadfile --turn $(TURN) tests/compile
+	TRITON_INTERPRET=0 $(PYTEST) $(SHARED) --turn $(TURN) tests/compile
 
 kernels: $(STAMP) ## every case of the kernel tests: interpreted where there is no GPU, and compiled for one
-	$(BIN)/python -P -m pytest -m triton --all-kernels tests
-	TRITON_INTERPRET=0 $(BIN)/python -P -m pytest --all-kernels tests/compile
+	$(PYTEST) -m triton --all-kernels tests
+	TRITON_INTERPRET=0 $(PYTEST) --all-kernels tests/compile
 
 chaos: $(STAMP) ## kill processes under live streams, send random requests, poison and bombs; figures go to RESULTS
 	$(BIN)/python -P -m stentor.tests.chaos.full chaos --output $(RESULTS)/2026-11-chaos-cpu.json $(ARGS)
@@ -83,7 +81,7 @@ soak: $(STAMP) ## ten minutes of full load, and the memory of every process; fig
 	$(BIN)/python -P -m stentor.tests.chaos.full soak --output $(RESULTS)/2026-11-soak-cpu.json $(ARGS)
 
 properties: $(STAMP) ## properties on more examples than `make test` has time for; ARGS="tests/kernels" picks some
-	$(BIN)/python -P -m pytest --hypothesis-profile=more -m hypothesis $(if $(ARGS),$(ARGS),tests)
+	$(PYTEST) --hypothesis-profile=more -m hypothesis $(if $(ARGS),$(ARGS),tests)
 
 schemas: $(STAMP) ## 200 JSON schemas through the real server at temperature 1.5: what ends must validate; then 200 texts to extract from, beside vLLM where it is installed; figures go to RESULTS
 	$(BIN)/python -P -m stentor.tests.e2e.schema_proof --output $(RESULTS)/2026-11-schemas-cpu.json $(ARGS)

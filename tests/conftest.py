@@ -4,6 +4,7 @@ weights."""
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Generator
 from functools import cache
@@ -17,6 +18,10 @@ if not HAS_GPU:
     # Before anything imports Triton: it decides when a kernel is decorated.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+SHARES_CORES = "PYTEST_XDIST_WORKER" in os.environ and "OMP_NUM_THREADS" not in os.environ
+if SHARES_CORES:
+    # Before anything imports torch. Processes that tests start inherit it.
+    os.environ["OMP_NUM_THREADS"] = "1"
 
 from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model  # noqa: E402
 from stentor.tests.support.machine import ExpectedSkips, Machine  # noqa: E402
@@ -108,8 +113,26 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the time limit: waiting for the machine does not count
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     machine = item.config.stash.get(MACHINE, None)
-    with contextlib.nullcontext() if machine is None else machine.held(alone=_alone(item)):
+    if machine is None:
         return (yield)
+    alone = _alone(item)
+    with machine.held(alone=alone), _every_core() if alone and SHARES_CORES else contextlib.nullcontext():
+        return (yield)
+
+
+@contextlib.contextmanager
+def _every_core() -> Generator[None]:
+    """Lets torch and the processes that are started use all cores, as they do where no tests run side by side."""
+    torch = sys.modules.get("torch")
+    one = os.environ.pop("OMP_NUM_THREADS")
+    if torch is not None:
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+    try:
+        yield
+    finally:
+        os.environ["OMP_NUM_THREADS"] = one
+        if torch is not None:
+            torch.set_num_threads(int(one))
 
 
 @pytest.hookimpl(wrapper=True)
