@@ -11,8 +11,6 @@ import pytest
 
 from stentor.loadtest.server_process import ServerProcess
 
-pytestmark = pytest.mark.alone
-
 NAME: Final = "made-up"
 VOCABULARY: Final = 70_000
 """The highest ids take 5 bytes of a message."""

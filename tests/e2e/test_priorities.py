@@ -11,7 +11,7 @@ import pytest
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.made_up import describe
 
-pytestmark = [pytest.mark.alone, pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 AGING_SECONDS = 0.5
 
@@ -37,25 +37,29 @@ async def _ask(client: httpx.AsyncClient, name: str, order: list[str], priority:
     order.append(name)
 
 
-async def _waiting(client: httpx.AsyncClient) -> float:
-    lines = (await client.get("/metrics")).text.splitlines()
-    return next(float(line.split()[-1]) for line in lines if line.startswith("stentor:num_requests_waiting{"))
+async def _until(client: httpx.AsyncClient, gauge: str, count: int) -> None:
+    """Waits for so many requests that are in that state."""
+    async with asyncio.timeout(30):
+        while True:
+            lines = (await client.get("/metrics")).text.splitlines()
+            if float(next(line for line in lines if line.startswith(f"stentor:{gauge}{{")).split()[-1]) == count:
+                return
+            await asyncio.sleep(0.01)
 
 
 async def test_who_waits_is_served_in_order_of_priority(url: str) -> None:
     order: list[str] = []
     async with httpx.AsyncClient(base_url=url) as client, asyncio.TaskGroup() as tasks:
         tasks.create_task(_ask(client, "running", order, tokens=3000))
-        await asyncio.sleep(0.1)
+        await _until(client, "num_requests_running", 1)
         for name, priority in (("later", 100), ("first", -100), ("middle", 0)):
             tasks.create_task(_ask(client, name, order, priority))
-        async with asyncio.timeout(10):
-            while await _waiting(client) < 3:
-                await asyncio.sleep(0.02)
+        await _until(client, "num_requests_waiting", 3)
         assert not order, "the first one ended too early to keep anybody waiting"
     assert order == ["running", "first", "middle", "later"]
 
 
+@pytest.mark.alone
 async def test_a_stream_of_more_important_requests_starves_nobody(url: str) -> None:
     order: list[str] = []
     served: list[float] = []

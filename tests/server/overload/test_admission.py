@@ -17,7 +17,7 @@ from stentor.server.text.pool import INLINE_CHARS, TokenizerPool
 from stentor.tests.fakes import FakeEngine, byte_tokenizer, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, events_of, in_memory, on_loopback, until
 
-pytestmark = [pytest.mark.alone, pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 
 def state_of(engine: FakeEngine, **overload: Any) -> ServerState:
@@ -146,14 +146,15 @@ async def test_a_connection_is_of_use_after_a_large_body_that_was_refused_unread
 
 
 async def test_the_deadline_covers_the_wait_for_the_tokenizer() -> None:
-    state = state_of(FakeEngine(), request_timeout=0.2)
+    state = state_of(FakeEngine(), request_timeout=30.0)
     gate = threading.Event()
     pool = TokenizerPool(byte_tokenizer(), threads=1, max_pending=1)
     state.pool = pool
-    standing_still = asyncio.create_task(pool._run(lambda: gate.wait(10)))
+    standing_still = asyncio.create_task(pool._run(lambda: gate.wait(30)))
     await asyncio.sleep(0)
     async with in_memory(state) as client:
-        late = await client.post(COMPLETIONS, json=body(prompt="a" * 2 * INLINE_CHARS))
+        soon = {"x-request-timeout": "0.2"}
+        late = await client.post(COMPLETIONS, json=body(prompt="a" * 2 * INLINE_CHARS), headers=soon)
         assert (late.status_code, state.live_requests) == (504, 0)
         gate.set()
         await standing_still
@@ -163,25 +164,25 @@ async def test_the_deadline_covers_the_wait_for_the_tokenizer() -> None:
 
 async def test_the_sdk_of_openai_does_not_begin_again_what_was_too_late_but_what_was_refused() -> None:
     engine = closed_engine()
-    state = state_of(engine, request_timeout=0.3, max_queued_requests=1)
+    state = state_of(engine, request_timeout=30.0, max_queued_requests=1)
     async with (
         on_loopback(state) as url,
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=1) as client,
         anyio.create_task_group() as tasks,
     ):
         with pytest.raises(openai.InternalServerError, match="did not end within"):
-            await client.completions.create(model="fake", prompt="abc")
+            await client.completions.create(model="fake", prompt="abc", extra_headers={"x-request-timeout": "0.3"})
         assert len(engine.streams) == 1
         engine.gate.set()
         taken = state.queue.enter()
-        tasks.start_soon(_give_back, taken)
+        tasks.start_soon(_give_back_once_one_was_refused, state, taken)
         answer = await client.completions.create(model="fake", prompt="abc", max_tokens=3)
         assert answer.usage is not None
         assert rejections(state, "queue_full") == 1
 
 
-async def _give_back(taken: QueueSlot) -> None:
-    await anyio.sleep(0.3)
+async def _give_back_once_one_was_refused(state: ServerState, taken: QueueSlot) -> None:
+    await until(lambda: rejections(state, "queue_full"))
     taken.close()
 
 
@@ -199,11 +200,11 @@ async def test_a_whole_answer_that_takes_too_long_is_a_504_that_is_not_to_be_ret
 
 
 async def test_a_stream_that_takes_too_long_ends_with_an_error_event() -> None:
-    engine = FakeEngine(delay=0.005)
+    engine = FakeEngine(delay=0.02)
     state = state_of(engine)
     async with in_memory(state) as client:
         late = await client.post(
-            COMPLETIONS, json=body(max_tokens=500, stream=True), headers={"x-request-timeout": "0.15"}
+            COMPLETIONS, json=body(max_tokens=500, stream=True), headers={"x-request-timeout": "1"}
         )
     events = events_of(late.text)
     assert late.status_code == 200
@@ -226,7 +227,7 @@ async def test_a_stream_whose_time_is_up_before_its_first_token_gets_the_status(
 async def test_a_client_cannot_take_more_time_than_the_operator_gives() -> None:
     state = state_of(closed_engine(), request_timeout=0.1)
     async with in_memory(state) as client:
-        with anyio.fail_after(2):
+        with anyio.fail_after(30):
             late = await client.post(COMPLETIONS, json=body(), headers={"x-request-timeout": "60"})
     assert late.status_code == 504
 
@@ -243,7 +244,7 @@ async def test_the_deadline_covers_a_body_that_does_not_come() -> None:
         port = int(url.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: here\r\ncontent-length: 9\r\n\r\n{")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert b" 504 " in await reader.readline()
         writer.close()
     assert state.live_requests == 0
@@ -281,7 +282,7 @@ async def test_requests_that_are_cut_off_get_an_error_each_in_its_shape() -> Non
         tasks.start_soon(ask, client, True)
         await until(lambda: len(engine.streams) == 2 and not state.queue.requests)
         state.cut_off()
-        assert await state.drained(2.0)
+        assert await state.drained(30.0)
         await until(lambda: len(answers) == 2)
     assert (answers[False].status_code, answers[True].status_code) == (503, 200)
     assert answers[False].json()["error"]["code"] == "shutting_down"

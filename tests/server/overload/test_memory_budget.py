@@ -34,7 +34,7 @@ from stentor.server.text.template_process import RenderJob
 from stentor.tests.fakes import FakeEngine, byte_tokenizer, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, on_loopback, until
 
-pytestmark = [pytest.mark.alone, pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 KiB = 1 << 10
 MiB = 1 << 20
@@ -207,12 +207,12 @@ async def test_a_stream_holds_no_body_and_a_client_that_leaves_none_either() -> 
 
 
 async def test_slow_templates_of_requests_hold_up_no_others() -> None:
-    pool = TokenizerPool(byte_tokenizer(), max_pending=4, max_foreign=8, render_seconds=0.3)
+    pool = TokenizerPool(byte_tokenizer(), max_pending=4, max_foreign=8, render_seconds=3.0)
     options: Any = {"add_generation_prompt": False, "continue_final_message": False}
     slow = [asyncio.create_task(pool.render_chat(HELLO, chat_template=ENDLESS, **options)) for _ in range(9)]
     await until(lambda: pool._foreign.pid is not None)
-    async with asyncio.timeout(0.3):
-        assert len(await pool.encode("x" * 5000)) == 5000
+    assert len(await pool.encode("x" * 5000)) == 5000
+    assert not slow[0].done()
     with pytest.raises(TemplatesWait):
         await pool.render_chat(HELLO, chat_template="{{ 1 }}", **options)
     for task in slow[1:]:
@@ -229,7 +229,7 @@ async def test_templates_of_one_owner_keep_out_none_of_another(monkeypatch: pyte
     may_end, rendered = threading.Event(), []
 
     def render(job: RenderJob) -> str:
-        may_end.wait(5)
+        may_end.wait(30)
         rendered.append(job.chat_template)
         return ""
 
@@ -254,7 +254,7 @@ async def test_templates_of_one_owner_keep_out_none_of_another(monkeypatch: pyte
 
 
 async def test_a_template_too_many_gets_429_and_the_sdk_says_why() -> None:
-    pool = TokenizerPool(byte_tokenizer(), max_foreign=0, render_seconds=0.5)
+    pool = TokenizerPool(byte_tokenizer(), max_foreign=0, render_seconds=3.0)
     state = fake_state(pool=pool)
     async with in_memory(state) as client:
         sdk = openai.AsyncOpenAI(base_url="http://server/v1", api_key="x", http_client=client, max_retries=0)  # type: ignore[arg-type]

@@ -3,12 +3,8 @@
 import subprocess
 import sys
 
-import pytest
-
 from stentor.engine.processes.freed_memory import GROWN
 from stentor.server.overload.trimming import Trimmer
-
-pytestmark = pytest.mark.alone
 
 MiB = 1 << 20
 
