@@ -26,7 +26,7 @@ CALLS: Final = {
     "subprocess.getstatusoutput",
 }
 SUSPICIOUS: Final = re.compile(
-    r"pickle|dill|joblib|marshal|shelve|eval|exec|__import__|\bload|system|popen|yaml|getoutput|getstatus|shell"
+    r"pickle|\bdill\b|joblib|\bmarshal\b|shelve|\b(?:eval|exec|load|system|popen|shell)\b|__import__|yaml|getoutput|getstatus"
 )
 """Only files with such a word are looked at closely."""
 KEYWORDS: Final = {"shell": True, "allow_pickle": True}

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ SECURITY = (ROOT / "SECURITY.md").read_text()
 README = (ROOT / "README.md").read_text()
 OPTIONS_PAGE = (ROOT / "docs" / "reference" / "options.md").read_text()
 LEVELS = {"warning": "warning", "error": "error", "exception": "error", "critical": "critical"}
+CALLED = re.compile(rf"\.\s*(?:log|{'|'.join(LEVELS)})\b")
+"""Only files with such a word are parsed."""
 LIMITS = ("limits", "overload", "recovery")
 """Groups of options that the table of limits must have all of."""
 
@@ -49,11 +52,17 @@ def _is_logger(node: ast.expr) -> bool:
     return name in ("logging", "log", "_log") or name.endswith("logger")
 
 
-def _logged() -> Iterator[tuple[str, str, str]]:
+@cache
+def _logged() -> tuple[tuple[str, str, str], ...]:
     """Where, level and format of everything of the level of a warning and above."""
+    return tuple(_log_calls())
+
+
+def _log_calls() -> Iterator[tuple[str, str, str]]:
     for folder in ("server", "engine", "kernels"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text())):
+            text = path.read_text()
+            for node in ast.walk(ast.parse(text)) if CALLED.search(text) else ():
                 if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                     continue
                 if not _is_logger(node.func.value):
@@ -61,11 +70,11 @@ def _logged() -> Iterator[tuple[str, str, str]]:
                 where = f"{path.relative_to(ROOT)}:{node.lineno}"
                 assert node.func.attr != "log", f"{where}: a level that is not known here"
                 if node.func.attr in LEVELS:
-                    text = node.args[0]
-                    assert isinstance(text, ast.Constant), f"{where}: the format must be a plain text, for the page"
-                    assert isinstance(text.value, str)
-                    assert re.search(r"[a-z]{3}", text.value), f"{where}: a format must say something"
-                    yield where, LEVELS[node.func.attr], text.value
+                    format = node.args[0]
+                    assert isinstance(format, ast.Constant), f"{where}: the format must be a plain text, for the page"
+                    assert isinstance(format.value, str)
+                    assert re.search(r"[a-z]{3}", format.value), f"{where}: a format must say something"
+                    yield where, LEVELS[node.func.attr], format.value
 
 
 def test_every_warning_and_error_that_can_be_logged_is_explained() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import stentor
-from stentor.server.common.exit_codes import FAILED
-from stentor.server.config.config import ConfigError
-from stentor.server.offline.in_process_server import RoomClosed
+from stentor.server.common.exit_codes import DONE, FAILED
+from stentor.server.options.reading import ConfigError, read_config
+from stentor.server.offline import run_batch as run_batch_module
 from stentor.server.offline.llm import LLM, RequestRefused
 from stentor.server.offline.run_batch import run_batch
 from stentor.server.options.reading import read_config
@@ -115,17 +115,17 @@ def test_a_program_that_forgets_to_close_ends_and_leaves_nobody_behind(demo_mode
     assert "engine" in ended.stdout
 
 
-def test_a_closed_model_says_so(demo_model: object) -> None:
-    loaded = stentor.LLM(MODEL, max_model_len=256, kv_cache_memory="32M")
-    loaded.close()
-    loaded.close()
-    with pytest.raises(RoomClosed, match="closed"):
-        loaded.generate("x")
-
-
 def test_a_file_of_requests_is_answered_and_a_second_run_asks_only_for_the_rest(
-    demo_model: object, tmp_path: Path
+    llm: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The first run is the command's; the others have the model that is loaded already."""
+
+    def again() -> str:
+        assert run_batch(read_config({"model": MODEL}, {}), source, target) == DONE
+        return capsys.readouterr().err.splitlines()[-1]
+
+    monkeypatch.setattr(run_batch_module, "InProcessServer", lambda config: llm._room)
+    monkeypatch.setattr(llm._room, "close", lambda: None)
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
     lines = [{"custom_id": f"c{i}", "url": "/v1/chat/completions", "body": chat} for i in range(3)]
@@ -134,14 +134,14 @@ def test_a_file_of_requests_is_answered_and_a_second_run_asks_only_for_the_rest(
     source.write_text("\n".join(json.dumps(line) for line in lines[:2]) + "\n")
     assert "2 answered (0 of them with an error), 0 failed:" in _run_batch(source, target)
     source.write_text("\n".join(json.dumps(line) for line in lines))
-    assert "2 answered (1 of them with an error), 1 failed, 2 answered before:" in _run_batch(source, target)
+    assert "2 answered (1 of them with an error), 1 failed, 2 answered before:" in again()
     written = target.read_bytes()
     results = [json.loads(line) for line in written.splitlines()]
     by_name = {result["custom_id"]: result for result in results if result["response"]}
     assert by_name.keys() == {"c0", "c1", "c2", "wrong"}
     assert by_name["c1"]["response"]["body"]["object"] == "chat.completion"
     assert by_name["wrong"]["response"]["status_code"] == 400
-    assert "0 answered (0 of them with an error), 0 failed, 5 answered before:" in _run_batch(source, target)
+    assert "0 answered (0 of them with an error), 0 failed, 5 answered before:" in again()
     assert target.read_bytes() == written
     (twice,) = [result for result in results if not result["response"]]
     assert "custom_id 'c0' stands in an earlier line" in twice["error"]["message"]
@@ -168,6 +168,7 @@ INTERRUPTED = """
 import asyncio, os, signal, threading, time
 import stentor
 from stentor.server.observability.processes import usage_by_role
+from stentor.server.offline.in_process_server import RoomClosed
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it starts in the background
 
@@ -195,6 +196,11 @@ except KeyboardInterrupt:
 answer = {{"type": "json_object"}}
 llm.chat([{{"role": "user", "content": "hi"}}], short, response_format=answer)
 llm.close()
+llm.close()
+try:
+    llm.generate("x")
+except RoomClosed as error:
+    print("closed" in str(error))
 until = time.monotonic() + 20
 while (left := [thread.name for thread in threading.enumerate()]) != ["MainThread"] and time.monotonic() < until:
     time.sleep(0.05)
@@ -202,10 +208,10 @@ print(left, sorted(usage_by_role(os.getpid())))
 """
 
 
-def test_an_interrupt_ends_what_runs_and_what_is_closed_leaves_nothing(demo_model: object) -> None:
+def test_an_interrupt_ends_what_runs_and_what_is_closed_says_so_and_leaves_nothing(demo_model: object) -> None:
     """In a thread with an event loop of its own, as in a notebook."""
     code = INTERRUPTED.format(model=MODEL)
     command = [sys.executable, "-P", "-c", code]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False, start_new_session=True)
     assert ended.returncode == 0, ended.stderr[-2000:]
-    assert ended.stdout.splitlines() == ["interrupted", "length True", "unloaded", "['MainThread'] ['server']"]
+    assert ended.stdout.splitlines() == ["interrupted", "length True", "unloaded", "True", "['MainThread'] ['server']"]
