@@ -25,10 +25,13 @@ INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 SHARED := -n 2 --dist loadfile --no-loadscope-reorder
 # Compiled modules are kept, also where the environment says otherwise: a server that a test starts is ready 1 s sooner.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -P -m pytest
+QUICK := $(addprefix tests/,protocols server/parsing server/grammar server/config engine/scheduler engine/cache engine/channel)
+# These start processes or load a model.
+NOT_QUICK := $(addprefix tests/server/,parsing/tools/test_grammars.py grammar/test_lark.py grammar/test_schemas.py config/test_cli.py)
 # Chooses the fifth of the tier `proof` that `make test` runs, and the cases of interpreted kernels; see tests/support/tiers.py
 TURN ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 
-.PHONY: help venv serve pull test lint format pytest proof faults compile kernels chaos soak mix properties schemas reference gpu gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
+.PHONY: help venv serve pull test quick lint format pytest proof faults compile kernels chaos soak mix properties schemas reference gpu gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +59,9 @@ pytest: $(STAMP) ## the tests alone; ARGS="tests/engine -k ring" picks some
 	@echo "==> pytest"
 	$(PYTEST) $(if $(ARGS),$(ARGS),$(SHARED) --ignore=tests/compile --turn $(TURN))
 	@$(if $(ARGS),,$(MAKE) --no-print-directory compile)
+
+quick: $(STAMP) ## a minute's worth: protocols, parsing, grammars, scheduler, caches, channels, options; without models or servers
+	$(PYTEST) -n 2 --dist loadfile -m "not alone and not proof and not hypothesis" $(addprefix --ignore=,$(NOT_QUICK)) $(QUICK)
 
 proof: $(STAMP) ## what takes long: all tests marked so, every kernel case interpreted and compiled, properties on more examples
 	@echo "==> proof"
