@@ -14,7 +14,6 @@ from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.browser.visitor import MODELS, missing, spoken, visiting
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.browser,
     pytest.mark.skipif(bool(missing(speech=True)), reason=missing(speech=True)),
     # of playwright's own loop, which it leaves to the collector
@@ -73,6 +72,7 @@ def test_an_answer_is_streamed_and_measured(address: str) -> None:
         expect(page.locator("#chat-messages .wrong")).to_contain_text("2048")
 
 
+@pytest.mark.alone  # it measures how soon it interrupts
 def test_a_spoken_turn_is_answered_with_a_voice_that_can_be_interrupted(address: str, wish: Path) -> None:
     from playwright.sync_api import expect
 

@@ -23,8 +23,6 @@ from stentor.engine.loading.hub import DEMO_SPEECH_MODEL
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.processes import below, eventually
 
-pytestmark = pytest.mark.alone
-
 pytest.importorskip("piper")
 
 TEXT = "Hello there. How are you? I am a voice, and I can say whatever you like."
@@ -88,11 +86,12 @@ def test_speed_makes_it_shorter_and_longer(client: openai.OpenAI) -> None:
     assert usual > 1.4 * fast
 
 
+@pytest.mark.alone
 def test_the_first_sound_comes_long_before_the_text_has_been_spoken(client: openai.OpenAI) -> None:
     began = time.monotonic()
     first = last = 0.0
     with client.audio.speech.with_streaming_response.create(
-        model="tts-1", voice="alloy", input=TEXT * 20, response_format="pcm"
+        model="tts-1", voice="alloy", input=TEXT * 8, response_format="pcm"
     ) as response:
         for _ in response.iter_bytes():
             first = first or time.monotonic() - began
@@ -143,18 +142,18 @@ def test_an_unknown_voice_and_a_model_of_another_kind_are_refused(client: openai
 def test_a_stream_goes_on_when_the_speech_process_is_killed(client: openai.OpenAI, speaking: ServerProcess) -> None:
     (before,) = below(speaking.pid, "speech")
     with client.audio.speech.with_streaming_response.create(
-        model="tts-1", voice="alloy", input=TEXT * 10, response_format="pcm"
+        model="tts-1", voice="alloy", input=TEXT * 5, response_format="pcm"
     ) as response:
         pieces = response.iter_bytes()
         data = next(pieces)
         os.kill(before, signal.SIGKILL)
         data += b"".join(pieces)
-    assert 40 < len(data) / 48000 < 90
+    assert 20 < len(data) / 48000 < 45
     (after,) = below(speaking.pid, "speech")
     assert after != before
 
 
-def test_twenty_at_once_are_all_served_beginnings_first(client: openai.OpenAI) -> None:
+def test_ten_at_once_are_all_served_beginnings_first(client: openai.OpenAI) -> None:
     def one(number: int) -> tuple[float, float, int]:
         began = time.monotonic()
         first, size = 0.0, 0
@@ -166,8 +165,8 @@ def test_twenty_at_once_are_all_served_beginnings_first(client: openai.OpenAI) -
                 size += len(piece)
         return first, time.monotonic() - began, size
 
-    with ThreadPoolExecutor(20) as threads:
-        firsts, ends, sizes = zip(*threads.map(one, range(20)), strict=True)
+    with ThreadPoolExecutor(10) as threads:
+        firsts, ends, sizes = zip(*threads.map(one, range(10)), strict=True)
     assert min(sizes) > 48000 * 4
     # the last to begin does so before the first has been served whole
     assert max(firsts) < min(ends)
@@ -175,7 +174,7 @@ def test_twenty_at_once_are_all_served_beginnings_first(client: openai.OpenAI) -
 
 def test_a_client_that_goes_away_leaves_nothing_running(client: openai.OpenAI, speaking: ServerProcess) -> None:
     with client.audio.speech.with_streaming_response.create(
-        model="tts-1", voice="alloy", input=TEXT * 200, response_format="pcm"
+        model="tts-1", voice="alloy", input=TEXT * 80, response_format="pcm"
     ) as response:
         list(itertools.islice(response.iter_bytes(), 1))
 
@@ -184,4 +183,4 @@ def test_a_client_that_goes_away_leaves_nothing_running(client: openai.OpenAI, s
         (line,) = (line for line in page.splitlines() if line.startswith("stentor:speech_requests_running{"))
         return float(line.split()[-1])
 
-    eventually(lambda: running() == 0, 5, "nothing is spoken any more")
+    eventually(lambda: running() == 0, 30, "nothing is spoken any more")
