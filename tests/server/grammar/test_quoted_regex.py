@@ -65,7 +65,7 @@ def test_every_character_is_taken_as_before(bytewise: Compiler, pattern: str) ->
         assert before(text) == after(quoted_text(text)), text
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30, 300), deadline=None)
 @given(st.sampled_from(INNER), st.sampled_from(INNER), st.text(ALPHABET, max_size=4))
 @example("(?i)ab\n", ".", 'AB\n"')
 def test_patterns_of_patterns_take_the_same_texts(bytewise: Compiler, one: str, two: str, text: str) -> None:
@@ -81,7 +81,7 @@ def test_what_is_matched_is_always_the_inside_of_a_string(bytewise: Compiler, pa
         assert taking(bytewise, pattern)(said), said
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30, 300), deadline=None)
 @given(st.text(ALPHABET, min_size=1, max_size=6))
 def test_a_literal_matches_its_text_alone(bytewise: Compiler, text: str) -> None:
     takes = taking(bytewise, quoted_literal(text))
@@ -89,7 +89,7 @@ def test_a_literal_matches_its_text_alone(bytewise: Compiler, text: str) -> None
     assert not takes(quoted_text(text) + "x")
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(80, 1000), deadline=None)
 @given(st.text('ab^-[]\\&~:|(){}?*+.$ins,5pPdDxu"\n#', max_size=12), st.sampled_from(["", "i", "x", "s", "ix"]))
 def test_any_text_is_a_pattern_that_can_be_turned_or_is_refused(bytewise: Compiler, pattern: str, flags: str) -> None:
     try:
