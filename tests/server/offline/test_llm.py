@@ -10,7 +10,7 @@ import pytest
 
 import stentor
 from stentor.server.common.exit_codes import DONE, FAILED
-from stentor.server.options.reading import ConfigError, read_config
+from stentor.server.config.config import ConfigError
 from stentor.server.offline import run_batch as run_batch_module
 from stentor.server.offline.llm import LLM, RequestRefused
 from stentor.server.offline.run_batch import run_batch
