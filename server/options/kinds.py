@@ -19,6 +19,7 @@ from ..config.config import ANY_ORIGIN, SocketMode, ToolServer
 
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
+_MOST_DIGITS: Final = 32
 UNITS: Final = {"": 1, "b": 1} | {
     f"{letter}{suffix}": base**power
     for power, letter in enumerate("kmgt", 1)
@@ -371,8 +372,10 @@ def _size(raw: object) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(raw).lower(), flags=re.ASCII)
     if not match or match[2] not in UNITS:
         raise ValueError(raw)
+    if len(match[1]) > _MOST_DIGITS:
+        raise ValueError(raw)
     value = int(match[1]) if match[1].isdigit() and not match[2] else int(float(match[1]) * UNITS[match[2]])
-    if value < 1:
+    if not 1 <= value < 2**63:
         raise ValueError(raw)
     return value
 

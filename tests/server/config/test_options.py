@@ -264,6 +264,8 @@ def test_a_switch_goes_by_its_opposite_too(tmp_path: Path) -> None:
         ("kv-cache-memory", "3 parsecs", "a size such as 2GiB"),
         ("kv-cache-memory", "0", "a size such as 2GiB"),
         ("kv-cache-memory", "-1", "a size such as 2GiB"),
+        ("kv-cache-memory", "9" * 400 + "k", "a size such as 2GiB"),
+        ("kv-cache-memory", "9" * 19, "a size such as 2GiB"),
         ("shutdown-timeout", "nan", "a number of seconds"),
         ("shutdown-timeout", "-1", "a number of seconds"),
         ("batch-invariant", "maybe", "true or false"),
