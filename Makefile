@@ -99,8 +99,9 @@ format: $(STAMP) ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-reference: $(STAMP) ## write docs/reference/options.md from the program
+reference: $(STAMP) ## write the generated pages of docs/reference from the program
 	$(BIN)/python -P -m stentor.server.options.page > docs/reference/options.md
+	$(BIN)/python -P -m stentor.server.main.reference_pages docs/reference
 
 gpu: .link/stentor ## on a GPU machine: every GPU test, then the GPU benchmarks; needs no installation
 	@if ls .whl/*.whl >/dev/null 2>&1; then \

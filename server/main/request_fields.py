@@ -1,0 +1,207 @@
+"""The fields of every request, for ``docs/reference/fields.md``: type, default, and whether they have an effect."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+from msgspec import NODEFAULT, UNSET, inspect
+
+from stentor.protocols.anthropic import request as anthropic
+from stentor.protocols.openai import chat, completions, sampling
+from stentor.protocols.openai.batches import BatchCreate
+from stentor.protocols.openai.realtime.secrets import ClientSecretRequest
+from stentor.protocols.openai.responses import conversations
+from stentor.protocols.openai.responses import request as responses
+from stentor.protocols.openai.speech import SpeechRequest
+from stentor.protocols.openai.tokens import DetokenizeRequest, TokenizeRequest
+from stentor.protocols.openai.transcription import TranscriptionForm, TranslationForm
+from stentor.protocols.pooling import cohere, embeddings, pooling, scoring
+
+_LARGE: Final = 2**31 - 1
+"""A bound from here on only says how wide the number is."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One kind of request, and what its type does not say of its fields."""
+
+    endpoints: tuple[str, ...]
+    type: type[msgspec.Struct]
+    refused: Sequence[str] = ()
+    """Fields that get a 400 with the code ``unsupported``, whatever their value."""
+    ignored: Sequence[str] = ()
+    """Fields that are accepted and have no effect; those with a dot are inside of another field."""
+    partly: Mapping[str, str] = field(default_factory=dict)
+    """Values that a field may have, where others are refused."""
+    form: bool = False
+    """Fields of a multipart form, beside a file."""
+
+
+_SAMPLING_IGNORED: Final = (*sampling.IGNORED_FIELDS, "stream_options.include_obfuscation")
+_VECTORS_PARTLY: Final = {"padding": "only `do_not_pad`"}
+_TRANSCRIPTION_PARTLY: Final = {"n": "only 1", "to_language": "only English"}
+
+REQUESTS: Final[tuple[Request, ...]] = (
+    Request(
+        ("/v1/chat/completions",),
+        chat.ChatRequest,
+        (*sampling.REFUSED_EVERYWHERE, *chat.REFUSED),
+        _SAMPLING_IGNORED,
+        {"modalities": 'only `["text"]`'},
+    ),
+    Request(
+        ("/v1/completions",),
+        completions.CompletionRequest,
+        (*sampling.REFUSED_EVERYWHERE, *completions.REFUSED),
+        _SAMPLING_IGNORED,
+        {"best_of": "only as much as `n`"},
+    ),
+    Request(
+        ("/v1/responses",),
+        responses.ResponseRequest,
+        responses.REFUSED,
+        responses.IGNORED_FIELDS,
+        {"include_reasoning": "only true"},
+    ),
+    Request(("/v1/responses/input_tokens",), responses.ContextFields),
+    Request(("/v1/responses/compact",), responses.CompactRequest, ignored=("prompt_cache_key",)),
+    Request(("/v1/conversations",), conversations.ConversationCreate),
+    Request(("/v1/conversations/{conversation_id}",), conversations.ConversationUpdate),
+    Request(("/v1/conversations/{conversation_id}/items",), conversations.ItemsCreate),
+    Request(
+        ("/v1/messages",),
+        anthropic.MessagesRequest,
+        (*anthropic.REFUSED, "thread"),
+        anthropic.IGNORED_FIELDS,
+    ),
+    Request(
+        ("/v1/messages/count_tokens",),
+        anthropic.CountTokensRequest,
+        (*anthropic.REFUSED, "thread"),
+        anthropic.IGNORED_FIELDS,
+    ),
+    Request(
+        ("/v1/embeddings",),
+        embeddings.EmbeddingRequest,
+        (*embeddings.REFUSED, "images"),
+        ("user",),
+        {**_VECTORS_PARTLY, "embedding_type": "only `float` or `base64`"},
+    ),
+    Request(("/v2/embed",), cohere.EmbedRequest, ("images",)),
+    Request(("/pooling",), pooling.PoolingRequest, ignored=("user",), partly=_VECTORS_PARTLY),
+    Request(("/classify",), pooling.ClassifyRequest, ignored=("user",), partly=_VECTORS_PARTLY),
+    Request(("/score", "/v1/score"), scoring.ScoreRequest, ignored=("user",), partly=_VECTORS_PARTLY),
+    Request(
+        ("/rerank", "/v1/rerank", "/v2/rerank"),
+        scoring.RerankRequest,
+        ignored=("user", "max_chunks_per_doc"),
+        partly={**_VECTORS_PARTLY, "relevant_spans": "only with `mode: disabled`"},
+    ),
+    Request(
+        ("/v1/audio/transcriptions",),
+        TranscriptionForm,
+        ("use_beam_search", "vllm_xargs", "keywords", "hotwords", "known_speaker_names", "known_speaker_references"),
+        partly={**_TRANSCRIPTION_PARTLY, "response_format": "all but `diarized_json`"},
+        form=True,
+    ),
+    Request(
+        ("/v1/audio/translations",),
+        TranslationForm,
+        ("use_beam_search", "vllm_xargs"),
+        partly={**_TRANSCRIPTION_PARTLY, "response_format": "all but `diarized_json`"},
+        form=True,
+    ),
+    Request(("/v1/audio/speech",), SpeechRequest, ignored=("instructions",)),
+    Request(("/v1/realtime/client_secrets",), ClientSecretRequest),
+    Request(("/v1/batches",), BatchCreate, ignored=("output_expires_after",)),
+    Request(("/tokenize",), TokenizeRequest),
+    Request(("/detokenize",), DetokenizeRequest),
+)
+
+_HEAD: Final = """# Fields of requests
+
+What each endpoint does with each field of a request's body. This page is generated from the program: `make reference`.
+
+- A field without a remark has its effect, in the range that its type says. A value outside of it is a 400 that names
+  the field.
+- *Ignored*: accepted without effect. Fields that a table does not list are ignored, too.
+- *Refused*: a 400 with the code `unsupported` (for a form `invalid_value`; for Anthropic's `thread` a code of its own).
+  `null`, `false` and empty values are not refused.
+- `null` stands for a field that is left out.
+
+[Endpoints](endpoints.md) tells what the endpoints do; [limits](../operate/limits.md) bounds lists and texts further.
+"""
+
+
+def fields_page() -> str:
+    """``fields.md``, in Markdown."""
+    return "\n".join((_HEAD, *(_section(request) for request in REQUESTS)))
+
+
+def _section(request: Request) -> str:
+    rows = "\n".join(_rows(request))
+    names = ", ".join(f"`POST {endpoint}`" for endpoint in request.endpoints)
+    form = "A multipart form, with a `file` beside these fields.\n\n" if request.form else ""
+    return f"## {names}\n\n{form}| field | type | default | |\n|---|---|---|---|\n{rows}\n"
+
+
+def _rows(request: Request) -> list[str]:
+    described = inspect.type_info(request.type)
+    assert isinstance(described, inspect.StructType)
+    rows = []
+    for each in described.fields:
+        name = each.encode_name
+        rows.append(f"| `{name}` | {_type(each.type)} | {_default(each)} | {_remark(request, name)} |")
+    known = {each.encode_name for each in described.fields}
+    rows += [f"| `{name}` | | | ignored |" for name in request.ignored if name not in known]
+    return rows
+
+
+def _remark(request: Request, name: str) -> str:
+    if name in request.refused:
+        return "refused"
+    return "ignored" if name in request.ignored else request.partly.get(name, "")
+
+
+def _default(described: inspect.Field) -> str:
+    if described.required:
+        return "required"
+    value: Any = described.default
+    return "" if value in (None, UNSET, NODEFAULT) else f"`{msgspec.json.encode(value).decode()}`"
+
+
+def _type(kind: inspect.Type) -> str:
+    match kind:
+        case inspect.Metadata():
+            return _type(kind.type)
+        case inspect.UnionType():
+            return " or ".join(dict.fromkeys(_type(one) for one in kind.types if not isinstance(one, inspect.NoneType)))
+        case inspect.LiteralType():
+            return ", ".join(f"`{value}`" for value in kind.values)
+        case inspect.CollectionType():
+            return f"list of {_type(kind.item_type)}"
+        case inspect.StructType() | inspect.DictType():
+            return "object"
+        case inspect.BoolType():
+            return "boolean"
+        case inspect.StrType():
+            return "string" + _length(kind.min_length, kind.max_length)
+        case inspect.IntType():
+            return "integer" + _range(kind.gt, kind.ge, kind.lt, kind.le)
+        case inspect.FloatType():
+            return "number" + _range(kind.gt, kind.ge, kind.lt, kind.le)
+        case _:
+            return "any"
+
+
+def _length(least: int | None, most: int | None) -> str:
+    bounds = [*(["not empty"] if least else []), *([f"at most {most} characters"] if most is not None else [])]
+    return f" ({', '.join(bounds)})" if bounds else ""
+
+
+def _range(above: float | None, least: float | None, below: float | None, most: float | None) -> str:
+    low = f"> {above:g}" if above is not None else f"≥ {least:g}" if least is not None and least > -_LARGE - 1 else ""
+    high = f"< {below:g}" if below is not None else f"≤ {most:g}" if most is not None and most < _LARGE else ""
+    bounds = [bound for bound in (low, high) if bound]
+    return f" {' and '.join(bounds)}" if bounds else ""
