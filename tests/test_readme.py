@@ -174,6 +174,13 @@ def test_a_command_that_is_shown_has_options_that_there_are(
         read_config(cli._given(cli._parse_arguments(words)), {})
 
 
+@pytest.mark.parametrize("block", _blocks("toml"))
+def test_a_configuration_file_that_is_shown_has_options_that_there_are(block: str, tmp_path: Path) -> None:
+    file = tmp_path / "stentor.toml"
+    file.write_text(block)
+    assert read_config({"config": str(file)}, {}) != read_config({}, {})
+
+
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"(?:`|^)make ([a-z-]+)", TEXT, re.MULTILINE))))
 def test_each_make_target_that_is_named_exists(target: str) -> None:
     done = subprocess.run(
