@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.core import Metric
 
-from stentor.server.main.option_tables import OPTIONS
-from stentor.server.main.options import SERVICE_LINK
 from stentor.server.main.reference_pages import metric_families, metric_name
 from stentor.server.middleware.auth import OPEN_PATHS
 from stentor.server.observability.processes import ROLES
+from stentor.server.options.option import OPTIONS
+from stentor.server.options.reading import SERVICE_LINK
 from stentor.tests.fakes import fake_state
 
 ROOT = Path(__file__).resolve().parent.parent

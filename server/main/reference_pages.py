@@ -11,12 +11,12 @@ from prometheus_client.core import Metric
 
 from stentor.protocols.ipc.actors import EngineReady, Stats
 
+from ..common import exit_codes
 from ..observability.metrics import Metrics
 from ..parsing.output import TOOL_FORMATS
 from ..parsing.reasoning.formats import REASONING_FORMATS
 from ..pooling.metrics import EmbeddingMetrics
 from ..tts.metrics import SpeechMetrics
-from . import exit_codes
 from .request_fields import fields_page
 
 _GENERATED: Final = "This page is generated from the program: `make reference`."
