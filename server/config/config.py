@@ -31,7 +31,7 @@ DEFAULT_SECONDS: Final = 1.0
 DEFAULT_WAITING: Final = 64
 """Templates of requests that wait to be rendered."""
 DEFAULT_CHARS: Final = 8 << 20
-"""Characters of a rendered chat, and of any text on the way."""
+"""Characters of a rendered chat."""
 
 
 class ConfigError(Exception):
@@ -438,9 +438,7 @@ class TemplateLimits(msgspec.Struct, frozen=True):
     timeout: Annotated[
         float, Flag("how long a chat template may render", kind="some_seconds", name="template-timeout")
     ] = DEFAULT_SECONDS
-    max_rendered_chars: Annotated[
-        int, Flag("characters of a rendered conversation, and of any text on the way to it", 1)
-    ] = DEFAULT_CHARS
+    max_rendered_chars: Annotated[int, Flag("characters of a rendered conversation", 1)] = DEFAULT_CHARS
     max_waiting: Annotated[
         int,
         Flag(
