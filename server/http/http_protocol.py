@@ -11,7 +11,7 @@ import httptools
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from ..config.config import ConnectionLimits
+from ..config.limits import ConnectionLimits
 from ..observability.request import SCOPE_KEY
 from ..overload.memory_budget import MemoryBudget
 from ..overload.slow_readers import DEFAULT_LIMITS, ReaderLimits, ReaderWatch

@@ -11,7 +11,7 @@ from websockets.frames import CloseCode, Frame
 
 from stentor.protocols.common.errors import BadRequest
 
-from ..config.config import ConnectionLimits
+from ..config.limits import ConnectionLimits
 from ..overload.memory_budget import MemoryBudget, MemoryFull
 from ..overload.slow_readers import ReaderWatch
 from .connections import Place

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ..common.errors import Overloaded
-from ..config.config import OverloadConfig
+from ..config.limits import OverloadConfig
 from .memory_budget import MemoryBudget, MemoryShare
 
 LEAST_SECONDS: Final = 1

@@ -15,8 +15,10 @@ from stentor.protocols.common.limits import Limits
 from ..batches.runner import BatchRunner
 from ..common.errors import Overloaded, ShutDown, Unavailable
 from ..common.loop_turns import LoopTurns
-from ..config.config import ConnectionLimits, GrammarLimits, JsonWhitespace, OverloadConfig, RealtimeConfig, StoreConfig
+from ..config.config import RealtimeConfig, StoreConfig
+from ..config.limits import ConnectionLimits, GrammarLimits, OverloadConfig
 from ..config.model_registry import ModelRegistry, ModelRole, ServedModel
+from ..config.models import JsonWhitespace
 from ..grammar.checker import Grammars
 from ..http.sse import KEEP_ALIVE_SECONDS
 from ..middleware.access_control import AccessControl

@@ -9,7 +9,7 @@ from jinja2 import meta
 
 from stentor.protocols.common.limits import MAX_TEMPLATE_CHARS
 
-from ..config.config import DEFAULT_CHARS, DEFAULT_SECONDS
+from ..config.limits import DEFAULT_CHARS, DEFAULT_SECONDS
 from .errors import TemplateError
 from .messages import ContentFormat, content_format, prepare_messages
 from .sandbox import RaisedByTemplate, TemplateEnvironment, TooLate, TooLong

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from stentor.protocols.common.errors import BadRequest
 
 from ..common.fair_queue import FairSemaphore, QueueFull, current_owner
-from ..config.config import DEFAULT_CHARS, DEFAULT_SECONDS, DEFAULT_WAITING
+from ..config.limits import DEFAULT_CHARS, DEFAULT_SECONDS, DEFAULT_WAITING
 from .chat_template import ChatTemplate
 from .detokenizer import Detokenizers
 from .errors import TemplatesWait, TextTooLong

@@ -27,7 +27,7 @@ from stentor.loadtest.peers.sides import MODEL as PEER_MODEL
 from stentor.loadtest.peers.sides import SIDES
 from stentor.loadtest.peers.weights import Weights, WeightsError
 from stentor.loadtest.server_process import ServerProcess, free_port
-from stentor.server.config.config import JsonWhitespace
+from stentor.server.config.models import JsonWhitespace
 from stentor.tests.e2e.extraction import COUNT, Counts, measure
 from stentor.tests.server.grammar.schemas import all_schemas, faults_of
 

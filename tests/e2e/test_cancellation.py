@@ -21,7 +21,7 @@ import pytest
 
 from stentor.engine.client.client import EngineClient
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
-from stentor.server.config.config import OverloadConfig
+from stentor.server.config.limits import OverloadConfig
 from stentor.server.http.http_protocol import HttpProtocol
 from stentor.server.observability.metrics import Metrics
 from stentor.server.overload.slow_readers import ReaderLimits

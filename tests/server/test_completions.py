@@ -8,7 +8,7 @@ import pytest
 from openai.types import Completion
 
 from stentor.protocols.common.limits import Limits
-from stentor.server.config.config import OverloadConfig
+from stentor.server.config.limits import OverloadConfig
 from stentor.server.text.stop import StopStrings
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import COMPLETIONS, chunks_of, in_memory

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.server.config.config import ConnectionLimits
+from stentor.server.config.limits import ConnectionLimits
 from stentor.server.http.connections import (
     MAX_PROBES,
     MAX_PROBES_PER_CLIENT,

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from stentor.protocols.common.limits import Limits
-from stentor.server.config.config import ConnectionLimits, OverloadConfig
+from stentor.server.config.limits import ConnectionLimits, OverloadConfig
 from stentor.server.http.connections import Connections
 from stentor.server.http.http_protocol import HttpProtocol
 from stentor.server.middleware.access_control import AccessControl

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stentor.protocols.common.limits import Limits
-from stentor.server.config.config import ConnectionLimits
+from stentor.server.config.limits import ConnectionLimits
 from stentor.server.http.connections import Connections
 from stentor.server.http.http_protocol import HttpProtocol
 from stentor.tests.fakes import fake_state

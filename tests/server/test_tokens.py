@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from stentor.server.api.ops import tokens as route
-from stentor.server.config.config import OverloadConfig
+from stentor.server.config.limits import OverloadConfig
 from stentor.server.text.pool import ENCODING_BYTES, EncodingRoom, TokenizerPool
 from stentor.tests.fakes import byte_tokenizer, fake_state
 from stentor.tests.server.harness import HELLO, in_memory

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from ...config.config import RendererName
+from ...config.models import RendererName
 from ..pool import TokenizerPool
 from .deepseek_v32 import DeepSeekV32Renderer
 from .harmony import HarmonyRenderer

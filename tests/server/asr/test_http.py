@@ -15,7 +15,7 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.server.asr.model import TranscriptionModel
 from stentor.server.asr.vocabulary import Vocabulary
 from stentor.server.audio.decode import Decoded
-from stentor.server.config.config import OverloadConfig
+from stentor.server.config.limits import OverloadConfig
 from stentor.server.config.model_registry import ModelRegistry, ServedModel
 from stentor.server.state.state import ServerState
 from stentor.tests.fakes import fake_state

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from stentor.protocols.common.limits import Limits
-from stentor.server.config.config import ConnectionLimits
+from stentor.server.config.limits import ConnectionLimits
 from stentor.tests.server.attacks.hostile import Connection, Target, served
 
 

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 
 from stentor.protocols.common.limits import Limits
 from stentor.server.app.lifecycle import Listener, make_listener
-from stentor.server.config.config import ConnectionLimits
+from stentor.server.config.limits import ConnectionLimits
 from stentor.server.http.listening import bind
 from stentor.server.state.state import ServerState
 from stentor.server.text.pool import TokenizerPool

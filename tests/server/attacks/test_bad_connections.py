@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stentor.server.config.config import ConnectionLimits
+from stentor.server.config.limits import ConnectionLimits
 from stentor.server.http import http_protocol
 from stentor.server.http.connections import MAX_PROBES_PER_CLIENT
 from stentor.server.http.http_protocol import LINGER_SECONDS

@@ -24,7 +24,7 @@ from stentor.server.audio.decode_process import DecodeProcess
 from stentor.server.audio.encode import encode_whole
 from stentor.server.common.errors import Overloaded
 from stentor.server.common.fair_queue import current_owner
-from stentor.server.config.config import AudioLimits
+from stentor.server.config.limits import AudioLimits
 from stentor.tests.server.audio.hostile import (
     opus_that_claims,
     refused,

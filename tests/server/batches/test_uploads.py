@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from stentor.protocols.common.limits import Limits
-from stentor.server.config.config import OverloadConfig, StoreConfig
+from stentor.server.config.config import StoreConfig
+from stentor.server.config.limits import OverloadConfig
 from stentor.server.storage import files
 from stentor.server.storage.opening import make_store
 from stentor.tests.fakes import fake_state

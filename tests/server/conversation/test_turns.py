@@ -13,7 +13,8 @@ from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.actors import Thinking
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.tools import tool_use
-from stentor.server.config.config import GrammarLimits, JsonWhitespace
+from stentor.server.config.limits import GrammarLimits
+from stentor.server.config.models import JsonWhitespace
 from stentor.server.generation.constraints import constraints_of
 from stentor.server.grammar.checker import Grammars
 from stentor.server.parsing.output import OutputFormat

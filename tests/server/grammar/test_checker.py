@@ -19,7 +19,7 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 from stentor.server.common.errors import Overloaded
 from stentor.server.common.fair_queue import current_owner
-from stentor.server.config.config import GrammarLimits
+from stentor.server.config.limits import GrammarLimits
 from stentor.server.grammar import checker as checker_module
 from stentor.server.grammar import process
 from stentor.server.grammar.answers import answer_expression, grammar_expression

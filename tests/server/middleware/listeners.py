@@ -14,7 +14,8 @@ import uvicorn
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.server.app.application import create_app
 from stentor.server.app.lifecycle import Listener
-from stentor.server.config.config import AccessConfig, Config, ConnectionLimits, HttpConfig
+from stentor.server.config.config import AccessConfig, Config, HttpConfig
+from stentor.server.config.limits import ConnectionLimits
 from stentor.server.http.address import listening
 from stentor.server.http.connections import Connections
 from stentor.server.http.http_protocol import HttpProtocol

@@ -16,7 +16,8 @@ import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from stentor.server.common.files import FileRefused
-from stentor.server.config.config import AccessConfig, ConfigError, ConnectionLimits
+from stentor.server.config.config import AccessConfig, ConfigError
+from stentor.server.config.limits import ConnectionLimits
 from stentor.server.http import tls
 from stentor.server.http.connections import Connections
 from stentor.server.http.tls import ReloadingContext, TlsFiles

@@ -5,7 +5,7 @@ from http import HTTPStatus
 
 import pytest
 
-from stentor.server.config.config import ConnectionLimits
+from stentor.server.config.limits import ConnectionLimits
 from stentor.server.http.connections import Connections
 from stentor.server.observability.request import RequestRecord
 from stentor.tests.fakes import fake_state

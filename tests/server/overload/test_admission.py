@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from stentor.server.config.config import OverloadConfig
+from stentor.server.config.limits import OverloadConfig
 from stentor.server.overload.queue_slots import QueueSlot
 from stentor.server.state.state import ServerState
 from stentor.server.text.pool import INLINE_CHARS, TokenizerPool

@@ -17,7 +17,7 @@ from stentor.protocols.common.decoding import decoded_bytes
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 from stentor.server.common.fair_queue import current_owner
-from stentor.server.config.config import OverloadConfig
+from stentor.server.config.limits import OverloadConfig
 from stentor.server.overload.memory_budget import (
     FREE_BYTES,
     SMALL,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from stentor.server.common.errors import Overloaded
-from stentor.server.config.config import OverloadConfig
+from stentor.server.config.limits import OverloadConfig
 from stentor.server.overload.queue_slots import MOST_SECONDS, AdmissionQueue, QueueSlot
 from stentor.tests.examples import examples
 

@@ -5,7 +5,7 @@ import pytest
 
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.common.errors import CutShort, DeadlineExceeded, ShutDown
-from stentor.server.config.config import OverloadConfig
+from stentor.server.config.limits import OverloadConfig
 from stentor.server.overload.queue_slots import AdmissionQueue
 from stentor.server.overload.request_context import RequestContext, timeout_of
 

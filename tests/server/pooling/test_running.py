@@ -10,7 +10,7 @@ from stentor.engine.model_config.pooling_config import TokenVectors
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 from stentor.server.common.errors import GenerationFailed, Overloaded
-from stentor.server.config.config import OverloadConfig
+from stentor.server.config.limits import OverloadConfig
 from stentor.server.observability.request import RequestRecord
 from stentor.server.overload.queue_slots import AdmissionQueue, QueueSlot
 from stentor.server.pooling import running

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from stentor.server.app.application import create_app
-from stentor.server.config.config import RendererName
+from stentor.server.config.models import RendererName
 from stentor.server.text.renderers.choose import choose_renderer
 from stentor.server.text.renderers.deepseek_v32 import DeepSeekV32Renderer
 from stentor.server.text.renderers.hf import TemplateRenderer

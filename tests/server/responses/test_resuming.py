@@ -9,7 +9,8 @@ import pytest
 from stentor.server.api.responses import resuming
 from stentor.server.api.responses.resuming import resume_unfinished
 from stentor.server.common.keys import KeyDigest, Keyring
-from stentor.server.config.config import OverloadConfig, StoreConfig
+from stentor.server.config.config import StoreConfig
+from stentor.server.config.limits import OverloadConfig
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.parsing.output import settle_output
 from stentor.server.state.state import ServerState

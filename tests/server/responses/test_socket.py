@@ -19,7 +19,8 @@ from stentor.server.api.responses import socket as socket_module
 from stentor.server.api.responses.socket import MAX_PENDING
 from stentor.server.app.lifecycle import make_listener
 from stentor.server.common.keys import KeyDigest, Keyring
-from stentor.server.config.config import AccessConfig, ConnectionLimits, OverloadConfig
+from stentor.server.config.config import AccessConfig
+from stentor.server.config.limits import ConnectionLimits, OverloadConfig
 from stentor.server.http.address import listening
 from stentor.server.http.listening import address_of
 from stentor.server.middleware.access_control import AccessControl

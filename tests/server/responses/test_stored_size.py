@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from stentor.protocols.common.limits import Limits
-from stentor.server.config.config import OverloadConfig
+from stentor.server.config.limits import OverloadConfig
 from stentor.server.storage import conversations, responses
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import in_memory

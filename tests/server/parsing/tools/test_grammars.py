@@ -13,7 +13,7 @@ from stentor.engine.core.grammar.matcher import Compiler
 from stentor.engine.core.grammar.vocabulary import TokenBytes
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.tools import CUSTOM_INPUT
-from stentor.server.config.config import JsonWhitespace
+from stentor.server.config.models import JsonWhitespace
 from stentor.server.generation.calls import CallFilter
 from stentor.server.grammar.lark import Lark
 from stentor.server.grammar.whitespace import WHITESPACE

