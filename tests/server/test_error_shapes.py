@@ -16,7 +16,6 @@ from stentor.server.config.limits import ConnectionLimits, OverloadConfig
 from stentor.server.http.connections import Connections
 from stentor.server.http.http_protocol import HttpProtocol
 from stentor.server.middleware.access_control import AccessControl
-from stentor.server.middleware.origins import Origins
 from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, HELLO, on_loopback, until
@@ -215,13 +214,6 @@ async def test_a_prefix_changes_nothing_of_it() -> None:
             assert (await send(request(path=path))).status == 200
             assert (await send(request(path=path, body=b"{"))).error["request_id"]
             assert (await send(request("bad header: x", path=path))).error["error"]["type"] == "invalid_request_error"
-
-
-async def test_a_preflight_that_is_refused_is_told_likewise() -> None:
-    state = fake_state(access=AccessControl(origins=Origins(("https://ours.example",))))
-    asks = request("origin: https://x.example", "access-control-request-method: POST", method="OPTIONS", body=b"")
-    async with serving(state) as send:
-        assert (await send(asks)).error["error"]["type"] == "permission_error"
 
 
 @pytest.mark.parametrize("name", ["an error", "a deadline", "the end"])
