@@ -20,6 +20,7 @@ from stentor.tests.server.realtime.wire import part_of
 
 pytest.importorskip("piper", reason="the demo's voice needs the extra `speech`")
 pytestmark = [
+    pytest.mark.alone,  # speech comes in real time
     pytest.mark.timeout(180),
     # the SDK opens its connection in a way that its library frowns upon
     pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning"),

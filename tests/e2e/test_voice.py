@@ -25,7 +25,7 @@ from stentor.tests.e2e.processes import worker_of
 from stentor.tests.server.realtime.wire import Ledger
 
 pytest.importorskip("piper", reason="the demo's voice needs the extra `speech`")
-pytestmark = pytest.mark.timeout(200)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(200)]  # speech comes in real time
 
 DELTA = "conversation.item.input_audio_transcription.delta"
 COMPLETED = "conversation.item.input_audio_transcription.completed"
