@@ -89,11 +89,12 @@ def test_each_family_takes_its_own_path() -> None:
     assert isinstance(MAKERS["wordpiece"].new(), WindowDetokenizer)
 
 
-def test_a_character_comes_out_with_its_last_byte() -> None:
-    detokenizer = Detokenizers(byte_level()).new()
-    tokenizer = TOKENIZERS["byte_level"]
+@pytest.mark.parametrize("family", ["byte_level", "byte_level_with_another_step"])
+def test_a_character_comes_out_with_its_last_byte(family: str) -> None:
+    tokenizer = TOKENIZERS[family]
+    detokenizer = Detokenizers(tokenizer).new()
     ids = [id_of(tokenizer, byte_alphabet()[byte]) for byte in "😀".encode()]
-    assert b"".join(tokenizer.token_bytes(id) for id in ids) == "😀".encode()
+    assert tokenizer.decode(ids) == "😀"
     assert [detokenizer.push([id]) for id in ids] == ["", "", "", "😀"]
 
 

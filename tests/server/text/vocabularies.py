@@ -61,7 +61,7 @@ def sentencepiece(*, strip: bool = True) -> Tokenizer:
     return _with_specials(backend, [token for token, _, kind in tokens if kind == CONTROL])
 
 
-def byte_level() -> Tokenizer:
+def byte_level(decoder: decoders.Decoder | None = None) -> Tokenizer:
     """All bytes, some words, tokens that end inside a character, and added tokens outside the byte alphabet."""
     spelled = byte_alphabet()
     extra = [
@@ -71,7 +71,7 @@ def byte_level() -> Tokenizer:
         *("".join(spelled[byte] for byte in data) for data in (b"\xf0\x9f", b"\xe6\x97", b"\x98\x80")),
     ]
     backend = Backend(models.BPE({token: id for id, token in enumerate([*spelled.values(), *extra])}, []))
-    backend.decoder = decoders.ByteLevel()
+    backend.decoder = decoder or decoders.ByteLevel()
     backend.add_tokens([AddedToken("<\uff5ctool▁call\uff5c>"), AddedToken("é"), AddedToken("a b")])
     return _with_specials(backend, ["<s>", "</s>", "<|é|>"])
 
@@ -115,6 +115,9 @@ def id_of(tokenizer: Tokenizer, token: str) -> int:
 
 FAMILIES = {
     "byte_level": byte_level,
+    "byte_level_with_another_step": lambda: byte_level(
+        decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteLevel()])
+    ),
     "sentencepiece": sentencepiece,
     "sentencepiece_without_strip": lambda: sentencepiece(strip=False),
     "wordpiece": wordpiece,
