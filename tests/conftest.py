@@ -2,6 +2,7 @@
 weights."""
 
 import contextlib
+import gc
 import os
 import shutil
 import sys
@@ -63,6 +64,17 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 # ---- which run
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays: the garbage collector would walk a million objects again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)  # after -m and -k have chosen

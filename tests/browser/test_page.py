@@ -28,8 +28,11 @@ SECONDS = 60_000
 
 
 @pytest.fixture(scope="module")
-def server(demo_model: object) -> Iterator[ServerProcess]:
-    with ServerProcess([*MODELS, "--api-key", KEY]) as running:
+def server(demo_model: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    defaults = tmp_path_factory.mktemp("defaults") / "generation_config.json"
+    # an answer drawn at random may go on for 2,000 tokens: a session sets no limit
+    defaults.write_text(json.dumps({"temperature": 0.0}))
+    with ServerProcess([*MODELS, "--api-key", KEY, "--generation-config", str(defaults)]) as running:
         yield running
 
 
