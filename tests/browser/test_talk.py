@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from playwright.async_api import Page
 
 pytestmark = [
-    pytest.mark.alone,  # speech comes in real time
     pytest.mark.anyio,
     pytest.mark.browser,
     pytest.mark.skipif(bool(missing(speech=False)), reason=missing(speech=False)),
