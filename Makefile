@@ -31,7 +31,7 @@ NOT_QUICK := $(addprefix tests/server/,parsing/tools/test_grammars.py grammar/te
 # Chooses the fifth of the tier `proof` that `make test` runs, and the cases of interpreted kernels; see tests/support/tiers.py
 TURN ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 
-.PHONY: help venv serve pull test quick lint format pytest proof faults compile kernels chaos soak mix properties schemas reference gpu gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
+.PHONY: help venv serve pull test quick lint format chromium pytest proof faults compile kernels chaos soak mix properties schemas reference gpu gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,6 +94,11 @@ schemas: $(STAMP) ## 200 JSON schemas through the real server at temperature 1.5
 
 mix: $(STAMP) ## an hour of every kind of work at once, while workers and engines are killed; figures go to RESULTS
 	$(BIN)/python -P -m stentor.tests.chaos.full mix --output $(RESULTS)/2026-11-mix-cpu.json $(ARGS)
+
+chromium: ## install Debian's Chromium where there is none, as root: the tests of the page need one and are skipped without
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
+	  apt-get -qq -o Acquire::Retries=0 -o Acquire::http::Timeout=20 update && \
+	  DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium >/dev/null; }
 
 format: $(STAMP) ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
