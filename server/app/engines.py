@@ -17,7 +17,7 @@ from stentor.protocols.ipc.config import EngineConfig
 
 from ..config.model_registry import ModelRole
 from ..http.listening import StartError
-from ..state.state import ModelRunner
+from ..state.admission_control import ModelRunner
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from ..api.ops import models, operations, page, tokens
 from ..api.realtime import route as realtime
 from ..api.responses import conversations
 from ..api.responses import route as responses
-from ..state.state import ServerState
+from ..middleware.access_control import AccessControl
 from .openapi_schema import Document
 
 OPERATIONS: Final[Operations] = {
@@ -27,7 +27,7 @@ OPERATIONS: Final[Operations] = {
 }
 
 
-def routes(state: ServerState) -> list[Route]:
+def routes(access: AccessControl) -> list[Route]:
     families = (
         *(chat, completions, conversations, messages, models, tokens, operations, responses, files, batches),
         realtime,
@@ -40,10 +40,10 @@ def routes(state: ServerState) -> list[Route]:
     )
     described = [*(family.OPERATIONS for family in families), OPERATIONS]
     document = Document({path: operation for table in described for path, operation in table.items()})
-    return [Route("/openapi.json", partial(openapi, state, document), methods=["GET"])]
+    return [Route("/openapi.json", partial(openapi, access, document), methods=["GET"])]
 
 
-async def openapi(state: ServerState, document: Document, request: Request) -> Response:
+async def openapi(access: AccessControl, document: Document, request: Request) -> Response:
     app = request.app
     assert isinstance(app, Starlette)
-    return Response(document.render(app.routes, state.access), media_type=JSON)
+    return Response(document.render(app.routes, access), media_type=JSON)

@@ -13,9 +13,9 @@ from ..observability.metrics import RequestTracker
 from ..observability.request import current_record, current_request_id
 from ..overload.memory_budget import TOKEN_BYTES
 from ..overload.queue_slots import QueueSlot
-from ..state.state import ServerState
 from ..text.generation import Generation, GenerationRequest, Submitter, generate
 from .admission import draw_seeds
+from .chat_model import ChatModel
 from .constraints import FREE, Constraints
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Observed:
 
     def __init__(
         self,
-        state: ServerState,
+        chat: ChatModel,
         request: GenerationRequest,
         arrival: float,
         permit: QueueSlot,
@@ -65,8 +65,8 @@ class Observed:
         self._held = TOKEN_BYTES * len(request.prompt)
         permit.memory.add(self._held, field)
         permit.take(len(request.prompt))
-        self._client = client or state.client
-        self._state = state
+        self._client = client or chat.client
+        self._chat = chat
         self._request = request
         self._arrival = arrival
         self._permit = permit
@@ -76,11 +76,11 @@ class Observed:
 
     def __aiter__(self) -> Generation:
         """May be called once. Raises :class:`stentor.engine.client.client.EngineUnavailable`."""
-        state, request = self._state, self._request
-        tracker = state.metrics.track(len(request.prompt), len(request.seeds), request.params.max_tokens, self._arrival)
+        chat, request = self._chat, self._request
+        tracker = chat.metrics.track(len(request.prompt), len(request.seeds), request.params.max_tokens, self._arrival)
         self._tracker = tracker
         named = msgspec.structs.replace(request, name=current_request_id())  # by now the body has had its say
-        self._generation = generate(self._client, state.pool, named, self._observe, state.turns)
+        self._generation = generate(self._client, chat.pool, named, self._observe, chat.turns)
         return self._generation
 
     def _observe(self, deltas: list[Delta]) -> None:

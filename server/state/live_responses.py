@@ -42,7 +42,7 @@ class Live(Protocol):
 
 
 class LiveResponses:
-    """Owned by the server's state."""
+    """Owned by the server process."""
 
     def __init__(self, max_background: int = 256) -> None:
         self._shares = Shares(max_background)

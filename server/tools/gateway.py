@@ -26,7 +26,7 @@ REFUSED = "tool_server_refused"
 
 
 class Gateway:
-    """Owned by the server's state."""
+    """Owned by the server process."""
 
     def __init__(
         self,

@@ -12,11 +12,11 @@ import anyio
 import pytest
 
 from stentor.protocols.common.limits import Limits
+from stentor.server.app.state import ServerState
 from stentor.server.config.limits import ConnectionLimits, OverloadConfig
 from stentor.server.http.connections import Connections
 from stentor.server.http.http_protocol import HttpProtocol
 from stentor.server.middleware.access_control import AccessControl
-from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, HELLO, on_loopback, until
 from stentor.tests.server.middleware.keyrings import keyring
@@ -227,7 +227,7 @@ async def test_what_ends_a_stream_that_has_begun_is_an_error_event(name: str) ->
         async def cut_off() -> None:
             await until(lambda: engine.streams and engine.streams[0]._prompt_done)
             await asyncio.sleep(0.1)
-            state.cut_off()
+            state.admission.cut_off()
 
         if name == "the end":
             tasks.start_soon(cut_off)

@@ -26,7 +26,7 @@ async def test_a_long_answer_comes_in_pieces_and_is_the_same(monkeypatch: pytest
     assert [answer.content for answer in pieces] == [answer.content for answer in whole]
     assert all("content-length" in answer.headers for answer in whole)
     assert not any("content-length" in answer.headers for answer in pieces)
-    assert state.memory.bytes == 0
+    assert state.admission.memory.bytes == 0
 
 
 async def test_a_text_that_there_is_no_memory_to_encode_is_refused_and_names_the_field() -> None:

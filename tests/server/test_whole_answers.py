@@ -11,6 +11,7 @@ from starlette.types import Message
 from stentor.protocols.common.bounds import AnswerSize, listed_bytes, ranked_bytes
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
+from stentor.server.app.state import ServerState
 from stentor.server.batches.lines import MAX_ANSWER_BYTES, MAX_LINE_BYTES, BatchRequest, InProcessResponse, answered
 from stentor.server.common.loop_turns import SLICE_ENTRIES, LoopTurns
 from stentor.server.generation import logprobs
@@ -26,7 +27,6 @@ from stentor.server.http.whole_answer import (
     without_bound,
 )
 from stentor.server.overload.memory_budget import FREE_BYTES, MemoryBudget, MemoryFull
-from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, chunks_of, in_memory, on_loopback
 
@@ -44,7 +44,7 @@ async def post(engine: FakeEngine, path: str = COMPLETIONS, limits: Limits = DEF
     state = fake_state(engine, limits=limits)
     async with in_memory(state) as client:
         response = await client.post(path, json=body)
-    assert state.memory.bytes == 0
+    assert state.admission.memory.bytes == 0
     return response
 
 
@@ -326,13 +326,13 @@ async def test_what_fails_before_the_first_byte_has_a_status_of_its_own_and_give
         body = {"prompt": PROMPT, "max_tokens": 400, "n": 4, **SCORED}
         asking = asyncio.create_task(client.post(COMPLETIONS, json=body))
         async with asyncio.timeout(10):
-            while not engine.streams or state.memory.bytes < 400_000:
+            while not engine.streams or state.admission.memory.bytes < 400_000:
                 await asyncio.sleep(0.001)
         engine.failure = "it died"
         answer = await asking
         assert answer.status_code == 500
         assert answer.json()["error"]["type"] == "server_error"
-        assert state.memory.bytes == 0
+        assert state.admission.memory.bytes == 0
 
 
 def test_a_piece_is_small_enough_for_a_connection() -> None:

@@ -12,11 +12,11 @@ from stentor.protocols.openai.transcription import TranscriptionForm
 
 from ...asr.accounts import accounts
 from ...asr.streaming import BYTES_A_SECOND, StreamingTranscriptionModel, stream_whole
+from ...audio.decode import AudioDecoder
 from ...http.sse import EventStream
 from ...middleware.auth import caller_of
 from ...observability.request import current_record, current_request_id
 from ...overload.request_context import RequestContext
-from ...state.state import ServerState
 from .streamed_transcript_encoder import PieceStream, whole_json, whole_text
 from .transcription_encoder import JSON, TEXT
 
@@ -50,10 +50,9 @@ def refuse_translation(model: StreamingTranscriptionModel) -> BadRequest:
 
 
 async def answer_streamed(
-    state: ServerState, request: Request, data: bytes, context: RequestContext, asked: StreamAsked
+    decoder: AudioDecoder, request: Request, data: bytes, context: RequestContext, asked: StreamAsked
 ) -> ASGIApp:
-    assert state.audio is not None, "it comes with the model that hears"
-    sound = await state.audio.decode(data, "file")
+    sound = await decoder.decode(data, "file")
     del data
     form, model = asked.form, asked.model
     pieces = stream_whole(
@@ -67,9 +66,7 @@ async def answer_streamed(
     )
     if form.stream:
         positions = -(-len(sound.pcm) // model.vocabulary.step_bytes)
-        return EventStream(
-            pieces, PieceStream(positions, logprobs=form.wants_logprobs), state.keep_alive, context.bounded
-        )
+        return EventStream(pieces, PieceStream(positions, logprobs=form.wants_logprobs), bounds=context.bounded)
     async with aclosing(pieces):
         found = [piece async for piece in pieces]
     if form.response_format == "text":

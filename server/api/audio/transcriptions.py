@@ -29,12 +29,14 @@ from ...asr.options import (
 )
 from ...asr.streaming import StreamingTranscriptionModel
 from ...asr.transcribe import Transcription
+from ...audio.decode import AudioDecoder
+from ...config.model_registry import ModelRegistry
 from ...generation.admission import draw_seeds
 from ...http.sse import EventStream, unless_disconnected
 from ...middleware.auth import caller_of
 from ...observability.request import current_record, current_request_id
 from ...overload.request_context import RequestContext, timeout_of
-from ...state.state import ServerState
+from ...state.admission_control import AdmissionControl
 from ..common.described import Operation, Operations
 from ..common.forms import too_large, upload_form
 from .streamed_transcriptions import StreamAsked, answer_streamed, asked_of_stream, refuse_translation
@@ -67,13 +69,26 @@ _PROMPT_CHARS: Final = 4096
 
 _SHOWN_CHARS: Final = 64
 
-Read = Callable[[ServerState, FormData], "Asked | StreamAsked"]
+
+@dataclass(frozen=True)
+class TranscriptionServices:
+    """What these routes use."""
+
+    admission: AdmissionControl
+    registry: ModelRegistry
+    model: TranscriptionModel | StreamingTranscriptionModel | None
+    """None where none is served."""
+    decoder: AudioDecoder | None
+    """Makes samples of what clients upload; comes with the model."""
 
 
-def routes(state: ServerState) -> list[Route]:
+Read = Callable[[TranscriptionServices, FormData], "Asked | StreamAsked"]
+
+
+def routes(transcription: TranscriptionServices) -> list[Route]:
     return [
-        Route("/v1/audio/transcriptions", FormEndpoint(state, _transcription), methods=["POST"]),
-        Route("/v1/audio/translations", FormEndpoint(state, _translation), methods=["POST"]),
+        Route("/v1/audio/transcriptions", FormEndpoint(transcription, _transcription), methods=["POST"]),
+        Route("/v1/audio/translations", FormEndpoint(transcription, _translation), methods=["POST"]),
     ]
 
 
@@ -81,20 +96,22 @@ class FormEndpoint:
     """As :class:`..common.endpoint.GenerationEndpoint`, for a form with a file. What was decoded is held until the last
     byte of the response; the file is not."""
 
-    def __init__(self, state: ServerState, read: Read) -> None:
-        self._state = state
+    def __init__(self, services: TranscriptionServices, read: Read) -> None:
+        self._services = services
         self._read = read
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        state = self._state
-        with state.live(timeout_of(scope["headers"], state.overload.request_timeout), "transcription") as context:
+        services, admission, limits = self._services, self._services.admission, self._services.admission.limits
+        timeout = timeout_of(scope["headers"], admission.overload.request_timeout)
+        with admission.admit(timeout, "transcription") as context:
             with context.bounded():
                 request = Request(scope, receive, send)
-                with state.memory.share() as share:
-                    most = state.limits.max_body_bytes if state.audio is None else state.audio.max_bytes
-                    async with upload_form(state, request, share, most, _MOST_FIELDS, "`file` and `model`") as form:
-                        asked, data = self._read(state, form), await _file_of(form, most)
-                    answering = _answer(state, request, data, context, asked)
+                with admission.memory.share() as share:
+                    most = limits.max_body_bytes if services.decoder is None else services.decoder.max_bytes
+                    async with upload_form(limits, request, share, most, _MOST_FIELDS, "`file` and `model`") as form:
+                        asked, data = self._read(services, form), await _file_of(form, most)
+                    assert services.decoder is not None, "it comes with the model"
+                    answering = _answer(services.decoder, request, data, context, asked)
                     del data  # or it would be held for as long as its answer takes
                     response = await unless_disconnected(receive, answering)
                 del answering
@@ -111,12 +128,11 @@ async def _file_of(form: FormData, most: int) -> bytes:
 
 
 async def _answer(
-    state: ServerState, request: Request, data: bytes, context: RequestContext, asked: "Asked | StreamAsked"
+    decoder: AudioDecoder, request: Request, data: bytes, context: RequestContext, asked: "Asked | StreamAsked"
 ) -> ASGIApp:
     if isinstance(asked, StreamAsked):
-        return await answer_streamed(state, request, data, context, asked)
-    assert state.audio is not None, "it comes with the model that hears"
-    sound = await state.audio.decode(data, "file")
+        return await answer_streamed(decoder, request, data, context, asked)
+    sound = await decoder.decode(data, "file")
     del data
     options = msgspec.structs.replace(
         asked.options, salt=caller_of(request.scope).cache_salt(None), name=current_request_id()
@@ -125,7 +141,7 @@ async def _answer(
     heard = Transcription(asked.model, sound.pcm, options, account, owner=sound)
     shape = _shape(asked, sound.seconds)
     if asked.form.stream:
-        return EventStream(heard.segments(), TranscriptStream(shape), state.keep_alive, context.bounded)
+        return EventStream(heard.segments(), TranscriptStream(shape), bounds=context.bounded)
     async with aclosing(heard.segments()) as segments:
         found = [segment async for segment in segments]
     content, media_type = transcript(shape, found, heard.language)
@@ -141,9 +157,9 @@ class Asked:
     options: TranscriptionOptions
 
 
-def _transcription(state: ServerState, fields: FormData) -> Asked | StreamAsked:
+def _transcription(services: TranscriptionServices, fields: FormData) -> Asked | StreamAsked:
     form = TranscriptionForm.of(_texts(fields))
-    model = _model(state, form)
+    model = _model(services, form)
     if isinstance(model, StreamingTranscriptionModel):
         return asked_of_stream(form, model)
     chunking = form.chunking
@@ -162,9 +178,9 @@ def _transcription(state: ServerState, fields: FormData) -> Asked | StreamAsked:
     return Asked(form, model, options)
 
 
-def _translation(state: ServerState, fields: FormData) -> Asked:
+def _translation(services: TranscriptionServices, fields: FormData) -> Asked:
     form = TranslationForm.of(_texts(fields))
-    model = _model(state, form)
+    model = _model(services, form)
     if isinstance(model, StreamingTranscriptionModel):
         raise refuse_translation(model)
     if not model.multilingual:
@@ -186,10 +202,10 @@ def _texts(fields: FormData) -> list[tuple[str, str]]:
     ]
 
 
-def _model(state: ServerState, form: TranslationForm) -> TranscriptionModel | StreamingTranscriptionModel:
-    state.registry.resolve(form.model, "transcription")
-    assert state.transcription is not None, "the registry has it"
-    return state.transcription
+def _model(services: TranscriptionServices, form: TranslationForm) -> TranscriptionModel | StreamingTranscriptionModel:
+    services.registry.resolve(form.model, "transcription")
+    assert services.model is not None, "the registry has it"
+    return services.model
 
 
 def _language(model: TranscriptionModel, given: str, field: str) -> str:

@@ -10,11 +10,14 @@ import msgspec
 from starlette.requests import Request
 
 from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.pooling import Pooled, Pooling, PoolingTask
 from stentor.protocols.pooling.common import InputFields, PoolingFields, TextUsage
 from stentor.protocols.pooling.formats import NumberFields
 
 from ...common.loop_turns import LoopTurns, Slices
+from ...config.model_registry import ModelRegistry
+from ...config.models import ModelConfig
 from ...http.whole_answer import AnswerRoom, WholeAnswer
 from ...middleware.auth import caller_of
 from ...observability.request import current_record
@@ -25,9 +28,26 @@ from ...pooling.model import EmbeddingModel
 from ...pooling.purposes import adapter_of, prompt_of
 from ...pooling.reading import LengthLimit, Prompt, read_texts
 from ...pooling.running import PoolingJob
-from ...state.state import ServerState
+from ...state.admission_control import AdmissionControl
 
 _encode: Final = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True)
+class EmbeddingServices:
+    """What these routes use."""
+
+    config: ModelConfig
+    admission: AdmissionControl
+    registry: ModelRegistry
+    model: EmbeddingModel | None
+    """None where none is served."""
+    turns: LoopTurns
+
+    @property
+    def limits(self) -> Limits:
+        """Of what one request may ask for."""
+        return self.admission.limits
 
 
 @dataclass(frozen=True)
@@ -51,7 +71,7 @@ class Asked:
 
 
 def asked(
-    state: ServerState,
+    services: EmbeddingServices,
     request: Request,
     context: RequestContext,
     name: str | None,
@@ -59,27 +79,27 @@ def asked(
     salt: str | None = None,
 ) -> Asked:
     """Raises BadRequest for a name that no such model has."""
-    served = state.registry.resolve(name, "embedding")
-    model = state.embedding
+    served = services.registry.resolve(name, "embedding")
+    model = services.model
     assert model is not None, "the registry has it"
     own = caller_of(request.scope).cache_salt(salt)
-    room = AnswerRoom(state.limits.max_answer_bytes, context.permit.memory)
+    room = AnswerRoom(services.limits.max_answer_bytes, context.permit.memory)
     job = PoolingJob(model, context.permit, current_record.get(), priority=priority, salt=own, room=room)
-    return Asked(model, served, job, room, state.turns)
+    return Asked(model, served, job, room, services.turns)
 
 
-def room_of(state: ServerState, model: EmbeddingModel, fields: PoolingFields) -> LengthLimit:
-    return LengthLimit.of(model, fields, state.limits.max_prompt_tokens)
+def room_of(services: EmbeddingServices, model: EmbeddingModel, fields: PoolingFields) -> LengthLimit:
+    return LengthLimit.of(model, fields, services.limits.max_prompt_tokens)
 
 
 async def read_input(
-    state: ServerState, model: EmbeddingModel, fields: InputFields, purpose: tuple[str, str] | None = None
+    services: EmbeddingServices, model: EmbeddingModel, fields: InputFields, purpose: tuple[str, str] | None = None
 ) -> list[Prompt]:
     """The prompts of a request with texts or conversations; ``purpose`` names a prompt of the model, and the field
     that does. Raises BadRequest."""
-    room = room_of(state, model, fields)
+    room = room_of(services, model, fields)
     if conversations := fields.conversations:
-        trusts = state.trusts_templates
+        trusts = services.config.trust_request_chat_template
         return [
             await read_messages(model, fields, messages, field, room, trusts_templates=trusts)
             for messages, field in conversations

@@ -49,7 +49,6 @@ from stentor.protocols.openai.realtime.session import AudioInput, RealtimeSessio
 from ...common.keys import Caller
 from ...http.error_responses import describe
 from ...observability.realtime_figures import SessionFigures
-from ...state.state import ServerState
 from ..responses.ids import short_id
 from .audio_budget import AudioShare
 from .conversation import Entry, RealtimeConversation
@@ -68,6 +67,7 @@ from .parts import (
     Transcript,
 )
 from .response_manager import ResponseManager
+from .services import RealtimeServices
 from .session import SessionRules
 
 APPENDS: Final = 4
@@ -82,7 +82,7 @@ class Connection:
 
     def __init__(
         self,
-        state: ServerState,
+        services: RealtimeServices,
         caller: Caller,
         rules: SessionRules,
         session: Session,
@@ -98,7 +98,7 @@ class Connection:
 
         ``audio`` is the session's share of what all may hold; whoever has opened it closes it.
         """
-        self._state = state
+        self._services = services
         self._rules = rules
         self._session: Session = session
         self._dialect = dialect
@@ -106,12 +106,12 @@ class Connection:
         self._open_ears = open_ears
         realtime = isinstance(session, RealtimeSession)
         self._machine = SessionMachine(State.IDLE if realtime else State.TRANSCRIBING)
-        self._conversation = RealtimeConversation(short_id("conv"), state.limits, audio)
+        self._conversation = RealtimeConversation(short_id("conv"), services.limits, audio)
         self._ears: Ears | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._pristine = not keeps_type
         self._answering = ResponseManager(
-            state,
+            services,
             caller,
             rules,
             self._machine,
@@ -124,7 +124,7 @@ class Connection:
             ears=lambda: self._ears,
             ears_now=self._ears_now,
         )
-        self.figures: Final = SessionFigures(state.metrics.realtime)
+        self.figures: Final = SessionFigures(services.metrics.realtime)
 
     @property
     def state(self) -> State:
@@ -140,7 +140,8 @@ class Connection:
             self._tasks = tasks
             if first is not None:
                 await self.take(first)
-            interval = 1 / self._state.socket_messages if self._state.socket_messages else 0.0
+            most = self._services.connection.max_messages_per_second
+            interval = 1 / most if most else 0.0
             next_read = anyio.current_time()
             while (message := await receive()) is not None:
                 is_append = await self.take(message)
@@ -154,9 +155,9 @@ class Connection:
         """Handles one message; what is wrong with it is told. Returns whether it brought audio."""
         event_id = None
         try:
-            with self._state.memory.share() as share:
-                share.add(len(message) + decoded_bytes(message, self._state.limits))
-                event = self._dialect.decode(message, self._state.limits)
+            with self._services.admission.memory.share() as share:
+                share.add(len(message) + decoded_bytes(message, self._services.limits))
+                event = self._dialect.decode(message, self._services.limits)
                 event_id = event.event_id
                 await self._handle(event)
                 return isinstance(event, BufferAppend)
@@ -245,7 +246,7 @@ class Connection:
 
     def _create_item(self, event: ItemCreate) -> None:
         self._machine.check(Event.CREATE_ITEM)
-        given = read_item(event.item, "item", self._state.limits)
+        given = read_item(event.item, "item", self._services.limits)
         given.item.id = given.item.id or short_id("item")
         if isinstance(given.item, FunctionCallItem):
             given.item.call_id = given.item.call_id or short_id("call")

@@ -20,13 +20,13 @@ from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 from stentor.protocols.openai.realtime.update import ResponseFields, read_fields
 
 from ...common.keys import Caller
-from ...state.state import ServerState
 from ..responses.ids import short_id
 from .answer import Emit, ResponseWriter
 from .conversation import Entry, RealtimeConversation
 from .machine import Event, SessionMachine
 from .parts import Ears, MakePacer
 from .responding import Responding
+from .services import RealtimeServices
 from .session import SessionRules
 
 MAX_ASIDE: Final = 16
@@ -40,7 +40,7 @@ class ResponseManager:
 
     def __init__(
         self,
-        state: ServerState,
+        services: RealtimeServices,
         caller: Caller,
         rules: SessionRules,
         machine: SessionMachine,
@@ -58,7 +58,7 @@ class ResponseManager:
 
         ``ears`` are those that have been opened; ``ears_now`` opens them, or raises BadRequest.
         """
-        self._state = state
+        self._services = services
         self._caller = caller
         self._rules = rules
         self._machine = machine
@@ -129,7 +129,7 @@ class ResponseManager:
             if reference is not None:
                 entries.append(self._conversation.find(reference, Event.RESPOND, f"{where}.id"))
                 continue
-            given = read_item(item, where, self._state.limits)
+            given = read_item(item, where, self._services.limits)
             entry = Entry(given.item)
             if given.audio is not None:
                 heard.append((entry, given.audio))
@@ -169,7 +169,7 @@ class ResponseManager:
             response.audio = ResponseAudio(ResponseAudioOutput(output.format, output.voice))
         answer = ResponseWriter(response, self._emit, None if aside else self._conversation)
         responding = Responding(
-            self._state,
+            self._services,
             self._caller,
             session,
             answer,
@@ -204,7 +204,7 @@ class ResponseManager:
 
     def _rate_limits(self) -> list[told.RateLimit]:
         """How much more may wait for the engine, of all clients together."""
-        config, queue = self._state.overload, self._state.queue
+        config, queue = self._services.admission.overload, self._services.admission.queue
         limits = []
         if config.max_queued_requests:
             most = config.max_queued_requests

@@ -55,7 +55,7 @@ async def _ask(path: str, body: dict[str, Any], **fields: Any) -> httpx.Response
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
 async def test_every_conversation_goes_through_the_renderer(path: str) -> None:
     renderer = Remembering()
-    answer = await _ask(path, {"max_tokens": 1, "chat_template_kwargs": {"a": 1}}, writes=renderer)
+    answer = await _ask(path, {"max_tokens": 1, "chat_template_kwargs": {"a": 1}}, renderer=renderer)
     assert answer.status_code == 200, answer.text
     (seen,) = renderer.seen
     assert seen.messages == [{"role": "user", "content": "hi"}]

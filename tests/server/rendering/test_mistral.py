@@ -101,7 +101,7 @@ async def test_what_cannot_be_written_is_told_in_one_line(
     assert len(str(caught.value)) < 400
 
 
-async def test_a_file_that_is_no_tokenizer_or_another_models_is_refused(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_tokenizer_or_anauxiliary_models_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tekken.json").write_text("{}")
     found = find_file(tmp_path)
     assert found is not None

@@ -59,7 +59,7 @@ def test_no_tool_or_item_is_an_error_of_the_server(tools: Any, items: Any, choic
         script = Script([])
         script.engine.answer = says("Hi.")
         gateway = Gateway(McpConfig(urls=("https://",)), resolve=nowhere)
-        state = state_of(script, gateway.config, mcp=gateway)
+        state = state_of(script, gateway.config, gateway=gateway)
         async with in_memory(state) as client:
             for body in ({"tools": tools}, {"tools": tools, "tool_choice": choice}, {}):
                 asked = {"input": [{"role": "user", "content": "?"}, *items], "max_output_tokens": 3, **body}

@@ -121,7 +121,7 @@ def tool(url: str, **fields: Any) -> dict[str, Any]:
 
 async def ask(config: McpConfig, *tools: dict[str, Any], **body: Any) -> Any:
     script = Script(["Hi."])
-    async with in_memory(state_of(script, config, mcp=Gateway(config, resolve=resolve))) as client:
+    async with in_memory(state_of(script, config, gateway=Gateway(config, resolve=resolve))) as client:
         response = await client.post(RESPONSES, json={"input": "Hi", "tools": list(tools), **body})
     return response
 
