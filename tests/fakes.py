@@ -15,11 +15,11 @@ from tokenizers.pre_tokenizers import ByteLevel
 from stentor.engine.client.client import EngineClient, EngineUnavailable
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.actors import (
-    ChoiceTokens,
     EngineReady,
     Finished,
     FinishReason,
     PromptDone,
+    SequenceTokens,
     Stats,
     Thinking,
 )
@@ -46,7 +46,7 @@ from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.renderers.hf import TemplateRenderer
 from stentor.server.text.renderers.interface import Renderer
 from stentor.server.text.tokenizer import Tokenizer
-from stentor.server.tools.gateway import Gateway
+from stentor.server.tools.gateway import McpGateway
 
 BOS, EOS = 256, 257
 VOCAB_SIZE = 258
@@ -59,7 +59,7 @@ TEMPLATE = (
 )
 ANSWER = "Héllo wörld, 😀 — this is what the fake engine says, over and over. "
 
-Event = PromptDone | ChoiceTokens | Finished
+Event = PromptDone | SequenceTokens | Finished
 Answer = Callable[[list[int], int], Sequence[int]]
 
 
@@ -155,7 +155,7 @@ class FakeStream:
             taken = taken[: stops[0] + 1]
         del rest[: len(taken)]
         logprobs = None if params.logprobs is None else [logprobs_of(token, params.logprobs) for token in taken]
-        events: list[Event] = [ChoiceTokens(self._rid, index, taken, logprobs)]
+        events: list[Event] = [SequenceTokens(self._rid, index, taken, logprobs)]
         if stops:
             matched = taken[-1] if taken[-1] in params.stop_token_ids else None
             events.append(self._end(index, "stop", matched))
@@ -252,7 +252,7 @@ def fake_state(
     realtime: RealtimeConfig = DEFAULTS.realtime,
     store: Database | None = None,
     storing: StoreConfig = DEFAULTS.store,
-    gateway: Gateway | None = None,
+    gateway: McpGateway | None = None,
     grammars: Grammars | None = None,
     served_names: tuple[str, ...] = ("fake/model", "fake"),
     root: str = "",

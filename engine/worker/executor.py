@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Held(Generic[T]):
+class AwaitingMasks(Generic[T]):
     """A step between its two halves: its forward has run, or has been queued, and its masks have not come."""
 
     plan: StepPlan
@@ -90,7 +90,7 @@ class SyncExecutor:
         self._pages = pages
         self._idle_from = 0.0
         self._names = RowNames()
-        self._held: Held[Forwarded] | None = None
+        self._held: AwaitingMasks[Forwarded] | None = None
         self.failed = False
 
     def take(self, plan: StepPlan) -> None:
@@ -103,7 +103,7 @@ class SyncExecutor:
             check_turn(plan, self._held)
             self._turns.begin()
             if plan.masked:
-                self._held = Held(plan, names, self._runner.forward(plan))
+                self._held = AwaitingMasks(plan, names, self._runner.forward(plan))
                 self._turns.end()
                 self._idle_from = time.monotonic()
                 return
@@ -164,7 +164,7 @@ class AsyncExecutor:
         self._send = send
         self._turns = lease or AloneOnDevice()
         self._names = RowNames()
-        self._held: Held[Launched] | None = None
+        self._held: AwaitingMasks[Launched] | None = None
         self._forwarded: Mark | None = None
         """The end of its forward."""
         self._lent = False
@@ -188,7 +188,7 @@ class AsyncExecutor:
             check_turn(plan, self._held)
             self._turns.begin()
             if plan.masked:
-                self._held = Held(plan, names, self._runner.launch_forward(plan))
+                self._held = AwaitingMasks(plan, names, self._runner.launch_forward(plan))
                 self._forwarded = self._runner.mark()
                 return
             self._queue.put((self._runner.launch(plan), names))
@@ -278,13 +278,13 @@ class AsyncExecutor:
             self._send(Failed(f"the worker failed to send a result: {type(error).__name__}"))
 
 
-def check_turn(plan: StepPlan, held: "Held[T] | None") -> None:
+def check_turn(plan: StepPlan, held: "AwaitingMasks[T] | None") -> None:
     """Raises ValueError for a plan that comes while a step still waits for its masks."""
     if held is not None:
         raise ValueError(f"step {plan.step} came before the masks of step {held.plan.step}")
 
 
-def unexpected(masks: Masks, held: "Held[T] | None") -> str:
+def unexpected(masks: Masks, held: "AwaitingMasks[T] | None") -> str:
     """What is wrong with masks that are not those waited for; "" where they are."""
     if held is not None and (masks.epoch, masks.step) == (held.plan.epoch, held.plan.step):
         return ""

@@ -17,7 +17,7 @@ from ..audio.decode import AudioDecoder
 from ..config.config import Config
 from ..http.listening import StartError
 from ..pooling.model import EmbeddingModel
-from ..text.pool import EncodingRoom
+from ..text.pool import TokenizationBudget
 from ..tts.metrics import SpeechMetrics
 from ..tts.model import open_speech
 from .engines import Engines
@@ -32,7 +32,7 @@ async def open_auxiliary_models(
     config: Config,
     engines: Engines,
     figures: CollectorRegistry,
-    room: EncodingRoom,
+    room: TokenizationBudget,
     supervisor: Supervisor,
     at_end: AsyncExitStack,
 ) -> AuxiliaryModels:
@@ -89,7 +89,7 @@ def load_voice_detector() -> None:
 
 
 async def _open_embedding(
-    config: Config, engines: Engines, figures: CollectorRegistry, room: EncodingRoom, at_end: AsyncExitStack
+    config: Config, engines: Engines, figures: CollectorRegistry, room: TokenizationBudget, at_end: AsyncExitStack
 ) -> EmbeddingModel:
     from ..pooling.metrics import EmbeddingMetrics
     from ..pooling.opening import open_embedding

@@ -58,7 +58,7 @@ from ..text.errors import TokenizerError
 from ..text.grammar_tokens import vocabulary_of
 from ..text.loading import has_tokenizer, load_tokenizer
 from ..text.number_tokenizer import number_tokenizer
-from ..text.pool import EncodingRoom, TokenizerPool
+from ..text.pool import TokenizationBudget, TokenizerPool
 from ..text.renderers.choose import choose_renderer
 from ..text.renderers.mistral import RendererError
 from ..text.tokenizer import Tokenizer
@@ -257,7 +257,7 @@ async def load_state(
         render_seconds=config.limits.template.timeout,
         render_chars=config.limits.template.max_rendered_chars,
         max_foreign=config.limits.template.max_waiting,
-        room=EncodingRoom(inflight // 2),
+        room=TokenizationBudget(inflight // 2),
     )
     try:
         renderer = choose_renderer(config.model.renderer, pool, checkpoint.folder, config.model.harmony_vocabulary)

@@ -8,7 +8,7 @@ from stentor.engine.client.client import EngineClient
 
 from ..api.audio.speech import SpeechServices
 from ..api.audio.transcriptions import TranscriptionServices
-from ..api.embeddings.asking import EmbeddingServices
+from ..api.embeddings.requests import EmbeddingServices
 from ..api.realtime.services import RealtimeServices
 from ..api.responses.services import ResponseServices
 from ..asr.model import TranscriptionModel
@@ -31,7 +31,7 @@ from ..storage.database import Database
 from ..text.grammar_tokens import token_bytes_of
 from ..text.pool import TokenizerPool
 from ..text.renderers.interface import Renderer
-from ..tools.gateway import Gateway
+from ..tools.gateway import McpGateway
 from ..tts.model import SpeechModel
 
 
@@ -63,7 +63,7 @@ class ServerState:
     """What outlives a request."""
     batches: BatchRunner
     responses: LiveResponses
-    gateway: Gateway
+    gateway: McpGateway
 
     @cached_property
     def for_store(self) -> StoreServices:
@@ -148,5 +148,5 @@ def compose(
         store=store,
         batches=BatchRunner(store, config.store.max_batches, access.keys.owner, config.limits.request),
         responses=LiveResponses(config.store.max_background),
-        gateway=Gateway(config.mcp),
+        gateway=McpGateway(config.mcp),
     )

@@ -6,9 +6,9 @@ from typing import Protocol
 from ..text.errors import TokenizerError
 from ..text.loading import load_tokenizer
 from .errors import TranscriptionModelError
-from .model import Hears, TranscriptionModel
+from .model import TranscriptionEngine, TranscriptionModel
 from .stream_vocabulary import stream_vocabulary_of
-from .streaming import HearsStreams, StreamingTranscriptionModel
+from .streaming import StreamingTranscriptionEngine, StreamingTranscriptionModel
 from .vocabulary import Vocabulary, settings_of
 
 
@@ -19,7 +19,7 @@ class ServedNames(Protocol):
     def served_names(self) -> tuple[str, ...]: ...
 
 
-def open_transcription(config: ServedNames, client: Hears, folder: Path) -> TranscriptionModel:
+def open_transcription(config: ServedNames, client: TranscriptionEngine, folder: Path) -> TranscriptionModel:
     """Reads the tokenizer of ``folder``: some 100 ms, so call it in a thread.
 
     Raises :class:`.errors.TranscriptionModelError`, with one line for the operator.
@@ -34,6 +34,8 @@ def open_transcription(config: ServedNames, client: Hears, folder: Path) -> Tran
     return TranscriptionModel(config.served_names, client, vocabulary)
 
 
-def open_streaming(config: ServedNames, client: HearsStreams, folder: Path) -> StreamingTranscriptionModel:
+def open_streaming(
+    config: ServedNames, client: StreamingTranscriptionEngine, folder: Path
+) -> StreamingTranscriptionModel:
     """The same of a model for which :func:`.stream_vocabulary.hears_streams` is true."""
     return StreamingTranscriptionModel(config.served_names, client, stream_vocabulary_of(folder))

@@ -29,7 +29,7 @@ from .chat_model import ChatModel
 from .constraints import constraints_of
 from .logprobs import TokenNames
 from .prompt import write_prompt
-from .stream import Observed, generation_request
+from .stream import ObservedGeneration, generation_request
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ async def prepare_generation(
         logprobs=body.wanted_logprobs,
         prompt_logprobs=body.prompt_logprobs,
     )
-    params = await with_bad_words(chat, params, body.bad_words, context.permit.memory)
+    params = await with_bad_words(chat, params, body.bad_words, context.queue_slot.memory)
     constraints = await constraints_of(chat, body, use, prompt, prompted.thinking)
     wanted = generation_request(body, prompt, params, caller, constraints)
     return PreparedGeneration(
@@ -95,7 +95,9 @@ async def prepare_generation(
         names=TokenNames(chat.pool.tokenizer, bool(body.return_tokens_as_token_ids)),
         max_tokens=params.max_tokens,
         tools=use,
-        batches=Observed(chat, wanted, context.arrival if arrival is None else arrival, context.permit, client),
+        batches=ObservedGeneration(
+            chat, wanted, context.arrival if arrival is None else arrival, context.queue_slot, client
+        ),
     )
 
 

@@ -45,7 +45,7 @@ def generation_request(
     )
 
 
-class Observed:
+class ObservedGeneration:
     """The batches of one request, counted. It goes to the engine when iterating begins; closing it aborts it there."""
 
     def __init__(
@@ -53,23 +53,23 @@ class Observed:
         chat: ChatModel,
         request: GenerationRequest,
         arrival: float,
-        permit: QueueSlot,
+        queue_slot: QueueSlot,
         client: Submitter | None = None,
         *,
         field: str = "messages",
     ) -> None:
         """``arrival`` by ``time.monotonic()``; ``field`` is where the client wrote the prompt.
 
-        Raises Overloaded where ``permit`` gets no room for the prompt, and BadRequest (413) where none gets it.
+        Raises Overloaded where ``queue_slot`` gets no room for the prompt, and BadRequest (413) where none gets it.
         """
         self._held = TOKEN_BYTES * len(request.prompt)
-        permit.memory.add(self._held, field)
-        permit.take(len(request.prompt))
+        queue_slot.memory.add(self._held, field)
+        queue_slot.take(len(request.prompt))
         self._client = client or chat.client
         self._chat = chat
         self._request = request
         self._arrival = arrival
-        self._permit = permit
+        self._queue_slot = queue_slot
         self._tracker: RequestTracker | None = None
         self._generation: Generation | None = None
         self._processed = False
@@ -90,12 +90,12 @@ class Observed:
             for delta in deltas:
                 if type(delta) is PromptProcessed:
                     self._processed = True
-                    self._permit.processed(len(self._request.prompt))
+                    self._queue_slot.processed(len(self._request.prompt))
 
     async def aclose(self) -> None:
         """May be called at any time, and again."""
         held, self._held = self._held, 0
-        self._permit.memory.add(-held)
+        self._queue_slot.memory.add(-held)
         if self._generation is not None:
             await self._generation.aclose()
         tracker, self._tracker = self._tracker, None

@@ -8,8 +8,8 @@ from stentor.engine.core.grammar.matcher import Compiler, GrammarError, Guidance
 from stentor.engine.core.grammar.vocabulary import TokenBytes
 
 from ..sandbox.child import Growth, bounded_child, receive, send
+from .error_message import client_message
 from .process import TOO_COMPLEX, GrammarJob, Verdict
-from .told import told
 
 MAX_MEMORY: Final = 3 << 30
 """Bytes of address space."""
@@ -42,7 +42,7 @@ def _try(compiler: Compiler, source: str) -> str:
             if not _walk(matcher.copy(), choose):
                 return TOO_COMPLEX
     except GrammarError as error:
-        return told(str(error))
+        return client_message(str(error))
     except MemoryError:
         return TOO_COMPLEX
     return ""

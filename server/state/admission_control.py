@@ -93,12 +93,12 @@ class AdmissionControl:
         """
         try:
             self.check_available(kind)
-            permit = self.queue.enter(self.memory.share())
+            queue_slot = self.queue.enter(self.memory.share())
         except (Unavailable, Overloaded) as refusal:
             self._count_refusal(refusal)
             raise
         seconds = self.overload.request_timeout if timeout is None else timeout
-        with self._counted(RequestContext(permit, seconds)) as context:
+        with self._counted(RequestContext(queue_slot, seconds)) as context:
             yield context
 
     @contextmanager
@@ -125,7 +125,7 @@ class AdmissionControl:
         finally:
             if context.ended_by is not None and context.ended_by.code is not None:
                 self._metrics.cut_off[context.ended_by.code].inc()
-            context.permit.close()
+            context.queue_slot.close()
             self._live.remove(context)
             if not self._live:
                 self._idle.set()

@@ -19,8 +19,8 @@ from stentor.server.generation.logprobs import CompletionLogprobsBuilder
 from stentor.server.http import whole_answer
 from stentor.server.http.whole_answer import (
     PIECE_BYTES,
+    AnswerBudget,
     AnswerParts,
-    AnswerRoom,
     JsonList,
     WholeAnswer,
     array,
@@ -123,10 +123,10 @@ async def test_tokens_that_are_longer_than_most_are_found_out_while_the_answer_i
     exact = len(fits.content)
     estimate = AnswerSize(n=2, prompt_tokens=40, prompt_bytes=40 * listed_bytes(0) + 40, most_tokens=1, token_bytes=84)
     assert exact < estimate.bytes
-    room = AnswerRoom(100, MemoryBudget(0).share())
+    room = AnswerBudget(100, MemoryBudget(0).share())
     with pytest.raises(BadRequest, match="more than the 100 bytes"):
         JsonList(room).extend(["a" * 100])
-    parts = AnswerParts(AnswerRoom(100, MemoryBudget(0).share()))
+    parts = AnswerParts(AnswerBudget(100, MemoryBudget(0).share()))
     shared = parts.place([b'"' + b"a" * 40 + b'"'])
     parts.answer([shared, shared])
     with pytest.raises(BadRequest, match="more than the 100 bytes"):
@@ -136,7 +136,7 @@ async def test_tokens_that_are_longer_than_most_are_found_out_while_the_answer_i
 async def test_what_is_written_of_an_answer_counts_among_all_that_the_server_holds() -> None:
     budget = MemoryBudget(1000)
     with budget.share() as held, budget.share() as other:
-        written = JsonList(AnswerRoom(1 << 30, held))
+        written = JsonList(AnswerBudget(1 << 30, held))
         written.extend(["a" * (FREE_BYTES + 500)])
         assert budget.bytes == 504
         other.add(FREE_BYTES + 300)

@@ -1,12 +1,12 @@
 """What a completed step means for its sequences: tokens gained, prompts done, sequences ended."""
 
 from stentor.protocols.ipc.actors import (
-    ChoiceTokens,
     Fault,
     Finished,
     FinishReason,
     PromptDone,
     PromptPart,
+    SequenceTokens,
     TokensBatch,
 )
 from stentor.protocols.ipc.steps import StepResult, TokenLogprobs
@@ -106,8 +106,8 @@ class Output:
         batch = TokensBatch([], [], [])
         if result.prompt_logprobs:
             self._pass_on_prompt_logprobs(flight, result, batch)
-        if result.heard:
-            self._gather_heard(flight, result)
+        if result.alignments:
+            self._gather_alignments(flight, result)
         if result.pooled:
             self._gather_pooled(flight, result)
         block_size = self.memory.block_size
@@ -155,7 +155,7 @@ class Output:
                 batch.finished.append(self.finish(sequence, "error", None, str(broken), broken.fault))
                 return
         batch.tokens.append(
-            ChoiceTokens(request.rid, sequence.index, [token], None if logprobs is None else [logprobs])
+            SequenceTokens(request.rid, sequence.index, [token], None if logprobs is None else [logprobs])
         )
         if (end := request.end_of(sequence)) is not None:
             batch.finished.append(self.finish(sequence, *end))
@@ -165,7 +165,7 @@ class Output:
     def _finish_prompt(self, request: Request, batch: TokensBatch, now: float) -> None:
         """The leader's last prompt position has been computed: tell the client, and let the other sequences go."""
         told = request.logprobs_told
-        heard, pooled, lacks = request.heard, request.pooled, request.lacks
+        alignment, pooled, lacks = request.alignment, request.pooled, request.lacks
         request.forget_prompt()
         if lacks:
             batch.finished.extend(self.finish_all(request, "error", f"the worker returned {lacks}"))
@@ -183,7 +183,7 @@ class Output:
                 max(0.0, scheduled - request.arrival),
                 max(0.0, now - scheduled),
                 None if request.params.prompt_logprobs is None else [],
-                heard,
+                alignment,
                 pooled,
             )
         )
@@ -222,12 +222,12 @@ class Output:
             if _gathers(owners[row.slot]):
                 owners[row.slot][0].request.pooled = row.pooled
 
-    def _gather_heard(self, flight: InFlightStep, result: StepResult) -> None:
+    def _gather_alignments(self, flight: InFlightStep, result: StepResult) -> None:
         """The same for what the prompt's positions say of the audio."""
         owners = flight.by_slot()
-        for row in result.heard:
+        for row in result.alignments:
             if _gathers(owners[row.slot]):
-                owners[row.slot][0].request.gather_heard(row.heard)
+                owners[row.slot][0].request.gather_alignment(row.alignment)
 
 
 def _gathers(owner: Owner) -> bool:

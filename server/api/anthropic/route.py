@@ -80,7 +80,7 @@ async def messages(chat: ChatModel, request: Request, content: bytes, context: R
         return json_response(await whole_message(shape, turn.batches))
 
 
-async def count_tokens(chat: ChatModel, _request: Request, content: bytes, _ticket: RequestContext) -> Response:
+async def count_tokens(chat: ChatModel, _request: Request, content: bytes, _context: RequestContext) -> Response:
     body = decode(count_tokens_decoder, content, chat.limits)
     body.check_conversation()
     with in_their_names(body):

@@ -155,7 +155,7 @@ async def _sound(
         # begun here, where what is begun is closed: a response that is never sent begins nothing
         async with aclosing(model.speak(body.input, voice=voice, speed=body.speed)) as speaking:
             async for spoken in speaking:
-                context.permit.processed(0)  # it waits no more
+                context.queue_slot.processed(0)  # it waits no more
                 heard.seconds += len(spoken.pcm) / _SAMPLE_BYTES / model.sample_rate
                 second = _SAMPLE_BYTES * model.sample_rate
                 for start in range(0, len(spoken.pcm), second):

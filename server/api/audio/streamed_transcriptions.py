@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.transcription import TranscriptionForm
 
-from ...asr.accounts import accounts
+from ...asr.observers import observe_windows
 from ...asr.streaming import BYTES_A_SECOND, StreamingTranscriptionModel, stream_whole
 from ...audio.decode import AudioDecoder
 from ...http.sse import EventStream
@@ -22,14 +22,14 @@ from .transcription_encoder import JSON, TEXT
 
 
 @dataclass(frozen=True)
-class StreamAsked:
+class ResolvedStream:
     """What a form asks of such a model."""
 
     form: TranscriptionForm
     model: StreamingTranscriptionModel
 
 
-def asked_of_stream(form: TranscriptionForm, model: StreamingTranscriptionModel) -> StreamAsked:
+def resolve_stream(form: TranscriptionForm, model: StreamingTranscriptionModel) -> ResolvedStream:
     """Raises BadRequest for what only a model can answer that knows when a word is said."""
     if form.response_format not in ("json", "text"):
         raise BadRequest(
@@ -38,7 +38,7 @@ def asked_of_stream(form: TranscriptionForm, model: StreamingTranscriptionModel)
             "response_format",
             "unsupported_value",
         )
-    return StreamAsked(form, model)
+    return ResolvedStream(form, model)
 
 
 def refuse_translation(model: StreamingTranscriptionModel) -> BadRequest:
@@ -50,7 +50,7 @@ def refuse_translation(model: StreamingTranscriptionModel) -> BadRequest:
 
 
 async def answer_streamed(
-    decoder: AudioDecoder, request: Request, data: bytes, context: RequestContext, asked: StreamAsked
+    decoder: AudioDecoder, request: Request, data: bytes, context: RequestContext, asked: ResolvedStream
 ) -> ASGIApp:
     sound = await decoder.decode(data, "file")
     del data
@@ -61,7 +61,7 @@ async def answer_streamed(
         salt=caller_of(request.scope).cache_salt(None),
         name=current_request_id(),
         logprobs=form.wants_logprobs,
-        open_account=accounts(current_record.get(), context.permit),
+        open_account=observe_windows(current_record.get(), context.queue_slot),
         owner=sound,
     )
     if form.stream:

@@ -16,9 +16,9 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai import transcription as answers
 from stentor.protocols.openai.transcription import TranscriptionForm, TranslationForm
 
-from ...asr.accounts import accounts
 from ...asr.languages import code_of
 from ...asr.model import TranscriptionModel
+from ...asr.observers import observe_windows
 from ...asr.options import (
     MAX_PROMPT_TOKENS,
     MAX_TOKENS,
@@ -39,7 +39,7 @@ from ...overload.request_context import RequestContext, timeout_of
 from ...state.admission_control import AdmissionControl
 from ..common.described import Operation, Operations
 from ..common.forms import too_large, upload_form
-from .streamed_transcriptions import StreamAsked, answer_streamed, asked_of_stream, refuse_translation
+from .streamed_transcriptions import ResolvedStream, answer_streamed, refuse_translation, resolve_stream
 from .transcription_encoder import TranscriptShape, TranscriptStream, transcript
 
 OPERATIONS: Final[Operations] = {
@@ -82,7 +82,7 @@ class TranscriptionServices:
     """Makes samples of what clients upload; comes with the model."""
 
 
-Read = Callable[[TranscriptionServices, FormData], "Asked | StreamAsked"]
+Read = Callable[[TranscriptionServices, FormData], "ResolvedTranscription | ResolvedStream"]
 
 
 def routes(transcription: TranscriptionServices) -> list[Route]:
@@ -128,16 +128,20 @@ async def _file_of(form: FormData, most: int) -> bytes:
 
 
 async def _answer(
-    decoder: AudioDecoder, request: Request, data: bytes, context: RequestContext, asked: "Asked | StreamAsked"
+    decoder: AudioDecoder,
+    request: Request,
+    data: bytes,
+    context: RequestContext,
+    asked: "ResolvedTranscription | ResolvedStream",
 ) -> ASGIApp:
-    if isinstance(asked, StreamAsked):
+    if isinstance(asked, ResolvedStream):
         return await answer_streamed(decoder, request, data, context, asked)
     sound = await decoder.decode(data, "file")
     del data
     options = msgspec.structs.replace(
         asked.options, salt=caller_of(request.scope).cache_salt(None), name=current_request_id()
     )
-    account = accounts(current_record.get(), context.permit)
+    account = observe_windows(current_record.get(), context.queue_slot)
     heard = Transcription(asked.model, sound.pcm, options, account, owner=sound)
     shape = _shape(asked, sound.seconds)
     if asked.form.stream:
@@ -149,7 +153,7 @@ async def _answer(
 
 
 @dataclass(frozen=True)
-class Asked:
+class ResolvedTranscription:
     """What a form asks for."""
 
     form: TranslationForm
@@ -157,11 +161,11 @@ class Asked:
     options: TranscriptionOptions
 
 
-def _transcription(services: TranscriptionServices, fields: FormData) -> Asked | StreamAsked:
+def _transcription(services: TranscriptionServices, fields: FormData) -> ResolvedTranscription | ResolvedStream:
     form = TranscriptionForm.of(_texts(fields))
     model = _model(services, form)
     if isinstance(model, StreamingTranscriptionModel):
-        return asked_of_stream(form, model)
+        return resolve_stream(form, model)
     chunking = form.chunking
     options = msgspec.structs.replace(
         _options(form),
@@ -175,10 +179,10 @@ def _transcription(services: TranscriptionServices, fields: FormData) -> Asked |
         if chunking is None
         else Chunking(chunking.threshold, chunking.prefix_padding_ms, chunking.silence_duration_ms),
     )
-    return Asked(form, model, options)
+    return ResolvedTranscription(form, model, options)
 
 
-def _translation(services: TranscriptionServices, fields: FormData) -> Asked:
+def _translation(services: TranscriptionServices, fields: FormData) -> ResolvedTranscription:
     form = TranslationForm.of(_texts(fields))
     model = _model(services, form)
     if isinstance(model, StreamingTranscriptionModel):
@@ -190,7 +194,7 @@ def _translation(services: TranscriptionServices, fields: FormData) -> Asked:
             "model",
             "model_not_supported",
         )
-    return Asked(form, model, msgspec.structs.replace(_options(form), task="translate"))
+    return ResolvedTranscription(form, model, msgspec.structs.replace(_options(form), task="translate"))
 
 
 def _texts(fields: FormData) -> list[tuple[str, str]]:
@@ -234,7 +238,7 @@ def _options(form: TranslationForm) -> TranscriptionOptions:
     )
 
 
-def _shape(asked: Asked, seconds: float) -> TranscriptShape:
+def _shape(asked: ResolvedTranscription, seconds: float) -> TranscriptShape:
     form, options, vocabulary = asked.form, asked.options, asked.model.vocabulary
     prompt = vocabulary.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
     segments = not isinstance(form, TranscriptionForm) or form.wants_segments

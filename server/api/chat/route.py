@@ -15,7 +15,7 @@ from stentor.protocols.openai.chat import ChatRequest, ChatResponse, decoder
 from ...generation.chat_model import ChatModel
 from ...generation.prepare import PreparedGeneration, prepare_generation
 from ...http.sse import EventStream
-from ...http.whole_answer import AnswerRoom
+from ...http.whole_answer import AnswerBudget
 from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
 from ..common.described import Operation, Operations
@@ -48,7 +48,7 @@ async def chat_completions(chat: ChatModel, request: Request, content: bytes, co
     if body.stream:
         return EventStream(turn.batches, ChatStream(shape), bounds=context.bounded)
     async with aclosing(turn.batches):
-        room = AnswerRoom(chat.limits.max_answer_bytes, context.permit.memory)
+        room = AnswerBudget(chat.limits.max_answer_bytes, context.queue_slot.memory)
         return await chat_answer(shape, turn.batches, room, chat.turns)
 
 

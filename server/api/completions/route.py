@@ -39,9 +39,9 @@ from ...generation.bad_words import with_bad_words
 from ...generation.chat_model import ChatModel
 from ...generation.constraints import Constraints, answer_constraints
 from ...generation.logprobs import TokenNames
-from ...generation.stream import Observed, generation_request
+from ...generation.stream import ObservedGeneration, generation_request
 from ...http.sse import Batches, EventStream
-from ...http.whole_answer import AnswerRoom, WholeAnswer
+from ...http.whole_answer import AnswerBudget, WholeAnswer
 from ...middleware.auth import caller_of
 from ...overload.memory_budget import params_bytes
 from ...overload.request_context import RequestContext
@@ -100,7 +100,9 @@ async def completions(chat: ChatModel, request: Request, content: bytes, context
             return EventStream(jobs[0].batches, alone, bounds=context.bounded)
         batches = merge([job.batches for job in jobs])
         return EventStream(batches, MergedCompletionStream(shape, prompts), bounds=context.bounded)
-    return await _respond(shape, jobs, AnswerRoom(chat.limits.max_answer_bytes, context.permit.memory), chat.turns)
+    return await _respond(
+        shape, jobs, AnswerBudget(chat.limits.max_answer_bytes, context.queue_slot.memory), chat.turns
+    )
 
 
 async def _encode(chat: ChatModel, body: CompletionRequest, prompts: Sequence[RawPrompt]) -> list[list[int]]:
@@ -156,7 +158,7 @@ class _SharedParams:
     def __init__(self, chat: ChatModel, body: CompletionRequest, context: RequestContext) -> None:
         self._chat = chat
         self._body = body
-        self._memory = context.permit.memory
+        self._memory = context.queue_slot.memory
         self._made: dict[int, SamplingParams] = {}
         self._prompts = 0
 
@@ -207,7 +209,7 @@ async def _job(
         batches = _nothing(body.choices)
     else:
         wanted = generation_request(body, prompt, params, caller, constraints)
-        batches = Observed(chat, wanted, context.arrival, context.permit, field="prompt")
+        batches = ObservedGeneration(chat, wanted, context.arrival, context.queue_slot, field="prompt")
         if prompt_only:
             batches = _only_prompt(batches, body.choices, len(prompt))
     return PromptJob(Prompt(index, prompt, echo), 0 if prompt_only else max_tokens, batches)
@@ -247,7 +249,7 @@ def _ends(n: int) -> list[Delta]:
 
 
 async def _respond(
-    shape: CompletionShape, jobs: Sequence[PromptJob], room: AnswerRoom, turns: LoopTurns
+    shape: CompletionShape, jobs: Sequence[PromptJob], room: AnswerBudget, turns: LoopTurns
 ) -> WholeAnswer:
     failures: list[Exception] = []
     collected = [CollectedPrompt(shape, job.prompt, room) for job in jobs]

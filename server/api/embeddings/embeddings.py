@@ -20,7 +20,7 @@ from ...pooling.purposes import prompt_of
 from ...pooling.reading import LengthLimit, read_texts
 from ..common.described import Operation, Operations
 from ..common.endpoint import GenerationEndpoint
-from .asking import EmbeddingServices, asked, binary_answer, new_id, read_input, room_of, vectors
+from .requests import EmbeddingServices, binary_answer, new_id, read_input, resolve_request, room_of, vectors
 
 OPERATIONS: Final[Operations] = {
     "/v1/embeddings": Operation("Vectors of texts", EmbeddingResponse, EmbeddingRequest, finds=True, generates=True),
@@ -57,7 +57,7 @@ async def embeddings(
 ) -> WholeAnswer:
     body = decode(decoder, content, services.limits)
     body.check(services.limits)
-    what = asked(services, request, context, body.model, body.priority, body.cache_salt)
+    what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
     wanted = vectors(what.model, body.dimensions, body.normalizes, body.purpose and body.purpose[0])
     prompts = await read_input(services, what.model, body, body.purpose)
     format, type, order = body.encoding_format, body.embed_dtype, body.endianness
@@ -76,7 +76,7 @@ async def cohere_embed(
 ) -> WholeAnswer:
     body = decode(cohere.decoder, content, services.limits)
     texts, field = body.all_texts(services.limits)
-    what = asked(services, request, context, body.model, body.priority)
+    what = resolve_request(services, request, context, body.model, body.priority)
     model = what.model
     wanted = vectors(model, body.output_dimension, None, body.input_type, "output_dimension")
     prompt = prompt_of(model.config, body.input_type, "input_type")

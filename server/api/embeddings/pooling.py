@@ -32,7 +32,17 @@ from ...pooling.purposes import adapter_of
 from ...pooling.reading import read_texts
 from ..common.described import Operation, Operations
 from ..common.endpoint import GenerationEndpoint, json_response
-from .asking import Asked, EmbeddingServices, asked, binary_answer, new_id, now, pooling_of, read_input, room_of
+from .requests import (
+    EmbeddingServices,
+    ResolvedRequest,
+    binary_answer,
+    new_id,
+    now,
+    pooling_of,
+    read_input,
+    resolve_request,
+    room_of,
+)
 
 OPERATIONS: Final[Operations] = {
     "/pooling": Operation(
@@ -64,7 +74,7 @@ def routes(services: EmbeddingServices) -> list[Route]:
 async def pooling(services: EmbeddingServices, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
     body = decode(pooling_decoder, content, services.limits)
     body.check(services.limits)
-    what = asked(services, request, context, body.model, body.priority, body.cache_salt)
+    what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
     if body.task == "plugin":
         return await _through_plugin(services, what, body)
     task = body.task or what.model.main_task
@@ -89,7 +99,7 @@ async def pooling(services: EmbeddingServices, request: Request, content: bytes,
     return writer.answer(PoolingResponse(new_id("pool"), now(), what.name, data, what.usage))
 
 
-async def _through_plugin(services: EmbeddingServices, what: Asked, body: PoolingRequest) -> Response:
+async def _through_plugin(services: EmbeddingServices, what: ResolvedRequest, body: PoolingRequest) -> Response:
     plugin = what.model.plugin
     if plugin is None:
         raise BadRequest("`task`: this server has no plugin (--pooling-plugin).", "task", "unsupported")
@@ -104,7 +114,7 @@ async def _through_plugin(services: EmbeddingServices, what: Asked, body: Poolin
 async def classify(services: EmbeddingServices, request: Request, content: bytes, context: RequestContext) -> Response:
     body = decode(classify_decoder, content, services.limits)
     body.check(services.limits)
-    what = asked(services, request, context, body.model, body.priority, body.cache_salt)
+    what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
     score = what.model.config.score
     if score is None or score.pooling is None:
         raise BadRequest(

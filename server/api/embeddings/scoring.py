@@ -28,7 +28,7 @@ from ...pooling.pairs import PairRules
 from ...pooling.scoring import scores_of
 from ..common.described import Operation, Operations
 from ..common.endpoint import GenerationEndpoint, json_response
-from .asking import EmbeddingServices, asked, new_id, now, room_of
+from .requests import EmbeddingServices, new_id, now, resolve_request, room_of
 
 _SCORE: Final = ("/score", "/v1/score")
 _RERANK: Final = ("/rerank", "/v1/rerank", "/v2/rerank")
@@ -60,7 +60,7 @@ def routes(services: EmbeddingServices) -> list[Route]:
 async def score(services: EmbeddingServices, request: Request, content: bytes, context: RequestContext) -> Response:
     body = decode(score_decoder, content, services.limits)
     first, second, fields = body.sides(services.limits)
-    what = asked(services, request, context, body.model, body.priority, body.cache_salt)
+    what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
     rules = _rules(services, what.model, body)
     activate = body.use_activation is not False
     scores = await scores_of(what.model, what.job, first, second, rules, fields, activate=activate)
@@ -71,7 +71,7 @@ async def score(services: EmbeddingServices, request: Request, content: bytes, c
 async def rerank(services: EmbeddingServices, request: Request, content: bytes, context: RequestContext) -> Response:
     body = decode(rerank_decoder, content, services.limits)
     query, documents = body.sides(services.limits)
-    what = asked(services, request, context, body.model, body.priority, body.cache_salt)
+    what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
     rules = _rules(services, what.model, body)
     activate = body.use_activation is not False
     fields = ("query", "documents")

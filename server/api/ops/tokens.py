@@ -58,7 +58,7 @@ async def tokenize(chat: ChatModel, _request: Request, content: bytes, context: 
     else:
         special = body.add_special_tokens is not False
         tokens = await chat.pool.encode_packed(body.prompt or "", special)
-    context.permit.memory.add(tokens.itemsize * len(tokens), "prompt" if body.messages is None else "messages")
+    context.queue_slot.memory.add(tokens.itemsize * len(tokens), "prompt" if body.messages is None else "messages")
     if len(tokens) > _PIECE:
         pieces = _pieces(chat, tokens, context_length(chat), bool(body.return_token_strs))
         return StreamingResponse(pieces, media_type="application/json")
@@ -86,7 +86,7 @@ def _items(values: list[int] | list[str], start: int) -> bytes:
     return (b"," if start else b"") + _encode(values)[1:-1]
 
 
-async def detokenize(chat: ChatModel, _request: Request, content: bytes, _ticket: RequestContext) -> Response:
+async def detokenize(chat: ChatModel, _request: Request, content: bytes, _context: RequestContext) -> Response:
     body = decode(detokenize_decoder, content, chat.limits)
     chat.resolve(body.model)
     check_token_ids(body.tokens, chat.vocab_size, "tokens")

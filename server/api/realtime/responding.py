@@ -30,7 +30,7 @@ from ...http.error_responses import describe
 from ...overload.request_context import RequestContext
 from ...tts.model import SpeechModel
 from .answer import ResponseWriter
-from .asking import Asking
+from .answer_generator import AnswerGenerator
 from .conversation import Entry, RealtimeConversation, text_of
 from .formats import Wire
 from .parts import Pacer
@@ -180,7 +180,7 @@ class Responding:
             raise failure
 
     async def _generate(self, messages: "_Messages", context: RequestContext) -> None:
-        asking = Asking(self._services.chat, self._caller, self._session)
+        asking = AnswerGenerator(self._services.chat, self._caller, self._session)
         turn = await asking.turn(self._entries, self._conversation, context)
         self._asked = True
         self._given = len(turn.prompt)

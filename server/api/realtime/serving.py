@@ -25,14 +25,14 @@ from ...observability.realtime_figures import SessionKind
 from ...observability.request import current_request_id
 from ..responses.ids import short_id
 from .audio_budget import AudioShare, HeldAudio
-from .beta import Beta
+from .beta import BetaDialect
 from .connection import APPENDS, Connection, Receive
 from .input_audio_pipeline import InputAudioPipeline
 from .machine import State
-from .outbox import Current, Dialect, SendQueue
+from .outbox import CurrentDialect, Dialect, SendQueue
 from .pacing import PlaybackPacer
 from .partial_pace import PartialPace
-from .parts import Ears, OnHeard, OnPartial
+from .parts import InputAudio, OnPartial, OnSpeechEvent
 from .services import RealtimeServices
 from .session import SessionRules
 from .streamed import AnyTranscriber, StreamTranscriber
@@ -109,7 +109,7 @@ class RealtimeServing:
     def __init__(self, services: RealtimeServices) -> None:
         self._services = services
         self.max_seconds: Final = services.config.max_seconds
-        self._ears = EarOpener(services)
+        self._ears = InputAudioOpener(services)
         figures = services.metrics.realtime
         self.audio: Final = HeldAudio(services.config.max_audio_bytes, figures.audio_refused.inc)
         figures.audio_held.set_function(lambda: self.audio.bytes)
@@ -121,7 +121,7 @@ class RealtimeServing:
             offered: Sequence[str] = socket.scope.get("subprotocols", ())
             await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
             beta = BETA_SUBPROTOCOL in offered or socket.headers.get("openai-beta") == _BETA_HEADER
-            await self._serve(socket, Beta() if beta else Current())
+            await self._serve(socket, BetaDialect() if beta else CurrentDialect())
 
     async def _serve(self, socket: WebSocket, dialect: Dialect) -> None:
         outbox = SendQueue(dialect)
@@ -261,7 +261,7 @@ NOTHING_HEARS: Final = (
 )
 
 
-class EarOpener:
+class InputAudioOpener:
     """Opens the ears of every session of one server."""
 
     def __init__(self, services: RealtimeServices) -> None:
@@ -277,7 +277,7 @@ class EarOpener:
             return StreamTranscriber(model, passes, caller.salt, current_request_id())
         return ModelTranscriber(model, passes, caller.salt, current_request_id())
 
-    def open(self, caller: Caller, share: AudioShare, on_partial: OnPartial, on_heard: OnHeard) -> Ears:
+    def open(self, caller: Caller, share: AudioShare, on_partial: OnPartial, on_heard: OnSpeechEvent) -> InputAudio:
         """Raises BadRequest where nothing hears."""
         return InputAudioPipeline(
             self.transcriber(caller),

@@ -52,7 +52,7 @@ async def compact(
         truncation="auto",
     )
     asked.check_context(services.limits)
-    items = (await read_conversation(services, asked, caller, context.permit.memory)).items
+    items = (await read_conversation(services, asked, caller, context.queue_slot.memory)).items
     seal = await seal_of(services.store, caller)
     wish: Item = {
         "id": random_id("msg"),

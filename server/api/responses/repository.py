@@ -15,7 +15,7 @@ from ...common.errors import Unavailable
 from ...common.keys import Caller
 from ...overload.memory_budget import STORED_FACTOR, MemoryShare
 from ...state.event_log import stored_events
-from ...state.live_responses import Live
+from ...state.live_responses import LiveResponse
 from ...storage import responses
 from ...storage.database import Database
 from .services import ResponseServices
@@ -32,7 +32,7 @@ class Found:
     """One response of a caller."""
 
     id: str
-    live: Live | None
+    live: LiveResponse | None
     stored: responses.StoredResponse | None
     output: list[Item]
 

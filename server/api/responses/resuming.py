@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone
+from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
 from stentor.protocols.openai.responses.objects import ResponseFailure, ResponseObject
 
 from ...common.errors import Overloaded, ServerError
@@ -36,7 +36,7 @@ from .preparing import ConversationItems, Prepared, read_conversation, seal_of
 from .replay import Replay
 from .running import ResponseTask, Resumable, encode, failure_of
 from .services import ResponseServices
-from .tool_loop import Rounds
+from .tool_loop import ToolLoop
 
 logger = logging.getLogger(__name__)
 
@@ -93,10 +93,10 @@ async def _resume(services: ResponseServices, name: str) -> None:
         stack.enter_context(services.live.room(caller, resumed=True))
         context = stack.enter_context(services.chat.admission.admit(0.0))
         known = await _known(services.store, row)
-        prepared = await _prepared(services, row, caller, context.permit.memory)
-        turns: PreparedGeneration | Rounds
+        prepared = await _prepared(services, row, caller, context.queue_slot.memory)
+        turns: PreparedGeneration | ToolLoop
         if prepared.servers:
-            turns = Rounds(services, prepared, context, replay=Replay(known.events, known.steps, _submitter))
+            turns = ToolLoop(services, prepared, context, replay=Replay(known.events, known.steps, _submitter))
         else:
             client = Resuming(services.chat.client, known.steps)
             turns = await prepare_generation(
@@ -104,7 +104,7 @@ async def _resume(services: ResponseServices, name: str) -> None:
             )
         log = EventLog(services.store, name, ahead=True)
         log.expect(known.events, len(known.steps))
-        memory = context.permit.memory
+        memory = context.queue_slot.memory
         run = ResponseTask(
             services,
             prepared,
@@ -197,7 +197,7 @@ class Ended:
 class _Said:
     def __init__(self, steps: Sequence[Step]) -> None:
         events: list[EngineEvent] = [PromptDone(-1, 0, 0.0, 0.0, None)]
-        events += [ChoiceTokens(-1, 0, step.tokens, step.logprobs) for step in steps]
+        events += [SequenceTokens(-1, 0, step.tokens, step.logprobs) for step in steps]
         events.append(Finished(-1, 0, "stop", None, None))
         self._events = iter(events)
 
@@ -240,7 +240,7 @@ class _Replayed:
     async def __anext__(self) -> list[EngineEvent]:
         step = next(self._steps, None)
         if step is not None:
-            return [ChoiceTokens(-1, 0, step.tokens, step.logprobs)]
+            return [SequenceTokens(-1, 0, step.tokens, step.logprobs)]
         return await self._stream.__anext__()
 
     def abort(self, index: int = -1) -> None:

@@ -35,13 +35,13 @@ from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
 from ..common.described import Operation, Operations
 from ..common.endpoint import GenerationEndpoint, json_response, name_anew
-from . import repository as keeping
-from .beginning import Attached, run_in_background, run_of
+from . import repository
 from .compacting import compact
 from .events import ResponseFrames, encode
 from .preparing import count_context, prepare
 from .services import ResponseServices
 from .socket import ResponseSocket
+from .starting import AttachedStream, run_in_background, run_of
 
 OPERATIONS: Final[Operations] = {
     "/v1/responses": Operation(
@@ -88,7 +88,7 @@ def routes(services: ResponseServices) -> list[BaseRoute]:
 
 async def create(services: ResponseServices, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
     body = decode(decoder, content, services.limits)
-    memory = context.permit.memory
+    memory = context.queue_slot.memory
     memory.add(
         decoded_bytes(content, services.limits)
     )  # what it asks for is stored at the end, so it is held until then
@@ -102,7 +102,7 @@ async def create(services: ResponseServices, request: Request, content: bytes, c
         return json_response(run.response)
     run = await run_of(services, prepared, context, watched=bool(body.stream))
     if body.stream:
-        return _stream(Attached(run, context.bounded))
+        return _stream(AttachedStream(run, context.bounded))
     await run.complete()
     return WholeAnswer([encode(run.response)])
 
@@ -122,7 +122,7 @@ async def input_tokens(
 ) -> Response:
     body = decode(context_decoder, content, services.limits)
     return json_response(
-        InputTokens(await count_context(services, body, caller_of(request.scope), context.permit.memory))
+        InputTokens(await count_context(services, body, caller_of(request.scope), context.queue_slot.memory))
     )
 
 
@@ -134,27 +134,29 @@ async def compact_route(
 
 
 async def retrieve(services: ResponseServices, request: Request) -> ASGIApp:
-    found = await keeping.find(services, caller_of(request.scope), request.path_params["response_id"])
+    found = await repository.find(services, caller_of(request.scope), request.path_params["response_id"])
     if _switch(request, "stream"):
         after = _number(request, "starting_after", -1, 2**53, -1)
-        return _stream(keeping.events_of(services.store, found, after), after + 1)
+        return _stream(repository.events_of(services.store, found, after), after + 1)
     return json_response(found.object)
 
 
 async def delete(services: ResponseServices, request: Request) -> Response:
     response = request.path_params["response_id"]
-    await keeping.delete(services, caller_of(request.scope), response)
+    await repository.delete(services, caller_of(request.scope), response)
     return json_response(ResponseDeleted(response))
 
 
 async def cancel(services: ResponseServices, request: Request) -> Response:
-    found = await keeping.cancel(services, caller_of(request.scope), request.path_params["response_id"])
+    found = await repository.cancel(services, caller_of(request.scope), request.path_params["response_id"])
     return json_response(found.object)
 
 
 async def input_items(services: ResponseServices, request: Request) -> Response:
     with services.chat.admission.memory.share() as share:
-        given = await keeping.given_items(services, caller_of(request.scope), request.path_params["response_id"], share)
+        given = await repository.given_items(
+            services, caller_of(request.scope), request.path_params["response_id"], share
+        )
         return json_response(page_of(request, given))
 
 
@@ -163,8 +165,8 @@ def page_of(request: Request, items: list[Item]) -> ItemList:
     order = request.query_params.get("order", "desc")
     if order not in ("asc", "desc"):
         raise BadRequest("`order` must be asc or desc.", "order", "invalid_value")
-    limit = _number(request, "limit", 1, keeping.MAX_PAGE, keeping.DEFAULT_PAGE)
-    return keeping.page(items, limit, order, request.query_params.get("after"))
+    limit = _number(request, "limit", 1, repository.MAX_PAGE, repository.DEFAULT_PAGE)
+    return repository.page(items, limit, order, request.query_params.get("after"))
 
 
 def _switch(request: Request, name: str) -> bool:

@@ -22,7 +22,7 @@ from ...common.errors import Overloaded, ShutDown, generation_error
 from ...common.task_scope import TaskScope
 from ...generation.prepare import PreparedGeneration
 from ...http.error_responses import describe
-from ...http.whole_answer import AnswerRoom
+from ...http.whole_answer import AnswerBudget
 from ...overload.memory_budget import MemoryShare
 from ...state.event_log import Diverged, EventLog, Step
 from ...storage import conversations, responses
@@ -31,7 +31,7 @@ from .encoder import ResponseEncoder
 from .items import items_of
 from .preparing import Prepared
 from .services import ResponseServices
-from .tool_loop import Rounds
+from .tool_loop import ToolLoop
 
 if TYPE_CHECKING:
     import sqlite3
@@ -70,7 +70,7 @@ class ResponseTask:
         self,
         services: ResponseServices,
         prepared: Prepared,
-        turns: PreparedGeneration | Rounds,
+        turns: PreparedGeneration | ToolLoop,
         log: EventLog | None,
         held: MemoryShare,
         *,
@@ -98,7 +98,7 @@ class ResponseTask:
             top_logprobs=(request.top_logprobs or 0) if request.wants_logprobs else None,
             tools=client_functions(request.tools or ()),
             seal=prepared.seal.seal if ENCRYPTED_REASONING in (request.include or ()) else None,
-            room=AnswerRoom(services.limits.max_answer_bytes, held),
+            room=AnswerBudget(services.limits.max_answer_bytes, held),
         )
 
     @property
@@ -260,7 +260,7 @@ class ResponseTask:
                 events = encoder.take(batch)
                 if log is not None:
                     log.add(events, _step(batch) if self._survives else None)
-                    if self._survives and encoder.finish is not None and isinstance(self._turns, Rounds):
+                    if self._survives and encoder.finish is not None and isinstance(self._turns, ToolLoop):
                         log.add((), END_OF_TURN)
                     if log.full and self._prepared.request.stored:
                         await self.write()

@@ -10,7 +10,7 @@ from ...config.limits import ConnectionLimits
 from ...generation.chat_model import ChatModel
 from ...state.live_responses import LiveResponses
 from ...storage.database import Database
-from ...tools.gateway import Gateway
+from ...tools.gateway import McpGateway
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class ResponseServices:
     store: Database
     live: LiveResponses
     """Those that are being made."""
-    gateway: Gateway
+    gateway: McpGateway
     """Through which tools on other servers are reached."""
     caller_of_owner: Callable[[str], Caller | None]
     """Finds a caller by its name in the store; None where its key is not valid any more."""

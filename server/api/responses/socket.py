@@ -25,11 +25,11 @@ from ...http.error_responses import describe, headers_of
 from ...middleware.auth import caller_of
 from ...observability.request import current_request_id, note_error
 from ...overload.memory_budget import MemoryFull, MemoryShare
-from .beginning import Attached, run_of
 from .encoder import ResponseEncoder
 from .items import items_of
 from .preparing import Prepared, prepare
 from .services import ResponseServices
+from .starting import AttachedStream, run_of
 
 MAX_PENDING: Final = 32
 """Responses of one connection that run or wait."""
@@ -185,12 +185,12 @@ class ResponseSocket:
         size = len(message) + (0 if before is None else before.size)
         with services.chat.admission.admit() as context:
             with context.bounded():
-                prepared = await prepare(services, body, self._caller, context.permit.memory, extra=extra)
+                prepared = await prepare(services, body, self._caller, context.queue_slot.memory, extra=extra)
                 if body.generate is False:
                     await self._only_prepare(prepared, lane, size)
                     return
                 run = await run_of(services, prepared, context, watched=True)
-            async with aclosing(Attached(run, context.bounded)) as events:
+            async with aclosing(AttachedStream(run, context.bounded)) as events:
                 async for batch in events:
                     for event in batch:
                         await self._send(event, lane)

@@ -24,7 +24,7 @@ from ...overload.request_context import RequestContext
 from ...tools.errors import INVALID_PARAMS, NOT_MADE, Fault, ToolServerFailed, protocol_fault
 from ...tools.servers import may_repeat
 from ...tools.toolbox import Toolbox
-from ...tools.tools import Offered, function_name
+from ...tools.tools import McpTool, function_name
 from .approvals import approved
 from .encoder import COPIES, ResponseEncoder, ServedTool
 from .items import items_of
@@ -44,7 +44,7 @@ _UNKNOWN_OUTCOME: Final = (
 )
 
 
-class Rounds:
+class ToolLoop:
     """Of one response."""
 
     def __init__(
@@ -53,10 +53,10 @@ class Rounds:
         """``replay``: what an earlier server has done of it."""
         self._services = services
         self._prepared = prepared
-        self._ticket = context
+        self._context = context
         self._replay = replay
         self._toolbox = Toolbox(services.gateway, prepared.servers)
-        self._tools: Mapping[str, Offered] = {}
+        self._tools: Mapping[str, McpTool] = {}
         self._made = 0
 
     async def turns(
@@ -143,7 +143,7 @@ class Rounds:
         with blaming(prepared.request, self._tools), map_response_fields(request.tools or ()):
             chat = await fitting(services.chat, request, prepared.conversation.items + said, prepared.seal)
             return await prepare_generation(
-                services.chat, chat, prepared.caller, self._ticket, copies=COPIES, client=client, arrival=arrival
+                services.chat, chat, prepared.caller, self._context, copies=COPIES, client=client, arrival=arrival
             )
 
     # ---- calls

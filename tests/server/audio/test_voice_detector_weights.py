@@ -18,7 +18,7 @@ from stentor.server.asr import opening, stream_vocabulary
 from stentor.server.audio import silero
 from stentor.server.config.config import AccessConfig
 from stentor.server.http.listening import StartError
-from stentor.server.text.pool import EncodingRoom
+from stentor.server.text.pool import TokenizationBudget
 from stentor.tests.server.middleware.listeners import config_of
 
 NAME = "ggml-silero-v6.2.0.bin"
@@ -85,5 +85,5 @@ async def test_a_server_that_hears_loads_them_before_it_serves(monkeypatch: pyte
         supervisor: Any = None
         with pytest.raises(StartError, match="voice detector"):
             await auxiliary_models.open_auxiliary_models(
-                config, engines, CollectorRegistry(), EncodingRoom(1), supervisor, at_end
+                config, engines, CollectorRegistry(), TokenizationBudget(1), supervisor, at_end
             )

@@ -21,7 +21,7 @@ from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.server.app.state import ServerState
 from stentor.server.config.model_registry import ModelRegistry, ModelRole, ServedModel
-from stentor.server.pooling.ends import ends_of, pair_ends_of
+from stentor.server.pooling.affix_tokens import affix_tokens_of, pair_affix_tokens_of
 from stentor.server.pooling.model import EmbeddingModel
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.tokenizer import Tokenizer
@@ -179,7 +179,13 @@ def model_of(
 ) -> EmbeddingModel:
     tokenizer = Tokenizer(backend(roberta=roberta), {}, template)
     return EmbeddingModel(
-        (NAME,), engine, TokenizerPool(tokenizer), config, ends_of(tokenizer), pair_ends_of(tokenizer), **fields
+        (NAME,),
+        engine,
+        TokenizerPool(tokenizer),
+        config,
+        affix_tokens_of(tokenizer),
+        pair_affix_tokens_of(tokenizer),
+        **fields,
     )
 
 

@@ -15,12 +15,12 @@ from stentor.protocols.openai.realtime.client import AnyClientEvent
 from stentor.protocols.openai.realtime.server import ServerEvent
 from stentor.protocols.openai.realtime.session import AudioInput, Session
 from stentor.server.api.realtime.connection import Connection
-from stentor.server.api.realtime.outbox import Current, Dialect, SendQueue
+from stentor.server.api.realtime.outbox import CurrentDialect, Dialect, SendQueue
 from stentor.server.api.realtime.pacing import PlaybackPacer
 from stentor.server.api.realtime.parts import (
-    Heard,
-    OnHeard,
     OnPartial,
+    OnSpeechEvent,
+    SpeechEvent,
     SpeechStarted,
     SpeechStopped,
     TimedOut,
@@ -106,9 +106,9 @@ class FakeEars:
     def configure(self, input: AudioInput, *, logprobs: bool) -> None:
         self.input = input
 
-    async def append(self, audio: bytes) -> list[Heard]:
+    async def append(self, audio: bytes) -> list[SpeechEvent]:
         await asyncio.sleep(0)
-        found: list[Heard] = []
+        found: list[SpeechEvent] = []
         for byte in audio:
             self.now += 1
             sign = chr(byte)
@@ -203,7 +203,7 @@ class Running:
         self.state = state
         self.rules = SessionRules(ServedModels(state.for_realtime), state.admission.limits)
         begun = self.rules.realtime("sess_1", None, 1) if session is None else session(self.rules)
-        recording = _Recording(dialect or Current())
+        recording = _Recording(dialect or CurrentDialect())
         self.sent = recording.sent
         """In the order in which it was told."""
         self.outbox = SendQueue(recording)
@@ -221,7 +221,7 @@ class Running:
         self.inbox: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
 
-    def _open_ears(self, on_partial: OnPartial, on_heard: OnHeard) -> FakeEars:
+    def _open_ears(self, on_partial: OnPartial, on_heard: OnSpeechEvent) -> FakeEars:
         self.ears = FakeEars(on_partial)
         return self.ears
 

@@ -17,7 +17,7 @@ _INNER: Final = re.compile(r"(?:: | while processing )?(?:json-schema:///)?#/\$d
 _REGEX_ERROR: Final = re.compile(r"regex parse error:.*?\berror: (.*)$")
 
 
-def told(error: str) -> str:
+def client_message(error: str) -> str:
     """What is wrong, without the source and without marks; :data:`.process.TOO_COMPLEX` for what costs too much."""
     text = " ".join(error.split())
     text = _PLACE.sub("", text, count=1)

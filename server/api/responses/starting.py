@@ -16,16 +16,16 @@ from .naming import map_response_fields
 from .preparing import Prepared
 from .running import ResponseTask
 from .services import ResponseServices
-from .tool_loop import Rounds
+from .tool_loop import ToolLoop
 
 
 async def run_of(
     services: ResponseServices, prepared: Prepared, context: RequestContext, *, watched: bool
 ) -> ResponseTask:
     """One that has not begun; ``watched``: its events are to be read. Raises what :func:`prepare_generation` raises."""
-    turns: PreparedGeneration | Rounds
+    turns: PreparedGeneration | ToolLoop
     if prepared.servers:
-        turns = Rounds(services, prepared, context)
+        turns = ToolLoop(services, prepared, context)
     else:
         with map_response_fields(prepared.response.tools):
             turns = await prepare_generation(services.chat, prepared.chat, prepared.caller, context, copies=COPIES)
@@ -34,7 +34,7 @@ async def run_of(
         store = services.store if prepared.request.stored else None
         ahead = prepared.response.background and services.store.durable
         log = EventLog(store, prepared.response.id, ahead=ahead)
-    return ResponseTask(services, prepared, turns, log, context.permit.memory)
+    return ResponseTask(services, prepared, turns, log, context.queue_slot.memory)
 
 
 async def run_in_background(services: ResponseServices, prepared: Prepared) -> ResponseTask:
@@ -47,7 +47,7 @@ async def run_in_background(services: ResponseServices, prepared: Prepared) -> R
         stack.enter_context(services.live.room(prepared.caller))
         # its own place in the queue: that of the request is given back with the answer
         context = stack.enter_context(services.chat.admission.admit())
-        context.permit.memory.add(prepared.held)
+        context.queue_slot.memory.add(prepared.held)
         run = await run_of(services, prepared, context, watched=True)
         run.begin()
         await run.write()
@@ -57,7 +57,7 @@ async def run_in_background(services: ResponseServices, prepared: Prepared) -> R
     return run
 
 
-class Attached:
+class AttachedStream:
     """The events of a run that lives as long as somebody reads them."""
 
     def __init__(self, run: ResponseTask, bounds: Callable[[], AbstractContextManager[None]]) -> None:

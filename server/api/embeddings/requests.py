@@ -18,7 +18,7 @@ from stentor.protocols.pooling.formats import NumberFields
 from ...common.loop_turns import LoopTurns, Slices
 from ...config.model_registry import ModelRegistry
 from ...config.models import ModelConfig
-from ...http.whole_answer import AnswerRoom, WholeAnswer
+from ...http.whole_answer import AnswerBudget, WholeAnswer
 from ...middleware.auth import caller_of
 from ...observability.request import current_record
 from ...overload.request_context import RequestContext
@@ -51,14 +51,14 @@ class EmbeddingServices:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ResolvedRequest:
     """One request: what it names, and its way to the engine."""
 
     model: EmbeddingModel
     name: str
     """By which the client knows the model."""
     job: PoolingJob
-    room: AnswerRoom
+    room: AnswerBudget
     turns: LoopTurns
 
     @property
@@ -70,22 +70,22 @@ class Asked:
         return NumberWriter(self.room, self.turns)
 
 
-def asked(
+def resolve_request(
     services: EmbeddingServices,
     request: Request,
     context: RequestContext,
     name: str | None,
     priority: int,
     salt: str | None = None,
-) -> Asked:
+) -> ResolvedRequest:
     """Raises BadRequest for a name that no such model has."""
     served = services.registry.resolve(name, "embedding")
     model = services.model
     assert model is not None, "the registry has it"
     own = caller_of(request.scope).cache_salt(salt)
-    room = AnswerRoom(services.limits.max_answer_bytes, context.permit.memory)
-    job = PoolingJob(model, context.permit, current_record.get(), priority=priority, salt=own, room=room)
-    return Asked(model, served, job, room, services.turns)
+    room = AnswerBudget(services.limits.max_answer_bytes, context.queue_slot.memory)
+    job = PoolingJob(model, context.queue_slot, current_record.get(), priority=priority, salt=own, room=room)
+    return ResolvedRequest(model, served, job, room, services.turns)
 
 
 def room_of(services: EmbeddingServices, model: EmbeddingModel, fields: PoolingFields) -> LengthLimit:
@@ -166,11 +166,13 @@ def _dimensions(model: EmbeddingModel, wanted: int | None, field: str) -> int:
     )
 
 
-async def binary_answer(asked: Asked, found: Sequence[Pooled], fields: NumberFields, *, flat: bool) -> WholeAnswer:
+async def binary_answer(
+    resolved: ResolvedRequest, found: Sequence[Pooled], fields: NumberFields, *, flat: bool
+) -> WholeAnswer:
     """The numbers themselves, one text's after another's; with ``bytes`` a header says where whose are."""
     type, order = fields.embed_dtype, fields.endianness
     pieces, items, at = [], [], 0
-    slices = Slices(asked.turns)
+    slices = Slices(resolved.turns)
     for index, each in enumerate(found):
         piece = number_bytes(each, type, order)
         shape = [each.columns] if flat else [each.rows, each.columns]
@@ -181,7 +183,13 @@ async def binary_answer(asked: Asked, found: Sequence[Pooled], fields: NumberFie
         await slices.did(len(piece))
     answer = WholeAnswer(pieces, "application/octet-stream")
     if fields.encoding_format == "bytes":
-        told = {"id": new_id("embd"), "created": now(), "model": asked.name, "data": items, "usage": asked.usage}
+        told = {
+            "id": new_id("embd"),
+            "created": now(),
+            "model": resolved.name,
+            "data": items,
+            "usage": resolved.usage,
+        }
         answer.headers["metadata"] = _encode(told).decode()
     return answer
 

@@ -90,7 +90,7 @@ def _told(entry: Entry) -> dict[str, Any]:
             return {"type": "function_call_output", "call_id": output.call_id, "output": output.output}
 
 
-class Asking:
+class AnswerGenerator:
     """Asks for one answer, with as much of the conversation as there is room for."""
 
     def __init__(self, model: ChatModel, caller: Caller, session: RealtimeSession) -> None:
@@ -115,7 +115,7 @@ class Asking:
                     if session.truncation == "disabled" or len(turn.prompt) <= self._room:
                         return turn
                     await turn.batches.aclose()
-                    context.permit.processed(len(turn.prompt))
+                    context.queue_slot.processed(len(turn.prompt))
             kept = await self._fitting(entries)
             if conversation is not None:
                 conversation.drop(entries[: len(entries) - len(kept)])
