@@ -36,13 +36,11 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from ..channel import MAX_FRAME, ChannelError, Endpoint, PeerDied
 from ..channel.pieces import submit_frames
 from ..processes.exception_groups import first_cause, one_line
-from ..processes.heartbeat import Heartbeat
 from ..processes.launch import EngineProcess, launch_engine
-from ..processes.orphans import reap_orphans
-from ..processes.process import Child
+from ..processes.process import Child, reap_orphans
 from ..processes.supervisor import ChildFailed, ChildStatus, PermanentFailure, Phase, Restart, RestartPolicy, Supervisor
 from .journal import Journal
-from .outages import LostProcess, Observer, Outages
+from .outages import Heartbeat, LostProcess, Observer, Outages
 from .send_queue import SendQueue, VocabularySource
 from .stream import RequestStream
 from .trials import Trials

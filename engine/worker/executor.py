@@ -5,9 +5,9 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from stentor.protocols.ipc.actors import Failed
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
@@ -18,10 +18,50 @@ from .device_lease import AloneOnDevice, DeviceLease
 from .device_runner import DeviceRunner, Launched
 from .pending import Pending
 from .prefault import Prefault
-from .row_names import Names, RowNames, names_in
 from .runner import Forwarded
 
 logger = logging.getLogger(__name__)
+
+Names = Mapping[int, str]
+"""By slot; never changed once handed out, for the step that it belongs to may fail much later."""
+NAMED: Final = 16
+"""Requests that one log line names at most."""
+
+
+class RowNames:
+    """The names as of the last plan. A step that brings no row and frees none costs nothing."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+
+    def after(self, plan: StepPlan) -> Names:
+        """Takes the next plan; the names of the rows that it finds."""
+        if not plan.new and not plan.freed:
+            return self._names
+        names = self._names.copy()
+        for slot in plan.freed:
+            names.pop(slot, None)
+        for row in plan.new:
+            names[row.slot] = row.request
+        if logger.isEnabledFor(logging.DEBUG):
+            for row in plan.new:
+                logger.debug(
+                    "step %d: slot %d takes a row of %d tokens",
+                    plan.step,
+                    row.slot,
+                    len(row.tokens),
+                    extra={"request_id": row.request},
+                )
+        self._names = names
+        return names
+
+
+def names_in(plan: StepPlan, names: Names) -> str:
+    """The requests that a step has rows of, for a log line."""
+    found = sorted({names.get(row.slot, "") or "an unnamed request" for row in plan.rows})
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    return (", ".join(found[:NAMED]) or "nobody") + more
+
 
 _LOOK_SECONDS = 0.25
 """How often a worker whose steps run looks whether one of them has failed, or all are done."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import anyio
 from prometheus_client import CollectorRegistry
@@ -11,12 +12,17 @@ from prometheus_client import CollectorRegistry
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.processes.supervisor import Supervisor
 
-from ..asr.model import TranscriptionModel
-from ..asr.streaming import StreamingTranscriptionModel
+from ..asr.errors import TranscriptionModelError
+from ..asr.model import TranscriptionEngine, TranscriptionModel
+from ..asr.stream_vocabulary import stream_vocabulary_of
+from ..asr.streaming import StreamingTranscriptionEngine, StreamingTranscriptionModel
+from ..asr.vocabulary import Vocabulary, settings_of
 from ..audio.decode import AudioDecoder
 from ..config.config import Config
 from ..http.listening import StartError
 from ..pooling.model import EmbeddingModel
+from ..text.errors import TokenizerError
+from ..text.loading import load_tokenizer
 from ..text.pool import TokenizationBudget
 from ..tts.metrics import SpeechMetrics
 from ..tts.model import open_speech
@@ -59,7 +65,6 @@ async def _open_transcription(
     config: Config, engines: Engines, at_end: AsyncExitStack
 ) -> tuple[AnyTranscriptionModel, AudioDecoder]:
     from ..asr.errors import TranscriptionModelError
-    from ..asr.opening import open_streaming, open_transcription
     from ..asr.stream_vocabulary import hears_streams
 
     client, folder = engines.clients["transcription"], Path(config.transcription.path)
@@ -103,3 +108,32 @@ async def _open_embedding(
     model = await anyio.to_thread.run_sync(opening)
     at_end.callback(model.pool.close)
     return model
+
+
+class ServedNames(Protocol):
+    """How the operator has the model served; see :class:`..app.config.TranscriptionConfig`."""
+
+    @property
+    def served_names(self) -> tuple[str, ...]: ...
+
+
+def open_transcription(config: ServedNames, client: TranscriptionEngine, folder: Path) -> TranscriptionModel:
+    """Reads the tokenizer of ``folder``: some 100 ms, so call it in a thread.
+
+    Raises :class:`.errors.TranscriptionModelError`, with one line for the operator.
+    """
+    try:
+        tokenizer = load_tokenizer(folder)
+    except TokenizerError as error:
+        raise TranscriptionModelError(str(error)) from error
+    vocabulary = Vocabulary(tokenizer, settings_of(folder))
+    if vocabulary.multilingual and not vocabulary.languages:
+        raise TranscriptionModelError(f"The tokenizer in {folder} names no language, but the model is multilingual.")
+    return TranscriptionModel(config.served_names, client, vocabulary)
+
+
+def open_streaming(
+    config: ServedNames, client: StreamingTranscriptionEngine, folder: Path
+) -> StreamingTranscriptionModel:
+    """The same of a model for which :func:`.stream_vocabulary.hears_streams` is true."""
+    return StreamingTranscriptionModel(config.served_names, client, stream_vocabulary_of(folder))

@@ -48,16 +48,14 @@ from ..http.websocket_protocol import WebSocketProtocol
 from ..middleware.access_control import AccessControl
 from ..observability.metrics import Metrics
 from ..observability.observer import open_observer
-from ..overload.memory_budget import default_budget
+from ..overload.memory_budget import Trimmer, default_budget
 from ..overload.slow_readers import ReaderLimits
-from ..overload.trimming import Trimmer
 from ..parsing.output import settle_output
 from ..state.admission_control import ModelRunner
 from ..storage.opening import StoreRefused, opened_store
 from ..text.errors import TokenizerError
 from ..text.grammar_tokens import vocabulary_of
-from ..text.loading import has_tokenizer, load_tokenizer
-from ..text.number_tokenizer import number_tokenizer
+from ..text.loading import has_tokenizer, load_tokenizer, number_tokenizer
 from ..text.pool import TokenizationBudget, TokenizerPool
 from ..text.renderers.choose import choose_renderer
 from ..text.renderers.mistral import RendererError

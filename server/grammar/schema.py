@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple
 from stentor.protocols.common.errors import BadRequest
 
 from .disjoint import disjoint
-from .formats import FORMATS
 from .keywords import (
     APPLICATORS,
     CONSTRAINTS,
     COUNTS,
+    FORMATS,
     NUMBERS,
     TYPED,
     TYPES,
@@ -34,10 +34,12 @@ from .keywords import (
     intersects,
     most_items,
     name_pattern,
+    resolve,
     schemas_within,
+    spelled,
+    step,
 )
 from .numbers import bounded_number, exact_number
-from .pointers import resolve, spelled, step
 from .refusals import refusal, unsupported
 from .whitespace import INDENTED
 

@@ -61,7 +61,7 @@ def qwen3(folder: Path) -> Any:
 
 @asynccontextmanager
 async def serving(folder: Path, **options: Any) -> AsyncIterator[EngineClient]:
-    config: dict[str, Any] = {"dtype": "float32", "threads": 1, "pools": True, **options}
+    config: dict[str, Any] = {"dtype": "float32", "threads": 1, "is_pooling": True, **options}
     client = EngineClient(EngineConfig(WorkerConfig(str(folder), **config)))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(client.run)

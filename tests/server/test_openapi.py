@@ -18,7 +18,7 @@ from stentor.protocols.openai.responses import conversations
 from stentor.protocols.openai.responses import request as responses
 from stentor.protocols.pooling import cohere, embeddings, pooling, scoring
 from stentor.server.api.common.described import Operation
-from stentor.server.app import openapi_schema as openapi
+from stentor.server.app import openapi
 from stentor.server.app.application import create_app
 from stentor.server.app.state import ServerState
 from stentor.server.common.keys import KeyDigest, Keyring

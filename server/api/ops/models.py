@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stentor.protocols.anthropic.models import ModelInfo, ModelPage
+from stentor.protocols.anthropic.objects import ModelInfo, ModelPage
 from stentor.protocols.openai.models import ModelCard, ModelList
 
 from ...config.model_registry import ServedModel

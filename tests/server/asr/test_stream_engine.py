@@ -14,7 +14,7 @@ from stentor.engine.client.client import EngineClient
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.server.api.realtime.hypotheses import TranscriptionSettings
 from stentor.server.api.realtime.streamed import StreamedTurn, StreamTranscriber
-from stentor.server.asr.opening import open_streaming
+from stentor.server.app.auxiliary_models import open_streaming
 from stentor.server.asr.stream_vocabulary import StreamVocabulary, hears_streams
 from stentor.server.asr.streaming import StreamingTranscriptionModel, stream_whole
 from stentor.tests.engine.local import model_config

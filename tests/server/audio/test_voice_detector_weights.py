@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from stentor.server.app import auxiliary_models
 from stentor.server.app.auxiliary_models import load_voice_detector
-from stentor.server.asr import opening, stream_vocabulary
+from stentor.server.asr import stream_vocabulary
 from stentor.server.audio import silero
 from stentor.server.config.config import AccessConfig
 from stentor.server.http.listening import StartError
@@ -77,7 +77,7 @@ async def test_a_server_that_hears_loads_them_before_it_serves(monkeypatch: pyte
         raise StartError("cannot read the voice detector's weights")
 
     monkeypatch.setattr(auxiliary_models, "load_voice_detector", refuse)
-    monkeypatch.setattr(opening, "open_transcription", lambda *_: object())
+    monkeypatch.setattr(auxiliary_models, "open_transcription", lambda *_: object())
     monkeypatch.setattr(stream_vocabulary, "hears_streams", lambda _: False)
     config = config_of(AccessConfig())
     async with AsyncExitStack() as at_end:

@@ -9,9 +9,8 @@ import pytest
 
 from stentor.server.app.application import create_app
 from stentor.server.config.models import RendererName
-from stentor.server.text.renderers.choose import choose_renderer
+from stentor.server.text.renderers.choose import TemplateRenderer, choose_renderer
 from stentor.server.text.renderers.deepseek_v32 import DeepSeekV32Renderer
-from stentor.server.text.renderers.hf import TemplateRenderer
 from stentor.server.text.renderers.interface import RenderRequest
 from stentor.server.text.renderers.mistral import RendererError
 from stentor.tests.fakes import byte_pool, fake_state

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stentor.server.text.errors import TemplateError
-from stentor.server.text.number_tokenizer import number_tokenizer
+from stentor.server.text.loading import number_tokenizer
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.renderers.interface import RenderRequest
 from stentor.server.text.renderers.mistral import MistralRenderer, RendererError, find_file
