@@ -138,7 +138,9 @@ class DeviceRunner:
         memory = self._pinned.step()
         inputs = self._staging.send(staged.shape, staged.sections, memory)
         if staged.shape.entering or staged.shape.sampling_data:
-            self._sampler.enter(inputs.sampling_slots, inputs.sampling_params, inputs.sampling_data, entered.writes)
+            self._sampler.enter(
+                inputs.sampling_slots, inputs.sampling_params, inputs.sampling_data, entered.table_writes
+            )
         graph = None
         prompts: list[PromptPart] = []
         if for_graph is not None:

@@ -182,7 +182,7 @@ class _Writer:
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name, _ in _PARAMETER.findall(self._route.path)
         ]
-        if self._operation.generates:
+        if self._operation.queued:
             found.append(
                 {
                     "name": TIMEOUT_HEADER,
@@ -197,11 +197,11 @@ class _Writer:
         operation = self._operation
         content: dict[str, Any] = {operation.media_type: {"schema": self._schemas.of(operation.answer)}}
         if operation.streams:
-            events = _NAMED_STREAM if operation.anthropic else _STREAM
+            events = _NAMED_STREAM if operation.anthropic_errors else _STREAM
             content["text/event-stream"] = {"schema": {"type": "string", "description": events}}
         responses: dict[str, Any] = {"200": {"description": HTTPStatus.OK.phrase, "content": content}}
         for status in self._refusals():
-            name, _ = _errors_of(status)[operation.anthropic]
+            name, _ = _errors_of(status)[operation.anthropic_errors]
             responses[str(status)] = {"$ref": f"#/components/responses/{name}"}
         return responses
 
@@ -210,13 +210,13 @@ class _Writer:
         found = set(_ANYWHERE)
         if operation.body is not None or operation.takes_file:
             found.update(_READING)
-        if operation.generates:
+        if operation.queued:
             found.update(_GENERATING)
-        if operation.unavailable or operation.generates:
+        if operation.needs_engine or operation.queued:
             found.add(503)
-        if operation.takes_file or operation.keeps:
+        if operation.takes_file or operation.writes_store:
             found.add(507)
-        if operation.finds:
+        if operation.not_found:
             found.add(404)
         if self._guarded:
             found.add(401)
@@ -247,7 +247,7 @@ def _error(status: int, kind: type[Any]) -> dict[str, Any]:
 
 
 OPERATIONS: Final[Operations] = {
-    "/openapi.json": Operation("This document", dict[str, Any]),
+    "/openapi.json": Operation("OpenAPI 3.1 description of every endpoint", dict[str, Any]),
 }
 
 

@@ -38,16 +38,21 @@ from .translate import chat_request, in_their_names, prompt_request
 
 OPERATIONS: Final[Operations] = {
     "/v1/messages": Operation(
-        "Answer a conversation, as Anthropic's clients have it",
+        "Answer a conversation (Anthropic's Messages API)",
         Message,
         MessagesRequest,
         streams=True,
-        generates=True,
-        finds=True,
-        anthropic=True,
+        queued=True,
+        not_found=True,
+        anthropic_errors=True,
     ),
     "/v1/messages/count_tokens": Operation(
-        "The tokens of such a conversation", TokensCount, CountTokensRequest, generates=True, finds=True, anthropic=True
+        "Count the prompt tokens of a conversation (Anthropic's Messages API)",
+        TokensCount,
+        CountTokensRequest,
+        queued=True,
+        not_found=True,
+        anthropic_errors=True,
     ),
 }
 _BETWEEN_CALLS: Final = "interleaved-thinking"

@@ -84,15 +84,15 @@ def _frame(event: msgspec.Struct) -> bytes:
 
 OPERATIONS: Final[Operations] = {
     "/v1/audio/speech": Operation(
-        "Say a text",
+        "Turn a text into speech",
         str,
         SpeechRequest,
         media_type="audio/*",
         streams=True,
-        generates=True,
-        finds=True,
+        queued=True,
+        not_found=True,
     ),
-    "/v1/audio/voices": Operation("Who can speak", VoiceList),
+    "/v1/audio/voices": Operation("List the voices of the speech model", VoiceList),
 }
 
 _SAMPLE_BYTES: Final = 2

@@ -44,22 +44,22 @@ from .transcription_encoder import TranscriptShape, TranscriptStream, transcript
 
 OPERATIONS: Final[Operations] = {
     "/v1/audio/transcriptions": Operation(
-        "What is said in a file",
+        "Transcribe an audio file",
         answers.Transcription,
         takes_file=True,
         form=TranscriptionForm,
         streams=True,
-        generates=True,
-        finds=True,
+        queued=True,
+        not_found=True,
     ),
     "/v1/audio/translations": Operation(
-        "What is said in a file, in English",
+        "Transcribe an audio file and translate it into English",
         answers.Transcription,
         takes_file=True,
         form=TranslationForm,
         streams=True,
-        generates=True,
-        finds=True,
+        queued=True,
+        not_found=True,
     ),
 }
 

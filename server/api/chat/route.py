@@ -26,7 +26,7 @@ from .whole import chat_answer
 
 OPERATIONS: Final[Operations] = {
     "/v1/chat/completions": Operation(
-        "Answer a conversation", ChatResponse, ChatRequest, streams=True, generates=True, finds=True
+        "Answer a conversation (chat completion)", ChatResponse, ChatRequest, streams=True, queued=True, not_found=True
     ),
 }
 

@@ -64,12 +64,12 @@ class PromptJob:
 
 OPERATIONS: Final[Operations] = {
     "/v1/completions": Operation(
-        "Continue one prompt or several",
+        "Complete one or several prompts",
         CompletionResponse,
         CompletionRequest,
         streams=True,
-        generates=True,
-        finds=True,
+        queued=True,
+        not_found=True,
     ),
 }
 

@@ -23,9 +23,11 @@ from ..common.endpoint import GenerationEndpoint
 from .requests import EmbeddingServices, binary_answer, new_id, read_input, resolve_request, room_of, vectors
 
 OPERATIONS: Final[Operations] = {
-    "/v1/embeddings": Operation("Vectors of texts", EmbeddingResponse, EmbeddingRequest, finds=True, generates=True),
+    "/v1/embeddings": Operation(
+        "Embed texts or conversations", EmbeddingResponse, EmbeddingRequest, not_found=True, queued=True
+    ),
     "/v2/embed": Operation(
-        "Vectors of texts, in Cohere's shape", cohere.EmbedResponse, cohere.EmbedRequest, finds=True, generates=True
+        "Embed texts, in Cohere's shape", cohere.EmbedResponse, cohere.EmbedRequest, not_found=True, queued=True
     ),
 }
 

@@ -46,13 +46,13 @@ from .requests import (
 
 OPERATIONS: Final[Operations] = {
     "/pooling": Operation(
-        "Vectors or scores of texts, or of their tokens",
+        "Pool texts: vectors, classes or sparse weights, of a text or of each token",
         PoolingResponse,
         PoolingRequest,
-        finds=True,
-        generates=True,
+        not_found=True,
+        queued=True,
     ),
-    "/classify": Operation("Classes of texts", ClassifyResponse, ClassifyRequest, finds=True, generates=True),
+    "/classify": Operation("Classify texts", ClassifyResponse, ClassifyRequest, not_found=True, queued=True),
 }
 
 

@@ -34,10 +34,15 @@ _SCORE: Final = ("/score", "/v1/score")
 _RERANK: Final = ("/rerank", "/v1/rerank", "/v2/rerank")
 
 OPERATIONS: Final[Operations] = {
-    **dict.fromkeys(_SCORE, Operation("How alike texts are", ScoreResponse, ScoreRequest, finds=True, generates=True)),
+    **dict.fromkeys(
+        _SCORE,
+        Operation(
+            "Score pairs of texts by similarity or relevance", ScoreResponse, ScoreRequest, not_found=True, queued=True
+        ),
+    ),
     **dict.fromkeys(
         _RERANK,
-        Operation("Documents by how well they fit a query", RerankResponse, RerankRequest, finds=True, generates=True),
+        Operation("Rank documents by relevance to a query", RerankResponse, RerankRequest, not_found=True, queued=True),
     ),
 }
 

@@ -31,10 +31,10 @@ from ..common.endpoint import json_response, read_body
 from ..common.pages import limit_of, page_of
 
 OPERATIONS: Final[Operations] = {
-    "/v1/batches": Operation("Answer a file of requests", Batch, BatchCreate, keeps=True),
-    "GET /v1/batches": Operation("List the batches", BatchList),
-    "/v1/batches/{id}": Operation("How far a batch is", Batch, finds=True),
-    "/v1/batches/{id}/cancel": Operation("End a batch with the answers that it has", Batch, finds=True),
+    "/v1/batches": Operation("Create a batch: answer a file of requests", Batch, BatchCreate, writes_store=True),
+    "GET /v1/batches": Operation("List the caller's batches", BatchList),
+    "/v1/batches/{id}": Operation("Describe a batch and its progress", Batch, not_found=True),
+    "/v1/batches/{id}/cancel": Operation("Cancel a batch; answers so far are kept", Batch, not_found=True),
 }
 _LISTED: Final = 20
 _MOST_LISTED: Final = 100

@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 
 OPERATIONS: Final[Operations] = {
     "/v1/files": Operation("Upload a file", File, takes_file=True),
-    "GET /v1/files": Operation("List the files", FileList),
-    "/v1/files/{id}": Operation("One file", File, finds=True),
-    "DELETE /v1/files/{id}": Operation("Delete a file", FileDeleted, finds=True),
-    "/v1/files/{id}/content": Operation("What is in it", str, media_type="application/octet-stream", finds=True),
+    "GET /v1/files": Operation("List the caller's files", FileList),
+    "/v1/files/{id}": Operation("Describe a file", File, not_found=True),
+    "DELETE /v1/files/{id}": Operation("Delete a file", FileDeleted, not_found=True),
+    "/v1/files/{id}/content": Operation(
+        "Download the content of a file", str, media_type="application/octet-stream", not_found=True
+    ),
 }
 
 _MOST_FIELDS: Final = 8

@@ -23,9 +23,9 @@ from ..common.endpoint import json_response
 
 OPERATIONS: Final[Operations] = {
     "/v1/models": Operation(
-        "The names that the models go by; as Anthropic has them with `anthropic-version`", ModelList
+        "List all names of all models; in Anthropic's shape with the header `anthropic-version`", ModelList
     ),
-    "/v1/models/{model:path}": Operation("One of the names; it may hold slashes", ModelCard, finds=True),
+    "/v1/models/{model:path}": Operation("Describe one model; its name may hold slashes", ModelCard, not_found=True),
 }
 
 

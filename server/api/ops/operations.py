@@ -25,10 +25,12 @@ class Version(msgspec.Struct, frozen=True):
 
 
 OPERATIONS: Final[Operations] = {
-    "/health": Operation("Whether the model can run", Status, unavailable=True),
-    "/ping": Operation("Whether the server lives", Status, unavailable=True),
-    "/version": Operation("The server's version", Version),
-    "/metrics": Operation("Figures for Prometheus", str, media_type="text/plain"),
+    "/health": Operation("Readiness: 200 while every model can run, otherwise 503", Status, needs_engine=True),
+    "/ping": Operation(
+        "Liveness: 200 while the server answers, 503 once it has given up an engine", Status, needs_engine=True
+    ),
+    "/version": Operation("Version of the server", Version),
+    "/metrics": Operation("Metrics in Prometheus' text format", str, media_type="text/plain"),
 }
 
 

@@ -15,7 +15,7 @@ from ..common.described import Operation, Operations
 
 OPERATIONS: Final[Operations] = {
     path: Operation(
-        "The playground, for a browser" if name == INDEX else f"A part of the playground: {name}",
+        "The playground: chat and voice in a browser" if name == INDEX else f"File of the playground: {name}",
         str,
         media_type=TEXT_TYPES[name.rpartition(".")[2]].partition(";")[0],
     )

@@ -34,10 +34,10 @@ _encode: Final = msgspec.json.Encoder().encode
 
 OPERATIONS: Final[Operations] = {
     "/tokenize": Operation(
-        "Token ids of a text or a conversation", TokenizeResponse, TokenizeRequest, finds=True, generates=True
+        "Tokenize a text or a conversation", TokenizeResponse, TokenizeRequest, not_found=True, queued=True
     ),
     "/detokenize": Operation(
-        "The text of token ids", DetokenizeResponse, DetokenizeRequest, finds=True, generates=True
+        "Turn token ids into text", DetokenizeResponse, DetokenizeRequest, not_found=True, queued=True
     ),
 }
 

@@ -38,11 +38,22 @@ _TRANSCRIBING: Final = ("type", "threshold", "prefix_padding_ms", "silence_durat
 
 OPERATIONS: Final[Operations] = {
     "/v1/realtime/client_secrets": Operation(
-        "A key that opens realtime sessions, for a while", ClientSecret, ClientSecretRequest, finds=True
+        "Create a client secret that opens realtime sessions until it expires",
+        ClientSecret,
+        ClientSecretRequest,
+        not_found=True,
     ),
-    "/v1/realtime/sessions": Operation("The same, as it was in the beta", BetaSession, BetaSessionRequest, finds=True),
+    "/v1/realtime/sessions": Operation(
+        "Create a client secret for realtime sessions, in the beta's shape",
+        BetaSession,
+        BetaSessionRequest,
+        not_found=True,
+    ),
     "/v1/realtime/transcription_sessions": Operation(
-        "The same for transcription, as it was in the beta", BetaSession, BetaSessionRequest, finds=True
+        "Create a client secret for transcription sessions, in the beta's shape",
+        BetaSession,
+        BetaSessionRequest,
+        not_found=True,
     ),
 }
 

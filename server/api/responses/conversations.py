@@ -42,17 +42,25 @@ if TYPE_CHECKING:
     import sqlite3
 
 OPERATIONS: Final[Operations] = {
-    "/v1/conversations": Operation("Begin a conversation", Conversation, ConversationCreate, keeps=True),
+    "/v1/conversations": Operation("Create a conversation", Conversation, ConversationCreate, writes_store=True),
     "/v1/conversations/{conversation_id}": Operation(
-        "A conversation; POST changes its metadata", Conversation, ConversationUpdate, finds=True, keeps=True
+        "Read a conversation; POST changes its metadata",
+        Conversation,
+        ConversationUpdate,
+        not_found=True,
+        writes_store=True,
     ),
-    "DELETE /v1/conversations/{conversation_id}": Operation("End a conversation", ConversationDeleted, finds=True),
+    "DELETE /v1/conversations/{conversation_id}": Operation(
+        "Delete a conversation", ConversationDeleted, not_found=True
+    ),
     "/v1/conversations/{conversation_id}/items": Operation(
-        "Items of a conversation; POST adds some", ItemList, ItemsCreate, finds=True, keeps=True
+        "List the items of a conversation; POST adds items", ItemList, ItemsCreate, not_found=True, writes_store=True
     ),
-    "/v1/conversations/{conversation_id}/items/{item_id}": Operation("One item", dict[str, Any], finds=True),
+    "/v1/conversations/{conversation_id}/items/{item_id}": Operation(
+        "Read one item of a conversation", dict[str, Any], not_found=True
+    ),
     "DELETE /v1/conversations/{conversation_id}/items/{item_id}": Operation(
-        "Take an item away, and show the conversation", Conversation, finds=True
+        "Delete an item; returns the conversation", Conversation, not_found=True
     ),
 }
 

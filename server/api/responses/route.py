@@ -45,24 +45,28 @@ from .starting import AttachedStream, run_in_background, run_of
 
 OPERATIONS: Final[Operations] = {
     "/v1/responses": Operation(
-        "Answer a conversation of items",
+        "Create a response (OpenAI's Responses API)",
         ResponseObject,
         ResponseRequest,
         streams=True,
-        generates=True,
-        finds=True,
-        keeps=True,
+        queued=True,
+        not_found=True,
+        writes_store=True,
     ),
     "/v1/responses/input_tokens": Operation(
-        "How many tokens a prompt has", InputTokens, ContextFields, generates=True, finds=True
+        "Count the prompt tokens of a response", InputTokens, ContextFields, queued=True, not_found=True
     ),
     "/v1/responses/compact": Operation(
-        "A conversation, made shorter", Compaction, CompactRequest, generates=True, finds=True
+        "Compact a conversation: summarize it to save context", Compaction, CompactRequest, queued=True, not_found=True
     ),
-    "/v1/responses/{response_id}": Operation("A stored response", ResponseObject, streams=True, finds=True),
-    "DELETE /v1/responses/{response_id}": Operation("Delete a stored response", ResponseDeleted, finds=True),
-    "/v1/responses/{response_id}/cancel": Operation("End what runs in the background", ResponseObject, finds=True),
-    "/v1/responses/{response_id}/input_items": Operation("What it was asked for with", ItemList, finds=True),
+    "/v1/responses/{response_id}": Operation(
+        "Read a stored response, or its events with `stream`", ResponseObject, streams=True, not_found=True
+    ),
+    "DELETE /v1/responses/{response_id}": Operation("Delete a stored response", ResponseDeleted, not_found=True),
+    "/v1/responses/{response_id}/cancel": Operation("Cancel a background response", ResponseObject, not_found=True),
+    "/v1/responses/{response_id}/input_items": Operation(
+        "List the input items of a stored response", ItemList, not_found=True
+    ),
 }
 
 
