@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stentor.server.offline.llm import LLM as LLM
-    from stentor.server.offline.sampling import SamplingParams as SamplingParams
+    from stentor.server.offline.llm import SamplingParams as SamplingParams
 
 __version__ = "0.1.0"
 __all__ = ["LLM", "SamplingParams", "__version__"]
 
-_LATE = {"LLM": "stentor.server.offline.llm", "SamplingParams": "stentor.server.offline.sampling"}
+_LATE = {"LLM": "stentor.server.offline.llm", "SamplingParams": "stentor.server.offline.llm"}
 
 
 def __getattr__(name: str) -> Any:

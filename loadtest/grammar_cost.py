@@ -30,7 +30,7 @@ from stentor.engine.core.grammar.constraint import ParameterSets, TokenConstrain
 from stentor.engine.core.grammar.matcher import Compiler
 from stentor.engine.core.grammar.token_sets import MaskWriter, ids_in
 from stentor.engine.core.grammar.vocabulary import TokenBytes, pieces_of
-from stentor.protocols.ipc.actors import ChoiceTokens, Finished
+from stentor.protocols.ipc.actors import Finished, SequenceTokens
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -209,7 +209,7 @@ async def rate_cost(
         async for events in client.submit(prompt, params, [number], grammar=source):
             now = time.perf_counter()
             for event in events:
-                if isinstance(event, ChoiceTokens):
+                if isinstance(event, SequenceTokens):
                     arrivals.extend([now] * len(event.tokens))
                 elif isinstance(event, Finished) and event.reason != "length":
                     raise RuntimeError(f"a stream ended with {event.reason}: {event.message}")

@@ -22,7 +22,7 @@ from stentor.engine.client.client import EngineClient, EngineUnavailable
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.processes.exception_groups import first_cause
-from stentor.protocols.ipc.actors import ChoiceTokens, EngineReady, Finished, Progress
+from stentor.protocols.ipc.actors import EngineReady, Finished, Progress, SequenceTokens
 from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig, SchedulerConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 
@@ -76,7 +76,7 @@ class Engine:
         async for events in stream:
             now = time.perf_counter()
             for event in events:
-                if isinstance(event, ChoiceTokens):
+                if isinstance(event, SequenceTokens):
                     answer.arrivals.append(now)
                     answer.tokens += len(event.tokens)
                 elif isinstance(event, Finished) and event.reason == "error":

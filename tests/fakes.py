@@ -1,9 +1,10 @@
 """Stand-ins that behave: an engine without a model, a tokenizer whose tokens are bytes."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
-from typing import Self
+from typing import Any, Self
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
@@ -11,24 +12,41 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-from stentor.engine.client.client import EngineUnavailable
+from stentor.engine.client.client import EngineClient, EngineUnavailable
+from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.actors import (
-    ChoiceTokens,
     EngineReady,
     Finished,
     FinishReason,
     PromptDone,
+    SequenceTokens,
     Stats,
     Thinking,
 )
 from stentor.protocols.ipc.audio import Audio
+from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
+from stentor.server.app.state import AuxiliaryModels, ServerState, compose
+from stentor.server.config.config import DEFAULTS, Config, RealtimeConfig, StoreConfig
+from stentor.server.config.limits import ConnectionLimits, GrammarLimits, LimitsConfig, OverloadConfig
+from stentor.server.config.model_registry import ModelRegistry, ModelRole, ServedModel
+from stentor.server.config.models import JsonWhitespace, ModelConfig
+from stentor.server.generation.chat_model import GenerationDefaults
+from stentor.server.grammar.checker import Grammars
+from stentor.server.middleware.access_control import AccessControl
 from stentor.server.observability.metrics import Metrics
-from stentor.server.state.state import GenerationDefaults, ServerState
+from stentor.server.observability.observer import Observer
+from stentor.server.parsing.output import OutputFormat
+from stentor.server.pooling.model import EmbeddingModel
+from stentor.server.storage.database import Database
+from stentor.server.storage.opening import make_store
 from stentor.server.text.pieces import byte_alphabet
 from stentor.server.text.pool import TokenizerPool
+from stentor.server.text.renderers.choose import TemplateRenderer
+from stentor.server.text.renderers.interface import Renderer
 from stentor.server.text.tokenizer import Tokenizer
+from stentor.server.tools.gateway import McpGateway
 
 BOS, EOS = 256, 257
 VOCAB_SIZE = 258
@@ -41,7 +59,7 @@ TEMPLATE = (
 )
 ANSWER = "Héllo wörld, 😀 — this is what the fake engine says, over and over. "
 
-Event = PromptDone | ChoiceTokens | Finished
+Event = PromptDone | SequenceTokens | Finished
 Answer = Callable[[list[int], int], Sequence[int]]
 
 
@@ -137,7 +155,7 @@ class FakeStream:
             taken = taken[: stops[0] + 1]
         del rest[: len(taken)]
         logprobs = None if params.logprobs is None else [logprobs_of(token, params.logprobs) for token in taken]
-        events: list[Event] = [ChoiceTokens(self._rid, index, taken, logprobs)]
+        events: list[Event] = [SequenceTokens(self._rid, index, taken, logprobs)]
         if stops:
             matched = taken[-1] if taken[-1] in params.stop_token_ids else None
             events.append(self._end(index, "stop", matched))
@@ -219,17 +237,72 @@ class FakeEngine:
         return sum(stream.live for stream in self.streams)
 
 
-def fake_state(engine: FakeEngine | None = None, **fields: object) -> ServerState:
-    """A server's state over a fake engine; ``fields`` replace those of ServerState."""
-    client = engine or FakeEngine()
-    values: dict[str, object] = {
-        "served_names": ("fake/model", "fake"),
-        "client": client,
-        "pool": byte_pool(),
-        "metrics": Metrics("fake/model", client),
-        "vocab_size": VOCAB_SIZE,
-        "defaults": GenerationDefaults(eos_token_ids=(EOS,)),
-        "trusts_templates": True,
-        **fields,
-    }
-    return ServerState(**values)  # type: ignore[arg-type]
+def fake_state(
+    engine: FakeEngine | EngineClient | None = None,
+    *,
+    access: AccessControl | None = None,
+    observer: Observer | None = None,
+    pool: TokenizerPool | None = None,
+    renderer: Renderer | None = None,
+    output: OutputFormat | None = None,
+    limits: Limits = DEFAULTS.limits.request,
+    overload: OverloadConfig = DEFAULTS.overload,
+    connection: ConnectionLimits = DEFAULTS.limits.connection,
+    grammar: GrammarLimits = DEFAULTS.limits.grammar,
+    realtime: RealtimeConfig = DEFAULTS.realtime,
+    store: Database | None = None,
+    storing: StoreConfig = DEFAULTS.store,
+    gateway: McpGateway | None = None,
+    grammars: Grammars | None = None,
+    served_names: tuple[str, ...] = ("fake/model", "fake"),
+    root: str = "",
+    trusts_templates: bool = True,
+    json_whitespace: JsonWhitespace = "indented",
+    vocab_size: int = VOCAB_SIZE,
+    eos_token_ids: tuple[int, ...] = (EOS,),
+    registry: ModelRegistry | None = None,
+    transcription: Any = None,
+    decoder: Any = None,
+    embedding: EmbeddingModel | None = None,
+    speech: Any = None,
+    runners: Mapping[ModelRole, Any] | None = None,
+) -> ServerState:
+    """A server's state over a fake engine. ``registry`` may leave out the chat model, and ``runners`` its engine."""
+    client: Any = engine or FakeEngine()
+    tokens = byte_pool() if pool is None else pool
+    models = [] if registry is None else list(registry)
+    if all(model.kind != "chat" for model in models):
+        models.insert(0, ServedModel("chat", served_names, root))
+    metrics = Metrics(served_names[0], client)
+    config = Config(
+        EngineConfig(WorkerConfig("")),
+        ModelConfig(
+            root,
+            served_as=served_names,
+            trust_request_chat_template=trusts_templates,
+            json_whitespace=json_whitespace,
+        ),
+        limits=LimitsConfig(limits, connection, grammar=grammar),
+        overload=overload,
+        realtime=realtime,
+        store=storing,
+    )
+    state = compose(
+        config,
+        client,
+        tokens,
+        TemplateRenderer(tokens) if renderer is None else renderer,
+        OutputFormat() if output is None else output,
+        vocab_size,
+        GenerationDefaults(eos_token_ids=eos_token_ids),
+        access=access or AccessControl(),
+        observer=observer or Observer(),
+        metrics=metrics,
+        registry=ModelRegistry(models),
+        store=make_store(storing) if store is None else store,
+        auxiliary=AuxiliaryModels(transcription, decoder, embedding, speech),
+        runners={"chat": client, **(runners or {})},
+    )
+    if grammars is not None:
+        state = replace(state, chat=replace(state.chat, grammars=grammars))
+    return state if gateway is None else replace(state, gateway=gateway)

@@ -12,11 +12,11 @@ import msgspec
 
 from stentor.protocols.ipc.actors import (
     Append,
-    ChoiceTokens,
     Finished,
     PromptDone,
     PromptPart,
     ResumedPart,
+    SequenceTokens,
     Submit,
     TokensBatch,
 )
@@ -188,7 +188,7 @@ def without_requests(batch: TokensBatch, rids: set[int], why: str) -> TokensBatc
     )
 
 
-Item = PromptPart | PromptDone | ChoiceTokens | Finished
+Item = PromptPart | PromptDone | SequenceTokens | Finished
 
 
 def _items(batch: TokensBatch) -> list[Item]:
@@ -204,7 +204,7 @@ def _batch_of(items: Sequence[Item]) -> TokensBatch:
                 batch.parts.append(item)
             case PromptDone():
                 batch.prompts.append(item)
-            case ChoiceTokens():
+            case SequenceTokens():
                 batch.tokens.append(item)
             case Finished():
                 batch.finished.append(item)

@@ -36,13 +36,11 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from ..channel import MAX_FRAME, ChannelError, Endpoint, PeerDied
 from ..channel.pieces import submit_frames
 from ..processes.exception_groups import first_cause, one_line
-from ..processes.heartbeat import Heartbeat
 from ..processes.launch import EngineProcess, launch_engine
-from ..processes.orphans import reap_orphans
-from ..processes.process import Child
-from ..processes.supervisor import ChildFailed, ChildStatus, Hopeless, Phase, Restart, RestartPolicy, Supervisor
+from ..processes.process import Child, reap_orphans
+from ..processes.supervisor import ChildFailed, ChildStatus, PermanentFailure, Phase, Restart, RestartPolicy, Supervisor
 from .journal import Journal
-from .outages import LostProcess, Observer, Outages
+from .outages import Heartbeat, LostProcess, Observer, Outages
 from .send_queue import SendQueue, VocabularySource
 from .stream import RequestStream
 from .trials import Trials
@@ -263,12 +261,12 @@ class EngineClient:
             failure = first_cause(group)
         cause = failure.__cause__
         why = str(cause)
-        if isinstance(failure, ChildFailed) and failure.failures > 1 and not isinstance(cause, Hopeless):
+        if isinstance(failure, ChildFailed) and failure.failures > 1 and not isinstance(cause, PermanentFailure):
             return f"the engine was lost {failure.failures} times in a row without progress between; at last {why}"
         return why
 
     async def _live(self) -> None:
-        """One engine process. Raises :class:`EngineLost`, or ``Hopeless`` if no other would help."""
+        """One engine process. Raises :class:`EngineLost`, or ``PermanentFailure`` if no other would help."""
         try:
             if not self._launched:
                 self._start_process()
@@ -279,16 +277,16 @@ class EngineClient:
                 self._look_for_a_culprit()  # while it is known what the engine has not been given
                 self._lose_engine(str(lost))  # told at once: the process may take long to die
             if self._process is not None and not await self._process.aclose():
-                raise Hopeless(f"{lost}; the process does not die") from lost
+                raise PermanentFailure(f"{lost}; the process does not die") from lost
             if self._ready is None:
-                raise Hopeless(str(lost)) from lost  # whatever it is will not go away by itself
+                raise PermanentFailure(str(lost)) from lost  # whatever it is will not go away by itself
             raise
-        except Hopeless:
+        except PermanentFailure:
             raise
         except Exception as error:
             logger.exception("the conversation with the engine broke off")
             why = f"the conversation with the engine broke off: {one_line(first_cause(error))}"
-            raise Hopeless(why) from error
+            raise PermanentFailure(why) from error
 
     def _look_for_a_culprit(self) -> None:
         """The engine was lost: is it due to a request?"""
@@ -372,7 +370,7 @@ class EngineClient:
         assert self._process is not None
         engine, child = self._process.endpoint, self._process.child
         self._hung = False
-        end: EngineLost | Hopeless = EngineLost(_HUNG)
+        end: EngineLost | PermanentFailure = EngineLost(_HUNG)
         async with anyio.create_task_group() as tasks:
             with anyio.CancelScope() as conversation:
                 tasks.start_soon(self._outbox.send_all, engine)
@@ -416,7 +414,7 @@ class EngineClient:
         if not await child.kill_and_wait():
             conversation.cancel()
 
-    async def _receive_to_the_end(self, engine: Endpoint, child: Child) -> EngineLost | Hopeless:
+    async def _receive_to_the_end(self, engine: Endpoint, child: Child) -> EngineLost | PermanentFailure:
         try:
             failed = await self._receive_all(engine)
         except PeerDied:
@@ -427,7 +425,7 @@ class EngineClient:
             return EngineLost(f"the engine process was lost: {child.description}")
         except (ChannelError, msgspec.DecodeError) as error:
             return EngineLost(f"the conversation with the engine broke off: {one_line(error)}")
-        return Hopeless(failed.message) if failed.final else EngineLost(failed.message)
+        return PermanentFailure(failed.message) if failed.final else EngineLost(failed.message)
 
     async def _receive_all(self, engine: Endpoint) -> Failed:
         """Dispatches until the engine says that it cannot go on. Raises :class:`..channel.ChannelError`."""

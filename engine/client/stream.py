@@ -8,12 +8,12 @@ import msgspec
 
 from stentor.protocols.ipc.actors import (
     Append,
-    ChoiceTokens,
     Finished,
     FinishReason,
     PromptDone,
     PromptPart,
     Resumed,
+    SequenceTokens,
     Submit,
 )
 from stentor.protocols.ipc.audio import MAX_STREAM_BYTES, SAMPLE_BYTES, Streamed
@@ -21,7 +21,7 @@ from stentor.protocols.ipc.audio import MAX_STREAM_BYTES, SAMPLE_BYTES, Streamed
 from ..channel.pieces import PromptParts
 from ..core.grammar.constraint import is_constrained
 
-Event = PromptDone | ChoiceTokens | Finished
+Event = PromptDone | SequenceTokens | Finished
 
 
 class RequestStream:
@@ -70,7 +70,7 @@ class RequestStream:
         self._prompt_done = False
         self._parts: PromptParts | None = None
         self._events: list[Event] = []
-        self._unread: dict[int, ChoiceTokens] = {}
+        self._unread: dict[int, SequenceTokens] = {}
         """By sequence: its tokens among the events, where more are appended."""
         self._reader: asyncio.Future[list[Event]] | None = None
 
@@ -154,7 +154,7 @@ class RequestStream:
         self._events.append(parts.joined(event))
         return len(self._events) == 1
 
-    def push_tokens(self, event: ChoiceTokens) -> bool:
+    def push_tokens(self, event: SequenceTokens) -> bool:
         """Adds tokens to those of the same sequence that nobody has read yet, or as an event of their own."""
         index = event.index
         delivered = self._open.get(index)
@@ -241,7 +241,7 @@ class _Input:
         return Streamed(self._pieces[0], self._ended)
 
 
-def _append(unread: ChoiceTokens, event: ChoiceTokens) -> bool:
+def _append(unread: SequenceTokens, event: SequenceTokens) -> bool:
     """Adds the tokens of one event to another; false where only one of the two has log-probabilities."""
     if unread.logprobs is None:
         if event.logprobs is not None:

@@ -5,7 +5,7 @@ import enum
 import msgspec
 
 from stentor.protocols.ipc.actors import FinishReason, Resumed, Submit
-from stentor.protocols.ipc.audio import Heard, StreamShape
+from stentor.protocols.ipc.audio import AlignmentOutput, StreamShape
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.pooling import AttentionScope, Pooled
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -38,6 +38,7 @@ class Request:
     """One prompt and its sequences. Lengths are in tokens, times in seconds of the client's monotonic clock."""
 
     __slots__ = (
+        "alignment",
         "arrival",
         "attention_scope",
         "audio",
@@ -45,7 +46,6 @@ class Request:
         "ends",
         "first_scheduled",
         "forks_left",
-        "heard",
         "held_blocks",
         "input",
         "leading",
@@ -138,7 +138,7 @@ class Request:
         self.first_scheduled: float | None = None
         self.logprobs_told = 1
         """Prompt tokens whose log-probabilities have gone to the client; the first has none."""
-        self.heard: Heard | None = None
+        self.alignment: AlignmentOutput | None = None
         """Gathered so far."""
         self.held_blocks: list[int] = []
         """Full prompt blocks kept referenced for sequences that have yet to start."""
@@ -228,25 +228,27 @@ class Request:
             return "nothing for a prompt"
         if self.audio is None:
             return ""
-        heard = self.heard or Heard()
-        if self.audio.no_speech is not None and heard.no_speech is None:
+        alignment = self.alignment or AlignmentOutput()
+        if self.audio.no_speech is not None and alignment.no_speech is None:
             return "no probability of silence"
-        if self.audio.align is not None and len(heard.times) != self.prompt_len - self.audio.align.start + 1:
-            return f"{len(heard.times)} times of {self.prompt_len - self.audio.align.start} aligned tokens"
+        if self.audio.align is not None and len(alignment.times) != self.prompt_len - self.audio.align.start + 1:
+            return f"{len(alignment.times)} times of {self.prompt_len - self.audio.align.start} aligned tokens"
         return ""
 
-    def gather_heard(self, heard: Heard) -> None:
+    def gather_alignment(self, alignment: AlignmentOutput) -> None:
         """Keep what a step brought; each part comes from one step."""
-        before = self.heard or Heard()
-        aligned = heard if heard.times else before
-        self.heard = Heard(
-            before.no_speech if heard.no_speech is None else heard.no_speech, aligned.times, aligned.probabilities
+        before = self.alignment or AlignmentOutput()
+        aligned = alignment if alignment.times else before
+        self.alignment = AlignmentOutput(
+            before.no_speech if alignment.no_speech is None else alignment.no_speech,
+            aligned.times,
+            aligned.probabilities,
         )
 
     def forget_prompt(self) -> None:
         """The prompt is computed anew: drop what has been gathered of it."""
         self.logprobs_told = 1
-        self.heard = None
+        self.alignment = None
         self.pooled = None
 
     def root_digest(self) -> bytes:

@@ -52,7 +52,7 @@ def _segments(values: torch.Tensor, cu_seqlens: torch.Tensor, how: str) -> torch
     return torch.segment_reduce(values, how, offsets=cu_seqlens, axis=0)
 
 
-class After:
+class PostPooling:
     """The modules behind the pooling, in order. Everything is float32: there is one vector a text."""
 
     def __init__(self, modules: Sequence[Module], context: LayerContext) -> None:

@@ -36,7 +36,7 @@ class ScoreHead:
     norm: str = ""
     norm_bias: bool = True
     norm_eps: float = 1e-5
-    against: tuple[int, ...] = ()
+    tied_rows: tuple[int, ...] = ()
     """Instead of a layer of its own, rows of the model's output embedding: (true, false) scores by the difference of
     the two tokens' logits, (true,) by its logit. ``out`` is then the embedding's name."""
 
@@ -236,8 +236,8 @@ def _activation(config: Mapping[str, object]) -> ScoreActivation:
 
 def yes_no_head(true_token: int, false_token: int | None, embedding: str) -> ScoreHead:
     """A language model that says yes or no: one score, the probability of yes among the two."""
-    against = (true_token,) if false_token is None else (true_token, false_token)
-    return ScoreHead("lasttoken", embedding, ("LABEL_0",), "sigmoid", out_bias=False, against=against)
+    tied_rows = (true_token,) if false_token is None else (true_token, false_token)
+    return ScoreHead("lasttoken", embedding, ("LABEL_0",), "sigmoid", out_bias=False, tied_rows=tied_rows)
 
 
 def sparse_head(config: Mapping[str, object], backbone: EncoderConfig) -> SparseHead:

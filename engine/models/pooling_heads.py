@@ -68,7 +68,7 @@ class Scorer:
             _Norm(self.weights, head.norm, size, head.norm_eps, context, bias=head.norm_bias) if head.norm else None
         )
         self._out: _Layer | torch.Tensor
-        if head.against:
+        if head.tied_rows:
             self._out = context.empty(1, size, dtype=torch.float32)
         else:
             self._out = _Layer(self.weights, head.out, size, len(head.labels), context, bias=head.out_bias)
@@ -79,12 +79,12 @@ class Scorer:
         Raises :class:`..layers.weights.WeightError` where it has no such rows.
         """
         assert isinstance(self._out, torch.Tensor)
-        if max(self.head.against) >= len(embedding):
+        if max(self.head.tied_rows) >= len(embedding):
             raise WeightError(
-                f"the scores are of the tokens {' and '.join(map(str, self.head.against))}, expected such as are "
+                f"the scores are of the tokens {' and '.join(map(str, self.head.tied_rows))}, expected such as are "
                 f"below {len(embedding)}"
             )
-        rows = embedding[list(self.head.against)].float()
+        rows = embedding[list(self.head.tied_rows)].float()
         self._out.copy_(rows[:1] if len(rows) == 1 else rows[:1] - rows[1:])
 
     def __call__(self, hidden: torch.Tensor, cu_seqlens: torch.Tensor) -> torch.Tensor:

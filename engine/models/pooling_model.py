@@ -8,7 +8,7 @@ import torch
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 
 from ..layers.layer_context import LayerContext
-from ..layers.pooling import After, normalize, pool
+from ..layers.pooling import PostPooling, normalize, pool
 from ..layers.weights import WeightError, WeightMap
 from ..model_config.encoder_config import EncoderConfig
 from ..model_config.pooling_config import PoolingConfig, SparseHead, TokenWeights, tasks_of
@@ -64,7 +64,7 @@ class PoolingModel:
             else Decoder(config.backbone, context, max_model_len)
         )
         self._adapters = {name: number for number, name in enumerate(config.adapters)}
-        self.after = After(config.modules.after, context)
+        self.after = PostPooling(config.modules.after, context)
         self.scorer = None if config.score is None else Scorer(config.score, size, context)
         self.sparse: SpladeWeights | LexicalWeights | None = None
         match config.sparse:
@@ -163,7 +163,7 @@ class PoolingModel:
     def _heads(self) -> list[WeightMap]:
         """Those whose tensors are among the checkpoint's own."""
         found = []
-        if self.scorer is not None and not self.scorer.head.against:
+        if self.scorer is not None and not self.scorer.head.tied_rows:
             found.append(self.scorer.weights)
         if isinstance(self.sparse, SpladeWeights):
             found.append(self.sparse.weights)
@@ -175,7 +175,7 @@ class PoolingModel:
         """The tensor of the backbone, or of its output, that a head multiplies by; "" where there is none."""
         if isinstance(self.sparse, SpladeWeights):
             return "embeddings.word.weight"
-        if self.scorer is not None and self.scorer.head.against:
+        if self.scorer is not None and self.scorer.head.tied_rows:
             return f"{self.scorer.head.out}.weight"
         return ""
 

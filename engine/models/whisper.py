@@ -2,8 +2,8 @@
 
 The decoder's own keys and values lie in the caller's paged cache, as those of any decoder. What it attends to of the
 audio is computed once a window and kept in *encoder slots*, paged alike: slot p of n has the blocks
-[p · blocks_per_slot, (p + 1) · blocks_per_slot) of :meth:`Whisper.make_places`. Every token of a step is then a row
-of its own over all keys of its place, so that one operation serves any mixture of prompts and decode rows.
+[p · blocks_per_slot, (p + 1) · blocks_per_slot) of :meth:`Whisper.make_cross_caches`. Every token of a step is then a
+row of its own over all keys of its encoder slot, so that one operation serves any mixture of prompts and decode rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,17 +14,68 @@ import numpy.typing as npt
 import torch
 
 from stentor import kernels
+from stentor.kernels.linear_packed import PLAIN, empty_packed, linear_packed, pack_plain_
 
 from ..layers.attention import LayerCache
-from ..layers.convolution import Convolution
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear, PlainLinear
 from ..layers.log_mel import LogMel
 from ..layers.norm import LayerNorm
 from ..layers.packed import PackedTable
-from ..layers.weights import WeightMap
+from ..layers.weights import WeightMap, check_plain, check_shape
 from ..model_config.whisper_config import WhisperConfig
 from .alignment import Aligned, token_times
+
+
+class Convolution:
+    """A convolution of three steps with one step of zeros before and after, and a bias."""
+
+    WIDTH = 3
+
+    def __init__(
+        self, weights: WeightMap, name: str, inputs: int, outputs: int, context: LayerContext, *, stride: int = 1
+    ) -> None:
+        self._inputs, self._outputs, self._stride = inputs, outputs, stride
+        self._invariant = context.invariant
+        self._bias = context.empty(outputs)
+        weights.add(f"{name}.bias", self._bias)
+        width = self.WIDTH * inputs
+        self._packed = (
+            empty_packed(outputs, width, PLAIN[context.dtype], device=context.packed_device, take=context.take)
+            if context.packed
+            else None
+        )
+        self._weight = None if self._packed is not None else context.empty(outputs, width)
+
+        def place(stored: dict[str, torch.Tensor]) -> None:
+            weight = stored["weight"]
+            check_plain(f"{name}.weight", weight)
+            check_shape(f"{name}.weight", weight, (outputs, inputs, self.WIDTH))
+            flat = weight.transpose(1, 2).reshape(outputs, width)
+            if self._packed is not None:
+                pack_plain_(self._packed, 0, flat)
+            elif self._weight is not None:
+                self._weight.copy_(flat)
+
+        target = self._packed if self._packed is not None else self._weight
+        assert target is not None
+        weights.gather(name, ("weight",), place, nbytes=target.nbytes)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [windows, time, inputs] → [windows, ⌈time / stride⌉, outputs]; time is a multiple of the stride."""
+        windows, time, _ = x.shape
+        room = time + 2 * self._stride  # before and after, in whole strides
+        padded = x.new_zeros(windows * room + self.WIDTH, self._inputs)
+        padded[: windows * room].view(windows, room, -1)[:, 1 : time + 1] = x
+        count = windows * room // self._stride  # some rows of each window are nobody's
+        rows = padded.as_strided((count, self.WIDTH * self._inputs), (self._stride * self._inputs, 1))
+        if self._packed is not None:
+            out = linear_packed(rows, self._packed, self._bias.float())
+        else:
+            assert self._weight is not None
+            out = kernels.linear(rows, self._weight, self._bias, invariant=self._invariant)
+        return out.view(windows, -1, self._outputs)[:, : time // self._stride]
+
 
 PLACE_BLOCK = 16
 """Encoder positions of a block of an encoder slot."""
@@ -207,8 +258,8 @@ class Whisper:
     """Audio and token ids in, hidden states and logits out.
 
     ``caches`` are those of the decoder's self-attention, one a layer, as :func:`engine.worker.caches.allocate_caches`
-    makes them for any config with ``num_layers``, ``num_kv_heads`` and ``head_dim``; ``places`` come from
-    :meth:`make_places` and are written by :meth:`write_encodings`.
+    makes them for any config with ``num_layers``, ``num_kv_heads`` and ``head_dim``; ``cross_caches`` come from
+    :meth:`make_cross_caches` and are written by :meth:`write_encodings`.
     """
 
     def __init__(self, config: WhisperConfig, context: LayerContext, max_model_len: int = 0) -> None:
@@ -269,12 +320,12 @@ class Whisper:
         return -(-self.config.source_positions // PLACE_BLOCK)
 
     @property
-    def place_bytes(self) -> int:
+    def encoder_slot_bytes(self) -> int:
         """Bytes of one encoder slot over all layers, keys and values."""
         slots = self.blocks_per_slot * PLACE_BLOCK
         return 2 * self.config.num_layers * self.config.hidden_size * slots * self._context.dtype.itemsize
 
-    def make_places(self, count: int) -> list[LayerCache]:
+    def make_cross_caches(self, count: int) -> list[LayerCache]:
         """Room for the encodings of ``count`` windows, zeroed: keys and values, one pair a decoder layer."""
         config = self.config
         shape = (count * self.blocks_per_slot, config.num_heads, config.head_dim, PLACE_BLOCK)
@@ -283,18 +334,18 @@ class Whisper:
         )
         return [LayerCache(k, v) for k, v in pairs]
 
-    def cross_batch(self, places: npt.NDArray[np.integer] | Sequence[int]) -> kernels.AttentionBatch:
+    def cross_batch(self, encoder_slots: npt.NDArray[np.integer] | Sequence[int]) -> kernels.AttentionBatch:
         """The encoder slot of each token of a step, in their order → ``cross`` of :meth:`forward`."""
-        wanted = np.asarray(places, dtype=np.int32)
+        wanted = np.asarray(encoder_slots, dtype=np.int32)
         if self._cross is not None and np.array_equal(self._cross[0], wanted):
             return self._cross[1]  # rows that decode are the same step after step
         batch = self._cross_batch(wanted)
         self._cross = wanted.copy(), batch
         return batch
 
-    def _cross_batch(self, places: npt.NDArray[np.int32]) -> kernels.AttentionBatch:
-        tokens, blocks = len(places), self.blocks_per_slot
-        first = places * blocks
+    def _cross_batch(self, encoder_slots: npt.NDArray[np.int32]) -> kernels.AttentionBatch:
+        tokens, blocks = len(encoder_slots), self.blocks_per_slot
+        first = encoder_slots * blocks
         tables = first[:, None] + np.arange(blocks, dtype=np.int32)
         device = self._context.device
         return kernels.AttentionBatch(
@@ -335,7 +386,7 @@ class Whisper:
     def write_encodings(
         self,
         windows: Sequence[bytes],
-        places: Sequence[int],
+        encoder_slots: Sequence[int],
         caches: Sequence[LayerCache],
         after_layer: Callable[[], None] | None = None,
     ) -> None:
@@ -348,14 +399,18 @@ class Whisper:
             some = slice(first, first + self._at_once)
             features = self.features(windows[some])
             pause()
-            self._write(self.encode(features, after_layer), places[some], caches, pause)
+            self._write(self.encode(features, after_layer), encoder_slots[some], caches, pause)
 
     def _write(
-        self, encoded: torch.Tensor, places: Sequence[int], caches: Sequence[LayerCache], pause: Callable[[], None]
+        self,
+        encoded: torch.Tensor,
+        encoder_slots: Sequence[int],
+        caches: Sequence[LayerCache],
+        pause: Callable[[], None],
     ) -> None:
         """Encodings [windows, source_positions, hidden] to their encoder slots."""
         room = self.blocks_per_slot * PLACE_BLOCK
-        ids = torch.tensor(list(places), device=encoded.device).unsqueeze(1)
+        ids = torch.tensor(list(encoder_slots), device=encoded.device).unsqueeze(1)
         slots = (ids * room + torch.arange(self.config.source_positions, device=encoded.device)).flatten()
         flat = encoded.flatten(0, 1)
         for layer, cache in zip(self._decoder, caches, strict=True):
@@ -370,12 +425,12 @@ class Whisper:
         caches: Sequence[LayerCache],
         batch: kernels.AttentionBatch,
         cross: kernels.AttentionBatch,
-        places: Sequence[LayerCache],
+        cross_caches: Sequence[LayerCache],
         queries: Queries | None = None,
     ) -> torch.Tensor:
         """tokens and positions int64 [tokens] → hidden states [tokens, hidden], before the last norm.
 
-        Writes the tokens' keys and values to ``caches``. ``cross`` is :meth:`cross_batch` of the tokens' places.
+        Writes the tokens' keys and values to ``caches``. ``cross`` is :meth:`cross_batch` of the tokens' encoder slots.
         ``queries`` is filled with what :meth:`align` wants, where a row of the step is to be aligned. What is
         returned may be good until the next pass only.
         """
@@ -383,7 +438,7 @@ class Whisper:
         rows = table.rows(tokens) if isinstance(table, PackedTable) else kernels.embedding(tokens, table)
         residual = rows + self._positions[positions]
         aligning = {layer for layer, _ in self.config.aligning_heads} if queries is not None else ()
-        for number, (layer, cache, encoded) in enumerate(zip(self._decoder, caches, places, strict=True)):
+        for number, (layer, cache, encoded) in enumerate(zip(self._decoder, caches, cross_caches, strict=True)):
             asked = layer(residual, cache, batch, encoded, cross)
             if queries is not None and number in aligning:
                 queries[number] = asked
@@ -403,7 +458,7 @@ class Whisper:
         queries: Queries,
         first: int,
         encoder_slot: int,
-        places: Sequence[LayerCache],
+        cross_caches: Sequence[LayerCache],
     ) -> Aligned:
         """When the tokens [start, len(tokens)) of a row are spoken, after a forward pass that computed all of them.
 
@@ -413,7 +468,7 @@ class Whisper:
         """
         rows = slice(first, first + len(tokens))
         attended = (
-            self._attended(queries[layer][rows, head], places[layer].k, encoder_slot, head, frames)
+            self._attended(queries[layer][rows, head], cross_caches[layer].k, encoder_slot, head, frames)
             for layer, head in self.config.aligning_heads
         )
         times = token_times(attended, start - 1, self.config.median_filter)

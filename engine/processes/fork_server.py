@@ -48,7 +48,7 @@ class Request(msgspec.Struct, frozen=True):
     """What the worker's command line has, each followed by the number of its descriptor."""
 
 
-class Born(msgspec.Struct, frozen=True, tag=True):
+class Forked(msgspec.Struct, frozen=True, tag=True):
     pid: int
 
 
@@ -57,7 +57,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 encode: Final = msgspec.json.Encoder().encode
-answers: Final[msgspec.json.Decoder[Born | Refused]] = msgspec.json.Decoder(Born | Refused)
+answers: Final[msgspec.json.Decoder[Forked | Refused]] = msgspec.json.Decoder(Forked | Refused)
 _requests: Final = msgspec.json.Decoder(Request)
 
 
@@ -127,7 +127,7 @@ class _ForkServer:
             self._forget(engine)
             return None
         if (threads := len(list(Path("/proc/self/task").iterdir()))) > 1:
-            answer: Born | Refused = Refused(f"the fork server has {threads} threads")
+            answer: Forked | Refused = Refused(f"the fork server has {threads} threads")
             given: list[int] = []
         else:
             fork_server = os.getpid()
@@ -143,9 +143,9 @@ class _ForkServer:
                 pidfd = os.pidfd_open(pid)
                 self._workers[pidfd] = _Worker(pid, pidfd, note, engine)
                 self._poll.register(pidfd, select.POLLIN)
-                answer, given = Born(pid), [pidfd, told]
+                answer, given = Forked(pid), [pidfd, told]
         with contextlib.suppress(OSError):  # it is gone, which the next round sees
-            socket.send_fds(connection, [encode(answer)], given if isinstance(answer, Born) else [])
+            socket.send_fds(connection, [encode(answer)], given if isinstance(answer, Forked) else [])
         for fd in (*fds, *(each for each in given if each not in self._workers)):
             os.close(fd)
         return None

@@ -7,7 +7,7 @@ from typing import Final
 
 import anyio
 
-from .fork_server import MAX_MESSAGE, Born, Refused, Request, answers, encode
+from .fork_server import MAX_MESSAGE, Forked, Refused, Request, answers, encode
 from .process import AdoptedChild, Child, spawn
 
 WORKER_ENVIRONMENT: Final = {
@@ -104,7 +104,7 @@ class ForkServerLink:
         match answers.decode(message):
             case Refused(why):
                 raise OSError(errno.EAGAIN, why)
-            case Born(pid):
+            case Forked(pid):
                 self.has_forked = True
                 pidfd, told = given
                 return AdoptedChild(pid, pidfd, told, name)

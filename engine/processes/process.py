@@ -31,6 +31,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import anyio
@@ -332,3 +333,32 @@ def _prctl(libc: ctypes.CDLL, option: int, argument: ctypes.c_ulong | ctypes.c_c
     if libc.prctl(option, argument, ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)) != 0:
         error = ctypes.get_errno()
         raise OSError(error, f"prctl({option}): {os.strerror(error)}")
+
+
+# Workers whose parent died, and that are ours to bury.
+#
+# The kernel kills them with the engine or the fork server that began them. Where this process is the first of a
+# container, it is also their new parent, and they stay in its table until it asks how they ended.
+_WORKER: Final = "stentor-worker"
+"""What a process is called that this one never starts itself."""
+
+
+def reap_orphans() -> int:
+    """Reaps those that are dead; how many."""
+    reaped = 0
+    for pid in _children():
+        with contextlib.suppress(OSError):
+            name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+            if name == _WORKER and rest.split()[0] == "Z":
+                os.waitpid(pid, os.WNOHANG)
+                reaped += 1
+    return reaped
+
+
+def _children() -> list[int]:
+    """None where the kernel does not say."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path("/proc/self/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    return found

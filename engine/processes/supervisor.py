@@ -76,7 +76,7 @@ class ChildStatus:
         self.failures = 0
 
 
-class Hopeless(Exception):
+class PermanentFailure(Exception):
     """Raised by a child that would fail in the same way if it were started again, so that it is not."""
 
 
@@ -143,7 +143,7 @@ class Supervisor:
                     status.failures = 0
                 status.failures += not status.excused
                 status.excused = False
-                final = policy.restart is Restart.NEVER or isinstance(error, Hopeless)
+                final = policy.restart is Restart.NEVER or isinstance(error, PermanentFailure)
                 if final or status.failures >= policy.max_failures:
                     self._enter(status, Phase.GIVEN_UP)
                     raise ChildFailed(status.name, status.failures) from error

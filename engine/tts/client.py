@@ -24,7 +24,7 @@ from stentor.protocols.ipc.speech import (
 
 from ..channel import ChannelError, ChannelPair, Endpoint
 from ..processes.process import Child, spawn
-from ..processes.supervisor import Hopeless, RestartPolicy
+from ..processes.supervisor import PermanentFailure, RestartPolicy
 from .process import MODULE
 
 logger = logging.getLogger(__name__)
@@ -159,16 +159,16 @@ class SpeechClient:
                 self._why = await self._live()
                 self._deaths += 1
                 if self._stuck:
-                    raise Hopeless(f"the speech process {self._why}; the process does not die")
+                    raise PermanentFailure(f"the speech process {self._why}; the process does not die")
                 if not self._was_ready.is_set() and self._deaths >= _FIRST_LIVES:
-                    raise Hopeless(f"the speech process {self._why}, {self._deaths} times before it was ready")
+                    raise PermanentFailure(f"the speech process {self._why}, {self._deaths} times before it was ready")
                 logger.warning(
                     "the speech process %s and is started again; %d sentences wait", self._why, len(self._jobs)
                 )
                 if self._hopeless:
                     self._fail_all(SpeechUnavailable(f"the speech process {self._why}, again and again"))
                 await anyio.sleep(policy.delay(self._deaths))
-        except Hopeless as error:
+        except PermanentFailure as error:
             self.failure = str(error)
         finally:
             self.failure = self.failure or "the speech process has been ended"
@@ -186,7 +186,7 @@ class SpeechClient:
         self._jobs.clear()
 
     async def _live(self) -> str:
-        """One process from start to end; returns how it ended. Raises ``Hopeless``."""
+        """One process from start to end; returns how it ended. Raises ``PermanentFailure``."""
         began = time.monotonic()
         self._lives += 1
         if self._lives > 1:
@@ -210,7 +210,7 @@ class SpeechClient:
                 return _ended(child)
             except _Refused as refusal:
                 if not self.ready:
-                    raise Hopeless(str(refusal)) from refusal
+                    raise PermanentFailure(str(refusal)) from refusal
                 return f"refuses ({refusal})"
             except TimeoutError:
                 return f"was silent for more than {self._allowed():.0f} seconds"

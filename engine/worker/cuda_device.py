@@ -23,22 +23,22 @@ class CudaMark:
 class CudaDevice:
     """Puts the calling thread on a stream of its own, for good: the default one cannot be captured from."""
 
-    def __init__(self, place: torch.device, of_others: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, torch_device: torch.device, of_others: Callable[[], int] = lambda: 0) -> None:
         """``of_others``: bytes that workers of other models have taken, which are no concern of this one's budget."""
-        torch.cuda.set_device(place)
+        torch.cuda.set_device(torch_device)
         self._of_others = of_others
-        self._place = torch.device("cuda", torch.cuda.current_device())
-        self._stream = torch.cuda.Stream(self._place)
+        self._torch_device = torch.device("cuda", torch.cuda.current_device())
+        self._stream = torch.cuda.Stream(self._torch_device)
         torch.cuda.set_stream(self._stream)
         self._pool = torch.cuda.graph_pool_handle()
 
     @property
-    def place(self) -> torch.device:
-        return self._place
+    def torch_device(self) -> torch.device:
+        return self._torch_device
 
     @property
     def name(self) -> str:
-        return torch.cuda.get_device_name(self._place)
+        return torch.cuda.get_device_name(self._torch_device)
 
     def pinned(self, count: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(count, dtype=dtype, pin_memory=True)
@@ -75,19 +75,19 @@ class CudaDevice:
         return graph
 
     def memory(self) -> MemoryReading:
-        free, total = torch.cuda.mem_get_info(self._place)
+        free, total = torch.cuda.mem_get_info(self._torch_device)
         return MemoryReading(
             total=total,
             free=min(free + self._of_others(), total),
-            reserved=torch.cuda.memory_reserved(self._place),
-            peak=torch.cuda.max_memory_reserved(self._place),
+            reserved=torch.cuda.memory_reserved(self._torch_device),
+            peak=torch.cuda.max_memory_reserved(self._torch_device),
         )
 
     def forget_peak(self) -> None:
-        torch.cuda.reset_peak_memory_stats(self._place)
+        torch.cuda.reset_peak_memory_stats(self._torch_device)
 
     def settle(self) -> None:
-        torch.cuda.synchronize(self._place)
+        torch.cuda.synchronize(self._torch_device)
         gc.collect()
         torch.cuda.empty_cache()
         # graphs that are gone have left their pool in whatever state: the next ones get one of their own

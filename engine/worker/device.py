@@ -52,7 +52,7 @@ class Device(Protocol):
     """One accelerator. All but ``Mark.wait`` is called from the thread that made it."""
 
     @property
-    def place(self) -> torch.device:
+    def torch_device(self) -> torch.device:
         """Where tensors are made."""
 
     @property

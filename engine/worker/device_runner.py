@@ -83,8 +83,8 @@ class DeviceRunner:
         self._null_block = caches[0].k.shape[0] - 1
         columns = self._rows.blocks.shape[1]
         vocab_size = self._vocab_size = model.config.vocab_size
-        self._buffers = RowBuffers.make(slots, columns, vocab_size, self._null_block, device.place)
-        self._sampler = DeviceSampler(vocab_size, slots, device.place)
+        self._buffers = RowBuffers.make(slots, columns, vocab_size, self._null_block, device.torch_device)
+        self._sampler = DeviceSampler(vocab_size, slots, device.torch_device)
         self._logprobs = LogprobReader(model, device)
         self._step = DeviceStep(model, caches, self._buffers, self._sampler, max_model_len)
         tokens = max(max_num_batched_tokens, slots)
@@ -138,7 +138,9 @@ class DeviceRunner:
         memory = self._pinned.step()
         inputs = self._staging.send(staged.shape, staged.sections, memory)
         if staged.shape.entering or staged.shape.sampling_data:
-            self._sampler.enter(inputs.sampling_slots, inputs.sampling_params, inputs.sampling_data, entered.writes)
+            self._sampler.enter(
+                inputs.sampling_slots, inputs.sampling_params, inputs.sampling_data, entered.table_writes
+            )
         graph = None
         prompts: list[PromptPart] = []
         if for_graph is not None:

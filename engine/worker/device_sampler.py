@@ -39,7 +39,7 @@ class NewSamplingParams:
     """[rows * PARAMS]"""
     data: Int32
     """Lines of the large tables, one after another."""
-    writes: tuple[TableWrite, ...] = ()
+    table_writes: tuple[TableWrite, ...] = ()
 
     @classmethod
     def none(cls) -> "NewSamplingParams":
@@ -84,7 +84,7 @@ class DeviceSampler:
                 if step.slot in free and step.sample:
                     self._masked.discard(step.slot)
                     lines.add("mask", step.slot, self._own_masks[step.slot])
-        if not rows and not lines.writes:
+        if not rows and not lines.table_writes:
             return NewSamplingParams.none()
         params: list[int] = []
         for row in rows:
@@ -94,7 +94,7 @@ class DeviceSampler:
             slots=np.array([row.slot for row in rows], dtype=np.int64),
             params=np.array(params, dtype=np.int64),
             data=np.concatenate(lines.parts) if lines.parts else np.zeros(0, dtype=np.int32),
-            writes=tuple(lines.writes),
+            table_writes=tuple(lines.table_writes),
         )
 
     def remove(self, slot: int) -> None:
@@ -213,13 +213,13 @@ class _Lines:
 
     def __init__(self) -> None:
         self.parts: list[Int32] = []
-        self.writes: list[TableWrite] = []
+        self.table_writes: list[TableWrite] = []
         self._end = 0
 
     def add(self, table: str, slot: int, line: Int32) -> None:
         begin, self._end = self._end, self._end + len(line)
         self.parts.append(line)
-        self.writes.append(TableWrite(table, slot, begin, self._end))
+        self.table_writes.append(TableWrite(table, slot, begin, self._end))
 
 
 def _seen(prompt: Sequence[int], outputs: Sequence[int], vocab_size: int) -> Int32:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from stentor.protocols.ipc.audio import Heard
+from stentor.protocols.ipc.audio import AlignmentOutput
 from stentor.protocols.ipc.steps import (
     Encoding,
     Masks,
     NewRow,
     PromptLogprobs,
-    RowHeard,
+    RowAlignment,
     RowStep,
     StepPlan,
     StepResult,
@@ -37,23 +37,23 @@ class EncoderDecoderRunner:
         self,
         model: Whisper,
         caches: Sequence[LayerCache],
-        places: Sequence[LayerCache],
+        cross_caches: Sequence[LayerCache],
         *,
         slots: int,
         max_model_len: int,
         block_size: int,
         device: torch.device,
     ) -> None:
-        """``caches`` hold the decoder's own keys and values, ``places`` those of encoded audio."""
+        """``caches`` hold the decoder's own keys and values, ``cross_caches`` those of encoded audio."""
         self._model = model
         self._caches = caches
-        self._places = places
+        self._cross_caches = cross_caches
         self._device = device
         self._vocab_size = model.config.vocab_size
         self._row_sampler = RowSampler(
             self._vocab_size, slots=slots, max_model_len=max_model_len, block_size=block_size, device=device
         )
-        self._place_of = np.zeros(slots, dtype=np.int64)
+        self._encoder_slot_of = np.zeros(slots, dtype=np.int64)
         self._asking: dict[int, NewRow] = {}
         """By slot: rows whose prompt is to say what it has heard."""
         self.yield_device: Callable[[], None] | None = None
@@ -71,21 +71,23 @@ class EncoderDecoderRunner:
         self._apply(plan)
         self._encode(plan.encodings)
         batch = build_batch(plan.rows, self._row_sampler.rows, self._device)
-        places = np.repeat(self._place_of[[row.slot for row in plan.rows]], [row.count for row in plan.rows])
+        encoder_slots = np.repeat(
+            self._encoder_slot_of[[row.slot for row in plan.rows]], [row.count for row in plan.rows]
+        )
         queries: Queries | None = {} if any(self._aligns(row.slot) for row in plan.rows) else None
         hidden = self._model.forward(
             batch.tokens,
             batch.positions,
             self._caches,
             batch.attention,
-            self._model.cross_batch(places),
-            self._places,
+            self._model.cross_batch(encoder_slots),
+            self._cross_caches,
             queries,
         )
-        heard = self._hear(plan.rows, batch, hidden, queries)
+        alignment = self._hear(plan.rows, batch, hidden, queries)
         prompts = self._prompt_logprobs(plan.rows, batch, hidden)
         logits = self._model.logits(hidden[batch.last]) if len(batch.last) else None
-        return Forwarded(plan, logits, None, time.perf_counter() - began, heard, prompts)
+        return Forwarded(plan, logits, None, time.perf_counter() - began, alignment, prompts)
 
     @torch.inference_mode()
     def draw(self, forwarded: Forwarded, masks: Masks | None = None) -> StepResult:
@@ -102,15 +104,15 @@ class EncoderDecoderRunner:
         self.release(plan.freed)
         self._row_sampler.enter(plan)
         for new in plan.new:
-            self._place_of[new.slot] = new.encoding
+            self._encoder_slot_of[new.slot] = new.encoding
             if new.no_speech is not None or new.align is not None:
                 self._asking[new.slot] = new
 
     def _encode(self, encodings: Sequence[Encoding]) -> None:
         if encodings:
-            windows, places = [each.pcm for each in encodings], [each.place for each in encodings]
+            windows, slots = [each.pcm for each in encodings], [each.encoder_slot for each in encodings]
             pause = None if self.yield_device is None else self._pause
-            self._model.write_encodings(windows, places, self._places, pause)
+            self._model.write_encodings(windows, slots, self._cross_caches, pause)
 
     def _pause(self) -> None:
         if self.yield_device is None:
@@ -125,7 +127,7 @@ class EncoderDecoderRunner:
 
     def _hear(
         self, rows: Sequence[RowStep], batch: Batch, hidden: torch.Tensor, queries: Queries | None
-    ) -> list[RowHeard]:
+    ) -> list[RowAlignment]:
         """What the step has brought for the rows that ask."""
         if not self._asking:
             return []
@@ -134,7 +136,7 @@ class EncoderDecoderRunner:
             asked = self._asking.get(row.slot)
             if asked is None:
                 continue
-            heard = Heard(self._silence(asked, row, first, hidden))
+            alignment = AlignmentOutput(self._silence(asked, row, first, hidden))
             if asked.align is not None and queries is not None:
                 aligned = self._model.align(
                     asked.tokens[: asked.prompt_len],
@@ -144,11 +146,11 @@ class EncoderDecoderRunner:
                     queries,
                     first,
                     asked.encoding,
-                    self._places,
+                    self._cross_caches,
                 )
-                heard = Heard(heard.no_speech, aligned.times, aligned.probabilities)
-            if heard.no_speech is not None or heard.times:
-                found.append(RowHeard(row.slot, heard))
+                alignment = AlignmentOutput(alignment.no_speech, aligned.times, aligned.probabilities)
+            if alignment.no_speech is not None or alignment.times:
+                found.append(RowAlignment(row.slot, alignment))
             if row.start + row.count >= asked.prompt_len:
                 del self._asking[row.slot]
         return found

@@ -5,9 +5,9 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from stentor.protocols.ipc.actors import Failed
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
@@ -18,10 +18,50 @@ from .device_lease import AloneOnDevice, DeviceLease
 from .device_runner import DeviceRunner, Launched
 from .pending import Pending
 from .prefault import Prefault
-from .row_names import Names, RowNames, names_in
 from .runner import Forwarded
 
 logger = logging.getLogger(__name__)
+
+Names = Mapping[int, str]
+"""By slot; never changed once handed out, for the step that it belongs to may fail much later."""
+NAMED: Final = 16
+"""Requests that one log line names at most."""
+
+
+class RowNames:
+    """The names as of the last plan. A step that brings no row and frees none costs nothing."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+
+    def after(self, plan: StepPlan) -> Names:
+        """Takes the next plan; the names of the rows that it finds."""
+        if not plan.new and not plan.freed:
+            return self._names
+        names = self._names.copy()
+        for slot in plan.freed:
+            names.pop(slot, None)
+        for row in plan.new:
+            names[row.slot] = row.request
+        if logger.isEnabledFor(logging.DEBUG):
+            for row in plan.new:
+                logger.debug(
+                    "step %d: slot %d takes a row of %d tokens",
+                    plan.step,
+                    row.slot,
+                    len(row.tokens),
+                    extra={"request_id": row.request},
+                )
+        self._names = names
+        return names
+
+
+def names_in(plan: StepPlan, names: Names) -> str:
+    """The requests that a step has rows of, for a log line."""
+    found = sorted({names.get(row.slot, "") or "an unnamed request" for row in plan.rows})
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    return (", ".join(found[:NAMED]) or "nobody") + more
+
 
 _LOOK_SECONDS = 0.25
 """How often a worker whose steps run looks whether one of them has failed, or all are done."""
@@ -35,7 +75,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Held(Generic[T]):
+class AwaitingMasks(Generic[T]):
     """A step between its two halves: its forward has run, or has been queued, and its masks have not come."""
 
     plan: StepPlan
@@ -90,7 +130,7 @@ class SyncExecutor:
         self._pages = pages
         self._idle_from = 0.0
         self._names = RowNames()
-        self._held: Held[Forwarded] | None = None
+        self._held: AwaitingMasks[Forwarded] | None = None
         self.failed = False
 
     def take(self, plan: StepPlan) -> None:
@@ -103,7 +143,7 @@ class SyncExecutor:
             check_turn(plan, self._held)
             self._turns.begin()
             if plan.masked:
-                self._held = Held(plan, names, self._runner.forward(plan))
+                self._held = AwaitingMasks(plan, names, self._runner.forward(plan))
                 self._turns.end()
                 self._idle_from = time.monotonic()
                 return
@@ -164,7 +204,7 @@ class AsyncExecutor:
         self._send = send
         self._turns = lease or AloneOnDevice()
         self._names = RowNames()
-        self._held: Held[Launched] | None = None
+        self._held: AwaitingMasks[Launched] | None = None
         self._forwarded: Mark | None = None
         """The end of its forward."""
         self._lent = False
@@ -188,7 +228,7 @@ class AsyncExecutor:
             check_turn(plan, self._held)
             self._turns.begin()
             if plan.masked:
-                self._held = Held(plan, names, self._runner.launch_forward(plan))
+                self._held = AwaitingMasks(plan, names, self._runner.launch_forward(plan))
                 self._forwarded = self._runner.mark()
                 return
             self._queue.put((self._runner.launch(plan), names))
@@ -278,13 +318,13 @@ class AsyncExecutor:
             self._send(Failed(f"the worker failed to send a result: {type(error).__name__}"))
 
 
-def check_turn(plan: StepPlan, held: "Held[T] | None") -> None:
+def check_turn(plan: StepPlan, held: "AwaitingMasks[T] | None") -> None:
     """Raises ValueError for a plan that comes while a step still waits for its masks."""
     if held is not None:
         raise ValueError(f"step {plan.step} came before the masks of step {held.plan.step}")
 
 
-def unexpected(masks: Masks, held: "Held[T] | None") -> str:
+def unexpected(masks: Masks, held: "AwaitingMasks[T] | None") -> str:
     """What is wrong with masks that are not those waited for; "" where they are."""
     if held is not None and (masks.epoch, masks.step) == (held.plan.epoch, held.plan.step):
         return ""

@@ -66,5 +66,5 @@ class RowSampler:
             logprobs=logprobs,
             prompt_logprobs=forwarded.prompt_logprobs,
             seconds=forwarded.seconds + time.perf_counter() - began,
-            heard=forwarded.heard,
+            alignments=forwarded.alignments,
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from stentor.protocols.ipc.steps import Masks, PromptLogprobs, RowHeard, RowPooled, RowStep, StepPlan, StepResult
+from stentor.protocols.ipc.steps import Masks, PromptLogprobs, RowAlignment, RowPooled, RowStep, StepPlan, StepResult
 
 from ..layers.attention import LayerCache
 from ..models.decoder import Decoder
@@ -27,7 +27,7 @@ class Forwarded:
     best: list[int] | None
     """The index of the largest of each, where it is known already."""
     seconds: float
-    heard: list[RowHeard] = field(default_factory=list)
+    alignments: list[RowAlignment] = field(default_factory=list)
     """What rows have brought of their audio."""
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     """Those that were read as soon as the forward had run."""

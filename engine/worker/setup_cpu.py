@@ -46,7 +46,7 @@ _CPU = torch.device("cpu")
 
 def set_up_cpu(config: WorkerConfig, progress: ProgressCallback, weights_fd: int | None = None) -> Setup:
     """See :func:`.setup.set_up`."""
-    if config.pools:
+    if config.is_pooling:
         return set_up_pooling(config, progress, weights_fd=weights_fd)
     checkpoint = open_checkpoint(Path(config.model), config.load_format)
     if isinstance(checkpoint.config, WhisperConfig):

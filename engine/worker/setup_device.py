@@ -48,7 +48,7 @@ def set_up_device(config: WorkerConfig, progress: ProgressCallback, device: Devi
     The model is made for the longest context wanted, before the cache is sized; where the cache then holds less,
     a rotary stretch that depends on the length stays that of the longer one.
     """
-    if config.pools:
+    if config.is_pooling:
         return set_up_pooling(config, progress, device)
     checkpoint = open_checkpoint(Path(config.model), config.load_format)
     if isinstance(checkpoint.config, WhisperConfig):
@@ -58,13 +58,13 @@ def set_up_device(config: WorkerConfig, progress: ProgressCallback, device: Devi
     config = with_limits(config, "cuda")
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), granted_cores()))
     model_config = checkpoint.decoder
-    dtype = choose_dtype(config.dtype, device.place, checkpoint.dtype, batch_invariant=config.batch_invariant)
-    cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, device.place)
+    dtype = choose_dtype(config.dtype, device.torch_device, checkpoint.dtype, batch_invariant=config.batch_invariant)
+    cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, device.torch_device)
     sizes = graph_sizes(config)
     if not 0.0 < config.gpu_memory_fraction <= 1.0:
         raise SetupError(f"--gpu-memory-fraction {config.gpu_memory_fraction}: expected more than 0 and at most 1")
     wanted = wanted_length(config, model_config)
-    context = layer_context(checkpoint, config, device.place, dtype)
+    context = layer_context(checkpoint, config, device.torch_device, dtype)
     model = load_model(checkpoint, config, context, wanted, progress)
     profile = _profile(config, device, model, wanted, sizes, cache_dtype, progress)
     max_model_len, num_blocks = size_cache(config, model_config, profile, wanted, cache_dtype)
@@ -137,7 +137,7 @@ def _profile(
 ) -> MemoryProfile:
     slots, tokens, vocab_size = config.max_num_seqs, config.max_num_batched_tokens, model.config.vocab_size
     try:
-        caches = allocate_caches(model.config, 1, config.block_size, device.place, cache_dtype)
+        caches = allocate_caches(model.config, 1, config.block_size, device.torch_device, cache_dtype)
         runner = _runner(config, model, caches, device, max_model_len, sizes)
         progress("measuring memory", 0, 1)
         plans = worst_steps(slots, tokens, max_model_len, vocab_size)
@@ -171,7 +171,7 @@ def _allocate(
     config: WorkerConfig, model: DecoderConfig, device: Device, num_blocks: int, cache_dtype: torch.dtype
 ) -> list[LayerCache]:
     try:
-        return allocate_caches(model, num_blocks, config.block_size, device.place, cache_dtype)
+        return allocate_caches(model, num_blocks, config.block_size, device.torch_device, cache_dtype)
     except torch.OutOfMemoryError as error:
         size = num_blocks * kv_block_bytes(model, config.block_size, cache_dtype)
         raise SetupError(

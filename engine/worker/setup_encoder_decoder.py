@@ -47,7 +47,7 @@ def set_up_encoder_decoder(
     weights_fd: int | None = None,
 ) -> Setup:
     """See :func:`.setup.set_up`; ``device`` is None on the host's own cores."""
-    at = _CPU if device is None else device.place
+    at = _CPU if device is None else device.torch_device
     suited = HEARING[at.type]
     config = with_limits(config, suited)
     model_config = checkpoint.whisper
@@ -63,10 +63,10 @@ def set_up_encoder_decoder(
     model = _load(checkpoint, config, context, kept, progress)
     budget = _budget(config, model, device, suited, max_model_len, cache_dtype, progress)
     found = None if kept is None else kept.found
-    room = size_places(config, model, max_model_len, cache_dtype, budget, None if found is None else found.num_blocks)
+    sizes = size_caches(config, model, max_model_len, cache_dtype, budget, None if found is None else found.num_blocks)
     if kept is not None:
-        kept.keep(max_model_len, room.blocks)
-    runner = _runner(config, model, room.rows, room.blocks, at, max_model_len, cache_dtype)
+        kept.keep(max_model_len, sizes.blocks)
+    runner = _runner(config, model, sizes.rows, sizes.blocks, at, max_model_len, cache_dtype)
     complete_a_step(
         runner,
         model_config.vocab_size,
@@ -76,19 +76,19 @@ def set_up_encoder_decoder(
         encodings=[Encoding(0, bytes(MAX_WINDOW_BYTES))],
     )
     notes += model.weights.note_lines()
-    if room.rows < config.max_num_seqs:
+    if sizes.rows < config.max_num_seqs:
         notes.append(
-            f"{room.rows} of {config.max_num_seqs} transcripts run at once, memory has room for no more; "
+            f"{sizes.rows} of {config.max_num_seqs} transcripts run at once, memory has room for no more; "
             "--kv-cache-memory gives them more"
         )
-    windows = f"{room.rows} windows of {model_config.samples // 16_000} s; taken as they fill"
-    tokens = f"{room.blocks} blocks of {config.block_size} tokens"
+    windows = f"{sizes.rows} windows of {model_config.samples // 16_000} s; taken as they fill"
+    tokens = f"{sizes.blocks} blocks of {config.block_size} tokens"
     memory = [
         MemoryLine(
             "weights", model.weights.total_bytes, f"{dtype_name(dtype)} on {at if device is None else device.name}"
         ),
-        MemoryLine("encoded audio", room.rows * model.place_bytes, windows),
-        MemoryLine("KV cache", room.blocks * room.block_bytes, tokens),
+        MemoryLine("encoded audio", sizes.rows * model.encoder_slot_bytes, windows),
+        MemoryLine("KV cache", sizes.blocks * sizes.block_bytes, tokens),
     ]
     if device is None:
         memory.append(
@@ -97,10 +97,10 @@ def set_up_encoder_decoder(
     limits = msgspec.structs.replace(
         limits_of(config), max_encodings=suited.max_encodings, max_mixed_encodings=suited.max_mixed_encodings
     )
-    return Setup(runner, WorkerReady(room.blocks, max_model_len, memory, notes, limits, encoder_slots=room.rows))
+    return Setup(runner, WorkerReady(sizes.blocks, max_model_len, memory, notes, limits, encoder_slots=sizes.rows))
 
 
-class Room(msgspec.Struct, frozen=True):
+class CacheSizes(msgspec.Struct, frozen=True):
     """What memory is cut into."""
 
     rows: int
@@ -110,28 +110,28 @@ class Room(msgspec.Struct, frozen=True):
     block_bytes: int
 
 
-def size_places(
+def size_caches(
     config: WorkerConfig,
     model: Whisper,
     max_model_len: int,
     cache_dtype: torch.dtype,
     budget: int,
     settled: int | None = None,
-) -> Room:
+) -> CacheSizes:
     """As many rows as were asked for, or as fit; each with an encoder slot and the blocks of the longest transcript.
 
     ``settled`` are the blocks of a worker that this one follows: its engine counts on them.
     """
     block_bytes = kv_block_bytes(model.config, config.block_size, cache_dtype)
     blocks = -(-max_model_len // config.block_size)
-    each = model.place_bytes + blocks * block_bytes
+    each = model.encoder_slot_bytes + blocks * block_bytes
     rows = min(config.max_num_seqs, budget // each) if settled is None else settled // blocks
     if rows < 1:
         raise SetupError(
             f"{max(budget, 0) / GIB:.2f} GiB have no room for one window of audio and its transcript, which need "
             f"{each / GIB:.2f} GiB: raise --kv-cache-memory, or choose a smaller model"
         )
-    return Room(rows, rows * blocks, block_bytes)
+    return CacheSizes(rows, rows * blocks, block_bytes)
 
 
 def _check(config: WorkerConfig, model: WhisperConfig) -> None:
@@ -186,7 +186,7 @@ def _budget(
     device.forget_peak()
     before = device.memory()
     try:
-        runner = _runner(config, model, windows, 1, device.place, max_model_len, cache_dtype)
+        runner = _runner(config, model, windows, 1, device.torch_device, max_model_len, cache_dtype)
         runner.step(_largest(windows, config.max_num_batched_tokens, max_model_len, config.max_num_seqs))
     except torch.OutOfMemoryError as error:
         raise SetupError(
@@ -208,7 +208,7 @@ def _largest(windows: int, tokens: int, max_model_len: int, slots: int) -> StepP
     lengths = [first, *(1 for _ in range(count - 1))]
     new = [NewRow(slot, [0] * n, n, params, 0, [], encoding=slot % windows) for slot, n in enumerate(lengths)]
     steps = [RowStep(slot, 0, n, [], True) for slot, n in enumerate(lengths)]
-    encodings = [Encoding(place, bytes(MAX_WINDOW_BYTES)) for place in range(windows)]
+    encodings = [Encoding(slot, bytes(MAX_WINDOW_BYTES)) for slot in range(windows)]
     return StepPlan(0, 0, [], new, steps, encodings=encodings)
 
 
@@ -223,13 +223,13 @@ def _runner(
 ) -> EncoderDecoderRunner:
     try:
         caches = allocate_caches(model.config, blocks, config.block_size, at, cache_dtype)
-        places = model.make_places(rows)
+        cross_caches = model.make_cross_caches(rows)
     except (OSError, MemoryError, torch.OutOfMemoryError) as error:
         raise SetupError(f"{at} has no room for {rows} windows of encoded audio: lower --max-num-seqs") from error
     return EncoderDecoderRunner(
         model,
         caches,
-        places,
+        cross_caches,
         slots=config.max_num_seqs,
         max_model_len=max_model_len,
         block_size=config.block_size,

@@ -206,7 +206,7 @@ def complete_a_step(
     """
     length = max(1, min(_WARMUP_TOKENS, block_size - 1, max_model_len - 1))
     prompt = [token % vocab_size for token in range(length)]
-    place = -1 if encodings is None else encodings[0].place
+    place = -1 if encodings is None else encodings[0].encoder_slot
     row = NewRow(0, prompt, length, SamplingParams(max_tokens=2, temperature=0.0), 0, [0], encoding=place)
     steps = [RowStep(0, 0, length, [], True)]
     if length + 1 <= max_model_len:

@@ -46,7 +46,7 @@ def set_up_pooling(
     config: WorkerConfig, progress: ProgressCallback, device: Device | None = None, weights_fd: int | None = None
 ) -> Setup:
     """See :func:`.setup.set_up`; ``device`` is None on the host's own cores."""
-    at = _CPU if device is None else device.place
+    at = _CPU if device is None else device.torch_device
     checkpoint = open_pooling(Path(config.model), config.pooler)
     model_config = checkpoint.pooling
     config = with_limits(config, suited_limits(model_config, at.type))

@@ -37,7 +37,7 @@ def set_up_streaming(
     config: WorkerConfig, checkpoint: Checkpoint, progress: ProgressCallback, device: Device | None = None
 ) -> Setup:
     """See :func:`.setup.set_up`; ``device`` is None on the host's own cores."""
-    at = _CPU if device is None else device.place
+    at = _CPU if device is None else device.torch_device
     config = with_limits(config, HEARING[at.type])
     model_config = checkpoint.voxtral_realtime
     if config.kv_cache_dtype == "fp8":
@@ -99,7 +99,7 @@ def _budget(
     before = device.memory()
     count = min(config.max_prefill_chunk, max_model_len)
     try:
-        runner = _runner(config, model, 1, device.place, max_model_len, cache_dtype)
+        runner = _runner(config, model, 1, device.torch_device, max_model_len, cache_dtype)
         row = NewRow(0, [0] * count, count, SamplingParams(max_tokens=1, logprobs=0), 0, [])
         runner.step(StepPlan(0, 0, [], [row], [RowStep(0, 0, count, [], True)], inputs=[RowInput(0, b"", ended=True)]))
     except torch.OutOfMemoryError as error:

@@ -145,7 +145,7 @@ class Staging:
     def __init__(self, device: Device, capacity: int) -> None:
         """``capacity`` is bytes of a step that graphs may read; a larger one travels in buffers of its own."""
         self._device = device
-        self._buffer = torch.zeros(capacity, dtype=torch.uint8, device=device.place)
+        self._buffer = torch.zeros(capacity, dtype=torch.uint8, device=device.torch_device)
         self._hosts = [device.pinned(capacity, torch.uint8) for _ in range(2)]
         self._sent: list[Mark | None] = [None] * len(self._hosts)
         self._turn = 0
@@ -175,7 +175,7 @@ class Staging:
         places, size = _layout(shape)
         if not self.fits(shape):
             host = memory.pinned(size, torch.uint8)
-            target = torch.empty(size, dtype=torch.uint8, device=self._device.place)
+            target = torch.empty(size, dtype=torch.uint8, device=self._device.torch_device)
             memory.keep(target)
             self._pack(target, host, places, size, sections)
             return view_inputs(target, shape)

@@ -108,9 +108,9 @@ def verify_(
     _check_out(tokens, logits.shape[:2])
     _check_out(accepted, slots.shape)
     if choose_step(logits, variant) == "triton":
-        from . import triton_verify
+        from . import triton_rejection
 
-        triton_verify.verify_(logits, drafts, draft_probs, slots, tables, tokens, accepted)
+        triton_rejection.verify_(logits, drafts, draft_probs, slots, tables, tokens, accepted)
     else:
         reference_step.verify_(logits, drafts, draft_probs, slots, tables, tokens, accepted)
 

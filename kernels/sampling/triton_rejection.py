@@ -1,10 +1,14 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """What follows the draws where tokens were drafted: which drafts stand, and what comes after them."""
 
+import torch
 import triton
 import triton.language as tl
 
+from ..launch import launch
+from ..tuning import Config
 from . import tables
+from .tables import SamplerTables
 from .triton_filter import row_peak
 from .triton_finish import passes
 from .triton_noise import NO_ID, below, gumbel, ln, noise_word, row_key
@@ -21,6 +25,7 @@ from .triton_rows import (
     load_logits,
     number,
 )
+from .triton_step import draw_rows
 
 RESIDUAL_NOISE = tl.constexpr(tables.RESIDUAL_NOISE)
 ACCEPT_NOISE = tl.constexpr(tables.ACCEPT_NOISE)
@@ -180,3 +185,48 @@ def take_tokens(
             tl.atomic_add(seen + slot * vocabulary + token, 1)
         token = tl.where(place <= count, token, -1)
         tl.store(tokens + sequence * SPAN + place, tl.where(slot >= 0, token, 0))
+
+
+def verify_(
+    logits: torch.Tensor,
+    drafts: torch.Tensor,
+    draft_probs: torch.Tensor | None,
+    slots: torch.Tensor,
+    tables: SamplerTables,
+    tokens: torch.Tensor,
+    accepted: torch.Tensor,
+) -> None:
+    """See :func:`stentor.kernels.sampling.verify_`."""
+    sequences, span, vocabulary = logits.shape
+    rows = logits.flatten(0, 1)
+    sampled_token_ids = torch.empty(sequences * span, dtype=torch.int64, device=logits.device)
+    probable = draft_probs is not None
+    step = draw_rows(rows, slots, tables.params, tables, sampled_token_ids, drafts=drafts, limits=probable)
+
+    tiles = step.tile_max.shape[1]
+    tile_count = triton.next_power_of_2(tiles)
+    config = Config.of(num_warps=1, fuse_multiply_add=False)
+    wide = Config.of(BLOCK=step.block, num_warps=8, fuse_multiply_add=False)
+    shared = {"SPAN": span, "EDITS": True, "WORK": logits.dtype != torch.float32, "TILES": tile_count}
+    row = (rows, rows.stride(0), step.work, slots, tables.params, step.tile_max, step.limits)
+    q = sampled_token_ids if draft_probs is None else draft_probs
+    sums = torch.empty(step.tile_max.shape if probable else 1, dtype=torch.float32, device=logits.device)
+    leaders = (sequences, tiles) if probable else 1
+    tile_value = torch.empty(leaders, dtype=torch.float64, device=logits.device)
+    tile_winner = torch.empty(leaders, dtype=torch.int32, device=logits.device)
+    if probable:
+        launch(sum_weights, (sequences * span, tiles), *row, sums, vocabulary, tiles, config=wide, **shared)
+    launch(
+        rejection_sample, (sequences,), *row, sums, drafts, q, sampled_token_ids, accepted, vocabulary, tiles,
+        config=config, PROBABLE=probable, **shared,
+    )  # fmt: skip
+    if probable:
+        launch(
+            gumbel_max_residual, (sequences, tiles), *row, sums, q, accepted, tile_value, tile_winner,
+            vocabulary, tiles, config=wide, **shared,
+        )  # fmt: skip
+    launch(
+        take_tokens, (sequences,), slots, tables.params, tables.seen, drafts, sampled_token_ids, accepted, tile_value,
+        tile_winner, tokens, vocabulary, tiles, config=config, SPAN=span,
+        SEEN=tables.seen.shape[1] > 0, PROBABLE=probable, TILES=tile_count,
+    )  # fmt: skip

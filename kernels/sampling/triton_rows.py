@@ -117,3 +117,13 @@ def allowed(ids, live, mask, slot, words):
     """Whether a mask [slots, words] allows the tokens."""
     bits = tl.load(mask + slot * words + ids // WORD, mask=live, other=0)
     return ((bits >> (ids % WORD)) & 1) != 0
+
+
+@triton.jit
+def write_rows(rows, packed, table, stride, WIDTH: tl.constexpr):
+    """Grid [n]: row ``rows[i]`` of the table becomes row i of ``packed``, unless it is below 0."""
+    i = tl.program_id(0).to(tl.int64)
+    row = tl.load(rows + i)
+    if row >= 0:
+        column = tl.arange(0, WIDTH)
+        tl.store(table + row * WIDTH + column, tl.load(packed + i * stride + column))

@@ -10,8 +10,8 @@ from .slot_params import SlotParams
 from .tables import PARAMS, SamplerTables, params_of
 from .triton_filter import bracket_limits, gather_members
 from .triton_finish import choose_tokens
+from .triton_rows import write_rows
 from .triton_scan import scan_tiles
-from .triton_write import write_rows
 
 SCAN, BRACKET, FINISH = "sampling_scan", "sampling_bracket", "sampling_finish"
 """The operations as the tuner knows them. GROUP divides BLOCK, and PART divides BLOCK and CHUNK."""

@@ -5,8 +5,28 @@ lie beside this module, named after the GPU (``nvidia-h200.json``); ``stentor tu
 cache, which is read in preference.
 """
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
 from .config import Config
 from .table import load_table, overridden, pick, table_path, tuning_name, untuned
-from .tunable import Tunable
+
+
+@dataclass(frozen=True)
+class Tunable:
+    """One kernel at one shape.
+
+    A tuner runs ``workload(device)`` once, which makes tensors of realistic size and returns a call that
+    launches the operation on them, and times that call under each candidate (:func:`.overridden`).
+    """
+
+    operation: str
+    """As the launcher calls it in :func:`.pick`."""
+    key: str
+    candidates: Sequence[Config]
+    workload: Callable[[torch.device], Callable[[], object]]
+
 
 __all__ = ["Config", "Tunable", "load_table", "overridden", "pick", "table_path", "tuning_name", "untuned"]

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from .audio import Audio, Heard, Streamed, StreamShape
+from .audio import AlignmentOutput, Audio, Streamed, StreamShape
 from .config import EngineConfig, StepLimits, WorkerConfig
 from .pooling import AttentionScope, Pooled, Pooling
 from .sampling import SamplingParams
@@ -203,11 +203,11 @@ class PromptDone(msgspec.Struct, frozen=True, array_like=True, gc=False):
     logprobs: list[TokenLogprobs | None] | None
     """One per prompt token (the first is None), when asked for; on the way from the engine they are in parts, all of
     them, and this is empty."""
-    heard: Heard | None = None
+    alignment: AlignmentOutput | None = None
     pooled: Pooled | None = None
 
 
-class ChoiceTokens(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class SequenceTokens(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Tokens that one sequence gained, in order; an EOS or stop token is included."""
 
     rid: int
@@ -232,7 +232,7 @@ class TokensBatch(msgspec.Struct, frozen=True, array_like=True, tag="tokens", gc
     """What one step brought, for all requests: ``parts`` come first, then ``prompts``, and ``finished`` last."""
 
     prompts: list[PromptDone]
-    tokens: list[ChoiceTokens]
+    tokens: list[SequenceTokens]
     finished: list[Finished]
     parts: list[PromptPart] = []
 

@@ -77,7 +77,7 @@ class Streamed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Whether nothing follows."""
 
 
-class Heard(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class AlignmentOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the prompt of a request with audio has brought besides its tokens."""
 
     no_speech: float | None = None

@@ -22,7 +22,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     model: str
     """Local path: a folder or a ``.gguf`` file."""
-    pools: bool = False
+    is_pooling: bool = False
     """Whether the model is asked for vectors or scores of its prompts, not for tokens."""
     pooler: str = ""
     """A :data:`stentor.engine.model_config.sentence_config.PoolingMode` in place of what the model's files say."""

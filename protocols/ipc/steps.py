@@ -11,7 +11,7 @@ worker draws the tokens of that step when its :class:`Masks` have come. The engi
 
 import msgspec
 
-from .audio import Alignment, Heard, TokenRules
+from .audio import Alignment, AlignmentOutput, TokenRules
 from .pooling import Pooled, Pooling
 from .sampling import SamplingParams
 
@@ -68,7 +68,7 @@ class RowStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Encoding(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A window of audio to be encoded before the rows of its step run."""
 
-    place: int
+    encoder_slot: int
     """Where the result is kept, in [0, encoder slots of the worker); what was there is overwritten."""
     pcm: bytes
     """See :attr:`.audio.Audio.pcm`."""
@@ -145,11 +145,11 @@ class PromptLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     positions: list[TokenLogprobs]
 
 
-class RowHeard(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one row of the step has brought of :class:`.audio.Heard`."""
+class RowAlignment(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What one row of the step has brought of :class:`.audio.AlignmentOutput`."""
 
     slot: int
-    heard: Heard
+    alignment: AlignmentOutput
 
 
 class RowPooled(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -184,5 +184,5 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True, tag="result", gc=
     prompt_logprobs: list[PromptLogprobs]
     seconds: float
     """Time that the worker spent on the step."""
-    heard: list[RowHeard] = []
+    alignments: list[RowAlignment] = []
     pooled: list[RowPooled] = []

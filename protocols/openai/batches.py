@@ -1,6 +1,6 @@
 """``/v1/batches``: many requests in a file, answered when there is room for them."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -82,3 +82,34 @@ class BatchList(msgspec.Struct, frozen=True, tag_field="object", tag="list"):
 
 create_decoder: Final = msgspec.json.Decoder(BatchCreate)
 batch_decoder: Final = msgspec.json.Decoder(Batch)
+
+
+Purpose = Literal["batch", "batch_output", "user_data"]
+UPLOADED: Final = ("batch", "user_data")
+"""What a client may bring; nothing here would use files of other purposes."""
+PURPOSES: Final = get_args(Purpose)
+MAX_NAME_CHARS: Final = 512
+
+
+class File(msgspec.Struct, frozen=True, tag_field="object", tag="file"):
+    id: str
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    status: Literal["processed"] = "processed"
+    expires_at: int | None = None
+    status_details: str | None = None
+
+
+class FileList(msgspec.Struct, frozen=True, tag_field="object", tag="list"):
+    data: list[File]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class FileDeleted(msgspec.Struct, frozen=True):
+    id: str
+    object: Literal["file"] = "file"
+    deleted: bool = True

@@ -1,4 +1,4 @@
-"""The ASGI application over one :class:`..state.state.ServerState`; nothing of it is global."""
+"""The ASGI application over one :class:`.state.ServerState`; nothing of it is global."""
 
 from functools import partial
 from typing import Any
@@ -29,8 +29,8 @@ from ..http.root_path import RootPathMiddleware
 from ..middleware.auth import RequireKey
 from ..middleware.origins import Origins
 from ..middleware.request_id import RequestIdMiddleware
-from ..state.state import ServerState
 from . import openapi
+from .state import ServerState
 
 
 def create_app(state: ServerState) -> Starlette:
@@ -77,24 +77,24 @@ def create_answering_app(state: ServerState) -> Starlette:
 def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
     app = Starlette(
         routes=[
-            *chat.routes(state),
-            *completions.routes(state),
-            *messages.routes(state),
-            *responses.routes(state),
-            *realtime.routes(state),
-            *conversations.routes(state),
-            *models.routes(state),
-            *tokens.routes(state),
-            *operations.routes(state),
-            *files.routes(state),
-            *batches.routes(state),
-            *transcriptions.routes(state),
-            *speech.routes(state),
-            *embeddings.routes(state),
-            *pooling.routes(state),
-            *scoring.routes(state),
-            *page.routes(state),
-            *openapi.routes(state),
+            *chat.routes(state.chat),
+            *completions.routes(state.chat),
+            *messages.routes(state.chat),
+            *responses.routes(state.for_responses),
+            *realtime.routes(state.for_realtime),
+            *conversations.routes(state.for_store),
+            *models.routes(state.chat, state.auxiliary.embedding),
+            *tokens.routes(state.chat),
+            *operations.routes(state.admission, state.metrics),
+            *files.routes(state.for_store),
+            *batches.routes(state.for_store),
+            *transcriptions.routes(state.for_transcription),
+            *speech.routes(state.for_speech),
+            *embeddings.routes(state.for_embeddings),
+            *pooling.routes(state.for_embeddings),
+            *scoring.routes(state.for_embeddings),
+            *page.routes(state.access.root_path),
+            *openapi.routes(state.access),
         ],
         middleware=middleware,
         exception_handlers={

@@ -8,7 +8,7 @@ from typing import Final
 import anyio
 
 from ..common.exit_codes import DONE, cut_off_by
-from ..state.state import ServerState
+from ..state.admission_control import AdmissionControl
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ _LAST_WORDS_SECONDS: Final = 1.0
 
 
 async def drain_on_signals(
-    state: ServerState, close: Callable[[], Awaitable[None]], timeout: float, end: Callable[[int], None]
+    admission: AdmissionControl, close: Callable[[], Awaitable[None]], timeout: float, end: Callable[[int], None]
 ) -> None:
     """Waits for SIGTERM or SIGINT; the first drains for ``timeout`` seconds, the second ends at once.
 
@@ -29,33 +29,33 @@ async def drain_on_signals(
 
             async def drain(number: int) -> None:
                 with draining:
-                    code = await _drain(state, timeout, number)
+                    code = await _drain(admission, timeout, number)
                     # clients that did not read their last words in time have had time enough
                     with anyio.move_on_after(None if code == DONE else _LAST_WORDS_SECONDS):
                         await close()
                     end(code)
 
             async for number in signals:
-                if not state.draining:
-                    state.draining = True
+                if not admission.draining:
+                    admission.draining = True
                     tasks.start_soon(drain, number)
                 elif not draining.cancel_called:
                     draining.cancel()
-                    await _cut_off(state)
+                    await _cut_off(admission)
                     end(cut_off_by(number))
 
 
-async def _drain(state: ServerState, timeout: float, number: int) -> int:
+async def _drain(admission: AdmissionControl, timeout: float, number: int) -> int:
     """Returns the exit code."""
-    logger.info("draining: %d requests have %g s to finish", state.live_requests, timeout)
-    if await state.drained(timeout):
+    logger.info("draining: %d requests have %g s to finish", admission.live_requests, timeout)
+    if await admission.drained(timeout):
         return DONE
-    await _cut_off(state)
+    await _cut_off(admission)
     return cut_off_by(number)
 
 
-async def _cut_off(state: ServerState) -> None:
-    if state.live_requests:
-        logger.warning("%d requests were cut off", state.live_requests)
-        state.cut_off()
-        await state.drained(_LAST_WORDS_SECONDS)
+async def _cut_off(admission: AdmissionControl) -> None:
+    if admission.live_requests:
+        logger.warning("%d requests were cut off", admission.live_requests)
+        admission.cut_off()
+        await admission.drained(_LAST_WORDS_SECONDS)

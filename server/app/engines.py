@@ -17,7 +17,7 @@ from stentor.protocols.ipc.config import EngineConfig
 
 from ..config.model_registry import ModelRole
 from ..http.listening import StartError
-from ..state.state import ModelRunner
+from ..state.admission_control import ModelRunner
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ OnProgress = Callable[[Progress, str], None]
 _NOBODY: Final = ""
 
 
-class Other(ModelRunner, Protocol):
+class EnginelessModel(ModelRunner, Protocol):
     """What runs a model without an engine."""
 
     async def run(self) -> None:
@@ -51,7 +51,7 @@ class Engines:
         for kind, config in configs.items():
             told = partial(_tell, on_progress, kind if len(configs) > 1 else _NOBODY)
             self.clients[kind] = EngineClient(config, told, processes[kind])
-        self._others: dict[ModelRole, Other] = {}
+        self._others: dict[ModelRole, EnginelessModel] = {}
         self._ended = anyio.Event()
 
     def __iter__(self) -> Iterator[tuple[ModelRole, EngineClient]]:
@@ -61,7 +61,7 @@ class Engines:
         for kind, client in self:
             supervisor.start(f"the engine{self._of(kind)}", partial(self._run, client.run))
 
-    def add(self, kind: ModelRole, other: Other, supervisor: Supervisor) -> None:
+    def add(self, kind: ModelRole, other: EnginelessModel, supervisor: Supervisor) -> None:
         """Runs, and is waited for, with the engines."""
         self._others[kind] = other
         supervisor.start(f"the {kind} model", partial(self._run, other.run))

@@ -38,6 +38,7 @@ from ..common.files import reload_on_hangup
 from ..config.config import Config
 from ..config.limits import ConnectionLimits
 from ..config.model_registry import ModelRole
+from ..generation.chat_model import GenerationDefaults
 from ..http.address import listening, warn_if_open
 from ..http.connections import Connections
 from ..http.handshakes import TlsServer
@@ -47,27 +48,24 @@ from ..http.websocket_protocol import WebSocketProtocol
 from ..middleware.access_control import AccessControl
 from ..observability.metrics import Metrics
 from ..observability.observer import open_observer
-from ..overload.memory_budget import default_budget
+from ..overload.memory_budget import Trimmer, default_budget
 from ..overload.slow_readers import ReaderLimits
-from ..overload.trimming import Trimmer
 from ..parsing.output import settle_output
-from ..state.live_responses import LiveResponses
-from ..state.state import GenerationDefaults, ServerState
+from ..state.admission_control import ModelRunner
 from ..storage.opening import StoreRefused, opened_store
 from ..text.errors import TokenizerError
 from ..text.grammar_tokens import vocabulary_of
-from ..text.loading import has_tokenizer, load_tokenizer
-from ..text.number_tokenizer import number_tokenizer
-from ..text.pool import EncodingRoom, TokenizerPool
+from ..text.loading import has_tokenizer, load_tokenizer, number_tokenizer
+from ..text.pool import TokenizationBudget, TokenizerPool
 from ..text.renderers.choose import choose_renderer
 from ..text.renderers.mistral import RendererError
 from ..text.tokenizer import Tokenizer
-from ..tools.gateway import Gateway
 from .application import create_answering_app, create_app
+from .auxiliary_models import open_auxiliary_models
 from .draining import drain_on_signals
 from .engines import Engines
-from .other_models import open_others
 from .startup import StartupDisplay, format_bytes, report_ready
+from .state import ServerState, compose
 
 logger = logging.getLogger(__name__)
 
@@ -192,8 +190,7 @@ async def _run(
     async with contextlib.AsyncExitStack() as at_end, Supervisor() as supervisor:
         engines.start(supervisor)
         with display:
-            state = await load_state(config, checkpoint, defaults, engines.clients, access)
-            await open_others(config, state, engines, supervisor, at_end)
+            state = await load_state(config, checkpoint, defaults, engines, supervisor, at_end, access)
             at_end.callback(state.observer.close)
             at_end.push_async_callback(state.store.close)
             at_end.push_async_callback(state.responses.close)
@@ -204,21 +201,22 @@ async def _run(
             supervisor.start("the reloader", lambda: reload_on_hangup(access.reloadable))
             supervisor.start(
                 "the signal handler",
-                lambda: drain_on_signals(state, listener.close, config.http.shutdown_timeout, end),
+                lambda: drain_on_signals(state.admission, listener.close, config.http.shutdown_timeout, end),
             )
             ready = await engines.wait_started()
         names = {model.kind: model.names[0] for model in state.registry}
         recovery = state.metrics.recovery
         engines.watch_recoveries(lambda kind, process, seconds: recovery[names[kind]][process].observe(seconds))
         gc.freeze()  # what lives until the end need not be walked by every full collection
-        supervisor.start("what was begun", lambda: resume_unfinished(state))
+        supervisor.start("what was begun", lambda: resume_unfinished(state.for_responses))
         began = min(process.began for process in processes.values())
         named = {names[kind]: each for kind, each in ready.items()}
-        speaking = {} if state.speech is None else {names["speech"]: state.speech.pid}
+        speech = state.auxiliary.speech
+        speaking = {} if speech is None else {names["speech"]: speech.pid}
         report_ready(console, named, speaking, address, time.monotonic() - began)
         await engines.wait_ended()
         # every stream has got its error by now; what is left is to write them out
-        await state.drained(_CLOSE_SECONDS)
+        await state.admission.drained(_CLOSE_SECONDS)
         await listener.close()
         supervisor.cancel()
         return FAILED
@@ -229,11 +227,15 @@ async def load_state(
     config: Config,
     checkpoint: Checkpoint,
     defaults: GenerationDefaults,
-    clients: Mapping[ModelRole, EngineClient],
+    engines: Engines,
+    supervisor: Supervisor,
+    at_end: contextlib.AsyncExitStack,
     access: AccessControl,
 ) -> ServerState:
-    """With the tokenizer loaded; the engines may still be starting. Raises :class:`..http.listening.StartError`."""
-    client = clients[config.main]
+    """With tokenizers loaded; the engines may still be starting. ``at_end`` closes what the other models hold.
+
+    Raises :class:`..http.listening.StartError`."""
+    client = engines.clients[config.main]
     source = checkpoint.files[0] if checkpoint.format == "gguf" else checkpoint.folder
     override = None if config.model.tokenizer is None else Path(config.model.tokenizer)
 
@@ -253,7 +255,7 @@ async def load_state(
         render_seconds=config.limits.template.timeout,
         render_chars=config.limits.template.max_rendered_chars,
         max_foreign=config.limits.template.max_waiting,
-        room=EncodingRoom(inflight // 2),
+        room=TokenizationBudget(inflight // 2),
     )
     try:
         renderer = choose_renderer(config.model.renderer, pool, checkpoint.folder, config.model.harmony_vocabulary)
@@ -267,9 +269,9 @@ async def load_state(
         client.set_vocabulary(partial(vocabulary_of, tokenizer, defaults.eos_token_ids))
     names = config.model.served_names
     registry = config.registry()
-    others: dict[ModelRole, EngineClient] = {kind: each for kind, each in clients.items() if kind != "chat"}
+    beside: dict[ModelRole, EngineClient] = {kind: each for kind, each in engines.clients.items() if kind != "chat"}
     metrics = Metrics(
-        names[0], client, {model.names[0]: others[model.kind] for model in registry if model.kind in others}
+        names[0], client, {model.names[0]: beside[model.kind] for model in registry if model.kind in beside}
     )
     output = settle_output(
         config.model.reasoning_parser,
@@ -278,38 +280,30 @@ async def load_state(
         checkpoint.config.architecture,
     )
     logger.info("output: %s", output)
-    return ServerState(
-        served_names=names,
-        client=client,
-        pool=pool,
-        writes=renderer,
-        trusts_templates=config.model.trust_request_chat_template,
-        max_batches=config.store.max_batches,
-        max_file_bytes=config.store.max_file_bytes,
-        metrics=metrics,
-        observer=open_observer(config.observe, metrics, names[0]),
-        vocab_size=checkpoint.config.vocab_size,
-        root=config.model.name,
-        defaults=defaults,
-        output=output,
-        json_whitespace=config.model.json_whitespace,
-        store=store,
-        responses=LiveResponses(config.store.max_background),
-        mcp=Gateway(config.mcp),
-        socket_messages=config.limits.connection.max_messages_per_second,
-        realtime=config.realtime,
-        limits=config.limits.request,
-        grammar_limits=config.limits.grammar,
-        overload=config.overload,
+    auxiliary = await open_auxiliary_models(config, engines, metrics.registry, pool.room, supervisor, at_end)
+    runners: dict[ModelRole, ModelRunner] = {"chat": client, **beside}
+    if auxiliary.speech is not None:
+        runners["speech"] = auxiliary.speech
+    return compose(
+        config,
+        client,
+        pool,
+        renderer,
+        output,
+        checkpoint.config.vocab_size,
+        defaults,
         access=access,
+        observer=open_observer(config.observe, metrics, names[0]),
+        metrics=metrics,
         registry=registry,
-        chats=config.main == "chat",
-        others=others,
+        store=store,
+        auxiliary=auxiliary,
+        runners=runners,
     )
 
 
 def make_listener(state: ServerState, connections: ConnectionLimits) -> Listener:
-    limits = state.overload
+    limits = state.config.overload
     on_drop = state.metrics.cut_off["slow_reader"].inc
     readers = ReaderLimits(limits.stream_buffer, limits.slow_reader_timeout, on_drop)
     counted = Connections.within_descriptors(connections)
@@ -324,7 +318,7 @@ def make_listener(state: ServerState, connections: ConnectionLimits) -> Listener
                 readers=readers,
                 connections=counted,
                 root_path=state.access.root_path,
-                memory=state.memory,
+                memory=state.admission.memory,
             ),
             ws=WebSocketProtocol,
             ws_max_size=connections.max_message_bytes,

@@ -1,12 +1,25 @@
-"""``GET /openapi.json``: what all the routes take and give."""
+"""The document of the HTTP API (OpenAPI 3.1), made from the routes and from the types that decode and encode.
 
+Schemas are what msgspec reads off those types, so that they cannot say anything but what is checked.
+What spans fields (``min_tokens`` and ``max_tokens``), the operator's limits and the rules for messages
+are no part of the types: a body that fits its schema can still be refused, with a 400 that names the field.
+"""
+
+import re
+from collections.abc import Sequence
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
+
+import stentor
+from stentor.protocols.anthropic.errors import MessageErrorResponse
+from stentor.protocols.common.errors import ErrorResponse
 
 from ..api.anthropic import route as messages
 from ..api.audio import speech, transcriptions
@@ -19,15 +32,226 @@ from ..api.ops import models, operations, page, tokens
 from ..api.realtime import route as realtime
 from ..api.responses import conversations
 from ..api.responses import route as responses
-from ..state.state import ServerState
-from .openapi_schema import Document
+from ..middleware.access_control import AccessControl
+from ..middleware.auth import OPEN_PATHS, AdminRoute
+from ..overload.request_context import TIMEOUT_HEADER
 
-OPERATIONS: Final[Operations] = {
-    "/openapi.json": Operation("This document", dict[str, Any]),
+_REF: Final = "#/components/schemas/{name}"
+_PARAMETER: Final = re.compile(r"\{(\w+)(:\w+)?\}")
+_READING: Final = (400, 408, 413, 415)
+"""What can be wrong with any body."""
+_GENERATING: Final = (429, 504)
+_ANYWHERE: Final = (431, 500)
+
+_MEANINGS: Final = {
+    400: "What was sent cannot be served; the message, and `param` where there is one, names the field at fault.",
+    401: "A key is missing, or is none of this server's.",
+    403: "A web page of this origin may not use the server; or an admin key is needed, which the server may not have.",
+    404: "There is no such model.",
+    408: "The body did not come in time.",
+    413: "The body is larger than this server reads.",
+    415: "The body is encoded; it must be sent as it is.",
+    429: "As much waits as may; try again after `retry-after` seconds.",
+    431: "The headers are larger than this server reads.",
+    500: "The server failed on this request; its log says why.",
+    503: "The model is still loading, the engine is away, or the server is about to end.",
+    504: "The request's time was up before it was done.",
+    507: "The disk is full, or the caller's share of the store is.",
+}
+_STREAM: Final = (
+    "Where `stream` is true. Each event is `data: ` and a chunk in JSON; after the last comes `data: [DONE]`. "
+    "What fails once the stream has begun is an event with an `error` as in other responses, and ends it."
+)
+_NAMED_STREAM: Final = (
+    "Where `stream` is true. Each event is a line `event: ` with its type and a line `data: ` with JSON. What fails "
+    "once the stream has begun is an event of type `error`, as in other responses, and ends it."
+)
+_SCHEMES: Final[dict[str, Any]] = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
+_RETRY_AFTER: Final = {"retry-after": {"description": "In seconds.", "schema": {"type": "integer"}}}
+_HEADERS: Final[dict[int, dict[str, Any]]] = {
+    401: {"www-authenticate": {"schema": {"type": "string"}}},
+    429: _RETRY_AFTER,
+    503: _RETRY_AFTER,
 }
 
 
-def routes(state: ServerState) -> list[Route]:
+class Document:
+    """Made when it is first asked for, and again after keys have been reloaded that change what it says."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+        self._rendered: dict[tuple[bool, str], bytes] = {}
+
+    def render(self, routes: Sequence[BaseRoute], access: AccessControl) -> bytes:
+        """JSON. Raises ``KeyError`` for a route that nobody has described."""
+        key = access.keys.required, access.root_path
+        if key not in self._rendered:
+            self._rendered[key] = msgspec.json.encode(describe(routes, self._operations, *key))
+        return self._rendered[key]
+
+
+def describe(
+    routes: Sequence[BaseRoute], operations: Operations, keys_required: bool = False, root_path: str = ""
+) -> dict[str, Any]:
+    """The document, ready for JSON. Raises ``KeyError`` for a route that is not in ``operations``."""
+    described = [route for route in routes if isinstance(route, Route)]
+    schemas = _Schemas(operations)
+    paths: dict[str, Any] = {}
+    for route in described:
+        path = _PARAMETER.sub(r"{\1}", route.path)
+        # HEAD goes without saying where there is GET
+        for method in sorted((route.methods or set()) - {"HEAD"}):
+            operation = operations.get(f"{method} {route.path}") or operations[route.path]
+            writer = _Writer(route, operation, schemas, keys_required)
+            paths.setdefault(path, {})[method.lower()] = writer.write(method)
+    errors = {name: _error(status, kind) for status in _MEANINGS for name, kind in _errors_of(status)}
+    components: dict[str, Any] = {"schemas": schemas.components, "responses": errors}
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "Stentor", "version": stentor.__version__},
+        "paths": paths,
+        "components": components,
+    }
+    if root_path:
+        document["servers"] = [{"url": root_path}]
+    if keys_required or any(isinstance(route, AdminRoute) for route in described):
+        components["securitySchemes"] = _SCHEMES
+    return document
+
+
+class _Schemas:
+    """Of every type that an operation names."""
+
+    def __init__(self, operations: Operations) -> None:
+        types = [kind for operation in operations.values() for kind in (operation.body, operation.answer)]
+        self._types = [kind for kind in types if kind is not None]
+        found, self.components = msgspec.json.schema_components(
+            [*self._types, ErrorResponse, MessageErrorResponse], ref_template=_REF
+        )
+        self._found = list(found)
+
+    def of(self, kind: Any) -> dict[str, Any]:
+        return self._found[self._types.index(kind)]
+
+
+class _Writer:
+    """Writes what one route does."""
+
+    def __init__(self, route: Route, operation: Operation, schemas: _Schemas, keys_required: bool) -> None:
+        self._route = route
+        self._operation = operation
+        self._schemas = schemas
+        self._admin = isinstance(route, AdminRoute)
+        # pages of other origins are kept out by the keys, where there are any
+        self._forbids = self._admin or not keys_required
+        self._guarded = self._admin or (keys_required and route.path not in OPEN_PATHS)
+
+    def write(self, method: str) -> dict[str, Any]:
+        operation = self._operation
+        name = re.sub(r"\W+", "_", _PARAMETER.sub(r"\1", self._route.path)).strip("_")
+        written: dict[str, Any] = {
+            "operationId": f"{method.lower()}_{name}",
+            "summary": operation.summary,
+            "responses": self._responses(),
+        }
+        if parameters := self._parameters():
+            written["parameters"] = parameters
+        if operation.body is not None and method == "POST":
+            written["requestBody"] = {
+                "required": True,
+                "content": {JSON: {"schema": self._schemas.of(operation.body)}},
+            }
+        if operation.takes_file and method == "POST":
+            written["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": self._form()}}}
+        if self._guarded:
+            written["security"] = [{scheme: []} for scheme in _SCHEMES]
+        return written
+
+    def _form(self) -> dict[str, Any]:
+        if self._operation.form is None:
+            return _UPLOAD
+        said = msgspec.json.schema(self._operation.form, ref_template=_REF)
+        fields = said["$defs"][self._operation.form.__name__]
+        return {**fields, "properties": {**_FILE, **fields["properties"]}, "required": [*_FILE]}
+
+    def _parameters(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name, _ in _PARAMETER.findall(self._route.path)
+        ]
+        if self._operation.queued:
+            found.append(
+                {
+                    "name": TIMEOUT_HEADER,
+                    "in": "header",
+                    "description": "Seconds that the request may take, to its last token.",
+                    "schema": {"type": "number", "exclusiveMinimum": 0},
+                }
+            )
+        return found
+
+    def _responses(self) -> dict[str, Any]:
+        operation = self._operation
+        content: dict[str, Any] = {operation.media_type: {"schema": self._schemas.of(operation.answer)}}
+        if operation.streams:
+            events = _NAMED_STREAM if operation.anthropic_errors else _STREAM
+            content["text/event-stream"] = {"schema": {"type": "string", "description": events}}
+        responses: dict[str, Any] = {"200": {"description": HTTPStatus.OK.phrase, "content": content}}
+        for status in self._refusals():
+            name, _ = _errors_of(status)[operation.anthropic_errors]
+            responses[str(status)] = {"$ref": f"#/components/responses/{name}"}
+        return responses
+
+    def _refusals(self) -> list[int]:
+        operation = self._operation
+        found = set(_ANYWHERE)
+        if operation.body is not None or operation.takes_file:
+            found.update(_READING)
+        if operation.queued:
+            found.update(_GENERATING)
+        if operation.needs_engine or operation.queued:
+            found.add(503)
+        if operation.takes_file or operation.writes_store:
+            found.add(507)
+        if operation.not_found:
+            found.add(404)
+        if self._guarded:
+            found.add(401)
+        if self._forbids:
+            found.add(403)
+        return sorted(found)
+
+
+_FILE: Final = {"file": {"type": "string", "description": "Its bytes."}}
+_UPLOAD: Final = {
+    "type": "object",
+    "properties": {**_FILE, "purpose": {"type": "string"}},
+    "required": ["file", "purpose"],
+}
+
+
+def _errors_of(status: int) -> tuple[tuple[str, type[Any]], ...]:
+    """The names that the responses of a status have in the document, and their types: OpenAI's, then Anthropic's."""
+    return (str(status), ErrorResponse), (f"messages_{status}", MessageErrorResponse)
+
+
+def _error(status: int, kind: type[Any]) -> dict[str, Any]:
+    schema = {"$ref": _REF.format(name=kind.__name__)}
+    written: dict[str, Any] = {"description": _MEANINGS[status], "content": {JSON: {"schema": schema}}}
+    if status in _HEADERS:
+        written["headers"] = _HEADERS[status]
+    return written
+
+
+OPERATIONS: Final[Operations] = {
+    "/openapi.json": Operation("OpenAPI 3.1 description of every endpoint", dict[str, Any]),
+}
+
+
+def routes(access: AccessControl) -> list[Route]:
     families = (
         *(chat, completions, conversations, messages, models, tokens, operations, responses, files, batches),
         realtime,
@@ -40,10 +264,10 @@ def routes(state: ServerState) -> list[Route]:
     )
     described = [*(family.OPERATIONS for family in families), OPERATIONS]
     document = Document({path: operation for table in described for path, operation in table.items()})
-    return [Route("/openapi.json", partial(openapi, state, document), methods=["GET"])]
+    return [Route("/openapi.json", partial(openapi, access, document), methods=["GET"])]
 
 
-async def openapi(state: ServerState, document: Document, request: Request) -> Response:
+async def openapi(access: AccessControl, document: Document, request: Request) -> Response:
     app = request.app
     assert isinstance(app, Starlette)
-    return Response(document.render(app.routes, state.access), media_type=JSON)
+    return Response(document.render(app.routes, access), media_type=JSON)

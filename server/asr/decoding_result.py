@@ -101,7 +101,7 @@ def _judged(model: TranscriptionModel, answer: EngineOutput, temperature: float)
         text,
         answer.sum_logprob / (len(answer.tokens) + 1),
         compression_ratio(text),
-        answer.heard.no_speech or 0.0,
+        answer.alignment.no_speech or 0.0,
     )
 
 

@@ -16,7 +16,7 @@ from .vocabulary import Vocabulary
 _DETECTIONS: Final = 2
 
 
-class Hears(Protocol):
+class TranscriptionEngine(Protocol):
     """What takes requests with audio; see :class:`stentor.engine.client.client.EngineClient`."""
 
     @property
@@ -39,7 +39,7 @@ class Hears(Protocol):
         """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests."""
 
 
-class Account(Protocol):
+class RequestObserver(Protocol):
     """Is told of one request to the engine, from its submission to its end."""
 
     def prompt_done(self, cached_tokens: int, queue_seconds: float, prefill_seconds: float) -> None: ...
@@ -50,7 +50,7 @@ class Account(Protocol):
         """Called once; ``failure`` is what the engine said of an error, and not for the client."""
 
 
-OpenAccount = Callable[[int, int], Account]
+OpenAccount = Callable[[int, int], RequestObserver]
 """By the number of prompt tokens, and how many may be drawn."""
 
 
@@ -60,7 +60,7 @@ class TranscriptionModel:
 
     served_names: tuple[str, ...]
     """Never empty."""
-    client: Hears
+    client: TranscriptionEngine
     vocabulary: Vocabulary
     parallel_windows: int = 8
     """Chunks of one file that are heard at the same time, at most."""

@@ -59,7 +59,7 @@ class Part(msgspec.Struct):
     words: list[Word] | None = None
 
 
-class Cut(msgspec.Struct, frozen=True):
+class WindowSegments(msgspec.Struct, frozen=True):
     """A window's tokens taken apart."""
 
     parts: list[Part]
@@ -70,7 +70,7 @@ class Cut(msgspec.Struct, frozen=True):
     none that could say how far it was."""
 
 
-def cut_window(tokens: Sequence[int], timestamp_begin: int, seek: int, frames: int) -> Cut:
+def cut_window(tokens: Sequence[int], timestamp_begin: int, seek: int, frames: int) -> WindowSegments:
     """Takes the tokens of the window of ``frames`` at ``seek`` apart where two timestamps follow each other.
 
     What comes after the last such pair was cut off by the window's end and is heard again in the next one, unless a
@@ -90,7 +90,7 @@ def cut_window(tokens: Sequence[int], timestamp_begin: int, seek: int, frames: i
         times = [token - timestamp_begin for token in tokens if token >= timestamp_begin]
         if times and times[-1]:
             seconds = times[-1] * step
-        return Cut([Part(0, count, offset, offset + seconds)], frames, True)
+        return WindowSegments([Part(0, count, offset, offset + seconds)], frames, True)
     if single_ending:
         bounds.append(count)
     parts, begin = [], 0
@@ -99,7 +99,7 @@ def cut_window(tokens: Sequence[int], timestamp_begin: int, seek: int, frames: i
         parts.append(Part(begin, end, offset + first * step, offset + last * step))
         begin = end
     advance = frames if single_ending else (tokens[begin - 1] - timestamp_begin) * FRAMES_A_STEP
-    return Cut(parts, advance, single_ending)
+    return WindowSegments(parts, advance, single_ending)
 
 
 def compression_ratio(text: str) -> float:

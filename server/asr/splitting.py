@@ -17,19 +17,19 @@ _HALF: Final = "\ufffd"
 
 
 @dataclass
-class Spelled:
+class SpelledWord:
     """A word, and the tokens that spell it."""
 
     text: str
     tokens: list[int]
 
 
-def split_words(vocabulary: Vocabulary, tokens: Sequence[int], language: str | None) -> list[Spelled]:
+def split_words(vocabulary: Vocabulary, tokens: Sequence[int], language: str | None) -> list[SpelledWord]:
     """The words of a text in order, punctuation by itself; all tokens are in one of them."""
     characters = _split_characters(vocabulary, tokens)
     if language in WITHOUT_SPACES:
         return characters
-    words: list[Spelled] = []
+    words: list[SpelledWord] = []
     for piece in characters:
         begins = piece.text.startswith(" ") or piece.text.strip() in string.punctuation
         if begins or not words:
@@ -40,10 +40,10 @@ def split_words(vocabulary: Vocabulary, tokens: Sequence[int], language: str | N
     return words
 
 
-def _split_characters(vocabulary: Vocabulary, tokens: Sequence[int]) -> list[Spelled]:
+def _split_characters(vocabulary: Vocabulary, tokens: Sequence[int]) -> list[SpelledWord]:
     """The shortest runs of tokens that hold whole characters."""
     whole = vocabulary.decode(list(tokens))
-    pieces: list[Spelled] = []
+    pieces: list[SpelledWord] = []
     run: list[int] = []
     passed = 0
     for token in tokens:
@@ -52,9 +52,9 @@ def _split_characters(vocabulary: Vocabulary, tokens: Sequence[int]) -> list[Spe
         half = text.find(_HALF)
         # one that stands in the whole text is no half of anything: the model has written nonsense
         if half < 0 or whole[passed + half : passed + half + 1] == _HALF:
-            pieces.append(Spelled(text, run))
+            pieces.append(SpelledWord(text, run))
             run = []
             passed += len(text)
     if run:
-        pieces.append(Spelled(vocabulary.decode(run), run))
+        pieces.append(SpelledWord(vocabulary.decode(run), run))
     return pieces

@@ -7,14 +7,14 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from stentor.protocols.ipc.actors import ChoiceTokens, EngineReady, Finished, PromptDone
+from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE, Streamed
 from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..audio.quiet import quietest
 from ..common.errors import GenerationFailed, Unavailable
 from ..text.generation import EventStream
-from .model import Account, OpenAccount
+from .model import OpenAccount, RequestObserver
 from .stream_vocabulary import FEWEST_POSITIONS, StreamVocabulary
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class AudioStream(EventStream, Protocol):
     def append(self, pcm: bytes, *, last: bool = False) -> None: ...
 
 
-class HearsStreams(Protocol):
+class StreamingTranscriptionEngine(Protocol):
     """What takes requests whose audio comes piece by piece; see :class:`stentor.engine.client.client.EngineClient`."""
 
     @property
@@ -58,7 +58,7 @@ class StreamingTranscriptionModel:
 
     served_names: tuple[str, ...]
     """Never empty."""
-    client: HearsStreams
+    client: StreamingTranscriptionEngine
     vocabulary: StreamVocabulary
 
     @property
@@ -81,7 +81,7 @@ class StreamingTranscriptionModel:
         return min(positions, MAX_STRETCH_SECONDS * SAMPLE_RATE // vocabulary.step) * vocabulary.step_bytes
 
 
-class Said(NamedTuple):
+class TextToken(NamedTuple):
     """One token that stands for text."""
 
     token: int
@@ -93,7 +93,7 @@ class Piece(NamedTuple):
     """What has come at once; also of nothing but silence."""
 
     text: str
-    tokens: list[Said]
+    tokens: list[TextToken]
 
 
 class StreamedTranscript:
@@ -115,7 +115,7 @@ class StreamedTranscript:
         self._size = 0
         self._unheard = bytearray()
         self._ended = False
-        self._account: Account | None = None
+        self._account: RequestObserver | None = None
         prompt = vocabulary.prompt
         params = SamplingParams(
             max_tokens=model.max_len - len(prompt),
@@ -179,7 +179,7 @@ class StreamedTranscript:
             async for events in self._stream:
                 for event in events:
                     match event:
-                        case ChoiceTokens():
+                        case SequenceTokens():
                             if account is not None:
                                 account.tokens(event.tokens)
                             said = self._said(event)
@@ -201,18 +201,18 @@ class StreamedTranscript:
         if rest:
             yield Piece(rest, [])
 
-    def _said(self, event: ChoiceTokens) -> list[Said]:
+    def _said(self, event: SequenceTokens) -> list[TextToken]:
         vocabulary = self._vocabulary
         # its text comes later than the audio by the delay, which the prompt is longer by
         del self._unheard[: len(event.tokens) * vocabulary.step_bytes]
         found = []
         for place, token in enumerate(event.tokens):
             if data := vocabulary.token_bytes(token):
-                found.append(Said(token, data, None if event.logprobs is None else event.logprobs[place].logprob))
+                found.append(TextToken(token, data, None if event.logprobs is None else event.logprobs[place].logprob))
         return found
 
 
-class Written:
+class JoinedText:
     """The text of all stretches, one after the other, without white space around it."""
 
     def __init__(self) -> None:
@@ -260,14 +260,14 @@ async def stream_whole(
 
     Raises as :class:`StreamedTranscript` and :meth:`StreamedTranscript.pieces`; iterate under ``contextlib.aclosing``.
     """
-    written, begin = Written(), 0
+    written, begin = JoinedText(), 0
     while begin < len(pcm):
         stretch = StreamedTranscript(model, salt=salt, name=name, logprobs=logprobs, open_account=open_account)
         part = _cut(pcm[begin : begin + stretch.room], last=begin + stretch.room >= len(pcm))
         begin += len(part)
         stretch.feed(part)
         stretch.end()
-        tokens: list[Said] = []
+        tokens: list[TextToken] = []
         async with aclosing(stretch.pieces()) as pieces:
             async for piece in pieces:
                 tokens += piece.tokens

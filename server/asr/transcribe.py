@@ -1,6 +1,7 @@
 """What a file says, and what a turn of a conversation says."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
@@ -10,12 +11,33 @@ import msgspec
 from ..common.task_scope import TaskScope
 from .chunks import Span, chunks_of
 from .decoding_result import draft_window, is_silence
-from .language import Detected, detect_language
 from .model import OpenAccount, TranscriptionModel
 from .options import TranscriptionOptions
 from .segments import BYTES_A_FRAME, WINDOW_FRAMES, Segment
-from .window_decoder import WindowDecoder, is_soundless, window_of
+from .window_decoder import Window, WindowDecoder, is_soundless, window_of
 from .windows import AudioSpan, whole_stretch
+
+
+class Detected(msgspec.Struct, frozen=True):
+    code: str
+    probability: float
+
+
+async def detect_language(
+    ear: WindowDecoder, model: TranscriptionModel, window: Window, among: Sequence[str] = ()
+) -> Detected:
+    """One token after the start of a transcript, the likeliest among all languages, or those of the codes ``among``.
+
+    Raises as :meth:`.window_decoder.WindowDecoder.hear`.
+    """
+    if not model.multilingual:
+        return Detected("en", 1.0)
+    vocabulary = model.vocabulary
+    codes = {id: code for code, id in vocabulary.languages.items() if not among or code in among}
+    if len(codes) == 1:
+        return Detected(next(iter(codes.values())), 1.0)
+    answer = await ear.hear(window, [vocabulary.sot], end=vocabulary.eot, max_tokens=1, allowed=sorted(codes))
+    return Detected(codes[answer.tokens[0]], math.exp(answer.logprobs[0].logprob))
 
 
 class Transcription:

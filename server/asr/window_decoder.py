@@ -8,14 +8,14 @@ from typing import Final, assert_never
 
 import msgspec
 
-from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone
-from stentor.protocols.ipc.audio import Alignment, Audio, Heard, TokenRules
+from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
+from stentor.protocols.ipc.audio import Alignment, AlignmentOutput, Audio, TokenRules
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 
 from ..common.errors import GenerationFailed
 from ..text.generation import EventStream
-from .model import Account, Hears, OpenAccount
+from .model import OpenAccount, RequestObserver, TranscriptionEngine
 from .options import Drawing, TranscriptionOptions
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class EngineOutput(msgspec.Struct):
     """Without the one that ends a transcript."""
     logprobs: list[TokenLogprobs]
     """Of every token, the end included."""
-    heard: Heard
+    alignment: AlignmentOutput
     ended: bool
     """Whether the transcript came to its end, rather than to ``max_tokens``."""
 
@@ -63,7 +63,9 @@ def is_soundless(pcm: bytes) -> bool:
 class WindowDecoder:
     """The way to the engine for one request of a client: all windows of it go under its name, and on its account."""
 
-    def __init__(self, client: Hears, options: TranscriptionOptions, open_account: OpenAccount | None) -> None:
+    def __init__(
+        self, client: TranscriptionEngine, options: TranscriptionOptions, open_account: OpenAccount | None
+    ) -> None:
         self._client = client
         self._options = options
         self._open_account = open_account
@@ -104,7 +106,7 @@ class WindowDecoder:
         seed = int.from_bytes(os.urandom(8), "little") if drawing.seed is None else drawing.seed
         # before there is a request: it may be one too many
         account = None if self._open_account is None else self._open_account(len(prompt), max_tokens)
-        answer = EngineOutput([], [], Heard(), ended=False)
+        answer = EngineOutput([], [], AlignmentOutput(), ended=False)
         finished: Finished | None = None
         try:
             stream = self._client.submit(
@@ -137,19 +139,19 @@ class WindowDecoder:
         return answer
 
 
-async def _read(stream: EventStream, answer: EngineOutput, account: Account | None) -> Finished | None:
+async def _read(stream: EventStream, answer: EngineOutput, account: RequestObserver | None) -> Finished | None:
     """Gathers what comes; None where it breaks off."""
     finished: Finished | None = None
     async for events in stream:
         for event in events:
             match event:
-                case ChoiceTokens():
+                case SequenceTokens():
                     answer.tokens += event.tokens
                     answer.logprobs += event.logprobs or ()
                     if account is not None:
                         account.tokens(event.tokens)
                 case PromptDone():
-                    answer.heard = event.heard or Heard()
+                    answer.alignment = event.alignment or AlignmentOutput()
                     if account is not None:
                         account.prompt_done(event.cached_tokens, event.queue_seconds, event.prefill_seconds)
                 case Finished():

@@ -10,9 +10,9 @@ from .segments import (
     BYTES_A_FRAME,
     FRAMES_A_SECOND,
     WINDOW_FRAMES,
-    Cut,
     Part,
     Segment,
+    WindowSegments,
     cut_window,
 )
 from .window_decoder import Window, WindowDecoder, is_soundless, window_of
@@ -82,7 +82,9 @@ class AudioSpan:
             windows -= 1
             seek += advance if advance > 0 and windows > 0 else frames
 
-    async def _time_words(self, window: Window, draft: DecodingResult, cut: Cut, seek: int, frames: int) -> int:
+    async def _time_words(
+        self, window: Window, draft: DecodingResult, cut: WindowSegments, seek: int, frames: int
+    ) -> int:
         """Returns how far it is to the next window: where words have times, they know better."""
         await time_words(
             self._ear,

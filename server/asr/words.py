@@ -10,12 +10,12 @@ from typing import Final
 
 import msgspec
 
-from stentor.protocols.ipc.audio import Alignment, Heard
+from stentor.protocols.ipc.audio import Alignment, AlignmentOutput
 
 from .model import TranscriptionModel
 from .options import TranscriptionOptions
 from .segments import FRAMES_A_SECOND, Part, Word
-from .splitting import APPENDED, PREPENDED, Spelled, split_words
+from .splitting import APPENDED, PREPENDED, SpelledWord, split_words
 from .window_decoder import Window, WindowDecoder
 
 _SENTENCE_ENDS: Final = ".。!！?？"  # noqa: RUF001
@@ -24,7 +24,7 @@ _FRAMES_A_POSITION: Final = 2
 """Frames that one position of the encoder stands for."""
 
 
-class Timed(msgspec.Struct):
+class TimedWord(msgspec.Struct):
     """A word before it is anybody's; times in seconds from the window's beginning. One of no tokens is part of
     another."""
 
@@ -75,21 +75,21 @@ async def time_words(
         max_tokens=1,
         align=Alignment(start, -(-frames // _FRAMES_A_POSITION)),
     )
-    words = timed_words(split_words(vocabulary, text, language), answer.heard)
+    words = timed_words(split_words(vocabulary, text, language), answer.alignment)
     pace = pace_of(words)
     shorten_at_sentences(words, pace)
     merge_punctuation(words)
     give_to_parts(words, parts, [len(each) for each in spoken], pace, seek / FRAMES_A_SECOND, last_end)
 
 
-def timed_words(words: Sequence[Spelled], heard: Heard) -> list[Timed]:
+def timed_words(words: Sequence[SpelledWord], alignment: AlignmentOutput) -> list[TimedWord]:
     """Each word from the time of its first token to that of the next word's."""
     places = [0, *accumulate(len(word.tokens) for word in words)]
-    times, probabilities = heard.times, heard.probabilities
+    times, probabilities = alignment.times, alignment.probabilities
     if len(times) <= places[-1] or len(probabilities) < places[-1]:
         return []  # a model without alignment heads has nothing to say
     return [
-        Timed(
+        TimedWord(
             word.text,
             word.tokens,
             times[begin],
@@ -101,13 +101,13 @@ def timed_words(words: Sequence[Spelled], heard: Heard) -> list[Timed]:
     ]
 
 
-def pace_of(words: Sequence[Timed]) -> Pace:
+def pace_of(words: Sequence[TimedWord]) -> Pace:
     lasting = [word.end - word.start for word in words if word.end > word.start]
     usual = min(_LONGEST_MEDIAN, median(lasting)) if lasting else 0.0
     return Pace(usual, usual * 2)
 
 
-def shorten_at_sentences(words: Sequence[Timed], pace: Pace) -> None:
+def shorten_at_sentences(words: Sequence[TimedWord], pace: Pace) -> None:
     """No word beside the end of a sentence lasts longer than the most."""
     if not pace.most:
         return
@@ -120,7 +120,7 @@ def shorten_at_sentences(words: Sequence[Timed], pace: Pace) -> None:
             word.start = word.end - pace.most
 
 
-def merge_punctuation(words: Sequence[Timed]) -> None:
+def merge_punctuation(words: Sequence[TimedWord]) -> None:
     """Gives marks to the words that they stand at; what has been given away has neither text nor tokens left."""
     following = len(words) - 1
     for place in range(len(words) - 2, -1, -1):
@@ -143,7 +143,7 @@ def merge_punctuation(words: Sequence[Timed]) -> None:
 
 
 def give_to_parts(
-    words: Sequence[Timed], parts: Sequence[Part], counts: Sequence[int], pace: Pace, offset: float, last_end: float
+    words: Sequence[TimedWord], parts: Sequence[Part], counts: Sequence[int], pace: Pace, offset: float, last_end: float
 ) -> None:
     """Shares the words out by the number of tokens of each part; ``offset`` is the window's beginning."""
     place = 0

@@ -2,7 +2,7 @@
 
 ::
 
-    sound = await state.audio.decode(data, "file")     # BadRequest names the field
+    sound = await decoder.decode(data, "file")         # BadRequest names the field
     sound.pcm                                          # signed 16 bits, little-endian, one channel, at 16 000 Hz
 """
 

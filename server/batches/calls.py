@@ -24,7 +24,7 @@ _LAST_PAUSE: Final = 30.0
 _AGAIN: Final = (429, 503)
 
 
-class Acting:
+class CallerApp:
     """The application, for one caller who has been let in before."""
 
     def __init__(self, app: ASGIApp, caller: Caller) -> None:
@@ -40,7 +40,7 @@ class Acting:
 async def client_for(app: ASGIApp, caller: Caller) -> "AsyncIterator[httpx.AsyncClient]":
     import httpx  # late: a server without batches does not need it
 
-    transport = httpx.ASGITransport(Acting(app, caller))
+    transport = httpx.ASGITransport(CallerApp(app, caller))
     async with httpx.AsyncClient(transport=transport, base_url="http://batch", timeout=None) as client:
         yield client
 

@@ -126,7 +126,7 @@ def lines_of(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-class Earlier(NamedTuple):
+class PreviousRun(NamedTuple):
     """What an earlier run has written."""
 
     names: set[str]
@@ -135,12 +135,12 @@ class Earlier(NamedTuple):
     """What it said of lines that are no requests."""
 
 
-def already_answered(path: Path) -> Earlier:
+def already_answered(path: Path) -> PreviousRun:
     """Cuts off a last line that was not written whole.
 
     What failed for the server's sake is to be asked again: of two lines for one name the later one holds.
     """
-    found = Earlier(set(), set())
+    found = PreviousRun(set(), set())
     if not path.exists():
         return found
     with path.open("r+b") as file:

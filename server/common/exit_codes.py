@@ -1,17 +1,18 @@
 """How the ``stentor`` command ends, in one place.
 
-====  ==========================================================================================================
+====  ==============================================================================================================
 code  meaning
-====  ==========================================================================================================
-0     done; a server: told to end by SIGTERM or SIGINT, and every request had its whole answer
+====  ==============================================================================================================
+0     success; for a server: it was stopped by SIGTERM or SIGINT, and every request was answered completely
 1     failed while running: no such model, port in use, disk full, the engine gave up
-2     used wrongly: a flag, a variable, a value, a file of options
-130   a server: told to end by SIGINT, and requests were cut off, by ``--shutdown-timeout`` or a second signal; any
-      other command: interrupted
-143   the same by SIGTERM
-====  ==========================================================================================================
+2     wrong usage: an unknown or invalid flag, environment variable, value or file of options
+130   for a server: it was stopped by SIGINT and cut off running requests, at the end of ``--shutdown-timeout`` or at a
+      second signal; for any other command: it was interrupted by SIGINT (Ctrl-C)
+143   for a server: it was stopped by SIGTERM and cut off running requests, at the end of ``--shutdown-timeout`` or at a
+      second signal; for any other command: it was ended by SIGTERM
+====  ==============================================================================================================
 
-130 and 143 are what a shell reports of a command that SIGINT (2) or SIGTERM (15) has killed: 128 and the number.
+130 and 143 are 128 plus the number of the signal, SIGINT (2) or SIGTERM (15), as a shell reports them.
 """
 
 import signal

@@ -16,7 +16,7 @@ SLICE_BYTES: Final = 1 << 20
 
 
 class LoopTurns:
-    """Owned by the server's state."""
+    """One serves all requests of a server."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()

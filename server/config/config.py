@@ -429,14 +429,14 @@ class Config(msgspec.Struct, frozen=True):
         if self.main == "embedding":
             said = self.embedding.dtype
             dtype = own.dtype if said == "auto" else said
-            own = msgspec.structs.replace(own, pools=True, pooler=self.embedding.pooler or "", dtype=dtype)
+            own = msgspec.structs.replace(own, is_pooling=True, pooler=self.embedding.pooler or "", dtype=dtype)
         if beside:
             own = msgspec.structs.replace(own, memory_share=self.memory_left, name=self.main)
         engines: dict[ModelRole, EngineConfig] = {self.main: msgspec.structs.replace(self.engine, worker=own)}
         for member, (kind, model) in enumerate(beside.items(), 1):
             worker = WorkerConfig(
                 model=model.path,
-                pools=isinstance(model, EmbeddingConfig),
+                is_pooling=isinstance(model, EmbeddingConfig),
                 pooler=(model.pooler or "") if isinstance(model, EmbeddingConfig) else "",
                 dtype=model.dtype if isinstance(model, EmbeddingConfig) else "auto",
                 device=own.device,

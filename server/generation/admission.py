@@ -10,7 +10,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.sampling import SamplingFields, check_token_ids, parse_logit_bias
 
-from ..state.state import ServerState
+from .chat_model import ChatModel
 
 Value = TypeVar("Value")
 
@@ -29,10 +29,10 @@ class Budget:
     prompt_field: str
 
 
-def context_length(state: ServerState) -> int:
+def context_length(chat: ChatModel) -> int:
     """Raises Unavailable before the engine is ready."""
-    state.check_available()
-    length = state.max_model_len
+    chat.admission.check_available()
+    length = chat.max_model_len
     assert length is not None
     return length
 
@@ -53,15 +53,15 @@ def truncate(prompt: list[int], limit: int | None, budget: Budget, context: int)
     return prompt[max(0, len(prompt) - limit) :]
 
 
-def most_prompt_tokens(state: ServerState) -> int:
+def most_prompt_tokens(chat: ChatModel) -> int:
     """How many a prompt may have: of the context, what the operator allows. Raises Unavailable."""
-    context = context_length(state)
-    return min(context, state.limits.max_prompt_tokens or context)
+    context = context_length(chat)
+    return min(context, chat.limits.max_prompt_tokens or context)
 
 
-def too_long(prompt_len: str, state: ServerState, param: str) -> BadRequest:
+def too_long(prompt_len: str, chat: ChatModel, param: str) -> BadRequest:
     """The refusal of a prompt that has more tokens than the operator allows, or leaves no room in the context."""
-    context, most = context_length(state), most_prompt_tokens(state)
+    context, most = context_length(chat), most_prompt_tokens(chat)
     if most < context:
         return BadRequest(
             f"The prompt has {prompt_len} tokens; this server allows at most {most}. Shorten the prompt.",
@@ -76,22 +76,22 @@ def too_long(prompt_len: str, state: ServerState, param: str) -> BadRequest:
     )
 
 
-def check_prompt(prompt: list[int], state: ServerState, param: str) -> None:
+def check_prompt(prompt: list[int], chat: ChatModel, param: str) -> None:
     """Raises BadRequest for a prompt without tokens, with too many, or with one outside the vocabulary."""
     if not prompt:
         raise BadRequest(f"`{param}` must hold at least one token.", param)
-    if len(prompt) > most_prompt_tokens(state):
-        raise too_long(str(len(prompt)), state, param)
-    if max(prompt) >= state.vocab_size:
-        check_token_ids(prompt, state.vocab_size, param)
+    if len(prompt) > most_prompt_tokens(chat):
+        raise too_long(str(len(prompt)), chat, param)
+    if max(prompt) >= chat.vocab_size:
+        check_token_ids(prompt, chat.vocab_size, param)
 
 
-def output_room(prompt_len: int, budget: Budget, state: ServerState) -> int:
+def output_room(prompt_len: int, budget: Budget, chat: ChatModel) -> int:
     """The resolved ``max_tokens``. Raises BadRequest where prompt and output do not fit the context."""
-    context = context_length(state)
+    context = context_length(chat)
     room = context - prompt_len
     if room < (1 if budget.wanted != 0 else 0):
-        raise too_long(str(prompt_len), state, budget.prompt_field)
+        raise too_long(str(prompt_len), chat, budget.prompt_field)
     if budget.wanted is None:
         return room if budget.default is None else min(budget.default, room)
     if budget.wanted > room:
@@ -105,7 +105,7 @@ def output_room(prompt_len: int, budget: Budget, state: ServerState) -> int:
 
 
 def most_tokens_of(
-    state: ServerState,
+    chat: ChatModel,
     body: ChatRequest,
     budget: Budget,
     prompt: list[int],
@@ -118,7 +118,7 @@ def most_tokens_of(
 
     Where the client named no number, there are as many as the answer has room for.
     """
-    tokens = output_room(len(prompt), budget, state)
+    tokens = output_room(len(prompt), budget, chat)
     scores = body.wanted_logprobs
     if not whole or (scores is None and body.prompt_logprobs is None and not body.return_token_ids):
         return tokens
@@ -138,7 +138,7 @@ def most_tokens_of(
         tokens_field=budget.wanted_field,
         prompt_field=budget.prompt_field,
     )
-    most = state.limits.max_answer_bytes
+    most = chat.limits.max_answer_bytes
     if per_token and (fill_context or budget.wanted is None):
         fitting = (most - size.fixed) // (size.n * per_token)
         if fitting > 0:
@@ -149,7 +149,7 @@ def most_tokens_of(
 
 def resolve_sampling(
     request: SamplingFields,
-    state: ServerState,
+    chat: ChatModel,
     max_tokens: int,
     *,
     logprobs: int | None,
@@ -161,8 +161,8 @@ def resolve_sampling(
             f"`min_tokens` ({request.min_tokens}) is more than the {max_tokens} tokens that can be generated.",
             "min_tokens",
         )
-    defaults = state.defaults
-    vocab = state.vocab_size
+    defaults = chat.defaults
+    vocab = chat.vocab_size
     top_k = _given(request.top_k, defaults.top_k)
     allowed = check_token_ids(request.allowed_token_ids, vocab, "allowed_token_ids")
     return SamplingParams(

@@ -5,11 +5,11 @@ import msgspec
 from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..overload.memory_budget import TOKEN_BYTES, MemoryShare, params_bytes
-from ..state.state import ServerState
+from .chat_model import ChatModel
 
 
 async def with_bad_words(
-    state: ServerState, params: SamplingParams, words: list[str] | None, memory: MemoryShare
+    chat: ChatModel, params: SamplingParams, words: list[str] | None, memory: MemoryShare
 ) -> SamplingParams:
     """``params`` with each word banned as it is written at a text's beginning and behind a space, as vLLM does.
 
@@ -23,7 +23,7 @@ async def with_bad_words(
     memory.add(most, "bad_words")
     bare = [word.lstrip() or word for word in words]
     spelled = [*bare, *(f" {word}" for word in bare)]
-    sequences = await state.pool.encode_batch(spelled, add_special_tokens=False, field="bad_words")
+    sequences = await chat.pool.encode_batch(spelled, add_special_tokens=False, field="bad_words")
     found = sorted({tuple(sequence) for sequence in sequences if sequence})
     alone = {sequence[0] for sequence in found if len(sequence) == 1}
     banned = msgspec.structs.replace(

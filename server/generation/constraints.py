@@ -27,8 +27,8 @@ from ..parsing.interface import Parser
 from ..parsing.output import OutputFormat
 from ..parsing.thinking import ThinkingOptions, thinking_budget
 from ..parsing.tools.format import ToolFormat
-from ..state.state import ServerState
 from .calls import CallFilter
+from .chat_model import ChatModel
 from .prompt import callable_tools
 
 PROMPT_TAIL: Final = 48
@@ -57,30 +57,30 @@ FREE: Final = Constraints()
 
 
 async def constraints_of(
-    state: ServerState, body: ChatRequest, use: ToolUse, prompt: list[int], options: ThinkingOptions
+    chat: ChatModel, body: ChatRequest, use: ToolUse, prompt: list[int], options: ThinkingOptions
 ) -> Constraints:
     """Raises BadRequest for a grammar, schema or tool that cannot be held, naming the field."""
-    output = state.output
-    answer = wanted_answer(body, state.limits)
+    output = chat.output
+    answer = wanted_answer(body, chat.limits)
     _check_together(body, use, answer, output)
     if answer is None and use.mode == "none" and output.reasoning is None:
         return FREE
-    opened = _thinking_opened(state, body, prompt, options)
+    opened = _thinking_opened(chat, body, prompt, options)
     parser = parser_of(output, use, opened)
     return Constraints(
-        grammar=await _grammar(state, use, answer, opened),
-        thinking=thinking_budget(output, state.pool.tokenizer, options.budget, opened=opened),
+        grammar=await _grammar(chat, use, answer, opened),
+        thinking=thinking_budget(output, chat.pool.tokenizer, options.budget, opened=opened),
         parser=parser,
         visible=frozenset() if parser is None else output.visible_with(calls=use.mode != "none" and bool(use.usable)),
     )
 
 
-async def answer_constraints(state: ServerState, answer: Answer | None) -> Constraints:
+async def answer_constraints(chat: ChatModel, answer: Answer | None) -> Constraints:
     """Of a text that no conversation asks for: nothing is thought, and nothing is called. Raises BadRequest."""
     if answer is None:
         return FREE
-    write = partial(_source, _lark_of(state), NO_TOOLS, answer, OutputFormat(), None, False)
-    return Constraints(await _checked(state, write, _answer_bytes(answer), answer.field))
+    write = partial(_source, _lark_of(chat), NO_TOOLS, answer, OutputFormat(), None, False)
+    return Constraints(await _checked(chat, write, _answer_bytes(answer), answer.field))
 
 
 def parser_of(output: OutputFormat, use: ToolUse, opened: bool) -> Callable[[], Parser] | None:
@@ -114,12 +114,12 @@ def _check_together(body: ChatRequest, use: ToolUse, answer: Answer | None, outp
         raise BadRequest(f"`{excluded}` excludes a `{field}` that requires a call; send one of them.", excluded)
 
 
-def _thinking_opened(state: ServerState, body: ChatRequest, prompt: list[int], options: ThinkingOptions) -> bool:
-    if state.output.reasoning is None:
+def _thinking_opened(chat: ChatModel, body: ChatRequest, prompt: list[int], options: ThinkingOptions) -> bool:
+    if chat.output.reasoning is None:
         return False
-    tail = state.pool.tokenizer.decode(prompt[-PROMPT_TAIL:], skip_special_tokens=False)
+    tail = chat.pool.tokenizer.decode(prompt[-PROMPT_TAIL:], skip_special_tokens=False)
     continued = _text_of(body.messages[-1]) if body.continue_final_message else ""
-    return state.output.thinking_opened(tail, wanted=options.wanted, continued=continued)
+    return chat.output.thinking_opened(tail, wanted=options.wanted, continued=continued)
 
 
 def _text_of(message: Mapping[str, Any]) -> str:
@@ -127,28 +127,28 @@ def _text_of(message: Mapping[str, Any]) -> str:
     return content if isinstance(content, str) else "\n".join(part.get("text") or "" for part in content)
 
 
-async def _grammar(state: ServerState, use: ToolUse, answer: Answer | None, opened: bool) -> str:
+async def _grammar(chat: ChatModel, use: ToolUse, answer: Answer | None, opened: bool) -> str:
     calls = use.mode == "required" or any(tool.strict for tool in use.usable) or use.allowed is not None
-    format = state.output.tools if use.mode != "none" and (calls or answer is not None) else None
+    format = chat.output.tools if use.mode != "none" and (calls or answer is not None) else None
     if format is None and answer is None:
         return ""
-    size = _answer_bytes(answer) + (0 if format is None else _schema_bytes(use, state.limits))
-    write = partial(_source, _lark_of(state), use, answer, state.output, format, opened)
+    size = _answer_bytes(answer) + (0 if format is None else _schema_bytes(use, chat.limits))
+    write = partial(_source, _lark_of(chat), use, answer, chat.output, format, opened)
     tools = "functions" if use.legacy else "tools"
     field = tools if answer is None or use.mode == "required" else answer.field
     grammars = [tool for tool in use.usable if tool.grammar is not None] if format is not None else []
     size += GRAMMAR_COST * sum(len(tool.grammar or "") for tool in grammars)
     try:
         if len(grammars) <= MAX_ALONE:
-            await _check_alone(state, grammars)
-        return await _checked(state, write, size, field)
+            await _check_alone(chat, grammars)
+        return await _checked(chat, write, size, field)
     except BadRequest as refused:
         if refused.param in (field, *(tool.field for tool in grammars)):
-            await _blame(state, grammars, refused)
+            await _blame(chat, grammars, refused)
         raise
 
 
-async def _blame(state: ServerState, tools: Sequence[OfferedTool], refused: BadRequest) -> None:
+async def _blame(chat: ChatModel, tools: Sequence[OfferedTool], refused: BadRequest) -> None:
     """Raises BadRequest naming the tool whose own grammar the engine does not take, if it is that.
 
     What is said of a grammar then is of the client's own text, and not of what was made of it.
@@ -158,20 +158,20 @@ async def _blame(state: ServerState, tools: Sequence[OfferedTool], refused: BadR
         raise BadRequest(refused.message.replace(f"`{refused.param}`", f"`{field}`", 1), field, refused.code)
     if refused.code == TOO_COMPLEX_CODE:
         return  # one after the other, they would take as many times as long
-    await _check_alone(state, tools[:MAX_BLAMED])
+    await _check_alone(chat, tools[:MAX_BLAMED])
 
 
-async def _check_alone(state: ServerState, tools: Sequence[OfferedTool]) -> None:
+async def _check_alone(chat: ChatModel, tools: Sequence[OfferedTool]) -> None:
     """Each tool's grammar as the client wrote it: from there, trying it goes further into it than from a call's
     beginning. Raises BadRequest naming the tool's field."""
     for tool in tools:
-        await state.grammars.check(checked_lark(tool.grammar or "", tool.field), tool.field)
+        await chat.grammars.check(checked_lark(tool.grammar or "", tool.field), tool.field)
 
 
-async def _checked(state: ServerState, write: Callable[[], str], size: int, field: str) -> str:
+async def _checked(chat: ChatModel, write: Callable[[], str], size: int, field: str) -> str:
     # other streams need not wait for what takes tenths of a second
     source = write() if size <= INLINE_BYTES else await anyio.to_thread.run_sync(write)
-    await state.grammars.check(source, field)
+    await chat.grammars.check(source, field)
     return source
 
 
@@ -193,8 +193,8 @@ def _schema_bytes(use: ToolUse, limits: Limits) -> int:
     return size
 
 
-def _lark_of(state: ServerState) -> Lark:
-    return Lark(state.special_tokens, WHITESPACE[state.json_whitespace])
+def _lark_of(chat: ChatModel) -> Lark:
+    return Lark(chat.special_tokens, WHITESPACE[chat.config.json_whitespace])
 
 
 def _source(

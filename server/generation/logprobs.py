@@ -8,7 +8,7 @@ from stentor.protocols.openai.chat import ChoiceLogprobs, TokenLogprob, TopLogpr
 from stentor.protocols.openai.completions import CompletionLogprobs
 from stentor.protocols.openai.usage import PromptLogprob, PromptLogprobs
 
-from ..http.whole_answer import AnswerRoom, JsonList
+from ..http.whole_answer import AnswerBudget, JsonList
 
 LOWEST: Final = -9999.0
 """Stands for minus infinity, which JSON does not have."""
@@ -115,14 +115,14 @@ class CompletionLists:
 
     __slots__ = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
 
-    def __init__(self, room: AnswerRoom) -> None:
+    def __init__(self, room: AnswerBudget) -> None:
         self.tokens = JsonList(room)
         self.token_logprobs = JsonList(room)
         self.top_logprobs = JsonList(room)
         self.text_offset = JsonList(room)
 
     def extend(self, lists: CompletionLogprobs) -> None:
-        """Raises as :meth:`..http.whole_answer.AnswerRoom.add`."""
+        """Raises as :meth:`..http.whole_answer.AnswerBudget.add`."""
         self.tokens.extend(lists.tokens)
         self.token_logprobs.extend(lists.token_logprobs)
         self.top_logprobs.extend(lists.top_logprobs)

@@ -14,7 +14,6 @@ from stentor.protocols.openai.tools import ToolUse, tool_use
 from ..common.keys import Caller
 from ..http.sse import Batches
 from ..overload.request_context import RequestContext
-from ..state.state import ServerState
 from ..text.generation import Submitter
 from .admission import (
     Budget,
@@ -26,10 +25,11 @@ from .admission import (
     truncate,
 )
 from .bad_words import with_bad_words
+from .chat_model import ChatModel
 from .constraints import constraints_of
 from .logprobs import TokenNames
 from .prompt import write_prompt
-from .stream import Observed, generation_request
+from .stream import ObservedGeneration, generation_request
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class PreparedGeneration:
 
 
 async def prepare_generation(
-    state: ServerState,
+    chat: ChatModel,
     body: ChatRequest,
     caller: Caller,
     context: RequestContext,
@@ -68,39 +68,41 @@ async def prepare_generation(
     for; None: when the request arrived. Raises BadRequest for whatever cannot be served,
     Unavailable before the engine is ready, and Overloaded.
     """
-    body.check(state.limits)
-    model = state.resolve_model(body.model)
-    max_len = context_length(state)
+    body.check(chat.limits)
+    model = chat.resolve(body.model)
+    max_len = context_length(chat)
     wanted_tokens = None if fill_context else body.wanted_tokens
     budget = Budget(wanted_tokens, body.wanted_tokens, body.max_tokens_field, "messages")
-    most_tokens = most_prompt_tokens(state) if body.truncate_prompt_tokens is None else None
-    use = tool_use(body, state.limits)
-    prompted = await write_prompt(state, body, use, most_tokens)
+    most_tokens = most_prompt_tokens(chat) if body.truncate_prompt_tokens is None else None
+    use = tool_use(body, chat.limits)
+    prompted = await write_prompt(chat, body, use, most_tokens)
     prompt = truncate(prompted.tokens, body.truncate_prompt_tokens, budget, max_len)
-    check_prompt(prompt, state, "messages")
+    check_prompt(prompt, chat, "messages")
     params = resolve_sampling(
         body,
-        state,
-        most_tokens_of(state, body, budget, prompt, fill_context=fill_context, whole=whole, copies=copies),
+        chat,
+        most_tokens_of(chat, body, budget, prompt, fill_context=fill_context, whole=whole, copies=copies),
         logprobs=body.wanted_logprobs,
         prompt_logprobs=body.prompt_logprobs,
     )
-    params = await with_bad_words(state, params, body.bad_words, context.permit.memory)
-    constraints = await constraints_of(state, body, use, prompt, prompted.thinking)
+    params = await with_bad_words(chat, params, body.bad_words, context.queue_slot.memory)
+    constraints = await constraints_of(chat, body, use, prompt, prompted.thinking)
     wanted = generation_request(body, prompt, params, caller, constraints)
     return PreparedGeneration(
         model=model,
         prompt=prompt,
         n=body.choices,
-        names=TokenNames(state.pool.tokenizer, bool(body.return_tokens_as_token_ids)),
+        names=TokenNames(chat.pool.tokenizer, bool(body.return_tokens_as_token_ids)),
         max_tokens=params.max_tokens,
         tools=use,
-        batches=Observed(state, wanted, context.arrival if arrival is None else arrival, context.permit, client),
+        batches=ObservedGeneration(
+            chat, wanted, context.arrival if arrival is None else arrival, context.queue_slot, client
+        ),
     )
 
 
-async def prompt_of(state: ServerState, body: ChatRequest) -> list[int]:
+async def prompt_of(chat: ChatModel, body: ChatRequest) -> list[int]:
     """The tokens of a conversation that is not to be answered, however many they are. Raises BadRequest."""
-    body.check(state.limits)
-    state.resolve_model(body.model)
-    return (await write_prompt(state, body, tool_use(body, state.limits), None)).tokens
+    body.check(chat.limits)
+    chat.resolve(body.model)
+    return (await write_prompt(chat, body, tool_use(body, chat.limits), None)).tokens

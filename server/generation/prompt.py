@@ -13,10 +13,10 @@ from stentor.protocols.openai.tools import CUSTOM_INPUT, OfferedTool, ToolUse
 from ..common.errors import Overloaded
 from ..parsing.interface import Tool
 from ..parsing.thinking import ThinkingOptions, thinking_options
-from ..state.state import ServerState
 from ..text.errors import TemplateError, TemplatesWait, TextTooLong
 from ..text.renderers.interface import RenderRequest
 from .admission import too_long
+from .chat_model import ChatModel
 from .tool_prompt import inject_tool_prompt, mentions_tools
 
 _RETRY_SECONDS: Final = 2
@@ -29,34 +29,34 @@ class Prompted:
     thinking: ThinkingOptions
 
 
-async def write_prompt(state: ServerState, body: ChatRequest, use: ToolUse, most_tokens: int | None) -> Prompted:
+async def write_prompt(chat: ChatModel, body: ChatRequest, use: ToolUse, most_tokens: int | None) -> Prompted:
     """As :func:`render_messages`, with its errors."""
     options = thinking_options(
-        state.output,
-        _template_of(state, body),
+        chat.output,
+        _template_of(chat, body),
         template_kwargs=body.chat_template_kwargs,
         effort=body.reasoning_effort,
         budget=body.thinking_token_budget,
     )
     messages = with_functions_as_tools(body.messages)
     tools = template_tools(use.tools) if use.mode != "none" else []
-    if (tools or mentions_tools(messages)) and not state.renderer.takes_tools(body.chat_template):
+    if (tools or mentions_tools(messages)) and not chat.renderer.takes_tools(body.chat_template):
         messages, tools = inject_tool_prompt(messages, tools), []
     fields = body
     if options.template_kwargs != (body.chat_template_kwargs or {}):
         fields = msgspec.structs.replace(body, chat_template_kwargs=options.template_kwargs)
-    tokens = await render_messages(state, fields, messages, body.add_special_tokens, most_tokens, tools)
+    tokens = await render_messages(chat, fields, messages, body.add_special_tokens, most_tokens, tools)
     return Prompted(tokens, options)
 
 
-def _template_of(state: ServerState, body: ChatRequest) -> str:
+def _template_of(chat: ChatModel, body: ChatRequest) -> str:
     """The source of the template that is used; of a model with several, all of them together."""
     brought = body.chat_template
-    return state.pool.tokenizer.template_source if brought is None or state.pool.chat_template.has(brought) else brought
+    return chat.pool.tokenizer.template_source if brought is None or chat.pool.chat_template.has(brought) else brought
 
 
 async def render_messages(
-    state: ServerState,
+    chat: ChatModel,
     fields: TemplateFields,
     messages: list[dict[str, Any]],
     add_special_tokens: bool,
@@ -66,18 +66,22 @@ async def render_messages(
     """Raises BadRequest for arguments that the template may not be given, where the template fails, and for
     messages that cannot have as few as ``most_tokens``; and Overloaded where too many templates wait."""
     template = fields.chat_template
-    if template is not None and not state.trusts_templates and not state.pool.chat_template.has(template):
+    if (
+        template is not None
+        and not chat.config.trust_request_chat_template
+        and not chat.pool.chat_template.has(template)
+    ):
         raise BadRequest(
             "`chat_template` is not taken from requests here (--trust-request-chat-template); leave it out.",
             "chat_template",
             "untrusted_template",
         )
     kwargs = fields.chat_template_kwargs or {}
-    taken = sorted(kwargs.keys() & state.pool.chat_template.reserved)
+    taken = sorted(kwargs.keys() & chat.pool.chat_template.reserved)
     if taken:
         raise BadRequest(f"`chat_template_kwargs` must not set `{taken[0]}`.", "chat_template_kwargs")
     try:
-        return await state.renderer.render(
+        return await chat.renderer.render(
             RenderRequest(
                 messages=messages,
                 tools=tools,
@@ -91,7 +95,7 @@ async def render_messages(
             )
         )
     except TextTooLong as error:
-        raise too_long(f"at least {error.fewest}", state, "messages") from None
+        raise too_long(f"at least {error.fewest}", chat, "messages") from None
     except TemplatesWait as error:
         raise Overloaded(str(error), "templates_full", _RETRY_SECONDS) from None
     except TemplateError as error:

@@ -13,9 +13,9 @@ from ..observability.metrics import RequestTracker
 from ..observability.request import current_record, current_request_id
 from ..overload.memory_budget import TOKEN_BYTES
 from ..overload.queue_slots import QueueSlot
-from ..state.state import ServerState
 from ..text.generation import Generation, GenerationRequest, Submitter, generate
 from .admission import draw_seeds
+from .chat_model import ChatModel
 from .constraints import FREE, Constraints
 
 logger = logging.getLogger(__name__)
@@ -45,42 +45,42 @@ def generation_request(
     )
 
 
-class Observed:
+class ObservedGeneration:
     """The batches of one request, counted. It goes to the engine when iterating begins; closing it aborts it there."""
 
     def __init__(
         self,
-        state: ServerState,
+        chat: ChatModel,
         request: GenerationRequest,
         arrival: float,
-        permit: QueueSlot,
+        queue_slot: QueueSlot,
         client: Submitter | None = None,
         *,
         field: str = "messages",
     ) -> None:
         """``arrival`` by ``time.monotonic()``; ``field`` is where the client wrote the prompt.
 
-        Raises Overloaded where ``permit`` gets no room for the prompt, and BadRequest (413) where none gets it.
+        Raises Overloaded where ``queue_slot`` gets no room for the prompt, and BadRequest (413) where none gets it.
         """
         self._held = TOKEN_BYTES * len(request.prompt)
-        permit.memory.add(self._held, field)
-        permit.take(len(request.prompt))
-        self._client = client or state.client
-        self._state = state
+        queue_slot.memory.add(self._held, field)
+        queue_slot.take(len(request.prompt))
+        self._client = client or chat.client
+        self._chat = chat
         self._request = request
         self._arrival = arrival
-        self._permit = permit
+        self._queue_slot = queue_slot
         self._tracker: RequestTracker | None = None
         self._generation: Generation | None = None
         self._processed = False
 
     def __aiter__(self) -> Generation:
         """May be called once. Raises :class:`stentor.engine.client.client.EngineUnavailable`."""
-        state, request = self._state, self._request
-        tracker = state.metrics.track(len(request.prompt), len(request.seeds), request.params.max_tokens, self._arrival)
+        chat, request = self._chat, self._request
+        tracker = chat.metrics.track(len(request.prompt), len(request.seeds), request.params.max_tokens, self._arrival)
         self._tracker = tracker
         named = msgspec.structs.replace(request, name=current_request_id())  # by now the body has had its say
-        self._generation = generate(self._client, state.pool, named, self._observe, state.turns)
+        self._generation = generate(self._client, chat.pool, named, self._observe, chat.turns)
         return self._generation
 
     def _observe(self, deltas: list[Delta]) -> None:
@@ -90,12 +90,12 @@ class Observed:
             for delta in deltas:
                 if type(delta) is PromptProcessed:
                     self._processed = True
-                    self._permit.processed(len(self._request.prompt))
+                    self._queue_slot.processed(len(self._request.prompt))
 
     async def aclose(self) -> None:
         """May be called at any time, and again."""
         held, self._held = self._held, 0
-        self._permit.memory.add(-held)
+        self._queue_slot.memory.add(-held)
         if self._generation is not None:
             await self._generation.aclose()
         tracker, self._tracker = self._tracker, None

@@ -1,8 +1,8 @@
 """The keywords of JSON Schema, and the checks of their values one by one."""
 
 import re
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from stentor.protocols.common.errors import BadRequest
 
@@ -114,3 +114,81 @@ def intersects(part: Schema) -> bool:
     if "allOf" in part and isinstance(part["allOf"], list) and len(part["allOf"]) > 1:
         return True
     return combined > 1 or "type" in part or not CONSTRAINTS.difference(APPLICATORS).isdisjoint(part)
+
+
+_YEAR: Final = r"(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
+_LEAP_YEAR: Final = r"(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
+_DATE: Final = (
+    rf"(?:{_YEAR}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    rf"|02-(?:0[1-9]|1[0-9]|2[0-8]))|{_LEAP_YEAR}-02-29)"
+)
+_TIME: Final = (
+    r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:0[0-9]|1[0-9]|2[0-3]):[0-5][0-9])"
+)
+_COUNT: Final = "[0-9]{1,9}"
+_CLOCK: Final = f"(?:T(?:{_COUNT}H(?:{_COUNT}M(?:{_COUNT}S)?)?|{_COUNT}M(?:{_COUNT}S)?|{_COUNT}S))"
+_DAYS: Final = f"(?:{_COUNT}Y(?:{_COUNT}M(?:{_COUNT}D)?)?|{_COUNT}M(?:{_COUNT}D)?|{_COUNT}D)"
+_LABEL: Final = "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+_HOST: Final = rf"{_LABEL}(?:\.{_LABEL}){{0,3}}"
+_ATOM: Final = "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]{1,30}"
+
+
+class Format(NamedTuple):
+    pattern: str | None
+    """Of all texts of this format; None where llguidance's own is as good."""
+
+
+FORMATS: Final[Mapping[str, Format]] = {
+    "date-time": Format(f"^{_DATE}T{_TIME}$"),
+    "date": Format(f"^{_DATE}$"),
+    "time": Format(f"^{_TIME}$"),
+    "duration": Format(f"^P(?:{_DAYS}{_CLOCK}?|{_CLOCK}|{_COUNT}W)$"),
+    "email": Format(rf"^{_ATOM}(?:\.{_ATOM})?@{_HOST}$"),
+    "hostname": Format(f"^{_HOST}$"),
+    "ipv4": Format(None),
+    "ipv6": Format(None),
+    "uuid": Format(None),
+    "uri": Format(None),
+}
+
+
+_PLAIN: Final = re.compile(r"[$A-Za-z_][A-Za-z0-9_]{0,63}")
+
+
+def resolve(root: Schema, reference: str, path: str) -> Any:
+    """What a reference points to, through further ones no more than it says itself."""
+    if not reference.startswith("#"):
+        raise refusal(path, "only references within the schema (`#/…`) are followed")
+    target: Any = root
+    for segment in reference[1:].strip("/").split("/") if reference.strip("#/") else []:
+        name = _unescape(segment)
+        if isinstance(target, dict) and name in target:
+            target = target[name]
+        elif isinstance(target, list) and name.isascii() and name.isdigit() and int(name) < len(target):
+            target = target[int(name)]
+        else:
+            raise refusal(path, "the schema has nothing where this reference points")
+    return target
+
+
+def _unescape(segment: str) -> str:
+    if "%" in segment:
+        from urllib.parse import unquote
+
+        segment = unquote(segment)
+    return segment.replace("~1", "/").replace("~0", "~")
+
+
+def spelled(root: Schema, reference: str) -> str:
+    path = ""
+    target: Any = root
+    for segment in reference[1:].strip("/").split("/") if reference.strip("#/") else []:
+        name = _unescape(segment)
+        path += step(target, name) if isinstance(target, dict) else f"[{name}]"
+        target = target[name] if isinstance(target, dict) else target[int(name)]
+    return path
+
+
+def step(container: Mapping[str, Any], name: str) -> str:
+    """A name as part of a path; one that is no plain name is told by its place, for it is a client's own words."""
+    return f".{name}" if _PLAIN.fullmatch(name) else f"[{list(container).index(name)}]"

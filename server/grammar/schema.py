@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple
 from stentor.protocols.common.errors import BadRequest
 
 from .disjoint import disjoint
-from .formats import FORMATS
 from .keywords import (
     APPLICATORS,
     CONSTRAINTS,
     COUNTS,
+    FORMATS,
     NUMBERS,
     TYPED,
     TYPES,
@@ -34,10 +34,12 @@ from .keywords import (
     intersects,
     most_items,
     name_pattern,
+    resolve,
     schemas_within,
+    spelled,
+    step,
 )
 from .numbers import bounded_number, exact_number
-from .pointers import resolve, spelled, step
 from .refusals import refusal, unsupported
 from .whitespace import INDENTED
 
@@ -59,7 +61,7 @@ _RARE: Final = re.compile(r"\\u(00[01]|007f)|\x7f")
 Schema = dict[str, Any]
 
 
-class Beside(NamedTuple):
+class SiblingSchemas(NamedTuple):
     """Other schemas that hold for the same value."""
 
     names: frozenset[str]
@@ -68,7 +70,7 @@ class Beside(NamedTuple):
     """None of them allows others."""
 
 
-_NOTHING_BESIDE: Final = Beside(frozenset(), closed=True)
+_NOTHING_BESIDE: Final = SiblingSchemas(frozenset(), closed=True)
 
 
 def prepare(
@@ -91,9 +93,9 @@ class _Preparation:
         self._closed = closed
         self._root = root
         self._field = field
-        self._names: dict[tuple[str, Beside | None], str] = {}
+        self._names: dict[tuple[str, SiblingSchemas | None], str] = {}
         self._parts = 0
-        self._waiting: list[tuple[Any, str, str, Beside | None]] = []
+        self._waiting: list[tuple[Any, str, str, SiblingSchemas | None]] = []
         self._definitions: Schema = {}
         self._options: dict[str, Any] = {}
         # an explicit "anything" cannot be intersected with other schemas, for it refers to itself
@@ -117,7 +119,7 @@ class _Preparation:
 
     # ---- one schema
 
-    def _schema(self, schema: Any, path: str, depth: int, beside: Beside | None = None) -> Any:
+    def _schema(self, schema: Any, path: str, depth: int, beside: SiblingSchemas | None = None) -> Any:
         """``beside``: the other schemas of the same value; None where there are none."""
         if depth > MAX_DEPTH:
             raise self._too_deep()
@@ -205,7 +207,7 @@ class _Preparation:
         depth: int,
         made: Schema,
         every: list[Schema],
-        beside: Beside | None,
+        beside: SiblingSchemas | None,
     ) -> None:
         def may_be(*names: str) -> bool:
             return types is None or any(name in types for name in names)
@@ -253,7 +255,9 @@ class _Preparation:
         if made["items"] is True:
             del made["items"]
 
-    def _object(self, schema: Schema, path: str, depth: int, made: Schema, beside: Beside | None, typed: bool) -> None:
+    def _object(
+        self, schema: Schema, path: str, depth: int, made: Schema, beside: SiblingSchemas | None, typed: bool
+    ) -> None:
         for key in ("properties", "patternProperties"):
             if key in schema:
                 named = a_mapping(schema[key], f"{path}.{key}")
@@ -307,7 +311,7 @@ class _Preparation:
 
     # ---- objects without further properties
 
-    def _closes(self, schema: Schema, beside: Beside | None, typed: bool) -> bool:
+    def _closes(self, schema: Schema, beside: SiblingSchemas | None, typed: bool) -> bool:
         """Whether an object that does not say so has no further properties. ``typed``: it says that it is one."""
         if not self._closed or not {"additionalProperties", "propertyNames"}.isdisjoint(schema):
             return False
@@ -318,7 +322,7 @@ class _Preparation:
         # one that only adds to others, as with ``required``, leaves names to them; one that must have some allows some
         return beside is None and typed and not schema.get("minProperties")
 
-    def _shared(self, schema: Schema, beside: Beside | None) -> dict[str, Beside]:
+    def _shared(self, schema: Schema, beside: SiblingSchemas | None) -> dict[str, SiblingSchemas]:
         """What is beside each part of a schema of which several hold together, by keyword; "" are its own keywords."""
         if not self._closed or not (beside is not None or intersects(schema)):
             return {}
@@ -334,7 +338,7 @@ class _Preparation:
             for key in parts
         }
 
-    def _declared(self, key: str, part: Any, seen: set[str], depth: int = 0) -> Beside:
+    def _declared(self, key: str, part: Any, seen: set[str], depth: int = 0) -> SiblingSchemas:
         """What a part of a schema says of an object's properties with all that holds for the same value."""
         self._count(1)
         if depth > MAX_DEPTH:
@@ -355,7 +359,7 @@ class _Preparation:
         if not isinstance(part, dict):
             return _NOTHING_BESIDE
         named = part.get("properties")
-        own = Beside(frozenset(named if isinstance(named, dict) else ()), not _is_open(part))
+        own = SiblingSchemas(frozenset(named if isinstance(named, dict) else ()), not _is_open(part))
         return _together(
             own, *(self._declared(each, part[each], seen, depth + 1) for each in APPLICATORS if each in part)
         )
@@ -397,7 +401,9 @@ class _Preparation:
 
     # ---- combinations
 
-    def _apply(self, key: str, value: Any, path: str, depth: int, every: list[Schema], beside: Beside | None) -> None:
+    def _apply(
+        self, key: str, value: Any, path: str, depth: int, every: list[Schema], beside: SiblingSchemas | None
+    ) -> None:
         if key == "$ref":
             every.append({"$ref": self._definition(a_text(value, f"{path}.$ref"), f"{path}.$ref", beside)})
             return
@@ -413,7 +419,7 @@ class _Preparation:
             raise unsupported(path, "oneOf", "unless its options exclude each other plainly; `anyOf` is")
         every.append({"anyOf": options})
 
-    def _definition(self, reference: str, path: str, beside: Beside | None = None) -> str:
+    def _definition(self, reference: str, path: str, beside: SiblingSchemas | None = None) -> str:
         name = self._names.get((reference, beside))
         if name is None:
             target = resolve(self._root, reference, path)
@@ -444,8 +450,8 @@ def _is_open(schema: Schema) -> bool:
     )
 
 
-def _together(*parts: Beside) -> Beside:
-    return Beside(frozenset().union(*(part.names for part in parts)), all(part.closed for part in parts))
+def _together(*parts: SiblingSchemas) -> SiblingSchemas:
+    return SiblingSchemas(frozenset().union(*(part.names for part in parts)), all(part.closed for part in parts))
 
 
 def _has_values(schema: Schema) -> bool:

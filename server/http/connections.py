@@ -55,14 +55,14 @@ class Connections:
         """Without those that are being turned away or may only probe."""
         return self._open
 
-    def enter(self, peername: Any) -> "Place":
+    def enter(self, peername: Any) -> "ConnectionSlot":
         """``peername`` is what the socket says of its other end."""
         client = client_of(peername)
         place = self._admit(client)
         self._count(place, 1)
         return place
 
-    def _admit(self, client: Client | None) -> "Place":
+    def _admit(self, client: Client | None) -> "ConnectionSlot":
         limits = self.limits
         if limits.max_per_client and client is not None and self._of_client[client] >= limits.max_per_client:
             refusal = f"You hold {limits.max_per_client} connections, as many as one client may; close some."
@@ -71,12 +71,12 @@ class Connections:
             if self._probes < self._max_probes and (
                 client is None or self._probes_of_client[client] < MAX_PROBES_PER_CLIENT
             ):
-                return Place(self, client, refusal, only_probes=True)
+                return ConnectionSlot(self, client, refusal, only_probes=True)
         else:
-            return Place(self, client, None)
-        return Place(self, client, refusal, without_a_word=self._turned_away >= self._max_turned_away)
+            return ConnectionSlot(self, client, None)
+        return ConnectionSlot(self, client, refusal, without_a_word=self._turned_away >= self._max_turned_away)
 
-    def _count(self, place: "Place", step: int) -> None:
+    def _count(self, place: "ConnectionSlot", step: int) -> None:
         if place.only_probes:
             self._probes += step
             _add(self._probes_of_client, place.client, step)
@@ -94,7 +94,7 @@ def _add(counts: Counter[Client], client: Client | None, step: int) -> None:
             del counts[client]
 
 
-class Place:
+class ConnectionSlot:
     """What one connection holds of the count, or why it gets none."""
 
     __slots__ = ("_owner", "client", "only_probes", "refusal", "without_a_word")

@@ -18,7 +18,7 @@ import uvicorn
 from ..common.task_scope import TaskScope
 from ..config.limits import ConnectionLimits
 from . import tls
-from .connections import Connections, Place
+from .connections import Connections, ConnectionSlot
 
 _FOR_WANT_OF_ROOM: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _PAUSE_SECONDS: Final = 0.1
@@ -33,7 +33,7 @@ class TlsAcceptor:
         sock: socket.socket,
         context: ssl.SSLContext,
         connections: Connections,
-        make_protocol: Callable[[Place], asyncio.Protocol],
+        make_protocol: Callable[[ConnectionSlot], asyncio.Protocol],
     ) -> None:
         """A protocol gives back the place it was made with once its connection is lost."""
         self._sock = sock
@@ -70,7 +70,7 @@ class TlsAcceptor:
             else:
                 self._tasks.start(self._shake_hands(connection, place))
 
-    async def _shake_hands(self, connection: socket.socket, place: Place) -> None:
+    async def _shake_hands(self, connection: socket.socket, place: ConnectionSlot) -> None:
         try:
             await self._loop.connect_accepted_socket(
                 lambda: self._make_protocol(place),
@@ -114,7 +114,7 @@ class TlsServer(uvicorn.Server):
         create = loop.create_unix_server if sock.family == socket.AF_UNIX else loop.create_server
         return await create(self._connection, sock=sock, backlog=self.config.backlog)
 
-    def _connection(self, place: Place | None = None) -> asyncio.Protocol:
+    def _connection(self, place: ConnectionSlot | None = None) -> asyncio.Protocol:
         make: Any = self.config.http_protocol_class
         if place is not None:
             make = partial(make, place=place)

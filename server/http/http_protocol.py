@@ -15,7 +15,7 @@ from ..config.limits import ConnectionLimits
 from ..observability.request import SCOPE_KEY
 from ..overload.memory_budget import MemoryBudget
 from ..overload.slow_readers import DEFAULT_LIMITS, ReaderLimits, ReaderWatch
-from .connections import Connections, Place
+from .connections import Connections, ConnectionSlot
 from .error_responses import BREAK_OFF
 from .http_refusals import Refused, response_to, unknown_method
 from .websocket_protocol import takes_over
@@ -95,7 +95,7 @@ class HttpProtocol(HttpToolsProtocol):
         *args: Any,
         readers: ReaderLimits = DEFAULT_LIMITS,
         connections: Connections | None = None,
-        place: Place | None = None,
+        place: ConnectionSlot | None = None,
         root_path: str = "",
         memory: MemoryBudget | None = None,
         **kwargs: Any,

@@ -66,13 +66,14 @@ class EventStream(Generic[T]):
     gets its own status.
     What fails later becomes an error frame that ends the stream. ``batches`` is closed in every case,
     at once when the client disconnects, and when ``bounds``, which is entered around it all, cuts it short.
+    A silence lasts ``keep_alive`` seconds, by default KEEP_ALIVE_SECONDS.
     """
 
     def __init__(
         self,
         batches: Batches[T],
         encoder: Encoder[T],
-        keep_alive: float = KEEP_ALIVE_SECONDS,
+        keep_alive: float | None = None,
         bounds: Callable[[], AbstractContextManager[None]] = nullcontext,
         to_frame: Callable[[Exception], bytes] = error_frame,
         sign_of_life: bytes = COMMENT,
@@ -80,7 +81,7 @@ class EventStream(Generic[T]):
     ) -> None:
         self._batches = batches
         self._encoder = encoder
-        self._keep_alive = keep_alive
+        self._keep_alive = KEEP_ALIVE_SECONDS if keep_alive is None else keep_alive
         self._bounds = bounds
         self._to_frame = to_frame
         self._sign_of_life = sign_of_life

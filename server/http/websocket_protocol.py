@@ -14,7 +14,7 @@ from stentor.protocols.common.errors import BadRequest
 from ..config.limits import ConnectionLimits
 from ..overload.memory_budget import MemoryBudget, MemoryFull
 from ..overload.slow_readers import ReaderWatch
-from .connections import Place
+from .connections import ConnectionSlot
 from .http_refusals import Refused, response_to
 
 _FRAME_BYTES: Final = 128
@@ -35,7 +35,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def __init__(
         self,
         *args: Any,
-        place: Place | None = None,
+        place: ConnectionSlot | None = None,
         reader: ReaderWatch | None = None,
         memory: MemoryBudget | None = None,
         path: str = "",

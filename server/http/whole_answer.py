@@ -27,7 +27,7 @@ _MARK: Final = b"\x01"
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class AnswerRoom:
+class AnswerBudget:
     """What one answer holds in memory until it is sent: at most ``most`` bytes, which ``share`` counts."""
 
     def __init__(self, most: int, share: MemoryShare) -> None:
@@ -56,12 +56,12 @@ class JsonList:
 
     __slots__ = ("_room", "data")
 
-    def __init__(self, room: AnswerRoom) -> None:
+    def __init__(self, room: AnswerBudget) -> None:
         self._room = room
         self.data = bytearray()
 
     def extend(self, items: Sequence[Any]) -> bytes:
-        """Returns the array of ``items`` alone. Raises as :meth:`AnswerRoom.add`."""
+        """Returns the array of ``items`` alone. Raises as :meth:`AnswerBudget.add`."""
         written = _encode(items)
         if items:
             self._room.add(len(written))
@@ -76,8 +76,8 @@ class JsonList:
         return msgspec.Raw(b"[" + data + b"]") if data else []
 
 
-def without_bound() -> AnswerRoom:
-    return AnswerRoom(sys.maxsize, MemoryBudget(0).share())
+def without_bound() -> AnswerBudget:
+    return AnswerBudget(sys.maxsize, MemoryBudget(0).share())
 
 
 def array(*lists: JsonList) -> list[Buffer]:
@@ -92,7 +92,7 @@ def array(*lists: JsonList) -> list[Buffer]:
 class AnswerParts:
     """Parts that are written apart from the object in which they stand."""
 
-    def __init__(self, room: AnswerRoom) -> None:
+    def __init__(self, room: AnswerBudget) -> None:
         self._room = room
         self._parts: list[Sequence[Buffer]] = []
 

@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _pull(config)
         if arguments.command == "run-batch":
             return _run_batch(config, Path(arguments.input_file), Path(arguments.output_file))
-        with _told_to_end():
+        with _exit_on_sigterm():
             return _serve(config)
     except ConfigError as error:
         return _complain(str(error), MISUSED)
@@ -106,14 +106,14 @@ def _run_batch(config: Config, source: Path, target: Path) -> int:
     from ..offline.run_batch import run_batch  # late: it brings the whole server
 
     try:
-        with _told_to_end():
+        with _exit_on_sigterm():
             return run_batch(config, source, target)
     except StartError as error:
         return _complain(str(error), FAILED)
 
 
 @contextlib.contextmanager
-def _told_to_end() -> Iterator[None]:
+def _exit_on_sigterm() -> Iterator[None]:
     """Until the server listens for signals itself, SIGTERM means to leave in good order."""
 
     def leave(*_: object) -> NoReturn:

@@ -6,15 +6,22 @@ The host's name is still the one in ``Host`` and the one that the certificate mu
 followed by hand, each like a new URL.
 """
 
+import base64
+import binascii
 import logging
+import mimetypes
+import os
+import re
 import socket
 import ssl
+import stat
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, unquote_to_bytes
 
 import anyio
 import anyio.to_thread
@@ -24,12 +31,91 @@ from stentor.protocols.common.errors import BadRequest
 
 from ..common.errors import Unavailable
 from ..config.config import MediaConfig
-from . import data_urls, files
 from .addresses import OWN, Address, Network, may_reach
 from .refusal import TIMEOUT, UNAVAILABLE, Refusal, too_large
-from .urls import Target, parse, scheme_of
+from .urls import Target, check_spelling, parse, scheme_of
 
 logger = logging.getLogger(__name__)
+
+_URL: Final = re.compile(r"file://(?:localhost)?(?P<path>/[^?#]*)", re.IGNORECASE)
+_BROKEN_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")
+_NOT_BELOW: Final = "this is no file below the folder that this server reads from"
+"""The same for what is not there and for what lies elsewhere: it must not tell which."""
+
+
+def read_file_url(url: str, root: Path, limit: int) -> tuple[bytes, str | None]:
+    """A regular file below ``root`` and the media type that its name suggests. Blocks.
+
+    The path is resolved before it is checked, so that neither dots nor links lead out. It may be
+    changed in between: so the file that was opened is asked again where it lies. It is opened for
+    reading only once it is known to be a plain file: opening a device or a pipe can have effects.
+    Raises :class:`.refusal.Refusal`; ``limit`` is in bytes.
+    """
+    check_spelling(url)
+    match = _URL.fullmatch(url)
+    if match is None or _BROKEN_ESCAPE.search(match["path"]):
+        raise Refusal("the `file:` URL must read `file:///PATH`")
+    try:
+        root = root.resolve(strict=True)
+        path = Path(unquote(match["path"], errors="strict")).resolve(strict=True)
+        if not path.is_relative_to(root):
+            raise Refusal(_NOT_BELOW)
+        # O_PATH names the file without opening it
+        place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            return _read_plain(place, root, limit), mimetypes.guess_type(path.name)[0]
+        finally:
+            os.close(place)
+    except (OSError, RuntimeError, ValueError):
+        raise Refusal(_NOT_BELOW) from None
+
+
+def _read_plain(place: int, root: Path, limit: int) -> bytes:
+    found = os.fstat(place)
+    name = f"/proc/self/fd/{place}"
+    if not stat.S_ISREG(found.st_mode) or not Path(os.readlink(name)).is_relative_to(root):
+        raise Refusal(_NOT_BELOW)
+    if found.st_size > limit:
+        raise too_large(limit)
+    with open(name, "rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise too_large(limit)
+    return data
+
+
+_TOKEN: Final = r"[A-Za-z0-9!#$&^_.+-]{1,127}"
+_HEAD: Final = re.compile(
+    rf"data:(?P<type>{_TOKEN}/{_TOKEN})?(?:;(?!base64,)[A-Za-z0-9-]+=[^;,\s]{{0,127}})*(?P<base64>;base64)?,",
+    re.ASCII | re.IGNORECASE,
+)
+_MAX_HEAD_CHARS: Final = 1024
+_ENCODED: Final = re.compile(r"(?:[!-$&-~]|%[0-9A-Fa-f]{2})*", re.ASCII)
+
+
+def decode_data_url(url: str, limit: int) -> tuple[bytes, str]:
+    """What a ``data:`` URL holds and its media type.
+
+    ``limit`` is in bytes and is checked before anything is decoded. Raises :class:`.refusal.Refusal`.
+    """
+    head = _HEAD.match(url, 0, _MAX_HEAD_CHARS)
+    if head is None:
+        raise Refusal("the `data:` URL must read `data:TYPE/SUBTYPE;base64,CONTENT`")
+    at = head.end()
+    kind = (head["type"] or "text/plain").lower()
+    if not head["base64"]:
+        if len(url) - at - 2 * url.count("%", at) > limit:
+            raise too_large(limit)
+        if not _ENCODED.fullmatch(url, at):
+            raise Refusal("the content of the `data:` URL is not encoded as in a URL")
+        return unquote_to_bytes(url[at:]), kind
+    if (len(url) - at) // 4 * 3 - url.count("=", -2) > limit:
+        raise too_large(limit)
+    try:
+        return base64.b64decode(url[at:], validate=True), kind
+    except (binascii.Error, ValueError):
+        raise Refusal("the content of the `data:` URL is not base64") from None
+
 
 MAX_REDIRECTS: Final = 3
 _PORTS: Final = (80, 443)
@@ -106,7 +192,7 @@ class Fetcher:
     async def _fetch(self, url: str) -> Media:
         match scheme_of(url):
             case "data":
-                decode = partial(data_urls.decode, url, self._config.max_bytes)
+                decode = partial(decode_data_url, url, self._config.max_bytes)
                 return Media(*(decode() if len(url) <= _INLINE_CHARS else await anyio.to_thread.run_sync(decode)))
             case "file" if self._config.root is not None:
                 return await self._read(url, self._config.root)
@@ -116,7 +202,7 @@ class Fetcher:
                 return await self._download(parse(url))
 
     async def _read(self, url: str, root: Path) -> Media:
-        read = partial(files.read, url, root, self._config.max_bytes)
+        read = partial(read_file_url, url, root, self._config.max_bytes)
         return Media(*await anyio.to_thread.run_sync(read, abandon_on_cancel=True))
 
     async def _download(self, target: Target) -> Media:

@@ -79,30 +79,36 @@ class ServerFigures:
         yield from self._connection_figures()
         traces = self.traces
         exported = CounterMetricFamily(
-            "stentor:traces_exported", "Requests whose traces the collector has taken.", None, ("model_name",)
+            "stentor:traces_exported",
+            "Requests whose traces the OpenTelemetry collector has accepted.",
+            None,
+            ("model_name",),
         )
         exported.add_metric((self._model,), 0 if traces is None else traces.exported)
         yield exported
         dropped = CounterMetricFamily(
-            "stentor:traces_dropped", "Requests whose traces were lost, by reason.", None, ("model_name", "reason")
+            "stentor:traces_dropped",
+            "Requests whose traces were not exported, by reason.",
+            None,
+            ("model_name", "reason"),
         )
         dropped.add_metric((self._model, "queue_full"), 0 if traces is None else traces.dropped_full)
         dropped.add_metric((self._model, "export_failed"), 0 if traces is None else traces.dropped_failed)
         yield dropped
 
     def _task_figures(self) -> Iterator[Metric]:
-        tasks = GaugeMetricFamily("stentor:tasks", "Tasks of the server's event loop.", None, ("model_name",))
+        tasks = GaugeMetricFamily("stentor:tasks", "asyncio tasks of the server process.", None, ("model_name",))
         with contextlib.suppress(RuntimeError):  # no loop runs here: nobody serves
             tasks.add_metric((self._model,), len(asyncio.all_tasks()))
         yield tasks
 
     def _connection_figures(self) -> Iterator[Metric]:
         known = self.connections
-        held = GaugeMetricFamily("stentor:connections_open", "Connections that clients hold.", None, ("model_name",))
+        held = GaugeMetricFamily("stentor:connections_open", "Open client connections.", None, ("model_name",))
         held.add_metric((self._model,), 0 if known is None else known.open)
         yield held
         sockets = GaugeMetricFamily(
-            "stentor:websocket_connections_active", "WebSockets that are open.", None, ("model_name",)
+            "stentor:websocket_connections_active", "Open WebSocket connections.", None, ("model_name",)
         )
         sockets.add_metric((self._model,), self._websockets)
         yield sockets
@@ -112,7 +118,7 @@ class ServerFigures:
             reasons[_REFUSALS.get(status, _MALFORMED)] += count
         refused = CounterMetricFamily(
             "stentor:connections_refused",
-            "Connections that were turned away before what they sent was a request, by reason.",
+            "Connections refused before they sent a whole request, by reason.",
             None,
             ("model_name", "reason"),
         )

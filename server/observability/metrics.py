@@ -67,56 +67,84 @@ class Metrics:
         self.registry.register(_EngineCollector(engines))
         self.server = ServerFigures(model, self.registry)
         self.realtime = RealtimeFigures(model, self.registry)
-        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens processed.")
-        self.prompt_tokens_cached = self._counter("prompt_tokens_cached", "Prompt tokens found in the prefix cache.")
+        self.prompt_tokens = self._counter(
+            "prompt_tokens", "Prompt tokens whose prefill is complete, cached ones included."
+        )
+        self.prompt_tokens_cached = self._counter(
+            "prompt_tokens_cached", "Prompt tokens of prefilled requests that came from the prefix cache."
+        )
         labels = {"model_name": model}
-        self.generation_tokens = QuickCounter("stentor:generation_tokens", "Tokens delivered.", labels, self.registry)
+        self.generation_tokens = QuickCounter(
+            "stentor:generation_tokens", "Generated tokens delivered to the server.", labels, self.registry
+        )
         success = Counter(
             "stentor:request_success",
-            "Choices that ended, by reason.",
+            "Sequences (choices of requests) that ended, by finish reason.",
             ("model_name", "finished_reason"),
             registry=self.registry,
         )
         self.finished = {reason: success.labels(model, reason) for reason in get_args(FinishReason)}
         rejections = Counter(
             "stentor:admission_rejections",
-            "Requests turned away before they reached the engine, by reason.",
+            "Requests refused before they reached the engine, by reason.",
             ("model_name", "reason"),
             registry=self.registry,
         )
         self.rejected = {reason: rejections.labels(model, reason) for reason in (*REJECTIONS, *REFUSALS)}
         cut_off = Counter(
             "stentor:requests_cut_off",
-            "Requests ended by the server before they were done, by reason.",
+            "Requests that the server ended before they were complete, by reason.",
             ("model_name", "reason"),
             registry=self.registry,
         )
         self.cut_off = {reason: cut_off.labels(model, reason) for reason in CUT_OFFS}
         served = Histogram(
             "stentor:tool_call_seconds",
-            "Calls of tools that the server made on other servers, by outcome.",
+            "Seconds that a tool call on an MCP server took, by outcome.",
             ("model_name", "outcome"),
             registry=self.registry,
             buckets=_LONG,
         )
         self.tool_calls = {outcome: served.labels(model, outcome) for outcome in TOOL_OUTCOMES}
-        self.ttft = self._histogram("time_to_first_token_seconds", "Arrival to first token.", _TTFT)
+        self.ttft = self._histogram(
+            "time_to_first_token_seconds", "Seconds from the arrival of a request to its first token.", _TTFT
+        )
         self.inter_token = QuickHistogram(
-            "stentor:inter_token_latency_seconds", "Between deliveries of one request.", labels, self.registry, _STEP
+            "stentor:inter_token_latency_seconds",
+            "Seconds between two deliveries of tokens of one request.",
+            labels,
+            self.registry,
+            _STEP,
         )
         self.per_token = self._histogram(
-            "request_time_per_output_token_seconds", "Mean time per token after the first, per request.", _STEP
+            "request_time_per_output_token_seconds",
+            "Mean seconds per token after the first, one observation per request.",
+            _STEP,
         )
-        self.e2e = self._histogram("e2e_request_latency_seconds", "Arrival to end.", _LONG)
-        self.queue = self._histogram("request_queue_time_seconds", "Arrival in the engine to first scheduling.", _LONG)
-        self.prefill = self._histogram("request_prefill_time_seconds", "First scheduling to end of prefill.", _LONG)
-        self.decode = self._histogram("request_decode_time_seconds", "First token to last.", _LONG)
-        self.inference = self._histogram("request_inference_time_seconds", "Prefill and decode.", _LONG)
-        self.request_prompt = self._histogram("request_prompt_tokens", "Prompt tokens per request.", _COUNT)
-        self.request_generation = self._histogram("request_generation_tokens", "Tokens delivered per request.", _COUNT)
+        self.e2e = self._histogram(
+            "e2e_request_latency_seconds", "Seconds from the arrival of a request to its end.", _LONG
+        )
+        self.queue = self._histogram(
+            "request_queue_time_seconds",
+            "Seconds that a request waited in the engine before it was first scheduled.",
+            _LONG,
+        )
+        self.prefill = self._histogram(
+            "request_prefill_time_seconds",
+            "Seconds from the first scheduling of a request to the end of its prefill.",
+            _LONG,
+        )
+        self.decode = self._histogram(
+            "request_decode_time_seconds", "Seconds from the first to the last token of a request.", _LONG
+        )
+        self.inference = self._histogram(
+            "request_inference_time_seconds", "Seconds of prefill and decode of a request, queueing excluded.", _LONG
+        )
+        self.request_prompt = self._histogram("request_prompt_tokens", "Prompt tokens of a request.", _COUNT)
+        self.request_generation = self._histogram("request_generation_tokens", "Generated tokens of a request.", _COUNT)
         recovery = Histogram(
             "stentor:recovery_seconds",
-            "From the loss of a process to the first step of the one in its place.",
+            "Seconds from the crash of a worker or engine process to the first step of its replacement.",
             ("model_name", "process"),
             registry=self.registry,
             buckets=_RECOVERY,
@@ -125,8 +153,10 @@ class Metrics:
             name: {process: recovery.labels(name, process) for process in get_args(LostProcess)} for name in engines
         }
         """By the name of a model and what had been lost."""
-        self.params_n = self._histogram("request_params_n", "The n of requests.", _SMALL)
-        self.params_max_tokens = self._histogram("request_params_max_tokens", "The max_tokens of requests.", _COUNT)
+        self.params_n = self._histogram("request_params_n", "Number of sequences that a request asks for (n).", _SMALL)
+        self.params_max_tokens = self._histogram(
+            "request_params_max_tokens", "Number of tokens that a sequence of a request may have (max_tokens).", _COUNT
+        )
 
     def track(self, prompt_tokens: int, n: int, max_tokens: int, arrival: float) -> "RequestTracker":
         """Observes one request from here on; ``arrival`` by ``time.monotonic()``."""
@@ -247,7 +277,7 @@ class _EngineCollector:
                 gauge.add_metric((model,), gauge_of(stats[model]))
             yield gauge
         restarts = CounterMetricFamily(
-            "stentor:engine_restarts", "Engines started in place of one that was lost.", labels=("model_name",)
+            "stentor:engine_restarts", "Engine processes started to replace a crashed one.", labels=("model_name",)
         )
         for model, engine in self._engines.items():
             restarts.add_metric((model,), engine.engine_restarts)
@@ -259,7 +289,7 @@ class _EngineCollector:
             yield counter
         info = GaugeMetricFamily(
             "stentor:cache_config_info",
-            "The KV cache, in labels.",
+            "Always 1; the labels give the block size in tokens and the number of blocks of the KV cache.",
             labels=("model_name", "block_size", "num_gpu_blocks"),
         )
         for model, engine in self._engines.items():
@@ -270,24 +300,48 @@ class _EngineCollector:
 
 
 _GAUGES: Final[tuple[tuple[str, str, Callable[[Stats], float]], ...]] = (
-    ("num_requests_running", "Choices that the engine is running.", lambda stats: stats.running),
-    ("num_requests_waiting", "Choices that wait for the engine.", lambda stats: stats.waiting),
-    ("kv_cache_free_blocks", "KV blocks that no request holds.", lambda stats: stats.free_blocks),
-    ("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", lambda stats: stats.kv_usage),
+    (
+        "num_requests_running",
+        "Sequences (choices of requests) that the engine is running.",
+        lambda stats: stats.running,
+    ),
+    (
+        "num_requests_waiting",
+        "Sequences (choices of requests) that wait in the engine's queue.",
+        lambda stats: stats.waiting,
+    ),
+    (
+        "kv_cache_free_blocks",
+        "KV cache blocks that no request holds; cached prefixes in them can be evicted.",
+        lambda stats: stats.free_blocks,
+    ),
+    ("kv_cache_usage_perc", "Fraction of the KV cache blocks in use, 0 to 1.", lambda stats: stats.kv_usage),
 )
 _COUNTERS: Final[tuple[tuple[str, str, Callable[[Stats], int]], ...]] = (
-    ("num_preemptions", "Choices put back to waiting for lack of KV blocks.", lambda stats: stats.preemptions),
+    (
+        "num_preemptions",
+        "Times that a running sequence was preempted because the KV cache was full.",
+        lambda stats: stats.preemptions,
+    ),
     ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", lambda stats: stats.prefix_queries),
     ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", lambda stats: stats.prefix_hits),
-    ("engine_steps", "Steps that the engine has completed.", lambda stats: stats.steps),
-    ("worker_restarts", "Workers started in place of one that was lost.", lambda stats: stats.worker_restarts),
+    ("engine_steps", "Steps (forward passes of the batch) that the engine has completed.", lambda stats: stats.steps),
+    ("worker_restarts", "Worker processes started to replace a crashed one.", lambda stats: stats.worker_restarts),
     (
         "recovered_requests",
-        "Requests that went on after the process under them was lost.",
+        "Requests that continued after a crash of their worker or engine.",
         lambda stats: stats.recovered,
     ),
-    ("watchdog_kills", "Workers killed because they took too long.", lambda stats: stats.watchdog_kills),
-    ("poisoned_requests", "Requests ended because they alone killed workers or engines.", lambda stats: stats.poisoned),
+    (
+        "watchdog_kills",
+        "Workers that the watchdog killed because a step took too long.",
+        lambda stats: stats.watchdog_kills,
+    ),
+    (
+        "poisoned_requests",
+        "Requests ended because they crashed a worker or engine when run alone.",
+        lambda stats: stats.poisoned,
+    ),
 )
 
 

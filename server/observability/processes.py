@@ -39,10 +39,19 @@ class ProcessCollector:
     def collect(self) -> Iterator[Metric]:
         usage = usage_by_role(os.getpid())
         labels = ("model_name", "process")
-        resident = GaugeMetricFamily("stentor:process_resident_memory_bytes", "Resident bytes.", None, labels)
-        fds = GaugeMetricFamily("stentor:process_open_fds", "Open file descriptors.", None, labels)
-        count = GaugeMetricFamily("stentor:processes", "Processes that live.", None, labels)
-        cpu = CounterMetricFamily("stentor:process_cpu_seconds", "CPU seconds, user and system.", None, labels)
+        resident = GaugeMetricFamily(
+            "stentor:process_resident_memory_bytes",
+            "Resident memory of the processes of this kind, in bytes.",
+            None,
+            labels,
+        )
+        fds = GaugeMetricFamily(
+            "stentor:process_open_fds", "Open file descriptors of the processes of this kind.", None, labels
+        )
+        count = GaugeMetricFamily("stentor:processes", "Running processes of this kind.", None, labels)
+        cpu = CounterMetricFamily(
+            "stentor:process_cpu_seconds", "CPU seconds (user and system) of the processes of this kind.", None, labels
+        )
         for role, one in sorted(usage.items()):
             values = (self._model, role)
             resident.add_metric(values, one.resident_bytes)

@@ -36,19 +36,19 @@ class PassFigures:
     def __init__(self, model: str, registry: CollectorRegistry) -> None:
         ended = Counter(
             "stentor:realtime_transcriptions",
-            "Times that audio of a turn was given to the transcription model, by what for and how it ended.",
+            "Transcription passes over the audio of a realtime turn, by kind of pass and outcome.",
             ("model_name", "pass", "outcome"),
             registry=registry,
         )
         audio = Counter(
             "stentor:realtime_transcription_audio_seconds",
-            "Seconds of audio in them.",
+            "Seconds of audio that transcription passes of realtime turns covered, by kind of pass.",
             ("model_name", "pass"),
             registry=registry,
         )
         lasted = Histogram(
             "stentor:realtime_transcription_seconds",
-            "How long those took that were completed.",
+            "Seconds that a completed transcription pass of a realtime turn took, by kind of pass.",
             ("model_name", "pass"),
             registry=registry,
             buckets=_PASS_SECONDS,
@@ -87,28 +87,28 @@ class RealtimeFigures:
         self.sessions: Final = {kind: running.labels(model, kind) for kind in KINDS}
         self.turn_latency: Final = QuickHistogram(
             "stentor:realtime_turn_latency_seconds",
-            "From the last speech of a caller's turn to the first audio of the answer.",
+            "Seconds from the end of a caller's speech to the first audio of the answer.",
             labels,
             registry,
             _SECONDS,
         )
         self.transcription_lag: Final = QuickHistogram(
             "stentor:realtime_transcription_lag_seconds",
-            "From the end of a turn to its transcript.",
+            "Seconds from the end of a caller's turn to its transcript.",
             labels,
             registry,
             _SECONDS,
         )
         self.partial_interval: Final = QuickHistogram(
             "stentor:realtime_partial_interval_seconds",
-            "Between two partial hypotheses of a turn.",
+            "Seconds between two partial transcripts of a turn.",
             labels,
             registry,
             _SECONDS,
         )
         self.interruptions: Final = Counter(
             "stentor:realtime_interruptions",
-            "Answers that were cut off because the caller spoke.",
+            "Spoken answers that were cut off because the caller began to speak.",
             ("model_name",),
             registry=registry,
         ).labels(model)
@@ -116,13 +116,13 @@ class RealtimeFigures:
         self.passes: Final = PassFigures(model, registry)
         self.audio_held: Final = Gauge(
             "stentor:realtime_audio_bytes",
-            "Audio of callers that realtime sessions hold.",
+            "Bytes of callers' audio that all realtime sessions hold.",
             ("model_name",),
             registry=registry,
         ).labels(model)
         self.audio_refused: Final = Counter(
             "stentor:realtime_audio_refused",
-            "Times that a realtime session was refused more audio, because all together hold as much as they may.",
+            "Times that a realtime session was refused more audio because all sessions hold the most allowed.",
             ("model_name",),
             registry=registry,
         ).labels(model)

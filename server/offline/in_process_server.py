@@ -22,7 +22,6 @@ from ..app.application import create_app
 from ..app.engines import Engines
 from ..app.first_engine import fetch, first_engines
 from ..app.lifecycle import generation_defaults, load_state, open_main
-from ..app.other_models import open_others
 from ..app.startup import StartupDisplay
 from ..batches.calls import post
 from ..batches.lines import InProcessResponse
@@ -104,17 +103,17 @@ class InProcessServer:
                 engines.start(supervisor)
                 supervisor.start("what waits for their end", partial(self._end_with, engines))
                 with display:
-                    state = await load_state(config, checkpoint, defaults, engines.clients, AccessControl())
-                    await open_others(config, state, engines, supervisor, at_end)
+                    access = AccessControl()
+                    state = await load_state(config, checkpoint, defaults, engines, supervisor, at_end, access)
                     at_end.callback(state.observer.close)
-                    at_end.callback(state.pool.close)
-                    at_end.callback(state.grammars.close)
+                    at_end.callback(state.chat.pool.close)
+                    at_end.callback(state.chat.grammars.close)
                     at_end.push_async_callback(state.store.close)
                     await engines.wait_started()
                 async with self._opened(httpx.ASGITransport(create_app(state))) as end:
                     self._started.set_result(None)
                     await end.wait()
-                await state.drained(_END_SECONDS)
+                await state.admission.drained(_END_SECONDS)
                 supervisor.cancel()
 
     @contextlib.asynccontextmanager

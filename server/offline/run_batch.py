@@ -21,8 +21,8 @@ from ..batches.lines import (
     INVALID,
     BadLine,
     BatchRequest,
-    Earlier,
     InProcessResponse,
+    PreviousRun,
     already_answered,
     answered,
     failed,
@@ -36,7 +36,7 @@ from .in_process_server import InProcessServer, RoomClosed
 IN_FLIGHT: Final = 256
 
 
-class Tally(NamedTuple):
+class BatchSummary(NamedTuple):
     """How the requests of one run ended."""
 
     answered: int
@@ -76,7 +76,9 @@ def run_batch(config: Config, source: Path, target: Path) -> int:
     return DONE
 
 
-def _work(room: InProcessServer, requests: BinaryIO, answers: BinaryIO, earlier: Earlier, total: int) -> Tally:
+def _work(
+    room: InProcessServer, requests: BinaryIO, answers: BinaryIO, earlier: PreviousRun, total: int
+) -> BatchSummary:
     ended: queue.SimpleQueue[tuple[BatchRequest, Future[InProcessResponse]]] = queue.SimpleQueue()
     written = refused = lost = skipped = 0
     waiting = _requests(requests, earlier)
@@ -112,10 +114,10 @@ def _work(room: InProcessServer, requests: BinaryIO, answers: BinaryIO, earlier:
                 refused += answer.status >= 400
             answers.flush()
             progress.advance(bar)
-    return Tally(written, refused, lost, skipped)
+    return BatchSummary(written, refused, lost, skipped)
 
 
-def _requests(file: BinaryIO, earlier: Earlier) -> Iterator[BatchRequest | bytes]:
+def _requests(file: BinaryIO, earlier: PreviousRun) -> Iterator[BatchRequest | bytes]:
     """Of each line its request, or what is to be written at once: of its failure a line, and nothing of one that an
     earlier run has dealt with."""
     seen: set[str] = set()
@@ -133,7 +135,7 @@ def _requests(file: BinaryIO, earlier: Earlier) -> Iterator[BatchRequest | bytes
         yield b"" if request.custom_id in earlier.names else request
 
 
-def _refused(custom_id: str | None, message: str, earlier: Earlier) -> bytes:
+def _refused(custom_id: str | None, message: str, earlier: PreviousRun) -> bytes:
     return b"" if message in earlier.refused else failed(custom_id, INVALID, message)
 
 

@@ -165,7 +165,7 @@ def domains() -> Kind:
 
 def server_urls() -> Kind:
     def parse(raw: object) -> tuple[str, ...]:
-        from ..tools.reach import check_prefix  # with all that reads URLs; few name one
+        from ..tools.url_allowlist import check_prefix  # with all that reads URLs; few name one
 
         return tuple(_of_url(check_prefix, text) for text in _texts(raw))
 
@@ -174,7 +174,7 @@ def server_urls() -> Kind:
 
 def tool_servers() -> Kind:
     def parse(raw: object) -> tuple[ToolServer, ...]:
-        from ..tools.reach import check_prefix  # as above
+        from ..tools.url_allowlist import check_prefix  # as above
 
         found = []
         for text in _texts(raw):

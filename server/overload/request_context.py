@@ -19,9 +19,9 @@ TIMEOUT_HEADER: Final = "x-request-timeout"
 class RequestContext:
     """One live request. Its deadline covers everything: body, tokenizer, queue, prefill and decode."""
 
-    def __init__(self, permit: QueueSlot, timeout: float) -> None:
+    def __init__(self, queue_slot: QueueSlot, timeout: float) -> None:
         """``timeout`` in seconds from now; 0 is none."""
-        self.permit: Final = permit
+        self.queue_slot: Final = queue_slot
         self.arrival: Final = time.monotonic()
         self._deadline = anyio.current_time() + timeout if timeout else math.inf
         self._timeout = timeout

@@ -14,7 +14,7 @@ from stentor.protocols.ipc.pooling import Pooled
 from stentor.protocols.pooling.formats import EncodingFormat, Endianness, NumberType
 
 from ..common.loop_turns import LoopTurns, Slices
-from ..http.whole_answer import AnswerParts, AnswerRoom, Buffer, WholeAnswer
+from ..http.whole_answer import AnswerBudget, AnswerParts, Buffer, WholeAnswer
 
 SLICE_NUMBERS: Final = 3 << 12
 """That are written by one call: in some 2 ms. Three bytes are four characters of base64."""
@@ -28,10 +28,10 @@ _encode: Final = msgspec.json.Encoder().encode
 class NumberWriter:
     """Writes the numbers of one answer, and lets others have the event loop in between.
 
-    Its methods raise as :meth:`..http.whole_answer.AnswerRoom.add`.
+    Its methods raise as :meth:`..http.whole_answer.AnswerBudget.add`.
     """
 
-    def __init__(self, room: AnswerRoom, turns: LoopTurns) -> None:
+    def __init__(self, room: AnswerBudget, turns: LoopTurns) -> None:
         self._room = room
         self._slices = Slices(turns)
         self._parts = AnswerParts(room)

@@ -10,8 +10,8 @@ class EmbeddingMetrics:
         def counter(name: str, text: str) -> Counter:
             return Counter(f"stentor:embedding_{name}", text, ("model_name",), registry=registry).labels(model)
 
-        self._texts = counter("texts", "Texts that were pooled, pairs counted once.")
-        self._tokens = counter("tokens", "Tokens of them.")
+        self._texts = counter("texts", "Texts that the embedding model has computed; a pair counts once.")
+        self._tokens = counter("tokens", "Tokens of the texts that the embedding model has computed.")
 
     def pooled(self, texts: int, tokens: int) -> None:
         self._texts.inc(texts)

@@ -10,7 +10,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..text.generation import EventStream
 from ..text.pool import TokenizerPool
-from .ends import Ends, PairEnds
+from .affix_tokens import AffixTokens, PairAffixTokens
 from .plugin import PoolingPlugin
 
 Compares = Literal["together", "vectors", "tokens", "weights", ""]
@@ -21,7 +21,7 @@ PairForm = Literal["pair", "qwen3", "bge", "template"]
 BGE's Gemma, or by the model's chat template, to which they are messages of the roles ``query`` and ``document``."""
 
 
-class Pools(Protocol):
+class PoolingEngine(Protocol):
     """What takes requests for vectors and scores; see :class:`stentor.engine.client.client.EngineClient`."""
 
     @property
@@ -41,7 +41,7 @@ class Pools(Protocol):
         """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests."""
 
 
-class Observes(Protocol):
+class PoolingObserver(Protocol):
     """Is told of texts that the engine is done with."""
 
     def pooled(self, texts: int, tokens: int) -> None: ...
@@ -69,14 +69,14 @@ class EmbeddingModel:
 
     served_names: tuple[str, ...]
     """Never empty."""
-    client: Pools
+    client: PoolingEngine
     pool: TokenizerPool
     config: PoolingConfig
-    ends: Ends
-    pair_ends: PairEnds
+    ends: AffixTokens
+    pair_ends: PairAffixTokens
     pair_form: PairForm = "pair"
     markers: LateInteraction = field(default_factory=LateInteraction)
-    metrics: Observes | None = None
+    metrics: PoolingObserver | None = None
     plugin: PoolingPlugin | None = None
     """What ``task: plugin`` goes through."""
 

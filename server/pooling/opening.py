@@ -12,11 +12,11 @@ from stentor.engine.model_config.sentence_config import PoolingMode
 
 from ..text.errors import TokenizerError
 from ..text.loading import load_tokenizer
-from ..text.pool import EncodingRoom, TokenizerPool
+from ..text.pool import TokenizationBudget, TokenizerPool
 from ..text.tokenizer import Tokenizer
-from .ends import ends_of, pair_ends_of
+from .affix_tokens import affix_tokens_of, pair_affix_tokens_of
 from .errors import EmbeddingModelError
-from .model import EmbeddingModel, LateInteraction, Observes, PairForm, Pools
+from .model import EmbeddingModel, LateInteraction, PairForm, PoolingEngine, PoolingObserver
 from .plugin import open_plugin
 
 _MAX_FILE_BYTES: Final = 1 << 20
@@ -38,11 +38,11 @@ class ServedPoolingModel(Protocol):
 
 def open_embedding(
     served: ServedPoolingModel,
-    client: Pools,
+    client: PoolingEngine,
     folder: Path,
-    metrics: Observes | None = None,
+    metrics: PoolingObserver | None = None,
     tokenizer_path: Path | None = None,
-    room: EncodingRoom | None = None,
+    room: TokenizationBudget | None = None,
 ) -> EmbeddingModel:
     """Reads the configuration and the tokenizer of ``folder``, or another: some 100 ms, so call it in a thread. Texts
     are encoded in ``room``.
@@ -59,8 +59,8 @@ def open_embedding(
         client,
         TokenizerPool(tokenizer, room=room),
         config,
-        ends_of(tokenizer),
-        pair_ends_of(tokenizer),
+        affix_tokens_of(tokenizer),
+        pair_affix_tokens_of(tokenizer),
         pair_form_of(config, tokenizer),
         markers_of(folder, config, tokenizer),
         metrics,
@@ -75,9 +75,9 @@ def pair_form_of(config: PoolingConfig, tokenizer: Tokenizer) -> PairForm:
     source = tokenizer.template_source
     if "query" in source and "document" in source:
         return "template"
-    if config.score.against and config.architecture.startswith("Qwen3"):
+    if config.score.tied_rows and config.architecture.startswith("Qwen3"):
         return "qwen3"
-    return "bge" if len(config.score.against) == 1 and config.architecture.startswith("Gemma") else "pair"
+    return "bge" if len(config.score.tied_rows) == 1 and config.architecture.startswith("Gemma") else "pair"
 
 
 def markers_of(folder: Path, config: PoolingConfig, tokenizer: Tokenizer) -> LateInteraction:

@@ -8,12 +8,12 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.pooling.common import PoolingFields, Side, Text
 
 from ..text.errors import TextTooLong
-from .ends import Ends
+from .affix_tokens import AffixTokens
 from .model import EmbeddingModel
 
 _AT_A_TIME: Final = 64
 """Texts that are one job of the tokenizer's threads, so that the texts of others need not wait for all of them."""
-_NO_ENDS: Final = Ends((), ())
+_NO_ENDS: Final = AffixTokens((), ())
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class LengthLimit:
             )
         return cls(length if wanted < 0 else wanted, fields.truncation_side or "right")
 
-    def within(self, ids: list[int], ends: Ends, field: str) -> list[int]:
+    def within(self, ids: list[int], ends: AffixTokens, field: str) -> list[int]:
         """``ids`` that fit, less what is cut off between ``ends``. Raises BadRequest."""
         if len(ids) <= self.most:
             return ids

@@ -16,7 +16,7 @@ from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..common.errors import GenerationFailed
-from ..http.whole_answer import AnswerRoom, without_bound
+from ..http.whole_answer import AnswerBudget, without_bound
 from ..observability.request import EngineUsage, RequestRecord
 from ..overload.memory_budget import TOKEN_BYTES
 from ..overload.queue_slots import QueueSlot
@@ -42,17 +42,17 @@ class PoolingJob:
     def __init__(
         self,
         model: EmbeddingModel,
-        permit: QueueSlot,
+        queue_slot: QueueSlot,
         record: RequestRecord | None = None,
         *,
         priority: int = 0,
         salt: str = "",
-        room: AnswerRoom | None = None,
+        room: AnswerBudget | None = None,
     ) -> None:
         """``room`` counts the numbers; None: nothing does."""
         self._room = room or without_bound()
         self._model = model
-        self._permit = permit
+        self._queue_slot = queue_slot
         self._record = record
         self._priority = priority
         self._salt = salt
@@ -74,8 +74,8 @@ class PoolingJob:
         if sum(_numbers(self._model.config, prompt, wanted) for prompt in prompts) > most:
             raise _too_large(field, most)
         total = sum(len(prompt.ids) for prompt in prompts)
-        self._permit.memory.add(TOKEN_BYTES * total, field)
-        self._permit.take(total)
+        self._queue_slot.memory.add(TOKEN_BYTES * total, field)
+        self._queue_slot.take(total)
         self.tokens += total
         wanted = msgspec.structs.replace(wanted, last=not looks_at_all(self._model.config, wanted))
         served = EngineUsage(total, 0, len(prompts), time.monotonic())
@@ -100,7 +100,7 @@ class PoolingJob:
                     raise _too_large(field, most)
                 self._room.add(len(done[-1].data))
                 held -= length
-                self._permit.processed(length)
+                self._queue_slot.processed(length)
                 if self._model.metrics is not None:
                     self._model.metrics.pooled(1, length)
         finally:

@@ -17,7 +17,7 @@ from .event_log import EventLog
 _RETRY_SECONDS: Final = 2
 
 
-class Live(Protocol):
+class LiveResponse(Protocol):
     """One of them."""
 
     @property
@@ -42,24 +42,24 @@ class Live(Protocol):
 
 
 class LiveResponses:
-    """Owned by the server's state."""
+    """Owned by the server process."""
 
     def __init__(self, max_background: int = 256) -> None:
         self._shares = Shares(max_background)
-        self._by_id: dict[str, Live] = {}
+        self._by_id: dict[str, LiveResponse] = {}
         self._background = TaskScope("responses in the background")
         self._attached = TaskScope("responses that are read")
 
-    def __iter__(self) -> Iterator[Live]:
+    def __iter__(self) -> Iterator[LiveResponse]:
         return iter(tuple(self._by_id.values()))
 
-    def add(self, live: Live) -> None:
+    def add(self, live: LiveResponse) -> None:
         self._by_id[live.response.id] = live
 
     def remove(self, response: str) -> None:
         self._by_id.pop(response, None)
 
-    def find(self, owner: str, response: str) -> Live | None:
+    def find(self, owner: str, response: str) -> LiveResponse | None:
         live = self._by_id.get(response)
         return live if live is not None and live.owner == owner else None
 

@@ -6,7 +6,7 @@ from typing import Final, Protocol, Self, assert_never
 
 import msgspec
 
-from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone, Thinking
+from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens, Thinking
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed
 from stentor.protocols.ipc.sampling import SamplingParams
 
@@ -178,7 +178,7 @@ class Generation:
         deltas: list[Delta] = []
         for event in events:
             match event:
-                case ChoiceTokens(index=index):
+                case SequenceTokens(index=index):
                     choice = self._choices[index]
                     if not choice.open:
                         continue

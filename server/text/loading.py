@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from .errors import TokenizerError
 from .gguf_tokenizer import load_gguf_tokenizer, set_ends
@@ -172,3 +174,10 @@ def _read_text(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TokenizerError(f"Cannot read {file}: {error}.") from error
+
+
+def number_tokenizer(vocab_size: int) -> Tokenizer:
+    """Text such as ``12 7 400`` stands for those token ids; any other word for token 0."""
+    backend = Backend(WordLevel({str(id): id for id in range(vocab_size)}, unk_token="0"))
+    backend.pre_tokenizer = WhitespaceSplit()
+    return Tokenizer(backend, {})

@@ -32,7 +32,7 @@ DEFAULT_ENCODING_BYTES: Final = 1 << 29
 """For all texts that are encoded at the same time, where nobody named another bound."""
 
 
-class EncodingRoom:
+class TokenizationBudget:
     """Memory for texts that are being encoded. For threads: each waits until there is room for its texts."""
 
     def __init__(self, most: int = DEFAULT_ENCODING_BYTES) -> None:
@@ -87,7 +87,7 @@ class TokenizerPool:
         max_foreign: int = DEFAULT_WAITING,
         render_seconds: float = DEFAULT_SECONDS,
         render_chars: int = DEFAULT_CHARS,
-        room: EncodingRoom | None = None,
+        room: TokenizationBudget | None = None,
     ) -> None:
         """``room`` is shared with other pools."""
         self.tokenizer: Final = tokenizer
@@ -102,7 +102,7 @@ class TokenizerPool:
         self._foreign_turns = FairSemaphore(1, max_foreign)
         self._max_foreign = max_foreign
         self._places = asyncio.Semaphore(max_pending)
-        self.room: Final = room or EncodingRoom()
+        self.room: Final = room or TokenizationBudget()
 
     async def encode(
         self, text: str, add_special_tokens: bool = True, *, most_tokens: int | None = None, field: str = "prompt"

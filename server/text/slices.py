@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone
+from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.steps import TokenLogprobs
 
 from ..common.loop_turns import SLICE_ENTRIES
 
-EngineEvent = PromptDone | ChoiceTokens | Finished
+EngineEvent = PromptDone | SequenceTokens | Finished
 
 
 def entries(event: EngineEvent) -> int:
@@ -49,7 +49,7 @@ def _parts(event: EngineEvent) -> Iterator[EngineEvent]:
         if isinstance(event, PromptDone):
             yield msgspec.structs.replace(event, logprobs=event.logprobs[start:end])
         else:
-            yield ChoiceTokens(event.rid, event.index, event.tokens[start:end], event.logprobs[start:end])
+            yield SequenceTokens(event.rid, event.index, event.tokens[start:end], event.logprobs[start:end])
 
 
 def _per_token(logprobs: Sequence[TokenLogprobs | None]) -> int:

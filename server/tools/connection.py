@@ -28,7 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 from ..common.task_scope import TaskScope
 from .errors import TIMED_OUT, Fault, http_fault, protocol_fault
 from .servers import Server
-from .transport import Guarded
+from .transport import PinnedTransport
 
 for name in ("mcp", "client", "httpx2", "httpcore2"):
     # they write whatever a server sends, and URLs with what is secret in them
@@ -55,7 +55,7 @@ class Connection:
         self._server = server
         self._timeout = timeout
         self._tls = tls
-        self._guard = Guarded(server.place, tls)
+        self._guard = PinnedTransport(server.place, tls)
         self._closing = asyncio.Event()
         self._opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._tasks = TaskScope("sessions with servers of tools", _CLOSE_SECONDS)
@@ -221,7 +221,7 @@ class Connection:
 class _Kept(httpx2.AsyncBaseTransport):
     """A transport that outlives its client."""
 
-    def __init__(self, inner: Guarded) -> None:
+    def __init__(self, inner: PinnedTransport) -> None:
         self._inner = inner
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:

@@ -15,8 +15,8 @@ from stentor.protocols.openai.sampling import not_served
 from ..config.config import McpConfig
 from ..media.refusal import Refusal
 from ..media.urls import parse
-from .reach import Place, Reach
 from .servers import HOSTED_SERVERS, Server, read_server
+from .url_allowlist import ServerAddress, UrlAllowlist
 
 if TYPE_CHECKING:
     from ..media.fetcher import Resolve
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 REFUSED = "tool_server_refused"
 
 
-class Gateway:
-    """Owned by the server's state."""
+class McpGateway:
+    """Owned by the server process."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Gateway:
             tls: whom to trust; None trusts the authorities that ``certifi`` lists.
         """
         self.config = config or McpConfig()
-        self._reach = Reach(self.config.urls, allow_private=self.config.allow_private, resolve=resolve)
+        self._reach = UrlAllowlist(self.config.urls, allow_private=self.config.allow_private, resolve=resolve)
         self._own = {server.name: parse(server.url) for server in self.config.servers}
         self._tls = tls
         self.calls = anyio.Semaphore(self.config.max_calls)
@@ -66,7 +66,7 @@ class Gateway:
             if name not in self._own:
                 raise not_served(f"{where}.type", f"`{where}.type`: a tool of type `{tool['type']}`")
             _check_package(where)
-            return read_server(tool, Place(self._own[name], None), where, own=True)
+            return read_server(tool, ServerAddress(self._own[name], None), where, own=True)
         _check_package(where)
         label, url = tool["server_label"], tool.get("server_url")
         if url is not None:
@@ -81,9 +81,9 @@ class Gateway:
             )
         if tool.get("headers") or tool.get("authorization"):
             raise BadRequest(f"`{where}`: `headers` and `authorization` need a `server_url`.", where, "invalid_value")
-        return read_server(tool, Place(self._own[label], None), where, own=True)
+        return read_server(tool, ServerAddress(self._own[label], None), where, own=True)
 
-    async def _named(self, url: str, field: str) -> Place:
+    async def _named(self, url: str, field: str) -> ServerAddress:
         try:
             return await self._reach.place(url)
         except Refusal as refusal:

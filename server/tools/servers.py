@@ -8,7 +8,7 @@ from typing import Any, Final
 from stentor.protocols.openai.responses.mcp import HOSTED, MCP, WEB_SEARCH
 from stentor.protocols.openai.responses.objects import CallKind
 
-from .reach import Place
+from .url_allowlist import ServerAddress
 
 Annotations = Mapping[str, Any]
 HOSTED_SERVERS: Final = {**dict.fromkeys(WEB_SEARCH, "browser"), "code_interpreter": "python"}
@@ -50,7 +50,7 @@ class Server:
     """One of them."""
 
     label: str
-    place: Place
+    place: ServerAddress
     field: str
     """Where the request names it."""
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
@@ -74,7 +74,9 @@ def may_repeat(annotations: Annotations | None) -> bool:
     return is_read_only(annotations) or (bool(annotations) and annotations.get("idempotentHint") is True)  # type: ignore[union-attr]  # as above
 
 
-def read_server(tool: Mapping[str, Any], place: Place, where: str, *, own: bool, locked: bool = False) -> Server:
+def read_server(
+    tool: Mapping[str, Any], place: ServerAddress, where: str, *, own: bool, locked: bool = False
+) -> Server:
     """Of a checked tool; ``own``: it is the operator's, to whom clients show what they show anyway."""
     if tool["type"] != MCP:
         label = HOSTED_SERVERS[tool["type"]]

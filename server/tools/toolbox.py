@@ -8,7 +8,7 @@ import anyio
 import msgspec
 
 from .errors import INVALID_PARAMS, NOT_MADE, TIMED_OUT, Fault, ToolServerFailed, protocol_fault
-from .gateway import Gateway
+from .gateway import McpGateway
 from .servers import Server
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _LOST = "what it takes to be let in is not kept, and this server was started aga
 class Toolbox:
     """A session with a server begins when it is first needed, and lasts until the end of the response."""
 
-    def __init__(self, gateway: Gateway, servers: Sequence[Server]) -> None:
+    def __init__(self, gateway: McpGateway, servers: Sequence[Server]) -> None:
         self._gateway = gateway
         self._servers = {server.label: server for server in servers}
         self._connections: dict[str, Connection] = {}

@@ -15,7 +15,7 @@ _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True)
-class Offered:
+class McpTool:
     """One tool, by the name that the model knows."""
 
     function: str
@@ -48,9 +48,9 @@ def function_name(label: str, name: str) -> str:
     return (_FOREIGN.sub("_", label) + between + _FOREIGN.sub("_", name))[:MAX_NAME]
 
 
-def offered(servers: Sequence[Server], lists: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, Offered]:
+def offered(servers: Sequence[Server], lists: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, McpTool]:
     """By function; ``lists`` are what each label lists. Of two that would have one name, the first has it."""
-    found: dict[str, Offered] = {}
+    found: dict[str, McpTool] = {}
     for server in servers:
         for tool in lists.get(server.label, ()):
             name, annotations = tool["name"], tool.get("annotations")
@@ -59,7 +59,7 @@ def offered(servers: Sequence[Server], lists: Mapping[str, Iterable[Mapping[str,
             function = function_name(server.label, name)
             description = _described(server, tool.get("description"))
             approval = server.approval.needed(name, annotations)
-            made = Offered(function, server, name, description, _object(tool["input_schema"]), annotations, approval)
+            made = McpTool(function, server, name, description, _object(tool["input_schema"]), annotations, approval)
             found.setdefault(function, made)
     return found
 

@@ -12,7 +12,7 @@ from typing import Final
 import httpx2
 
 from .errors import Fault, http_fault, protocol_fault
-from .reach import Place
+from .url_allowlist import ServerAddress
 
 MAX_ANSWER_BYTES: Final = 8 << 20
 """Of one answer to one request, or of a stream of events."""
@@ -23,8 +23,8 @@ def _trusted() -> ssl.SSLContext:
     return httpx2.create_ssl_context(trust_env=False)
 
 
-class Guarded(httpx2.AsyncBaseTransport):
-    def __init__(self, place: Place, tls: ssl.SSLContext | None = None) -> None:
+class PinnedTransport(httpx2.AsyncBaseTransport):
+    def __init__(self, place: ServerAddress, tls: ssl.SSLContext | None = None) -> None:
         """``tls``: whom to trust; None trusts the authorities that ``certifi`` lists."""
         self._place = place
         self._inner = httpx2.AsyncHTTPTransport(verify=tls or _trusted(), trust_env=False)
@@ -90,7 +90,7 @@ class Guarded(httpx2.AsyncBaseTransport):
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    def __init__(self, response: httpx2.Response, guard: Guarded) -> None:
+    def __init__(self, response: httpx2.Response, guard: PinnedTransport) -> None:
         self._response = response
         self._guard = guard
 

@@ -20,13 +20,20 @@ class SpeechMetrics:
         def counter(name: str, text: str) -> Counter:
             return Counter(f"stentor:speech_{name}", text, ("model_name",), registry=registry).labels(model)
 
-        self._requests = counter("requests", "Texts that were begun to be spoken.")
-        self._audio = counter("audio_seconds", "Seconds of audio that were made.")
-        self._restarts = counter("process_restarts", "Speech processes started in place of one that was lost.")
-        self._first = histogram("time_to_first_audio_seconds", "A text's arrival to its first sound.", _FIRST)
-        self._factor = histogram("real_time_factor", "Time to make a sentence, over how long it lasts.", _FACTOR)
+        self._requests = counter("requests", "Texts that the speech model has begun to speak.")
+        self._audio = counter("audio_seconds", "Seconds of audio that the speech model has made.")
+        self._restarts = counter("process_restarts", "Speech processes started to replace a crashed one.")
+        self._first = histogram(
+            "time_to_first_audio_seconds", "Seconds from the arrival of a text to its first audio.", _FIRST
+        )
+        self._factor = histogram(
+            "real_time_factor", "Seconds to synthesize a sentence, divided by the seconds that it lasts.", _FACTOR
+        )
         self._running = Gauge(
-            "stentor:speech_requests_running", "Texts being spoken.", ("model_name",), registry=registry
+            "stentor:speech_requests_running",
+            "Texts that the speech model is speaking.",
+            ("model_name",),
+            registry=registry,
         ).labels(model)
 
     def began(self) -> None:

@@ -32,8 +32,8 @@ from ..common.errors import Overloaded, ServerError, Unavailable
 from ..config.config import Config
 from ..http.listening import StartError
 from .fairness import Turns
+from .sentences import sayable
 from .speaking import Speaking, Spoken
-from .strip_markdown import sayable
 
 __all__ = ["Speaking", "SpeechFailed", "SpeechModel", "SpeechObserver", "Spoken"]
 

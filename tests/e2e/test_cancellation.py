@@ -21,13 +21,12 @@ import pytest
 
 from stentor.engine.client.client import EngineClient
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
-from stentor.server.config.limits import OverloadConfig
+from stentor.server.app.state import ServerState
 from stentor.server.http.http_protocol import HttpProtocol
-from stentor.server.observability.metrics import Metrics
 from stentor.server.overload.slow_readers import ReaderLimits
-from stentor.server.state.state import ServerState
-from stentor.server.text.number_tokenizer import number_tokenizer
+from stentor.server.text.loading import number_tokenizer
 from stentor.server.text.pool import INLINE_CHARS, TokenizerPool
+from stentor.tests.fakes import fake_state
 from stentor.tests.server.harness import on_loopback, until
 
 pytestmark = pytest.mark.anyio
@@ -61,7 +60,7 @@ class Bench:
     descriptors: int = field(init=False)
 
     def __post_init__(self) -> None:
-        ready = self.state.client.ready
+        ready = self.state.chat.client.ready
         assert ready is not None
         self.free_blocks = ready.num_blocks
         self.tasks = len(asyncio.all_tasks())
@@ -70,14 +69,14 @@ class Bench:
     @property
     def held(self) -> dict[str, int]:
         """What is not as it is when nobody asks for anything."""
-        stats, queue = self.state.client.stats, self.state.queue
+        stats, queue = self.state.chat.client.stats, self.state.admission.queue
         counts = {
             "blocks": self.free_blocks - stats.free_blocks,
             "rows": stats.running,
             "waiting": stats.waiting,
             "permits": queue.requests,
             "tokens": queue.tokens,
-            "tickets": self.state.live_requests,
+            "tickets": self.state.admission.live_requests,
             "tasks": max(0, len(asyncio.all_tasks()) - self.tasks),  # one of the engine client's ends by itself
             "descriptors": len(os.listdir("/proc/self/fd")) - self.descriptors,
         }
@@ -155,13 +154,14 @@ async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench
         with anyio.fail_after(60):
             await client.wait_started()
         await until(lambda: client.stats.free_blocks, 10)
-        state = ServerState(
+        pool = TokenizerPool(number_tokenizer(VOCABULARY), threads=1, max_pending=2)
+        state = fake_state(
+            client,
+            pool=pool,
             served_names=("made-up",),
-            client=client,
-            pool=TokenizerPool(number_tokenizer(VOCABULARY), threads=1, max_pending=2),
-            metrics=Metrics("made-up", client),
             vocab_size=VOCABULARY,
-            overload=OverloadConfig(),
+            eos_token_ids=(),
+            trusts_templates=False,
         )
         readers = ReaderLimits(buffer=16 << 10, seconds=60.0)
         async with on_loopback(state, partial(HttpProtocol, readers=readers)) as url:
@@ -182,13 +182,13 @@ async def all_is_free(bench: Bench) -> None:
 @pytest.mark.parametrize("how", AFTER)
 async def test_while_waiting_for_the_tokenizer(bench: Bench, how: str) -> None:
     gate = threading.Event()
-    standing_still = asyncio.create_task(bench.state.pool._run(lambda: gate.wait(20)))
+    standing_still = asyncio.create_task(bench.state.chat.pool._run(lambda: gate.wait(20)))
     text = "7 " * INLINE_CHARS
     clients = [await Client.asking(bench, prompt=text, max_tokens=50, stream=number % 2 == 0) for number in range(5)]
-    await until(lambda: bench.state.live_requests == 5)
+    await until(lambda: bench.state.admission.live_requests == 5)
     for client in clients:
         client.leave(how)
-    await until(lambda: not bench.state.live_requests and not bench.state.queue.requests)
+    await until(lambda: not bench.state.admission.live_requests and not bench.state.admission.queue.requests)
     gate.set()
     assert await standing_still
     again = await Client.asking(bench, prompt=text, max_tokens=2, stream=True)
@@ -203,11 +203,11 @@ async def test_while_queued_in_the_engine(bench: Bench, how: str) -> None:
     for runner in runners:
         await runner.read_until(1)
     waiters = [await Client.asking(bench, prompt=[6, 7], max_tokens=50, stream=number % 2 == 0) for number in range(4)]
-    await until(lambda: bench.state.client.stats.waiting == 4)
+    await until(lambda: bench.state.chat.client.stats.waiting == 4)
     for waiter in waiters:
         waiter.leave(how)
-    await until(lambda: bench.state.client.stats.waiting == 0)
-    assert bench.state.client.stats.running == ROWS
+    await until(lambda: bench.state.chat.client.stats.waiting == 0)
+    assert bench.state.chat.client.stats.running == ROWS
     for runner in runners:
         runner.leave(how)
     await all_is_free(bench)
@@ -215,13 +215,13 @@ async def test_while_queued_in_the_engine(bench: Bench, how: str) -> None:
 
 @pytest.mark.parametrize("how", AFTER)
 async def test_in_the_middle_of_a_prefill(bench: Bench, how: str) -> None:
-    before = bench.state.client.stats.steps
+    before = bench.state.chat.client.stats.steps
     prompt = [9 + number % 50 for number in range(4000)]
     client = await Client.asking(bench, prompt=prompt, max_tokens=50, prompt_logprobs=None)
-    await until(lambda: bench.state.client.stats.steps > before)
+    await until(lambda: bench.state.chat.client.stats.steps > before)
     client.leave(how)
     await all_is_free(bench)
-    steps = bench.state.client.stats.steps - before
+    steps = bench.state.chat.client.stats.steps - before
     assert steps < len(prompt) / CHUNK, "the prefill went on to its end"
 
 
@@ -229,14 +229,14 @@ async def test_in_the_middle_of_a_prefill(bench: Bench, how: str) -> None:
 @pytest.mark.parametrize("n", [1, 4])
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 async def test_while_decoding(bench: Bench, how: str, n: int, stream: bool) -> None:
-    steps, generated = bench.state.client.stats.steps, bench.generated
+    steps, generated = bench.state.chat.client.stats.steps, bench.generated
     client = await Client.asking(bench, prompt=[8], max_tokens=3000, stream=stream, n=n)
     await until(lambda: bench.generated >= generated + 8 * n)
     client.leave(how)
     await all_is_free(bench)
     # the first of n is alone until the prompt is there
     steps_delivered = -(-(bench.generated - generated) // n)
-    late = bench.state.client.stats.steps - steps - steps_delivered
+    late = bench.state.chat.client.stats.steps - steps - steps_delivered
     assert late <= LATE_STEPS, f"{late} steps ran after the last token that was delivered"
 
 
@@ -258,7 +258,7 @@ async def test_while_the_server_waits_for_a_client_that_does_not_read(bench: Ben
         while bench.generated == began or bench.generated != before:
             before = bench.generated
             await asyncio.sleep(0.2)
-    assert bench.state.client.stats.running, "the engine goes on meanwhile"
+    assert bench.state.chat.client.stats.running, "the engine goes on meanwhile"
     client.leave(how)
     await all_is_free(bench)
 

@@ -13,7 +13,7 @@ import pytest
 
 from stentor.engine.processes.supervisor import Supervisor
 from stentor.loadtest.processes import tree
-from stentor.protocols.ipc.actors import ChoiceTokens
+from stentor.protocols.ipc.actors import SequenceTokens
 from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.server.app.engines import Engines
@@ -53,7 +53,7 @@ async def two_models(model: Path) -> AsyncIterator[Engines]:
 async def generate(engines: Engines, kind: ModelRole, out: list[int]) -> list[int]:
     async for events in engines.clients[kind].submit([1, 2, 3, 4], _LONG, [7]):
         for event in events:
-            if isinstance(event, ChoiceTokens):
+            if isinstance(event, SequenceTokens):
                 out += event.tokens
     return out
 

@@ -7,7 +7,7 @@ import anyio
 
 from stentor.engine.client.client import EngineClient
 from stentor.engine.client.stream import RequestStream
-from stentor.protocols.ipc.actors import ChoiceTokens, Finished
+from stentor.protocols.ipc.actors import Finished, SequenceTokens
 from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig, WorkerConfig
 
 DEFAULTS = RecoveryConfig()
@@ -44,7 +44,7 @@ async def read_all(stream: RequestStream) -> tuple[dict[int, list[int]], dict[in
     ends: dict[int, Finished] = {}
     async for events in stream:
         for event in events:
-            if isinstance(event, ChoiceTokens):
+            if isinstance(event, SequenceTokens):
                 assert event.index not in ends, "tokens after the end"
                 tokens.setdefault(event.index, []).extend(event.tokens)
             elif isinstance(event, Finished):

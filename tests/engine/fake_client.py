@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from stentor.engine.channel.pieces import PromptParts
-from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone, PromptPart, Resumed, Submit
+from stentor.protocols.ipc.actors import Finished, PromptDone, PromptPart, Resumed, SequenceTokens, Submit
 from stentor.protocols.ipc.audio import Streamed, StreamShape
 from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.tests.engine.fake_model import alone, heard_of, pooled_of, token_logprobs
@@ -37,7 +37,7 @@ class Client:
         self.prompts.append(self.parts.joined(prompt))
         assert len(self.prompts) == 1, "PromptDone twice"
 
-    def take_tokens(self, gained: ChoiceTokens) -> None:
+    def take_tokens(self, gained: SequenceTokens) -> None:
         before = self.tokens.setdefault(gained.index, [])
         if self.grammar is not None:
             (token,) = gained.tokens
@@ -90,7 +90,7 @@ class Client:
             assert pooling.last or prompt.cached_tokens == 0
         if (audio := submit.audio) is not None:
             asks = audio.no_speech is not None or audio.align is not None
-            assert prompt.heard == (heard_of(submit.prompt, audio.pcm, audio) if asks else None)
+            assert prompt.alignment == (heard_of(submit.prompt, audio.pcm, audio) if asks else None)
             assert audio.align is None or prompt.cached_tokens == 0
         if submit.params.prompt_logprobs is not None:
             rest = [token_logprobs(submit.prompt, i) for i in range(1, len(submit.prompt))]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from stentor.protocols.ipc.actors import Submit
-from stentor.protocols.ipc.audio import Audio, Heard, Streamed, StreamShape
+from stentor.protocols.ipc.audio import AlignmentOutput, Audio, Streamed, StreamShape
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, TokenLogprobs
@@ -44,14 +44,14 @@ def token_logprobs(tokens: Sequence[int], position: int) -> TokenLogprobs:
     return TokenLogprobs(tokens[position], -float(hashed(list(tokens[: position + 1])) % 997), 1, [])
 
 
-def heard_of(prompt: Sequence[int], pcm: bytes, audio: Audio | NewRow) -> Heard:
+def heard_of(prompt: Sequence[int], pcm: bytes, audio: Audio | NewRow) -> AlignmentOutput:
     """What a prompt brings, as the request or its row asks for it."""
     no_speech = None if audio.no_speech is None else hashed(list(prompt[: audio.no_speech[0] + 1]), pcm) % 997 / 997
     if audio.align is None:
-        return Heard(no_speech)
+        return AlignmentOutput(no_speech)
     tokens = range(audio.align.start, len(prompt))
     times = [float(hashed(list(prompt[: at + 1]), pcm, audio.align.frames) % 997) for at in [*tokens, tokens.stop]]
-    return Heard(no_speech, times, times[:-1])
+    return AlignmentOutput(no_speech, times, times[:-1])
 
 
 def pooled_of(prompt: Sequence[int], pooling: Pooling) -> Pooled:

@@ -13,7 +13,7 @@ from stentor.protocols.ipc.steps import (
     Masks,
     NewRow,
     PromptLogprobs,
-    RowHeard,
+    RowAlignment,
     RowPooled,
     RowStep,
     StepPlan,
@@ -70,7 +70,7 @@ class FakeWorker:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.rows: dict[int, Row] = {}
         self.kv: dict[tuple[int, int], tuple[int, int, int]] = {}
-        self.heard: list[RowHeard] = []
+        self.heard: list[RowAlignment] = []
         """Of the step that runs."""
         self.pooled: list[RowPooled] = []
         """The same."""
@@ -184,12 +184,14 @@ class FakeWorker:
     def _encode(self, plan: StepPlan) -> None:
         before = {slot: self.encoded.get(row.place) for slot, row in self.rows.items() if row.computed is not None}
         assert len(plan.encodings) <= self.max_encodings, "more windows than a step may encode"
-        places = [each.place for each in plan.encodings]
+        places = [each.encoder_slot for each in plan.encodings]
         assert len(set(places)) == len(places), "a place is filled twice"
         for each in plan.encodings:
-            assert 0 <= each.place < self.encoder_slots
-            assert each.pcm not in self.encoded.values() or self.encoded.get(each.place) == each.pcm, "encoded twice"
-            self.encoded[each.place] = each.pcm
+            assert 0 <= each.encoder_slot < self.encoder_slots
+            assert each.pcm not in self.encoded.values() or self.encoded.get(each.encoder_slot) == each.pcm, (
+                "encoded twice"
+            )
+            self.encoded[each.encoder_slot] = each.pcm
         for slot, pcm in before.items():
             assert self.encoded.get(self.rows[slot].place) == pcm, f"what slot {slot} hears was overwritten"
         for slot, row in self.rows.items():
@@ -203,9 +205,9 @@ class FakeWorker:
         found = heard_of(row.tokens[: row.prompt_len], self._pcm(row), asked)
         if asked.align is not None:
             assert (step.start, step.count) == (0, len(row.tokens)), f"slot {step.slot} aligns and was cut into chunks"
-            self.heard = [*self.heard, RowHeard(step.slot, found)]
+            self.heard = [*self.heard, RowAlignment(step.slot, found)]
         elif asked.no_speech is not None and step.start <= asked.no_speech[0] < end:
-            self.heard = [*self.heard, RowHeard(step.slot, found)]
+            self.heard = [*self.heard, RowAlignment(step.slot, found)]
 
     def _pool(self, step: RowStep, row: Row) -> None:
         assert (row.pooling is None) == (not self.attention_scope) or row.computed, (

@@ -14,7 +14,7 @@ from stentor.engine.client import client as client_module
 from stentor.engine.client.client import EngineClient
 from stentor.engine.client.stream import RequestStream
 from stentor.engine.processes.supervisor import Supervisor
-from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone, Submit
+from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens, Submit
 from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
@@ -48,7 +48,7 @@ class Reader:
             for event in events:
                 self._take(event)
 
-    def _take(self, event: PromptDone | ChoiceTokens | Finished) -> None:
+    def _take(self, event: PromptDone | SequenceTokens | Finished) -> None:
         if isinstance(event, PromptDone):
             assert not self.tokens, "the prompt was done after the first token"
             self.prompts.append(event)

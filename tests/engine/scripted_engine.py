@@ -13,7 +13,6 @@ from stentor.engine.channel.pieces import ResumedParts
 from stentor.engine.processes.launch import EngineProcess
 from stentor.protocols.ipc.actors import (
     Abort,
-    ChoiceTokens,
     ClientInbox,
     EngineReady,
     Failed,
@@ -23,6 +22,7 @@ from stentor.protocols.ipc.actors import (
     PromptDone,
     PromptPart,
     ResumedPart,
+    SequenceTokens,
     Shutdown,
     Stalled,
     Stats,
@@ -178,7 +178,7 @@ class ScriptedEngine:
             tokens, reason = expected(submit, index)
             new = tokens[given : given + 1]
             logprobs = None if submit.params.logprobs is None else logprobs_of(new)
-            batch.tokens.append(ChoiceTokens(submit.rid, index, new, logprobs))
+            batch.tokens.append(SequenceTokens(submit.rid, index, new, logprobs))
             request.given[index] = given + 1
             if given + 1 == len(tokens):
                 self._end(request, index, reason, batch)

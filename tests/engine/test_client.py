@@ -18,7 +18,7 @@ from stentor.engine.client.stream import RequestStream
 from stentor.engine.processes import launch as launch_module
 from stentor.engine.processes.process import Child, spawn
 from stentor.loadtest.processes import alive, children, tree
-from stentor.protocols.ipc.actors import ChoiceTokens, Finished, Submit, TokensBatch
+from stentor.protocols.ipc.actors import Finished, SequenceTokens, Submit, TokensBatch
 from stentor.protocols.ipc.config import RecoveryConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
@@ -271,11 +271,11 @@ def _logprob(token: int) -> TokenLogprobs:
 async def test_unread_tokens_of_a_sequence_are_one_event() -> None:
     stream = _stream(2)
     for token in range(1000):
-        stream.push_tokens(ChoiceTokens(0, token % 2, [token], [_logprob(token)]))
+        stream.push_tokens(SequenceTokens(0, token % 2, [token], [_logprob(token)]))
     stream.push_end(Finished(0, 1, "length", None, None))
     first, second, end = await anext(stream)
-    assert isinstance(first, ChoiceTokens)
-    assert isinstance(second, ChoiceTokens)
+    assert isinstance(first, SequenceTokens)
+    assert isinstance(second, SequenceTokens)
     assert (first.index, first.tokens) == (0, list(range(0, 1000, 2)))
     assert (second.index, second.tokens) == (1, list(range(1, 1000, 2)))
     assert first.logprobs is not None
@@ -291,9 +291,9 @@ async def test_a_reader_gets_what_came_together_as_one_and_no_other_reader_is_wo
     reading, waiting = asyncio.ensure_future(anext(busy)), asyncio.ensure_future(anext(idle))
     await asyncio.sleep(0)
     for token in (1, 2):
-        journal.deliver(TokensBatch([], [ChoiceTokens(0, 0, [token], None)], []))
+        journal.deliver(TokensBatch([], [SequenceTokens(0, 0, [token], None)], []))
     journal.wake_readers()
-    assert await reading == [ChoiceTokens(0, 0, [1, 2], None)]
+    assert await reading == [SequenceTokens(0, 0, [1, 2], None)]
     assert not waiting.done()
     assert journal._arrived == []
     waiting.cancel()
@@ -301,19 +301,19 @@ async def test_a_reader_gets_what_came_together_as_one_and_no_other_reader_is_wo
 
 async def test_events_that_were_read_do_not_change_any_more() -> None:
     stream = _stream(1)
-    stream.push_tokens(ChoiceTokens(0, 0, [1], None))
+    stream.push_tokens(SequenceTokens(0, 0, [1], None))
     (before,) = await anext(stream)
-    stream.push_tokens(ChoiceTokens(0, 0, [2], None))
+    stream.push_tokens(SequenceTokens(0, 0, [2], None))
     (after,) = await anext(stream)
-    assert isinstance(before, ChoiceTokens)
-    assert isinstance(after, ChoiceTokens)
+    assert isinstance(before, SequenceTokens)
+    assert isinstance(after, SequenceTokens)
     assert (before.tokens, after.tokens) == ([1], [2])
 
 
 async def test_a_sequence_ends_once_and_has_no_tokens_afterwards() -> None:
     stream = _stream(1)
     stream.push_end(Finished(0, 0, "stop", None, None))
-    stream.push_tokens(ChoiceTokens(0, 0, [1], None))
+    stream.push_tokens(SequenceTokens(0, 0, [1], None))
     stream.push_end(Finished(0, 0, "error", None, None))
     _, ends = await read_all(stream)
     assert ends[0].reason == "stop"
@@ -323,9 +323,9 @@ async def test_a_reader_that_was_cancelled_may_read_again() -> None:
     stream = _stream(1)
     with anyio.move_on_after(0.01):
         await anext(stream)
-    stream.push_tokens(ChoiceTokens(0, 0, [1], None))
+    stream.push_tokens(SequenceTokens(0, 0, [1], None))
     (event,) = await anext(stream)
-    assert event == ChoiceTokens(0, 0, [1], None)
+    assert event == SequenceTokens(0, 0, [1], None)
 
 
 async def test_a_client_that_cannot_start_its_engine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import textwrap
 
 SCRIPT = """
     import ctypes, os, subprocess, sys, time
-    from stentor.engine.processes.orphans import _children, reap_orphans
+    from stentor.engine.processes.process import _children, reap_orphans
 
     CHILD = "import ctypes, os, sys\\nif os.fork(): os._exit(0)\\n"
     CHILD += "ctypes.CDLL(None).prctl(15, sys.argv[1].encode())  # PR_SET_NAME"

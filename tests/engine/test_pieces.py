@@ -17,16 +17,16 @@ from stentor.engine.channel.pieces import (
 )
 from stentor.protocols.ipc.actors import (
     Append,
-    ChoiceTokens,
     Finished,
     PromptDone,
     Resumed,
     ResumedPart,
+    SequenceTokens,
     Submit,
     TokensBatch,
 )
 from stentor.protocols.ipc.actors import PromptPart as Part
-from stentor.protocols.ipc.audio import Heard, Streamed
+from stentor.protocols.ipc.audio import AlignmentOutput, Streamed
 from stentor.protocols.ipc.codec import decode_client, decode_engine, decode_engine_worker, encoder
 from stentor.protocols.ipc.pooling import Pooled
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -106,7 +106,7 @@ def batches(draw: Any) -> TokensBatch:
             batch.parts.append(Part(rid, 1, entries))
         made = draw(st.none() | pooled())
         batch.prompts.append(PromptDone(rid, 0, 0.0, 0.0, [] if entries else None, pooled=made))
-        batch.tokens.extend(ChoiceTokens(rid, index, [5], None) for index in range(draw(st.integers(0, 9))))
+        batch.tokens.extend(SequenceTokens(rid, index, [5], None) for index in range(draw(st.integers(0, 9))))
         batch.finished.extend(Finished(rid, index, "stop", None, None) for index in range(draw(st.integers(0, 9))))
     return batch
 
@@ -151,10 +151,10 @@ def test_what_comes_again_replaces_what_had_come() -> None:
 
 
 def test_what_fits_into_no_frame_is_left_out_and_named() -> None:
-    heard = Heard(None, [0.5] * 100, [0.5] * 99)
+    heard = AlignmentOutput(None, [0.5] * 100, [0.5] * 99)
     batch = TokensBatch(
         [PromptDone(rid, 0, 0.0, 0.0, None, heard if rid == 1 else None) for rid in range(3)],
-        [ChoiceTokens(rid, 0, [4], None) for rid in range(3)],
+        [SequenceTokens(rid, 0, [4], None) for rid in range(3)],
         [Finished(1, 0, "stop", None, None)],
     )
     frames, refused = batch_frames(batch, 100, 500)
@@ -167,7 +167,7 @@ def test_what_fits_into_no_frame_is_left_out_and_named() -> None:
 
 
 def test_a_batch_of_usual_size_is_one_frame_as_it_is() -> None:
-    batch = TokensBatch([], [ChoiceTokens(rid, 0, [4], None) for rid in range(64)], [])
+    batch = TokensBatch([], [SequenceTokens(rid, 0, [4], None) for rid in range(64)], [])
     assert batch_frames(batch) == ([encoder.encode(batch)], set())
 
 

@@ -61,7 +61,7 @@ def qwen3(folder: Path) -> Any:
 
 @asynccontextmanager
 async def serving(folder: Path, **options: Any) -> AsyncIterator[EngineClient]:
-    config: dict[str, Any] = {"dtype": "float32", "threads": 1, "pools": True, **options}
+    config: dict[str, Any] = {"dtype": "float32", "threads": 1, "is_pooling": True, **options}
     client = EngineClient(EngineConfig(WorkerConfig(str(folder), **config)))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(client.run)
@@ -164,7 +164,7 @@ async def test_a_worker_that_follows_one_that_was_killed_does_not_read_the_files
     saved(lambda: library.BertModel(library.BertConfig(**BERT), add_pooling_layer=False), tmp_path)
     (text,) = prompts(30)
     weights = create_weight_file()
-    config = EngineConfig(WorkerConfig(str(tmp_path), dtype="float32", threads=1, pools=True))
+    config = EngineConfig(WorkerConfig(str(tmp_path), dtype="float32", threads=1, is_pooling=True))
     client = EngineClient(config, process=launch_engine(config, weights))
     try:
         async with anyio.create_task_group() as tasks:

@@ -8,7 +8,7 @@ import pytest
 from stentor.engine.channel import Endpoint
 from stentor.engine.client.send_queue import SendQueue
 from stentor.engine.client.stream import RequestStream
-from stentor.protocols.ipc.actors import Append, ChoiceTokens, EngineInbox, Finished, Submit
+from stentor.protocols.ipc.actors import Append, EngineInbox, Finished, SequenceTokens, Submit
 from stentor.protocols.ipc.audio import MAX_STREAM_BYTES, Streamed
 from stentor.protocols.ipc.codec import decode_engine
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -33,7 +33,7 @@ def test_what_is_appended_is_told_and_kept_for_another_engine() -> None:
     stream.append(b"ef", last=True)
     assert told == [Append(3, b"cd", False), Append(3, b"ef", True)]
     assert stream.resubmission() == submit(Streamed(b"abcdef", True))
-    stream.push_tokens(ChoiceTokens(3, 0, [7], None))
+    stream.push_tokens(SequenceTokens(3, 0, [7], None))
     stream._prompt_done = True
     again = stream.resubmission()
     assert again.streamed == Streamed(b"abcdef", True)

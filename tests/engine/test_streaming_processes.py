@@ -12,7 +12,7 @@ import pytest
 from stentor.engine.client.client import EngineClient
 from stentor.engine.client.stream import RequestStream
 from stentor.loadtest.processes import tree
-from stentor.protocols.ipc.actors import ChoiceTokens, Finished
+from stentor.protocols.ipc.actors import Finished, SequenceTokens
 from stentor.protocols.ipc.audio import Streamed, StreamShape
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -57,7 +57,7 @@ class Speaker:
     async def read(self) -> None:
         async for events in self.stream:
             for event in events:
-                if isinstance(event, ChoiceTokens):
+                if isinstance(event, SequenceTokens):
                     self.tokens += event.tokens
                     self.heard_some.set()
                 elif isinstance(event, Finished):

@@ -11,8 +11,8 @@ import pytest
 
 from stentor.engine.client.client import EngineClient
 from stentor.loadtest.processes import tree
-from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone
-from stentor.protocols.ipc.audio import Alignment, Audio, Heard
+from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
+from stentor.protocols.ipc.audio import Alignment, AlignmentOutput, Audio
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import model_config
@@ -46,7 +46,7 @@ async def hearing(folder: Path) -> AsyncIterator[EngineClient]:
 class Transcript:
     def __init__(self) -> None:
         self.tokens: list[int] = []
-        self.heard: list[Heard | None] = []
+        self.heard: list[AlignmentOutput | None] = []
         self.ends: list[Finished] = []
 
     async def read(self, client: EngineClient, prompt: list[int], seed: int, audio: Audio, begun: anyio.Event) -> None:
@@ -54,9 +54,9 @@ class Transcript:
         async for events in client.submit(prompt, params, [seed], audio=audio):
             for event in events:
                 match event:
-                    case PromptDone(heard=heard):
+                    case PromptDone(alignment=heard):
                         self.heard.append(heard)
-                    case ChoiceTokens(tokens=tokens):
+                    case SequenceTokens(tokens=tokens):
                         self.tokens += tokens
                         if len(self.tokens) > 5:
                             begun.set()
@@ -64,7 +64,7 @@ class Transcript:
                         self.ends.append(event)
 
 
-async def transcribe(client: EngineClient, victim: str = "") -> list[tuple[list[int], str, Heard | None]]:
+async def transcribe(client: EngineClient, victim: str = "") -> list[tuple[list[int], str, AlignmentOutput | None]]:
     """Every window at once; a process whose name ends so is killed once one of them has begun."""
     begun = anyio.Event()
     transcripts = [Transcript() for _ in range(WINDOWS)]

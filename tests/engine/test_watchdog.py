@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from stentor.engine.core.restarts import Restarts
+from stentor.engine.core.loop import Restarts
 from stentor.engine.core.watchdog import StepWatch
 from stentor.protocols.ipc.config import RecoveryConfig
 from stentor.protocols.ipc.steps import Encoding, RowStep, StepPlan

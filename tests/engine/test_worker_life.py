@@ -12,9 +12,9 @@ import pytest
 
 from stentor.engine.channel import ChannelPair, Endpoint
 from stentor.engine.core import worker_life
+from stentor.engine.core.entry import WorkerKeeper
 from stentor.engine.core.loop import EngineLoop
 from stentor.engine.core.scheduler import Scheduler
-from stentor.engine.core.worker_keeper import WorkerKeeper
 from stentor.engine.core.worker_life import OnProgress, WorkerLife, WorkerLost
 from stentor.engine.core.worker_source import WorkerSource
 from stentor.engine.processes.process import Child

@@ -69,7 +69,9 @@ def changed(folder: Path, change: Callable[[str], str] = str, **config: Any) -> 
 
 def pooled(folder: Path, pooling: Pooling, dtype: DType = "float32") -> list[np.ndarray[Any, np.dtype[np.float32]]]:
     """What a worker makes of :data:`TEXTS`, the last of which comes in two chunks where it can be cut."""
-    config = WorkerConfig(str(folder), dtype=dtype, threads=1, pools=True, block_size=BLOCK, kv_cache_memory=1 << 20)
+    config = WorkerConfig(
+        str(folder), dtype=dtype, threads=1, is_pooling=True, block_size=BLOCK, kv_cache_memory=1 << 20
+    )
     setup = set_up_pooling(config, lambda phase, done, total: None)
     runner = setup.runner
     assert isinstance(runner, PoolingRunner)

@@ -11,8 +11,8 @@ import httpx
 import uvicorn
 
 from stentor.server.app.application import create_app
+from stentor.server.app.state import ServerState
 from stentor.server.http.http_protocol import HttpProtocol
-from stentor.server.state.state import ServerState
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

@@ -159,13 +159,13 @@ async def test_all_prompts_of_a_request_share_one_object_of_parameters(monkeypat
     engine = FakeEngine()
     state = fake_state(engine)
     encoded: list[list[str]] = []
-    encode_batch = state.pool.encode_batch
+    encode_batch = state.chat.pool.encode_batch
 
     async def counting(texts: list[str], *args: Any, **fields: Any) -> list[list[int]]:
         encoded.append(texts)
         return await encode_batch(texts, *args, **fields)
 
-    monkeypatch.setattr(state.pool, "encode_batch", counting)
+    monkeypatch.setattr(state.chat.pool, "encode_batch", counting)
     async with in_memory(state) as client:
         body = {"prompt": ["a", "b", "c" * 510], "bad_words": ["one", "two"], "max_tokens": None}
         assert (await client.post(COMPLETIONS, json=body)).status_code == 200
@@ -187,4 +187,4 @@ async def test_parameters_count_for_each_prompt_as_the_engine_is_given_them() ->
         refused = await client.post(COMPLETIONS, json={**body, "prompt": ["a"] * 100})
     assert (refused.status_code, refused.json()["error"]["param"]) == (413, "bad_words")
     assert len(engine.streams) == 1
-    assert state.memory.bytes == 0
+    assert state.admission.memory.bytes == 0

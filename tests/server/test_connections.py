@@ -13,7 +13,7 @@ from stentor.server.http.connections import (
     MAX_TURNED_AWAY,
     Client,
     Connections,
-    Place,
+    ConnectionSlot,
     client_of,
 )
 
@@ -85,7 +85,7 @@ def test_a_full_server_has_places_for_probes_and_one_client_gets_few_of_them() -
 @given(st.lists(st.tuples(st.integers(0, 2), st.booleans())))
 def test_the_count_is_that_of_the_places_held(steps: list[tuple[int, bool]]) -> None:
     connections = Connections(ConnectionLimits(max_connections=5, max_per_client=3))
-    held: list[Place] = []
+    held: list[ConnectionSlot] = []
     for client, enters in steps:
         if enters:
             place = connections.enter((f"192.0.2.{client}", 1))

@@ -11,7 +11,7 @@ import pytest
 
 from stentor.engine.processes.supervisor import Supervisor
 from stentor.loadtest.processes import alive, tree
-from stentor.protocols.ipc.actors import ChoiceTokens, Finished
+from stentor.protocols.ipc.actors import Finished, SequenceTokens
 from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.server.app.engines import Engines
@@ -60,7 +60,7 @@ async def read(engines: Engines, kind: ModelRole, began: anyio.Event | None = No
     reason = ""
     async for events in engines.clients[kind].submit(PROMPT, LONG, [7]):
         for event in events:
-            if isinstance(event, ChoiceTokens):
+            if isinstance(event, SequenceTokens):
                 tokens += event.tokens
             elif isinstance(event, Finished):
                 reason = event.reason

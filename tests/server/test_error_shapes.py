@@ -12,11 +12,11 @@ import anyio
 import pytest
 
 from stentor.protocols.common.limits import Limits
+from stentor.server.app.state import ServerState
 from stentor.server.config.limits import ConnectionLimits, OverloadConfig
 from stentor.server.http.connections import Connections
 from stentor.server.http.http_protocol import HttpProtocol
 from stentor.server.middleware.access_control import AccessControl
-from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, HELLO, on_loopback, until
 from stentor.tests.server.middleware.keyrings import keyring
@@ -115,12 +115,12 @@ REFUSALS: dict[str, tuple[dict[str, Any], bytes, int, str]] = {
     "an encoded body": ({}, request("content-encoding: gzip"), 415, "invalid_request_error"),
     "a late body": ({"limits": Limits(body_timeout=0.1)}, request()[:-5], 408, "timeout_error"),
     "too long": ({}, request(body=json.dumps(BODY | {"system": "x" * 900}).encode()), 400, "invalid_request_error"),
-    "starting": ({"client": starting()}, request(), 503, "overloaded_error"),
+    "starting": ({"engine": starting()}, request(), 503, "overloaded_error"),
     "draining": ({"draining": True}, request(), 503, "overloaded_error"),
-    "the engine is gone": ({"client": gone()}, request(), 503, "overloaded_error"),
-    "a bug": ({"client": broken()}, request(), 500, "api_error"),
-    "a failed generation": ({"client": failing()}, request(), 500, "api_error"),
-    "a deadline": ({"client": FakeEngine(delay=5)}, request("x-request-timeout: 0.1"), 504, "timeout_error"),
+    "the engine is gone": ({"engine": gone()}, request(), 503, "overloaded_error"),
+    "a bug": ({"engine": broken()}, request(), 500, "api_error"),
+    "a failed generation": ({"engine": failing()}, request(), 500, "api_error"),
+    "a deadline": ({"engine": FakeEngine(delay=5)}, request("x-request-timeout: 0.1"), 504, "timeout_error"),
     "a bad deadline": ({}, request("x-request-timeout: soon"), 400, "invalid_request_error"),
     "a long head": ({}, request("x: " + "a" * 3000), 431, "invalid_request_error"),
     "many headers": ({}, request(*["a: b"] * 12), 431, "invalid_request_error"),
@@ -145,7 +145,11 @@ ONE_SERVER = sorted(name for name in REFUSALS if not REFUSALS[name][0])
 @pytest.mark.parametrize("name", REFUSALS)
 async def test_a_refusal_has_anthropic_s_shape(name: str) -> None:
     fields, data, status, kind = REFUSALS[name]
-    async with serving(fake_state(**fields)) as send:
+    fields = dict(fields)
+    draining = fields.pop("draining", False)
+    state = fake_state(**fields)
+    state.admission.draining = draining
+    async with serving(state) as send:
         answer = await send(data)
     assert answer.status == status, answer.body
     error = answer.error
@@ -227,7 +231,7 @@ async def test_what_ends_a_stream_that_has_begun_is_an_error_event(name: str) ->
         async def cut_off() -> None:
             await until(lambda: engine.streams and engine.streams[0]._prompt_done)
             await asyncio.sleep(0.1)
-            state.cut_off()
+            state.admission.cut_off()
 
         if name == "the end":
             tasks.start_soon(cut_off)

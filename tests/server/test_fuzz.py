@@ -107,8 +107,8 @@ def target() -> Iterator[Target]:
     registry = ModelRegistry(
         [ServedModel("chat", ("fake/model", "fake")), ServedModel("embedding", vectors.served_names)]
     )
-    others: dict[ModelRole, Any] = {"embedding": pooler}
-    state = fake_state(engine, registry=registry, others=others, embedding=vectors)
+    runners: dict[ModelRole, Any] = {"embedding": pooler}
+    state = fake_state(engine, registry=registry, runners=runners, embedding=vectors)
     client = in_memory(state)
     with asyncio.Runner() as runner:
         yield Target(runner, client, engine, pooler, state.responses)

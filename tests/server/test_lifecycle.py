@@ -13,8 +13,8 @@ import uvicorn
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.server.app.lifecycle import Listener, generation_defaults
+from stentor.server.generation.chat_model import GenerationDefaults
 from stentor.server.http.listening import StartError, address_of, allow_connections, bind
-from stentor.server.state.state import GenerationDefaults
 
 BODY = 24 << 20
 """Bytes: more than the sockets of a connection hold between them."""

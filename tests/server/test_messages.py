@@ -9,6 +9,7 @@ import pytest
 from anthropic.types import Message, MessageTokensCount, ModelInfo
 from anthropic.types.beta import BetaMessage, BetaRawMessageStreamEvent
 
+from stentor.server.http import sse
 from stentor.server.parsing.output import TOOL_FORMATS, OutputFormat
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
 from stentor.tests.fakes import FakeEngine, fake_state, says
@@ -217,7 +218,7 @@ async def test_without_tools_what_looks_like_a_call_is_text() -> None:
     assert message["stop_reason"] == "end_turn"
 
 
-async def test_a_long_silence_is_broken_by_pings() -> None:
+async def test_a_long_silence_is_broken_by_pings(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = FakeEngine(answer=says("ok"))
     engine.gate.clear()
 
@@ -226,7 +227,8 @@ async def test_a_long_silence_is_broken_by_pings() -> None:
         engine.gate.set()
 
     body = {"model": "fake", "messages": HELLO, "max_tokens": 9, "stream": True}
-    async with in_memory(fake_state(engine, keep_alive=0.02)) as client, asyncio.TaskGroup() as tasks:
+    monkeypatch.setattr(sse, "KEEP_ALIVE_SECONDS", 0.02)
+    async with in_memory(fake_state(engine)) as client, asyncio.TaskGroup() as tasks:
         tasks.create_task(open_gate())
         response = await client.post(MESSAGES, json=body)
     frames = frames_of(response.content)

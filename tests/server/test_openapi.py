@@ -18,12 +18,12 @@ from stentor.protocols.openai.responses import conversations
 from stentor.protocols.openai.responses import request as responses
 from stentor.protocols.pooling import cohere, embeddings, pooling, scoring
 from stentor.server.api.common.described import Operation
-from stentor.server.app import openapi_schema as openapi
+from stentor.server.app import openapi
 from stentor.server.app.application import create_app
+from stentor.server.app.state import ServerState
 from stentor.server.common.keys import KeyDigest, Keyring
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.middleware.auth import AdminRoute
-from stentor.server.state.state import ServerState
 from stentor.tests.examples import examples
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.harness import HELLO, in_memory

@@ -44,7 +44,7 @@ async def test_health_is_ready_only_while_the_engine_can_run() -> None:
         assert (await client.get("/health")).json()["error"]["code"] == "failed"
         gone = await client.get("/ping")
         assert (gone.status_code, gone.json()["error"]["code"]) == (503, "failed")
-        engine.failure, state.draining = None, True
+        engine.failure, state.admission.draining = None, True
         draining = await client.get("/health")
         assert (draining.status_code, draining.json()["error"]["code"]) == (503, "draining")
         assert draining.headers["retry-after"]
@@ -184,11 +184,11 @@ async def test_draining_refuses_the_new_and_waits_for_the_old() -> None:
     async with on_loopback(state) as url, httpx.AsyncClient(base_url=url) as client:
         old = asyncio.create_task(client.post(CHAT, json={"messages": HELLO, "max_tokens": 30, "stream": True}))
         await until(lambda: engine.live)
-        state.draining = True
+        state.admission.draining = True
         new = await client.post(CHAT, json={"messages": HELLO})
         assert (new.status_code, new.json()["error"]["code"]) == (503, "draining")
-        assert not await state.drained(0.01), "one is still running"
-        assert await state.drained(5.0)
+        assert not await state.admission.drained(0.01), "one is still running"
+        assert await state.admission.drained(5.0)
         assert (await old).text.endswith("data: [DONE]\n\n")
-    assert state.live_requests == 0
-    assert await state.drained(0.0)
+    assert state.admission.live_requests == 0
+    assert await state.admission.drained(0.0)

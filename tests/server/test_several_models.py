@@ -3,9 +3,9 @@
 import pytest
 from openai.types import Model
 
+from stentor.server.app.state import ServerState
 from stentor.server.config.model_registry import ModelRegistry, ModelRole, ServedModel
 from stentor.server.observability.metrics import Metrics
-from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory
 
@@ -21,8 +21,8 @@ CATALOGUE = ModelRegistry(
 
 
 def state_of(chat: FakeEngine, ears: FakeEngine) -> ServerState:
-    others: dict[ModelRole, FakeEngine] = {"transcription": ears}
-    return fake_state(chat, registry=CATALOGUE, others=others, root="pypi:fake")
+    runners: dict[ModelRole, FakeEngine] = {"transcription": ears}
+    return fake_state(chat, registry=CATALOGUE, runners=runners, root="pypi:fake")
 
 
 async def test_all_models_are_listed_under_all_their_names() -> None:

@@ -11,6 +11,7 @@ from openai import APIError, AsyncOpenAI, AsyncStream
 from openai.types.chat import ChatCompletionChunk
 
 from stentor.server.app.application import create_app
+from stentor.server.http import sse
 from stentor.tests.fakes import ANSWER, FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, events_of, in_memory, on_loopback, until
 
@@ -65,7 +66,7 @@ async def test_a_client_that_goes_away_frees_its_place(stream: bool, path: str, 
         elif moment == "running":
             await asyncio.sleep(0.05)
         writer.transport.abort()
-        await until(lambda: not engine.live and not state.live_requests)
+        await until(lambda: not engine.live and not state.admission.live_requests)
         assert all(one.aborted for one in engine.streams)
         engine.gate.set()
         async with httpx.AsyncClient(base_url=url) as client:
@@ -97,13 +98,14 @@ async def test_a_client_that_does_not_read_holds_nothing_up_and_can_still_leave(
             assert (await client.get("/health")).status_code == 200
         assert engine.live, "the stream is held back by its reader, not finished"
         writer.transport.abort()
-        await until(lambda: not engine.live and not state.live_requests)
+        await until(lambda: not engine.live and not state.admission.live_requests)
 
 
-async def test_comments_keep_a_queued_and_a_slow_stream_alive() -> None:
+async def test_comments_keep_a_queued_and_a_slow_stream_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "KEEP_ALIVE_SECONDS", 0.03)
     engine = FakeEngine()
     engine.gate.clear()
-    state = fake_state(engine, keep_alive=0.03)
+    state = fake_state(engine)
     text = ""
     async with (
         on_loopback(state) as url,
@@ -119,9 +121,10 @@ async def test_comments_keep_a_queued_and_a_slow_stream_alive() -> None:
     assert events_of(text)[-1] == "[DONE]"
 
 
-async def test_a_lively_stream_has_no_comments() -> None:
+async def test_a_lively_stream_has_no_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "KEEP_ALIVE_SECONDS", 0.5)
     engine = FakeEngine(delay=0.01)
-    async with in_memory(fake_state(engine, keep_alive=0.5)) as client:
+    async with in_memory(fake_state(engine)) as client:
         response = await client.post(CHAT, json={"messages": HELLO, "max_tokens": 60, "stream": True})
     assert ": keep-alive" not in response.text
 
@@ -173,7 +176,7 @@ async def test_an_engine_that_dies_in_the_middle_ends_streams_with_an_error_and_
         later = await client.post(path, json={**body, "stream": True})
         assert later.status_code == 503
         assert later.headers["retry-after"]
-    assert state.live_requests == 0
+    assert state.admission.live_requests == 0
 
 
 async def test_the_sdk_raises_on_an_error_frame() -> None:

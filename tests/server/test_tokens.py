@@ -5,7 +5,7 @@ import pytest
 
 from stentor.server.api.ops import tokens as route
 from stentor.server.config.limits import OverloadConfig
-from stentor.server.text.pool import ENCODING_BYTES, EncodingRoom, TokenizerPool
+from stentor.server.text.pool import ENCODING_BYTES, TokenizationBudget, TokenizerPool
 from stentor.tests.fakes import byte_tokenizer, fake_state
 from stentor.tests.server.harness import HELLO, in_memory
 
@@ -26,11 +26,11 @@ async def test_a_long_answer_comes_in_pieces_and_is_the_same(monkeypatch: pytest
     assert [answer.content for answer in pieces] == [answer.content for answer in whole]
     assert all("content-length" in answer.headers for answer in whole)
     assert not any("content-length" in answer.headers for answer in pieces)
-    assert state.memory.bytes == 0
+    assert state.admission.memory.bytes == 0
 
 
 async def test_a_text_that_there_is_no_memory_to_encode_is_refused_and_names_the_field() -> None:
-    pool = TokenizerPool(byte_tokenizer(), room=EncodingRoom(ENCODING_BYTES * 1000))
+    pool = TokenizerPool(byte_tokenizer(), room=TokenizationBudget(ENCODING_BYTES * 1000))
     state = fake_state(pool=pool, overload=OverloadConfig(max_inflight_bytes=1 << 30))
     async with in_memory(state) as client:
         assert (await client.post("/tokenize", json={"prompt": "x" * 1000})).status_code == 200

@@ -11,6 +11,7 @@ from starlette.types import Message
 from stentor.protocols.common.bounds import AnswerSize, listed_bytes, ranked_bytes
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
+from stentor.server.app.state import ServerState
 from stentor.server.batches.lines import MAX_ANSWER_BYTES, MAX_LINE_BYTES, BatchRequest, InProcessResponse, answered
 from stentor.server.common.loop_turns import SLICE_ENTRIES, LoopTurns
 from stentor.server.generation import logprobs
@@ -18,15 +19,14 @@ from stentor.server.generation.logprobs import CompletionLogprobsBuilder
 from stentor.server.http import whole_answer
 from stentor.server.http.whole_answer import (
     PIECE_BYTES,
+    AnswerBudget,
     AnswerParts,
-    AnswerRoom,
     JsonList,
     WholeAnswer,
     array,
     without_bound,
 )
 from stentor.server.overload.memory_budget import FREE_BYTES, MemoryBudget, MemoryFull
-from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, chunks_of, in_memory, on_loopback
 
@@ -44,7 +44,7 @@ async def post(engine: FakeEngine, path: str = COMPLETIONS, limits: Limits = DEF
     state = fake_state(engine, limits=limits)
     async with in_memory(state) as client:
         response = await client.post(path, json=body)
-    assert state.memory.bytes == 0
+    assert state.admission.memory.bytes == 0
     return response
 
 
@@ -123,10 +123,10 @@ async def test_tokens_that_are_longer_than_most_are_found_out_while_the_answer_i
     exact = len(fits.content)
     estimate = AnswerSize(n=2, prompt_tokens=40, prompt_bytes=40 * listed_bytes(0) + 40, most_tokens=1, token_bytes=84)
     assert exact < estimate.bytes
-    room = AnswerRoom(100, MemoryBudget(0).share())
+    room = AnswerBudget(100, MemoryBudget(0).share())
     with pytest.raises(BadRequest, match="more than the 100 bytes"):
         JsonList(room).extend(["a" * 100])
-    parts = AnswerParts(AnswerRoom(100, MemoryBudget(0).share()))
+    parts = AnswerParts(AnswerBudget(100, MemoryBudget(0).share()))
     shared = parts.place([b'"' + b"a" * 40 + b'"'])
     parts.answer([shared, shared])
     with pytest.raises(BadRequest, match="more than the 100 bytes"):
@@ -136,7 +136,7 @@ async def test_tokens_that_are_longer_than_most_are_found_out_while_the_answer_i
 async def test_what_is_written_of_an_answer_counts_among_all_that_the_server_holds() -> None:
     budget = MemoryBudget(1000)
     with budget.share() as held, budget.share() as other:
-        written = JsonList(AnswerRoom(1 << 30, held))
+        written = JsonList(AnswerBudget(1 << 30, held))
         written.extend(["a" * (FREE_BYTES + 500)])
         assert budget.bytes == 504
         other.add(FREE_BYTES + 300)
@@ -326,13 +326,13 @@ async def test_what_fails_before_the_first_byte_has_a_status_of_its_own_and_give
         body = {"prompt": PROMPT, "max_tokens": 400, "n": 4, **SCORED}
         asking = asyncio.create_task(client.post(COMPLETIONS, json=body))
         async with asyncio.timeout(10):
-            while not engine.streams or state.memory.bytes < 400_000:
+            while not engine.streams or state.admission.memory.bytes < 400_000:
                 await asyncio.sleep(0.001)
         engine.failure = "it died"
         answer = await asking
         assert answer.status_code == 500
         assert answer.json()["error"]["type"] == "server_error"
-        assert state.memory.bytes == 0
+        assert state.admission.memory.bytes == 0
 
 
 def test_a_piece_is_small_enough_for_a_connection() -> None:

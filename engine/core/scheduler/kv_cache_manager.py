@@ -133,7 +133,7 @@ class KVCacheManager:
         self.pool.check_integrity()
         self.queue.check_integrity()
         self.rows.check_integrity()
-        self._check_places()
+        self._check_encoder_slots()
         held = [0] * self.pool.num_blocks
         for request in self._holders.values():
             assert request.forks_left > 0, f"request {request.rid} holds its prompt for nobody"
@@ -154,7 +154,7 @@ class KVCacheManager:
             for block in sequence.blocks[sequence.num_scheduled_tokens // self.block_size :]:
                 assert held[block] == 1, f"block {block} will be written by sequence {sequence.name} and is shared"
 
-    def _check_places(self) -> None:
+    def _check_encoder_slots(self) -> None:
         self.encoder_cache.check_integrity()
         holders = [0] * self.encoder_cache.slots
         for sequence in self.rows.running:
@@ -170,4 +170,4 @@ class KVCacheManager:
                 )
         for encoder_slot, count in enumerate(holders):
             refs = self.encoder_cache.refs(encoder_slot)
-            assert count == refs, f"place {encoder_slot} has {refs} holders, not {count}"
+            assert count == refs, f"encoder slot {encoder_slot} has {refs} holders, not {count}"

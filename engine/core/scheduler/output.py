@@ -1,17 +1,18 @@
 """What a completed step means for its sequences: tokens gained, prompts done, sequences ended."""
 
 from stentor.protocols.ipc.actors import (
-    ChoiceTokens,
     Fault,
     Finished,
     FinishReason,
     PromptDone,
     PromptPart,
+    SequenceTokens,
     TokensBatch,
 )
-from stentor.protocols.ipc.steps import StepResult, TokenLogprobs
+from stentor.protocols.ipc.steps import Masks, StepResult, TokenLogprobs
 
-from ..grammar.constraint import ConstraintBroken
+from ..grammar.constraint import Complete, ConstraintBroken
+from ..grammar.token_sets import MaskWriter
 from ..request import Request, Sequence, SequenceState
 from .kv_cache_manager import KVCacheManager
 from .step import InFlightStep, Owner
@@ -106,8 +107,8 @@ class Output:
         batch = TokensBatch([], [], [])
         if result.prompt_logprobs:
             self._pass_on_prompt_logprobs(flight, result, batch)
-        if result.heard:
-            self._gather_heard(flight, result)
+        if result.alignments:
+            self._gather_alignments(flight, result)
         if result.pooled:
             self._gather_pooled(flight, result)
         block_size = self.memory.block_size
@@ -155,7 +156,7 @@ class Output:
                 batch.finished.append(self.finish(sequence, "error", None, str(broken), broken.fault))
                 return
         batch.tokens.append(
-            ChoiceTokens(request.rid, sequence.index, [token], None if logprobs is None else [logprobs])
+            SequenceTokens(request.rid, sequence.index, [token], None if logprobs is None else [logprobs])
         )
         if (end := request.end_of(sequence)) is not None:
             batch.finished.append(self.finish(sequence, *end))
@@ -165,7 +166,7 @@ class Output:
     def _finish_prompt(self, request: Request, batch: TokensBatch, now: float) -> None:
         """The leader's last prompt position has been computed: tell the client, and let the other sequences go."""
         told = request.logprobs_told
-        heard, pooled, lacks = request.heard, request.pooled, request.lacks
+        alignment, pooled, lacks = request.alignment, request.pooled, request.lacks
         request.forget_prompt()
         if lacks:
             batch.finished.extend(self.finish_all(request, "error", f"the worker returned {lacks}"))
@@ -183,7 +184,7 @@ class Output:
                 max(0.0, scheduled - request.arrival),
                 max(0.0, now - scheduled),
                 None if request.params.prompt_logprobs is None else [],
-                heard,
+                alignment,
                 pooled,
             )
         )
@@ -222,12 +223,12 @@ class Output:
             if _gathers(owners[row.slot]):
                 owners[row.slot][0].request.pooled = row.pooled
 
-    def _gather_heard(self, flight: InFlightStep, result: StepResult) -> None:
+    def _gather_alignments(self, flight: InFlightStep, result: StepResult) -> None:
         """The same for what the prompt's positions say of the audio."""
         owners = flight.by_slot()
-        for row in result.heard:
+        for row in result.alignments:
             if _gathers(owners[row.slot]):
-                owners[row.slot][0].request.gather_heard(row.heard)
+                owners[row.slot][0].request.gather_alignment(row.alignment)
 
 
 def _gathers(owner: Owner) -> bool:
@@ -236,3 +237,32 @@ def _gathers(owner: Owner) -> bool:
     # The row that drew the first token may have been lost since; its work still stands.
     current = sequence.row_generation == row_generation or (sequence.state is SequenceState.PREEMPTED and samples)
     return current and not sequence.request.prompt_done
+
+
+_CROWDED = "too many requests with grammars run at once; try again, or lower --max-num-seqs"
+
+
+def write_masks(flight: InFlightStep, epoch: int, output: Output) -> tuple[Masks, list[Finished]]:
+    """The masks of the oldest step in flight, and the ends of sequences that may draw nothing.
+
+    Rows whose sequence has ended are left out: what they draw is dropped.
+    """
+    writer = MaskWriter()
+    finished: list[Finished] = []
+    masked = frozenset(flight.masked)
+    for row, (sequence, _, _, _) in zip(flight.rows, flight.owners, strict=True):
+        # one that has lost its row still gets the token that is in flight
+        if row.slot not in masked or sequence.constraint is None or sequence.state is SequenceState.FINISHED:
+            continue
+        try:
+            allowed = sequence.constraint.allowed()
+        except Complete:
+            finished.append(output.finish(sequence, "stop"))
+        except ConstraintBroken as broken:
+            finished.append(output.finish(sequence, "error", None, str(broken), broken.fault))
+        else:
+            if allowed is None or writer.add(row.slot, allowed):
+                continue
+            finished.append(output.finish(sequence, "error", None, _CROWDED))
+        output.replace_leader(sequence.request)
+    return writer.masks(epoch, flight.step), finished

@@ -17,8 +17,7 @@ from ..request import Request, Sequence, SequenceState
 from .decode import plan_decodes
 from .integrity import check_integrity
 from .kv_cache_manager import KVCacheManager
-from .masks import write_masks
-from .output import Output
+from .output import Output, write_masks
 from .prefill import admit_waiting, plan_chunks
 from .refusals import (
     append_refusal_of,

@@ -43,7 +43,7 @@ class InFlightStep(NamedTuple):
                 raise ValueError(
                     f"the worker sent {len(values)} {what} for step {self.step}, which draws {self.sampled}"
                 )
-        if result.prompt_logprobs or result.heard or result.pooled:
+        if result.prompt_logprobs or result.alignments or result.pooled:
             owners = self.by_slot()
             for piece in result.prompt_logprobs:
                 owner = owners.get(piece.slot)
@@ -56,7 +56,7 @@ class InFlightStep(NamedTuple):
                         f"the worker sent prompt logprobs of tokens {piece.start} to {end} in step {self.step}; "
                         f"slot {piece.slot} has such for 1 to {prompt_len}"
                     )
-            for row in result.heard:
+            for row in result.alignments:
                 owner = owners.get(row.slot)
                 if owner is None or owner[0].request.audio is None:
                     raise ValueError(

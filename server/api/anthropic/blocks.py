@@ -11,32 +11,32 @@ from stentor.protocols.anthropic.objects import Content, TextContent, ThinkingCo
 from stentor.protocols.ipc.deltas import Delta, Reasoning, Text, ToolCallArguments, ToolCallEnd, ToolCallStart
 
 
-class Opened(msgspec.Struct, frozen=True, gc=False):
+class BlockStart(msgspec.Struct, frozen=True, gc=False):
     """A block begins; it has nothing in it yet."""
 
     index: int
     block: Content
 
 
-class Grown(msgspec.Struct, frozen=True, gc=False):
+class BlockDelta(msgspec.Struct, frozen=True, gc=False):
     """More of the block that began last: of its text, its thinking, or the JSON of its input."""
 
     index: int
     text: str
 
 
-class Signed(msgspec.Struct, frozen=True, gc=False):
+class SignatureDelta(msgspec.Struct, frozen=True, gc=False):
     """The last of a block of thinking."""
 
     index: int
     signature: str
 
 
-class Closed(msgspec.Struct, frozen=True, gc=False):
+class BlockStop(msgspec.Struct, frozen=True, gc=False):
     index: int
 
 
-BlockEvent = Opened | Grown | Signed | Closed
+BlockEvent = BlockStart | BlockDelta | SignatureDelta | BlockStop
 
 
 ThinkingShown = Literal["whole", "empty", "never"]
@@ -75,7 +75,7 @@ class Blocks:
                 self.calls += 1
                 return self._begin(ToolUseContent(delta.id or f"toolu_{uuid.uuid4().hex[:24]}", delta.name, {}))
             case ToolCallArguments():
-                return [Grown(self._index, delta.text)] if delta.text else []
+                return [BlockDelta(self._index, delta.text)] if delta.text else []
             case ToolCallEnd():
                 return self._close()
             case _:
@@ -86,16 +86,16 @@ class Blocks:
         events: list[BlockEvent] = []
         if self._held and self._index < 0:
             # all that the model has said
-            events += [*self._begin(TextContent("")), Grown(self._index, "".join(self._held))]
+            events += [*self._begin(TextContent("")), BlockDelta(self._index, "".join(self._held))]
         return [*events, *self._close()]
 
     def _text(self, text: str) -> list[BlockEvent]:
         if self.open is TextContent:
-            return [Grown(self._index, text)]
+            return [BlockDelta(self._index, text)]
         self._held.append(text)
         if text.isspace():
             return []
-        events = [*self._begin(TextContent("")), Grown(self._index, "".join(self._held))]
+        events = [*self._begin(TextContent("")), BlockDelta(self._index, "".join(self._held))]
         self._held.clear()
         return events
 
@@ -106,20 +106,20 @@ class Blocks:
             self._digest = hashlib.sha256()
             events = self._begin(ThinkingContent("", ""))
         self._digest.update(text.encode())
-        return events if self._shown == "empty" else [*events, Grown(self._index, text)]
+        return events if self._shown == "empty" else [*events, BlockDelta(self._index, text)]
 
     def _begin(self, block: Content) -> list[BlockEvent]:
         events = self._close()
         self._index += 1
         self.open = type(block)
-        return [*events, Opened(self._index, block)]
+        return [*events, BlockStart(self._index, block)]
 
     def _close(self) -> list[BlockEvent]:
         kind, self.open = self.open, None
         if kind is None:
             return []
-        end = Closed(self._index)
-        return [Signed(self._index, self._signature()), end] if kind is ThinkingContent else [end]
+        end = BlockStop(self._index)
+        return [SignatureDelta(self._index, self._signature()), end] if kind is ThinkingContent else [end]
 
     def _signature(self) -> str:
         """Of the text, as clients want one. It proves nothing: what is sent back is the client's word in any case."""

@@ -21,7 +21,7 @@ from ...common.errors import generation_error
 from ...http.error_responses import error_frame
 from ...http.error_shapes import ANTHROPIC
 from ..common.chunks import encode
-from .blocks import BlockEvent, Blocks, Closed, Grown, Opened, Signed, ThinkingShown
+from .blocks import BlockDelta, BlockEvent, Blocks, BlockStart, BlockStop, SignatureDelta, ThinkingShown
 
 PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 _STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
@@ -121,13 +121,13 @@ class _Gathered:
 def _gather(gathered: list[_Gathered], events: list[BlockEvent]) -> None:
     for event in events:
         match event:
-            case Opened():
+            case BlockStart():
                 gathered.append(_Gathered(event.block))
-            case Grown():
+            case BlockDelta():
                 gathered[event.index].pieces.append(event.text)
-            case Signed():
+            case SignatureDelta():
                 gathered[event.index].signature = event.signature
-            case Closed():
+            case BlockStop():
                 pass
 
 
@@ -195,15 +195,15 @@ class MessageStream:
 
     def _frame(self, event: BlockEvent) -> bytes:
         match event:
-            case Grown():
+            case BlockDelta():
                 return self._head + encode(event.text) + _DELTA_TAIL
-            case Opened():
+            case BlockStart():
                 self._head = _DELTA_HEAD % event.index + _GROWTH[type(event.block)]
                 return _frame("content_block_start", {"index": event.index, "content_block": event.block})
-            case Signed():
+            case SignatureDelta():
                 signed = {"type": "signature_delta", "signature": event.signature}
                 return _DELTA_HEAD % event.index + encode(signed) + b"}\n\n"
-            case Closed():
+            case BlockStop():
                 return _frame("content_block_stop", {"index": event.index})
 
 

@@ -23,13 +23,13 @@ from stentor.protocols.anthropic.request import (
 )
 from stentor.protocols.common.decoding import decode
 
+from ...generation.chat_model import ChatModel
 from ...generation.prepare import PreparedGeneration, prepare_generation, prompt_of
 from ...http.error_responses import error_frame
 from ...http.error_shapes import ANTHROPIC
 from ...http.sse import EventStream
 from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
-from ...state.state import ServerState
 from ..common.described import Operation, Operations
 from ..common.endpoint import GenerationEndpoint, json_response
 from .blocks import ThinkingShown
@@ -38,49 +38,58 @@ from .translate import chat_request, in_their_names, prompt_request
 
 OPERATIONS: Final[Operations] = {
     "/v1/messages": Operation(
-        "Answer a conversation, as Anthropic's clients have it",
+        "Answer a conversation (Anthropic's Messages API)",
         Message,
         MessagesRequest,
         streams=True,
-        generates=True,
-        finds=True,
-        anthropic=True,
+        queued=True,
+        not_found=True,
+        anthropic_errors=True,
     ),
     "/v1/messages/count_tokens": Operation(
-        "The tokens of such a conversation", TokensCount, CountTokensRequest, generates=True, finds=True, anthropic=True
+        "Count the prompt tokens of a conversation (Anthropic's Messages API)",
+        TokensCount,
+        CountTokensRequest,
+        queued=True,
+        not_found=True,
+        anthropic_errors=True,
     ),
 }
 _BETWEEN_CALLS: Final = "interleaved-thinking"
 """The beginning of a beta's name."""
 
 
-def routes(state: ServerState) -> list[Route]:
+def routes(chat: ChatModel) -> list[Route]:
     return [
-        Route("/v1/messages", GenerationEndpoint(state, messages), methods=["POST"]),
-        Route("/v1/messages/count_tokens", GenerationEndpoint(state, count_tokens), methods=["POST"]),
+        Route("/v1/messages", GenerationEndpoint(chat.admission, partial(messages, chat)), methods=["POST"]),
+        Route(
+            "/v1/messages/count_tokens",
+            GenerationEndpoint(chat.admission, partial(count_tokens, chat)),
+            methods=["POST"],
+        ),
     ]
 
 
-async def messages(state: ServerState, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
-    body = decode(messages_decoder, content, state.limits)
+async def messages(chat: ChatModel, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
+    body = decode(messages_decoder, content, chat.limits)
     body.check(thinks_between_calls=any(_BETWEEN_CALLS in value for value in request.headers.getlist("anthropic-beta")))
     with in_their_names(body):
-        turn = await prepare_generation(state, chat_request(body), caller_of(request.scope), context, fill_context=True)
+        turn = await prepare_generation(chat, chat_request(body), caller_of(request.scope), context, fill_context=True)
     shape = _shape(body, turn)
     if body.stream:
         to_frame = partial(error_frame, shape=ANTHROPIC)
         return EventStream(
-            turn.batches, MessageStream(shape), state.keep_alive, context.bounded, to_frame, sign_of_life=PING
+            turn.batches, MessageStream(shape), bounds=context.bounded, to_frame=to_frame, sign_of_life=PING
         )
     async with aclosing(turn.batches):
         return json_response(await whole_message(shape, turn.batches))
 
 
-async def count_tokens(state: ServerState, _request: Request, content: bytes, _ticket: RequestContext) -> Response:
-    body = decode(count_tokens_decoder, content, state.limits)
+async def count_tokens(chat: ChatModel, _request: Request, content: bytes, _context: RequestContext) -> Response:
+    body = decode(count_tokens_decoder, content, chat.limits)
     body.check_conversation()
     with in_their_names(body):
-        return json_response(TokensCount(len(await prompt_of(state, prompt_request(body)))))
+        return json_response(TokensCount(len(await prompt_of(chat, prompt_request(body)))))
 
 
 def _shape(body: MessagesRequest, turn: PreparedGeneration) -> MessageShape:

@@ -4,6 +4,7 @@ import base64
 import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -26,9 +27,11 @@ from stentor.protocols.openai.speech import (
 )
 
 from ...audio.encode import MEDIA_TYPES, encoded
+from ...config.model_registry import ModelRegistry
 from ...http.sse import DONE, EventStream
 from ...overload.request_context import RequestContext
-from ...state.state import ServerState
+from ...state.admission_control import AdmissionControl
+from ...text.pool import TokenizerPool
 from ...tts.model import SpeechModel
 from ..common.described import Operation, Operations
 from ..common.endpoint import GenerationEndpoint, json_response
@@ -81,39 +84,52 @@ def _frame(event: msgspec.Struct) -> bytes:
 
 OPERATIONS: Final[Operations] = {
     "/v1/audio/speech": Operation(
-        "Say a text",
+        "Turn a text into speech",
         str,
         SpeechRequest,
         media_type="audio/*",
         streams=True,
-        generates=True,
-        finds=True,
+        queued=True,
+        not_found=True,
     ),
-    "/v1/audio/voices": Operation("Who can speak", VoiceList),
+    "/v1/audio/voices": Operation("List the voices of the speech model", VoiceList),
 }
 
 _SAMPLE_BYTES: Final = 2
 
 
-def routes(state: ServerState) -> list[Route]:
+@dataclass(frozen=True)
+class SpeechServices:
+    """What these routes use."""
+
+    admission: AdmissionControl
+    registry: ModelRegistry
+    model: SpeechModel | None
+    """None where none is served."""
+    pool: TokenizerPool
+    """Counts the tokens of texts."""
+
+
+def routes(speech: SpeechServices) -> list[Route]:
+    handler = partial(speak, speech)
     return [
-        Route("/v1/audio/speech", GenerationEndpoint(state, speak, "speech"), methods=["POST"]),
-        Route("/v1/audio/voices", partial(voices, state), methods=["GET"]),
+        Route("/v1/audio/speech", GenerationEndpoint(speech.admission, handler, "speech"), methods=["POST"]),
+        Route("/v1/audio/voices", partial(voices, speech.model), methods=["GET"]),
     ]
 
 
-async def speak(state: ServerState, _request: Request, content: bytes, context: RequestContext) -> ASGIApp:
-    body = decode(decoder, content, state.limits)
+async def speak(speech: SpeechServices, _request: Request, content: bytes, context: RequestContext) -> ASGIApp:
+    body = decode(decoder, content, speech.admission.limits)
     body.check()
-    state.registry.resolve(body.model, "speech")
-    model = state.speech
+    speech.registry.resolve(body.model, "speech")
+    model = speech.model
     assert model is not None, "the registry has it"
     voice = model.voice(body.voice_name)
     heard = SpokenLength()
     sound = _sound(model, body, voice, context, heard)
     if body.stream_format == "sse":
-        tokens = await state.pool.encode(body.input, False, field="input")
-        return EventStream(sound, SpeechEvents(len(tokens), heard), state.keep_alive, context.bounded)
+        tokens = await speech.pool.encode(body.input, False, field="input")
+        return EventStream(sound, SpeechEvents(len(tokens), heard), bounds=context.bounded)
     return EventStream(
         sound,
         SpeechBytes(),
@@ -124,9 +140,9 @@ async def speak(state: ServerState, _request: Request, content: bytes, context: 
     )
 
 
-async def voices(state: ServerState, _request: Request) -> Response:
+async def voices(model: SpeechModel | None, _request: Request) -> Response:
     """Empty where no model speaks."""
-    names = () if state.speech is None else state.speech.voices
+    names = () if model is None else model.voices
     return json_response(VoiceList([VoiceCard(name, name) for name in names]))
 
 
@@ -139,7 +155,7 @@ async def _sound(
         # begun here, where what is begun is closed: a response that is never sent begins nothing
         async with aclosing(model.speak(body.input, voice=voice, speed=body.speed)) as speaking:
             async for spoken in speaking:
-                context.permit.processed(0)  # it waits no more
+                context.queue_slot.processed(0)  # it waits no more
                 heard.seconds += len(spoken.pcm) / _SAMPLE_BYTES / model.sample_rate
                 second = _SAMPLE_BYTES * model.sample_rate
                 for start in range(0, len(spoken.pcm), second):

@@ -10,26 +10,26 @@ from starlette.types import ASGIApp
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.transcription import TranscriptionForm
 
-from ...asr.accounts import accounts
+from ...asr.observers import observe_windows
 from ...asr.streaming import BYTES_A_SECOND, StreamingTranscriptionModel, stream_whole
+from ...audio.decode import AudioDecoder
 from ...http.sse import EventStream
 from ...middleware.auth import caller_of
 from ...observability.request import current_record, current_request_id
 from ...overload.request_context import RequestContext
-from ...state.state import ServerState
 from .streamed_transcript_encoder import PieceStream, whole_json, whole_text
 from .transcription_encoder import JSON, TEXT
 
 
 @dataclass(frozen=True)
-class StreamAsked:
+class ResolvedStream:
     """What a form asks of such a model."""
 
     form: TranscriptionForm
     model: StreamingTranscriptionModel
 
 
-def asked_of_stream(form: TranscriptionForm, model: StreamingTranscriptionModel) -> StreamAsked:
+def resolve_stream(form: TranscriptionForm, model: StreamingTranscriptionModel) -> ResolvedStream:
     """Raises BadRequest for what only a model can answer that knows when a word is said."""
     if form.response_format not in ("json", "text"):
         raise BadRequest(
@@ -38,7 +38,7 @@ def asked_of_stream(form: TranscriptionForm, model: StreamingTranscriptionModel)
             "response_format",
             "unsupported_value",
         )
-    return StreamAsked(form, model)
+    return ResolvedStream(form, model)
 
 
 def refuse_translation(model: StreamingTranscriptionModel) -> BadRequest:
@@ -50,10 +50,9 @@ def refuse_translation(model: StreamingTranscriptionModel) -> BadRequest:
 
 
 async def answer_streamed(
-    state: ServerState, request: Request, data: bytes, context: RequestContext, asked: StreamAsked
+    decoder: AudioDecoder, request: Request, data: bytes, context: RequestContext, asked: ResolvedStream
 ) -> ASGIApp:
-    assert state.audio is not None, "it comes with the model that hears"
-    sound = await state.audio.decode(data, "file")
+    sound = await decoder.decode(data, "file")
     del data
     form, model = asked.form, asked.model
     pieces = stream_whole(
@@ -62,14 +61,12 @@ async def answer_streamed(
         salt=caller_of(request.scope).cache_salt(None),
         name=current_request_id(),
         logprobs=form.wants_logprobs,
-        open_account=accounts(current_record.get(), context.permit),
+        open_account=observe_windows(current_record.get(), context.queue_slot),
         owner=sound,
     )
     if form.stream:
         positions = -(-len(sound.pcm) // model.vocabulary.step_bytes)
-        return EventStream(
-            pieces, PieceStream(positions, logprobs=form.wants_logprobs), state.keep_alive, context.bounded
-        )
+        return EventStream(pieces, PieceStream(positions, logprobs=form.wants_logprobs), bounds=context.bounded)
     async with aclosing(pieces):
         found = [piece async for piece in pieces]
     if form.response_format == "text":

@@ -16,9 +16,9 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai import transcription as answers
 from stentor.protocols.openai.transcription import TranscriptionForm, TranslationForm
 
-from ...asr.accounts import accounts
 from ...asr.languages import code_of
 from ...asr.model import TranscriptionModel
+from ...asr.observers import observe_windows
 from ...asr.options import (
     MAX_PROMPT_TOKENS,
     MAX_TOKENS,
@@ -29,35 +29,37 @@ from ...asr.options import (
 )
 from ...asr.streaming import StreamingTranscriptionModel
 from ...asr.transcribe import Transcription
+from ...audio.decode import AudioDecoder
+from ...config.model_registry import ModelRegistry
 from ...generation.admission import draw_seeds
 from ...http.sse import EventStream, unless_disconnected
 from ...middleware.auth import caller_of
 from ...observability.request import current_record, current_request_id
 from ...overload.request_context import RequestContext, timeout_of
-from ...state.state import ServerState
+from ...state.admission_control import AdmissionControl
 from ..common.described import Operation, Operations
 from ..common.forms import too_large, upload_form
-from .streamed_transcriptions import StreamAsked, answer_streamed, asked_of_stream, refuse_translation
+from .streamed_transcriptions import ResolvedStream, answer_streamed, refuse_translation, resolve_stream
 from .transcription_encoder import TranscriptShape, TranscriptStream, transcript
 
 OPERATIONS: Final[Operations] = {
     "/v1/audio/transcriptions": Operation(
-        "What is said in a file",
+        "Transcribe an audio file",
         answers.Transcription,
         takes_file=True,
         form=TranscriptionForm,
         streams=True,
-        generates=True,
-        finds=True,
+        queued=True,
+        not_found=True,
     ),
     "/v1/audio/translations": Operation(
-        "What is said in a file, in English",
+        "Transcribe an audio file and translate it into English",
         answers.Transcription,
         takes_file=True,
         form=TranslationForm,
         streams=True,
-        generates=True,
-        finds=True,
+        queued=True,
+        not_found=True,
     ),
 }
 
@@ -67,13 +69,26 @@ _PROMPT_CHARS: Final = 4096
 
 _SHOWN_CHARS: Final = 64
 
-Read = Callable[[ServerState, FormData], "Asked | StreamAsked"]
+
+@dataclass(frozen=True)
+class TranscriptionServices:
+    """What these routes use."""
+
+    admission: AdmissionControl
+    registry: ModelRegistry
+    model: TranscriptionModel | StreamingTranscriptionModel | None
+    """None where none is served."""
+    decoder: AudioDecoder | None
+    """Makes samples of what clients upload; comes with the model."""
 
 
-def routes(state: ServerState) -> list[Route]:
+Read = Callable[[TranscriptionServices, FormData], "ResolvedTranscription | ResolvedStream"]
+
+
+def routes(transcription: TranscriptionServices) -> list[Route]:
     return [
-        Route("/v1/audio/transcriptions", FormEndpoint(state, _transcription), methods=["POST"]),
-        Route("/v1/audio/translations", FormEndpoint(state, _translation), methods=["POST"]),
+        Route("/v1/audio/transcriptions", FormEndpoint(transcription, _transcription), methods=["POST"]),
+        Route("/v1/audio/translations", FormEndpoint(transcription, _translation), methods=["POST"]),
     ]
 
 
@@ -81,20 +96,22 @@ class FormEndpoint:
     """As :class:`..common.endpoint.GenerationEndpoint`, for a form with a file. What was decoded is held until the last
     byte of the response; the file is not."""
 
-    def __init__(self, state: ServerState, read: Read) -> None:
-        self._state = state
+    def __init__(self, services: TranscriptionServices, read: Read) -> None:
+        self._services = services
         self._read = read
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        state = self._state
-        with state.live(timeout_of(scope["headers"], state.overload.request_timeout), "transcription") as context:
+        services, admission, limits = self._services, self._services.admission, self._services.admission.limits
+        timeout = timeout_of(scope["headers"], admission.overload.request_timeout)
+        with admission.admit(timeout, "transcription") as context:
             with context.bounded():
                 request = Request(scope, receive, send)
-                with state.memory.share() as share:
-                    most = state.limits.max_body_bytes if state.audio is None else state.audio.max_bytes
-                    async with upload_form(state, request, share, most, _MOST_FIELDS, "`file` and `model`") as form:
-                        asked, data = self._read(state, form), await _file_of(form, most)
-                    answering = _answer(state, request, data, context, asked)
+                with admission.memory.share() as share:
+                    most = limits.max_body_bytes if services.decoder is None else services.decoder.max_bytes
+                    async with upload_form(limits, request, share, most, _MOST_FIELDS, "`file` and `model`") as form:
+                        asked, data = self._read(services, form), await _file_of(form, most)
+                    assert services.decoder is not None, "it comes with the model"
+                    answering = _answer(services.decoder, request, data, context, asked)
                     del data  # or it would be held for as long as its answer takes
                     response = await unless_disconnected(receive, answering)
                 del answering
@@ -111,21 +128,24 @@ async def _file_of(form: FormData, most: int) -> bytes:
 
 
 async def _answer(
-    state: ServerState, request: Request, data: bytes, context: RequestContext, asked: "Asked | StreamAsked"
+    decoder: AudioDecoder,
+    request: Request,
+    data: bytes,
+    context: RequestContext,
+    asked: "ResolvedTranscription | ResolvedStream",
 ) -> ASGIApp:
-    if isinstance(asked, StreamAsked):
-        return await answer_streamed(state, request, data, context, asked)
-    assert state.audio is not None, "it comes with the model that hears"
-    sound = await state.audio.decode(data, "file")
+    if isinstance(asked, ResolvedStream):
+        return await answer_streamed(decoder, request, data, context, asked)
+    sound = await decoder.decode(data, "file")
     del data
     options = msgspec.structs.replace(
         asked.options, salt=caller_of(request.scope).cache_salt(None), name=current_request_id()
     )
-    account = accounts(current_record.get(), context.permit)
+    account = observe_windows(current_record.get(), context.queue_slot)
     heard = Transcription(asked.model, sound.pcm, options, account, owner=sound)
     shape = _shape(asked, sound.seconds)
     if asked.form.stream:
-        return EventStream(heard.segments(), TranscriptStream(shape), state.keep_alive, context.bounded)
+        return EventStream(heard.segments(), TranscriptStream(shape), bounds=context.bounded)
     async with aclosing(heard.segments()) as segments:
         found = [segment async for segment in segments]
     content, media_type = transcript(shape, found, heard.language)
@@ -133,7 +153,7 @@ async def _answer(
 
 
 @dataclass(frozen=True)
-class Asked:
+class ResolvedTranscription:
     """What a form asks for."""
 
     form: TranslationForm
@@ -141,11 +161,11 @@ class Asked:
     options: TranscriptionOptions
 
 
-def _transcription(state: ServerState, fields: FormData) -> Asked | StreamAsked:
+def _transcription(services: TranscriptionServices, fields: FormData) -> ResolvedTranscription | ResolvedStream:
     form = TranscriptionForm.of(_texts(fields))
-    model = _model(state, form)
+    model = _model(services, form)
     if isinstance(model, StreamingTranscriptionModel):
-        return asked_of_stream(form, model)
+        return resolve_stream(form, model)
     chunking = form.chunking
     options = msgspec.structs.replace(
         _options(form),
@@ -159,12 +179,12 @@ def _transcription(state: ServerState, fields: FormData) -> Asked | StreamAsked:
         if chunking is None
         else Chunking(chunking.threshold, chunking.prefix_padding_ms, chunking.silence_duration_ms),
     )
-    return Asked(form, model, options)
+    return ResolvedTranscription(form, model, options)
 
 
-def _translation(state: ServerState, fields: FormData) -> Asked:
+def _translation(services: TranscriptionServices, fields: FormData) -> ResolvedTranscription:
     form = TranslationForm.of(_texts(fields))
-    model = _model(state, form)
+    model = _model(services, form)
     if isinstance(model, StreamingTranscriptionModel):
         raise refuse_translation(model)
     if not model.multilingual:
@@ -174,7 +194,7 @@ def _translation(state: ServerState, fields: FormData) -> Asked:
             "model",
             "model_not_supported",
         )
-    return Asked(form, model, msgspec.structs.replace(_options(form), task="translate"))
+    return ResolvedTranscription(form, model, msgspec.structs.replace(_options(form), task="translate"))
 
 
 def _texts(fields: FormData) -> list[tuple[str, str]]:
@@ -186,10 +206,10 @@ def _texts(fields: FormData) -> list[tuple[str, str]]:
     ]
 
 
-def _model(state: ServerState, form: TranslationForm) -> TranscriptionModel | StreamingTranscriptionModel:
-    state.registry.resolve(form.model, "transcription")
-    assert state.transcription is not None, "the registry has it"
-    return state.transcription
+def _model(services: TranscriptionServices, form: TranslationForm) -> TranscriptionModel | StreamingTranscriptionModel:
+    services.registry.resolve(form.model, "transcription")
+    assert services.model is not None, "the registry has it"
+    return services.model
 
 
 def _language(model: TranscriptionModel, given: str, field: str) -> str:
@@ -218,7 +238,7 @@ def _options(form: TranslationForm) -> TranscriptionOptions:
     )
 
 
-def _shape(asked: Asked, seconds: float) -> TranscriptShape:
+def _shape(asked: ResolvedTranscription, seconds: float) -> TranscriptShape:
     form, options, vocabulary = asked.form, asked.options, asked.model.vocabulary
     prompt = vocabulary.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
     segments = not isinstance(form, TranscriptionForm) or form.wants_segments

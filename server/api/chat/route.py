@@ -2,6 +2,7 @@
 
 import time
 from contextlib import aclosing
+from functools import partial
 from typing import Final
 
 from starlette.requests import Request
@@ -11,12 +12,12 @@ from starlette.types import ASGIApp
 from stentor.protocols.common.decoding import decode
 from stentor.protocols.openai.chat import ChatRequest, ChatResponse, decoder
 
+from ...generation.chat_model import ChatModel
 from ...generation.prepare import PreparedGeneration, prepare_generation
 from ...http.sse import EventStream
-from ...http.whole_answer import AnswerRoom
+from ...http.whole_answer import AnswerBudget
 from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
-from ...state.state import ServerState
 from ..common.described import Operation, Operations
 from ..common.endpoint import GenerationEndpoint, response_id
 from .shape import ChatShape
@@ -25,24 +26,30 @@ from .whole import chat_answer
 
 OPERATIONS: Final[Operations] = {
     "/v1/chat/completions": Operation(
-        "Answer a conversation", ChatResponse, ChatRequest, streams=True, generates=True, finds=True
+        "Answer a conversation (chat completion)", ChatResponse, ChatRequest, streams=True, queued=True, not_found=True
     ),
 }
 
 
-def routes(state: ServerState) -> list[Route]:
-    return [Route("/v1/chat/completions", GenerationEndpoint(state, chat_completions), methods=["POST"])]
+def routes(chat: ChatModel) -> list[Route]:
+    return [
+        Route(
+            "/v1/chat/completions",
+            GenerationEndpoint(chat.admission, partial(chat_completions, chat)),
+            methods=["POST"],
+        )
+    ]
 
 
-async def chat_completions(state: ServerState, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
-    body = decode(decoder, content, state.limits)
-    turn = await prepare_generation(state, body, caller_of(request.scope), context, whole=not body.stream)
+async def chat_completions(chat: ChatModel, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
+    body = decode(decoder, content, chat.limits)
+    turn = await prepare_generation(chat, body, caller_of(request.scope), context, whole=not body.stream)
     shape = _shape(body, request, turn)
     if body.stream:
-        return EventStream(turn.batches, ChatStream(shape), state.keep_alive, context.bounded)
+        return EventStream(turn.batches, ChatStream(shape), bounds=context.bounded)
     async with aclosing(turn.batches):
-        room = AnswerRoom(state.limits.max_answer_bytes, context.permit.memory)
-        return await chat_answer(shape, turn.batches, room, state.turns)
+        room = AnswerBudget(chat.limits.max_answer_bytes, context.queue_slot.memory)
+        return await chat_answer(shape, turn.batches, room, chat.turns)
 
 
 def _shape(body: ChatRequest, request: Request, turn: PreparedGeneration) -> ChatShape:

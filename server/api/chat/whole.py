@@ -20,16 +20,16 @@ from stentor.protocols.openai.usage import Usage
 
 from ...common.loop_turns import LoopTurns, Slices
 from ...generation.logprobs import chat_logprobs, prompt_logprobs
-from ...http.whole_answer import AnswerParts, AnswerRoom, JsonList, WholeAnswer, array
+from ...http.whole_answer import AnswerBudget, AnswerParts, JsonList, WholeAnswer, array
 from ..common.chunks import encode
 from ..common.collect import Call, CollectedChoice, collect
 from .shape import ChatShape, call_id
 
 
 async def chat_answer(
-    shape: ChatShape, batches: AsyncIterable[list[Delta]], room: AnswerRoom, turns: LoopTurns
+    shape: ChatShape, batches: AsyncIterable[list[Delta]], room: AnswerBudget, turns: LoopTurns
 ) -> WholeAnswer:
-    """Raises as :func:`..common.collect` and :meth:`...http.whole_answer.AnswerRoom.add` do."""
+    """Raises as :func:`..common.collect` and :meth:`...http.whole_answer.AnswerBudget.add` do."""
     written = _Logprobs(shape, room)
     generation = await collect(
         batches, shape.n, thoughts=shape.include_reasoning, token_ids=shape.token_ids, logprobs=written
@@ -70,7 +70,7 @@ async def chat_answer(
 
 
 class _Logprobs:
-    def __init__(self, shape: ChatShape, room: AnswerRoom) -> None:
+    def __init__(self, shape: ChatShape, room: AnswerBudget) -> None:
         self._shape = shape
         self.prompt = JsonList(room)
         self.choices = [] if shape.top_logprobs is None else [JsonList(room) for _ in range(shape.n)]

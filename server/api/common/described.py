@@ -24,16 +24,16 @@ class Operation:
     """Of the answer."""
     streams: bool = False
     """Sends events instead, where the body's ``stream`` is true."""
-    generates: bool = False
-    """Waits in the queue for its turn, and has a deadline."""
-    unavailable: bool = False
-    """Needs the engine."""
-    finds: bool = False
-    """Names a model, which there need not be."""
-    keeps: bool = False
+    queued: bool = False
+    """Waits in the admission queue, and has a deadline."""
+    needs_engine: bool = False
+    """Answers 503 while an engine cannot run."""
+    not_found: bool = False
+    """Names a model or an object that may not exist: then it answers 404."""
+    writes_store: bool = False
     """Writes to the store."""
-    anthropic: bool = False
-    """Tells errors in the shape of Anthropic's protocol."""
+    anthropic_errors: bool = False
+    """Errors have the shape of Anthropic's protocol."""
 
 
 Operations = Mapping[str, Operation]

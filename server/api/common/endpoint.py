@@ -19,9 +19,9 @@ from ...http.sse import unless_disconnected
 from ...observability.request import SANE_ID, SCOPE_KEY, current_record, new_request_id
 from ...overload.memory_budget import MemoryShare
 from ...overload.request_context import RequestContext, timeout_of
-from ...state.state import ServerState
+from ...state.admission_control import AdmissionControl
 
-Handler = Callable[[ServerState, Request, bytes, RequestContext], Awaitable[ASGIApp]]
+Handler = Callable[[Request, bytes, RequestContext], Awaitable[ASGIApp]]
 """From a request and its body to what answers it."""
 
 _LENGTH_DIGITS: Final = 19
@@ -36,40 +36,41 @@ class GenerationEndpoint:
     for the tokenizer, or for a whole answer. A response that goes on after it sees to both by itself.
     """
 
-    def __init__(self, state: ServerState, handler: Handler, kind: ModelRole = "chat") -> None:
+    def __init__(self, admission: AdmissionControl, handler: Handler, kind: ModelRole = "chat") -> None:
         """``kind`` is that of the model which must have been loaded."""
-        self._state = state
+        self._admission = admission
         self._handler = handler
         self._kind = kind
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        state = self._state
-        with state.live(timeout_of(scope["headers"], state.overload.request_timeout), self._kind) as context:
+        admission = self._admission
+        timeout = timeout_of(scope["headers"], admission.overload.request_timeout)
+        with admission.admit(timeout, self._kind) as context:
             with context.bounded():
                 request = Request(scope, receive, send)
-                with state.memory.share() as share:
-                    body = await read_body(request, state.limits, share)
-                    handling = self._handler(state, request, body, context)
+                with admission.memory.share() as share:
+                    body = await read_body(request, admission.limits, share)
+                    handling = self._handler(request, body, context)
                     del body  # or it would be held for as long as its answer takes to be read
                     response = await unless_disconnected(receive, handling)
                 del handling
             await response(scope, receive, send)
 
 
-Transfer = Callable[[ServerState, Request], Awaitable[ASGIApp]]
+Transfer = Callable[[Request], Awaitable[ASGIApp]]
 """From a request that brings or wants a file to what answers it."""
 
 
 class TransferEndpoint:
     """An ASGI app around a transfer, which is live until the last byte of its response: a server that drains waits."""
 
-    def __init__(self, state: ServerState, transfer: Transfer) -> None:
-        self._state = state
+    def __init__(self, admission: AdmissionControl, transfer: Transfer) -> None:
+        self._admission = admission
         self._transfer = transfer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._state.transfer() as context, context.bounded():
-            response = await self._transfer(self._state, Request(scope, receive, send))
+        with self._admission.transfer() as context, context.bounded():
+            response = await self._transfer(Request(scope, receive, send))
             await response(scope, receive, send)
 
 
@@ -105,6 +106,13 @@ async def read_body(request: Request, limits: Limits, share: MemoryShare) -> byt
     body = b"".join(chunks)
     share.add(decoded_bytes(body, limits))
     return body
+
+
+async def read_counted_body(request: Request, admission: AdmissionControl) -> bytes:
+    """As :func:`read_body`, for a body that is small beside what its request makes of it: counted only while it comes
+    in."""
+    with admission.memory.share() as share:
+        return await read_body(request, admission.limits, share)
 
 
 def json_response(value: Any, status: int = HTTPStatus.OK) -> Response:

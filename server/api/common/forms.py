@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.types import Message, Receive
 
 from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import Limits
 
 from ...overload.memory_budget import MemoryShare
-from ...state.state import ServerState
 from ...storage.database import DiskFull, is_disk_full
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ FORM_BYTES: Final = 64 << 10
 
 @contextlib.asynccontextmanager
 async def upload_form(
-    state: ServerState, request: Request, share: MemoryShare, max_file_bytes: int, max_fields: int, wanted: str
+    limits: Limits, request: Request, share: MemoryShare, max_file_bytes: int, max_fields: int, wanted: str
 ) -> AsyncIterator[FormData]:
     """What ``request`` brings, counted in ``share``; what it holds is let go of at the end.
 
@@ -40,7 +40,7 @@ async def upload_form(
         raise BadRequest(f"A file is brought as multipart/form-data, with {wanted}.", "file")
     most = max_file_bytes + FORM_BYTES
     # at the rate at which other bodies must come
-    seconds = state.limits.body_timeout * max(1.0, most / state.limits.max_body_bytes)
+    seconds = limits.body_timeout * max(1.0, most / limits.max_body_bytes)
     bounded = Request(request.scope, _bounded(request.receive, most, share))
     try:
         with anyio.fail_after(seconds):

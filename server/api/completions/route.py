@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 import anyio
@@ -35,15 +36,15 @@ from ...generation.admission import (
     truncate,
 )
 from ...generation.bad_words import with_bad_words
+from ...generation.chat_model import ChatModel
 from ...generation.constraints import Constraints, answer_constraints
 from ...generation.logprobs import TokenNames
-from ...generation.stream import Observed, generation_request
+from ...generation.stream import ObservedGeneration, generation_request
 from ...http.sse import Batches, EventStream
-from ...http.whole_answer import AnswerRoom, WholeAnswer
+from ...http.whole_answer import AnswerBudget, WholeAnswer
 from ...middleware.auth import caller_of
 from ...overload.memory_budget import params_bytes
 from ...overload.request_context import RequestContext
-from ...state.state import ServerState
 from ...text.errors import TextTooLong
 from ..common.described import Operation, Operations
 from ..common.endpoint import GenerationEndpoint, response_id
@@ -63,58 +64,60 @@ class PromptJob:
 
 OPERATIONS: Final[Operations] = {
     "/v1/completions": Operation(
-        "Continue one prompt or several",
+        "Complete one or several prompts",
         CompletionResponse,
         CompletionRequest,
         streams=True,
-        generates=True,
-        finds=True,
+        queued=True,
+        not_found=True,
     ),
 }
 
 
-def routes(state: ServerState) -> list[Route]:
-    return [Route("/v1/completions", GenerationEndpoint(state, completions), methods=["POST"])]
+def routes(chat: ChatModel) -> list[Route]:
+    return [Route("/v1/completions", GenerationEndpoint(chat.admission, partial(completions, chat)), methods=["POST"])]
 
 
-async def completions(state: ServerState, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
-    body = decode(decoder, content, state.limits)
-    body.check(state.limits)
-    model = state.resolve_model(body.model)
+async def completions(chat: ChatModel, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
+    body = decode(decoder, content, chat.limits)
+    body.check(chat.limits)
+    model = chat.resolve(body.model)
     raw = body.prompts
-    encoded = await _encode(state, body, raw)
+    encoded = await _encode(chat, body, raw)
     caller = caller_of(request.scope)
-    constraints = await answer_constraints(state, wanted_answer(body, state.limits))
-    shared = _SharedParams(state, body, context)
+    constraints = await answer_constraints(chat, wanted_answer(body, chat.limits))
+    shared = _SharedParams(chat, body, context)
     jobs = [
-        await _job(state, body, index, raw[index], tokens, context, caller, constraints, shared)
+        await _job(chat, body, index, raw[index], tokens, context, caller, constraints, shared)
         for index, tokens in enumerate(encoded)
     ]
-    _check_answer(state, body, jobs)
-    shape = _shape(state, body, request, model)
+    _check_answer(chat, body, jobs)
+    shape = _shape(chat, body, request, model)
     if body.stream:
         prompts = [job.prompt for job in jobs]
         if len(jobs) == 1:
             alone = CompletionStream.alone(shape, prompts[0])
-            return EventStream(jobs[0].batches, alone, state.keep_alive, context.bounded)
+            return EventStream(jobs[0].batches, alone, bounds=context.bounded)
         batches = merge([job.batches for job in jobs])
-        return EventStream(batches, MergedCompletionStream(shape, prompts), state.keep_alive, context.bounded)
-    return await _respond(shape, jobs, AnswerRoom(state.limits.max_answer_bytes, context.permit.memory), state.turns)
+        return EventStream(batches, MergedCompletionStream(shape, prompts), bounds=context.bounded)
+    return await _respond(
+        shape, jobs, AnswerBudget(chat.limits.max_answer_bytes, context.queue_slot.memory), chat.turns
+    )
 
 
-async def _encode(state: ServerState, body: CompletionRequest, prompts: Sequence[RawPrompt]) -> list[list[int]]:
+async def _encode(chat: ChatModel, body: CompletionRequest, prompts: Sequence[RawPrompt]) -> list[list[int]]:
     """Token ids of every prompt, as the client sent them or from its text."""
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
     tokens = [prompt for prompt in prompts if not isinstance(prompt, str)]
     if not texts:
         return tokens
-    most_tokens = most_prompt_tokens(state) if body.truncate_prompt_tokens is None else None
+    most_tokens = most_prompt_tokens(chat) if body.truncate_prompt_tokens is None else None
     try:
         if len(texts) == 1:
-            return [await state.pool.encode(texts[0], body.add_special_tokens, most_tokens=most_tokens)]
-        return await state.pool.encode_batch(texts, body.add_special_tokens, most_tokens=most_tokens)
+            return [await chat.pool.encode(texts[0], body.add_special_tokens, most_tokens=most_tokens)]
+        return await chat.pool.encode_batch(texts, body.add_special_tokens, most_tokens=most_tokens)
     except TextTooLong as error:
-        raise too_long(f"at least {error.fewest}", state, "prompt") from None
+        raise too_long(f"at least {error.fewest}", chat, "prompt") from None
 
 
 def _prompt_logprobs(body: CompletionRequest) -> int | None:
@@ -124,7 +127,7 @@ def _prompt_logprobs(body: CompletionRequest) -> int | None:
     return body.prompt_logprobs
 
 
-def _check_answer(state: ServerState, body: CompletionRequest, jobs: Sequence[PromptJob]) -> None:
+def _check_answer(chat: ChatModel, body: CompletionRequest, jobs: Sequence[PromptJob]) -> None:
     """Raises BadRequest where the answer would be too large. What is generated counts where it does not stream."""
     told = 0
     if body.prompt_logprobs is not None:
@@ -145,17 +148,17 @@ def _check_answer(state: ServerState, body: CompletionRequest, jobs: Sequence[Pr
         token_bytes=0 if body.stream else per_token,
         scores=_prompt_logprobs(body) if told else body.logprobs,
         scores_field="logprobs" if body.prompt_logprobs is None else "prompt_logprobs",
-    ).check(state.limits.max_answer_bytes)
+    ).check(chat.limits.max_answer_bytes)
 
 
 class _SharedParams:
     """Sampling parameters of one request: one object for all of its prompts that may get as many tokens, and the same
     lists in all of them. They can be large, and prompts can be a thousand."""
 
-    def __init__(self, state: ServerState, body: CompletionRequest, context: RequestContext) -> None:
-        self._state = state
+    def __init__(self, chat: ChatModel, body: CompletionRequest, context: RequestContext) -> None:
+        self._chat = chat
         self._body = body
-        self._memory = context.permit.memory
+        self._memory = context.queue_slot.memory
         self._made: dict[int, SamplingParams] = {}
         self._prompts = 0
 
@@ -165,11 +168,11 @@ class _SharedParams:
         if max_tokens not in self._made:
             body = self._body
             params = resolve_sampling(
-                body, self._state, max_tokens, logprobs=body.logprobs, prompt_logprobs=_prompt_logprobs(body)
+                body, self._chat, max_tokens, logprobs=body.logprobs, prompt_logprobs=_prompt_logprobs(body)
             )
             first = next(iter(self._made.values()), None)
             if first is None:
-                params = await with_bad_words(self._state, params, body.bad_words, self._memory)
+                params = await with_bad_words(self._chat, params, body.bad_words, self._memory)
             else:
                 params = msgspec.structs.replace(first, max_tokens=max_tokens)
             self._made[max_tokens] = params
@@ -180,7 +183,7 @@ class _SharedParams:
 
 
 async def _job(
-    state: ServerState,
+    chat: ChatModel,
     body: CompletionRequest,
     index: int,
     raw: RawPrompt,
@@ -191,32 +194,32 @@ async def _job(
     shared: _SharedParams,
 ) -> PromptJob:
     budget = Budget(body.max_tokens, DEFAULT_MAX_TOKENS, "max_tokens", "prompt")
-    prompt = truncate(tokens, body.truncate_prompt_tokens, budget, context_length(state))
-    check_prompt(prompt, state, "prompt")
-    max_tokens = output_room(len(prompt), budget, state)
+    prompt = truncate(tokens, body.truncate_prompt_tokens, budget, context_length(chat))
+    check_prompt(prompt, chat, "prompt")
+    max_tokens = output_room(len(prompt), budget, chat)
     prompt_logprobs = _prompt_logprobs(body)
     prompt_only = max_tokens == 0
     if prompt_only and prompt_logprobs is not None:
         # The engine scores a prompt on the way to its first token, which is then not delivered.
-        max_tokens = output_room(len(prompt), Budget(1, None, "max_tokens", "prompt"), state)
+        max_tokens = output_room(len(prompt), Budget(1, None, "max_tokens", "prompt"), chat)
     params = await shared.of(max_tokens)
-    echo = await _echo(state, raw, prompt, prompt is tokens) if body.echo else None
+    echo = await _echo(chat, raw, prompt, prompt is tokens) if body.echo else None
     batches: Batches[list[Delta]]
     if prompt_only and prompt_logprobs is None:
         batches = _nothing(body.choices)
     else:
         wanted = generation_request(body, prompt, params, caller, constraints)
-        batches = Observed(state, wanted, context.arrival, context.permit, field="prompt")
+        batches = ObservedGeneration(chat, wanted, context.arrival, context.queue_slot, field="prompt")
         if prompt_only:
             batches = _only_prompt(batches, body.choices, len(prompt))
     return PromptJob(Prompt(index, prompt, echo), 0 if prompt_only else max_tokens, batches)
 
 
-async def _echo(state: ServerState, raw: RawPrompt, prompt: list[int], whole: bool) -> str:
+async def _echo(chat: ChatModel, raw: RawPrompt, prompt: list[int], whole: bool) -> str:
     """The prompt as text: the client's own where it sent text and nothing was cut off."""
     if whole and isinstance(raw, str):
         return raw
-    return await state.pool.decode(prompt, skip_special_tokens=False)
+    return await chat.pool.decode(prompt, skip_special_tokens=False)
 
 
 async def _nothing(n: int) -> AsyncGenerator[list[Delta], None]:
@@ -246,7 +249,7 @@ def _ends(n: int) -> list[Delta]:
 
 
 async def _respond(
-    shape: CompletionShape, jobs: Sequence[PromptJob], room: AnswerRoom, turns: LoopTurns
+    shape: CompletionShape, jobs: Sequence[PromptJob], room: AnswerBudget, turns: LoopTurns
 ) -> WholeAnswer:
     failures: list[Exception] = []
     collected = [CollectedPrompt(shape, job.prompt, room) for job in jobs]
@@ -267,16 +270,16 @@ async def _respond(
     return await completion_answer(shape, collected, room, turns)
 
 
-def _shape(state: ServerState, body: CompletionRequest, request: Request, model: str) -> CompletionShape:
+def _shape(chat: ChatModel, body: CompletionRequest, request: Request, model: str) -> CompletionShape:
     options = body.stream_options
     return CompletionShape(
         response_id=response_id("cmpl", request, body.request_id),
         created=int(time.time()),
         model=model,
         n=body.choices,
-        names=TokenNames(state.pool.tokenizer, bool(body.return_tokens_as_token_ids)),
+        names=TokenNames(chat.pool.tokenizer, bool(body.return_tokens_as_token_ids)),
         logprobs=body.logprobs,
-        silent=state.pool.tokenizer.special_ids if body.skip_special_tokens else frozenset(),
+        silent=chat.pool.tokenizer.special_ids if body.skip_special_tokens else frozenset(),
         prompt_logprobs=body.prompt_logprobs,
         token_ids=bool(body.return_token_ids),
         include_usage=options is not None and (options.include_usage or options.continuous_usage_stats),

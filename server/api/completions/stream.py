@@ -53,7 +53,7 @@ class Prompt:
 
 
 @dataclass
-class Tally:
+class TokenCounts:
     """Tokens of all prompts of a request so far."""
 
     prompt: int
@@ -90,7 +90,7 @@ class CompletionStream:
     After ``failed`` has become true nothing more may be sent.
     """
 
-    def __init__(self, shape: CompletionShape, frame: ChunkFrame, prompt: Prompt, tally: Tally) -> None:
+    def __init__(self, shape: CompletionShape, frame: ChunkFrame, prompt: Prompt, tally: TokenCounts) -> None:
         self._shape = shape
         self._frame = frame
         self._prompt = prompt
@@ -115,7 +115,7 @@ class CompletionStream:
     @classmethod
     def alone(cls, shape: CompletionShape, prompt: Prompt) -> "CompletionStream":
         """For a request with one prompt."""
-        return cls(shape, shape.frame(), prompt, Tally(len(prompt.tokens)))
+        return cls(shape, shape.frame(), prompt, TokenCounts(len(prompt.tokens)))
 
     def encode(self, batch: list[Delta]) -> bytes | Iterator[bytes]:
         """The frames of one batch, joined, or one by one where each choice repeats the prompt."""
@@ -188,7 +188,7 @@ class MergedCompletionStream:
 
     def __init__(self, shape: CompletionShape, prompts: list[Prompt]) -> None:
         frame = shape.frame()
-        tally = Tally(sum(len(prompt.tokens) for prompt in prompts))
+        tally = TokenCounts(sum(len(prompt.tokens) for prompt in prompts))
         self._streams = [CompletionStream(shape, frame, prompt, tally) for prompt in prompts]
         self._repeats = any(stream.repeats for stream in self._streams)
         self.failed = False

@@ -11,16 +11,16 @@ from stentor.protocols.openai.completions import CompletionChoice, CompletionLog
 
 from ...common.loop_turns import LoopTurns, Slices
 from ...generation.logprobs import CompletionLists, CompletionLogprobsBuilder, prompt_logprobs
-from ...http.whole_answer import AnswerParts, AnswerRoom, JsonList, WholeAnswer, array
+from ...http.whole_answer import AnswerBudget, AnswerParts, JsonList, WholeAnswer, array
 from ..common.chunks import encode
 from ..common.collect import CollectedChoice, Generation, collect
-from .stream import CompletionShape, EchoedLogprobs, Prompt, Tally
+from .stream import CompletionShape, EchoedLogprobs, Prompt, TokenCounts
 
 
 class CollectedPrompt:
     """What comes of one prompt. What all its choices show of the prompt itself is written once."""
 
-    def __init__(self, shape: CompletionShape, prompt: Prompt, room: AnswerRoom) -> None:
+    def __init__(self, shape: CompletionShape, prompt: Prompt, room: AnswerBudget) -> None:
         self._shape = shape
         self._room = room
         self._echo = EchoedLogprobs(shape, prompt)
@@ -40,7 +40,7 @@ class CollectedPrompt:
             self.choices = [CompletionLists(room) for _ in range(shape.n)]
 
     async def collect(self, batches: AsyncIterable[list[Delta]]) -> None:
-        """Raises as :func:`..common.collect` and :meth:`...http.whole_answer.AnswerRoom.add` do."""
+        """Raises as :func:`..common.collect` and :meth:`...http.whole_answer.AnswerBudget.add` do."""
         shape = self._shape
         self.generation = await collect(batches, shape.n, token_ids=shape.token_ids, logprobs=self)
 
@@ -56,10 +56,10 @@ class CollectedPrompt:
 
 
 async def completion_answer(
-    shape: CompletionShape, collected: Sequence[CollectedPrompt], room: AnswerRoom, turns: LoopTurns
+    shape: CompletionShape, collected: Sequence[CollectedPrompt], room: AnswerBudget, turns: LoopTurns
 ) -> WholeAnswer:
-    """Of all prompts, in their order. Raises as :meth:`...http.whole_answer.AnswerRoom.add`."""
-    tally = Tally(sum(len(one.prompt.tokens) for one in collected))
+    """Of all prompts, in their order. Raises as :meth:`...http.whole_answer.AnswerBudget.add`."""
+    tally = TokenCounts(sum(len(one.prompt.tokens) for one in collected))
     parts, slices = AnswerParts(room), Slices(turns)
     choices = []
     for one in collected:

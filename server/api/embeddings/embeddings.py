@@ -1,5 +1,6 @@
 """``POST /v1/embeddings``, and Cohere's ``/v2/embed``."""
 
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -17,15 +18,16 @@ from ...overload.request_context import RequestContext
 from ...pooling.encoding import FORMAT_BYTES, NumberWriter, floats, integers
 from ...pooling.purposes import prompt_of
 from ...pooling.reading import LengthLimit, read_texts
-from ...state.state import ServerState
 from ..common.described import Operation, Operations
 from ..common.endpoint import GenerationEndpoint
-from .asking import asked, binary_answer, new_id, read_input, room_of, vectors
+from .requests import EmbeddingServices, binary_answer, new_id, read_input, resolve_request, room_of, vectors
 
 OPERATIONS: Final[Operations] = {
-    "/v1/embeddings": Operation("Vectors of texts", EmbeddingResponse, EmbeddingRequest, finds=True, generates=True),
+    "/v1/embeddings": Operation(
+        "Embed texts or conversations", EmbeddingResponse, EmbeddingRequest, not_found=True, queued=True
+    ),
     "/v2/embed": Operation(
-        "Vectors of texts, in Cohere's shape", cohere.EmbedResponse, cohere.EmbedRequest, finds=True, generates=True
+        "Embed texts, in Cohere's shape", cohere.EmbedResponse, cohere.EmbedRequest, not_found=True, queued=True
     ),
 }
 
@@ -37,19 +39,29 @@ _INTEGER_BYTES: Final = 5
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def routes(state: ServerState) -> list[Route]:
+def routes(services: EmbeddingServices) -> list[Route]:
     return [
-        Route("/v1/embeddings", GenerationEndpoint(state, embeddings, "embedding"), methods=["POST"]),
-        Route("/v2/embed", GenerationEndpoint(state, cohere_embed, "embedding"), methods=["POST"]),
+        Route(
+            "/v1/embeddings",
+            GenerationEndpoint(services.admission, partial(embeddings, services), "embedding"),
+            methods=["POST"],
+        ),
+        Route(
+            "/v2/embed",
+            GenerationEndpoint(services.admission, partial(cohere_embed, services), "embedding"),
+            methods=["POST"],
+        ),
     ]
 
 
-async def embeddings(state: ServerState, request: Request, content: bytes, context: RequestContext) -> WholeAnswer:
-    body = decode(decoder, content, state.limits)
-    body.check(state.limits)
-    what = asked(state, request, context, body.model, body.priority, body.cache_salt)
+async def embeddings(
+    services: EmbeddingServices, request: Request, content: bytes, context: RequestContext
+) -> WholeAnswer:
+    body = decode(decoder, content, services.limits)
+    body.check(services.limits)
+    what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
     wanted = vectors(what.model, body.dimensions, body.normalizes, body.purpose and body.purpose[0])
-    prompts = await read_input(state, what.model, body, body.purpose)
+    prompts = await read_input(services, what.model, body, body.purpose)
     format, type, order = body.encoding_format, body.embed_dtype, body.endianness
     found = await what.job.run(prompts, wanted, number_bytes=FORMAT_BYTES[format])
     if format in ("bytes", "bytes_only"):
@@ -61,14 +73,16 @@ async def embeddings(state: ServerState, request: Request, content: bytes, conte
     return writer.answer(EmbeddingResponse(data, what.name, what.usage))
 
 
-async def cohere_embed(state: ServerState, request: Request, content: bytes, context: RequestContext) -> WholeAnswer:
-    body = decode(cohere.decoder, content, state.limits)
-    texts, field = body.all_texts(state.limits)
-    what = asked(state, request, context, body.model, body.priority)
+async def cohere_embed(
+    services: EmbeddingServices, request: Request, content: bytes, context: RequestContext
+) -> WholeAnswer:
+    body = decode(cohere.decoder, content, services.limits)
+    texts, field = body.all_texts(services.limits)
+    what = resolve_request(services, request, context, body.model, body.priority)
     model = what.model
     wanted = vectors(model, body.output_dimension, None, body.input_type, "output_dimension")
     prompt = prompt_of(model.config, body.input_type, "input_type")
-    most = room_of(state, model, PoolingFields()).most
+    most = room_of(services, model, PoolingFields()).most
     room = LengthLimit(min(body.max_tokens or most, most), _SIDES[body.truncate], "`truncate` to `END`", "max_tokens")
     prompts = await read_texts(model, texts, room, field, prompt=prompt)
     kinds = body.embedding_types or ["float"]

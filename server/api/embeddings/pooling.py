@@ -1,5 +1,6 @@
 """``POST /pooling`` and ``/classify``: whatever a model makes of texts."""
 
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -29,36 +30,53 @@ from ...pooling.encoding import FORMAT_BYTES, floats
 from ...pooling.plugin import answer_of, prompts_of
 from ...pooling.purposes import adapter_of
 from ...pooling.reading import read_texts
-from ...state.state import ServerState
 from ..common.described import Operation, Operations
 from ..common.endpoint import GenerationEndpoint, json_response
-from .asking import Asked, asked, binary_answer, new_id, now, pooling_of, read_input, room_of
+from .requests import (
+    EmbeddingServices,
+    ResolvedRequest,
+    binary_answer,
+    new_id,
+    now,
+    pooling_of,
+    read_input,
+    resolve_request,
+    room_of,
+)
 
 OPERATIONS: Final[Operations] = {
     "/pooling": Operation(
-        "Vectors or scores of texts, or of their tokens",
+        "Pool texts: vectors, classes or sparse weights, of a text or of each token",
         PoolingResponse,
         PoolingRequest,
-        finds=True,
-        generates=True,
+        not_found=True,
+        queued=True,
     ),
-    "/classify": Operation("Classes of texts", ClassifyResponse, ClassifyRequest, finds=True, generates=True),
+    "/classify": Operation("Classify texts", ClassifyResponse, ClassifyRequest, not_found=True, queued=True),
 }
 
 
-def routes(state: ServerState) -> list[Route]:
+def routes(services: EmbeddingServices) -> list[Route]:
     return [
-        Route("/pooling", GenerationEndpoint(state, pooling, "embedding"), methods=["POST"]),
-        Route("/classify", GenerationEndpoint(state, classify, "embedding"), methods=["POST"]),
+        Route(
+            "/pooling",
+            GenerationEndpoint(services.admission, partial(pooling, services), "embedding"),
+            methods=["POST"],
+        ),
+        Route(
+            "/classify",
+            GenerationEndpoint(services.admission, partial(classify, services), "embedding"),
+            methods=["POST"],
+        ),
     ]
 
 
-async def pooling(state: ServerState, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
-    body = decode(pooling_decoder, content, state.limits)
-    body.check(state.limits)
-    what = asked(state, request, context, body.model, body.priority, body.cache_salt)
+async def pooling(services: EmbeddingServices, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
+    body = decode(pooling_decoder, content, services.limits)
+    body.check(services.limits)
+    what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
     if body.task == "plugin":
-        return await _through_plugin(state, what, body)
+        return await _through_plugin(services, what, body)
     task = body.task or what.model.main_task
     normalize = body.use_activation if body.normalize is None else body.normalize
     wanted = pooling_of(what.model, task, body.dimensions, normalize, body.use_activation)
@@ -69,7 +87,7 @@ async def pooling(state: ServerState, request: Request, content: bytes, context:
     if body.prompt_name is not None:
         wanted = msgspec.structs.replace(wanted, adapter=adapter_of(what.model.config, body.prompt_name))
     format, type, order = body.encoding_format, body.embed_dtype, body.endianness
-    prompts = await read_input(state, what.model, body, purpose)
+    prompts = await read_input(services, what.model, body, purpose)
     found = await what.job.run(prompts, wanted, number_bytes=FORMAT_BYTES[format])
     flat = task in ("embed", "classify")
     if binary:
@@ -81,22 +99,22 @@ async def pooling(state: ServerState, request: Request, content: bytes, context:
     return writer.answer(PoolingResponse(new_id("pool"), now(), what.name, data, what.usage))
 
 
-async def _through_plugin(state: ServerState, what: Asked, body: PoolingRequest) -> Response:
+async def _through_plugin(services: EmbeddingServices, what: ResolvedRequest, body: PoolingRequest) -> Response:
     plugin = what.model.plugin
     if plugin is None:
         raise BadRequest("`task`: this server has no plugin (--pooling-plugin).", "task", "unsupported")
     texts = await prompts_of(plugin, body.data)
-    check_texts(texts, state.limits, "data")
+    check_texts(texts, services.limits, "data")
     wanted = pooling_of(what.model, plugin.task or what.model.main_task, None, body.normalize, body.use_activation)
-    prompts = await read_texts(what.model, texts, room_of(state, what.model, body), "data")
+    prompts = await read_texts(what.model, texts, room_of(services, what.model, body), "data")
     answer = await answer_of(plugin, body.data, await what.job.run(prompts, wanted))
     return json_response(PluginResponse(new_id("pool"), now(), answer))
 
 
-async def classify(state: ServerState, request: Request, content: bytes, context: RequestContext) -> Response:
-    body = decode(classify_decoder, content, state.limits)
-    body.check(state.limits)
-    what = asked(state, request, context, body.model, body.priority, body.cache_salt)
+async def classify(services: EmbeddingServices, request: Request, content: bytes, context: RequestContext) -> Response:
+    body = decode(classify_decoder, content, services.limits)
+    body.check(services.limits)
+    what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
     score = what.model.config.score
     if score is None or score.pooling is None:
         raise BadRequest(
@@ -105,7 +123,7 @@ async def classify(state: ServerState, request: Request, content: bytes, context
             "model_not_supported",
         )
     wanted = pooling_of(what.model, "classify", None, None, body.use_activation)
-    found = await what.job.run(await read_input(state, what.model, body), wanted)
+    found = await what.job.run(await read_input(services, what.model, body), wanted)
     data = [_classified(index, each, score.labels) for index, each in enumerate(found)]
     return json_response(ClassifyResponse(new_id("classify"), now(), what.name, data, what.usage))
 

@@ -1,5 +1,6 @@
 """``POST /score`` and ``/rerank``, under all the paths by which clients look for them."""
 
+from functools import partial
 from typing import Final
 
 from msgspec import UNSET
@@ -25,46 +26,58 @@ from ...overload.request_context import RequestContext
 from ...pooling.model import EmbeddingModel
 from ...pooling.pairs import PairRules
 from ...pooling.scoring import scores_of
-from ...state.state import ServerState
 from ..common.described import Operation, Operations
 from ..common.endpoint import GenerationEndpoint, json_response
-from .asking import asked, new_id, now, room_of
+from .requests import EmbeddingServices, new_id, now, resolve_request, room_of
 
 _SCORE: Final = ("/score", "/v1/score")
 _RERANK: Final = ("/rerank", "/v1/rerank", "/v2/rerank")
 
 OPERATIONS: Final[Operations] = {
-    **dict.fromkeys(_SCORE, Operation("How alike texts are", ScoreResponse, ScoreRequest, finds=True, generates=True)),
+    **dict.fromkeys(
+        _SCORE,
+        Operation(
+            "Score pairs of texts by similarity or relevance", ScoreResponse, ScoreRequest, not_found=True, queued=True
+        ),
+    ),
     **dict.fromkeys(
         _RERANK,
-        Operation("Documents by how well they fit a query", RerankResponse, RerankRequest, finds=True, generates=True),
+        Operation("Rank documents by relevance to a query", RerankResponse, RerankRequest, not_found=True, queued=True),
     ),
 }
 
 
-def routes(state: ServerState) -> list[Route]:
+def routes(services: EmbeddingServices) -> list[Route]:
     return [
-        *(Route(path, GenerationEndpoint(state, score, "embedding"), methods=["POST"]) for path in _SCORE),
-        *(Route(path, GenerationEndpoint(state, rerank, "embedding"), methods=["POST"]) for path in _RERANK),
+        *(
+            Route(path, GenerationEndpoint(services.admission, partial(score, services), "embedding"), methods=["POST"])
+            for path in _SCORE
+        ),
+        *(
+            Route(
+                path, GenerationEndpoint(services.admission, partial(rerank, services), "embedding"), methods=["POST"]
+            )
+            for path in _RERANK
+        ),
     ]
 
 
-async def score(state: ServerState, request: Request, content: bytes, context: RequestContext) -> Response:
-    body = decode(score_decoder, content, state.limits)
-    first, second, fields = body.sides(state.limits)
-    what = asked(state, request, context, body.model, body.priority, body.cache_salt)
-    rules = _rules(state, what.model, body)
+async def score(services: EmbeddingServices, request: Request, content: bytes, context: RequestContext) -> Response:
+    body = decode(score_decoder, content, services.limits)
+    first, second, fields = body.sides(services.limits)
+    what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
+    rules = _rules(services, what.model, body)
     activate = body.use_activation is not False
     scores = await scores_of(what.model, what.job, first, second, rules, fields, activate=activate)
     data = [Score(index, value) for index, value in enumerate(scores)]
     return json_response(ScoreResponse(new_id("score"), now(), what.name, data, what.usage))
 
 
-async def rerank(state: ServerState, request: Request, content: bytes, context: RequestContext) -> Response:
-    body = decode(rerank_decoder, content, state.limits)
-    query, documents = body.sides(state.limits)
-    what = asked(state, request, context, body.model, body.priority, body.cache_salt)
-    rules = _rules(state, what.model, body)
+async def rerank(services: EmbeddingServices, request: Request, content: bytes, context: RequestContext) -> Response:
+    body = decode(rerank_decoder, content, services.limits)
+    query, documents = body.sides(services.limits)
+    what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
+    rules = _rules(services, what.model, body)
     activate = body.use_activation is not False
     fields = ("query", "documents")
     scores = await scores_of(what.model, what.job, [query], documents, rules, fields, activate=activate)
@@ -75,5 +88,5 @@ async def rerank(state: ServerState, request: Request, content: bytes, context: 
     return json_response(RerankResponse(new_id("rerank"), what.name, what.usage, results))
 
 
-def _rules(state: ServerState, model: EmbeddingModel, body: ScoringFields) -> PairRules:
-    return PairRules(room_of(state, model, body), body.max_tokens_per_query, body.max_tokens_per_doc or 0, body.told)
+def _rules(services: EmbeddingServices, model: EmbeddingModel, body: ScoringFields) -> PairRules:
+    return PairRules(room_of(services, model, body), body.max_tokens_per_query, body.max_tokens_per_doc or 0, body.told)

@@ -21,39 +21,41 @@ from stentor.protocols.openai.batches import (
     create_decoder,
 )
 
+from ...batches.runner import BatchRunner
 from ...middleware.auth import caller_of
-from ...state.state import ServerState
+from ...state.store_services import StoreServices
 from ...storage import batches, files
+from ...storage.database import Database
 from ..common.described import Operation, Operations
 from ..common.endpoint import json_response, read_body
 from ..common.pages import limit_of, page_of
 
 OPERATIONS: Final[Operations] = {
-    "/v1/batches": Operation("Answer a file of requests", Batch, BatchCreate, keeps=True),
-    "GET /v1/batches": Operation("List the batches", BatchList),
-    "/v1/batches/{id}": Operation("How far a batch is", Batch, finds=True),
-    "/v1/batches/{id}/cancel": Operation("End a batch with the answers that it has", Batch, finds=True),
+    "/v1/batches": Operation("Create a batch: answer a file of requests", Batch, BatchCreate, writes_store=True),
+    "GET /v1/batches": Operation("List the caller's batches", BatchList),
+    "/v1/batches/{id}": Operation("Describe a batch and its progress", Batch, not_found=True),
+    "/v1/batches/{id}/cancel": Operation("Cancel a batch; answers so far are kept", Batch, not_found=True),
 }
 _LISTED: Final = 20
 _MOST_LISTED: Final = 100
 
 
-def routes(state: ServerState) -> list[Route]:
+def routes(services: StoreServices) -> list[Route]:
     return [
-        Route("/v1/batches", partial(create, state), methods=["POST"]),
-        Route("/v1/batches", partial(listed, state), methods=["GET"]),
-        Route("/v1/batches/{id}", partial(found, state), methods=["GET"]),
-        Route("/v1/batches/{id}/cancel", partial(cancel, state), methods=["POST"]),
+        Route("/v1/batches", partial(create, services), methods=["POST"]),
+        Route("/v1/batches", partial(listed, services.store), methods=["GET"]),
+        Route("/v1/batches/{id}", partial(found, services.store), methods=["GET"]),
+        Route("/v1/batches/{id}/cancel", partial(cancel, services.batches), methods=["POST"]),
     ]
 
 
-async def create(state: ServerState, request: Request) -> Response:
-    with state.memory.share() as share:
-        body = decode(create_decoder, await read_body(request, state.limits, share), state.limits)
+async def create(services: StoreServices, request: Request) -> Response:
+    with services.admission.memory.share() as share:
+        body = decode(create_decoder, await read_body(request, services.limits, share), services.limits)
     body.check()
-    state.check_available()
+    services.admission.check_available()
     caller = caller_of(request.scope)
-    file = await state.store.read(partial(files.find, owner=caller.owner, file=body.input_file_id))
+    file = await services.store.read(partial(files.find, owner=caller.owner, file=body.input_file_id))
     if file is None:
         raise BadRequest("`input_file_id` names no file.", "input_file_id", "file_not_found")
     if file.purpose != "batch":
@@ -72,16 +74,14 @@ async def create(state: ServerState, request: Request) -> Response:
         metadata=body.metadata,
     )
     row = batches.StoredBatch(batch.id, caller.owner, caller.salt, True, file.id, msgspec.json.encode(batch))
-    await state.batches.add(row)
+    await services.batches.add(row)
     return json_response(batch)
 
 
-async def listed(state: ServerState, request: Request) -> Response:
+async def listed(store: Database, request: Request) -> Response:
     limit = limit_of(request, _LISTED, _MOST_LISTED)
     after = request.query_params.get("after")
-    rows = await state.store.read(
-        partial(batches.listed, owner=caller_of(request.scope).owner, limit=limit + 1, after=after)
-    )
+    rows = await store.read(partial(batches.listed, owner=caller_of(request.scope).owner, limit=limit + 1, after=after))
     if rows is None:
         raise BadRequest("`after` names no batch.", "after", "invalid_value")
     shown, more = page_of([batch_decoder.decode(row) for row in rows], limit)
@@ -89,16 +89,16 @@ async def listed(state: ServerState, request: Request) -> Response:
     return json_response(BatchList(shown, first, last, more))
 
 
-async def found(state: ServerState, request: Request) -> Response:
+async def found(store: Database, request: Request) -> Response:
     owner, name = caller_of(request.scope).owner, request.path_params["id"]
-    row = await state.store.read(partial(batches.find, owner=owner, batch=name))
+    row = await store.read(partial(batches.find, owner=owner, batch=name))
     if row is None:
         raise _missing()
     return json_response(batch_decoder.decode(row.object))
 
 
-async def cancel(state: ServerState, request: Request) -> Response:
-    batch = await state.batches.cancel(caller_of(request.scope).owner, request.path_params["id"])
+async def cancel(runner: BatchRunner, request: Request) -> Response:
+    batch = await runner.cancel(caller_of(request.scope).owner, request.path_params["id"])
     if batch is None:
         raise _missing()
     if batch.status in ("completed", "failed", "expired"):

@@ -13,14 +13,14 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.protocols.openai.files import MAX_NAME_CHARS, PURPOSES, UPLOADED, File, FileDeleted, FileList
+from stentor.protocols.openai.batches import MAX_NAME_CHARS, PURPOSES, UPLOADED, File, FileDeleted, FileList
 
 from ...common.keys import Caller
 from ...middleware.auth import caller_of
 from ...overload.memory_budget import MemoryShare
-from ...state.state import ServerState
+from ...state.store_services import StoreServices
 from ...storage import files
-from ...storage.database import StoreFailed
+from ...storage.database import Database, StoreFailed
 from ..common.described import Operation, Operations
 from ..common.endpoint import TransferEndpoint, json_response
 from ..common.forms import too_large, upload_form
@@ -31,49 +31,52 @@ if TYPE_CHECKING:
 
 OPERATIONS: Final[Operations] = {
     "/v1/files": Operation("Upload a file", File, takes_file=True),
-    "GET /v1/files": Operation("List the files", FileList),
-    "/v1/files/{id}": Operation("One file", File, finds=True),
-    "DELETE /v1/files/{id}": Operation("Delete a file", FileDeleted, finds=True),
-    "/v1/files/{id}/content": Operation("What is in it", str, media_type="application/octet-stream", finds=True),
+    "GET /v1/files": Operation("List the caller's files", FileList),
+    "/v1/files/{id}": Operation("Describe a file", File, not_found=True),
+    "DELETE /v1/files/{id}": Operation("Delete a file", FileDeleted, not_found=True),
+    "/v1/files/{id}/content": Operation(
+        "Download the content of a file", str, media_type="application/octet-stream", not_found=True
+    ),
 }
 
 _MOST_FIELDS: Final = 8
 _MOST_LISTED: Final = 10_000
 
 
-def routes(state: ServerState) -> list[Route]:
+def routes(services: StoreServices) -> list[Route]:
+    admission, store = services.admission, services.store
     return [
-        Route("/v1/files", TransferEndpoint(state, upload), methods=["POST"]),
-        Route("/v1/files", partial(listed, state), methods=["GET"]),
-        Route("/v1/files/{id}", partial(found, state), methods=["GET"]),
-        Route("/v1/files/{id}", partial(deleted, state), methods=["DELETE"]),
-        Route("/v1/files/{id}/content", TransferEndpoint(state, content), methods=["GET"]),
+        Route("/v1/files", TransferEndpoint(admission, partial(upload, services)), methods=["POST"]),
+        Route("/v1/files", partial(listed, store), methods=["GET"]),
+        Route("/v1/files/{id}", partial(found, store), methods=["GET"]),
+        Route("/v1/files/{id}", partial(deleted, store), methods=["DELETE"]),
+        Route("/v1/files/{id}/content", TransferEndpoint(admission, partial(content, store)), methods=["GET"]),
     ]
 
 
-async def upload(state: ServerState, request: Request) -> Response:
-    with state.memory.share() as share:
-        return await _upload(state, request, share)
+async def upload(services: StoreServices, request: Request) -> Response:
+    with services.admission.memory.share() as share:
+        return await _upload(services, request, share)
 
 
-async def _upload(state: ServerState, request: Request, share: MemoryShare) -> Response:
-    wanted = "`file` and `purpose`"
-    async with upload_form(state, request, share, state.max_file_bytes, _MOST_FIELDS, wanted) as form:
+async def _upload(services: StoreServices, request: Request, share: MemoryShare) -> Response:
+    wanted, most = "`file` and `purpose`", services.config.max_file_bytes
+    async with upload_form(services.limits, request, share, most, _MOST_FIELDS, wanted) as form:
         given, purpose = form.get("file"), form.get("purpose")
         if not isinstance(given, UploadFile):
             raise BadRequest("`file` is required.", "file", "missing_required_parameter")
         if purpose not in UPLOADED:
             raise BadRequest(f"`purpose` must be one of {', '.join(UPLOADED)}.", "purpose", "invalid_value")
-        if (given.size or 0) > state.max_file_bytes:
-            raise too_large(state.max_file_bytes)
+        if (given.size or 0) > most:
+            raise too_large(most)
         # some charsets have halves of characters
         name = (given.filename or "file")[:MAX_NAME_CHARS].encode("utf-8", "replace").decode()
-        stored = await _keep(state, caller_of(request.scope), given, str(purpose), name)
+        stored = await _keep(services.store, caller_of(request.scope), given, str(purpose), name)
     return json_response(_shown(stored))
 
 
-async def _keep(state: ServerState, caller: Caller, given: UploadFile, purpose: str, name: str) -> files.StoredFile:
-    file, owner, store, place = f"file-{uuid.uuid4().hex}", caller.owner, state.store, 0
+async def _keep(store: Database, caller: Caller, given: UploadFile, purpose: str, name: str) -> files.StoredFile:
+    file, owner, place = f"file-{uuid.uuid4().hex}", caller.owner, 0
     begin = partial(files.begin, owner=owner, file=file, purpose=purpose, name=name, size=given.size or 0)
     await store.write(begin, admitted=owner if caller.salt else "")
     try:
@@ -90,7 +93,7 @@ async def _keep(state: ServerState, caller: Caller, given: UploadFile, purpose: 
     return stored
 
 
-async def listed(state: ServerState, request: Request) -> Response:
+async def listed(store: Database, request: Request) -> Response:
     limit = limit_of(request, _MOST_LISTED, _MOST_LISTED)
     order = request.query_params.get("order", "desc")
     if order not in ("asc", "desc"):
@@ -98,7 +101,7 @@ async def listed(state: ServerState, request: Request) -> Response:
     purpose = request.query_params.get("purpose")
     if purpose is not None and purpose not in PURPOSES:
         raise BadRequest(f"`purpose` must be one of {', '.join(PURPOSES)}.", "purpose", "invalid_value")
-    rows = await state.store.read(
+    rows = await store.read(
         partial(
             files.listed,
             owner=caller_of(request.scope).owner,
@@ -114,25 +117,25 @@ async def listed(state: ServerState, request: Request) -> Response:
     return json_response(FileList(shown, *_ends(shown), more))
 
 
-async def found(state: ServerState, request: Request) -> Response:
-    return json_response(_shown(await _find(state, request)))
+async def found(store: Database, request: Request) -> Response:
+    return json_response(_shown(await _find(store, request)))
 
 
-async def deleted(state: ServerState, request: Request) -> Response:
+async def deleted(store: Database, request: Request) -> Response:
     file = request.path_params["id"]
-    if not await state.store.delete(partial(files.delete, owner=caller_of(request.scope).owner, file=file)):
+    if not await store.delete(partial(files.delete, owner=caller_of(request.scope).owner, file=file)):
         raise _missing()
     return json_response(FileDeleted(file))
 
 
-async def content(state: ServerState, request: Request) -> Response:
-    file = await _find(state, request)
+async def content(store: Database, request: Request) -> Response:
+    file = await _find(store, request)
     with contextlib.suppress(StoreFailed):  # a full disk can still be read
-        await state.store.write(partial(files.touch, file=file.id))
+        await store.write(partial(files.touch, file=file.id))
 
     async def parts() -> AsyncIterator[bytes]:
         place = 0
-        while part := await state.store.read(partial(files.part, file=file.id, place=place)):
+        while part := await store.read(partial(files.part, file=file.id, place=place)):
             yield part
             place += 1
 
@@ -140,11 +143,11 @@ async def content(state: ServerState, request: Request) -> Response:
     return StreamingResponse(parts(), headers=headers, media_type="application/octet-stream")
 
 
-async def _find(state: ServerState, request: Request) -> files.StoredFile:
+async def _find(store: Database, request: Request) -> files.StoredFile:
     def work(db: "sqlite3.Connection") -> files.StoredFile | None:
         return files.find(db, caller_of(request.scope).owner, request.path_params["id"])
 
-    file = await state.store.read(work)
+    file = await store.read(work)
     if file is None:
         raise _missing()
     return file

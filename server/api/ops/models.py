@@ -1,5 +1,7 @@
 """``GET /v1/models`` and ``/v1/models/{id}``."""
 
+import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -8,61 +10,72 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stentor.protocols.anthropic.models import ModelInfo, ModelPage
+from stentor.protocols.anthropic.objects import ModelInfo, ModelPage
 from stentor.protocols.openai.models import ModelCard, ModelList
 
 from ...config.model_registry import ServedModel
+from ...generation.chat_model import ChatModel
 from ...http.error_shapes import speaks_anthropic
 from ...http.root_path import route_path
-from ...state.state import ServerState
+from ...pooling.model import EmbeddingModel
 from ..common.described import Operation, Operations
 from ..common.endpoint import json_response
 
 OPERATIONS: Final[Operations] = {
     "/v1/models": Operation(
-        "The names that the models go by; as Anthropic has them with `anthropic-version`", ModelList
+        "List all names of all models; in Anthropic's shape with the header `anthropic-version`", ModelList
     ),
-    "/v1/models/{model:path}": Operation("One of the names; it may hold slashes", ModelCard, finds=True),
+    "/v1/models/{model:path}": Operation("Describe one model; its name may hold slashes", ModelCard, not_found=True),
 }
 
 
-def routes(state: ServerState) -> list[Route]:
+@dataclass(frozen=True)
+class _Models:
+    chat: ChatModel
+    embedding: EmbeddingModel | None
+    created: int
+    """Seconds since the epoch."""
+
+
+def routes(chat: ChatModel, embedding: EmbeddingModel | None) -> list[Route]:
+    models = _Models(chat, embedding, int(time.time()))
     return [
-        Route("/v1/models", partial(list_models, state), methods=["GET"]),
-        Route("/v1/models/{model:path}", partial(one_model, state), methods=["GET"]),
+        Route("/v1/models", partial(list_models, models), methods=["GET"]),
+        Route("/v1/models/{model:path}", partial(one_model, models), methods=["GET"]),
     ]
 
 
-async def list_models(state: ServerState, request: Request) -> Response:
+async def list_models(models: _Models, request: Request) -> Response:
+    named = [(model, name) for model in models.chat.registry for name in model.names]
     if _is_theirs(request):
-        models = [_info(state, model, name) for model in state.registry for name in model.names]
-        return json_response(ModelPage(models, models[0].id, models[-1].id))
-    return json_response(ModelList([_card(state, model, name) for model in state.registry for name in model.names]))
+        shown = [_info(models, model, name) for model, name in named]
+        return json_response(ModelPage(shown, shown[0].id, shown[-1].id))
+    return json_response(ModelList([_card(models, model, name) for model, name in named]))
 
 
-async def one_model(state: ServerState, request: Request) -> Response:
+async def one_model(models: _Models, request: Request) -> Response:
     """Ids may hold slashes."""
     name = request.path_params["model"]
-    model = state.registry.find(name)
-    return json_response(_info(state, model, name) if _is_theirs(request) else _card(state, model, name))
+    model = models.chat.registry.find(name)
+    return json_response(_info(models, model, name) if _is_theirs(request) else _card(models, model, name))
 
 
 def _is_theirs(request: Request) -> bool:
     return speaks_anthropic(route_path(request.scope), request.scope["headers"])
 
 
-def _info(state: ServerState, model: ServedModel, name: str) -> ModelInfo:
-    created = datetime.fromtimestamp(state.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return ModelInfo(name, name, created, _context(state, model), _context(state, model))
+def _info(models: _Models, model: ServedModel, name: str) -> ModelInfo:
+    created = datetime.fromtimestamp(models.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return ModelInfo(name, name, created, _context(models, model), _context(models, model))
 
 
-def _card(state: ServerState, model: ServedModel, name: str) -> ModelCard:
+def _card(models: _Models, model: ServedModel, name: str) -> ModelCard:
     root = model.root or model.names[0]
-    return ModelCard(name, state.created, root, _context(state, model), kind=model.kind)
+    return ModelCard(name, models.created, root, _context(models, model), kind=model.kind)
 
 
-def _context(state: ServerState, model: ServedModel) -> int | None:
+def _context(models: _Models, model: ServedModel) -> int | None:
     """Of a model that hears or speaks it would mean nothing to a client."""
-    if model.kind == "embedding" and state.embedding is not None and state.embedding.client.ready is not None:
-        return state.embedding.max_length
-    return state.max_model_len if model.kind == "chat" else None
+    if model.kind == "embedding" and models.embedding is not None and models.embedding.client.ready is not None:
+        return models.embedding.max_length
+    return models.chat.max_model_len if model.kind == "chat" else None

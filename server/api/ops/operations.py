@@ -10,8 +10,8 @@ from starlette.routing import Route
 
 import stentor
 
-from ...observability.metrics import CONTENT_TYPE
-from ...state.state import ServerState
+from ...observability.metrics import CONTENT_TYPE, Metrics
+from ...state.admission_control import AdmissionControl
 from ..common.described import Operation, Operations
 from ..common.endpoint import json_response
 
@@ -25,31 +25,33 @@ class Version(msgspec.Struct, frozen=True):
 
 
 OPERATIONS: Final[Operations] = {
-    "/health": Operation("Whether the model can run", Status, unavailable=True),
-    "/ping": Operation("Whether the server lives", Status, unavailable=True),
-    "/version": Operation("The server's version", Version),
-    "/metrics": Operation("Figures for Prometheus", str, media_type="text/plain"),
+    "/health": Operation("Readiness: 200 while every model can run, otherwise 503", Status, needs_engine=True),
+    "/ping": Operation(
+        "Liveness: 200 while the server answers, 503 once it has given up an engine", Status, needs_engine=True
+    ),
+    "/version": Operation("Version of the server", Version),
+    "/metrics": Operation("Metrics in Prometheus' text format", str, media_type="text/plain"),
 }
 
 
-def routes(state: ServerState) -> list[Route]:
+def routes(admission: AdmissionControl, figures: Metrics) -> list[Route]:
     return [
-        Route("/health", partial(health, state), methods=["GET"]),
-        Route("/ping", partial(ping, state), methods=["GET", "POST"]),
+        Route("/health", partial(health, admission), methods=["GET"]),
+        Route("/ping", partial(ping, admission), methods=["GET", "POST"]),
         Route("/version", version, methods=["GET"]),
-        Route("/metrics", partial(metrics, state), methods=["GET"]),
+        Route("/metrics", partial(metrics, figures), methods=["GET"]),
     ]
 
 
-async def health(state: ServerState, _request: Request) -> Response:
+async def health(admission: AdmissionControl, _request: Request) -> Response:
     """Readiness: 200 once the model has completed a real step, 503 while it cannot run."""
-    state.check_ready()
+    admission.check_ready()
     return json_response(Status("ready"))
 
 
-async def ping(state: ServerState, _request: Request) -> Response:
+async def ping(admission: AdmissionControl, _request: Request) -> Response:
     """Liveness: 200 while the server answers, 503 once it has given up its engine and is about to end."""
-    state.check_alive()
+    admission.check_alive()
     return json_response(Status("alive"))
 
 
@@ -57,5 +59,5 @@ async def version(_request: Request) -> Response:
     return json_response(Version(stentor.__version__))
 
 
-async def metrics(state: ServerState, _request: Request) -> Response:
-    return Response(state.metrics.render(), headers={"content-type": CONTENT_TYPE})
+async def metrics(figures: Metrics, _request: Request) -> Response:
+    return Response(figures.render(), headers={"content-type": CONTENT_TYPE})

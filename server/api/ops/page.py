@@ -10,13 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ...state.state import ServerState
 from ...web import INDEX, PATHS, TEXT_TYPES
 from ..common.described import Operation, Operations
 
 OPERATIONS: Final[Operations] = {
     path: Operation(
-        "The playground, for a browser" if name == INDEX else f"A part of the playground: {name}",
+        "The playground: chat and voice in a browser" if name == INDEX else f"File of the playground: {name}",
         str,
         media_type=TEXT_TYPES[name.rpartition(".")[2]].partition(";")[0],
     )
@@ -47,8 +46,8 @@ _BASE: Final = b'<base href="/">'
 """What all addresses of the page are relative to."""
 
 
-def routes(state: ServerState) -> list[Route]:
-    return [Route(path, partial(page, state.access.root_path, name), methods=["GET"]) for path, name in PATHS.items()]
+def routes(root_path: str) -> list[Route]:
+    return [Route(path, partial(page, root_path, name), methods=["GET"]) for path, name in PATHS.items()]
 
 
 async def page(root_path: str, name: str, request: Request) -> Response:

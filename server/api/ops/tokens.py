@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -21,9 +22,9 @@ from stentor.protocols.openai.tokens import (
 )
 
 from ...generation.admission import context_length
+from ...generation.chat_model import ChatModel
 from ...generation.prepare import prompt_of
 from ...overload.request_context import RequestContext
-from ...state.state import ServerState
 from ..common.described import Operation, Operations
 from ..common.endpoint import GenerationEndpoint, json_response
 
@@ -33,40 +34,40 @@ _encode: Final = msgspec.json.Encoder().encode
 
 OPERATIONS: Final[Operations] = {
     "/tokenize": Operation(
-        "Token ids of a text or a conversation", TokenizeResponse, TokenizeRequest, finds=True, generates=True
+        "Tokenize a text or a conversation", TokenizeResponse, TokenizeRequest, not_found=True, queued=True
     ),
     "/detokenize": Operation(
-        "The text of token ids", DetokenizeResponse, DetokenizeRequest, finds=True, generates=True
+        "Turn token ids into text", DetokenizeResponse, DetokenizeRequest, not_found=True, queued=True
     ),
 }
 
 
-def routes(state: ServerState) -> list[Route]:
+def routes(chat: ChatModel) -> list[Route]:
     return [
-        Route("/tokenize", GenerationEndpoint(state, tokenize), methods=["POST"]),
-        Route("/detokenize", GenerationEndpoint(state, detokenize), methods=["POST"]),
+        Route("/tokenize", GenerationEndpoint(chat.admission, partial(tokenize, chat)), methods=["POST"]),
+        Route("/detokenize", GenerationEndpoint(chat.admission, partial(detokenize, chat)), methods=["POST"]),
     ]
 
 
-async def tokenize(state: ServerState, _request: Request, content: bytes, context: RequestContext) -> Response:
-    body = decode(tokenize_decoder, content, state.limits)
-    body.check(state.limits)
-    state.resolve_model(body.model)
+async def tokenize(chat: ChatModel, _request: Request, content: bytes, context: RequestContext) -> Response:
+    body = decode(tokenize_decoder, content, chat.limits)
+    body.check(chat.limits)
+    chat.resolve(body.model)
     if body.messages is not None:
-        tokens = array("I", await prompt_of(state, body.chat()))
+        tokens = array("I", await prompt_of(chat, body.chat()))
     else:
         special = body.add_special_tokens is not False
-        tokens = await state.pool.encode_packed(body.prompt or "", special)
-    context.permit.memory.add(tokens.itemsize * len(tokens), "prompt" if body.messages is None else "messages")
+        tokens = await chat.pool.encode_packed(body.prompt or "", special)
+    context.queue_slot.memory.add(tokens.itemsize * len(tokens), "prompt" if body.messages is None else "messages")
     if len(tokens) > _PIECE:
-        pieces = _pieces(state, tokens, context_length(state), bool(body.return_token_strs))
+        pieces = _pieces(chat, tokens, context_length(chat), bool(body.return_token_strs))
         return StreamingResponse(pieces, media_type="application/json")
     ids = tokens.tolist()
-    strings = await state.pool.token_texts(ids) if body.return_token_strs else None
-    return json_response(TokenizeResponse(len(ids), context_length(state), ids, strings))
+    strings = await chat.pool.token_texts(ids) if body.return_token_strs else None
+    return json_response(TokenizeResponse(len(ids), context_length(chat), ids, strings))
 
 
-async def _pieces(state: ServerState, tokens: "array[int]", max_len: int, strings: bool) -> AsyncGenerator[bytes, None]:
+async def _pieces(chat: ChatModel, tokens: "array[int]", max_len: int, strings: bool) -> AsyncGenerator[bytes, None]:
     """The JSON of a :class:`TokenizeResponse`, so that no more of it is there than a piece."""
     yield b'{"count":%d,"max_model_len":%d,"tokens":[' % (len(tokens), max_len)
     for start in range(0, len(tokens), _PIECE):
@@ -76,7 +77,7 @@ async def _pieces(state: ServerState, tokens: "array[int]", max_len: int, string
         return
     yield b'],"token_strs":['
     for start in range(0, len(tokens), _PIECE):
-        yield _items(await state.pool.token_texts(tokens[start : start + _PIECE]), start)
+        yield _items(await chat.pool.token_texts(tokens[start : start + _PIECE]), start)
     yield b"]}"
 
 
@@ -85,8 +86,8 @@ def _items(values: list[int] | list[str], start: int) -> bytes:
     return (b"," if start else b"") + _encode(values)[1:-1]
 
 
-async def detokenize(state: ServerState, _request: Request, content: bytes, _ticket: RequestContext) -> Response:
-    body = decode(detokenize_decoder, content, state.limits)
-    state.resolve_model(body.model)
-    check_token_ids(body.tokens, state.vocab_size, "tokens")
-    return json_response(DetokenizeResponse(await state.pool.decode(body.tokens, skip_special_tokens=False)))
+async def detokenize(chat: ChatModel, _request: Request, content: bytes, _context: RequestContext) -> Response:
+    body = decode(detokenize_decoder, content, chat.limits)
+    chat.resolve(body.model)
+    check_token_ids(body.tokens, chat.vocab_size, "tokens")
+    return json_response(DetokenizeResponse(await chat.pool.decode(body.tokens, skip_special_tokens=False)))

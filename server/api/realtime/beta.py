@@ -49,7 +49,7 @@ _TEMPERATURE: Final = 0.8
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Beta:
+class BetaDialect:
     """A :class:`.outbox.Dialect`."""
 
     def decode(self, message: bytes, limits: Limits) -> AnyClientEvent:

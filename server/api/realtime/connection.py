@@ -22,7 +22,7 @@ import anyio.abc
 
 from stentor.protocols.common.decoding import decoded_bytes
 from stentor.protocols.common.errors import BadRequest, ErrorBody
-from stentor.protocols.openai.realtime import server as told
+from stentor.protocols.openai.realtime import server as server_events
 from stentor.protocols.openai.realtime.client import (
     AnyClientEvent,
     BufferAppend,
@@ -49,7 +49,6 @@ from stentor.protocols.openai.realtime.session import AudioInput, RealtimeSessio
 from ...common.keys import Caller
 from ...http.error_responses import describe
 from ...observability.realtime_figures import SessionFigures
-from ...state.state import ServerState
 from ..responses.ids import short_id
 from .audio_budget import AudioShare
 from .conversation import Entry, RealtimeConversation
@@ -57,10 +56,10 @@ from .machine import Event, SessionMachine, State
 from .outbox import Dialect, SendQueue
 from .parts import (
     CommittedAudio,
-    Ears,
-    Heard,
+    InputAudio,
     MakePacer,
-    OpenEars,
+    OpenInputAudio,
+    SpeechEvent,
     SpeechStarted,
     SpeechStopped,
     TimedOut,
@@ -68,6 +67,7 @@ from .parts import (
     Transcript,
 )
 from .response_manager import ResponseManager
+from .services import RealtimeServices
 from .session import SessionRules
 
 APPENDS: Final = 4
@@ -82,14 +82,14 @@ class Connection:
 
     def __init__(
         self,
-        state: ServerState,
+        services: RealtimeServices,
         caller: Caller,
         rules: SessionRules,
         session: Session,
         dialect: Dialect,
         outbox: SendQueue,
         *,
-        open_ears: OpenEars,
+        open_ears: OpenInputAudio,
         make_pacer: MakePacer,
         keeps_type: bool = False,
         audio: AudioShare | None = None,
@@ -98,7 +98,7 @@ class Connection:
 
         ``audio`` is the session's share of what all may hold; whoever has opened it closes it.
         """
-        self._state = state
+        self._services = services
         self._rules = rules
         self._session: Session = session
         self._dialect = dialect
@@ -106,12 +106,12 @@ class Connection:
         self._open_ears = open_ears
         realtime = isinstance(session, RealtimeSession)
         self._machine = SessionMachine(State.IDLE if realtime else State.TRANSCRIBING)
-        self._conversation = RealtimeConversation(short_id("conv"), state.limits, audio)
-        self._ears: Ears | None = None
+        self._conversation = RealtimeConversation(short_id("conv"), services.limits, audio)
+        self._ears: InputAudio | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._pristine = not keeps_type
         self._answering = ResponseManager(
-            state,
+            services,
             caller,
             rules,
             self._machine,
@@ -124,7 +124,7 @@ class Connection:
             ears=lambda: self._ears,
             ears_now=self._ears_now,
         )
-        self.figures: Final = SessionFigures(state.metrics.realtime)
+        self.figures: Final = SessionFigures(services.metrics.realtime)
 
     @property
     def state(self) -> State:
@@ -140,7 +140,8 @@ class Connection:
             self._tasks = tasks
             if first is not None:
                 await self.take(first)
-            interval = 1 / self._state.socket_messages if self._state.socket_messages else 0.0
+            most = self._services.connection.max_messages_per_second
+            interval = 1 / most if most else 0.0
             next_read = anyio.current_time()
             while (message := await receive()) is not None:
                 is_append = await self.take(message)
@@ -154,9 +155,9 @@ class Connection:
         """Handles one message; what is wrong with it is told. Returns whether it brought audio."""
         event_id = None
         try:
-            with self._state.memory.share() as share:
-                share.add(len(message) + decoded_bytes(message, self._state.limits))
-                event = self._dialect.decode(message, self._state.limits)
+            with self._services.admission.memory.share() as share:
+                share.add(len(message) + decoded_bytes(message, self._services.limits))
+                event = self._dialect.decode(message, self._services.limits)
                 event_id = event.event_id
                 await self._handle(event)
                 return isinstance(event, BufferAppend)
@@ -175,11 +176,11 @@ class Connection:
                 self._create_item(event)
             case ItemRetrieve():
                 self._machine.take(Event.RETRIEVE_ITEM)
-                self._emit(told.ItemRetrieved(item=self._conversation.retrieved(event.item_id)))
+                self._emit(server_events.ItemRetrieved(item=self._conversation.retrieved(event.item_id)))
             case ItemDelete():
                 self._machine.check(Event.DELETE_ITEM)
                 self._conversation.delete(event.item_id)
-                self._emit(told.ItemDeleted(item_id=event.item_id))
+                self._emit(server_events.ItemDeleted(item_id=event.item_id))
             case ItemTruncate():
                 self._truncate(event)
             case ResponseCreate():
@@ -215,7 +216,7 @@ class Connection:
         self._session = session
         if self._ears is not None:
             self._configure(self._ears)
-        self._emit(told.SessionUpdated(session=session))
+        self._emit(server_events.SessionUpdated(session=session))
 
     @property
     def _input(self) -> AudioInput:
@@ -225,10 +226,10 @@ class Connection:
     def _tells_transcripts(self) -> bool:
         return self._input.transcription is not None
 
-    def _configure(self, ears: Ears) -> None:
+    def _configure(self, ears: InputAudio) -> None:
         ears.configure(self._input, logprobs=bool(self._session.include))
 
-    def _ears_now(self) -> Ears:
+    def _ears_now(self) -> InputAudio:
         """Raises BadRequest where nothing hears."""
         if self._ears is None:
             ears = self._open_ears(self._tell_partial, self._take_notice)
@@ -245,7 +246,7 @@ class Connection:
 
     def _create_item(self, event: ItemCreate) -> None:
         self._machine.check(Event.CREATE_ITEM)
-        given = read_item(event.item, "item", self._state.limits)
+        given = read_item(event.item, "item", self._services.limits)
         given.item.id = given.item.id or short_id("item")
         if isinstance(given.item, FunctionCallItem):
             given.item.call_id = given.item.call_id or short_id("call")
@@ -255,8 +256,8 @@ class Connection:
             entry.turn = self._ears_now().turn_of(entry.item.id, given.audio)
         before = self._conversation.insert(entry, event.previous_item_id)
         self._pristine = False
-        self._emit(told.ItemAdded(previous_item_id=before, item=entry.item))
-        self._emit(told.ItemDone(previous_item_id=before, item=entry.item))
+        self._emit(server_events.ItemAdded(previous_item_id=before, item=entry.item))
+        self._emit(server_events.ItemDone(previous_item_id=before, item=entry.item))
         self._begin_hearing(entry)
 
     def _truncate(self, event: ItemTruncate) -> None:
@@ -268,7 +269,9 @@ class Connection:
             end_ms = min(end_ms, math.ceil(entry.spoken.duration_ms))
             self._answering.cancel_making(entry)
         self._conversation.truncate(event.item_id, event.content_index, end_ms)
-        self._emit(told.ItemTruncated(item_id=event.item_id, content_index=event.content_index, audio_end_ms=end_ms))
+        self._emit(
+            server_events.ItemTruncated(item_id=event.item_id, content_index=event.content_index, audio_end_ms=end_ms)
+        )
 
     # ---- what is heard
 
@@ -291,35 +294,35 @@ class Connection:
         self._machine.take(Event.CLEAR)
         if self._ears is not None:
             self._ears.clear()
-        self._emit(told.BufferCleared())
+        self._emit(server_events.BufferCleared())
 
-    def _take_notice(self, heard: Heard) -> None:
+    def _take_notice(self, heard: SpeechEvent) -> None:
         """What is wrong with it is told, whatever else was found."""
         try:
             self._notice(heard)
         except Exception as error:
             self._tell_error(error, None)
 
-    def _notice(self, heard: Heard) -> None:
+    def _notice(self, heard: SpeechEvent) -> None:
         detection = self._input.turn_detection
         match heard:
             case SpeechStarted():
                 self._machine.take(Event.SPEECH_STARTED)
-                self._emit(told.SpeechStartedEvent(audio_start_ms=heard.audio_start_ms, item_id=heard.item_id))
+                self._emit(server_events.SpeechStartedEvent(audio_start_ms=heard.audio_start_ms, item_id=heard.item_id))
                 interrupts = detection is not None and detection.interrupt_response
                 if interrupts and self._answering.interrupt():
                     self.figures.interrupted()
             case SpeechStopped():
                 self._machine.take(Event.SPEECH_STOPPED)
                 self.figures.turn_ended(heard.spoke_until)
-                self._emit(told.SpeechStoppedEvent(audio_end_ms=heard.audio_end_ms, item_id=heard.item_id))
+                self._emit(server_events.SpeechStoppedEvent(audio_end_ms=heard.audio_end_ms, item_id=heard.item_id))
                 self._add_turn(heard.turn)
                 if detection is not None and detection.create_response:
                     self._answering.respond_to_speech(self._session, answers_speech=True)
             case TimedOut():
                 self._machine.take(Event.TIMED_OUT)
                 self._emit(
-                    told.TimeoutTriggered(
+                    server_events.TimeoutTriggered(
                         audio_start_ms=heard.audio_start_ms, audio_end_ms=heard.audio_end_ms, item_id=heard.item_id
                     )
                 )
@@ -330,9 +333,9 @@ class Connection:
         """Audio that has been committed becomes an item at the end of the conversation."""
         entry = Entry(MessageItem(turn.item_id, "user", [Content("input_audio", transcript=None)]), turn)
         before = self._conversation.append(entry)
-        self._emit(told.BufferCommitted(previous_item_id=before, item_id=turn.item_id))
-        self._emit(told.ItemAdded(previous_item_id=before, item=entry.item))
-        self._emit(told.ItemDone(previous_item_id=before, item=entry.item))
+        self._emit(server_events.BufferCommitted(previous_item_id=before, item_id=turn.item_id))
+        self._emit(server_events.ItemAdded(previous_item_id=before, item=entry.item))
+        self._emit(server_events.ItemDone(previous_item_id=before, item=entry.item))
         self._begin_hearing(entry)
 
     def _begin_hearing(self, entry: Entry) -> None:
@@ -346,17 +349,17 @@ class Connection:
         except Exception as error:
             _, body = describe(error)
             if tells:
-                failure = told.TranscriptionError(body.type, body.code, body.message, body.param)
-                self._emit(told.TranscriptionFailed(item_id=id, content_index=_place(entry), error=failure))
+                failure = server_events.TranscriptionError(body.type, body.code, body.message, body.param)
+                self._emit(server_events.TranscriptionFailed(item_id=id, content_index=_place(entry), error=failure))
             return
         finally:
             self._conversation.forget_audio()
         if tells and transcript is not None:
-            event = told.TranscriptionCompleted(
+            event = server_events.TranscriptionCompleted(
                 item_id=id,
                 content_index=_place(entry),
                 transcript=transcript.text,
-                usage=told.DurationUsage(transcript.seconds),
+                usage=server_events.DurationUsage(transcript.seconds),
             )
             if self._session.include and transcript.logprobs is not None:
                 event.logprobs = _logprobs(transcript.logprobs)
@@ -387,7 +390,7 @@ class Connection:
 
     def _tell_partial(self, item_id: str, delta: str, logprobs: list[TokenProbability] | None) -> None:
         if self._tells_transcripts and delta:
-            event = told.TranscriptionDelta(item_id=item_id, delta=delta)
+            event = server_events.TranscriptionDelta(item_id=item_id, delta=delta)
             if self._session.include and logprobs is not None:
                 event.logprobs = _logprobs(logprobs)
             self._emit(event)
@@ -396,7 +399,7 @@ class Connection:
 
     def begin(self, *, foreign: bool = False) -> None:
         """Tells of the session; ``foreign``: in a way that other dialects understand as well."""
-        event = told.SessionCreated(session=self._session)
+        event = server_events.SessionCreated(session=self._session)
         if foreign:
             event.id, event.created = self._session.id, int(time.time())
         self._emit(event)
@@ -410,7 +413,7 @@ class Connection:
         self._outbox.tell(describe(error)[1], event_id)
 
     def _emit(self, event: ServerEvent) -> None:
-        if type(event) is told.AudioDelta:
+        if type(event) is server_events.AudioDelta:
             self.figures.audio_sent()
         self._outbox.put(event)
 
@@ -426,5 +429,7 @@ def _place(entry: Entry) -> int:
     return next(place for place, part in enumerate(item.content) if part.type == "input_audio")
 
 
-def _logprobs(tokens: list[TokenProbability]) -> list[told.TokenLogprob]:
-    return [told.TokenLogprob(one.token, one.logprob, one.bytes) for one in tokens if math.isfinite(one.logprob)]
+def _logprobs(tokens: list[TokenProbability]) -> list[server_events.TokenLogprob]:
+    return [
+        server_events.TokenLogprob(one.token, one.logprob, one.bytes) for one in tokens if math.isfinite(one.logprob)
+    ]

@@ -17,7 +17,7 @@ class Hypothesis(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Hearing:
+class TranscriptionSettings:
     """How one session wants to be heard."""
 
     language: str | None = None
@@ -30,14 +30,14 @@ class Hearing:
 
 
 class Transcribe(Protocol):
-    async def __call__(self, pcm: bytes, hearing: Hearing, *, continued: str, final: bool) -> Hypothesis:
+    async def __call__(self, pcm: bytes, hearing: TranscriptionSettings, *, continued: str, final: bool) -> Hypothesis:
         """What is said in at most a window of the model, after ``continued``, which is said in it first.
 
         What is not ``final`` may be worse and can wait. Raises ``BadRequest`` or ``ServerError``.
         """
 
 
-class Reading(NamedTuple):
+class WindowHypothesis(NamedTuple):
     """A hypothesis, and what it was told to go on after."""
 
     before: str
@@ -64,13 +64,13 @@ class Reading(NamedTuple):
 
 
 @dataclass(slots=True)
-class Told:
+class DeliveredText:
     """All that a client was told of one turn."""
 
     text: str = ""
     tokens: list[TokenProbability] = field(default_factory=list)
 
-    def add(self, words: Sequence[Word], reading: Reading) -> tuple[str, list[TokenProbability]]:
+    def add(self, words: Sequence[Word], reading: WindowHypothesis) -> tuple[str, list[TokenProbability]]:
         """The text and tokens of ``words``, which are the reading's."""
         text = "".join(word.text for word in words)
         if not self.text:

@@ -20,11 +20,11 @@ from ...common.errors import ServerError
 from .agreement import LocalAgreement, Word
 from .audio_budget import AudioShare, unbounded
 from .formats import HEARD, to_ms, to_ticks
-from .hearing_task import HearingTask
-from .hypotheses import Hearing, Hypothesis, Reading, Told, Transcribe
+from .hypotheses import DeliveredText, Hypothesis, Transcribe, TranscriptionSettings, WindowHypothesis
 from .input_buffer import Track
 from .partial_pace import PartialPace
 from .parts import TokenProbability, Transcript
+from .transcription_task import TranscriptionTask
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class IncrementalTranscriber:
         self,
         begin: int,
         transcribe: Transcribe,
-        hearing: Hearing,
+        hearing: TranscriptionSettings,
         pace: PartialPace,
         tell: Tell = lambda text, tokens: None,
         on_guess: OnGuess = lambda text: None,
@@ -65,18 +65,18 @@ class IncrementalTranscriber:
         self._on_guess = on_guess
         self._window = Track(HEARD, begin, (share or unbounded()).hold())
         self._begin = begin
-        self._told = Told()
+        self._told = DeliveredText()
         self._settled = ""
         """What was told of windows before this one."""
         self._agreement = LocalAgreement()
         self._pauses = 0
         """Grows when a pause begins and when one ends; odd within one."""
-        self._guess: tuple[int, Reading] | None = None
+        self._guess: tuple[int, WindowHypothesis] | None = None
         """Made in that pause."""
         self._tried = 0
         """The pause in which one was last tried."""
         self._guessed_at = begin
-        self._task = HearingTask()
+        self._task = TranscriptionTask()
         self._flight: tuple[int, anyio.CancelScope] | None = None
         """What is being made that may be given up, and :attr:`_pauses` when it was begun."""
 
@@ -204,7 +204,7 @@ class IncrementalTranscriber:
             self._on_guess((self._settled + reading.text).strip())
             if not self._task.complete and to_ms(end - self._window.begin) >= SETTLE_MS:
                 self._settle_as(reading, end)
-                self._guess = pause, Reading("", Hypothesis(""))  # nothing has been said since
+                self._guess = pause, WindowHypothesis("", Hypothesis(""))  # nothing has been said since
 
     async def _guess_while_speaking(self) -> None:
         with self._may_be_dropped():
@@ -224,7 +224,7 @@ class IncrementalTranscriber:
             finally:
                 self._flight = None
 
-    def _learn(self, reading: Reading) -> None:
+    def _learn(self, reading: WindowHypothesis) -> None:
         """Tells the words that are settled by it."""
         if self._hearing.partials:
             self._say(self._agreement.add(reading.text), reading)
@@ -239,7 +239,7 @@ class IncrementalTranscriber:
         """Hears the window up to ``end`` for the last time."""
         self._settle_as(await self._read(end, final=True), end)
 
-    def _settle_as(self, reading: Reading, end: int) -> None:
+    def _settle_as(self, reading: WindowHypothesis, end: int) -> None:
         self._say(self._agreement.finish(reading.text), reading)
         self._agreement = LocalAgreement()
         self._settled = self._told.text
@@ -247,16 +247,16 @@ class IncrementalTranscriber:
         self._guessed_at = end
         self._task.heard()
 
-    def _say(self, words: list[Word], reading: Reading) -> None:
+    def _say(self, words: list[Word], reading: WindowHypothesis) -> None:
         text, tokens = self._told.add(words, reading)
         if text:
             self._tell(text, tokens)
 
-    async def _read(self, end: int, *, final: bool) -> Reading:
+    async def _read(self, end: int, *, final: bool) -> WindowHypothesis:
         self._guessed_at = end
         before = self._agreement.text
         pcm = self._window.between(self._window.begin, end)
         if len(pcm) < MIN_HEARD_MS * SAMPLE_RATE // 1000 * HEARD.sample_bytes:
-            return Reading(before, Hypothesis(""))
+            return WindowHypothesis(before, Hypothesis(""))
         with self._pace.awaited() if final else contextlib.nullcontext():
-            return Reading(before, await self._transcribe(pcm, self._hearing, continued=before, final=final))
+            return WindowHypothesis(before, await self._transcribe(pcm, self._hearing, continued=before, final=final))

@@ -29,10 +29,19 @@ from . import turns
 from .audio_budget import AudioBudget, AudioShare, unbounded
 from .completeness import wait_ms
 from .formats import HEARD, Wire, to_ms, to_ticks
-from .hypotheses import Hearing
+from .hypotheses import TranscriptionSettings
 from .input_buffer import MAX_SECONDS, Clip, InputBuffer
 from .partial_pace import PartialPace
-from .parts import Heard, OnHeard, OnPartial, SpeechStarted, SpeechStopped, TimedOut, TokenProbability, Transcript
+from .parts import (
+    OnPartial,
+    OnSpeechEvent,
+    SpeechEvent,
+    SpeechStarted,
+    SpeechStopped,
+    TimedOut,
+    TokenProbability,
+    Transcript,
+)
 from .streamed import COPIES, AnyHearing, AnyTranscriber, hear_turn
 from .turns import TurnDetector, TurnRules
 
@@ -89,7 +98,7 @@ def new_item_id() -> str:
 
 
 class InputAudioPipeline:
-    """An implementation of :class:`.parts.Ears`."""
+    """An implementation of :class:`.parts.InputAudio`."""
 
     def __init__(
         self,
@@ -97,7 +106,7 @@ class InputAudioPipeline:
         make_voice: Callable[[], Probabilities],
         pace: PartialPace,
         on_partial: OnPartial = lambda item_id, text, tokens: None,
-        on_heard: OnHeard = lambda heard: None,
+        on_heard: OnSpeechEvent = lambda heard: None,
         *,
         on_lag: Callable[[float], object] = lambda seconds: None,
         max_seconds: float = MAX_SECONDS,
@@ -114,7 +123,7 @@ class InputAudioPipeline:
         self._new_id = new_id
         self._max_ms = int(min(max_seconds, MAX_SECONDS) * 1000)
         self._input = AudioInput(turn_detection=None)
-        self._hearing = Hearing()
+        self._hearing = TranscriptionSettings()
         self._share = share or unbounded()
         self._taken = self._share.hold()
         """Promised to what is being appended."""
@@ -182,7 +191,7 @@ class InputAudioPipeline:
         coming = sum(len(one.audio) for one in self._arriving.values()) * 1000 / self._buffer.wire.bytes_a_second
         return coming + sum(hearing.waiting_ms for hearing in self._unsettled)
 
-    async def append(self, audio: bytes) -> list[Heard]:
+    async def append(self, audio: bytes) -> list[SpeechEvent]:
         await self.room()
         voice = self._voice
         if voice is None:
@@ -286,10 +295,10 @@ class InputAudioPipeline:
         if rules is not None:
             self._watch(rules)
 
-    def _look(self, probability: float) -> list[Heard]:
+    def _look(self, probability: float) -> list[SpeechEvent]:
         if self._detector is None:
             return []
-        found: list[Heard] = []
+        found: list[SpeechEvent] = []
         for event in self._detector.push(probability):
             match event:
                 case turns.SpeechStarted():
@@ -419,12 +428,12 @@ def _rules_of(detection: TurnDetection | None) -> TurnRules | None:
             return TurnRules.semantic(detection.eagerness)
 
 
-def _hearing_of(written: Transcription | None, *, logprobs: bool) -> Hearing:
+def _hearing_of(written: Transcription | None, *, logprobs: bool) -> TranscriptionSettings:
     """A text model must be told what was said; without ``written`` nobody else is."""
     if written is None:
-        return Hearing()
+        return TranscriptionSettings()
     prompt = ", ".join(filter(None, (written.prompt, *(written.keywords or ()))))
-    return Hearing(
+    return TranscriptionSettings(
         written.language,
         tuple(written.languages or ()),
         prompt[-_PROMPT_CHARS:],

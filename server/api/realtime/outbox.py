@@ -33,7 +33,7 @@ class Dialect(Protocol):
         """None for what this dialect does not have."""
 
 
-class Current:
+class CurrentDialect:
     """As the API is now."""
 
     def decode(self, message: bytes, limits: Limits) -> AnyClientEvent:

@@ -1,8 +1,8 @@
 """What a connection wants of the parts that hear and that pace; :mod:`.connection` alone calls them.
 
-A connection has one :class:`Ears` for as long as it lasts, and a :class:`Pacer` for each response that speaks. All
-methods are called in the connection's own task, in the order in which the client's events came, but for
-:meth:`Ears.run`, :meth:`CommittedAudio.transcript` and :meth:`Pacer.admit`.
+A connection has one :class:`InputAudio` for as long as it lasts, and a :class:`Pacer` for each response that speaks.
+All methods are called in the connection's own task, in the order in which the client's events came, but for
+:meth:`InputAudio.run`, :meth:`CommittedAudio.transcript` and :meth:`Pacer.admit`.
 """
 
 from collections.abc import Callable
@@ -77,15 +77,15 @@ class TimedOut(NamedTuple):
     turn: CommittedAudio
 
 
-Heard = SpeechStarted | SpeechStopped | TimedOut
+SpeechEvent = SpeechStarted | SpeechStopped | TimedOut
 
 OnPartial = Callable[[str, str, list[TokenProbability] | None], None]
 """Is told (item, more text) while a turn is being transcribed; pieces of an item joined are its transcript."""
-OnHeard = Callable[[Heard], None]
+OnSpeechEvent = Callable[[SpeechEvent], None]
 """Is told what was found in the audio, at once."""
 
 
-class Ears(Protocol):
+class InputAudio(Protocol):
     """The input audio buffer, turn detection and transcription of one session."""
 
     def check(self, input: AudioInput) -> None:
@@ -97,7 +97,7 @@ class Ears(Protocol):
     async def room(self) -> None:
         """Returns once so much of what came whole has been heard that more may come."""
 
-    async def append(self, audio: bytes) -> list[Heard]:
+    async def append(self, audio: bytes) -> list[SpeechEvent]:
         """More of the client's audio, in its format. What is found in it is told on the way, or returned.
 
         Raises BadRequest where the buffer would hold too much, and Overloaded where all sessions together would.
@@ -136,6 +136,6 @@ class Pacer(Protocol):
         """Of audio that was admitted and has not been played yet."""
 
 
-OpenEars = Callable[[OnPartial, OnHeard], Ears]
+OpenInputAudio = Callable[[OnPartial, OnSpeechEvent], InputAudio]
 """Raises BadRequest where nothing is there to hear with."""
 MakePacer = Callable[[], Pacer]

@@ -28,13 +28,13 @@ from ...common.errors import generation_error
 from ...common.keys import Caller
 from ...http.error_responses import describe
 from ...overload.request_context import RequestContext
-from ...state.state import ServerState
 from ...tts.model import SpeechModel
 from .answer import ResponseWriter
-from .asking import Asking
+from .answer_generator import AnswerGenerator
 from .conversation import Entry, RealtimeConversation, text_of
 from .formats import Wire
 from .parts import Pacer
+from .services import RealtimeServices
 
 PIECE_MS: Final = 200
 
@@ -88,7 +88,7 @@ class Responding:
 
     def __init__(
         self,
-        state: ServerState,
+        services: RealtimeServices,
         caller: Caller,
         session: RealtimeSession,
         answer: ResponseWriter,
@@ -106,7 +106,7 @@ class Responding:
         ``answers_speech``: nobody asked for it but what was said, so that where nothing was said there is no answer.
         """
         self.answer: Final = answer
-        self._state = state
+        self._services = services
         self._caller = caller
         self._session = session
         self._entries = entries
@@ -133,7 +133,7 @@ class Responding:
     @property
     def speech(self) -> SpeechModel | None:
         """What says it aloud; None where it is written."""
-        return self._state.speech if self._session.output_modalities == ["audio"] else None
+        return self._services.speech if self._session.output_modalities == ["audio"] else None
 
     def cancel(self, details: StatusDetails) -> None:
         """Tells of its end before this returns."""
@@ -155,8 +155,7 @@ class Responding:
             await self._hear(entry)
         if self._answers_speech and not text_of(self._entries[-1]).strip():
             return StatusDetails("completed")
-        state = self._state
-        with state.live(state.overload.request_timeout) as context:
+        with self._services.admission.admit() as context:
             await self._say(context)
         if self._finish is None or self._finish.reason not in ("stop", "length"):
             raise generation_error(self._finish)
@@ -181,7 +180,7 @@ class Responding:
             raise failure
 
     async def _generate(self, messages: "_Messages", context: RequestContext) -> None:
-        asking = Asking(self._state, self._caller, self._session)
+        asking = AnswerGenerator(self._services.chat, self._caller, self._session)
         turn = await asking.turn(self._entries, self._conversation, context)
         self._asked = True
         self._given = len(turn.prompt)

@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.protocols.openai.realtime import server as told
+from stentor.protocols.openai.realtime import server as server_events
 from stentor.protocols.openai.realtime.client import ResponseCancel, ResponseCreate
 from stentor.protocols.openai.realtime.given import read_item, read_reference
 from stentor.protocols.openai.realtime.server import (
@@ -20,13 +20,13 @@ from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 from stentor.protocols.openai.realtime.update import ResponseFields, read_fields
 
 from ...common.keys import Caller
-from ...state.state import ServerState
 from ..responses.ids import short_id
 from .answer import Emit, ResponseWriter
 from .conversation import Entry, RealtimeConversation
 from .machine import Event, SessionMachine
-from .parts import Ears, MakePacer
+from .parts import InputAudio, MakePacer
 from .responding import Responding
+from .services import RealtimeServices
 from .session import SessionRules
 
 MAX_ASIDE: Final = 16
@@ -40,7 +40,7 @@ class ResponseManager:
 
     def __init__(
         self,
-        state: ServerState,
+        services: RealtimeServices,
         caller: Caller,
         rules: SessionRules,
         machine: SessionMachine,
@@ -51,14 +51,14 @@ class ResponseManager:
         hear: Callable[[Entry], Awaitable[None]],
         room: Callable[[], Awaitable[None]],
         make_pacer: MakePacer,
-        ears: Callable[[], Ears | None],
-        ears_now: Callable[[], Ears],
+        ears: Callable[[], InputAudio | None],
+        ears_now: Callable[[], InputAudio],
     ) -> None:
         """``start`` begins a task of the connection's; ``hear`` and ``room`` are :class:`.responding.Responding`'s.
 
         ``ears`` are those that have been opened; ``ears_now`` opens them, or raises BadRequest.
         """
-        self._state = state
+        self._services = services
         self._caller = caller
         self._rules = rules
         self._machine = machine
@@ -129,7 +129,7 @@ class ResponseManager:
             if reference is not None:
                 entries.append(self._conversation.find(reference, Event.RESPOND, f"{where}.id"))
                 continue
-            given = read_item(item, where, self._state.limits)
+            given = read_item(item, where, self._services.limits)
             entry = Entry(given.item)
             if given.audio is not None:
                 heard.append((entry, given.audio))
@@ -169,7 +169,7 @@ class ResponseManager:
             response.audio = ResponseAudio(ResponseAudioOutput(output.format, output.voice))
         answer = ResponseWriter(response, self._emit, None if aside else self._conversation)
         responding = Responding(
-            self._state,
+            self._services,
             self._caller,
             session,
             answer,
@@ -202,16 +202,16 @@ class ResponseManager:
         else:
             self._aside.pop(responding.answer.id, None)
 
-    def _rate_limits(self) -> list[told.RateLimit]:
+    def _rate_limits(self) -> list[server_events.RateLimit]:
         """How much more may wait for the engine, of all clients together."""
-        config, queue = self._state.overload, self._state.queue
+        config, queue = self._services.admission.overload, self._services.admission.queue
         limits = []
         if config.max_queued_requests:
             most = config.max_queued_requests
-            limits.append(told.RateLimit("requests", most, max(0, most - queue.requests), 0.0))
+            limits.append(server_events.RateLimit("requests", most, max(0, most - queue.requests), 0.0))
         if config.max_queued_tokens:
             most = config.max_queued_tokens
-            limits.append(told.RateLimit("tokens", most, max(0, most - queue.tokens), 0.0))
+            limits.append(server_events.RateLimit("tokens", most, max(0, most - queue.tokens), 0.0))
         return limits
 
     def cancel_as_asked(self, event: ResponseCancel) -> None:
@@ -251,4 +251,4 @@ class ResponseManager:
         if self._last_response is None:
             raise BadRequest("There is no audio to clear.", None, "output_audio_buffer_empty")
         self._cancel(self._response, "client_cancelled")
-        self._emit(told.OutputCleared(response_id=self._last_response))
+        self._emit(server_events.OutputCleared(response_id=self._last_response))

@@ -24,12 +24,12 @@ from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 
 from ...common.errors import Overloaded
 from ...middleware.auth import caller_of
-from ...middleware.client_secrets import SecretsFull
-from ...state.state import ServerState
+from ...middleware.client_secrets import ClientSecrets, SecretsFull
 from ..common.described import Operation, Operations
-from ..common.endpoint import json_response, read_body
+from ..common.endpoint import json_response, read_counted_body
 from ..responses.ids import short_id
 from .beta import session_now, session_then
+from .services import RealtimeServices
 from .serving import RealtimeServing
 
 _RETRY_SECONDS: Final = 10
@@ -38,48 +38,54 @@ _TRANSCRIBING: Final = ("type", "threshold", "prefix_padding_ms", "silence_durat
 
 OPERATIONS: Final[Operations] = {
     "/v1/realtime/client_secrets": Operation(
-        "A key that opens realtime sessions, for a while", ClientSecret, ClientSecretRequest, finds=True
+        "Create a client secret that opens realtime sessions until it expires",
+        ClientSecret,
+        ClientSecretRequest,
+        not_found=True,
     ),
-    "/v1/realtime/sessions": Operation("The same, as it was in the beta", BetaSession, BetaSessionRequest, finds=True),
+    "/v1/realtime/sessions": Operation(
+        "Create a client secret for realtime sessions, in the beta's shape",
+        BetaSession,
+        BetaSessionRequest,
+        not_found=True,
+    ),
     "/v1/realtime/transcription_sessions": Operation(
-        "The same for transcription, as it was in the beta", BetaSession, BetaSessionRequest, finds=True
+        "Create a client secret for transcription sessions, in the beta's shape",
+        BetaSession,
+        BetaSessionRequest,
+        not_found=True,
     ),
 }
 
 
-def routes(state: ServerState) -> list[BaseRoute]:
-    serving = RealtimeServing(state)
+def routes(services: RealtimeServices) -> list[BaseRoute]:
+    serving = RealtimeServing(services)
     return [
         WebSocketRoute("/v1/realtime", serving.serve),
-        Route("/v1/realtime/client_secrets", partial(client_secret, state, serving), methods=["POST"]),
-        Route("/v1/realtime/sessions", partial(beta_session, state, serving, "realtime"), methods=["POST"]),
+        Route("/v1/realtime/client_secrets", partial(client_secret, services, serving), methods=["POST"]),
+        Route("/v1/realtime/sessions", partial(beta_session, services, serving, "realtime"), methods=["POST"]),
         Route(
             "/v1/realtime/transcription_sessions",
-            partial(beta_session, state, serving, "transcription"),
+            partial(beta_session, services, serving, "transcription"),
             methods=["POST"],
         ),
     ]
 
 
-async def client_secret(state: ServerState, serving: RealtimeServing, request: Request) -> Response:
-    body = decode(secret_decoder, await _body(state, request) or b"{}", state.limits)
+async def client_secret(services: RealtimeServices, serving: RealtimeServing, request: Request) -> Response:
+    body = decode(secret_decoder, await read_counted_body(request, services.admission) or b"{}", services.limits)
     session = _session(serving, body.session or {"type": "realtime"})
-    value, expires_at = _made(state, request, session, (body.expires_after or ExpiresAfter()).seconds)
+    value, expires_at = _made(services.secrets, request, session, (body.expires_after or ExpiresAfter()).seconds)
     return json_response(ClientSecret(value, expires_at, _shown(session)))
 
 
-async def beta_session(state: ServerState, serving: RealtimeServing, kind: str, request: Request) -> Response:
-    body = decode(beta_decoder, await _body(state, request) or b"{}", state.limits)
+async def beta_session(services: RealtimeServices, serving: RealtimeServing, kind: str, request: Request) -> Response:
+    body = decode(beta_decoder, await read_counted_body(request, services.admission) or b"{}", services.limits)
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
     session = _session(serving, session_now(given, kind))
-    value, expires_at = _made(state, request, session, ExpiresAfter().seconds)
+    value, expires_at = _made(services.secrets, request, session, ExpiresAfter().seconds)
     shown = session_then(msgspec.to_builtins(session))
     return json_response({**shown, "client_secret": {"value": value, "expires_at": expires_at}})
-
-
-async def _body(state: ServerState, request: Request) -> bytes:
-    with state.memory.share() as share:
-        return await read_body(request, state.limits, share)
 
 
 def _session(serving: RealtimeServing, given: dict[str, Any]) -> Session:
@@ -95,9 +101,9 @@ def _session(serving: RealtimeServing, given: dict[str, Any]) -> Session:
     return rules.updated(begun, given, pristine=True, has_spoken=False)
 
 
-def _made(state: ServerState, request: Request, session: Session, seconds: int) -> tuple[str, int]:
+def _made(secrets: ClientSecrets, request: Request, session: Session, seconds: int) -> tuple[str, int]:
     try:
-        return state.access.secrets.make(caller_of(request.scope), msgspec.json.encode(session), seconds)
+        return secrets.make(caller_of(request.scope), msgspec.json.encode(session), seconds)
     except SecretsFull as error:
         raise Overloaded(str(error), "client_secrets_full", _RETRY_SECONDS) from None
 

@@ -23,17 +23,17 @@ from ...http.error_responses import describe
 from ...middleware.auth import caller_of, secret_of
 from ...observability.realtime_figures import SessionKind
 from ...observability.request import current_request_id
-from ...state.state import ServerState
 from ..responses.ids import short_id
 from .audio_budget import AudioShare, HeldAudio
-from .beta import Beta
+from .beta import BetaDialect
 from .connection import APPENDS, Connection, Receive
 from .input_audio_pipeline import InputAudioPipeline
 from .machine import State
-from .outbox import Current, Dialect, SendQueue
+from .outbox import CurrentDialect, Dialect, SendQueue
 from .pacing import PlaybackPacer
 from .partial_pace import PartialPace
-from .parts import Ears, OnHeard, OnPartial
+from .parts import InputAudio, OnPartial, OnSpeechEvent
+from .services import RealtimeServices
 from .session import SessionRules
 from .streamed import AnyTranscriber, StreamTranscriber
 from .transcribing import ModelTranscriber
@@ -56,22 +56,22 @@ _sessions: Final[msgspec.json.Decoder[Session]] = msgspec.json.Decoder(Session)
 class ServedModels:
     """What sessions ask of the models of one server; satisfies :class:`.session.Voices`."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
+    def __init__(self, services: RealtimeServices) -> None:
+        self._services = services
 
     @property
     def can_speak(self) -> bool:
-        return self._state.speech is not None
+        return self._services.speech is not None
 
     @property
     def default_voice(self) -> str | None:
-        speech = self._state.speech
+        speech = self._services.speech
         return None if speech is None else speech.default_voice
 
     def check_voice(self, name: str, field: str) -> None:
         """Raises BadRequest for one that is not there."""
-        if self._state.speech is not None:
-            self._state.speech.voice(name, field)
+        if self._services.speech is not None:
+            self._services.speech.voice(name, field)
 
     def chat_model(self, name: str | None, field: str) -> str:
         return self._served(name, "chat", field)
@@ -82,7 +82,7 @@ class ServedModels:
     def _served(self, name: str | None, kind: ModelRole, field: str) -> str:
         """Raises BadRequest. A name that no model has stands for the one of its kind: every client of the Realtime API
         sends OpenAI's names by default, and a session says which model it has."""
-        known = self._state.registry
+        known = self._services.chat.registry
         only = known.of_kind(kind)
         if only is None or name is None or name in known:
             return known.resolve(name, kind, field)
@@ -95,7 +95,7 @@ class ServedModels:
         return only.names[0]
 
     def language(self, name: str, field: str) -> str:
-        model = self._state.transcription
+        model = self._services.transcription
         code = code_of(name)
         if model is None or isinstance(model, StreamingTranscriptionModel) or code in model.languages:
             return code or name
@@ -106,22 +106,22 @@ class ServedModels:
 class RealtimeServing:
     """The sessions of one server."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
-        self.max_seconds: Final = state.realtime.max_seconds
-        self._ears = EarOpener(state)
-        figures = state.metrics.realtime
-        self.audio: Final = HeldAudio(state.realtime.max_audio_bytes, figures.audio_refused.inc)
+    def __init__(self, services: RealtimeServices) -> None:
+        self._services = services
+        self.max_seconds: Final = services.config.max_seconds
+        self._ears = InputAudioOpener(services)
+        figures = services.metrics.realtime
+        self.audio: Final = HeldAudio(services.config.max_audio_bytes, figures.audio_refused.inc)
         figures.audio_held.set_function(lambda: self.audio.bytes)
-        self.rules: Final = SessionRules(ServedModels(state), state.limits)
+        self.rules: Final = SessionRules(ServedModels(services), services.limits)
 
     async def serve(self, socket: WebSocket) -> None:
         """One connection, from its handshake to its end."""
-        with self._state.metrics.server.websocket():
+        with self._services.metrics.server.websocket():
             offered: Sequence[str] = socket.scope.get("subprotocols", ())
             await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
             beta = BETA_SUBPROTOCOL in offered or socket.headers.get("openai-beta") == _BETA_HEADER
-            await self._serve(socket, Beta() if beta else Current())
+            await self._serve(socket, BetaDialect() if beta else CurrentDialect())
 
     async def _serve(self, socket: WebSocket, dialect: Dialect) -> None:
         outbox = SendQueue(dialect)
@@ -147,19 +147,19 @@ class RealtimeServing:
     async def _with_audio(
         self, socket: WebSocket, dialect: Dialect, outbox: SendQueue, receive: Any, audio: AudioShare
     ) -> bool:
-        state, query = self._state, socket.query_params
+        services, query = self._services, socket.query_params
         caller = caller_of(socket.scope)
         connection = None
         try:
             connection = Connection(
-                state,
+                services,
                 caller,
                 self.rules,
                 self._begun(socket),
                 dialect,
                 outbox,
                 open_ears=partial(self._ears.open, caller, audio),
-                make_pacer=partial(PlaybackPacer, state.realtime.audio_ahead),
+                make_pacer=partial(PlaybackPacer, services.config.audio_ahead),
                 keeps_type=secret_of(socket.scope) is not None,
                 audio=audio,
             )
@@ -183,7 +183,7 @@ class RealtimeServing:
     async def _serve_session(self, connection: Connection, receive: Receive, first: bytes | None) -> None:
         kind: SessionKind = "transcription" if connection.state is State.TRANSCRIBING else "realtime"
         try:
-            with self._state.metrics.realtime.session(kind):
+            with self._services.metrics.realtime.session(kind):
                 await connection.serve(receive, first)
         finally:
             logger.info("%s session ended: %s", kind, connection.figures)
@@ -202,10 +202,10 @@ class RealtimeServing:
             lambda name: self.rules.models.transcription_model(name, "model"),
             outbox.put_message,
             outbox.room,
-            max_messages=self._state.socket_messages * APPENDS,
+            max_messages=self._services.connection.max_messages_per_second * APPENDS,
             share=audio,
         )
-        with self._state.metrics.realtime.session("vllm"):
+        with self._services.metrics.realtime.session("vllm"):
             await session.serve(receive, first)
 
     def _begun(self, socket: WebSocket) -> Session:
@@ -225,7 +225,7 @@ class RealtimeServing:
                     f"`model`: this client secret is for `{session.model}`.", "model", "invalid_value", 403
                 )
             return msgspec.structs.replace(session, id=id, expires_at=expires_at)
-        known = self._state.registry
+        known = self._services.chat.registry
         named = known.find(model).kind if model and model in known else None
         if query.get("intent") == "transcription" or named == "transcription":
             if named == "chat":
@@ -261,23 +261,23 @@ NOTHING_HEARS: Final = (
 )
 
 
-class EarOpener:
+class InputAudioOpener:
     """Opens the ears of every session of one server."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
-        self.pace: Final = PartialPace(state.metrics.realtime.partial_interval.observe)
+    def __init__(self, services: RealtimeServices) -> None:
+        self._services = services
+        self.pace: Final = PartialPace(services.metrics.realtime.partial_interval.observe)
 
     def transcriber(self, caller: Caller) -> AnyTranscriber:
         """Raises BadRequest where nothing hears."""
-        model, passes = self._state.transcription, self._state.metrics.realtime.passes
+        model, passes = self._services.transcription, self._services.metrics.realtime.passes
         if model is None:
             raise BadRequest(NOTHING_HEARS, "audio", "unsupported")
         if isinstance(model, StreamingTranscriptionModel):
             return StreamTranscriber(model, passes, caller.salt, current_request_id())
         return ModelTranscriber(model, passes, caller.salt, current_request_id())
 
-    def open(self, caller: Caller, share: AudioShare, on_partial: OnPartial, on_heard: OnHeard) -> Ears:
+    def open(self, caller: Caller, share: AudioShare, on_partial: OnPartial, on_heard: OnSpeechEvent) -> InputAudio:
         """Raises BadRequest where nothing hears."""
         return InputAudioPipeline(
             self.transcriber(caller),
@@ -285,7 +285,7 @@ class EarOpener:
             self.pace,
             on_partial,
             on_heard,
-            on_lag=self._state.metrics.realtime.transcription_lag.observe,
-            max_seconds=self._state.realtime.max_input_seconds,
+            on_lag=self._services.metrics.realtime.transcription_lag.observe,
+            max_seconds=self._services.config.max_input_seconds,
             share=share,
         )

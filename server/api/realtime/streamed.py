@@ -16,17 +16,17 @@ import anyio
 from stentor.engine.client.client import EngineUnavailable
 from stentor.protocols.ipc.audio import SAMPLE_RATE
 
-from ...asr.streaming import BYTES_A_SECOND, Piece, StreamedTranscript, StreamingTranscriptionModel, Written
+from ...asr.streaming import BYTES_A_SECOND, JoinedText, Piece, StreamedTranscript, StreamingTranscriptionModel
 from ...common.errors import Unavailable
 from ...common.task_scope import TaskScope
 from ...observability.realtime_figures import PassFigures
 from .audio_budget import AudioShare, unbounded
 from .formats import HEARD
-from .hearing_task import HearingTask
-from .hypotheses import Hearing, Transcribe
+from .hypotheses import Transcribe, TranscriptionSettings
 from .incremental_transcriber import MIN_HEARD_MS, IncrementalTranscriber, OnGuess, Tell
 from .partial_pace import PartialPace
 from .parts import TokenProbability, Transcript
+from .transcription_task import TranscriptionTask
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class StreamedTurn:
         self,
         begin: int,
         transcriber: StreamTranscriber,
-        hearing: Hearing,
+        hearing: TranscriptionSettings,
         tell: Tell = lambda text, tokens: None,
         on_guess: OnGuess = lambda text: None,
         share: AudioShare | None = None,
@@ -88,10 +88,10 @@ class StreamedTurn:
         """Audio that no request has been fed."""
         self._hold = (share or unbounded()).hold()
         self._stretch: StreamedTranscript | None = None
-        self._written = Written()
+        self._written = JoinedText()
         self._tokens: list[TokenProbability] = []
         self._untold: list[TokenProbability] = []
-        self._task = HearingTask()
+        self._task = TranscriptionTask()
 
     @property
     def lag(self) -> float | None:
@@ -247,7 +247,7 @@ COPIES: Final = 2
 def hear_turn(
     begin: int,
     transcribe: AnyTranscriber,
-    hearing: Hearing,
+    hearing: TranscriptionSettings,
     pace: PartialPace,
     tell: Tell = lambda text, tokens: None,
     on_guess: Callable[[str], None] = lambda text: None,

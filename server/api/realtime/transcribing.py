@@ -11,7 +11,7 @@ from ...asr.transcribe import TranscribedTurn, transcribe_turn
 from ...common.errors import Unavailable
 from ...observability.realtime_figures import PassFigures
 from .formats import HEARD
-from .hypotheses import Hearing, Hypothesis
+from .hypotheses import Hypothesis, TranscriptionSettings
 from .parts import TokenProbability
 
 FINAL_PRIORITY: Final = 0
@@ -29,7 +29,7 @@ class ModelTranscriber:
         self._name = name
         self._passes = passes
 
-    async def __call__(self, pcm: bytes, hearing: Hearing, *, continued: str, final: bool) -> Hypothesis:
+    async def __call__(self, pcm: bytes, hearing: TranscriptionSettings, *, continued: str, final: bool) -> Hypothesis:
         model = self._model
         options = TranscriptionOptions(
             language=hearing.language,

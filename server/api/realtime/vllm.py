@@ -28,7 +28,7 @@ from stentor.protocols.common.errors import BadRequest
 from ...http.error_responses import describe
 from .audio_budget import AudioFull, AudioShare, unbounded
 from .formats import HEARD
-from .hypotheses import Hearing
+from .hypotheses import TranscriptionSettings
 from .partial_pace import PartialPace
 from .parts import TokenProbability
 from .streamed import COPIES, AnyHearing, AnyTranscriber, StreamTranscriber, hear_turn
@@ -231,7 +231,7 @@ class VllmSession:
             utterance.tokens += len(tokens)
             self._put(_encode(Delta(text)))
 
-        wanted = Hearing(partials=True, logprobs=True)
+        wanted = TranscriptionSettings(partials=True, logprobs=True)
         hearing = hear_turn(0, self._transcribe, wanted, self._pace, tell, share=self._share)
         self._utterance = utterance = _Utterance(hearing)
         early = bytes(self._early)

@@ -16,15 +16,16 @@ from stentor.protocols.openai.responses.objects import Compaction, ResponseUsage
 from stentor.protocols.openai.responses.request import CompactRequest, ContextFields
 
 from ...common.keys import Caller
+from ...generation.chat_model import ChatModel
 from ...generation.prepare import prepare_generation
 from ...overload.request_context import RequestContext
-from ...state.state import ServerState
 from ..common.collect import collect
 from .conversion import Compacted, messages_of, text_of
 from .encrypted_content import EncryptedContent
 from .ids import random_id
 from .naming import map_response_fields
 from .preparing import fitting, read_conversation, seal_of
+from .services import ResponseServices
 
 encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
@@ -35,12 +36,14 @@ _ASKS: Final = (
 )
 
 
-async def compact(state: ServerState, body: CompactRequest, caller: Caller, context: RequestContext) -> Compaction:
+async def compact(
+    services: ResponseServices, body: CompactRequest, caller: Caller, context: RequestContext
+) -> Compaction:
     """What the user said stays as it is; all else is in the summary, which is sealed for the caller.
 
     Raises BadRequest, and GenerationFailed.
     """
-    body.check(state.limits)
+    body.check(services.limits)
     asked = ContextFields(
         model=body.model,
         input=body.input,
@@ -48,28 +51,28 @@ async def compact(state: ServerState, body: CompactRequest, caller: Caller, cont
         previous_response_id=body.previous_response_id,
         truncation="auto",
     )
-    asked.check_context(state.limits)
-    items = (await read_conversation(state, asked, caller, context.permit.memory)).items
-    seal = await seal_of(state, caller)
+    asked.check_context(services.limits)
+    items = (await read_conversation(services, asked, caller, context.queue_slot.memory)).items
+    seal = await seal_of(services.store, caller)
     wish: Item = {
         "id": random_id("msg"),
         "type": "message",
         "role": "user",
         "content": [{"type": "input_text", "text": _ASKS}],
     }
-    room = min(MAX_SUMMARY_TOKENS, (state.max_model_len or 4) // 4)
-    chat = await fitting(state, asked, [*items, wish], seal, room)
-    summary, usage = await _answer(state, chat, caller, context)
+    room = min(MAX_SUMMARY_TOKENS, (services.chat.max_model_len or 4) // 4)
+    chat = await fitting(services.chat, asked, [*items, wish], seal, room)
+    summary, usage = await _answer(services.chat, chat, caller, context)
     sealed = seal.seal(encode(Compacted(_said(items, seal), summary)).decode())
     made = {"id": random_id("cmp"), "type": "compaction", "encrypted_content": sealed}
     return Compaction(random_id("resp"), int(time.time()), [made], usage)
 
 
 async def _answer(
-    state: ServerState, chat: ChatRequest, caller: Caller, context: RequestContext
+    model: ChatModel, chat: ChatRequest, caller: Caller, context: RequestContext
 ) -> tuple[str, ResponseUsage]:
     with map_response_fields():
-        turn = await prepare_generation(state, chat, caller, context)
+        turn = await prepare_generation(model, chat, caller, context)
     async with aclosing(turn.batches):
         generation = await collect(turn.batches, 1)
     text = generation.choices[0].text.strip()

@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from stentor.protocols.common.decoding import decode
 from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.responses.conversations import (
     MAX_ITEMS_AT_ONCE,
     Conversation,
@@ -28,10 +29,11 @@ from stentor.protocols.openai.responses.request import check_metadata
 
 from ...middleware.auth import caller_of
 from ...overload.memory_budget import STORED_FACTOR
-from ...state.state import ServerState
+from ...state.store_services import StoreServices
 from ...storage import conversations as table
+from ...storage.database import Database
 from ..common.described import Operation, Operations
-from ..common.endpoint import json_response, read_body
+from ..common.endpoint import json_response, read_counted_body
 from .ids import random_id
 from .repository import listed
 from .route import page_of
@@ -40,50 +42,58 @@ if TYPE_CHECKING:
     import sqlite3
 
 OPERATIONS: Final[Operations] = {
-    "/v1/conversations": Operation("Begin a conversation", Conversation, ConversationCreate, keeps=True),
+    "/v1/conversations": Operation("Create a conversation", Conversation, ConversationCreate, writes_store=True),
     "/v1/conversations/{conversation_id}": Operation(
-        "A conversation; POST changes its metadata", Conversation, ConversationUpdate, finds=True, keeps=True
+        "Read a conversation; POST changes its metadata",
+        Conversation,
+        ConversationUpdate,
+        not_found=True,
+        writes_store=True,
     ),
-    "DELETE /v1/conversations/{conversation_id}": Operation("End a conversation", ConversationDeleted, finds=True),
+    "DELETE /v1/conversations/{conversation_id}": Operation(
+        "Delete a conversation", ConversationDeleted, not_found=True
+    ),
     "/v1/conversations/{conversation_id}/items": Operation(
-        "Items of a conversation; POST adds some", ItemList, ItemsCreate, finds=True, keeps=True
+        "List the items of a conversation; POST adds items", ItemList, ItemsCreate, not_found=True, writes_store=True
     ),
-    "/v1/conversations/{conversation_id}/items/{item_id}": Operation("One item", dict[str, Any], finds=True),
+    "/v1/conversations/{conversation_id}/items/{item_id}": Operation(
+        "Read one item of a conversation", dict[str, Any], not_found=True
+    ),
     "DELETE /v1/conversations/{conversation_id}/items/{item_id}": Operation(
-        "Take an item away, and show the conversation", Conversation, finds=True
+        "Delete an item; returns the conversation", Conversation, not_found=True
     ),
 }
 
 
-def routes(state: ServerState) -> list[Route]:
+def routes(services: StoreServices) -> list[Route]:
     one = "/v1/conversations/{conversation_id}"
     return [
-        Route("/v1/conversations", partial(create, state), methods=["POST"]),
-        Route(one, partial(retrieve, state), methods=["GET"]),
-        Route(one, partial(update, state), methods=["POST"]),
-        Route(one, partial(delete, state), methods=["DELETE"]),
-        Route(f"{one}/items", partial(list_items, state), methods=["GET"]),
-        Route(f"{one}/items", partial(add_items, state), methods=["POST"]),
-        Route(f"{one}/items/{{item_id}}", partial(one_item, state), methods=["GET"]),
-        Route(f"{one}/items/{{item_id}}", partial(delete_item, state), methods=["DELETE"]),
+        Route("/v1/conversations", partial(create, services), methods=["POST"]),
+        Route(one, partial(retrieve, services.store), methods=["GET"]),
+        Route(one, partial(update, services), methods=["POST"]),
+        Route(one, partial(delete, services.store), methods=["DELETE"]),
+        Route(f"{one}/items", partial(list_items, services), methods=["GET"]),
+        Route(f"{one}/items", partial(add_items, services), methods=["POST"]),
+        Route(f"{one}/items/{{item_id}}", partial(one_item, services.store), methods=["GET"]),
+        Route(f"{one}/items/{{item_id}}", partial(delete_item, services.store), methods=["DELETE"]),
     ]
 
 
-async def create(state: ServerState, request: Request) -> Response:
-    body = decode(create_decoder, await _body(state, request) or b"{}", state.limits)
+async def create(services: StoreServices, request: Request) -> Response:
+    body = decode(create_decoder, await read_counted_body(request, services.admission) or b"{}", services.limits)
     check_metadata(body.metadata)
-    given = _checked(state, body.items or [])
+    given = _checked(services.limits, body.items or [])
     row = table.StoredConversation(random_id("conv"), int(time.time()), body.metadata or {})
-    await state.store.write(lambda db: table.insert(db, caller_of(request.scope).owner, row, given))
+    await services.store.write(lambda db: table.insert(db, caller_of(request.scope).owner, row, given))
     return _answer(row)
 
 
-async def retrieve(state: ServerState, request: Request) -> Response:
-    return _answer(await state.store.read(partial(_found, *_names(request))))
+async def retrieve(store: Database, request: Request) -> Response:
+    return _answer(await store.read(partial(_found, *_names(request))))
 
 
-async def update(state: ServerState, request: Request) -> Response:
-    body = decode(update_decoder, await _body(state, request), state.limits)
+async def update(services: StoreServices, request: Request) -> Response:
+    body = decode(update_decoder, await read_counted_body(request, services.admission), services.limits)
     check_metadata(body.metadata)
 
     def work(db: "sqlite3.Connection") -> table.StoredConversation:
@@ -91,32 +101,32 @@ async def update(state: ServerState, request: Request) -> Response:
         table.update(db, row.id, body.metadata or {})
         return table.StoredConversation(row.id, row.created, body.metadata or {})
 
-    return _answer(await state.store.write(work))
+    return _answer(await services.store.write(work))
 
 
-async def delete(state: ServerState, request: Request) -> Response:
+async def delete(store: Database, request: Request) -> Response:
     owner, conversation = _names(request)
-    if not await state.store.delete(lambda db: table.delete(db, owner, conversation)):
+    if not await store.delete(lambda db: table.delete(db, owner, conversation)):
         raise _missing(conversation)
     return json_response(ConversationDeleted(conversation))
 
 
-async def list_items(state: ServerState, request: Request) -> Response:
+async def list_items(services: StoreServices, request: Request) -> Response:
     def size(db: "sqlite3.Connection") -> int:
         return table.items_bytes(db, _found(*_names(request), db).id)
 
     def work(db: "sqlite3.Connection") -> list[Item]:
         return table.items(db, _found(*_names(request), db).id)
 
-    with state.memory.share() as share:
-        share.add(STORED_FACTOR * await state.store.read(size))
-        return json_response(page_of(request, await state.store.read(work)))
+    with services.admission.memory.share() as share:
+        share.add(STORED_FACTOR * await services.store.read(size))
+        return json_response(page_of(request, await services.store.read(work)))
 
 
-async def add_items(state: ServerState, request: Request) -> Response:
-    body = decode(items_decoder, await _body(state, request), state.limits)
-    given = _checked(state, body.items)
-    most, most_bytes = state.limits.max_messages, state.limits.max_body_bytes
+async def add_items(services: StoreServices, request: Request) -> Response:
+    body = decode(items_decoder, await read_counted_body(request, services.admission), services.limits)
+    given = _checked(services.limits, body.items)
+    most, most_bytes = services.limits.max_messages, services.limits.max_body_bytes
     added = sum(len(msgspec.json.encode(item)) for item in given)
 
     def work(db: "sqlite3.Connection") -> None:
@@ -136,45 +146,40 @@ async def add_items(state: ServerState, request: Request) -> Response:
             )
         table.append(db, row.id, given)
 
-    await state.store.write(work)
+    await services.store.write(work)
     shown = [listed(item) for item in given]
     first, last = (shown[0]["id"], shown[-1]["id"]) if shown else ("", "")
     return json_response(ItemList(shown, first, last, False))
 
 
-async def one_item(state: ServerState, request: Request) -> Response:
+async def one_item(store: Database, request: Request) -> Response:
     def work(db: "sqlite3.Connection") -> Item | None:
         return table.find_item(db, _found(*_names(request), db).id, request.path_params["item_id"])
 
-    found = await state.store.read(work)
+    found = await store.read(work)
     if found is None:
         raise _missing_item(request)
     return json_response(listed(found))
 
 
-async def delete_item(state: ServerState, request: Request) -> Response:
+async def delete_item(store: Database, request: Request) -> Response:
     def work(db: "sqlite3.Connection") -> table.StoredConversation:
         row = _found(*_names(request), db)
         if not table.delete_item(db, row.id, request.path_params["item_id"]):
             raise _missing_item(request)
         return row
 
-    return _answer(await state.store.delete(work))
+    return _answer(await store.delete(work))
 
 
-async def _body(state: ServerState, request: Request) -> bytes:
-    with state.memory.share() as share:
-        return await read_body(request, state.limits, share)
-
-
-def _checked(state: ServerState, items: list[dict[str, Any]]) -> list[Item]:
+def _checked(limits: Limits, items: list[dict[str, Any]]) -> list[Item]:
     if len(items) > MAX_ITEMS_AT_ONCE:
         raise BadRequest(
             f"`items` has {len(items)} items; at most {MAX_ITEMS_AT_ONCE} may be added at a time.",
             "items",
             "array_above_max_length",
         )
-    read = read_items(items, state.limits, random_id, "items")
+    read = read_items(items, limits, random_id, "items")
     for index, item in enumerate(read):
         if item["type"] == REFERENCE:
             raise BadRequest(f"`items[{index}]` must be an item, not a reference.", f"items[{index}]")

@@ -43,7 +43,7 @@ from stentor.protocols.openai.responses.tools import ClientTool
 from ...common.errors import generation_error
 from ...generation.logprobs import TokenNames, chat_logprobs
 from ...http.error_responses import describe
-from ...http.whole_answer import AnswerRoom, without_bound
+from ...http.whole_answer import AnswerBudget, without_bound
 from .events import EventWriter
 from .items import ClientCall, ItemWriter
 
@@ -85,7 +85,7 @@ class ResponseEncoder:
         top_logprobs: int | None = None,
         tools: Mapping[str, ClientTool] | None = None,
         seal: Callable[[str], str] | None = None,
-        room: AnswerRoom | None = None,
+        room: AnswerBudget | None = None,
     ) -> None:
         """``top_logprobs``: None wants no log-probabilities. ``tools``: the client's, by the names that the model has.
         ``seal`` encrypts reasoning, where that is wanted. ``room`` is for log-probabilities: what it raises,

@@ -25,7 +25,7 @@ from stentor.protocols.openai.responses.objects import (
     WebSearchCallItem,
 )
 
-from ...http.whole_answer import AnswerRoom, JsonList
+from ...http.whole_answer import AnswerBudget, JsonList
 from .events import EventWriter
 
 
@@ -47,7 +47,7 @@ class ItemWriter:
         events: EventWriter,
         new_id: Callable[[str], str],
         seal: Callable[[str], str] | None,
-        room: AnswerRoom,
+        room: AnswerBudget,
     ) -> None:
         """Items are added to ``output`` as they are closed. ``seal`` encrypts reasoning, where that is wanted.
 

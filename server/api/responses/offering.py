@@ -14,7 +14,7 @@ from stentor.protocols.openai.responses.request import ContextFields
 from stentor.protocols.openai.responses.tools import client_functions, functions_meant, loaded_tools
 
 from ...tools.servers import Server
-from ...tools.tools import Offered, offered
+from ...tools.tools import McpTool, offered
 
 Request = TypeVar("Request", bound=ContextFields)
 Lists = Mapping[str, list[dict[str, Any]]]
@@ -37,13 +37,13 @@ def known_lists(items: Iterable[Item]) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def offered_beside(request: ContextFields, servers: Sequence[Server], lists: Lists) -> dict[str, Offered]:
+def offered_beside(request: ContextFields, servers: Sequence[Server], lists: Lists) -> dict[str, McpTool]:
     """By function; the client's own functions come first where two have one name."""
     functions = client_functions(request.tools or ())
     return {name: tool for name, tool in offered(servers, lists).items() if name not in functions}
 
 
-def asking(request: Request, served: Mapping[str, Offered], *, first: bool = True) -> Request:
+def asking(request: Request, served: Mapping[str, McpTool], *, first: bool = True) -> Request:
     """With functions in place of servers. ``first``: nothing that must be called has been."""
     tools = [tool for tool in request.tools or () if not runs_here(tool)] + [tool.tool for tool in served.values()]
     choice = request.tool_choice if first else _freed(request.tool_choice)
@@ -53,7 +53,7 @@ def asking(request: Request, served: Mapping[str, Offered], *, first: bool = Tru
 
 
 @contextmanager
-def blaming(request: ContextFields, served: Mapping[str, Offered]) -> Iterator[None]:
+def blaming(request: ContextFields, served: Mapping[str, McpTool]) -> Iterator[None]:
     """Lets a BadRequest about a tool that a server has listed name the server, for the client did not write it."""
     try:
         yield
@@ -81,7 +81,7 @@ def _freed(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
 
 
 def _choice(
-    choice: str | dict[str, Any] | None, served: Mapping[str, Offered], tools: Sequence[dict[str, Any]]
+    choice: str | dict[str, Any] | None, served: Mapping[str, McpTool], tools: Sequence[dict[str, Any]]
 ) -> str | dict[str, Any] | None:
     if not isinstance(choice, dict) or (choice["type"] != "allowed_tools" and choice["type"] != MCP):
         return choice
@@ -95,7 +95,7 @@ def _choice(
 
 
 def _meant(
-    one: Mapping[str, Any], served: Mapping[str, Offered], tools: Sequence[dict[str, Any]]
+    one: Mapping[str, Any], served: Mapping[str, McpTool], tools: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     if one["type"] != MCP:
         return [dict(one)] if functions_meant(one, client_functions(tools)) else []

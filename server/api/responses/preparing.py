@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.responses.items import REFERENCE, Item, read_items
 from stentor.protocols.openai.responses.mcp import MCP, has_secrets, without_secrets
@@ -24,10 +25,11 @@ from stentor.protocols.openai.responses.tools import shown_tools
 
 from ...common.keys import Caller
 from ...generation.admission import context_length, most_prompt_tokens
+from ...generation.chat_model import ChatModel
 from ...generation.prepare import prompt_of
 from ...overload.memory_budget import STORED_FACTOR, MemoryShare
-from ...state.state import ServerState
 from ...storage import conversations, responses, secrets
+from ...storage.database import Database
 from ...tools.servers import Server
 from .approvals import check_approvals
 from .conversion import chat_request, droppable
@@ -35,6 +37,7 @@ from .encrypted_content import EncryptedContent
 from .ids import Ids, random_id
 from .naming import map_response_fields
 from .offering import asking, known_lists, offered_beside, with_loaded
+from .services import ResponseServices
 
 if TYPE_CHECKING:
     import sqlite3
@@ -76,12 +79,12 @@ class Prepared:
     """Bytes of memory that it takes as long as it runs; see :mod:`...overload.memory_budget`."""
 
 
-async def seal_of(state: ServerState, caller: Caller) -> EncryptedContent:
-    return EncryptedContent(await state.store.once(_SECRET, partial(secrets.secret, name=_SECRET)), caller.owner)
+async def seal_of(store: Database, caller: Caller) -> EncryptedContent:
+    return EncryptedContent(await store.once(_SECRET, partial(secrets.secret, name=_SECRET)), caller.owner)
 
 
 async def read_conversation(
-    state: ServerState,
+    services: ResponseServices,
     request: ContextFields,
     caller: Caller,
     memory: MemoryShare,
@@ -93,7 +96,7 @@ async def read_conversation(
 
     ``extra`` is what came before, where that is not stored.
     """
-    limits = state.limits
+    limits = services.limits
     if request.input is None and request.previous_response_id is None and request.conversation is None:
         raise BadRequest("`input` is required.", "input", "missing_required_parameter")
     given = [] if request.input is None else read_items(request.input, limits, random_id)
@@ -101,13 +104,13 @@ async def read_conversation(
     if extra is not None:
         history = list(extra)
     elif request.previous_response_id is not None:
-        history = await _chain(state, caller, request.previous_response_id, memory)
+        history = await _chain(services, caller, request.previous_response_id, memory)
     elif request.conversation_id is not None:
-        size = await state.store.read(partial(_conversation_bytes, caller.owner, request.conversation_id))
-        _count(state, size, memory, "conversation")
-        history = await state.store.read(partial(conversations.items, conversation=request.conversation_id))
+        size = await services.store.read(partial(_conversation_bytes, caller.owner, request.conversation_id))
+        _count(services.limits, size, memory, "conversation")
+        history = await services.store.read(partial(conversations.items, conversation=request.conversation_id))
     if any(item["type"] == REFERENCE for item in given):
-        given = await _resolved(state, given, history, caller, memory)
+        given = await _resolved(services, given, history, caller, memory)
     if not history and not given:
         raise BadRequest("`input` must hold at least one item.", "input")
     if len(history) + len(given) > limits.max_messages:
@@ -121,7 +124,7 @@ async def read_conversation(
 
 
 async def prepare(
-    state: ServerState,
+    services: ResponseServices,
     request: ResponseRequest,
     caller: Caller,
     memory: MemoryShare,
@@ -129,25 +132,25 @@ async def prepare(
     extra: Sequence[Item] | None = None,
 ) -> Prepared:
     """Raises BadRequest for whatever cannot be served, and MemoryFull; ``memory`` is what the request holds."""
-    request.check(state.limits)
-    state.resolve_model(request.model)
+    request.check(services.limits)
+    services.chat.resolve(request.model)
     response_id = random_id("resp")
     tools = request.tools or []
-    servers = await state.mcp.servers(tools)
+    servers = await services.gateway.servers(tools)
     locked = tuple(tool["server_label"] for tool in tools if tool["type"] == MCP and has_secrets(tool))
     if servers:
         request = msgspec.structs.replace(request, tools=[without_secrets(tool) for tool in tools])
-    conversation = await read_conversation(state, request, caller, memory, extra=extra)
+    conversation = await read_conversation(services, request, caller, memory, extra=extra)
     check_approvals(conversation, [server.label for server in servers])
-    seal = await seal_of(state, caller)
-    shown = _shown(state, request, response_id)
+    seal = await seal_of(services.store, caller)
+    shown = _shown(services.chat, request, response_id)
     request = with_loaded(request, conversation.items)
-    chat = await fitting(state, request, conversation.items, seal, own_tools=tools)
+    chat = await fitting(services.chat, request, conversation.items, seal, own_tools=tools)
     return Prepared(request, shown, conversation, chat, caller, seal, Ids(response_id), servers, locked, memory.size)
 
 
 async def fitting(
-    state: ServerState,
+    model: ChatModel,
     request: ContextFields,
     items: list[Item],
     seal: EncryptedContent,
@@ -165,53 +168,53 @@ async def fitting(
         return chat if max_tokens is None else msgspec.structs.replace(chat, max_completion_tokens=max_tokens)
 
     whole = asking(items)
-    if request.truncation != "auto" or await _fits(state, whole, named):
+    if request.truncation != "auto" or await _fits(model, whole, named):
         return whole
     counts = list(droppable(items))
     low, high = 0, len(counts) - 1
-    if not counts or not await _fits(state, asking(items[counts[high] :]), named):
+    if not counts or not await _fits(model, asking(items[counts[high] :]), named):
         return whole  # and it will be refused
     while low < high:
         middle = (low + high) // 2
-        if await _fits(state, asking(items[counts[middle] :]), named):
+        if await _fits(model, asking(items[counts[middle] :]), named):
             high = middle
         else:
             low = middle + 1
     return asking(items[counts[low] :])
 
 
-async def count_tokens(state: ServerState, chat: ChatRequest, tools: Sequence[dict[str, Any]] | None) -> int:
+async def count_tokens(model: ChatModel, chat: ChatRequest, tools: Sequence[dict[str, Any]] | None) -> int:
     """Of the prompt, however long; ``tools`` as the client knows them. Raises BadRequest as a request would."""
     with map_response_fields(tools or ()):
-        return len(await prompt_of(state, chat))
+        return len(await prompt_of(model, chat))
 
 
-async def count_context(state: ServerState, request: ContextFields, caller: Caller, memory: MemoryShare) -> int:
+async def count_context(services: ResponseServices, request: ContextFields, caller: Caller, memory: MemoryShare) -> int:
     """Tokens of the prompt that a request means; of tools on other servers, those that the conversation lists.
 
     Raises BadRequest.
     """
-    request.check_context(state.limits)
-    servers = await state.mcp.servers(request.tools or [])
-    conversation = await read_conversation(state, request, caller, memory)
-    seal = await seal_of(state, caller)
+    request.check_context(services.limits)
+    servers = await services.gateway.servers(request.tools or [])
+    conversation = await read_conversation(services, request, caller, memory)
+    seal = await seal_of(services.store, caller)
     own = request.tools or []
     request = with_loaded(request, conversation.items)
     if servers:
         request = asking(request, offered_beside(request, servers, known_lists(conversation.items)))
     named = request.tools if servers else own
-    chat = await fitting(state, request, conversation.items, seal, own_tools=named)
-    return await count_tokens(state, chat, named)
+    chat = await fitting(services.chat, request, conversation.items, seal, own_tools=named)
+    return await count_tokens(services.chat, chat, named)
 
 
-async def _fits(state: ServerState, chat: ChatRequest, tools: Sequence[dict[str, Any]] | None) -> bool:
-    count = await count_tokens(state, chat, tools)
-    return count <= most_prompt_tokens(state) and count + (chat.wanted_tokens or 1) <= context_length(state)
+async def _fits(model: ChatModel, chat: ChatRequest, tools: Sequence[dict[str, Any]] | None) -> bool:
+    count = await count_tokens(model, chat, tools)
+    return count <= most_prompt_tokens(model) and count + (chat.wanted_tokens or 1) <= context_length(model)
 
 
-def _count(state: ServerState, size: int, memory: MemoryShare, field: str) -> None:
+def _count(limits: Limits, size: int, memory: MemoryShare, field: str) -> None:
     """Before so many bytes of stored JSON are loaded. Raises BadRequest where one body could not bring as much."""
-    most = state.limits.max_body_bytes
+    most = limits.max_body_bytes
     if size > most:
         raise BadRequest(
             f"`{field}`: what is stored there has {size} bytes; this server takes at most {most} for a response.",
@@ -222,16 +225,16 @@ def _count(state: ServerState, size: int, memory: MemoryShare, field: str) -> No
     memory.add(STORED_FACTOR * size, field)
 
 
-async def _chain(state: ServerState, caller: Caller, previous: str, memory: MemoryShare) -> list[Item]:
-    if (live := state.responses.find(caller.owner, previous)) is not None and live.log is not None:
+async def _chain(services: ResponseServices, caller: Caller, previous: str, memory: MemoryShare) -> list[Item]:
+    if (live := services.live.find(caller.owner, previous)) is not None and live.log is not None:
         raise BadRequest(
             f"The response `{previous[:80]}` has not ended yet.", "previous_response_id", "response_in_progress"
         )
-    most = state.limits.max_messages
-    size = await state.store.read(partial(responses.chain_bytes, owner=caller.owner, response=previous, most=most))
+    most = services.limits.max_messages
+    size = await services.store.read(partial(responses.chain_bytes, owner=caller.owner, response=previous, most=most))
     if size is not None:
-        _count(state, size, memory, "previous_response_id")
-    found = await state.store.write(partial(responses.chain, owner=caller.owner, response=previous, most=most))
+        _count(services.limits, size, memory, "previous_response_id")
+    found = await services.store.write(partial(responses.chain, owner=caller.owner, response=previous, most=most))
     if found is None:
         raise BadRequest(
             f"The previous response `{previous[:80]}`, or one before it, is not stored here.",
@@ -251,18 +254,18 @@ def _conversation_bytes(owner: str, conversation: str, db: "sqlite3.Connection")
 
 
 async def _resolved(
-    state: ServerState, given: list[Item], history: list[Item], caller: Caller, memory: MemoryShare
+    services: ResponseServices, given: list[Item], history: list[Item], caller: Caller, memory: MemoryShare
 ) -> list[Item]:
     """``given`` with what it refers to in place of references: each item is loaded once, and counts as often as it
     stands there."""
     known = {item["id"]: item for item in history}
     names = [item["id"] for item in given if item["type"] == REFERENCE]
-    sizes = await state.store.read(partial(_item_sizes, caller.owner, set(names) - known.keys()))
+    sizes = await services.store.read(partial(_item_sizes, caller.owner, set(names) - known.keys()))
     for name in known.keys() & set(names):
         sizes[name] = len(msgspec.json.encode(known[name]))
     total = sum(sizes.get(name, 0) for name in names)
-    _count(state, total, memory, "input")
-    known |= await state.store.read(partial(_load_items, caller.owner, sizes.keys() - known.keys()))
+    _count(services.limits, total, memory, "input")
+    known |= await services.store.read(partial(_load_items, caller.owner, sizes.keys() - known.keys()))
     resolved = []
     for index, item in enumerate(given):
         if item["type"] == REFERENCE:
@@ -285,14 +288,14 @@ def _load_items(owner: str, names: Iterable[str], db: "sqlite3.Connection") -> d
     return {name: item for name, item in found if item is not None}
 
 
-def _shown(state: ServerState, request: ResponseRequest, response_id: str) -> ResponseObject:
+def _shown(model: ChatModel, request: ResponseRequest, response_id: str) -> ResponseObject:
     """Every field as it holds for this response."""
-    defaults = state.defaults
+    defaults = model.defaults
     text = request.text or TextConfig()
     return ResponseObject(
         id=response_id,
         created_at=int(time.time()),
-        model=state.resolve_model(request.model),
+        model=model.resolve(request.model),
         instructions=request.instructions,
         previous_response_id=request.previous_response_id,
         conversation=None if request.conversation_id is None else ConversationName(request.conversation_id),

@@ -15,9 +15,10 @@ from ...common.errors import Unavailable
 from ...common.keys import Caller
 from ...overload.memory_budget import STORED_FACTOR, MemoryShare
 from ...state.event_log import stored_events
-from ...state.live_responses import Live
-from ...state.state import ServerState
+from ...state.live_responses import LiveResponse
 from ...storage import responses
+from ...storage.database import Database
+from .services import ResponseServices
 
 if TYPE_CHECKING:
     import sqlite3
@@ -31,7 +32,7 @@ class Found:
     """One response of a caller."""
 
     id: str
-    live: Live | None
+    live: LiveResponse | None
     stored: responses.StoredResponse | None
     output: list[Item]
 
@@ -44,12 +45,12 @@ class Found:
         return {**msgspec.json.decode(self.stored.object), "output": self.output}
 
 
-async def find(state: ServerState, caller: Caller, response: str) -> Found:
+async def find(services: ResponseServices, caller: Caller, response: str) -> Found:
     """Raises BadRequest (404), also where it is another caller's."""
-    live = state.responses.find(caller.owner, response)
+    live = services.live.find(caller.owner, response)
     if live is not None:
         return Found(response, live, None, [])
-    found = await state.store.read(partial(_find, caller.owner, response))
+    found = await services.store.read(partial(_find, caller.owner, response))
     if found is None:
         raise not_found(response)
     return Found(response, None, *found)
@@ -64,16 +65,16 @@ def not_found(response: str) -> BadRequest:
     return BadRequest(f"There is no response `{response[:80]}` here.", "response_id", "response_not_found", 404)
 
 
-async def given_items(state: ServerState, caller: Caller, response: str, memory: MemoryShare) -> list[Item]:
+async def given_items(services: ResponseServices, caller: Caller, response: str, memory: MemoryShare) -> list[Item]:
     """The input items that the response was asked for with, counted in ``memory``. Raises BadRequest (404)."""
-    found = await find(state, caller, response)
+    found = await find(services, caller, response)
     if found.live is not None:
         return found.live.given
-    memory.add(STORED_FACTOR * await state.store.read(lambda db: responses.items_bytes(db, response)))
-    return await state.store.read(lambda db: responses.items(db, response, output=False))
+    memory.add(STORED_FACTOR * await services.store.read(lambda db: responses.items_bytes(db, response)))
+    return await services.store.read(lambda db: responses.items(db, response, output=False))
 
 
-def events_of(state: ServerState, found: Found, after: int) -> AsyncGenerator[list[bytes], None]:
+def events_of(store: Database, found: Found, after: int) -> AsyncGenerator[list[bytes], None]:
     """Those that follow number ``after``, to the last one. Raises BadRequest where they were not kept."""
     if found.live is not None and found.live.log is not None:
         return found.live.log.read(after)
@@ -86,26 +87,26 @@ def events_of(state: ServerState, found: Found, after: int) -> AsyncGenerator[li
         )
     if found.stored.open:
         raise _not_yet()
-    return stored_events(state.store, found.id, after + 1)
+    return stored_events(store, found.id, after + 1)
 
 
 def _not_yet() -> Unavailable:
     return Unavailable("The response goes on once the server is ready; try again shortly.", "starting")
 
 
-async def delete(state: ServerState, caller: Caller, response: str) -> None:
+async def delete(services: ResponseServices, caller: Caller, response: str) -> None:
     """Ends it first where it runs. Raises BadRequest (404)."""
-    live = state.responses.find(caller.owner, response)
+    live = services.live.find(caller.owner, response)
     if live is not None:
         live.cancel()
         await live.ended()
-    if not await state.store.delete(lambda db: responses.delete(db, caller.owner, response)):
+    if not await services.store.delete(lambda db: responses.delete(db, caller.owner, response)):
         raise not_found(response)
 
 
-async def cancel(state: ServerState, caller: Caller, response: str) -> Found:
+async def cancel(services: ResponseServices, caller: Caller, response: str) -> Found:
     """Ends it where it still runs in the background. Raises BadRequest, 404 where there is none."""
-    found = await find(state, caller, response)
+    found = await find(services, caller, response)
     shown = found.object
     background = shown["background"] if isinstance(shown, dict) else shown.background
     if not background:
@@ -120,7 +121,7 @@ async def cancel(state: ServerState, caller: Caller, response: str) -> Found:
         return found
     found.live.cancel()
     await found.live.ended()
-    return await find(state, caller, response)
+    return await find(services, caller, response)
 
 
 def page(items: list[Item], limit: int, order: str, after: str | None) -> ItemList:

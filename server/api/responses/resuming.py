@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone
+from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
 from stentor.protocols.openai.responses.objects import ResponseFailure, ResponseObject
 
 from ...common.errors import Overloaded, ServerError
@@ -26,8 +26,8 @@ from ...common.keys import Caller
 from ...generation.prepare import PreparedGeneration, prepare_generation
 from ...overload.memory_budget import STORED_FACTOR, MemoryShare
 from ...state.event_log import EventLog, Step, unpacked, unpacked_steps
-from ...state.state import ServerState
 from ...storage import responses
+from ...storage.database import Database
 from ...text.generation import EventStream, Submitter
 from ...text.slices import EngineEvent
 from .encoder import COPIES
@@ -35,7 +35,8 @@ from .ids import Ids
 from .preparing import ConversationItems, Prepared, read_conversation, seal_of
 from .replay import Replay
 from .running import ResponseTask, Resumable, encode, failure_of
-from .tool_loop import Rounds
+from .services import ResponseServices
+from .tool_loop import ToolLoop
 
 logger = logging.getLogger(__name__)
 
@@ -47,63 +48,71 @@ _CHANGED = ResponseFailure(
 )
 
 
-async def resume_unfinished(state: ServerState) -> None:
+async def resume_unfinished(services: ResponseServices) -> None:
     """Begins to go on with all of them, as there is room. The engine must be ready.
 
     Never raises; what cannot go on is told as failed.
     """
-    if not state.store.durable:
+    if not services.store.durable:
         return
     try:
-        names = await state.store.read(responses.unfinished)
+        names = await services.store.read(responses.unfinished)
     except ServerError:
         return  # the log says why
     if names:
         logger.info("going on with %d responses of an earlier server", len(names))
     for name in names:
         # between the store's answer and now one of this server's own may have begun
-        if any(live.response.id == name for live in state.responses):
+        if any(live.response.id == name for live in services.live):
             continue
         try:
-            await _resume_when_there_is_room(state, name)
+            await _resume_when_there_is_room(services, name)
         except Exception as error:
             logger.warning("could not go on with a response: %s", type(error).__name__)
-            await _give_up(state, name, failure_of(error))
+            await _give_up(services.store, name, failure_of(error))
 
 
-async def _resume_when_there_is_room(state: ServerState, name: str) -> None:
+async def _resume_when_there_is_room(services: ResponseServices, name: str) -> None:
     while True:
         try:
-            return await _resume(state, name)
+            return await _resume(services, name)
         except Overloaded as full:
             await asyncio.sleep(min(full.retry_after, _MOST_SECONDS))
 
 
-async def _resume(state: ServerState, name: str) -> None:
-    row = await state.store.read(lambda db: responses.load(db, name))
+async def _resume(services: ResponseServices, name: str) -> None:
+    row = await services.store.read(lambda db: responses.load(db, name))
     if row is None or row.request is None:
         raise BadRequest("The response cannot be read any more.")
-    caller = state.access.keys.owner(row.owner)
+    caller = services.caller_of_owner(row.owner)
     if caller is None:
-        await _give_up(state, name, _GONE)
+        await _give_up(services.store, name, _GONE)
         return
     current_owner.set(caller.owner)
     with ExitStack() as stack:
-        stack.enter_context(state.responses.room(caller, resumed=True))
-        context = stack.enter_context(state.live())
-        known = await _known(state, row)
-        prepared = await _prepared(state, row, caller, context.permit.memory)
-        turns: PreparedGeneration | Rounds
+        stack.enter_context(services.live.room(caller, resumed=True))
+        context = stack.enter_context(services.chat.admission.admit(0.0))
+        known = await _known(services.store, row)
+        prepared = await _prepared(services, row, caller, context.queue_slot.memory)
+        turns: PreparedGeneration | ToolLoop
         if prepared.servers:
-            turns = Rounds(state, prepared, context, replay=Replay(known.events, known.steps, _submitter))
+            turns = ToolLoop(services, prepared, context, replay=Replay(known.events, known.steps, _submitter))
         else:
-            client = Resuming(state.client, known.steps)
-            turns = await prepare_generation(state, prepared.chat, caller, context, copies=COPIES, client=client)
-        log = EventLog(state.store, name, ahead=True)
+            client = Resuming(services.chat.client, known.steps)
+            turns = await prepare_generation(
+                services.chat, prepared.chat, caller, context, copies=COPIES, client=client
+            )
+        log = EventLog(services.store, name, ahead=True)
         log.expect(known.events, len(known.steps))
-        memory = context.permit.memory
+        memory = context.queue_slot.memory
         run = ResponseTask(
-            state, prepared, turns, log, memory, stored=True, give_up=lambda: _give_up(state, name, _CHANGED)
+            services,
+            prepared,
+            turns,
+            log,
+            memory,
+            stored=True,
+            give_up=lambda: _give_up(services.store, name, _CHANGED),
         )
         run.begin()
         task = run.start(context.bounded)
@@ -116,41 +125,43 @@ class _Known(msgspec.Struct, frozen=True):
     steps: list[Step]
 
 
-async def _known(state: ServerState, row: responses.StoredResponse) -> _Known:
-    stretches = await state.store.read(lambda db: responses.stretches(db, row.id))
+async def _known(store: Database, row: responses.StoredResponse) -> _Known:
+    stretches = await store.read(lambda db: responses.stretches(db, row.id))
     steps = list(chain.from_iterable(unpacked_steps(steps) for _, _, steps in stretches))
     return _Known([event for _, packed, _ in stretches for event in unpacked(packed)], steps)
 
 
-async def _prepared(state: ServerState, row: responses.StoredResponse, caller: Caller, memory: MemoryShare) -> Prepared:
+async def _prepared(
+    services: ResponseServices, row: responses.StoredResponse, caller: Caller, memory: MemoryShare
+) -> Prepared:
     assert row.request is not None
-    stored = await state.store.read(partial(responses.items_bytes, response=row.id))
+    stored = await services.store.read(partial(responses.items_bytes, response=row.id))
     memory.add(STORED_FACTOR * (len(row.request) + stored))
     resumable = msgspec.json.decode(row.request, type=Resumable)
-    given = await state.store.read(lambda db: responses.items(db, row.id, output=False))
+    given = await services.store.read(lambda db: responses.items(db, row.id, output=False))
     response = msgspec.json.decode(row.object, type=ResponseObject)
-    seal = await seal_of(state, caller)
+    seal = await seal_of(services.store, caller)
     request, locked = resumable.request, resumable.locked
-    servers = await state.mcp.servers(request.tools or (), locked)
+    servers = await services.gateway.servers(request.tools or (), locked)
     conversation = ConversationItems([], given)
     if servers and (request.previous_response_id or request.conversation_id):
         # what the model is told next is made of all that was said
         before = msgspec.structs.replace(request, input=[])
-        conversation = ConversationItems((await read_conversation(state, before, caller, memory)).history, given)
+        conversation = ConversationItems((await read_conversation(services, before, caller, memory)).history, given)
     return Prepared(request, response, conversation, resumable.chat, caller, seal, Ids(row.id), servers, locked)
 
 
-async def _give_up(state: ServerState, name: str, why: ResponseFailure) -> None:
+async def _give_up(store: Database, name: str, why: ResponseFailure) -> None:
     """Ends it as failed, with an event that says so."""
     try:
-        row = await state.store.read(lambda db: responses.load(db, name))
+        row = await store.read(lambda db: responses.load(db, name))
         if row is None:
             return
-        known = await _known(state, row)
+        known = await _known(store, row)
         object_: dict[str, Any] = msgspec.json.decode(row.object)
         object_ |= {"status": "failed", "error": msgspec.to_builtins(why)}
         event = encode({"type": "response.failed", "response": object_, "sequence_number": len(known.events)})
-        log = EventLog(state.store, name, first=len(known.events))
+        log = EventLog(store, name, first=len(known.events))
         log.add([event])
         stretch = await log.stretch()
         assert stretch is not None
@@ -160,13 +171,13 @@ async def _give_up(state: ServerState, name: str, why: ResponseFailure) -> None:
             responses.add_events(db, name, packed.first, packed.events, packed.steps)
             responses.finish(db, name, encode(object_), [])
 
-        await state.store.write(work)
+        await store.write(work)
     except ServerError:
         logger.warning("could not end a response")
     except Exception as error:  # what is stored of it is no JSON, or not packed as it should be
         logger.warning("a response cannot be read any more and was deleted: %s", type(error).__name__)
         with contextlib.suppress(ServerError):
-            await state.store.write(lambda db: responses.drop(db, name))
+            await store.write(lambda db: responses.drop(db, name))
 
 
 def _submitter(client: Submitter, steps: Sequence[Step], *, ended: bool) -> Submitter:
@@ -186,7 +197,7 @@ class Ended:
 class _Said:
     def __init__(self, steps: Sequence[Step]) -> None:
         events: list[EngineEvent] = [PromptDone(-1, 0, 0.0, 0.0, None)]
-        events += [ChoiceTokens(-1, 0, step.tokens, step.logprobs) for step in steps]
+        events += [SequenceTokens(-1, 0, step.tokens, step.logprobs) for step in steps]
         events.append(Finished(-1, 0, "stop", None, None))
         self._events = iter(events)
 
@@ -229,7 +240,7 @@ class _Replayed:
     async def __anext__(self) -> list[EngineEvent]:
         step = next(self._steps, None)
         if step is not None:
-            return [ChoiceTokens(-1, 0, step.tokens, step.logprobs)]
+            return [SequenceTokens(-1, 0, step.tokens, step.logprobs)]
         return await self._stream.__anext__()
 
     def abort(self, index: int = -1) -> None:

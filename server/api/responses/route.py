@@ -33,114 +33,134 @@ from ...http.sse import Batches, EventStream
 from ...http.whole_answer import WholeAnswer
 from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
-from ...state.state import ServerState
 from ..common.described import Operation, Operations
 from ..common.endpoint import GenerationEndpoint, json_response, name_anew
-from . import repository as keeping
-from .beginning import Attached, run_in_background, run_of
+from . import repository
 from .compacting import compact
 from .events import ResponseFrames, encode
 from .preparing import count_context, prepare
+from .services import ResponseServices
 from .socket import ResponseSocket
+from .starting import AttachedStream, run_in_background, run_of
 
 OPERATIONS: Final[Operations] = {
     "/v1/responses": Operation(
-        "Answer a conversation of items",
+        "Create a response (OpenAI's Responses API)",
         ResponseObject,
         ResponseRequest,
         streams=True,
-        generates=True,
-        finds=True,
-        keeps=True,
+        queued=True,
+        not_found=True,
+        writes_store=True,
     ),
     "/v1/responses/input_tokens": Operation(
-        "How many tokens a prompt has", InputTokens, ContextFields, generates=True, finds=True
+        "Count the prompt tokens of a response", InputTokens, ContextFields, queued=True, not_found=True
     ),
     "/v1/responses/compact": Operation(
-        "A conversation, made shorter", Compaction, CompactRequest, generates=True, finds=True
+        "Compact a conversation: summarize it to save context", Compaction, CompactRequest, queued=True, not_found=True
     ),
-    "/v1/responses/{response_id}": Operation("A stored response", ResponseObject, streams=True, finds=True),
-    "DELETE /v1/responses/{response_id}": Operation("Delete a stored response", ResponseDeleted, finds=True),
-    "/v1/responses/{response_id}/cancel": Operation("End what runs in the background", ResponseObject, finds=True),
-    "/v1/responses/{response_id}/input_items": Operation("What it was asked for with", ItemList, finds=True),
+    "/v1/responses/{response_id}": Operation(
+        "Read a stored response, or its events with `stream`", ResponseObject, streams=True, not_found=True
+    ),
+    "DELETE /v1/responses/{response_id}": Operation("Delete a stored response", ResponseDeleted, not_found=True),
+    "/v1/responses/{response_id}/cancel": Operation("Cancel a background response", ResponseObject, not_found=True),
+    "/v1/responses/{response_id}/input_items": Operation(
+        "List the input items of a stored response", ItemList, not_found=True
+    ),
 }
 
 
-def routes(state: ServerState) -> list[BaseRoute]:
-    one = "/v1/responses/{response_id}"
+def routes(services: ResponseServices) -> list[BaseRoute]:
+    one, admission = "/v1/responses/{response_id}", services.chat.admission
     return [
-        Route("/v1/responses", GenerationEndpoint(state, create), methods=["POST"]),
-        WebSocketRoute("/v1/responses", partial(connect, state)),
-        Route("/v1/responses/input_tokens", GenerationEndpoint(state, input_tokens), methods=["POST"]),
-        Route("/v1/responses/compact", GenerationEndpoint(state, compact_route), methods=["POST"]),
-        Route(one, partial(retrieve, state), methods=["GET"]),
-        Route(one, partial(delete, state), methods=["DELETE"]),
-        Route(f"{one}/cancel", partial(cancel, state), methods=["POST"]),
-        Route(f"{one}/input_items", partial(input_items, state), methods=["GET"]),
+        Route("/v1/responses", GenerationEndpoint(admission, partial(create, services)), methods=["POST"]),
+        WebSocketRoute("/v1/responses", partial(connect, services)),
+        Route(
+            "/v1/responses/input_tokens",
+            GenerationEndpoint(admission, partial(input_tokens, services)),
+            methods=["POST"],
+        ),
+        Route(
+            "/v1/responses/compact", GenerationEndpoint(admission, partial(compact_route, services)), methods=["POST"]
+        ),
+        Route(one, partial(retrieve, services), methods=["GET"]),
+        Route(one, partial(delete, services), methods=["DELETE"]),
+        Route(f"{one}/cancel", partial(cancel, services), methods=["POST"]),
+        Route(f"{one}/input_items", partial(input_items, services), methods=["GET"]),
     ]
 
 
-async def create(state: ServerState, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
-    body = decode(decoder, content, state.limits)
-    memory = context.permit.memory
-    memory.add(decoded_bytes(content, state.limits))  # what it asks for is stored at the end, so it is held until then
-    prepared = await prepare(state, body, caller_of(request.scope), memory)
+async def create(services: ResponseServices, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
+    body = decode(decoder, content, services.limits)
+    memory = context.queue_slot.memory
+    memory.add(
+        decoded_bytes(content, services.limits)
+    )  # what it asks for is stored at the end, so it is held until then
+    prepared = await prepare(services, body, caller_of(request.scope), memory)
     name_anew(request, body.request_id)
     if body.background:
-        run = await run_in_background(state, prepared)
+        run = await run_in_background(services, prepared)
         assert run.log is not None
         if body.stream:
-            return _stream(state, run.log.read())
+            return _stream(run.log.read())
         return json_response(run.response)
-    run = await run_of(state, prepared, context, watched=bool(body.stream))
+    run = await run_of(services, prepared, context, watched=bool(body.stream))
     if body.stream:
-        return _stream(state, Attached(run, context.bounded))
+        return _stream(AttachedStream(run, context.bounded))
     await run.complete()
     return WholeAnswer([encode(run.response)])
 
 
-def _stream(state: ServerState, events: Batches[list[bytes]], first: int = 0) -> ASGIApp:
+def _stream(events: Batches[list[bytes]], first: int = 0) -> ASGIApp:
     frames = ResponseFrames(first)
-    return EventStream(events, frames, state.keep_alive, to_frame=frames.error)
+    return EventStream(events, frames, to_frame=frames.error)
 
 
-async def connect(state: ServerState, socket: WebSocket) -> None:
-    with state.metrics.server.websocket():
-        await ResponseSocket(state, socket, state.socket_messages).serve()
+async def connect(services: ResponseServices, socket: WebSocket) -> None:
+    with services.chat.metrics.server.websocket():
+        await ResponseSocket(services, socket, services.connection.max_messages_per_second).serve()
 
 
-async def input_tokens(state: ServerState, request: Request, content: bytes, context: RequestContext) -> Response:
-    body = decode(context_decoder, content, state.limits)
-    return json_response(InputTokens(await count_context(state, body, caller_of(request.scope), context.permit.memory)))
+async def input_tokens(
+    services: ResponseServices, request: Request, content: bytes, context: RequestContext
+) -> Response:
+    body = decode(context_decoder, content, services.limits)
+    return json_response(
+        InputTokens(await count_context(services, body, caller_of(request.scope), context.queue_slot.memory))
+    )
 
 
-async def compact_route(state: ServerState, request: Request, content: bytes, context: RequestContext) -> Response:
-    body = decode(compact_decoder, content, state.limits)
-    return json_response(await compact(state, body, caller_of(request.scope), context))
+async def compact_route(
+    services: ResponseServices, request: Request, content: bytes, context: RequestContext
+) -> Response:
+    body = decode(compact_decoder, content, services.limits)
+    return json_response(await compact(services, body, caller_of(request.scope), context))
 
 
-async def retrieve(state: ServerState, request: Request) -> ASGIApp:
-    found = await keeping.find(state, caller_of(request.scope), request.path_params["response_id"])
+async def retrieve(services: ResponseServices, request: Request) -> ASGIApp:
+    found = await repository.find(services, caller_of(request.scope), request.path_params["response_id"])
     if _switch(request, "stream"):
         after = _number(request, "starting_after", -1, 2**53, -1)
-        return _stream(state, keeping.events_of(state, found, after), after + 1)
+        return _stream(repository.events_of(services.store, found, after), after + 1)
     return json_response(found.object)
 
 
-async def delete(state: ServerState, request: Request) -> Response:
+async def delete(services: ResponseServices, request: Request) -> Response:
     response = request.path_params["response_id"]
-    await keeping.delete(state, caller_of(request.scope), response)
+    await repository.delete(services, caller_of(request.scope), response)
     return json_response(ResponseDeleted(response))
 
 
-async def cancel(state: ServerState, request: Request) -> Response:
-    found = await keeping.cancel(state, caller_of(request.scope), request.path_params["response_id"])
+async def cancel(services: ResponseServices, request: Request) -> Response:
+    found = await repository.cancel(services, caller_of(request.scope), request.path_params["response_id"])
     return json_response(found.object)
 
 
-async def input_items(state: ServerState, request: Request) -> Response:
-    with state.memory.share() as share:
-        given = await keeping.given_items(state, caller_of(request.scope), request.path_params["response_id"], share)
+async def input_items(services: ResponseServices, request: Request) -> Response:
+    with services.chat.admission.memory.share() as share:
+        given = await repository.given_items(
+            services, caller_of(request.scope), request.path_params["response_id"], share
+        )
         return json_response(page_of(request, given))
 
 
@@ -149,8 +169,8 @@ def page_of(request: Request, items: list[Item]) -> ItemList:
     order = request.query_params.get("order", "desc")
     if order not in ("asc", "desc"):
         raise BadRequest("`order` must be asc or desc.", "order", "invalid_value")
-    limit = _number(request, "limit", 1, keeping.MAX_PAGE, keeping.DEFAULT_PAGE)
-    return keeping.page(items, limit, order, request.query_params.get("after"))
+    limit = _number(request, "limit", 1, repository.MAX_PAGE, repository.DEFAULT_PAGE)
+    return repository.page(items, limit, order, request.query_params.get("after"))
 
 
 def _switch(request: Request, name: str) -> bool:

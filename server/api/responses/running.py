@@ -22,16 +22,16 @@ from ...common.errors import Overloaded, ShutDown, generation_error
 from ...common.task_scope import TaskScope
 from ...generation.prepare import PreparedGeneration
 from ...http.error_responses import describe
-from ...http.whole_answer import AnswerRoom
+from ...http.whole_answer import AnswerBudget
 from ...overload.memory_budget import MemoryShare
 from ...state.event_log import Diverged, EventLog, Step
-from ...state.state import ServerState
 from ...storage import conversations, responses
 from ...storage.database import StoreFailed
 from .encoder import ResponseEncoder
 from .items import items_of
 from .preparing import Prepared
-from .tool_loop import Rounds
+from .services import ResponseServices
+from .tool_loop import ToolLoop
 
 if TYPE_CHECKING:
     import sqlite3
@@ -68,9 +68,9 @@ class ResponseTask:
 
     def __init__(
         self,
-        state: ServerState,
+        services: ResponseServices,
         prepared: Prepared,
-        turns: PreparedGeneration | Rounds,
+        turns: PreparedGeneration | ToolLoop,
         log: EventLog | None,
         held: MemoryShare,
         *,
@@ -81,7 +81,7 @@ class ResponseTask:
         there already. ``give_up`` ends it where it cannot be made again as it was."""
         request = prepared.request
         self.log = log
-        self._state = state
+        self._services = services
         self._prepared = prepared
         self._turns = turns
         self._task: asyncio.Task[None] | None = None
@@ -98,7 +98,7 @@ class ResponseTask:
             top_logprobs=(request.top_logprobs or 0) if request.wants_logprobs else None,
             tools=client_functions(request.tools or ()),
             seal=prepared.seal.seal if ENCRYPTED_REASONING in (request.include or ()) else None,
-            room=AnswerRoom(state.limits.max_answer_bytes, held),
+            room=AnswerBudget(services.limits.max_answer_bytes, held),
         )
 
     @property
@@ -140,8 +140,8 @@ class ResponseTask:
         """Everything else is told through the log. ``bounds`` may cut it short."""
         assert self._task is None
         if self._prepared.request.stored:
-            self._state.responses.add(self)
-        self._task = self._state.responses.start(self._run(bounds), background=self.response.background)
+            self._services.live.add(self)
+        self._task = self._services.live.start(self._run(bounds), background=self.response.background)
         return self._task
 
     def cancel(self) -> None:
@@ -194,7 +194,7 @@ class ResponseTask:
             with anyio.CancelScope(shield=True):
                 await self.abandon()
                 await flusher.aclose()
-            self._state.responses.remove(self.response.id)
+            self._services.live.remove(self.response.id)
         if failure is None:
             log.add(ending)
             if log.full and self._prepared.request.stored:
@@ -207,7 +207,7 @@ class ResponseTask:
     @property
     def _survives(self) -> bool:
         """Whether another server goes on with it after this one."""
-        return self.response.background and self._state.store.durable
+        return self.response.background and self._services.store.durable
 
     async def _flush_for_ever(self) -> None:
         while True:
@@ -260,7 +260,7 @@ class ResponseTask:
                 events = encoder.take(batch)
                 if log is not None:
                     log.add(events, _step(batch) if self._survives else None)
-                    if self._survives and encoder.finish is not None and isinstance(self._turns, Rounds):
+                    if self._survives and encoder.finish is not None and isinstance(self._turns, ToolLoop):
                         log.add((), END_OF_TURN)
                     if log.full and self._prepared.request.stored:
                         await self.write()
@@ -282,7 +282,7 @@ class ResponseTask:
                     await self._write(ended=True)
             elif self.response.conversation is not None:
                 output = self._encoded()[1]
-                await self._state.store.write(lambda db: self._append_to_conversation(db, output))
+                await self._services.store.write(lambda db: self._append_to_conversation(db, output))
         except StoreFailed:
             return False
         return True
@@ -306,7 +306,7 @@ class ResponseTask:
                 self._append_to_conversation(db, output)
 
         with anyio.CancelScope(shield=True):  # or nobody would know whether the row is there
-            await self._state.store.write(work)
+            await self._services.store.write(work)
         self._row_is_there = True
         if stretch is not None and self.log is not None:
             self.log.written(stretch)

@@ -25,11 +25,11 @@ from ...http.error_responses import describe, headers_of
 from ...middleware.auth import caller_of
 from ...observability.request import current_request_id, note_error
 from ...overload.memory_budget import MemoryFull, MemoryShare
-from ...state.state import ServerState
-from .beginning import Attached, run_of
 from .encoder import ResponseEncoder
 from .items import items_of
 from .preparing import Prepared, prepare
+from .services import ResponseServices
+from .starting import AttachedStream, run_of
 
 MAX_PENDING: Final = 32
 """Responses of one connection that run or wait."""
@@ -74,8 +74,8 @@ class ResponseSocket:
     What it holds of them is counted among the bodies of all requests.
     """
 
-    def __init__(self, state: ServerState, socket: WebSocket, max_events: int) -> None:
-        self._state = state
+    def __init__(self, services: ResponseServices, socket: WebSocket, max_events: int) -> None:
+        self._services = services
         self._socket = socket
         self._interval = 1 / max_events if max_events else 0.0
         self._caller = caller_of(socket.scope)
@@ -102,7 +102,7 @@ class ResponseSocket:
         while (message := await self._receive()) is not None:
             kind = _Kind("")
             try:
-                kind = decode(_kind_decoder, message, self._state.limits)
+                kind = decode(_kind_decoder, message, self._services.limits)
                 await self._take(kind, message, start)
             except Exception as error:
                 await self._tell(error, kind.stream_id)
@@ -146,8 +146,8 @@ class ResponseSocket:
                         code="too_many_responses",
                         status=429,
                     )
-                share = self._state.memory.share()
-                share.add(len(message) + decoded_bytes(message, self._state.limits))
+                share = self._services.chat.admission.memory.share()
+                share.add(len(message) + decoded_bytes(message, self._services.limits))
                 before, done = self._lanes.get(kind.stream_id), anyio.Event()
                 self._lanes[kind.stream_id] = done
                 self._pending += 1
@@ -176,21 +176,21 @@ class ResponseSocket:
                 del self._lanes[lane]
 
     async def _answer(self, lane: str | None, message: bytes) -> None:
-        state = self._state
-        body = decode(_create_decoder, message, state.limits)
+        services = self._services
+        body = decode(_create_decoder, message, services.limits)
         if body.background:
             raise BadRequest("`background` is not for WebSockets; send the request by POST.", "background")
         before = self._kept.get(body.previous_response_id or "")
         extra = None if before is None else before.items
         size = len(message) + (0 if before is None else before.size)
-        with state.live(state.overload.request_timeout) as context:
+        with services.chat.admission.admit() as context:
             with context.bounded():
-                prepared = await prepare(state, body, self._caller, context.permit.memory, extra=extra)
+                prepared = await prepare(services, body, self._caller, context.queue_slot.memory, extra=extra)
                 if body.generate is False:
                     await self._only_prepare(prepared, lane, size)
                     return
-                run = await run_of(state, prepared, context, watched=True)
-            async with aclosing(Attached(run, context.bounded)) as events:
+                run = await run_of(services, prepared, context, watched=True)
+            async with aclosing(AttachedStream(run, context.bounded)) as events:
                 async for batch in events:
                     for event in batch:
                         await self._send(event, lane)
@@ -211,7 +211,7 @@ class ResponseSocket:
             self._forget_oldest()
         if size > MAX_KEPT_BYTES:
             return
-        share = self._state.memory.share()
+        share = self._services.chat.admission.memory.share()
         with contextlib.suppress(MemoryFull, BadRequest):  # as if it had been forgotten already
             share.add(_KEPT_FACTOR * size)
             self._kept[prepared.response.id] = _Kept([*prepared.conversation.items, *output], size, share)

@@ -21,11 +21,10 @@ from ...common.task_scope import TaskScope
 from ...generation.admission import context_length
 from ...generation.prepare import PreparedGeneration, prepare_generation
 from ...overload.request_context import RequestContext
-from ...state.state import ServerState
 from ...tools.errors import INVALID_PARAMS, NOT_MADE, Fault, ToolServerFailed, protocol_fault
 from ...tools.servers import may_repeat
 from ...tools.toolbox import Toolbox
-from ...tools.tools import Offered, function_name
+from ...tools.tools import McpTool, function_name
 from .approvals import approved
 from .encoder import COPIES, ResponseEncoder, ServedTool
 from .items import items_of
@@ -33,6 +32,7 @@ from .naming import map_response_fields
 from .offering import asking, blaming, known_lists, offered_beside
 from .preparing import Prepared, fitting
 from .replay import NOTHING, Replay
+from .services import ResponseServices
 
 Tell = Callable[[list[bytes]], None]
 Commit = Callable[[], Awaitable[None]]
@@ -44,19 +44,19 @@ _UNKNOWN_OUTCOME: Final = (
 )
 
 
-class Rounds:
+class ToolLoop:
     """Of one response."""
 
     def __init__(
-        self, state: ServerState, prepared: Prepared, context: RequestContext, *, replay: Replay = NOTHING
+        self, services: ResponseServices, prepared: Prepared, context: RequestContext, *, replay: Replay = NOTHING
     ) -> None:
         """``replay``: what an earlier server has done of it."""
-        self._state = state
+        self._services = services
         self._prepared = prepared
-        self._ticket = context
+        self._context = context
         self._replay = replay
-        self._toolbox = Toolbox(state.mcp, prepared.servers)
-        self._tools: Mapping[str, Offered] = {}
+        self._toolbox = Toolbox(services.gateway, prepared.servers)
+        self._tools: Mapping[str, McpTool] = {}
         self._made = 0
 
     async def turns(
@@ -70,8 +70,8 @@ class Rounds:
             lists = await self._lists(encoder, tell)
             self._offer(encoder, lists)
             await self._run_approved(encoder, tell, commit)
-            for number in range(self._state.mcp.config.max_rounds + 1):
-                last = number == self._state.mcp.config.max_rounds or self._used_up
+            for number in range(self._services.gateway.config.max_rounds + 1):
+                last = number == self._services.gateway.config.max_rounds or self._used_up
                 turn = await self._turn(encoder, number, offering=not last)
                 if turn is None:
                     encoder.finish = Finish(0, "length", None, None)
@@ -137,13 +137,13 @@ class Rounds:
                 min_tokens=max(0, min(left, request.min_tokens - encoder.output_tokens)),
             )
         said: list[Item] = items_of(encoder.response.output)
-        prepared, state = self._prepared, self._state
-        client = self._replay.submitter(number, state.client)
+        prepared, services = self._prepared, self._services
+        client = self._replay.submitter(number, services.chat.client)
         arrival = time.monotonic() if number else None
         with blaming(prepared.request, self._tools), map_response_fields(request.tools or ()):
-            chat = await fitting(state, request, prepared.conversation.items + said, prepared.seal)
+            chat = await fitting(services.chat, request, prepared.conversation.items + said, prepared.seal)
             return await prepare_generation(
-                state, chat, prepared.caller, self._ticket, copies=COPIES, client=client, arrival=arrival
+                services.chat, chat, prepared.caller, self._context, copies=COPIES, client=client, arrival=arrival
             )
 
     # ---- calls
@@ -191,7 +191,7 @@ class Rounds:
                 raise protocol_fault(INVALID_PARAMS, "the server has no such tool to offer")
             if self._replay.was_begun(item.id) and not may_repeat(tool.annotations):
                 raise protocol_fault(NOT_MADE, _UNKNOWN_OUTCOME)
-            most = context_length(self._state)  # characters, for a token is seldom less than one
+            most = context_length(self._services.chat)  # characters, for a token is seldom less than one
             with self._measured():
                 return await self._toolbox.call(item.server_label, item.name, item.arguments, most), None
         except Fault as fault:
@@ -207,4 +207,4 @@ class Rounds:
             outcome = "failed"
             raise
         finally:
-            self._state.metrics.tool_calls[outcome].observe(time.monotonic() - began)
+            self._services.chat.metrics.tool_calls[outcome].observe(time.monotonic() - began)

@@ -66,69 +66,86 @@ def _hunyuan(source: str) -> bool:
 
 
 _MINIMAX_M2: Final = MarkedFormat(
-    "minimax_m2", omits_begin=True, calls=("<minimax:tool_call>",), says=_all("]~b]", "<think>", "<minimax:tool_call>")
+    "minimax_m2",
+    omits_begin=True,
+    calls=("<minimax:tool_call>",),
+    template_matches=_all("]~b]", "<think>", "<minimax:tool_call>"),
 )
 
 _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
     # the first whose signs a template shows is the one; the last ones are the most general
     HarmonyReasoning(),
-    MarkedFormat("mistral", ("[THINK]",), ("[/THINK]",), aliases=("magistral",), says=_all("[THINK]")),
+    MarkedFormat("mistral", ("[THINK]",), ("[/THINK]",), aliases=("magistral",), template_matches=_all("[THINK]")),
     MarkedFormat(
         "seed_oss",
         ("<seed:think>",),
         ("</seed:think>",),
         omits_begin=True,
         calls=("<seed:tool_call>",),
-        says=_all("<seed:think>"),
+        template_matches=_all("<seed:think>"),
     ),
-    MarkedFormat("minimax_m3", ("<mm:think>",), ("</mm:think>",), says=_all("<mm:think>")),
+    MarkedFormat("minimax_m3", ("<mm:think>",), ("</mm:think>",), template_matches=_all("<mm:think>")),
     MarkedFormat(
         "gemma4",
         ("<|channel>thought",),
         ("<channel|>",),
         tokens=("<|channel>",),
         calls=("<|tool_call>",),
-        says=_all("<|channel>thought", "<channel|>"),
+        template_matches=_all("<|channel>thought", "<channel|>"),
     ),
     MarkedFormat(
         "apriel",
         ("Here are my reasoning steps:",),
         ("[BEGIN FINAL RESPONSE]",),
-        says=_all("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
+        template_matches=_all("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
     ),
     MarkedFormat(
         "cohere_command4",
         ("<|START_THINKING|>",),
         ("<|END_THINKING|>",),
         wrapper=("<|START_TEXT|>", "<|END_TEXT|>"),
-        says=_all("<|START_THINKING|>", "<|START_TEXT|>"),
+        template_matches=_all("<|START_THINKING|>", "<|START_TEXT|>"),
     ),
     MarkedFormat(
         "cohere_command3",
         ("<|START_THINKING|>",),
         ("<|END_THINKING|>",),
         wrapper=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
-        says=_all("<|START_THINKING|>", "<|END_THINKING|>"),
+        template_matches=_all("<|START_THINKING|>", "<|END_THINKING|>"),
     ),
     MarkedFormat(
         "granite",
         ("Here is my thought process:", "Here's my thought process:"),
         ("Here is my response:", "Here's my response:"),
-        says=_all("Here is my thought process:"),
+        template_matches=_all("Here is my thought process:"),
     ),
     _MINIMAX_M2,
     AppendFormat(),
-    MarkedFormat("granite_3_3", wrapper=("<response>", "</response>"), says=_all("<|start_of_role|>", "<response>")),
-    MarkedFormat("hunyuan_a13b", wrapper=("<answer>", "</answer>"), says=_hunyuan),
     MarkedFormat(
-        "ernie45", omits_begin=True, wrapper=("<response>", "</response>"), says=_all("<response>", "</think>")
+        "granite_3_3", wrapper=("<response>", "</response>"), template_matches=_all("<|start_of_role|>", "<response>")
+    ),
+    MarkedFormat("hunyuan_a13b", wrapper=("<answer>", "</answer>"), template_matches=_hunyuan),
+    MarkedFormat(
+        "ernie45",
+        omits_begin=True,
+        wrapper=("<response>", "</response>"),
+        template_matches=_all("<response>", "</think>"),
     ),
     MarkedFormat(
-        "kimi_k2", omits_begin=True, calls=("<|tool_calls_section_begin|>",), says=_all("<|im_middle|>", "</think>")
+        "kimi_k2",
+        omits_begin=True,
+        calls=("<|tool_calls_section_begin|>",),
+        template_matches=_all("<|im_middle|>", "</think>"),
     ),
-    MarkedFormat("deepseek_v3", aliases=("deepseek_v4", "deepseek_v41"), omits_begin=True, on=False, says=_deepseek_v3),
-    MarkedFormat("deepseek_r1", omits_begin=True, says=_all(_DEEPSEEK, "<think>", "</think>")),
-    MarkedFormat("glm45", aliases=("glm47",), calls=("<tool_call>",), says=_all("[gMASK]", "</think>")),
+    MarkedFormat(
+        "deepseek_v3",
+        aliases=("deepseek_v4", "deepseek_v41"),
+        omits_begin=True,
+        on=False,
+        template_matches=_deepseek_v3,
+    ),
+    MarkedFormat("deepseek_r1", omits_begin=True, template_matches=_all(_DEEPSEEK, "<think>", "</think>")),
+    MarkedFormat("glm45", aliases=("glm47",), calls=("<tool_call>",), template_matches=_all("[gMASK]", "</think>")),
     MarkedFormat("step3", aliases=("step3p5",), omits_begin=True),
     MarkedFormat("holo2", omits_begin=True),
     MarkedFormat("olmo3", omits_begin=True),
@@ -137,15 +154,18 @@ _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
         aliases=("nemotron",),
         omits_begin=True,
         calls=("<tool_call>", "<TOOLCALL>"),
-        says=_all("<SPECIAL_", "</think>"),
+        template_matches=_all("<SPECIAL_", "</think>"),
     ),
     MarkedFormat("granite_thinking", aliases=("granite_thinking_parser",), calls=("<tool_call>",)),
     MarkedFormat(
-        "hy_v3_opensource", ("<think:opensource>",), ("</think:opensource>",), says=_all("hy_Assistant", ":opensource")
+        "hy_v3_opensource",
+        ("<think:opensource>",),
+        ("</think:opensource>",),
+        template_matches=_all("hy_Assistant", ":opensource"),
     ),
-    MarkedFormat("hy_v3", says=_all("hy_Assistant")),
+    MarkedFormat("hy_v3", template_matches=_all("hy_Assistant")),
     # models that write both markers themselves, where their prompt does not
-    MarkedFormat("qwen3", aliases=("mimo",), calls=("<tool_call>",), says=_all("</think>")),
+    MarkedFormat("qwen3", aliases=("mimo",), calls=("<tool_call>",), template_matches=_all("</think>")),
 )
 
 REASONING_FORMATS: Final[Mapping[str, ReasoningFormat]] = {

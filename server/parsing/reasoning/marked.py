@@ -26,7 +26,7 @@ class MarkedFormat:
     """What may stand around the answer, and is no part of it."""
     tokens: tuple[str, ...] = ()
     """Special tokens that are part of a marker."""
-    says: Callable[[str], bool] = field(default=lambda source: False)
+    template_matches: Callable[[str], bool] = field(default=lambda source: False)
     """As :meth:`detects`."""
 
     @property
@@ -42,7 +42,7 @@ class MarkedFormat:
         return frozenset((*self.begins, *self.ends, *self.tokens, *(self.wrapper or ())))
 
     def detects(self, template_source: str) -> bool:
-        return self.says(template_source)
+        return self.template_matches(template_source)
 
     def opened(self, prompt_tail: str, wanted: bool | None, continued: str) -> bool:
         if continued.strip():

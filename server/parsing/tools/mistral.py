@@ -39,7 +39,7 @@ class Mistral:
     """A :class:`~.format.ToolFormat` that reads both and writes one."""
 
     name: str
-    writes: JsonCalls | NamedCalls
+    written_format: JsonCalls | NamedCalls
     markers: frozenset[str] = frozenset({_CALLS, _ARGUMENTS, _ID})
 
     def parser(self, tools: Sequence[Tool]) -> Parser:
@@ -48,15 +48,15 @@ class Mistral:
 
     def grammar(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
         """As the protocol says."""
-        return self.writes.grammar(lark, tools, parallel=parallel)
+        return self.written_format.grammar(lark, tools, parallel=parallel)
 
     def free_grammar(self, lark: Lark, tools: Sequence[Tool]) -> str:
         """As the protocol says."""
-        return self.writes.free_grammar(lark, tools)
+        return self.written_format.free_grammar(lark, tools)
 
     def detects(self, template_source: str) -> bool:
         """As the protocol says."""
-        return "[TOOL_CALLS]" in template_source and (_ARGUMENTS in template_source) == (self.writes is _NAMED)
+        return "[TOOL_CALLS]" in template_source and (_ARGUMENTS in template_source) == (self.written_format is _NAMED)
 
 
 def _read(reader: Reader, output: Output) -> Steps[None]:

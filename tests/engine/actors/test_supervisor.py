@@ -9,7 +9,7 @@ import pytest
 from stentor.engine.processes.supervisor import (
     ChildFailed,
     ChildStatus,
-    Hopeless,
+    PermanentFailure,
     Phase,
     Restart,
     RestartPolicy,
@@ -170,13 +170,13 @@ async def test_a_hopeless_child_is_not_started_again() -> None:
 
     async def child() -> None:
         await anyio.sleep(0)
-        raise Hopeless("there is no such model")
+        raise PermanentFailure("there is no such model")
 
     with pytest.raises(ExceptionGroup) as raised:
         async with Supervisor(clock=time.clock, sleep=time.sleep) as supervisor:
             status = supervisor.start("child", child, RestartPolicy(Restart.ON_FAILURE))
     [failure] = raised.value.exceptions
-    assert isinstance(failure.__cause__, Hopeless)
+    assert isinstance(failure.__cause__, PermanentFailure)
     assert (status.starts, time.slept) == (1, [])
 
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.engine.core.grammar.bad_words import BadWords, endings_of
-from stentor.engine.core.grammar.constraint import ParameterSets, TokenConstraint
+from stentor.engine.core.grammar.constraint import BadWords, ParameterSets, TokenConstraint, endings_of
 from stentor.engine.core.grammar.token_sets import ids_in
 from stentor.protocols.ipc.sampling import SamplingParams
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stentor.engine.layers.layer_context import LayerContext
-from stentor.engine.layers.pooling import After, pool
+from stentor.engine.layers.pooling import PostPooling, pool
 from stentor.engine.model_config.sentence_config import Dense, LayerNormed, Normalized, PoolingMode
 
 HIDDEN = torch.randn(9, 4, generator=torch.Generator().manual_seed(3))
@@ -42,7 +42,7 @@ def test_several_modes_stand_one_after_another() -> None:
 
 def test_what_comes_behind_the_pooling_runs_in_order(tmp_path: Path) -> None:
     modules = (Dense(tmp_path, 4, 6, True, "tanh"), LayerNormed(tmp_path, 6), Normalized())
-    after = After(modules, LayerContext(torch.device("cpu"), torch.bfloat16, False))
+    after = PostPooling(modules, LayerContext(torch.device("cpu"), torch.bfloat16, False))
     generator = torch.Generator().manual_seed(5)
     weight, bias = torch.randn(6, 4, generator=generator), torch.randn(6, generator=generator)
     scale, shift = torch.randn(6, generator=generator), torch.randn(6, generator=generator)

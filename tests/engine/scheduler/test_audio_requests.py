@@ -30,7 +30,7 @@ def hearing(**changes: int) -> Engine:
 
 
 def encoded(plans: list[StepPlan]) -> list[list[int]]:
-    return [[each.place for each in plan.encodings] for plan in plans]
+    return [[each.encoder_slot for each in plan.encodings] for plan in plans]
 
 
 def test_what_two_requests_hear_is_encoded_once() -> None:
@@ -121,10 +121,10 @@ def test_an_alignment_enters_whole_where_others_come_in_chunks() -> None:
     counts = [sorted(row.count for row in plan.rows) for plan in engine.plans]
     assert any(30 in each and 1 in each for each in counts), "beside a row that decodes"
     assert max(count for each in counts for count in each if count != 30) <= 5
-    heard = engine.clients[aligned].prompts[0].heard
+    heard = engine.clients[aligned].prompts[0].alignment
     assert heard is not None
     assert (len(heard.times), len(heard.probabilities)) == (27, 26)
-    assert engine.clients[chunked].prompts[0].heard is None
+    assert engine.clients[chunked].prompts[0].alignment is None
 
 
 def test_an_alignment_waits_for_a_step_with_room_and_nobody_overtakes_it() -> None:
@@ -229,7 +229,7 @@ def test_a_worker_that_does_not_say_what_was_asked_ends_the_request() -> None:
     engine = hearing()
     rid = engine.submit([5, 6], audio=window(1, no_speech=(1, 0)))
     engine.plan()
-    engine.results[0].heard.clear()
+    engine.results[0].alignments.clear()
     engine.deliver()
     assert engine.clients[rid].finished[0].message == "the worker returned no probability of silence"
 

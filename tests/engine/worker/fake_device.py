@@ -73,7 +73,7 @@ class FakeDevice:
     pool: int = 0
     """Bytes that the first graph takes for temporaries, and each for itself."""
     graph: int = 0
-    place: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    torch_device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     name: str = "a fake device"
     graphs: list[FakeGraph] = field(default_factory=list)
     replaying: FakeGraph | None = None

@@ -105,7 +105,7 @@ class _Started:
 
     def __init__(self, folder: Path, fd: int | None, **options: Any) -> None:
         self.phases: list[str] = []
-        given: dict[str, Any] = {"device": "cpu", "dtype": "float32", "threads": 1, "pools": True, **options}
+        given: dict[str, Any] = {"device": "cpu", "dtype": "float32", "threads": 1, "is_pooling": True, **options}
         config = WorkerConfig(str(folder), **given)
         setup = set_up(config, lambda phase, _done, _total: self.phases.append(phase), fd)
         assert isinstance(setup.runner, PoolingRunner)

@@ -76,9 +76,9 @@ def test_greedy_tokens_are_those_of_transformers(folder: Path, engine: LocalEngi
     engine.run(check=True)
     tokens, silence = greedy_by_transformers(folder, audio, [SOT, 65], 20)
     assert engine.outcomes[rid, 0].tokens == tokens
-    heard = engine.prompts[rid].heard
-    assert heard is not None
-    assert heard.no_speech == pytest.approx(silence, rel=1e-3)
+    alignment = engine.prompts[rid].alignment
+    assert alignment is not None
+    assert alignment.no_speech == pytest.approx(silence, rel=1e-3)
 
 
 def random_request(seed: int) -> tuple[list[int], SamplingParams, Audio]:
@@ -103,10 +103,10 @@ def random_request(seed: int) -> tuple[list[int], SamplingParams, Audio]:
 def results_of(engine: LocalEngine, rids: list[int]) -> list[object]:
     found: list[object] = []
     for rid in rids:
-        outcome, heard = engine.outcomes[rid, 0], engine.prompts[rid].heard
+        outcome, alignment = engine.outcomes[rid, 0], engine.prompts[rid].alignment
         assert outcome.finished is not None
         numbers = [entry.logprob for entry in outcome.logprobs]
-        told = None if heard is None else (heard.no_speech, *heard.times, *heard.probabilities)
+        told = None if alignment is None else (alignment.no_speech, *alignment.times, *alignment.probabilities)
         found.append((outcome.tokens, outcome.finished.reason, numbers, told))
     return found
 
@@ -151,13 +151,13 @@ def test_an_alignment_says_when_each_token_is_spoken(engine: LocalEngine) -> Non
     text = [7, 9, 11, 13, 15]
     rid = fresh(engine).submit([SOT, 65, *text], SamplingParams(max_tokens=1), audio=audio)
     engine.run()
-    heard = engine.prompts[rid].heard
-    assert heard is not None
-    assert heard.no_speech is not None
-    assert heard.times == sorted(heard.times)
-    assert (len(heard.times), len(heard.probabilities)) == (6, 5)
-    assert 0.0 <= heard.times[0] <= heard.times[-1] < 4.0
-    assert all(0.0 <= value <= 1.0 for value in heard.probabilities)
+    alignment = engine.prompts[rid].alignment
+    assert alignment is not None
+    assert alignment.no_speech is not None
+    assert alignment.times == sorted(alignment.times)
+    assert (len(alignment.times), len(alignment.probabilities)) == (6, 5)
+    assert 0.0 <= alignment.times[0] <= alignment.times[-1] < 4.0
+    assert all(0.0 <= value <= 1.0 for value in alignment.probabilities)
 
 
 def test_transcripts_keep_to_the_rules(engine: LocalEngine) -> None:
@@ -186,15 +186,15 @@ def test_prompt_logprobs_are_there_for_who_asks(engine: LocalEngine) -> None:
 def test_what_is_no_token_has_no_probability(engine: LocalEngine) -> None:
     rid = fresh(engine).submit([SOT], GREEDY, audio=window(1, no_speech=(0, 5 * VOCAB)))
     engine.run()
-    heard = engine.prompts[rid].heard
-    assert heard is not None
-    assert heard.no_speech == 0.0
+    alignment = engine.prompts[rid].alignment
+    assert alignment is not None
+    assert alignment.no_speech == 0.0
 
 
 def test_start_up_says_where_memory_goes_and_what_suits_a_model_that_hears(folder: Path, engine: LocalEngine) -> None:
     ready = engine.ready
     lines = {line.what: line for line in ready.memory}
-    assert lines["encoded audio"].bytes == 6 * model_of(engine).place_bytes
+    assert lines["encoded audio"].bytes == 6 * model_of(engine).encoder_slot_bytes
     assert lines["encoded audio"].note.startswith("6 windows of 30 s")
     assert (ready.encoder_slots, ready.max_model_len, ready.num_blocks) == (6, CONTEXT, 6 * CONTEXT // 16)
     assert (ready.limits.max_encodings, ready.limits.max_mixed_encodings) == (4, 1)
@@ -203,7 +203,7 @@ def test_start_up_says_where_memory_goes_and_what_suits_a_model_that_hears(folde
 
 
 def test_little_memory_holds_fewer_windows_and_says_so(folder: Path, engine: LocalEngine) -> None:
-    each = model_of(engine).place_bytes + CONTEXT // 16 * 2 * 2 * 32 * 16 * 4
+    each = model_of(engine).encoder_slot_bytes + CONTEXT // 16 * 2 * 2 * 32 * 16 * 4
     small = LocalEngine(model_config(folder, max_num_seqs=6, max_num_batched_tokens=0, kv_cache_memory=2 * each + 9))
     assert small.ready.encoder_slots == 2
     assert "2 of 6 transcripts run at once" in small.ready.notes[-1]
@@ -231,7 +231,7 @@ def test_options_that_do_not_suit_are_refused(folder: Path, changes: dict[str, o
 def test_a_device_keeps_what_its_largest_step_takes_and_gives_windows_the_rest(
     folder: Path, engine: LocalEngine
 ) -> None:
-    each = model_of(engine).place_bytes + CONTEXT // 16 * 2 * 2 * 32 * 16 * 4
+    each = model_of(engine).encoder_slot_bytes + CONTEXT // 16 * 2 * 2 * 32 * 16 * 4
     mib = 1 << 20
 
     def device(room: int) -> FakeDevice:

@@ -34,7 +34,7 @@ def saved(model: Any, folder: Path) -> Any:
 
 
 def runner_of(folder: Path) -> PoolingRunner:
-    config = WorkerConfig(str(folder), dtype="float32", threads=1, pools=True)
+    config = WorkerConfig(str(folder), dtype="float32", threads=1, is_pooling=True)
     runner = set_up_pooling(config, lambda phase, done, total: None).runner
     assert isinstance(runner, PoolingRunner)
     return runner

@@ -4,8 +4,7 @@ import logging
 
 import pytest
 
-from stentor.engine.worker.executor import SyncExecutor
-from stentor.engine.worker.row_names import NAMED, RowNames, names_in
+from stentor.engine.worker.executor import NAMED, RowNames, SyncExecutor, names_in
 from stentor.protocols.ipc.actors import Failed
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan

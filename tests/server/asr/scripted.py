@@ -11,8 +11,8 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from stentor.engine.client.client import EngineUnavailable
-from stentor.protocols.ipc.actors import ChoiceTokens, EngineReady, Finished, FinishReason, PromptDone, Thinking
-from stentor.protocols.ipc.audio import Audio, Heard
+from stentor.protocols.ipc.actors import EngineReady, Finished, FinishReason, PromptDone, SequenceTokens, Thinking
+from stentor.protocols.ipc.audio import AlignmentOutput, Audio
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.server.asr.model import TranscriptionModel
@@ -112,13 +112,13 @@ class _Stream:
             raise StopAsyncIteration
         self._ended = True
         said = self._said
-        heard = Heard(said.no_speech, said.times, said.probabilities)
+        heard = AlignmentOutput(said.no_speech, said.times, said.probabilities)
         tokens = [*said.tokens, VOCABULARY.eot] if said.ended else said.tokens
         tokens = tokens[: self._asked.params.max_tokens]
         logprobs = [TokenLogprobs(token, said.logprob, 1, []) for token in tokens]
         return [
             PromptDone(0, 0, 0.0, 0.0, None, heard),
-            ChoiceTokens(0, 0, tokens, logprobs),
+            SequenceTokens(0, 0, tokens, logprobs),
             Finished(0, 0, said.reason, None, "0xdead in worker.py" if said.reason == "error" else None),
         ]
 

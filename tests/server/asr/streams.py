@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from stentor.engine.client.client import EngineUnavailable
-from stentor.protocols.ipc.actors import ChoiceTokens, EngineReady, Finished, FinishReason, PromptDone
+from stentor.protocols.ipc.actors import EngineReady, Finished, FinishReason, PromptDone, SequenceTokens
 from stentor.protocols.ipc.audio import Streamed
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
@@ -81,7 +81,7 @@ class HeardStream:
                 self._begun = True
                 token = self._draw()
                 logprobs = None if self.params.logprobs is None else [TokenLogprobs(token, -0.5, 1, [])]
-                events.append(ChoiceTokens(0, 0, [token], logprobs))
+                events.append(SequenceTokens(0, 0, [token], logprobs))
                 if token == EOS or self._drawn == self.params.max_tokens:
                     return self._end("stop" if token == EOS else "length", events)
                 return events

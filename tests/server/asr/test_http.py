@@ -12,12 +12,12 @@ import pytest
 from openai.types import audio as sdk
 
 from stentor.protocols.common.errors import BadRequest
+from stentor.server.app.state import ServerState
 from stentor.server.asr.model import TranscriptionModel
 from stentor.server.asr.vocabulary import Vocabulary
 from stentor.server.audio.decode import Decoded
 from stentor.server.config.limits import OverloadConfig
 from stentor.server.config.model_registry import ModelRegistry, ServedModel
-from stentor.server.state.state import ServerState
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.asr.scripted import (
     ENGLISH,
@@ -81,14 +81,14 @@ def state_with(script: Script = hears, vocabulary: Vocabulary = VOCABULARY, **fi
             [ServedModel("chat", ("fake/model", "fake")), ServedModel("transcription", ("whisper",))]
         ),
         transcription=model,
-        others={"transcription": model.client},
-        **{"audio": WavReader(), **fields},  # type: ignore[arg-type]
+        runners={"transcription": model.client},
+        **{"decoder": WavReader(), **fields},  # type: ignore[arg-type]
     )
 
 
 def model_in(state: ServerState) -> TranscriptionModel:
-    assert isinstance(state.transcription, TranscriptionModel)
-    return state.transcription
+    assert isinstance(state.auxiliary.transcription, TranscriptionModel)
+    return state.auxiliary.transcription
 
 
 Fields = Sequence[tuple[str, str]]
@@ -266,7 +266,7 @@ async def test_what_is_wrong_is_named_and_never_reaches_the_engine(fields: Field
     answer = await post(state, fields)
     assert (answer.status_code, answer.json()["error"]["param"]) == (status, param), answer.text
     assert engine_of(model_in(state)).asked == []
-    assert state.live_requests == 0
+    assert state.admission.live_requests == 0
 
 
 async def test_a_file_is_needed_and_it_must_be_audio() -> None:
@@ -287,15 +287,15 @@ async def test_a_server_that_hears_nothing_says_what_would_change_it() -> None:
 
 
 async def test_a_file_is_bounded_while_it_comes_in_and_counted_in_what_is_held() -> None:
-    small = state_with(audio=WavReader(64 << 10))
+    small = state_with(decoder=WavReader(64 << 10))
     answer = await post(small, pcm=sound(10))
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "file_too_large")
     full = state_with(overload=OverloadConfig(max_inflight_bytes=4 << 20))
-    with full.memory.share() as share:
+    with full.admission.memory.share() as share:
         share.add(1_800_000)
         answer = await post(full, pcm=sound(10))
     assert (answer.status_code, answer.json()["error"]["code"]) == (429, "memory_full")
-    assert full.memory.bytes == 0
+    assert full.admission.memory.bytes == 0
 
 
 async def test_a_client_that_goes_away_is_heard_no_more() -> None:
@@ -312,9 +312,9 @@ async def test_a_client_that_goes_away_is_heard_no_more() -> None:
             asking = asyncio.create_task(
                 client.post(TRANSCRIPTIONS, data={"language": "en", **fields}, files={"file": wav(sound(2))})
             )
-            await until(lambda: state.live_requests == 1 and engine.asked)
+            await until(lambda: state.admission.live_requests == 1 and engine.asked)
             asking.cancel()
-            await until(lambda: state.live_requests == 0)
+            await until(lambda: state.admission.live_requests == 0)
             assert engine.asked.pop().aborted
             await asyncio.gather(asking, return_exceptions=True)
 
@@ -337,10 +337,10 @@ async def test_a_request_leaves_the_queue_once_its_first_window_is_heard() -> No
     waiting: list[int] = []
 
     def script(_asked: Asked) -> Said:
-        waiting.append(state.queue.requests)
+        waiting.append(state.admission.queue.requests)
         return Said(says(0.0, " x", 30.0, 30.0))
 
     state = state_with(script)
     assert (await post(state, [("language", "en")], sound(60))).status_code == 200
     assert waiting == [1, 0]
-    assert (state.queue.requests, state.queue.tokens) == (0, 0)
+    assert (state.admission.queue.requests, state.admission.queue.tokens) == (0, 0)

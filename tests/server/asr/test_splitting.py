@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.protocols.ipc.audio import Heard
+from stentor.protocols.ipc.audio import AlignmentOutput
 from stentor.server.asr.segments import Part
 from stentor.server.asr.splitting import split_words
 from stentor.server.asr.words import (
-    Timed,
+    TimedWord,
     give_to_parts,
     merge_punctuation,
     pace_of,
@@ -21,8 +21,8 @@ def words_of(text: str, language: str = "en") -> list[str]:
     return [word.text for word in split_words(VOCABULARY, VOCABULARY.encode(text), language)]
 
 
-def timed(*words: tuple[str, float, float]) -> list[Timed]:
-    return [Timed(text, VOCABULARY.encode(text), start, end, 0.5) for text, start, end in words]
+def timed(*words: tuple[str, float, float]) -> list[TimedWord]:
+    return [TimedWord(text, VOCABULARY.encode(text), start, end, 0.5) for text, start, end in words]
 
 
 def test_words_begin_with_their_space_and_punctuation_stands_alone() -> None:
@@ -55,7 +55,9 @@ def test_marks_go_to_the_words_that_they_stand_at() -> None:
 
 def test_a_word_lasts_until_the_next_one_begins() -> None:
     words = split_words(VOCABULARY, VOCABULARY.encode(" ab cd"), "en")
-    found = timed_words(words, Heard(None, [0.1, 0.2, 0.3, 0.8, 0.9, 1.0, 1.5], [1.0, 0.5, 0.0, 1.0, 1.0, 1.0]))
+    found = timed_words(
+        words, AlignmentOutput(None, [0.1, 0.2, 0.3, 0.8, 0.9, 1.0, 1.5], [1.0, 0.5, 0.0, 1.0, 1.0, 1.0])
+    )
     assert [(word.text, word.start, word.end, word.probability) for word in found] == [
         (" ab", 0.1, 0.8, 0.5),
         (" cd", 0.8, 1.5, 1.0),
@@ -63,7 +65,7 @@ def test_a_word_lasts_until_the_next_one_begins() -> None:
 
 
 def test_a_model_that_cannot_align_has_no_words() -> None:
-    assert timed_words(split_words(VOCABULARY, VOCABULARY.encode(" ab"), "en"), Heard()) == []
+    assert timed_words(split_words(VOCABULARY, VOCABULARY.encode(" ab"), "en"), AlignmentOutput()) == []
 
 
 def test_words_do_not_run_through_the_pause_between_sentences() -> None:

@@ -12,9 +12,9 @@ from transformers import VoxtralRealtimeForConditionalGeneration
 
 from stentor.engine.client.client import EngineClient
 from stentor.protocols.ipc.config import EngineConfig
-from stentor.server.api.realtime.hypotheses import Hearing
+from stentor.server.api.realtime.hypotheses import TranscriptionSettings
 from stentor.server.api.realtime.streamed import StreamedTurn, StreamTranscriber
-from stentor.server.asr.opening import open_streaming
+from stentor.server.app.auxiliary_models import open_streaming
 from stentor.server.asr.stream_vocabulary import StreamVocabulary, hears_streams
 from stentor.server.asr.streaming import StreamingTranscriptionModel, stream_whole
 from stentor.tests.engine.local import model_config
@@ -86,7 +86,7 @@ async def test_text_is_that_of_transformers_whole_and_piece_by_piece(folder: Pat
             if early:
                 continue  # it would be heard on while the turn goes on
 
-            turn = StreamedTurn(0, StreamTranscriber(model, passes()), Hearing(partials=True))
+            turn = StreamedTurn(0, StreamTranscriber(model, passes()), TranscriptionSettings(partials=True))
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(turn.run)
                 for at in range(0, len(pcm), 3000):

@@ -7,11 +7,11 @@ import pytest
 from openai.types import audio as sdk
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.server.api.realtime.serving import EarOpener, ServedModels
+from stentor.server.api.realtime.serving import InputAudioOpener, ServedModels
 from stentor.server.api.realtime.streamed import StreamTranscriber
+from stentor.server.app.state import ServerState
 from stentor.server.common.keys import ANYONE
 from stentor.server.config.model_registry import ModelRegistry, ServedModel
-from stentor.server.state.state import ServerState
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.asr.streams import STREAMS, HearingEngine, streaming_model
 from stentor.tests.server.asr.test_http import TRANSLATIONS, WavReader, post
@@ -31,8 +31,8 @@ def state_with(engine: HearingEngine | None = None) -> ServerState:
             [ServedModel("chat", ("fake/model", "fake")), ServedModel("transcription", ("voxtral",))]
         ),
         transcription=model,
-        others={"transcription": model.client},
-        audio=WavReader(),
+        runners={"transcription": model.client},
+        decoder=WavReader(),
     )
 
 
@@ -101,12 +101,12 @@ async def test_failures_have_their_own_status(fields: list[tuple[str, str]]) -> 
 
 def test_sessions_hear_with_it_and_take_any_language() -> None:
     state = state_with()
-    assert isinstance(EarOpener(state).transcriber(ANYONE), StreamTranscriber)
-    models = ServedModels(state)
+    assert isinstance(InputAudioOpener(state.for_realtime).transcriber(ANYONE), StreamTranscriber)
+    models = ServedModels(state.for_realtime)
     assert models.language("de", "language") == "de"
     assert models.transcription_model(None, "model") == "voxtral"
     with pytest.raises(BadRequest):
         models.transcription_model("fake", "model")
     without: Any = fake_state()
     with pytest.raises(BadRequest):
-        EarOpener(without).transcriber(ANYONE)
+        InputAudioOpener(without.for_realtime).transcriber(ANYONE)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.server.asr import streaming
-from stentor.server.asr.streaming import Written, stream_whole
+from stentor.server.asr.streaming import JoinedText, stream_whole
 from stentor.tests.server.asr.streams import STREAMS, HearingEngine, streaming_model
 from stentor.tests.server.realtime.sounds import silence, words
 
@@ -14,7 +14,7 @@ PIECES = st.lists(st.text(st.sampled_from("a é\n日"), max_size=4), max_size=6)
 
 @given(st.lists(PIECES, max_size=4))
 def test_the_text_is_what_was_told_and_that_of_each_stretch_after_a_space(stretches: list[list[str]]) -> None:
-    written, told = Written(), ""
+    written, told = JoinedText(), ""
     for pieces in stretches:
         for piece in pieces:
             told += written.add(piece)

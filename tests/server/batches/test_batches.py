@@ -12,10 +12,10 @@ import openai
 import pytest
 
 from stentor.server.app.application import create_answering_app, create_app
+from stentor.server.app.state import ServerState
 from stentor.server.common.keys import KeyDigest, Keyring
 from stentor.server.config.config import StoreConfig
 from stentor.server.middleware.access_control import AccessControl
-from stentor.server.state.state import ServerState
 from stentor.server.storage.opening import make_store
 from stentor.tests.fakes import FakeEngine, fake_state
 
@@ -103,7 +103,7 @@ async def test_files_come_back_as_they_were_brought() -> None:
     ],
 )
 async def test_an_upload_that_cannot_be_kept_says_why(given: dict[str, Any], field: str) -> None:
-    transport = httpx.ASGITransport(create_app(fake_state(max_file_bytes=1000)))
+    transport = httpx.ASGITransport(create_app(fake_state(storing=StoreConfig(max_file_bytes=1000))))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         answer = await client.post("/v1/files", **given)
     assert answer.status_code in (400, 413), answer.text
@@ -208,7 +208,7 @@ async def test_a_batch_that_waits_is_cancelled_before_it_begins() -> None:
 
 
 async def test_more_batches_than_may_be_open_are_told_to_wait() -> None:
-    state = fake_state(FakeEngine(delay=0.05), max_batches=1)
+    state = fake_state(FakeEngine(delay=0.05), storing=StoreConfig(max_batches=1))
     async with served(state) as client:
         first = await begun(client, lines(*map(str, range(500))))
         with pytest.raises(openai.RateLimitError) as caught:

@@ -12,11 +12,11 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from stentor.protocols.openai.batches import batch_decoder
+from stentor.server.app.state import ServerState
 from stentor.server.batches import calls, input, runner
 from stentor.server.common.keys import KeyDigest, Keyring
 from stentor.server.config.config import StoreConfig
 from stentor.server.middleware.access_control import AccessControl
-from stentor.server.state.state import ServerState
 from stentor.server.storage import batches, files
 from stentor.server.storage.opening import make_store
 from stentor.tests.fakes import FakeEngine, fake_state

@@ -1,13 +1,16 @@
 """Batches of several keys: each is worked on in its turn, and nobody takes all the places."""
 
+from typing import Any
+
 import anyio
 import openai
 import pytest
 
+from stentor.server.app.state import ServerState
 from stentor.server.batches import runner
 from stentor.server.common.keys import KeyDigest, Keyring
+from stentor.server.config.config import StoreConfig
 from stentor.server.middleware.access_control import AccessControl
-from stentor.server.state.state import ServerState
 from stentor.server.storage import batches, files
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.batches.test_batches import begun, ended, lines, served, uploaded
@@ -16,7 +19,7 @@ from stentor.tests.server.harness import until
 pytestmark = pytest.mark.anyio
 
 
-def state_of(*keys: bytes, engine: FakeEngine | None = None, **fields: object) -> ServerState:
+def state_of(*keys: bytes, engine: FakeEngine | None = None, **fields: Any) -> ServerState:
     return fake_state(engine, access=AccessControl(Keyring(tuple(KeyDigest(key) for key in keys), ())), **fields)
 
 
@@ -55,7 +58,7 @@ async def test_batches_of_one_key_are_worked_on_one_after_the_other() -> None:
 async def test_a_key_that_takes_all_the_places_it_can_leaves_some_to_others() -> None:
     engine = FakeEngine()
     engine.gate.clear()
-    state = state_of(b"one", b"two", engine=engine, max_batches=8)
+    state = state_of(b"one", b"two", engine=engine, storing=StoreConfig(max_batches=8))
     async with served(state, "one") as client:
         opened: list[openai.types.Batch] = []
         for _ in range(4):
@@ -101,7 +104,7 @@ async def test_a_batch_whose_answers_find_no_room_fails_alone_and_says_why() -> 
 
 
 async def test_a_batch_that_could_not_be_stored_gives_its_place_back() -> None:
-    state = fake_state(max_batches=1)
+    state = fake_state(storing=StoreConfig(max_batches=1))
     async with served(state) as client:
         file = await uploaded(client, lines("a"))
         await state.store.read(lambda db: db.execute("PRAGMA query_only = ON"))

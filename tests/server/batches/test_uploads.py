@@ -69,7 +69,7 @@ async def test_a_bomb_of_headers_or_parts_is_refused(body: bytes) -> None:
 
 
 async def test_an_upload_that_does_not_come_in_time_is_given_up() -> None:
-    state = fake_state(limits=Limits(body_timeout=0.2), max_file_bytes=1 << 20)
+    state = fake_state(limits=Limits(body_timeout=0.2), storing=StoreConfig(max_file_bytes=1 << 20))
 
     async def slowly() -> AsyncIterator[bytes]:
         yield form(b"x", b"y" * 100_000)[:-50_000]
@@ -79,7 +79,7 @@ async def test_an_upload_that_does_not_come_in_time_is_given_up() -> None:
     async with on_loopback(state) as url, httpx.AsyncClient(base_url=url) as client:
         answer = await client.post("/v1/files", content=slowly(), headers=HEADERS)
         assert (answer.status_code, answer.json()["error"]["code"]) == (408, "request_timeout")
-    assert state.memory.bytes == 0
+    assert state.admission.memory.bytes == 0
 
 
 async def test_uploads_share_the_room_of_all_that_is_held() -> None:
@@ -101,13 +101,13 @@ async def test_uploads_share_the_room_of_all_that_is_held() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(first)
             with anyio.fail_after(5):
-                while not state.memory.bytes:
+                while not state.admission.memory.bytes:
                     await anyio.sleep(0.01)
             refused = await client.post("/v1/files", content=form(b"x", b"y" * 290_000), headers=HEADERS)
             half.set()
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "memory_full")
         assert answers[0].status_code == 200
-    assert state.memory.bytes == 0
+    assert state.admission.memory.bytes == 0
 
 
 async def test_what_a_client_did_not_finish_is_not_kept() -> None:
@@ -122,7 +122,7 @@ async def test_what_a_client_did_not_finish_is_not_kept() -> None:
             with pytest.raises(OSError, match="gone"):
                 await client.post("/v1/files", content=broken(), headers=HEADERS)
         with anyio.fail_after(5):
-            while state.memory.bytes:
+            while state.admission.memory.bytes:
                 await anyio.sleep(0.01)
     async with in_memory(state) as client:
         assert (await client.get("/v1/files")).json()["data"] == []
@@ -165,7 +165,7 @@ async def test_a_full_disk_under_a_large_upload_is_told_as_such(monkeypatch: pyt
         refused = await client.post("/v1/files", content=form(b"y", b"y" * 3_000_000), headers=HEADERS)
         assert (refused.status_code, refused.json()["error"]["code"]) == (507, "disk_full")
         assert (await client.get("/v1/files")).json()["data"] == []
-    assert state.memory.bytes == 0
+    assert state.admission.memory.bytes == 0
 
 
 async def test_a_file_that_the_store_has_no_room_for_is_refused_before_any_of_it_is_kept() -> None:

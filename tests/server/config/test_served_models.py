@@ -33,7 +33,7 @@ def test_a_model_that_pools_can_be_served_alone_with_all_that_is_said_of_the_mod
     assert located.embedding.path == "/vectors"
     (kind,), (engine,) = zip(*located.engines().items(), strict=True)
     worker = engine.worker
-    assert (kind, worker.pools, worker.pooler, worker.dtype) == ("embedding", True, "cls", "float32")
+    assert (kind, worker.is_pooling, worker.pooler, worker.dtype) == ("embedding", True, "cls", "float32")
     assert (worker.model, worker.memory_share, worker.name) == ("/vectors", 1.0, "")
 
 
@@ -79,11 +79,11 @@ def test_a_model_that_pools_is_told_so_and_has_a_dtype_of_its_own() -> None:
     engines = located.engines()
     assert list(engines) == ["chat", "transcription", "embedding"]
     pooling = engines["embedding"].worker
-    assert (pooling.model, pooling.pools, pooling.pooler, pooling.dtype) == ("/vectors", True, "cls", "float32")
+    assert (pooling.model, pooling.is_pooling, pooling.pooler, pooling.dtype) == ("/vectors", True, "cls", "float32")
     assert (pooling.lease_member, pooling.lease_weight, pooling.memory_share) == (2, 3, 0.1)
     assert engines["chat"].worker.memory_share == pytest.approx(0.7)
-    assert not engines["chat"].worker.pools
-    assert not engines["transcription"].worker.pools
+    assert not engines["chat"].worker.is_pooling
+    assert not engines["transcription"].worker.is_pooling
 
 
 def test_shares_that_leave_the_chat_model_no_memory_are_refused() -> None:

@@ -13,6 +13,7 @@ from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.actors import Thinking
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.tools import tool_use
+from stentor.server.app.state import ServerState
 from stentor.server.config.limits import GrammarLimits
 from stentor.server.config.models import JsonWhitespace
 from stentor.server.generation.constraints import constraints_of
@@ -21,7 +22,6 @@ from stentor.server.parsing.output import OutputFormat
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
 from stentor.server.parsing.thinking import thinking_options
 from stentor.server.parsing.tools.registry import TOOL_FORMATS
-from stentor.server.state.state import ServerState
 from stentor.server.text.grammar_tokens import token_bytes_of
 from stentor.tests.fakes import EOS, FakeEngine, byte_tokenizer, fake_state, says
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory
@@ -41,6 +41,8 @@ CUSTOM: Any = {"type": "custom", "custom": {"name": "c"}}
 F: Any = {"type": "function", "function": {"name": "f"}}
 ALLOWED: Any = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [F]}}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}}
+OUTPUT = OutputFormat(REASONING_FORMATS["qwen3"], TOOL_FORMATS["hermes"])
+"""Of a model that thinks as Qwen 3 does and calls tools as Hermes does."""
 
 
 @pytest.fixture(scope="module")
@@ -54,15 +56,11 @@ def grammars() -> Iterator[Grammars]:
 
 @pytest.fixture
 async def state(grammars: Grammars) -> ServerState:
-    """Over a model that thinks as Qwen 3 does and calls tools as Hermes does."""
-    output = OutputFormat(REASONING_FORMATS["qwen3"], TOOL_FORMATS["hermes"])
-    state = fake_state(FakeEngine(max_model_len=1 << 20), output=output)
-    state.grammars = grammars
-    return state
+    return fake_state(FakeEngine(max_model_len=1 << 20), output=OUTPUT, grammars=grammars)
 
 
 def engine_of(state: ServerState) -> FakeEngine:
-    engine = state.client
+    engine = state.chat.client
     assert isinstance(engine, FakeEngine)
     return engine
 
@@ -208,7 +206,7 @@ def sums(definition: str = SUM, name: str = "sum") -> Any:
     return {"type": "custom", "custom": {"name": name, "format": grammar}}
 
 
-async def test_json_has_the_white_space_that_the_operator_and_the_request_allow(state: ServerState) -> None:
+async def test_json_has_the_white_space_that_the_operator_and_the_request_allow(grammars: Grammars) -> None:
     compiler = Compiler(token_bytes_of(byte_tokenizer(), (EOS,)))
     described: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "array"}}}
     lark = 'start: %json {"type": "array"}'
@@ -219,7 +217,8 @@ async def test_json_has_the_white_space_that_the_operator_and_the_request_allow(
         ({"tools": [TOOL], "tool_choice": "required"}, '<tool_call>\n{"name": "f", "arguments": ', "}\n</tool_call>"),
     ]
     for whitespace in get_args(JsonWhitespace):
-        state.json_whitespace = whitespace
+        engine = FakeEngine(max_model_len=1 << 20)
+        state = fake_state(engine, output=OUTPUT, grammars=grammars, json_whitespace=whitespace)
         for body, before, after in asked:
             await ask(state, max_tokens=1, **body)
             for inner, wanted in (("", "none"), ("\n    ", "indented")):
@@ -461,8 +460,7 @@ async def test_every_format_of_calls_can_be_held_behind_thinking(grammars: Gramm
     use, options = tool_use(request, limits), thinking_options(OutputFormat(), "")
     for format in {format.name: format for format in TOOL_FORMATS.values()}.values():
         output = OutputFormat(REASONING_FORMATS["qwen3"], format)
-        state = fake_state(FakeEngine(), output=output)
-        state.grammars = grammars
-        constraints = await constraints_of(state, request, use, [1], options)
+        state = fake_state(FakeEngine(), output=output, grammars=grammars)
+        constraints = await constraints_of(state.chat, request, use, [1], options)
         assert "</think>" in constraints.grammar, format.name
         assert constraints.parser is not None

@@ -28,7 +28,7 @@ from stentor.server.api.chat.stream import ChatStream
 from stentor.server.api.chat.whole import chat_answer
 from stentor.server.common.loop_turns import LoopTurns
 from stentor.server.generation.logprobs import TokenNames
-from stentor.server.http.whole_answer import AnswerRoom
+from stentor.server.http.whole_answer import AnswerBudget
 from stentor.server.overload.memory_budget import MemoryBudget
 from stentor.tests.examples import examples
 from stentor.tests.fakes import byte_tokenizer, logprobs_of
@@ -57,7 +57,7 @@ def whole(shape: ChatShape, deltas: list[Delta]) -> dict[str, Any]:
     async def batches() -> AsyncIterator[list[Delta]]:
         yield deltas
 
-    room = AnswerRoom(1 << 20, MemoryBudget(0).share())
+    room = AnswerBudget(1 << 20, MemoryBudget(0).share())
     body = b"".join(asyncio.run(chat_answer(shape, batches(), room, LoopTurns())).pieces())
     check_object(ChatCompletion, body, CHAT_EXTENSIONS)
     answer: dict[str, Any] = json.loads(body)

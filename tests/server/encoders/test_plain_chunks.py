@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from stentor.protocols.ipc.deltas import Text
 from stentor.server.api.chat.shape import ChatShape
 from stentor.server.api.chat.stream import ChatStream
-from stentor.server.api.completions.stream import CompletionShape, CompletionStream, Prompt, Tally
+from stentor.server.api.completions.stream import CompletionShape, CompletionStream, Prompt, TokenCounts
 from stentor.server.generation.logprobs import TokenNames
 from stentor.tests.fakes import byte_tokenizer
 
@@ -78,7 +78,7 @@ def test_a_completion_chunk(
     name: str, model: str, created: int, usage: bool, prompt: int, texts: list[tuple[int, str]]
 ) -> None:
     shape = CompletionShape(name, created, model, N, NAMES, include_usage=usage)
-    stream = CompletionStream(shape, shape.frame(), Prompt(prompt, [1, 2], None), Tally(2))
+    stream = CompletionStream(shape, shape.frame(), Prompt(prompt, [1, 2], None), TokenCounts(2))
     encoded = stream.encode([Text(index, text, [1], None) for index, text in texts])
     assert encoded == b"".join(
         frame(

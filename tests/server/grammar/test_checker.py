@@ -24,10 +24,9 @@ from stentor.server.grammar import checker as checker_module
 from stentor.server.grammar import process
 from stentor.server.grammar.answers import answer_expression, grammar_expression
 from stentor.server.grammar.checker import TOO_COMPLEX_CODE, Grammars, GrammarsUnavailable
-from stentor.server.grammar.child import _one_of
+from stentor.server.grammar.child import _one_of, client_message
 from stentor.server.grammar.lark import Lark
 from stentor.server.grammar.schema import encoded, prepare
-from stentor.server.grammar.told import told
 from stentor.tests.server.grammar.asked import asked
 from stentor.tests.server.grammar.bombs import BOMBS
 
@@ -307,7 +306,7 @@ def test_what_is_wrong_is_told_in_one_line(
     source = lark.source(answer_expression(lark, asked(wanted, Limits())))
     with pytest.raises(GrammarError) as broken:
         compiler.compile(source)
-    why = told(str(broken.value))
+    why = client_message(str(broken.value))
     assert said in why
     assert not any(mark in why for mark in ("\n", "%json", "|", "^^", "r0", "x-guidance"))
     assert len(why) < 300

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stentor.server.media import data_urls, files
 from stentor.server.media.addresses import OWN, is_public, may_reach
 from stentor.server.media.decoded import DecodedLimits, check_audio, check_image, check_video
+from stentor.server.media.fetcher import decode_data_url, read_file_url
 from stentor.server.media.refusal import Refusal
 from stentor.server.media.urls import parse, read_host
 
@@ -109,17 +109,17 @@ def test_any_text_is_read_as_ascii_or_refused(text: str) -> None:
 
 @given(st.binary(max_size=300))
 def test_data_comes_back_from_both_encodings(data: bytes) -> None:
-    assert data_urls.decode("data:image/png;base64," + base64.b64encode(data).decode(), 300) == (data, "image/png")
-    assert data_urls.decode("data:," + quote_from_bytes(data), 300) == (data, "text/plain")
-    assert data_urls.decode("DATA:Text/HTML;charset=utf-8," + quote_from_bytes(data), 300)[1] == "text/html"
+    assert decode_data_url("data:image/png;base64," + base64.b64encode(data).decode(), 300) == (data, "image/png")
+    assert decode_data_url("data:," + quote_from_bytes(data), 300) == (data, "text/plain")
+    assert decode_data_url("DATA:Text/HTML;charset=utf-8," + quote_from_bytes(data), 300)[1] == "text/html"
 
 
 @given(st.binary(min_size=1, max_size=300))
 def test_data_is_refused_one_byte_before_it_fits(data: bytes) -> None:
     for url in ("data:;base64," + base64.b64encode(data).decode(), "data:," + quote_from_bytes(data)):
-        assert data_urls.decode(url, len(data))[0] == data
+        assert decode_data_url(url, len(data))[0] == data
         with pytest.raises(Refusal, match="larger than"):
-            data_urls.decode(url, len(data) - 1)
+            decode_data_url(url, len(data) - 1)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_data_is_refused_one_byte_before_it_fits(data: bytes) -> None:
 )
 def test_data_that_is_not_as_the_standard_writes_it_is_refused(url: str) -> None:
     with pytest.raises(Refusal):
-        data_urls.decode(url, 1000)
+        decode_data_url(url, 1000)
 
 
 # ---- files
@@ -176,11 +176,11 @@ def root(tmp_path: Path) -> Path:
 
 def test_a_file_below_the_root_is_read_through_links_that_stay_there(root: Path) -> None:
     for name in ("deep/a é.wav", "within", "deep/../deep/a é.wav"):
-        data, kind = files.read(f"file://{quote(str(root / name))}", root, 5)
+        data, kind = read_file_url(f"file://{quote(str(root / name))}", root, 5)
         assert (data, kind) == (b"sound", "audio/x-wav")
-    assert files.read(f"file://localhost{quote(str(root))}/within", root, 5)[0] == b"sound"
+    assert read_file_url(f"file://localhost{quote(str(root))}/within", root, 5)[0] == b"sound"
     with pytest.raises(Refusal, match="larger than"):
-        files.read(f"file://{root}/within", root, 4)
+        read_file_url(f"file://{root}/within", root, 4)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_a_file_below_the_root_is_read_through_links_that_stay_there(root: Path)
 )
 def test_nothing_else_is(root: Path, name: str) -> None:
     with pytest.raises(Refusal) as caught:
-        files.read(f"file://{root}/{name}", root, 100)
+        read_file_url(f"file://{root}/{name}", root, 100)
     assert str(root) not in str(caught.value)
 
 
@@ -218,12 +218,12 @@ def test_devices_and_sockets_are_not_opened_even_below_the_root(tmp_path: Path) 
     for url in ("file:///dev/zero", "file:///dev/null", "file:///proc/self/environ", "file:///proc/self/mem"):
         root = Path("/dev") if url.startswith("file:///dev") else tmp_path
         with pytest.raises(Refusal):
-            files.read(url, root, 100)
+            read_file_url(url, root, 100)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))
         assert stat.S_ISSOCK((tmp_path / "socket").stat().st_mode)
         with pytest.raises(Refusal):
-            files.read(f"file://{tmp_path}/socket", tmp_path, 100)
+            read_file_url(f"file://{tmp_path}/socket", tmp_path, 100)
 
 
 def test_a_link_put_there_after_the_check_is_found(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ def test_a_link_put_there_after_the_check_is_found(root: Path, monkeypatch: pyte
 
     monkeypatch.setattr(os, "open", swap_then_open)
     with pytest.raises(Refusal, match="no file below"):
-        files.read(f"file://{quote(str(root / 'deep' / 'a é.wav'))}", root, 100)
+        read_file_url(f"file://{quote(str(root / 'deep' / 'a é.wav'))}", root, 100)
 
 
 # ---- decoded

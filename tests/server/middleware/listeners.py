@@ -14,13 +14,13 @@ import uvicorn
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.server.app.application import create_app
 from stentor.server.app.lifecycle import Listener
+from stentor.server.app.state import ServerState
 from stentor.server.config.config import AccessConfig, Config, HttpConfig
 from stentor.server.config.limits import ConnectionLimits
 from stentor.server.http.address import listening
 from stentor.server.http.connections import Connections
 from stentor.server.http.http_protocol import HttpProtocol
 from stentor.server.http.listening import address_of
-from stentor.server.state.state import ServerState
 from stentor.tests.server.harness import until
 
 

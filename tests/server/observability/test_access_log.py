@@ -4,16 +4,17 @@ import asyncio
 import json
 import logging
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from stentor.engine.processes.logs import set_up_logging
+from stentor.server.app.state import ServerState
 from stentor.server.config.config import ObserveConfig
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.observability.observer import open_observer
 from stentor.server.observability.request import current_request_id
-from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, until
 from stentor.tests.server.middleware.keyrings import keyring
@@ -37,8 +38,8 @@ def access(caplog: pytest.LogCaptureFixture) -> Any:
 
 def logged(engine: FakeEngine | None = None) -> ServerState:
     state = fake_state(engine)
-    state.observer = open_observer(ObserveConfig(access_log=True), state.metrics, "fake/model")
-    return state
+    observer = open_observer(ObserveConfig(access_log=True), state.metrics, "fake/model")
+    return replace(state, observer=observer)
 
 
 async def test_every_request_has_a_line_at_its_end_whatever_the_level(access: Any, caplog: Any) -> None:
@@ -76,7 +77,7 @@ async def test_errors_have_their_code_and_a_client_that_left_is_499(access: Any)
         left.cancel()
         await asyncio.gather(left, return_exceptions=True)
         engine.gate.set()
-        state.draining = True
+        state.admission.draining = True
         await client.post(CHAT, json={"messages": HELLO})
     seen = [(line["status"], line.get("error")) for line in access()]
     assert seen.pop(1)[0] == 400
@@ -85,7 +86,8 @@ async def test_errors_have_their_code_and_a_client_that_left_is_499(access: Any)
 
 async def test_a_key_is_told_by_its_place_and_never_by_itself(access: Any, caplog: Any) -> None:
     state = fake_state(access=AccessControl(keyring("first-key", "second-key", admin=("admin-key",))))
-    state.observer = open_observer(ObserveConfig(access_log=True), state.metrics, "fake/model")
+    observer = open_observer(ObserveConfig(access_log=True), state.metrics, "fake/model")
+    state = replace(state, observer=observer)
     async with in_memory(state) as client:
         for key in ("second-key", "admin-key", "wrong-key"):
             await client.get("/v1/models", headers={"authorization": f"Bearer {key}"})

@@ -7,15 +7,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from stentor.server.app.state import ServerState
 from stentor.server.config.config import ObserveConfig
 from stentor.server.observability.export_queue import BATCH, ExportQueue
 from stentor.server.observability.observer import Observer, open_observer
 from stentor.server.observability.otlp import traces_url
-from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, until
 from stentor.tests.server.observability.collector import Collector, attributes, collecting
@@ -36,8 +37,8 @@ def collector() -> Iterator[Collector]:
 
 def traced(url: str, engine: FakeEngine | None = None) -> ServerState:
     state = fake_state(engine)
-    state.observer = open_observer(ObserveConfig(otlp_endpoint=url), state.metrics, "fake/model")
-    return state
+    observer = open_observer(ObserveConfig(otlp_endpoint=url), state.metrics, "fake/model")
+    return replace(state, observer=observer)
 
 
 async def ask(state: ServerState, path: str, body: dict[str, Any], **headers: str) -> int:

@@ -1,14 +1,15 @@
 """Every request that is turned away is counted once, under one reason."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from stentor.server.app.state import ServerState
 from stentor.server.config.config import ObserveConfig
 from stentor.server.observability.observer import open_observer
-from stentor.server.state.state import ServerState
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory
 
@@ -43,7 +44,7 @@ async def test_a_refusal_is_counted_under_its_reason(
     method: str, path: str, body: dict[str, Any] | None, expected: dict[str, int]
 ) -> None:
     state = fake_state()
-    state.observer = open_observer(ObserveConfig(), state.metrics, "fake/model")
+    state = replace(state, observer=open_observer(ObserveConfig(), state.metrics, "fake/model"))
     async with in_memory(state) as client:
         await client.request(method, path, json=body)
     assert counted(state) == expected
@@ -51,8 +52,8 @@ async def test_a_refusal_is_counted_under_its_reason(
 
 async def test_a_server_that_drains_counts_what_it_turns_away_and_no_probes() -> None:
     state = fake_state()
-    state.observer = open_observer(ObserveConfig(), state.metrics, "fake/model")
-    state.draining = True
+    state = replace(state, observer=open_observer(ObserveConfig(), state.metrics, "fake/model"))
+    state.admission.draining = True
     async with in_memory(state) as client:
         await client.post(CHAT, json={"messages": HELLO})
         await client.get("/health")

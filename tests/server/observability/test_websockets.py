@@ -3,17 +3,18 @@
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import websockets
 from websockets.asyncio.client import connect
 
+from stentor.server.app.state import ServerState
 from stentor.server.config.config import ObserveConfig
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.observability.observer import Observer, log_request, open_access_log, open_observer
 from stentor.server.observability.request import MOST_SERVED, EngineUsage, RequestRecord
-from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import until
 from stentor.tests.server.middleware.keyrings import keyring
@@ -35,8 +36,7 @@ def records() -> list[RequestRecord]:
 def state(records: list[RequestRecord]) -> ServerState:
     open_access_log()
     state = fake_state(access=AccessControl(keyring("one-key", "two-key")))
-    state.observer = Observer([state.metrics.ended, log_request, records.append])
-    return state
+    return replace(state, observer=Observer([state.metrics.ended, log_request, records.append]))
 
 
 def opened(address: str, path: str, key: str = "two-key", **headers: str) -> connect:
@@ -45,7 +45,7 @@ def opened(address: str, path: str, key: str = "two-key", **headers: str) -> con
 
 
 def responses(state: ServerState, status: str) -> float | None:
-    labels = {"model_name": state.served_names[0], "status": status}
+    labels = {"model_name": state.chat.config.served_names[0], "status": status}
     return state.metrics.registry.get_sample_value("stentor:http_responses_total", labels)
 
 
@@ -106,7 +106,7 @@ async def test_an_error_event_names_the_request(path: str, state: ServerState) -
 async def test_what_is_generated_over_a_websocket_is_named_and_counted(
     state: ServerState, records: list[RequestRecord]
 ) -> None:
-    engine: Any = state.client
+    engine: Any = state.chat.client
     async with serving(state) as address:
         async with opened(address, "/v1/responses", **{"x-request-id": "mine"}) as socket:
             for _ in range(2):
@@ -136,7 +136,8 @@ def collector() -> Iterator[Collector]:
 
 async def test_a_websocket_is_a_span_of_the_trace_that_its_client_is_in(collector: Collector) -> None:
     state = fake_state(FakeEngine())
-    state.observer = open_observer(ObserveConfig(otlp_endpoint=collector.url), state.metrics, "fake/model")
+    observer = open_observer(ObserveConfig(otlp_endpoint=collector.url), state.metrics, "fake/model")
+    state = replace(state, observer=observer)
     async with serving(state) as address:
         trace = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
         async with opened(address, "/v1/responses", **trace) as socket:

@@ -10,9 +10,9 @@ import httpx
 import openai
 import pytest
 
+from stentor.server.app.state import ServerState
 from stentor.server.config.limits import OverloadConfig
 from stentor.server.overload.queue_slots import QueueSlot
-from stentor.server.state.state import ServerState
 from stentor.server.text.pool import INLINE_CHARS, TokenizerPool
 from stentor.tests.fakes import FakeEngine, byte_tokenizer, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, events_of, in_memory, on_loopback, until
@@ -61,7 +61,7 @@ async def test_a_request_that_finds_the_queue_full_is_refused_before_its_body_is
     error = refused.json()["error"]
     assert (error["type"], error["code"], error["param"]) == ("rate_limit_error", "queue_full", None)
     assert rejections(state, "queue_full") == 1
-    assert (state.queue.requests, state.queue.tokens, state.live_requests) == (0, 0, 0)
+    assert (state.admission.queue.requests, state.admission.queue.tokens, state.admission.live_requests) == (0, 0, 0)
 
 
 async def test_a_request_that_generates_makes_room_for_the_next() -> None:
@@ -69,7 +69,7 @@ async def test_a_request_that_generates_makes_room_for_the_next() -> None:
     state = state_of(engine, max_queued_requests=1)
     async with in_memory(state) as client, anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: client.post(COMPLETIONS, json=body(max_tokens=200, n=3)))
-        await until(lambda: engine.streams and not state.queue.requests)
+        await until(lambda: engine.streams and not state.admission.queue.requests)
         assert (await client.post(COMPLETIONS, json=body())).status_code == 200
         assert engine.live
         tasks.cancel_scope.cancel()
@@ -82,21 +82,21 @@ async def test_prompts_beyond_the_tokens_that_may_wait_are_refused(stream: bool)
     async with in_memory(state) as client, anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: client.post(COMPLETIONS, json=body(prompt=["a" * 5, "b" * 10])))
         await until(lambda: len(engine.streams) == 2)
-        assert state.queue.tokens == 15
+        assert state.admission.queue.tokens == 15
         refused = await client.post(COMPLETIONS, json=body(prompt=["cc", "d" * 9], stream=stream))
-        assert state.queue.tokens == 15, "what the refused one had counted is given back"
+        assert state.admission.queue.tokens == 15, "what the refused one had counted is given back"
         engine.gate.set()
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_tokens_full")
     assert int(refused.headers["retry-after"]) >= 1
     assert rejections(state, "queue_tokens_full") == 1
-    assert (state.queue.requests, state.queue.tokens) == (0, 0)
+    assert (state.admission.queue.requests, state.admission.queue.tokens) == (0, 0)
 
 
 async def test_a_prompt_longer_than_all_that_may_wait_is_served_when_it_is_alone() -> None:
     state = state_of(FakeEngine(), max_queued_tokens=5)
     async with in_memory(state) as client:
         assert (await client.post(COMPLETIONS, json=body(prompt="a" * 50))).status_code == 200
-    assert state.queue.tokens == 0
+    assert state.admission.queue.tokens == 0
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ async def test_whatever_a_request_comes_to_its_permit_is_given_back(fields: dict
     async with in_memory(state) as client:
         for _ in range(3):
             assert (await client.post(COMPLETIONS, json=body(**fields))).status_code != 429
-    assert (state.queue.requests, state.queue.tokens) == (0, 0)
+    assert (state.admission.queue.requests, state.admission.queue.tokens) == (0, 0)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -119,8 +119,8 @@ async def test_the_permit_of_a_client_that_goes_away_is_given_back(stream: bool)
         for _ in range(3):
             with pytest.raises(httpx.ReadTimeout):
                 await client.post(COMPLETIONS, json=body(stream=stream), timeout=0.2)
-            await until(lambda: not state.queue.requests)
-            assert (state.queue.tokens, engine.live) == (0, 0)
+            await until(lambda: not state.admission.queue.requests)
+            assert (state.admission.queue.tokens, engine.live) == (0, 0)
 
 
 async def test_a_connection_is_of_use_after_a_large_body_that_was_refused_unread() -> None:
@@ -138,7 +138,7 @@ async def test_a_connection_is_of_use_after_a_large_body_that_was_refused_unread
             refused = await other.post(COMPLETIONS, content=bytes(1 << 20))
             assert refused.status_code == 429
         engine.gate.set()
-        await until(lambda: not state.live_requests)
+        await until(lambda: not state.admission.live_requests)
         assert (await other.post(COMPLETIONS, json=body())).status_code == 200
 
 
@@ -146,16 +146,15 @@ async def test_a_connection_is_of_use_after_a_large_body_that_was_refused_unread
 
 
 async def test_the_deadline_covers_the_wait_for_the_tokenizer() -> None:
-    state = state_of(FakeEngine(), request_timeout=30.0)
     gate = threading.Event()
     pool = TokenizerPool(byte_tokenizer(), threads=1, max_pending=1)
-    state.pool = pool
+    state = fake_state(pool=pool, overload=OverloadConfig(request_timeout=30.0))
     standing_still = asyncio.create_task(pool._run(lambda: gate.wait(30)))
     await asyncio.sleep(0)
     async with in_memory(state) as client:
         soon = {"x-request-timeout": "0.2"}
         late = await client.post(COMPLETIONS, json=body(prompt="a" * 2 * INLINE_CHARS), headers=soon)
-        assert (late.status_code, state.live_requests) == (504, 0)
+        assert (late.status_code, state.admission.live_requests) == (504, 0)
         gate.set()
         await standing_still
         assert (await client.post(COMPLETIONS, json=body(prompt="a" * 2 * INLINE_CHARS))).status_code == 200
@@ -174,7 +173,7 @@ async def test_the_sdk_of_openai_does_not_begin_again_what_was_too_late_but_what
             await client.completions.create(model="fake", prompt="abc", extra_headers={"x-request-timeout": "0.3"})
         assert len(engine.streams) == 1
         engine.gate.set()
-        taken = state.queue.enter()
+        taken = state.admission.queue.enter()
         tasks.start_soon(_give_back_once_one_was_refused, state, taken)
         answer = await client.completions.create(model="fake", prompt="abc", max_tokens=3)
         assert answer.usage is not None
@@ -195,7 +194,7 @@ async def test_a_whole_answer_that_takes_too_long_is_a_504_that_is_not_to_be_ret
     error = late.json()["error"]
     assert (error["type"], error["code"]) == ("timeout_error", "deadline_exceeded")
     assert "0.1 seconds" in error["message"]
-    assert (engine.live, state.live_requests, state.queue.requests) == (0, 0, 0)
+    assert (engine.live, state.admission.live_requests, state.admission.queue.requests) == (0, 0, 0)
     assert cut_off(state, "deadline_exceeded") == 1
 
 
@@ -247,7 +246,7 @@ async def test_the_deadline_covers_a_body_that_does_not_come() -> None:
         async with asyncio.timeout(30):
             assert b" 504 " in await reader.readline()
         writer.close()
-    assert state.live_requests == 0
+    assert state.admission.live_requests == 0
 
 
 # ---- the end of a server
@@ -255,7 +254,7 @@ async def test_the_deadline_covers_a_body_that_does_not_come() -> None:
 
 async def test_a_draining_server_refuses_and_lets_go_of_the_connection() -> None:
     state = state_of(FakeEngine())
-    state.draining = True
+    state.admission.draining = True
     async with on_loopback(state) as url, httpx.AsyncClient(base_url=url) as client:
         refused = await client.post(COMPLETIONS, json=body())
         health, ping = await client.get("/health"), await client.get("/ping")
@@ -280,9 +279,9 @@ async def test_requests_that_are_cut_off_get_an_error_each_in_its_shape() -> Non
     ):
         tasks.start_soon(ask, client, False)
         tasks.start_soon(ask, client, True)
-        await until(lambda: len(engine.streams) == 2 and not state.queue.requests)
-        state.cut_off()
-        assert await state.drained(30.0)
+        await until(lambda: len(engine.streams) == 2 and not state.admission.queue.requests)
+        state.admission.cut_off()
+        assert await state.admission.drained(30.0)
         await until(lambda: len(answers) == 2)
     assert (answers[False].status_code, answers[True].status_code) == (503, 200)
     assert answers[False].json()["error"]["code"] == "shutting_down"

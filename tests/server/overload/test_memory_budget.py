@@ -16,6 +16,7 @@ import pytest
 from stentor.protocols.common.decoding import decoded_bytes
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
+from stentor.server.app.state import ServerState
 from stentor.server.common.fair_queue import current_owner
 from stentor.server.config.limits import OverloadConfig
 from stentor.server.overload.memory_budget import (
@@ -27,7 +28,6 @@ from stentor.server.overload.memory_budget import (
     default_budget,
     memory_limit,
 )
-from stentor.server.state.state import ServerState
 from stentor.server.text.errors import TemplateError, TemplatesWait
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.template_process import RenderJob
@@ -149,11 +149,11 @@ async def test_a_body_counts_with_what_is_decoded_of_it_and_a_prompt_until_its_a
         body = json.dumps({"prompt": prompt, "max_tokens": 4}).encode()
         asked = asyncio.create_task(client.post(COMPLETIONS, content=body))
         await until(lambda: engine.live)
-        body_bytes = len(body) + decoded_bytes(body, state.limits) - FREE_BYTES
-        assert state.memory.bytes == body_bytes + TOKEN_BYTES * len(prompt) - FREE_BYTES
+        body_bytes = len(body) + decoded_bytes(body, state.admission.limits) - FREE_BYTES
+        assert state.admission.memory.bytes == body_bytes + TOKEN_BYTES * len(prompt) - FREE_BYTES
         engine.gate.set()
         assert (await asked).status_code == 200
-    assert state.memory.bytes == 0
+    assert state.admission.memory.bytes == 0
 
 
 async def test_a_large_body_too_many_is_refused_unread_and_small_ones_still_pass() -> None:
@@ -169,7 +169,7 @@ async def test_a_large_body_too_many_is_refused_unread_and_small_ones_still_pass
             yield whole[400 * KiB :]
 
         slow = asyncio.create_task(client.post(COMPLETIONS, content=halves()))
-        await until(lambda: state.memory.bytes > 300 * KiB)
+        await until(lambda: state.admission.memory.bytes > 300 * KiB)
         refused = await client.post(COMPLETIONS, content=body_of(350 * KiB))
         assert refused.status_code == 429
         assert (refused.headers["connection"], refused.headers["retry-after"]) == ("close", "2")
@@ -179,7 +179,7 @@ async def test_a_large_body_too_many_is_refused_unread_and_small_ones_still_pass
         assert (await client.post(COMPLETIONS, content=body_of(FREE_BYTES))).status_code == 200
         go.set()
         assert (await slow).status_code == 200
-        assert state.memory.bytes == 0
+        assert state.admission.memory.bytes == 0
         assert (await client.post(COMPLETIONS, content=body_of(300 * KiB))).status_code == 200
 
 
@@ -191,16 +191,16 @@ async def test_a_stream_holds_no_body_and_a_client_that_leaves_none_either() -> 
         async with client.stream("POST", COMPLETIONS, content=content) as response:
             assert await anext(response.aiter_bytes())
             assert engine.live
-            assert state.memory.bytes == 0
+            assert state.admission.memory.bytes == 0
 
         async def never_ends() -> Any:
             yield b" " * 300 * KiB
             await anyio.sleep_forever()
 
         gone = asyncio.create_task(client.post(COMPLETIONS, content=never_ends()))
-        await until(lambda: state.memory.bytes > 200 * KiB)
+        await until(lambda: state.admission.memory.bytes > 200 * KiB)
         gone.cancel()
-        await until(lambda: state.memory.bytes == 0)
+        await until(lambda: state.admission.memory.bytes == 0)
 
 
 # ---- templates

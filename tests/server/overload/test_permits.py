@@ -35,12 +35,12 @@ def test_as_many_may_wait_as_the_limit_says_and_a_place_that_is_given_back_is_fr
 
 def test_a_request_whose_prompts_are_processed_waits_no_more() -> None:
     line = queue(requests=1)
-    permit = line.enter()
-    permit.take(5)
-    permit.take(7)
-    permit.processed(5)
+    queue_slot = line.enter()
+    queue_slot.take(5)
+    queue_slot.take(7)
+    queue_slot.processed(5)
     assert (line.requests, line.tokens) == (1, 7)
-    permit.processed(7)
+    queue_slot.processed(7)
     assert (line.requests, line.tokens) == (0, 0)
     line.enter()
 
@@ -84,9 +84,9 @@ def test_idle_hours_do_not_count_as_slow_ones() -> None:
     clock = Clock()
     line = queue(requests=10, clock=clock)
     for _ in range(1000):
-        permit = line.enter()
+        queue_slot = line.enter()
         clock.now += 0.1
-        permit.close()
+        queue_slot.close()
     clock.now += 7200
     for _ in range(10):
         line.enter()
@@ -122,47 +122,47 @@ class Books(RuleBasedStateMachine):
     def enter(self) -> QueueSlot | None:
         waiting = len(self.held) - len(self.gone)
         try:
-            permit = self.queue.enter()
+            queue_slot = self.queue.enter()
         except Overloaded:
             assert waiting == 4
             return None
         assert waiting < 4
-        self.held[permit] = []
-        return permit
+        self.held[queue_slot] = []
+        return queue_slot
 
-    @rule(permit=permits, tokens=st.integers(1, 60))
-    def take(self, permit: QueueSlot | None, tokens: int) -> None:
-        if permit is None or permit in self.gone:
+    @rule(queue_slot=permits, tokens=st.integers(1, 60))
+    def take(self, queue_slot: QueueSlot | None, tokens: int) -> None:
+        if queue_slot is None or queue_slot in self.gone:
             return
-        others = sum(sum(held) for one, held in self.held.items() if one is not permit)
-        fits = not others or others + sum(self.held[permit]) + tokens <= 50
+        others = sum(sum(held) for one, held in self.held.items() if one is not queue_slot)
+        fits = not others or others + sum(self.held[queue_slot]) + tokens <= 50
         try:
-            permit.take(tokens)
+            queue_slot.take(tokens)
         except Overloaded:
             assert not fits
         else:
             assert fits
-            self.held[permit].append(tokens)
+            self.held[queue_slot].append(tokens)
 
-    @rule(permit=permits)
-    def processed(self, permit: QueueSlot | None) -> None:
-        if permit is None or not self.held[permit]:
+    @rule(queue_slot=permits)
+    def processed(self, queue_slot: QueueSlot | None) -> None:
+        if queue_slot is None or not self.held[queue_slot]:
             return
-        permit.processed(self.held[permit].pop())
-        if not self.held[permit]:
-            self.gone.add(permit)
+        queue_slot.processed(self.held[queue_slot].pop())
+        if not self.held[queue_slot]:
+            self.gone.add(queue_slot)
 
-    @rule(permit=permits)
-    def close(self, permit: QueueSlot | None) -> None:
-        if permit is not None:
-            permit.close()
-            self.held[permit] = []
-            self.gone.add(permit)
+    @rule(queue_slot=permits)
+    def close(self, queue_slot: QueueSlot | None) -> None:
+        if queue_slot is not None:
+            queue_slot.close()
+            self.held[queue_slot] = []
+            self.gone.add(queue_slot)
 
-    @rule(permit=consumes(permits))
-    def close_again(self, permit: QueueSlot | None) -> None:
-        self.close(permit)
-        self.close(permit)
+    @rule(queue_slot=consumes(permits))
+    def close_again(self, queue_slot: QueueSlot | None) -> None:
+        self.close(queue_slot)
+        self.close(queue_slot)
 
     @rule(seconds=st.floats(0, 100))
     def wait(self, seconds: float) -> None:

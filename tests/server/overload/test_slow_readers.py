@@ -225,7 +225,7 @@ async def test_the_request_of_a_client_that_is_dropped_is_aborted_in_the_engine(
             )
             await until(lambda: engine.live == 1)
             await until(lambda: dropped.count == 1)
-            await until(lambda: engine.live == 0 and state.live_requests == 0)
+            await until(lambda: engine.live == 0 and state.admission.live_requests == 0)
     (line,) = [record for record in caplog.records if "did not read" in record.getMessage()]
     assert getattr(line, "request_id", "") == "slow"
 

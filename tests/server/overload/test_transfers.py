@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
+from stentor.server.app.state import ServerState
 from stentor.server.observability.observer import Observer, log_request, open_access_log
-from stentor.server.state.state import ServerState
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.harness import on_loopback, until
 
@@ -50,7 +50,7 @@ async def uploading(state: ServerState) -> AsyncIterator[tuple[asyncio.StreamRea
             b"content-type: multipart/form-data; boundary=z\r\n\r\n" % len(FORM)
         )
         writer.write(FORM[:-1])
-        await until(lambda: state.live_requests)
+        await until(lambda: state.admission.live_requests)
         try:
             yield reader, writer
         finally:
@@ -65,25 +65,25 @@ FORM = (
 
 def cut(state: ServerState) -> float | None:
     return state.metrics.registry.get_sample_value(
-        "stentor:requests_cut_off_total", {"model_name": state.served_names[0], "reason": "shutting_down"}
+        "stentor:requests_cut_off_total", {"model_name": state.chat.config.served_names[0], "reason": "shutting_down"}
     )
 
 
 async def test_a_server_that_drains_waits_for_a_download(state: ServerState) -> None:
     async with downloading(state) as reader:
-        state.draining = True
-        assert not await state.drained(0.01)
+        state.admission.draining = True
+        assert not await state.admission.drained(0.01)
         assert await reader.read(-1) == FILE
-        assert await state.drained(30.0)
+        assert await state.admission.drained(30.0)
 
 
 async def test_a_server_that_drains_waits_for_an_upload(state: ServerState) -> None:
     async with uploading(state) as (reader, writer):
-        state.draining = True
-        assert not await state.drained(0.01)
+        state.admission.draining = True
+        assert not await state.admission.drained(0.01)
         writer.write(FORM[-1:])
         assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
-        assert await state.drained(30.0)
+        assert await state.admission.drained(30.0)
 
 
 async def test_a_download_that_is_cut_off_is_short_and_counted_and_logged_as_cut(
@@ -91,8 +91,8 @@ async def test_a_download_that_is_cut_off_is_short_and_counted_and_logged_as_cut
 ) -> None:
     caplog.set_level(logging.INFO)
     async with downloading(state) as reader:
-        state.cut_off()
-        assert await state.drained(30.0)
+        state.admission.cut_off()
+        assert await state.admission.drained(30.0)
         assert len(await reader.read(-1)) < len(FILE)
     assert cut(state) == 1
     lines = [(record.levelname, record.message.partition(" in ")[0]) for record in caplog.records]
@@ -105,16 +105,16 @@ async def test_a_download_that_is_cut_off_is_short_and_counted_and_logged_as_cut
 
 async def test_an_upload_that_is_cut_off_is_told_so_and_leaves_nothing(state: ServerState) -> None:
     async with uploading(state) as (reader, _writer):
-        state.cut_off()
+        state.admission.cut_off()
         answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert b'"shutting_down"' in answer
-        assert await state.drained(30.0)
+        assert await state.admission.drained(30.0)
     assert cut(state) == 1
 
 
 async def test_a_server_that_drains_begins_no_transfer(state: ServerState) -> None:
-    state.draining = True
+    state.admission.draining = True
     async with on_loopback(state) as url, httpx.AsyncClient(base_url=url) as client:
         for answer in (await client.post("/v1/files"), await client.get("/v1/files/file-1/content")):
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "draining")

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from stentor.engine.processes.freed_memory import GROWN
-from stentor.server.overload.trimming import Trimmer
+from stentor.server.overload.memory_budget import Trimmer
 
 MiB = 1 << 20
 

@@ -12,9 +12,8 @@ from stentor.engine.core.grammar.matcher import Compiler, Matcher
 from stentor.server.grammar.answers import compose
 from stentor.server.grammar.lark import Lark
 from stentor.server.parsing.harmony import MARKERS
-from stentor.server.parsing.harmony_grammar import HARMONY_TOOLS
 from stentor.server.parsing.interface import CallArguments, CallEnd, CallStart, Content, Thought, Tool
-from stentor.server.parsing.output import OutputFormat
+from stentor.server.parsing.output import HARMONY_TOOLS, OutputFormat
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
 from stentor.server.text.grammar_tokens import special_tokens_of, token_bytes_of
 from stentor.server.text.tokenizer import Tokenizer

@@ -19,10 +19,10 @@ from stentor.engine.model_config.sentence_config import Normalized, SentenceModu
 from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone, Stats
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.server.app.state import ServerState
 from stentor.server.config.model_registry import ModelRegistry, ModelRole, ServedModel
-from stentor.server.pooling.ends import ends_of, pair_ends_of
+from stentor.server.pooling.affix_tokens import affix_tokens_of, pair_affix_tokens_of
 from stentor.server.pooling.model import EmbeddingModel
-from stentor.server.state.state import ServerState
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.tokenizer import Tokenizer
 from stentor.tests.fakes import FakeEngine, fake_state
@@ -179,15 +179,21 @@ def model_of(
 ) -> EmbeddingModel:
     tokenizer = Tokenizer(backend(roberta=roberta), {}, template)
     return EmbeddingModel(
-        (NAME,), engine, TokenizerPool(tokenizer), config, ends_of(tokenizer), pair_ends_of(tokenizer), **fields
+        (NAME,),
+        engine,
+        TokenizerPool(tokenizer),
+        config,
+        affix_tokens_of(tokenizer),
+        pair_affix_tokens_of(tokenizer),
+        **fields,
     )
 
 
 def state_of(model: EmbeddingModel, **fields: Any) -> ServerState:
     """A server with a chat model, ``fake/model``, and this one."""
     registry = ModelRegistry([ServedModel("chat", ("fake/model",)), ServedModel("embedding", model.served_names)])
-    others: dict[ModelRole, Any] = {"embedding": model.client}
-    return fake_state(FakeEngine(), registry=registry, others=others, embedding=model, **fields)
+    runners: dict[ModelRole, Any] = {"embedding": model.client}
+    return fake_state(FakeEngine(), registry=registry, runners=runners, embedding=model, **fields)
 
 
 def minilm() -> Path:

@@ -23,7 +23,7 @@ from stentor.tests.server.pooling.pooler import DIMENSIONS, FakePooler, config, 
 pytestmark = pytest.mark.anyio
 
 
-def permit() -> tuple[AdmissionQueue, QueueSlot]:
+def queue_slot() -> tuple[AdmissionQueue, QueueSlot]:
     queue = AdmissionQueue(OverloadConfig())
     return queue, queue.enter()
 
@@ -35,14 +35,14 @@ def prompts(count: int, length: int = 4) -> list[Prompt]:
 async def test_answers_come_in_order_whatever_is_with_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "WINDOW_TOKENS", 12)
     engine = FakePooler()
-    queue, place = permit()
+    queue, place = queue_slot()
     many = [Prompt([5 + number] * (1 + number % 5)) for number in range(20)]
     found = await PoolingJob(model_of(engine, config()), place).run(many, Pooling("embed"))
     assert [each.columns for each in found] == [DIMENSIONS] * 20
     assert engine.prompts == [prompt.ids for prompt in many]
     alone = FakePooler()
     single = [
-        await PoolingJob(model_of(alone, config()), permit()[1]).run([prompt], Pooling("embed")) for prompt in many
+        await PoolingJob(model_of(alone, config()), queue_slot()[1]).run([prompt], Pooling("embed")) for prompt in many
     ]
     assert [each for (each,) in single] == found
     assert (queue.requests, queue.tokens) == (0, 0)
@@ -52,7 +52,7 @@ async def test_no_more_than_a_window_is_with_the_engine(monkeypatch: pytest.Monk
     engine = FakePooler()
     engine.gate.clear()
     monkeypatch.setattr(running, "WINDOW_TOKENS", 40)
-    queue, place = permit()
+    queue, place = queue_slot()
     job = asyncio.create_task(PoolingJob(model_of(engine, config()), place).run(prompts(100), Pooling("embed")))
     await until(lambda: engine.live == 10)
     await asyncio.sleep(0.02)
@@ -62,7 +62,7 @@ async def test_no_more_than_a_window_is_with_the_engine(monkeypatch: pytest.Monk
     assert len(await job) == 100
     monkeypatch.setattr(running, "WINDOW_TEXTS", 3)
     engine.gate.clear()
-    job = asyncio.create_task(PoolingJob(model_of(engine, config()), permit()[1]).run(prompts(9), Pooling("embed")))
+    job = asyncio.create_task(PoolingJob(model_of(engine, config()), queue_slot()[1]).run(prompts(9), Pooling("embed")))
     await until(lambda: engine.live == 3)
     await asyncio.sleep(0.02)
     assert engine.live == 3
@@ -72,13 +72,15 @@ async def test_no_more_than_a_window_is_with_the_engine(monkeypatch: pytest.Monk
 
 async def test_a_text_longer_than_the_window_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "WINDOW_TOKENS", 4)
-    found = await PoolingJob(model_of(FakePooler(), config()), permit()[1]).run(prompts(3, length=10), Pooling("embed"))
+    found = await PoolingJob(model_of(FakePooler(), config()), queue_slot()[1]).run(
+        prompts(3, length=10), Pooling("embed")
+    )
     assert len(found) == 3
 
 
 async def test_what_is_behind_the_first_few_texts_lets_others_go_first() -> None:
     engine = FakePooler()
-    await PoolingJob(model_of(engine, config()), permit()[1], priority=2).run(
+    await PoolingJob(model_of(engine, config()), queue_slot()[1], priority=2).run(
         prompts(FIRST_TEXTS + 2), Pooling("embed")
     )
     assert engine.priorities == [2] * FIRST_TEXTS + [3, 3]
@@ -89,7 +91,7 @@ async def test_who_goes_away_takes_back_what_runs() -> None:
     engine.gate.clear()
     record = RequestRecord("id", "POST", "/v1/embeddings")
     job = asyncio.create_task(
-        PoolingJob(model_of(engine, config()), permit()[1], record).run(prompts(5), Pooling("embed"))
+        PoolingJob(model_of(engine, config()), queue_slot()[1], record).run(prompts(5), Pooling("embed"))
     )
     await until(lambda: engine.live == 5)
     job.cancel()
@@ -104,7 +106,7 @@ async def test_one_text_that_fails_ends_the_job_and_takes_back_the_rest() -> Non
     engine = FakePooler()
     engine.failing = 2
     with pytest.raises(GenerationFailed):
-        await PoolingJob(model_of(engine, config()), permit()[1]).run(prompts(6), Pooling("embed"))
+        await PoolingJob(model_of(engine, config()), queue_slot()[1]).run(prompts(6), Pooling("embed"))
     assert [stream.aborted for stream in engine.streams] == [False, False, True, True, True, True]
 
 
@@ -122,7 +124,7 @@ async def test_the_last_token_alone_counts_only_where_the_model_looks_at_no_othe
         engine = FakePooler()
         made = config()
         modules = replace(made.modules, pooling=(pooling,))  # type: ignore[arg-type]
-        await PoolingJob(model_of(engine, replace(made, modules=modules)), permit()[1]).run(
+        await PoolingJob(model_of(engine, replace(made, modules=modules)), queue_slot()[1]).run(
             prompts(1), Pooling("embed")
         )
         assert engine.streams[0].pooling.last is last
@@ -134,7 +136,9 @@ async def test_an_answer_that_would_fill_the_memory_is_refused_on_the_way(monkey
     engine = FakePooler()
     many = [Prompt([5 + number, 6 + number]) for number in range(8)]
     with pytest.raises(BadRequest, match="fewer texts") as refused:  # how many weights there are is not known before
-        await PoolingJob(model_of(engine, config(sparse=SPARSE)), permit()[1]).run(many, Pooling("sparse"), "documents")
+        await PoolingJob(model_of(engine, config(sparse=SPARSE)), queue_slot()[1]).run(
+            many, Pooling("sparse"), "documents"
+        )
     assert refused.value.param == "documents"
     assert 2 < len(engine.streams) < 8
     assert engine.live == 0
@@ -154,7 +158,7 @@ async def test_an_answer_that_is_known_to_fill_the_memory_is_refused_before_it_i
     monkeypatch: pytest.MonkeyPatch, task: PoolingTask, numbers: int, head: dict[str, Any]
 ) -> None:
     engine = FakePooler(labels=2)
-    queue, place = permit()
+    queue, place = queue_slot()
     monkeypatch.setattr(running, "MAX_BYTES", 4 * numbers * 5 - 1)
     with pytest.raises(BadRequest, match="fewer texts") as refused:
         await PoolingJob(model_of(engine, config(**head)), place).run(prompts(5), Pooling(task))

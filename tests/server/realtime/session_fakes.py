@@ -15,12 +15,12 @@ from stentor.protocols.openai.realtime.client import AnyClientEvent
 from stentor.protocols.openai.realtime.server import ServerEvent
 from stentor.protocols.openai.realtime.session import AudioInput, Session
 from stentor.server.api.realtime.connection import Connection
-from stentor.server.api.realtime.outbox import Current, Dialect, SendQueue
+from stentor.server.api.realtime.outbox import CurrentDialect, Dialect, SendQueue
 from stentor.server.api.realtime.pacing import PlaybackPacer
 from stentor.server.api.realtime.parts import (
-    Heard,
-    OnHeard,
     OnPartial,
+    OnSpeechEvent,
+    SpeechEvent,
     SpeechStarted,
     SpeechStopped,
     TimedOut,
@@ -29,10 +29,11 @@ from stentor.server.api.realtime.parts import (
 from stentor.server.api.realtime.serving import ServedModels
 from stentor.server.api.realtime.session import SessionRules
 from stentor.server.api.responses.ids import short_id
+from stentor.server.app.state import ServerState
 from stentor.server.common.errors import GenerationFailed
 from stentor.server.common.keys import ANYONE
+from stentor.server.config.limits import ConnectionLimits
 from stentor.server.config.model_registry import ModelRegistry, ServedModel
-from stentor.server.state.state import ServerState
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.tts.model import SpeechModel
 from stentor.tests.fakes import FakeEngine, byte_tokenizer, fake_state
@@ -105,9 +106,9 @@ class FakeEars:
     def configure(self, input: AudioInput, *, logprobs: bool) -> None:
         self.input = input
 
-    async def append(self, audio: bytes) -> list[Heard]:
+    async def append(self, audio: bytes) -> list[SpeechEvent]:
         await asyncio.sleep(0)
-        found: list[Heard] = []
+        found: list[SpeechEvent] = []
         for byte in audio:
             self.now += 1
             sign = chr(byte)
@@ -200,15 +201,15 @@ class Running:
         dialect: Dialect | None = None,
     ) -> None:
         self.state = state
-        self.rules = SessionRules(ServedModels(state), state.limits)
+        self.rules = SessionRules(ServedModels(state.for_realtime), state.admission.limits)
         begun = self.rules.realtime("sess_1", None, 1) if session is None else session(self.rules)
-        recording = _Recording(dialect or Current())
+        recording = _Recording(dialect or CurrentDialect())
         self.sent = recording.sent
         """In the order in which it was told."""
         self.outbox = SendQueue(recording)
         self.ears: FakeEars | None = None
         self.connection = Connection(
-            state,
+            state.for_realtime,
             ANYONE,
             self.rules,
             begun,
@@ -220,15 +221,15 @@ class Running:
         self.inbox: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
 
-    def _open_ears(self, on_partial: OnPartial, on_heard: OnHeard) -> FakeEars:
+    def _open_ears(self, on_partial: OnPartial, on_heard: OnSpeechEvent) -> FakeEars:
         self.ears = FakeEars(on_partial)
         return self.ears
 
     def start(self) -> None:
         self.connection.begin()
         coroutines = [self.connection.serve(self.inbox.get), self.outbox.write(self.send)]
-        if self.state.speech is not None:
-            coroutines.append(self.state.speech.run())
+        if self.state.auxiliary.speech is not None:
+            coroutines.append(self.state.auxiliary.speech.run())
         self._tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
 
     async def send(self, message: bytes) -> None:
@@ -278,7 +279,7 @@ def voice_state(engine: FakeEngine | None = None, *, speaks: bool = True, **fiel
     """A server that hears, and that speaks."""
     models = [ServedModel("transcription", ("fake-whisper",)), ServedModel("speech", ("fake-voice",))]
     fields.setdefault("registry", ModelRegistry(models if speaks else models[:1]))
-    fields.setdefault("socket_messages", 0)
+    fields.setdefault("connection", ConnectionLimits(max_messages_per_second=0))
     fields.setdefault("pool", inline_pool())
     if speaks:
         fields.setdefault("speech", fake_speech())

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import anyio
 from prometheus_client import CollectorRegistry
 
-from stentor.server.api.realtime.hypotheses import Hearing, Hypothesis
+from stentor.server.api.realtime.hypotheses import Hypothesis, TranscriptionSettings
 from stentor.server.api.realtime.parts import TokenProbability
 from stentor.server.observability.realtime_figures import PassFigures
 
@@ -64,7 +64,7 @@ class Model:
         self.error: Exception | None = None
         self.gate: anyio.Event | None = None
 
-    async def __call__(self, pcm: bytes, hearing: Hearing, *, continued: str, final: bool) -> Hypothesis:
+    async def __call__(self, pcm: bytes, hearing: TranscriptionSettings, *, continued: str, final: bool) -> Hypothesis:
         self.calls.append((len(pcm) // 32, continued, final))
         try:
             if self.gate is not None:

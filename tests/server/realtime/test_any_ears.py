@@ -17,7 +17,7 @@ from stentor.protocols.openai.realtime.session import (
 from stentor.server.api.realtime.formats import TICKS, Wire
 from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
 from stentor.server.api.realtime.partial_pace import PartialPace
-from stentor.server.api.realtime.parts import CommittedAudio, Heard, SpeechStarted
+from stentor.server.api.realtime.parts import CommittedAudio, SpeechEvent, SpeechStarted
 from stentor.tests.examples import examples
 from stentor.tests.server.realtime.sounds import LoudnessDetector, Model, silence, words
 
@@ -44,7 +44,7 @@ steps = st.lists(st.one_of(speech, speech, quiet, odd, calls, st.tuples(st.just(
 
 
 async def live(input: AudioInput, script: list[tuple[str, object]]) -> None:
-    heard: list[Heard] = []
+    heard: list[SpeechEvent] = []
     ears = InputAudioPipeline(Model(), LoudnessDetector, PartialPace(), on_heard=heard.append, max_seconds=20)
     ears.configure(input, logprobs=False)
     wire = Wire.of(input.format)
@@ -91,7 +91,7 @@ async def live(input: AudioInput, script: list[tuple[str, object]]) -> None:
     check_order(heard)
 
 
-def check_order(heard: list[Heard]) -> None:
+def check_order(heard: list[SpeechEvent]) -> None:
     """A turn that was found stops before another starts, unless it was committed or cleared; ends only grow."""
     end, started = 0, ""
     for one in heard:

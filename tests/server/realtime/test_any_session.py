@@ -171,7 +171,7 @@ class AnySession(RuleBasedStateMachine):
             self.loop.run_until_complete(self.running.end())
             self._check()
             assert not self.ledger.open, "a response has not ended with its connection"
-            assert self.running.state.live_requests == 0
+            assert self.running.state.admission.live_requests == 0
         self.loop.close()
 
     # ---- what clients do

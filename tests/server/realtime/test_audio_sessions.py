@@ -274,8 +274,8 @@ async def test_audio_that_is_cancelled_is_not_sent_any_more() -> None:
         done = await running.until("response.done")
         await running.settle(100)
         assert running.sent[-1] is done
-        assert running.state.speech is not None
-        assert running.state.speech.callers == 0
+        assert running.state.auxiliary.speech is not None
+        assert running.state.auxiliary.speech.callers == 0
 
 
 async def test_clearing_the_output_ends_the_answer() -> None:
@@ -402,4 +402,4 @@ async def test_what_waits_for_a_transcript_ends_with_the_connection() -> None:
         await running.until("response.created")
         await asyncio.sleep(0)
     assert running.sent[-1]["type"] == "response.done"
-    assert running.state.live_requests == 0
+    assert running.state.admission.live_requests == 0

@@ -9,7 +9,7 @@ from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.given import decode_audio, encode_audio
 from stentor.protocols.openai.realtime.items import Content, FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
 from stentor.server.api.realtime import conversation as module
-from stentor.server.api.realtime.asking import chat_request, whole_calls
+from stentor.server.api.realtime.answer_generator import chat_request, whole_calls
 from stentor.server.api.realtime.conversation import Entry, RealtimeConversation
 from stentor.server.api.realtime.machine import Event
 from stentor.server.api.realtime.parts import Transcript

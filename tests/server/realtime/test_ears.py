@@ -20,10 +20,10 @@ from stentor.protocols.openai.realtime.session import (
 )
 from stentor.server.api.realtime import input_audio_pipeline as ears_module
 from stentor.server.api.realtime import partial_pace
-from stentor.server.api.realtime.hypotheses import Hearing, Hypothesis
+from stentor.server.api.realtime.hypotheses import Hypothesis, TranscriptionSettings
 from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
 from stentor.server.api.realtime.partial_pace import PartialPace
-from stentor.server.api.realtime.parts import Heard, SpeechStarted, SpeechStopped, TimedOut, TokenProbability
+from stentor.server.api.realtime.parts import SpeechEvent, SpeechStarted, SpeechStopped, TimedOut, TokenProbability
 from stentor.server.audio.g711 import encode
 from stentor.server.common.errors import GenerationFailed
 from stentor.tests.examples import examples
@@ -41,7 +41,7 @@ class Session:
     def __init__(self, model: Model, max_seconds: float = math.inf) -> None:
         self.model = model
         self.partials: list[tuple[str, str]] = []
-        self.found: list[Heard] = []
+        self.found: list[SpeechEvent] = []
         self.tokens: list[TokenProbability] = []
         self.lags: list[float] = []
         numbers = itertools.count(1)
@@ -60,7 +60,7 @@ class Session:
         self.partials.append((item_id, text))
         self.tokens += tokens or []
 
-    async def send(self, audio: bytes, ms: int = 100) -> list[Heard]:
+    async def send(self, audio: bytes, ms: int = 100) -> list[SpeechEvent]:
         """In pieces, with a moment for the others after each; returns what was found meanwhile."""
         since = len(self.found)
         step = RATE * ms // 1000 * 2
@@ -215,7 +215,9 @@ async def test_a_complete_sentence_ends_a_semantic_turn_early_and_an_open_one_la
     class Sentences(Model):
         said = ""
 
-        async def __call__(self, pcm: bytes, hearing: Hearing, *, continued: str, final: bool) -> Hypothesis:
+        async def __call__(
+            self, pcm: bytes, hearing: TranscriptionSettings, *, continued: str, final: bool
+        ) -> Hypothesis:
             await super().__call__(pcm, hearing, continued=continued, final=final)
             return Hypothesis(self.said)
 

@@ -10,7 +10,7 @@ import pytest
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.api.realtime import partial_pace
 from stentor.server.api.realtime.formats import to_ticks
-from stentor.server.api.realtime.hypotheses import Hearing
+from stentor.server.api.realtime.hypotheses import TranscriptionSettings
 from stentor.server.api.realtime.incremental_transcriber import MAX_WINDOW_MS, SETTLE_MS, IncrementalTranscriber
 from stentor.server.api.realtime.partial_pace import PartialPace
 from stentor.server.api.realtime.parts import TokenProbability
@@ -20,7 +20,7 @@ from stentor.tests.server.realtime.sounds import WORD_MS, Model, silence, until,
 pytestmark = pytest.mark.anyio
 
 
-class Told:
+class DeliveredText:
     def __init__(self) -> None:
         self.pieces: list[str] = []
         self.tokens: list[TokenProbability] = []
@@ -37,11 +37,11 @@ class Told:
 
 @asynccontextmanager
 async def heard(
-    model: Model, hearing: Hearing | None = None, begin: int = 0, pace: PartialPace | None = None
-) -> AsyncIterator[tuple[IncrementalTranscriber, Told]]:
-    told = Told()
+    model: Model, hearing: TranscriptionSettings | None = None, begin: int = 0, pace: PartialPace | None = None
+) -> AsyncIterator[tuple[IncrementalTranscriber, DeliveredText]]:
+    told = DeliveredText()
     turn = IncrementalTranscriber(
-        begin, model, hearing or Hearing(), pace or PartialPace(), told.tell, told.guesses.append
+        begin, model, hearing or TranscriptionSettings(), pace or PartialPace(), told.tell, told.guesses.append
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(turn.run)
@@ -54,7 +54,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partial_pace, "MIN_SECONDS", 0.01)
 
 
-PARTIALS = Hearing(partials=True)
+PARTIALS = TranscriptionSettings(partials=True)
 
 
 async def test_a_turn_is_transcribed_once_it_is_complete() -> None:
@@ -243,7 +243,7 @@ async def test_what_comes_all_at_once_is_heard_window_by_window() -> None:
 
 
 async def test_the_tokens_that_are_told_join_to_the_text(quick: None) -> None:
-    async with heard(Model(), Hearing(logprobs=True, partials=True)) as (turn, told):
+    async with heard(Model(), TranscriptionSettings(logprobs=True, partials=True)) as (turn, told):
         for number in range(1, 7):
             turn.push(word(number))
             await anyio.sleep(0.02)

@@ -29,9 +29,9 @@ from stentor.server.api.realtime.machine import State
 from stentor.server.api.realtime.partial_pace import PartialPace
 from stentor.server.api.realtime.streamed import AnyHearing, AnyTranscriber, StreamedTurn, StreamTranscriber
 from stentor.server.api.realtime.vllm import VllmSession
+from stentor.server.app.state import ServerState
 from stentor.server.config.config import RealtimeConfig
 from stentor.server.config.model_registry import ModelRegistry, ServedModel
-from stentor.server.state.state import ServerState
 from stentor.tests.examples import examples
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.asr.scripted import Said, model_of, says
@@ -411,7 +411,7 @@ def test_however_a_session_ends_nothing_of_it_is_counted_any_more(
 
 
 def on_page(state: ServerState, name: str) -> float | None:
-    return state.metrics.registry.get_sample_value(name, {"model_name": state.served_names[0]})
+    return state.metrics.registry.get_sample_value(name, {"model_name": state.chat.config.served_names[0]})
 
 
 @pytest.mark.parametrize("vllm", [False, True])
@@ -422,7 +422,7 @@ async def test_the_option_bounds_what_sockets_bring_and_the_page_shows_it(vllm: 
             [ServedModel("chat", ("fake/model", "fake")), ServedModel("transcription", ("whisper",))]
         ),
         transcription=model,
-        others={"transcription": model.client},
+        runners={"transcription": model.client},
         realtime=RealtimeConfig(max_audio_bytes=1_000_000),
     )
     async with (

@@ -10,10 +10,10 @@ from stentor.loadtest.voice.clips import spoken
 from stentor.loadtest.voice.realtime import Speech, speech_of
 from stentor.loadtest.voice.sentences import SENTENCES
 from stentor.protocols.openai.realtime.session import AudioInput, AudioPcma, AudioPcmu, ServerVad
-from stentor.server.api.realtime.hypotheses import Hearing, Hypothesis
+from stentor.server.api.realtime.hypotheses import Hypothesis, TranscriptionSettings
 from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
 from stentor.server.api.realtime.partial_pace import PartialPace
-from stentor.server.api.realtime.parts import Heard, SpeechStarted, SpeechStopped
+from stentor.server.api.realtime.parts import SpeechEvent, SpeechStarted, SpeechStopped
 from stentor.server.audio.g711 import Law, encode
 from stentor.server.audio.resample import resample
 from stentor.server.audio.vad import SpeechProbabilities
@@ -32,8 +32,8 @@ def speeches() -> list[Speech]:
     return [speech_of(clip.path, clip.text) for clip in clips]
 
 
-async def heard(audio: bytes, pieces: list[int], input: AudioInput) -> list[Heard]:
-    found: list[Heard] = []
+async def heard(audio: bytes, pieces: list[int], input: AudioInput) -> list[SpeechEvent]:
+    found: list[SpeechEvent] = []
     ears = InputAudioPipeline(never, SpeechProbabilities, PartialPace(), on_heard=found.append)
     ears.configure(input, logprobs=False)
     async with anyio.create_task_group() as tasks:
@@ -46,7 +46,7 @@ async def heard(audio: bytes, pieces: list[int], input: AudioInput) -> list[Hear
     return found
 
 
-async def never(pcm: bytes, hearing: Hearing, *, continued: str, final: bool) -> Hypothesis:
+async def never(pcm: bytes, hearing: TranscriptionSettings, *, continued: str, final: bool) -> Hypothesis:
     """Nobody is interested in what is said."""
     await anyio.sleep_forever()
     return Hypothesis("")
@@ -79,7 +79,7 @@ async def test_any_cut_of_the_same_speech_gives_the_same_turns(speeches: list[Sp
     input = AudioInput(turn_detection=ServerVad(silence_duration_ms=SILENCE_MS))
     cut = random.Random(7)
 
-    def told(found: list[Heard]) -> list[tuple[object, ...]]:
+    def told(found: list[SpeechEvent]) -> list[tuple[object, ...]]:
         return [
             ("stopped", one.audio_end_ms, one.turn.audio)
             if isinstance(one, SpeechStopped)

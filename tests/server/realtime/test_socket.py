@@ -14,12 +14,12 @@ from openai.types.realtime import ClientSecretCreateResponse
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
+from stentor.server.app.state import ServerState
 from stentor.server.common.keys import KeyDigest, Keyring
 from stentor.server.config.config import RealtimeConfig
 from stentor.server.middleware import client_secrets
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.middleware.client_secrets import ClientSecrets
-from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import until
 from stentor.tests.server.realtime.session_fakes import voice_state
@@ -138,7 +138,7 @@ async def test_what_runs_ends_with_the_connection() -> None:
             await told(socket, "response.output_text.delta")
             assert b'websocket_connections_active{model_name="fake/model"} 1.0' in state.metrics.render()
         gone = b'websocket_connections_active{model_name="fake/model"} 0.0'
-        await until(lambda: not engine.live and not state.live_requests and gone in state.metrics.render())
+        await until(lambda: not engine.live and not state.admission.live_requests and gone in state.metrics.render())
 
 
 async def test_messages_in_bytes_end_the_connection() -> None:

@@ -13,10 +13,10 @@ import pytest
 from stentor.protocols.openai.realtime.session import AudioInput, SemanticVad, ServerVad, Transcription
 from stentor.server.api.realtime import streamed as streamed_module
 from stentor.server.api.realtime.formats import to_ticks
-from stentor.server.api.realtime.hypotheses import Hearing
+from stentor.server.api.realtime.hypotheses import TranscriptionSettings
 from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
 from stentor.server.api.realtime.partial_pace import PartialPace
-from stentor.server.api.realtime.parts import Heard, SpeechStarted, SpeechStopped, TokenProbability
+from stentor.server.api.realtime.parts import SpeechEvent, SpeechStarted, SpeechStopped, TokenProbability
 from stentor.server.api.realtime.streamed import StreamedTurn, StreamTranscriber
 from stentor.server.api.realtime.vllm import VllmSession
 from stentor.server.common.errors import GenerationFailed, ServerError, Unavailable
@@ -26,10 +26,10 @@ from stentor.tests.server.realtime.sounds import LoudnessDetector, passes, silen
 pytestmark = pytest.mark.anyio
 
 RATE = 24_000
-LOGPROBS = Hearing(partials=True, logprobs=True)
+LOGPROBS = TranscriptionSettings(partials=True, logprobs=True)
 
 
-class Told:
+class DeliveredText:
     def __init__(self) -> None:
         self.pieces: list[str] = []
         self.tokens: list[TokenProbability] = []
@@ -42,9 +42,9 @@ class Told:
 
 @asynccontextmanager
 async def hearing(
-    engine: HearingEngine, wanted: Hearing = LOGPROBS, begin: int = 0
-) -> AsyncIterator[tuple[StreamedTurn, Told]]:
-    told = Told()
+    engine: HearingEngine, wanted: TranscriptionSettings = LOGPROBS, begin: int = 0
+) -> AsyncIterator[tuple[StreamedTurn, DeliveredText]]:
+    told = DeliveredText()
     transcriber = StreamTranscriber(streaming_model(engine), passes(), "salt", "name")
     turn = StreamedTurn(begin, transcriber, wanted, told.tell, told.guesses.append)
     async with anyio.create_task_group() as tasks:
@@ -83,7 +83,7 @@ async def test_text_is_told_while_audio_comes_and_ends_with_it() -> None:
 
 async def test_a_turn_without_sound_asks_nothing() -> None:
     engine = HearingEngine()
-    async with hearing(engine, Hearing()) as (turn, _):
+    async with hearing(engine, TranscriptionSettings()) as (turn, _):
         turn.push(bytes(200))
         await anyio.sleep(0)
         turn.finish(0)
@@ -196,7 +196,7 @@ async def test_audio_that_waits_is_counted_until_it_is_heard() -> None:
 class Session:
     def __init__(self, engine: HearingEngine) -> None:
         self.partials: list[tuple[str, str]] = []
-        self.found: list[Heard] = []
+        self.found: list[SpeechEvent] = []
         numbers = itertools.count(1)
         self.ears = InputAudioPipeline(
             StreamTranscriber(streaming_model(engine), passes()),

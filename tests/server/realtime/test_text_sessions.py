@@ -58,7 +58,7 @@ def prompt_of(engine: FakeEngine, place: int = -1) -> str:
 
 
 def engine_of(running: Running) -> FakeEngine:
-    client = running.state.client
+    client = running.state.chat.client
     assert isinstance(client, FakeEngine)
     return client
 

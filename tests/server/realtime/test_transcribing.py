@@ -5,7 +5,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stentor.engine.client.client import EngineUnavailable
-from stentor.server.api.realtime.hypotheses import Hearing
+from stentor.server.api.realtime.hypotheses import TranscriptionSettings
 from stentor.server.api.realtime.streamed import StreamedTurn, StreamTranscriber
 from stentor.server.api.realtime.transcribing import ModelTranscriber
 from stentor.server.common.errors import GenerationFailed, ServerError, Unavailable
@@ -16,7 +16,7 @@ from stentor.tests.server.realtime.sounds import words
 
 pytestmark = pytest.mark.anyio
 
-ENGLISH = Hearing(language="en")
+ENGLISH = TranscriptionSettings(language="en")
 
 
 class Page:

@@ -9,9 +9,8 @@ import pytest
 
 from stentor.server.app.application import create_app
 from stentor.server.config.models import RendererName
-from stentor.server.text.renderers.choose import choose_renderer
+from stentor.server.text.renderers.choose import TemplateRenderer, choose_renderer
 from stentor.server.text.renderers.deepseek_v32 import DeepSeekV32Renderer
-from stentor.server.text.renderers.hf import TemplateRenderer
 from stentor.server.text.renderers.interface import RenderRequest
 from stentor.server.text.renderers.mistral import RendererError
 from stentor.tests.fakes import byte_pool, fake_state
@@ -55,7 +54,7 @@ async def _ask(path: str, body: dict[str, Any], **fields: Any) -> httpx.Response
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
 async def test_every_conversation_goes_through_the_renderer(path: str) -> None:
     renderer = Remembering()
-    answer = await _ask(path, {"max_tokens": 1, "chat_template_kwargs": {"a": 1}}, writes=renderer)
+    answer = await _ask(path, {"max_tokens": 1, "chat_template_kwargs": {"a": 1}}, renderer=renderer)
     assert answer.status_code == 200, answer.text
     (seen,) = renderer.seen
     assert seen.messages == [{"role": "user", "content": "hi"}]

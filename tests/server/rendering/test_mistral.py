@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stentor.server.text.errors import TemplateError
-from stentor.server.text.number_tokenizer import number_tokenizer
+from stentor.server.text.loading import number_tokenizer
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.renderers.interface import RenderRequest
 from stentor.server.text.renderers.mistral import MistralRenderer, RendererError, find_file
@@ -101,7 +101,7 @@ async def test_what_cannot_be_written_is_told_in_one_line(
     assert len(str(caught.value)) < 400
 
 
-async def test_a_file_that_is_no_tokenizer_or_another_models_is_refused(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_tokenizer_or_anauxiliary_models_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tekken.json").write_text("{}")
     found = find_file(tmp_path)
     assert found is not None

@@ -1,6 +1,7 @@
 """A server that ends under a background response, wherever it is, and another one on the same store."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,12 @@ import pytest
 
 from stentor.server.api.responses import resuming
 from stentor.server.api.responses.resuming import resume_unfinished
+from stentor.server.app.state import ServerState
 from stentor.server.common.keys import KeyDigest, Keyring
 from stentor.server.config.config import StoreConfig
 from stentor.server.config.limits import OverloadConfig
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.parsing.output import settle_output
-from stentor.server.state.state import ServerState
 from stentor.server.storage.opening import opened_store
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import in_memory, until
@@ -89,7 +90,7 @@ async def test_wherever_it_ends_the_log_goes_on_without_a_gap(tmp_path: Path, st
     await dies(first)
     other = writes(None)
     second = await server(tmp_path / "store.db", other)
-    await resume_unfinished(second)
+    await resume_unfinished(second.for_responses)
     async with in_memory(second) as client:
         text = (await client.get(f"{url}?stream=true")).text
         answer = check_stream(text, EXTENSIONS)
@@ -122,7 +123,7 @@ async def test_what_a_reader_has_seen_stays_as_it_was(tmp_path: Path) -> None:
     await dies(first)
     other = writes(None)
     second = await server(tmp_path / "store.db", other)
-    await resume_unfinished(second)
+    await resume_unfinished(second.for_responses)
     async with in_memory(second) as client:
         text = (await client.get(f"{RESPONSES}/{begun}?stream=true")).text
     assert other.submitted == engine.submitted, "the seed is the one that was drawn"
@@ -141,8 +142,8 @@ async def test_a_model_that_would_have_said_something_else_fails_the_response_an
         await asyncio.sleep(0.12)
     await dies(first)
     second = await server(tmp_path / "store.db", writes(None))
-    second.output = settle_output("none", "none", "", "")
-    await resume_unfinished(second)
+    second = replace(second, chat=replace(second.chat, output=settle_output("none", "none", "", "")))
+    await resume_unfinished(second.for_responses)
     async with in_memory(second) as client:
         text = (await client.get(f"{RESPONSES}/{begun}?stream=true")).text
         answer = check_stream(text, EXTENSIONS)
@@ -166,7 +167,7 @@ async def test_the_response_of_a_key_that_is_gone_fails_and_one_of_a_key_that_is
     second = await server(
         tmp_path / "store.db", writes(None), access=AccessControl(keys=Keyring(api=(KeyDigest(b"two"),)))
     )
-    await resume_unfinished(second)
+    await resume_unfinished(second.for_responses)
     async with in_memory(second) as client:
         headers = {"authorization": "Bearer two"}
         text = (await client.get(f"{RESPONSES}/{begun['two']}?stream=true", headers=headers)).text
@@ -198,7 +199,7 @@ async def test_more_than_may_wait_at_once_are_gone_on_with_as_there_is_room(
     other = writes(None)
     other.gate.clear()
     second = await server(tmp_path / "store.db", other, overload=OverloadConfig(max_queued_requests=1))
-    resuming_all = asyncio.create_task(resume_unfinished(second))
+    resuming_all = asyncio.create_task(resume_unfinished(second.for_responses))
     await asyncio.sleep(0.2)
     other.gate.set()
     await resuming_all
@@ -214,7 +215,7 @@ async def test_what_cannot_be_read_any_more_is_dropped_and_the_others_go_on(tmp_
     second = await server(tmp_path / "store.db", writes(None))
     sql = "UPDATE response_events SET events = x'00', steps = x'00' WHERE response = ?"
     await second.store.write(lambda db: db.execute(sql, (broken,)))
-    await resume_unfinished(second)
+    await resume_unfinished(second.for_responses)
     async with in_memory(second) as client:
         assert (await client.get(f"{RESPONSES}/{broken}")).status_code == 404
         text = (await client.get(f"{RESPONSES}/{whole_one}?stream=true")).text
@@ -230,9 +231,9 @@ async def test_what_has_not_been_gone_on_with_yet_cannot_be_cancelled_yet_and_is
     async with in_memory(second) as client:
         early = await client.post(f"{RESPONSES}/{name}/cancel")
         assert (early.status_code, early.json()["error"]["code"]) == (503, "starting")
-        await resume_unfinished(second)
+        await resume_unfinished(second.for_responses)
         (live,) = second.responses
-        await resume_unfinished(second)
+        await resume_unfinished(second.for_responses)
         assert list(second.responses) == [live]
         assert (await client.post(f"{RESPONSES}/{name}/cancel")).json()["status"] == "cancelled"
     await dies(second)

@@ -18,13 +18,13 @@ from websockets.asyncio.client import ClientConnection, connect
 from stentor.server.api.responses import socket as socket_module
 from stentor.server.api.responses.socket import MAX_PENDING
 from stentor.server.app.lifecycle import make_listener
+from stentor.server.app.state import ServerState
 from stentor.server.common.keys import KeyDigest, Keyring
 from stentor.server.config.config import AccessConfig
 from stentor.server.config.limits import ConnectionLimits, OverloadConfig
 from stentor.server.http.address import listening
 from stentor.server.http.listening import address_of
 from stentor.server.middleware.access_control import AccessControl
-from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import until
 from stentor.tests.server.middleware.listeners import config_of
@@ -155,17 +155,16 @@ async def test_steering_is_refused_in_the_words_of_the_protocol() -> None:
 async def test_no_more_wait_than_may_and_all_end_with_the_connection() -> None:
     engine = FakeEngine()
     engine.gate.clear()
-    state = fake_state(engine)
+    state = fake_state(engine, connection=ConnectionLimits(max_messages_per_second=0))
     async with serving(state) as address:
         async with opened(address) as socket:
-            state.socket_messages = 0
             for number in range(MAX_PENDING + 1):
                 await ask(socket, input="hello", stream_id=str(number))
             error = (await until_the_end(socket))[-1]
             assert (error["status"], error["stream_id"]) == (429, str(MAX_PENDING))
             await until(lambda: engine.live == MAX_PENDING)
         await until(lambda: engine.live == 0)
-        await until(lambda: state.live_requests == 0)
+        await until(lambda: state.admission.live_requests == 0)
 
 
 async def test_what_waits_is_counted_in_what_is_held_for_all_requests() -> None:
@@ -179,8 +178,8 @@ async def test_what_waits_is_counted_in_what_is_held_for_all_requests() -> None:
                 await socket.send(json.dumps(body) + " " * 300_000)
             error = (await until_the_end(socket))[-1]
             assert (error["status"], error["error"]["code"]) == (429, "memory_full")
-        await until(lambda: state.live_requests == 0)
-        assert state.memory.bytes == 0
+        await until(lambda: state.admission.live_requests == 0)
+        assert state.admission.memory.bytes == 0
 
 
 async def test_what_is_kept_of_conversations_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,10 +197,10 @@ async def test_what_is_kept_of_conversations_has_a_bound(monkeypatch: pytest.Mon
                 if end["type"] == "error":
                     break
                 names.append(end["response"]["id"])
-                assert state.memory.bytes <= 4 * 500_000
+                assert state.admission.memory.bytes <= 4 * 500_000
             assert len(names) == 5  # the fifth would be more than may be kept
             assert end["error"]["code"] == "previous_response_not_found"
-        await until(lambda: state.memory.bytes == 0)
+        await until(lambda: state.admission.memory.bytes == 0)
 
 
 async def test_a_client_that_goes_away_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
@@ -218,13 +217,12 @@ async def test_a_client_that_goes_away_is_no_failure(caplog: pytest.LogCaptureFi
                 await socket.close()
             else:
                 socket.transport.abort()
-            await until(lambda: state.live_requests == 0)
+            await until(lambda: state.admission.live_requests == 0)
     assert not [each.message for each in caplog.records if each.levelname == "ERROR"]
 
 
 async def test_messages_are_read_no_faster_than_they_may_come() -> None:
-    state = fake_state()
-    state.socket_messages = 20
+    state = fake_state(connection=ConnectionLimits(max_messages_per_second=20))
     async with serving(state) as address, opened(address) as socket:
         began = asyncio.get_running_loop().time()
         for _ in range(9):
@@ -276,7 +274,7 @@ async def test_a_server_that_drains_takes_no_more_and_closes_when_it_ends() -> N
     state = fake_state()
     async with serving(state) as address:
         socket = await opened(address)
-        state.draining = True
+        state.admission.draining = True
         await ask(socket, input="hello")
         error = (await until_the_end(socket))[-1]
         assert (error["status"], error["error"]["code"]) == (503, "draining")
@@ -314,15 +312,15 @@ async def test_messages_that_are_not_whole_are_counted_for_all_connections_and_g
         opened(address) as second,
     ):
         await begin_message(first, 900_000)
-        await until(lambda: 900_000 <= state.memory.bytes <= 1_100_000)
+        await until(lambda: 900_000 <= state.admission.memory.bytes <= 1_100_000)
         await begin_message(second, 1_000_000)
         with pytest.raises(websockets.ConnectionClosedError) as closed:
             await asyncio.wait_for(second.recv(), 10)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1013
-        await until(lambda: state.memory.bytes <= 1_100_000)
+        await until(lambda: state.admission.memory.bytes <= 1_100_000)
         await first.close()
-        await until(lambda: state.memory.bytes == 0)
+        await until(lambda: state.admission.memory.bytes == 0)
 
 
 async def begin_message(socket: ClientConnection, size: int) -> None:
@@ -351,4 +349,4 @@ async def test_a_message_in_many_frames_arrives_and_holds_nothing_afterwards() -
         text = json.dumps(body) + " " * 200_000
         await socket.send([text[start : start + 1000] for start in range(0, len(text), 1000)])
         assert (await until_the_end(socket))[-1]["type"] == "response.incomplete"
-        await until(lambda: state.memory.bytes == 0)
+        await until(lambda: state.admission.memory.bytes == 0)

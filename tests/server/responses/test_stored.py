@@ -14,9 +14,9 @@ from stentor.server.api.responses import running
 from stentor.server.api.responses.events import ResponseFrames
 from stentor.server.common.errors import ShutDown
 from stentor.server.common.keys import KeyDigest, Keyring
+from stentor.server.config.config import StoreConfig
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.state import event_log
-from stentor.server.state.live_responses import LiveResponses
 from stentor.server.storage import responses as table
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import in_memory, until
@@ -286,7 +286,7 @@ async def test_one_key_leaves_others_room_in_the_background() -> None:
     engine = FakeEngine()
     engine.gate.clear()
     access = AccessControl(Keyring((KeyDigest(b"one"), KeyDigest(b"two"), KeyDigest(b"three")), ()))
-    state = fake_state(engine, access=access, responses=LiveResponses(4))
+    state = fake_state(engine, access=access, storing=StoreConfig(max_background=4))
     statuses: dict[str, list[int]] = {}
     async with in_memory(state) as client:
         for key in ("one", "two", "three"):
@@ -304,8 +304,7 @@ async def test_one_key_leaves_others_room_in_the_background() -> None:
 
 async def test_no_more_run_in_the_background_than_may() -> None:
     engine = FakeEngine(delay=0.01)
-    state = fake_state(engine)
-    state.responses = LiveResponses(1)
+    state = fake_state(engine, storing=StoreConfig(max_background=1))
     async with in_memory(state) as client:
         sent = await create(client, background=True, max_output_tokens=None)
         refused = await client.post(RESPONSES, json={"input": "hello", "background": True})

@@ -57,7 +57,7 @@ async def test_references_to_one_item_load_it_once_and_too_many_load_nothing(loa
         refused = await client.post(RESPONSES, json={"input": [reference] * 1000})
         assert (refused.status_code, refused.json()["error"]["param"]) == (413, "input")
         assert loaded == [reference["id"]]
-    assert state.memory.bytes == 0
+    assert state.admission.memory.bytes == 0
 
 
 async def test_a_chain_of_responses_that_has_become_too_large_is_not_loaded(loaded: list[str]) -> None:
@@ -94,11 +94,11 @@ async def test_what_is_loaded_counts_before_it_is_there(loaded: list[str]) -> No
     state = fake_state(engine(), overload=OverloadConfig(max_inflight_bytes=16 << 20))
     async with in_memory(state) as client:
         first = (await client.post(RESPONSES, json={"input": "x" * ITEM_CHARS})).json()
-        with state.memory.share() as others:
+        with state.admission.memory.share() as others:
             others.add(7 << 20)
             refused = await client.post(RESPONSES, json={"input": "y", "previous_response_id": first["id"]})
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "memory_full")
         assert loaded == []
         again = await client.post(RESPONSES, json={"input": "y", "previous_response_id": first["id"]})
         assert again.status_code == 200
-    assert state.memory.bytes == 0
+    assert state.admission.memory.bytes == 0

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.client.client import EngineUnavailable
-from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone, Thinking
+from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens, Thinking
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Text
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
@@ -63,9 +63,9 @@ class Script:
         self.aborted.append(index)
 
 
-def says(text: str | bytes, index: int = 0, *, logprobs: bool = False) -> ChoiceTokens:
+def says(text: str | bytes, index: int = 0, *, logprobs: bool = False) -> SequenceTokens:
     tokens = list(text.encode() if isinstance(text, str) else text)
-    return ChoiceTokens(1, index, tokens, [TokenLogprobs(t, -1.0, 1, []) for t in tokens] if logprobs else None)
+    return SequenceTokens(1, index, tokens, [TokenLogprobs(t, -1.0, 1, []) for t in tokens] if logprobs else None)
 
 
 def ends(reason: str = "length", index: int = 0, token: int | None = None) -> Finished:
@@ -119,7 +119,7 @@ def test_half_a_character_waits_for_the_other_half() -> None:
     ("include", "skip", "text"), [(False, True, "Hi"), (True, False, "Hi</s>"), (False, False, "Hi")]
 )
 def test_the_eos_token_is_a_token_but_no_text_unless_included(include: bool, skip: bool, text: str) -> None:
-    eos = ChoiceTokens(1, 0, [*b"Hi", EOS], None)
+    eos = SequenceTokens(1, 0, [*b"Hi", EOS], None)
     batches = run(Script([[eos, ends("stop")]]), request(include_stop=include, skip_special_tokens=skip))
     assert batches == [[Text(0, text, [*b"Hi", EOS], None), Finish(0, "stop", None, None)]]
 
@@ -132,7 +132,7 @@ def test_a_stop_token_is_reported_and_left_out_of_the_text(stop: tuple[str, ...]
 
 
 def test_an_eos_token_before_min_tokens_is_text_like_any_other() -> None:
-    script = Script([[ChoiceTokens(1, 0, [EOS], None)], [says("Hi"), ends()]])
+    script = Script([[SequenceTokens(1, 0, [EOS], None)], [says("Hi"), ends()]])
     assert text_of(run(script, request(min_tokens=2, skip_special_tokens=False))) == "</s>Hi"
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
-from stentor.protocols.ipc.actors import ChoiceTokens
+from stentor.protocols.ipc.actors import SequenceTokens
 from stentor.protocols.ipc.deltas import Delta, Finish, Reasoning, Text, ToolCallArguments, ToolCallEnd, ToolCallStart
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
@@ -50,9 +50,9 @@ def ids(text: str) -> list[int]:
     return TOKENIZER.encode(text, add_special_tokens=False)
 
 
-def says(text: str, index: int = 0, *, logprobs: bool = False) -> ChoiceTokens:
+def says(text: str, index: int = 0, *, logprobs: bool = False) -> SequenceTokens:
     tokens = ids(text)
-    return ChoiceTokens(1, index, tokens, [TokenLogprobs(t, -1.0, 1, []) for t in tokens] if logprobs else None)
+    return SequenceTokens(1, index, tokens, [TokenLogprobs(t, -1.0, 1, []) for t in tokens] if logprobs else None)
 
 
 def request(*, n: int = 1, min_tokens: int = 0, **fields: Any) -> GenerationRequest:
@@ -179,7 +179,7 @@ def test_every_choice_has_a_parser_of_its_own() -> None:
 
 
 def test_an_eos_token_is_no_text_but_after_min_tokens() -> None:
-    eos = ChoiceTokens(1, 0, [EOS, *ids("Hi"), EOS], None)
+    eos = SequenceTokens(1, 0, [EOS, *ids("Hi"), EOS], None)
     whole = gathered(run([[eos, ends("stop")]], request(min_tokens=2, skip_special_tokens=False)))
     assert whole.choices[0].text == "</s>Hi"
 
@@ -235,9 +235,9 @@ def test_however_tokens_arrive_the_outcome_is_the_same(
         rest = tokens
         batches: list[list[EngineEvent]] = []
         for size in cuts:
-            batches.append([ChoiceTokens(1, 0, rest[:size], None)])
+            batches.append([SequenceTokens(1, 0, rest[:size], None)])
             rest = rest[size:]
-        batches.append([ChoiceTokens(1, 0, rest, None), ends()])
+        batches.append([SequenceTokens(1, 0, rest, None), ends()])
         deltas = run(batches, request(stop=stops, min_tokens=min_tokens, **fields))
         whole = gathered(deltas).choices[0]
         thought = [token for delta in deltas if isinstance(delta, Reasoning) for token in delta.tokens]

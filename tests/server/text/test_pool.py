@@ -13,7 +13,7 @@ import pytest
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.text.errors import TemplateError, TextTooLong
 from stentor.server.text.loading import load_tokenizer
-from stentor.server.text.pool import ENCODING_BYTES, INLINE_CHARS, EncodingRoom, TokenizerPool
+from stentor.server.text.pool import ENCODING_BYTES, INLINE_CHARS, TokenizationBudget, TokenizerPool
 from stentor.tests.fakes import byte_tokenizer
 
 USER = {"role": "user", "content": "Hi"}
@@ -260,7 +260,7 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(demo_gguf: Path)
 
 def test_texts_are_encoded_while_there_is_memory_for_all_of_them_and_wait_otherwise() -> None:
     tokenizer = byte_tokenizer()
-    room = EncodingRoom(ENCODING_BYTES * 1000)
+    room = TokenizationBudget(ENCODING_BYTES * 1000)
     first_in, go, second_in = threading.Event(), threading.Event(), threading.Event()
 
     def first() -> None:
@@ -289,7 +289,7 @@ def test_texts_are_encoded_while_there_is_memory_for_all_of_them_and_wait_otherw
 
 def test_a_text_of_few_tokens_is_counted_before_it_is_refused_for_its_length() -> None:
     tokenizer = byte_tokenizer()
-    room = EncodingRoom(ENCODING_BYTES * 1000)
+    room = TokenizationBudget(ENCODING_BYTES * 1000)
     with pytest.raises(BadRequest, match="1001 tokens"), room.hold(tokenizer, ["x" * 1001], "prompt"):
         pass
     setattr(tokenizer, "count_in_pieces", lambda text: len(text) // 4)  # noqa: B010  # as of words

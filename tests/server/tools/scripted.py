@@ -4,11 +4,11 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+from stentor.server.app.state import ServerState
 from stentor.server.config.config import McpConfig
 from stentor.server.parsing.output import settle_output
-from stentor.server.state.state import ServerState
 from stentor.server.text.pool import TokenizerPool
-from stentor.server.tools.gateway import Gateway
+from stentor.server.tools.gateway import McpGateway
 from stentor.tests.fakes import FakeEngine, byte_tokenizer, fake_state, says
 
 TEMPLATE: Final = (
@@ -42,6 +42,6 @@ class Script:
 
 def state_of(script: Script, config: McpConfig, **fields: Any) -> ServerState:
     pool = TokenizerPool(byte_tokenizer(TEMPLATE))
-    fields.setdefault("mcp", Gateway(config))
+    fields.setdefault("gateway", McpGateway(config))
     fields.setdefault("output", settle_output("none", "hermes", TEMPLATE, ""))
     return fake_state(script.engine, pool=pool, **fields)

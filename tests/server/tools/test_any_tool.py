@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stentor.server.config.config import McpConfig
-from stentor.server.tools.gateway import Gateway
+from stentor.server.tools.gateway import McpGateway
 from stentor.tests.examples import examples
 from stentor.tests.fakes import says
 from stentor.tests.server.harness import in_memory
@@ -58,8 +58,8 @@ def test_no_tool_or_item_is_an_error_of_the_server(tools: Any, items: Any, choic
     async def post() -> None:
         script = Script([])
         script.engine.answer = says("Hi.")
-        gateway = Gateway(McpConfig(urls=("https://",)), resolve=nowhere)
-        state = state_of(script, gateway.config, mcp=gateway)
+        gateway = McpGateway(McpConfig(urls=("https://",)), resolve=nowhere)
+        state = state_of(script, gateway.config, gateway=gateway)
         async with in_memory(state) as client:
             for body in ({"tools": tools}, {"tools": tools, "tool_choice": choice}, {}):
                 asked = {"input": [{"role": "user", "content": "?"}, *items], "max_output_tokens": 3, **body}

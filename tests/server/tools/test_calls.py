@@ -10,9 +10,9 @@ from openai.types.responses import Response
 from openai.types.responses.response_item_list import ResponseItemList
 
 from stentor.protocols.common.limits import Limits
+from stentor.server.app.state import ServerState
 from stentor.server.config.config import McpConfig, ToolServer
 from stentor.server.parsing.output import settle_output
-from stentor.server.state.state import ServerState
 from stentor.tests.server.harness import in_memory
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
 from stentor.tests.server.tools.scripted import TEMPLATE, Script, call, state_of

@@ -11,8 +11,8 @@ from openai.types.responses import Response
 
 from stentor.server.api.responses import running
 from stentor.server.api.responses.resuming import resume_unfinished
+from stentor.server.app.state import ServerState
 from stentor.server.config.config import McpConfig, StoreConfig
-from stentor.server.state.state import ServerState
 from stentor.server.storage.opening import opened_store
 from stentor.tests.server.harness import in_memory, until
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
@@ -137,7 +137,7 @@ async def test_wherever_it_ends_the_next_server_goes_on_without_a_gap(
     await dies(first)
     made = [one for one in seen(tools_url)[before:] if one["tool"] == "add"]
     second = await servers.server()
-    await resume_unfinished(second)
+    await resume_unfinished(second.for_responses)
     url = f"{RESPONSES}/{begun}"
     async with in_memory(second) as client:
         text = (await client.get(url, params={"stream": "true"})).text
@@ -160,7 +160,7 @@ async def test_one_that_goes_on_from_another_is_gone_on_with_from_there(tools_ur
 
     servers = Restarted(tmp_path / "store.db", tools_url, [])
     first = await servers.server(steps=8)
-    first.client.answer = answer  # type: ignore[attr-defined]
+    first.chat.client.answer = answer  # type: ignore[attr-defined]
     async with in_memory(first) as client:
         body: dict[str, Any] = {"input": "first", "tools": [tool(tools_url)]}
         before = (await client.post(RESPONSES, json=body)).json()
@@ -171,11 +171,11 @@ async def test_one_that_goes_on_from_another_is_gone_on_with_from_there(tools_ur
         await asyncio.sleep(0.12)
     await dies(first)
     second = await servers.server()
-    second.client.answer = answer  # type: ignore[attr-defined]
-    await resume_unfinished(second)
+    second.chat.client.answer = answer  # type: ignore[attr-defined]
+    await resume_unfinished(second.for_responses)
     async with in_memory(second) as client:
         ended = check_stream((await client.get(f"{RESPONSES}/{begun}", params={"stream": "true"})).text, EXTENSIONS)
-    prompts = [bytes(stream.prompt).decode() for stream in second.client.streams]  # type: ignore[attr-defined]
+    prompts = [bytes(stream.prompt).decode() for stream in second.chat.client.streams]  # type: ignore[attr-defined]
     await dies(second)
     assert [item["type"] for item in ended["output"]] == ["mcp_call", "message"]
     assert prompts
@@ -197,11 +197,11 @@ async def test_a_call_that_may_have_had_an_effect_is_not_made_again(
     await dies(first)
     servers = Restarted(tmp_path / "store.db", tools_url, [turns[0]])
     second = await servers.server()
-    second.client.answer = lambda prompt, index: [  # type: ignore[attr-defined]
+    second.chat.client.answer = lambda prompt, index: [  # type: ignore[attr-defined]
         *("Not known." if b"not made again" in bytes(t for t in prompt if t < 256) else turns[0]).encode(),
         257,
     ]
-    await resume_unfinished(second)
+    await resume_unfinished(second.for_responses)
     async with in_memory(second) as client:
         text = (await client.get(f"{RESPONSES}/{begun}", params={"stream": "true"})).text
         answer = check_stream(text, EXTENSIONS)
@@ -222,11 +222,11 @@ async def test_a_server_that_let_us_in_is_not_asked_once_the_key_is_lost(tools_u
         await asyncio.sleep(0.12)
     await dies(first)
     second = await servers.server()
-    second.client.answer = lambda prompt, index: [  # type: ignore[attr-defined]
+    second.chat.client.answer = lambda prompt, index: [  # type: ignore[attr-defined]
         *("Sorry." if b"is not kept" in bytes(t for t in prompt if t < 256) else TURNS[0]).encode(),
         257,
     ]
-    await resume_unfinished(second)
+    await resume_unfinished(second.for_responses)
     async with in_memory(second) as client:
         answer = check_stream((await client.get(f"{RESPONSES}/{begun}", params={"stream": "true"})).text, EXTENSIONS)
     await dies(second)

@@ -13,9 +13,9 @@ from openai.types.responses import Response
 from stentor.server.config.config import McpConfig
 from stentor.server.media.refusal import Refusal
 from stentor.server.tools import gateway
-from stentor.server.tools.gateway import Gateway
-from stentor.server.tools.reach import Reach, check_prefix
-from stentor.server.tools.transport import Guarded
+from stentor.server.tools.gateway import McpGateway
+from stentor.server.tools.transport import PinnedTransport
+from stentor.server.tools.url_allowlist import UrlAllowlist, check_prefix
 from stentor.tests.server.harness import in_memory
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
 from stentor.tests.server.tools.scripted import Script, state_of
@@ -38,8 +38,8 @@ async def resolve(host: str, _port: int) -> Sequence[str]:
     return NAMES[host]
 
 
-def reach(*prefixes: str, private: bool = False) -> Reach:
-    return Reach([check_prefix(prefix) for prefix in prefixes], allow_private=private, resolve=resolve)
+def reach(*prefixes: str, private: bool = False) -> UrlAllowlist:
+    return UrlAllowlist([check_prefix(prefix) for prefix in prefixes], allow_private=private, resolve=resolve)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def tool(url: str, **fields: Any) -> dict[str, Any]:
 
 async def ask(config: McpConfig, *tools: dict[str, Any], **body: Any) -> Any:
     script = Script(["Hi."])
-    async with in_memory(state_of(script, config, mcp=Gateway(config, resolve=resolve))) as client:
+    async with in_memory(state_of(script, config, gateway=McpGateway(config, resolve=resolve))) as client:
         response = await client.post(RESPONSES, json={"input": "Hi", "tools": list(tools), **body})
     return response
 
@@ -225,7 +225,7 @@ async def test_without_the_package_the_client_hears_what_is_missing(monkeypatch:
 async def test_no_request_goes_to_another_origin_whoever_asks_for_it(tools_url: str) -> None:
     place = await reach(f"{tools_url}/").place(f"{tools_url}/mcp")
     port = int(tools_url.rpartition(":")[2])
-    async with httpx2.AsyncClient(transport=Guarded(place), trust_env=False) as client:
+    async with httpx2.AsyncClient(transport=PinnedTransport(place), trust_env=False) as client:
         assert (await client.get(f"{tools_url}/seen")).status_code == 200
         for url in (
             f"http://127.0.0.1:{port + 1}/seen",
@@ -243,8 +243,8 @@ async def test_connections_go_to_the_address_that_was_checked_under_the_name_tha
         return ["127.0.0.1"]
 
     url = f"http://tools.example.com:{port}/seen"
-    place = await Reach([f"http://tools.example.com:{port}/"], allow_private=True, resolve=here).place(url)
-    async with httpx2.AsyncClient(transport=Guarded(place), trust_env=False) as client:
+    place = await UrlAllowlist([f"http://tools.example.com:{port}/"], allow_private=True, resolve=here).place(url)
+    async with httpx2.AsyncClient(transport=PinnedTransport(place), trust_env=False) as client:
         assert (await client.get(url)).status_code == 200
 
 

@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 
 from stentor.server.media.urls import parse
-from stentor.server.tools.reach import Place
 from stentor.server.tools.servers import Server, may_repeat, read_server
 from stentor.server.tools.tools import function_name, offered
+from stentor.server.tools.url_allowlist import ServerAddress
 
 READS = {"readOnlyHint": True}
 WRITES = {"readOnlyHint": False}
 
 
 def server(own: bool = False, **fields: Any) -> Server:
-    place = Place(parse("https://mcp.example.com/"), None)
+    place = ServerAddress(parse("https://mcp.example.com/"), None)
     return read_server({"type": "mcp", "server_label": "calc", **fields}, place, "tools[0]", own=own)
 
 

@@ -29,7 +29,7 @@ CATALOGUE = ModelRegistry([ServedModel("chat", ("fake/model", "fake")), ServedMo
 async def serving(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
     async with speaking_model(folder) as model:
         await model.wait_started()
-        state = fake_state(registry=CATALOGUE, speech=model, others={"speech": model})
+        state = fake_state(registry=CATALOGUE, speech=model, runners={"speech": model})
         model.watch(SpeechMetrics(state.metrics.registry, "voice"))
         async with in_memory(state) as client:
             yield client
@@ -106,7 +106,7 @@ async def test_what_fails_later_ends_the_file_early_or_is_an_event(tmp_path: Pat
     body = {"input": "It begins well. " * 20 + "We refuse.", "response_format": "pcm", "stream_format": stream_format}
     async with speaking_model(tmp_path) as model:
         await model.wait_started()
-        state = fake_state(registry=CATALOGUE, speech=model, others={"speech": model})
+        state = fake_state(registry=CATALOGUE, speech=model, runners={"speech": model})
         async with on_loopback(state) as url, httpx.AsyncClient(base_url=url) as client:
             if stream_format == "audio":
                 with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
@@ -116,7 +116,7 @@ async def test_what_fails_later_ends_the_file_early_or_is_an_event(tmp_path: Pat
                 last = response.text.strip().split("\n\n")[-1].removeprefix("data: ")
                 assert msgspec.json.decode(last)["error"]["code"] == "speech_failed"
             with anyio.fail_after(2):
-                while model.callers or state.live_requests:
+                while model.callers or state.admission.live_requests:
                     await anyio.sleep(0.01)
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.server.tts.strip_markdown import sayable
+from stentor.server.tts.sentences import sayable
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from stentor.server.config.models import JsonWhitespace
 from stentor.server.generation.calls import CallFilter
 from stentor.server.grammar.lark import Lark
 from stentor.server.grammar.whitespace import WHITESPACE
-from stentor.server.parsing.harmony_grammar import HARMONY_TOOLS
 from stentor.server.parsing.interface import CallArguments, CallEnd, CallStart, Piece, Tool
+from stentor.server.parsing.output import HARMONY_TOOLS
 from stentor.server.parsing.tools.format import ToolFormat
 from stentor.server.parsing.tools.gemma import GemmaCalls
 from stentor.server.parsing.tools.layout import MOST_CALLS

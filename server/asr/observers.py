@@ -6,15 +6,17 @@ from stentor.protocols.ipc.actors import FinishReason
 
 from ..observability.request import EngineUsage, RequestRecord
 from ..overload.queue_slots import QueueSlot
-from .model import Account, OpenAccount
+from .model import OpenAccount, RequestObserver
 
 
-class WindowAccount:
-    """Of one request to the engine; see :class:`.model.Account`."""
+class WindowObserver:
+    """Of one request to the engine; see :class:`.model.RequestObserver`."""
 
-    def __init__(self, record: RequestRecord | None, permit: QueueSlot, prompt_tokens: int, max_tokens: int) -> None:
-        permit.take(prompt_tokens)
-        self._permit = permit
+    def __init__(
+        self, record: RequestRecord | None, queue_slot: QueueSlot, prompt_tokens: int, max_tokens: int
+    ) -> None:
+        queue_slot.take(prompt_tokens)
+        self._queue_slot = queue_slot
         self._record = record
         self._served = EngineUsage(prompt_tokens, max_tokens, 1, time.monotonic())
 
@@ -24,7 +26,7 @@ class WindowAccount:
         served.cached_tokens = cached_tokens
         served.queue_seconds = queue_seconds
         served.prefill_seconds = prefill_seconds
-        self._permit.processed(served.prompt_tokens)
+        self._queue_slot.processed(served.prompt_tokens)
 
     def tokens(self, tokens: list[int]) -> None:
         served = self._served
@@ -41,10 +43,10 @@ class WindowAccount:
             self._record.add(served)
 
 
-def accounts(record: RequestRecord | None, permit: QueueSlot) -> OpenAccount:
+def observe_windows(record: RequestRecord | None, queue_slot: QueueSlot) -> OpenAccount:
     """For all windows of one request of a client. The first that is heard leaves the queue for all of them."""
 
-    def open_account(prompt_tokens: int, max_tokens: int) -> Account:
-        return WindowAccount(record, permit, prompt_tokens, max_tokens)
+    def open_account(prompt_tokens: int, max_tokens: int) -> RequestObserver:
+        return WindowObserver(record, queue_slot, prompt_tokens, max_tokens)
 
     return open_account

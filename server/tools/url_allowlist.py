@@ -25,7 +25,7 @@ _NO_ADDRESS: Final = "the URL's host has no address that this server may reach"
 
 
 @dataclass(frozen=True)
-class Place:
+class ServerAddress:
     """Where a server is."""
 
     target: Target
@@ -33,7 +33,7 @@ class Place:
     """Checked; None: the operator named it, and it is resolved like any other."""
 
 
-class Reach:
+class UrlAllowlist:
     def __init__(
         self, prefixes: Sequence[str], *, allow_private: bool = False, resolve: "Resolve | None" = None
     ) -> None:
@@ -47,13 +47,13 @@ class Reach:
     def closed(self) -> bool:
         return not (self._any or self._prefixes)
 
-    async def place(self, url: str) -> Place:
+    async def place(self, url: str) -> ServerAddress:
         """Raises Refusal."""
         target = parse(url)
         named = any(_begins(target, prefix) for prefix in self._prefixes)
         if not named and not (self._any and target.scheme == "https" and target.port == 443):
             raise Refusal("this server may not be reached from here; the operator has not opened its URL")
-        return Place(target, await self._addresses(target, named))
+        return ServerAddress(target, await self._addresses(target, named))
 
     async def _addresses(self, target: Target, named: bool) -> tuple[Address, ...]:
         if target.address is not None:

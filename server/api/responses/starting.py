@@ -11,42 +11,44 @@ import msgspec
 from ...generation.prepare import PreparedGeneration, prepare_generation
 from ...overload.request_context import RequestContext
 from ...state.event_log import EventLog
-from ...state.state import ServerState
 from .encoder import COPIES
 from .naming import map_response_fields
 from .preparing import Prepared
 from .running import ResponseTask
-from .tool_loop import Rounds
+from .services import ResponseServices
+from .tool_loop import ToolLoop
 
 
-async def run_of(state: ServerState, prepared: Prepared, context: RequestContext, *, watched: bool) -> ResponseTask:
+async def run_of(
+    services: ResponseServices, prepared: Prepared, context: RequestContext, *, watched: bool
+) -> ResponseTask:
     """One that has not begun; ``watched``: its events are to be read. Raises what :func:`prepare_generation` raises."""
-    turns: PreparedGeneration | Rounds
+    turns: PreparedGeneration | ToolLoop
     if prepared.servers:
-        turns = Rounds(state, prepared, context)
+        turns = ToolLoop(services, prepared, context)
     else:
         with map_response_fields(prepared.response.tools):
-            turns = await prepare_generation(state, prepared.chat, prepared.caller, context, copies=COPIES)
+            turns = await prepare_generation(services.chat, prepared.chat, prepared.caller, context, copies=COPIES)
     log = None
     if watched:
-        store = state.store if prepared.request.stored else None
-        ahead = prepared.response.background and state.store.durable
+        store = services.store if prepared.request.stored else None
+        ahead = prepared.response.background and services.store.durable
         log = EventLog(store, prepared.response.id, ahead=ahead)
-    return ResponseTask(state, prepared, turns, log, context.permit.memory)
+    return ResponseTask(services, prepared, turns, log, context.queue_slot.memory)
 
 
-async def run_in_background(state: ServerState, prepared: Prepared) -> ResponseTask:
+async def run_in_background(services: ResponseServices, prepared: Prepared) -> ResponseTask:
     """One that goes on by itself, stored as queued. Raises as :func:`run_of`, Overloaded and StoreFailed."""
     if prepared.chat.seed is None:
         # drawn here, for what is stored must say how another server would go on
         seed = int.from_bytes(os.urandom(7), "little")
         prepared = dataclasses.replace(prepared, chat=msgspec.structs.replace(prepared.chat, seed=seed))
     with ExitStack() as stack:
-        stack.enter_context(state.responses.room(prepared.caller))
+        stack.enter_context(services.live.room(prepared.caller))
         # its own place in the queue: that of the request is given back with the answer
-        context = stack.enter_context(state.live(state.overload.request_timeout))
-        context.permit.memory.add(prepared.held)
-        run = await run_of(state, prepared, context, watched=True)
+        context = stack.enter_context(services.chat.admission.admit())
+        context.queue_slot.memory.add(prepared.held)
+        run = await run_of(services, prepared, context, watched=True)
         run.begin()
         await run.write()
         task = run.start(context.bounded)
@@ -55,7 +57,7 @@ async def run_in_background(state: ServerState, prepared: Prepared) -> ResponseT
     return run
 
 
-class Attached:
+class AttachedStream:
     """The events of a run that lives as long as somebody reads them."""
 
     def __init__(self, run: ResponseTask, bounds: Callable[[], AbstractContextManager[None]]) -> None:

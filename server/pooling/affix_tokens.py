@@ -6,7 +6,7 @@ from ..text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Ends:
+class AffixTokens:
     before: tuple[int, ...]
     after: tuple[int, ...]
 
@@ -16,7 +16,7 @@ class Ends:
 
 
 @dataclass(frozen=True)
-class PairEnds:
+class PairAffixTokens:
     before: tuple[int, ...]
     between: tuple[int, ...]
     after: tuple[int, ...]
@@ -28,24 +28,24 @@ class PairEnds:
         return len(self.before) + len(self.between) + len(self.after)
 
 
-def ends_of(tokenizer: Tokenizer) -> Ends:
+def affix_tokens_of(tokenizer: Tokenizer) -> AffixTokens:
     encoding = tokenizer.backend.encode("a", add_special_tokens=True)
     special = encoding.special_tokens_mask
     inner = [place for place, mark in enumerate(special) if not mark]
     if not inner:
-        return Ends((), ())
-    return Ends(tuple(encoding.ids[: inner[0]]), tuple(encoding.ids[inner[-1] + 1 :]))
+        return AffixTokens((), ())
+    return AffixTokens(tuple(encoding.ids[: inner[0]]), tuple(encoding.ids[inner[-1] + 1 :]))
 
 
-def pair_ends_of(tokenizer: Tokenizer) -> PairEnds:
+def pair_affix_tokens_of(tokenizer: Tokenizer) -> PairAffixTokens:
     encoding = tokenizer.backend.encode("a", "a", add_special_tokens=True)
     whose = encoding.sequence_ids
     first = [place for place, text in enumerate(whose) if text == 0]
     second = [place for place, text in enumerate(whose) if text == 1]
     if not first or not second:
-        return PairEnds((), (), (), told_apart=False)
+        return PairAffixTokens((), (), (), told_apart=False)
     ids = encoding.ids
-    return PairEnds(
+    return PairAffixTokens(
         tuple(ids[: first[0]]),
         tuple(ids[first[-1] + 1 : second[0]]),
         tuple(ids[second[-1] + 1 :]),

@@ -10,12 +10,15 @@ import msgspec
 from starlette.requests import Request
 
 from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.pooling import Pooled, Pooling, PoolingTask
 from stentor.protocols.pooling.common import InputFields, PoolingFields, TextUsage
 from stentor.protocols.pooling.formats import NumberFields
 
 from ...common.loop_turns import LoopTurns, Slices
-from ...http.whole_answer import AnswerRoom, WholeAnswer
+from ...config.model_registry import ModelRegistry
+from ...config.models import ModelConfig
+from ...http.whole_answer import AnswerBudget, WholeAnswer
 from ...middleware.auth import caller_of
 from ...observability.request import current_record
 from ...overload.request_context import RequestContext
@@ -25,20 +28,37 @@ from ...pooling.model import EmbeddingModel
 from ...pooling.purposes import adapter_of, prompt_of
 from ...pooling.reading import LengthLimit, Prompt, read_texts
 from ...pooling.running import PoolingJob
-from ...state.state import ServerState
+from ...state.admission_control import AdmissionControl
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
-class Asked:
+class EmbeddingServices:
+    """What these routes use."""
+
+    config: ModelConfig
+    admission: AdmissionControl
+    registry: ModelRegistry
+    model: EmbeddingModel | None
+    """None where none is served."""
+    turns: LoopTurns
+
+    @property
+    def limits(self) -> Limits:
+        """Of what one request may ask for."""
+        return self.admission.limits
+
+
+@dataclass(frozen=True)
+class ResolvedRequest:
     """One request: what it names, and its way to the engine."""
 
     model: EmbeddingModel
     name: str
     """By which the client knows the model."""
     job: PoolingJob
-    room: AnswerRoom
+    room: AnswerBudget
     turns: LoopTurns
 
     @property
@@ -50,36 +70,36 @@ class Asked:
         return NumberWriter(self.room, self.turns)
 
 
-def asked(
-    state: ServerState,
+def resolve_request(
+    services: EmbeddingServices,
     request: Request,
     context: RequestContext,
     name: str | None,
     priority: int,
     salt: str | None = None,
-) -> Asked:
+) -> ResolvedRequest:
     """Raises BadRequest for a name that no such model has."""
-    served = state.registry.resolve(name, "embedding")
-    model = state.embedding
+    served = services.registry.resolve(name, "embedding")
+    model = services.model
     assert model is not None, "the registry has it"
     own = caller_of(request.scope).cache_salt(salt)
-    room = AnswerRoom(state.limits.max_answer_bytes, context.permit.memory)
-    job = PoolingJob(model, context.permit, current_record.get(), priority=priority, salt=own, room=room)
-    return Asked(model, served, job, room, state.turns)
+    room = AnswerBudget(services.limits.max_answer_bytes, context.queue_slot.memory)
+    job = PoolingJob(model, context.queue_slot, current_record.get(), priority=priority, salt=own, room=room)
+    return ResolvedRequest(model, served, job, room, services.turns)
 
 
-def room_of(state: ServerState, model: EmbeddingModel, fields: PoolingFields) -> LengthLimit:
-    return LengthLimit.of(model, fields, state.limits.max_prompt_tokens)
+def room_of(services: EmbeddingServices, model: EmbeddingModel, fields: PoolingFields) -> LengthLimit:
+    return LengthLimit.of(model, fields, services.limits.max_prompt_tokens)
 
 
 async def read_input(
-    state: ServerState, model: EmbeddingModel, fields: InputFields, purpose: tuple[str, str] | None = None
+    services: EmbeddingServices, model: EmbeddingModel, fields: InputFields, purpose: tuple[str, str] | None = None
 ) -> list[Prompt]:
     """The prompts of a request with texts or conversations; ``purpose`` names a prompt of the model, and the field
     that does. Raises BadRequest."""
-    room = room_of(state, model, fields)
+    room = room_of(services, model, fields)
     if conversations := fields.conversations:
-        trusts = state.trusts_templates
+        trusts = services.config.trust_request_chat_template
         return [
             await read_messages(model, fields, messages, field, room, trusts_templates=trusts)
             for messages, field in conversations
@@ -146,11 +166,13 @@ def _dimensions(model: EmbeddingModel, wanted: int | None, field: str) -> int:
     )
 
 
-async def binary_answer(asked: Asked, found: Sequence[Pooled], fields: NumberFields, *, flat: bool) -> WholeAnswer:
+async def binary_answer(
+    resolved: ResolvedRequest, found: Sequence[Pooled], fields: NumberFields, *, flat: bool
+) -> WholeAnswer:
     """The numbers themselves, one text's after another's; with ``bytes`` a header says where whose are."""
     type, order = fields.embed_dtype, fields.endianness
     pieces, items, at = [], [], 0
-    slices = Slices(asked.turns)
+    slices = Slices(resolved.turns)
     for index, each in enumerate(found):
         piece = number_bytes(each, type, order)
         shape = [each.columns] if flat else [each.rows, each.columns]
@@ -161,7 +183,13 @@ async def binary_answer(asked: Asked, found: Sequence[Pooled], fields: NumberFie
         await slices.did(len(piece))
     answer = WholeAnswer(pieces, "application/octet-stream")
     if fields.encoding_format == "bytes":
-        told = {"id": new_id("embd"), "created": now(), "model": asked.name, "data": items, "usage": asked.usage}
+        told = {
+            "id": new_id("embd"),
+            "created": now(),
+            "model": resolved.name,
+            "data": items,
+            "usage": resolved.usage,
+        }
         answer.headers["metadata"] = _encode(told).decode()
     return answer
 

@@ -15,9 +15,9 @@ from stentor.protocols.openai.responses.tools import chat_choice, chat_tools
 
 from ...common.keys import Caller
 from ...generation.admission import context_length, most_prompt_tokens
+from ...generation.chat_model import ChatModel
 from ...generation.prepare import PreparedGeneration, prepare_generation, prompt_of
 from ...overload.request_context import RequestContext
-from ...state.state import ServerState
 from ..responses.conversion import messages_of
 from ..responses.naming import map_response_fields
 from .conversation import Entry, RealtimeConversation, text_of
@@ -90,11 +90,11 @@ def _told(entry: Entry) -> dict[str, Any]:
             return {"type": "function_call_output", "call_id": output.call_id, "output": output.output}
 
 
-class Asking:
+class AnswerGenerator:
     """Asks for one answer, with as much of the conversation as there is room for."""
 
-    def __init__(self, state: ServerState, caller: Caller, session: RealtimeSession) -> None:
-        self._state = state
+    def __init__(self, model: ChatModel, caller: Caller, session: RealtimeSession) -> None:
+        self._model = model
         self._caller = caller
         self._session = session
 
@@ -115,7 +115,7 @@ class Asking:
                     if session.truncation == "disabled" or len(turn.prompt) <= self._room:
                         return turn
                     await turn.batches.aclose()
-                    context.permit.processed(len(turn.prompt))
+                    context.queue_slot.processed(len(turn.prompt))
             kept = await self._fitting(entries)
             if conversation is not None:
                 conversation.drop(entries[: len(entries) - len(kept)])
@@ -123,17 +123,17 @@ class Asking:
 
     async def _begin(self, entries: Sequence[Entry], context: RequestContext) -> PreparedGeneration:
         chat = chat_request(self._session, entries)
-        return await prepare_generation(self._state, chat, self._caller, context, fill_context=True)
+        return await prepare_generation(self._model, chat, self._caller, context, fill_context=True)
 
     @property
     def _room(self) -> int:
         """Tokens that a prompt may have, so that there is room for an answer."""
-        max_len = context_length(self._state)
+        max_len = context_length(self._model)
         wanted = self._session.max_output_tokens
         answer = max_len // ANSWER_SHARE
         if wanted != "inf":
             answer = min(answer, wanted)
-        return min(most_prompt_tokens(self._state), max_len - max(1, answer))
+        return min(most_prompt_tokens(self._model), max_len - max(1, answer))
 
     async def _fitting(self, entries: list[Entry]) -> list[Entry]:
         """The end of the conversation that there is room for; the last item is always part of it."""
@@ -156,4 +156,4 @@ class Asking:
         return entries[low:]
 
     async def _count(self, entries: Sequence[Entry]) -> int:
-        return len(await prompt_of(self._state, chat_request(self._session, entries)))
+        return len(await prompt_of(self._model, chat_request(self._session, entries)))

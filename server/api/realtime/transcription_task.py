@@ -12,7 +12,7 @@ from ...common.errors import GenerationFailed, ServerError
 logger = logging.getLogger(__name__)
 
 
-class HearingTask:
+class TranscriptionTask:
     """Its own are :meth:`run`, and within it :meth:`news` and :meth:`heard`; the rest is for the other side."""
 
     def __init__(self) -> None:

@@ -1,0 +1,43 @@
+"""What realtime sessions use of the server."""
+
+from dataclasses import dataclass
+
+from stentor.protocols.common.limits import Limits
+
+from ...asr.model import TranscriptionModel
+from ...asr.streaming import StreamingTranscriptionModel
+from ...config.config import RealtimeConfig
+from ...config.limits import ConnectionLimits
+from ...generation.chat_model import ChatModel
+from ...middleware.client_secrets import ClientSecrets
+from ...observability.metrics import Metrics
+from ...state.admission_control import AdmissionControl
+from ...tts.model import SpeechModel
+
+
+@dataclass(frozen=True)
+class RealtimeServices:
+    """For all sessions of one server."""
+
+    config: RealtimeConfig
+    connection: ConnectionLimits
+    chat: ChatModel
+    transcription: TranscriptionModel | StreamingTranscriptionModel | None
+    """None where none is served."""
+    speech: SpeechModel | None
+    """None where none is served."""
+    secrets: ClientSecrets
+    """Keys that open sessions."""
+
+    @property
+    def admission(self) -> AdmissionControl:
+        return self.chat.admission
+
+    @property
+    def limits(self) -> Limits:
+        """Of what one request may ask for."""
+        return self.chat.limits
+
+    @property
+    def metrics(self) -> Metrics:
+        return self.chat.metrics

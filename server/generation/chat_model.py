@@ -1,0 +1,83 @@
+"""The chat model as every protocol uses it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from stentor.engine.client.client import EngineClient
+from stentor.protocols.common.limits import Limits
+
+from ..common.loop_turns import LoopTurns
+from ..config.model_registry import ModelRegistry
+from ..config.models import ModelConfig
+from ..grammar.checker import Grammars
+from ..observability.metrics import Metrics
+from ..parsing.output import OutputFormat
+from ..state.admission_control import AdmissionControl
+from ..text.grammar_tokens import special_tokens_of
+from ..text.pool import TokenizerPool
+from ..text.renderers.interface import Renderer
+
+
+@dataclass(frozen=True)
+class GenerationDefaults:
+    """What the model's ``generation_config.json`` says; a request's own values beat these."""
+
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_k: int = 0
+    """0 keeps all."""
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    eos_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class ChatModel:
+    """From a conversation to the engine and back: the tokenizer, the renderer, the grammars and the engine's client.
+
+    Where the server has no chat model, these are the main model's, and :meth:`resolve` refuses every request.
+    """
+
+    config: ModelConfig
+    client: EngineClient
+    pool: TokenizerPool
+    renderer: Renderer
+    """How conversations become prompts."""
+    output: OutputFormat
+    """How the model writes reasoning and tool calls."""
+    grammars: Grammars
+    """Whatever grammar a request brings is tried there before the engine is given it."""
+    vocab_size: int
+    """Token ids that a client may name lie in [0, vocab_size)."""
+    defaults: GenerationDefaults
+    admission: AdmissionControl
+    registry: ModelRegistry
+    """Of all models of the server."""
+    metrics: Metrics
+    turns: LoopTurns = field(default_factory=LoopTurns)
+    """For whatever would keep the event loop from all other requests."""
+
+    @property
+    def limits(self) -> Limits:
+        """Of what one request may ask for."""
+        return self.admission.limits
+
+    @cached_property
+    def special_tokens(self) -> Mapping[str, int]:
+        """Ids of special tokens by their text, as grammars name them."""
+        return special_tokens_of(self.pool.tokenizer)
+
+    @property
+    def max_model_len(self) -> int | None:
+        """Longest sequence, prompt and output; None until the engine is ready."""
+        ready = self.client.ready
+        return None if ready is None else ready.max_model_len
+
+    def resolve(self, name: str | None) -> str:
+        """The served name of the chat model that a request meant; None means the first.
+
+        Raises BadRequest as :meth:`..config.model_registry.ModelRegistry.resolve` does.
+        """
+        return self.registry.resolve(name, "chat")

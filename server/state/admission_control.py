@@ -1,0 +1,147 @@
+"""Which requests are let in, and which of them have not ended: what every family of routes asks first."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+import anyio
+
+from stentor.protocols.common.limits import Limits
+
+from ..common.errors import Overloaded, ShutDown, Unavailable
+from ..config.limits import OverloadConfig
+from ..config.model_registry import ModelRole
+from ..observability.metrics import Metrics
+from ..overload.memory_budget import MemoryBudget, default_budget
+from ..overload.queue_slots import AdmissionQueue
+from ..overload.request_context import RequestContext
+
+
+class ModelRunner(Protocol):
+    """Whatever runs a model, in processes of its own."""
+
+    @property
+    def ready(self) -> object | None:
+        """None until it can be used for the first time."""
+
+    @property
+    def stalled(self) -> str | None:
+        """Why it cannot run at present, while what was lost is replaced; requests are taken and wait."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why it has been given up."""
+
+
+class AdmissionControl:
+    """Owned by the server process. Admits requests, counts those that are live, and refuses all while it drains."""
+
+    def __init__(
+        self, limits: Limits, overload: OverloadConfig, metrics: Metrics, runners: Mapping[ModelRole, ModelRunner]
+    ) -> None:
+        """``runners`` are those of all models."""
+        self.limits: Final = limits
+        """Of what one request may ask for."""
+        self.overload: Final = overload
+        self.queue: Final = AdmissionQueue(overload)
+        # the other half is the tokenizer pool's
+        self.memory: Final = MemoryBudget((overload.max_inflight_bytes or default_budget()) // 2)
+        """For all that is held for clients."""
+        self.draining = False
+        """Once true, requests are refused."""
+        self._metrics = metrics
+        self._runners = runners
+        self._live: set[RequestContext] = set()
+        self._idle = anyio.Event()
+
+    @property
+    def live_requests(self) -> int:
+        """Requests for generation and transfers of files, between admission and the last byte of their response."""
+        return len(self._live)
+
+    def check_available(self, kind: ModelRole = "chat") -> None:
+        """Raises Unavailable while the model of this kind starts, after any failed, and while the server drains."""
+        self._check_open()
+        self.check_alive()
+        runner = self._runners.get(kind)
+        if runner is not None and runner.ready is None:
+            raise Unavailable("The model is still loading; try again shortly.", "starting")
+
+    def _check_open(self) -> None:
+        if self.draining:
+            raise Unavailable("The server is shutting down and takes no new requests.", "draining")
+
+    def check_ready(self) -> None:
+        """As :meth:`check_available` for every model, and while what was lost under one is being replaced: new requests
+        are taken and wait."""
+        for kind in self._runners:
+            self.check_available(kind)
+        if any(runner.stalled is not None for runner in self._runners.values()):
+            raise Unavailable("The engine is recovering; new requests wait until it is back.", "recovering")
+
+    def check_alive(self) -> None:
+        """Raises Unavailable once an engine has been given up: the server is about to end."""
+        if any(runner.failure is not None for runner in self._runners.values()):
+            raise Unavailable("The engine has stopped; the server cannot generate.", "failed")
+
+    @contextmanager
+    def admit(self, timeout: float | None = None, kind: ModelRole = "chat") -> Iterator[RequestContext]:
+        """Counts one request to a model of this kind, which has ``timeout`` seconds, or with 0 as many as it takes;
+        None: as many as the operator gives every request.
+
+        Raises Unavailable and Overloaded, the latter also from the inside.
+        """
+        try:
+            self.check_available(kind)
+            queue_slot = self.queue.enter(self.memory.share())
+        except (Unavailable, Overloaded) as refusal:
+            self._count_refusal(refusal)
+            raise
+        seconds = self.overload.request_timeout if timeout is None else timeout
+        with self._counted(RequestContext(queue_slot, seconds)) as context:
+            yield context
+
+    @contextmanager
+    def transfer(self) -> Iterator[RequestContext]:
+        """Counts one transfer of a file, for which no model is needed. Raises Unavailable while the server drains."""
+        try:
+            self._check_open()
+        except Unavailable as refusal:
+            self._count_refusal(refusal)
+            raise
+        with self._counted(RequestContext(self.queue.pass_by(), 0.0)) as context:
+            yield context
+
+    @contextmanager
+    def _counted(self, context: RequestContext) -> Iterator[RequestContext]:
+        if not self._live:
+            self._idle = anyio.Event()
+        self._live.add(context)
+        try:
+            yield context
+        except Overloaded as refusal:
+            self._count_refusal(refusal)
+            raise
+        finally:
+            if context.ended_by is not None and context.ended_by.code is not None:
+                self._metrics.cut_off[context.ended_by.code].inc()
+            context.queue_slot.close()
+            self._live.remove(context)
+            if not self._live:
+                self._idle.set()
+
+    def cut_off(self) -> None:
+        """Ends every live request with an error."""
+        for context in tuple(self._live):
+            context.cut_short(ShutDown())
+
+    def _count_refusal(self, refusal: Unavailable | Overloaded) -> None:
+        if refusal.code is not None:
+            self._metrics.rejected[refusal.code].inc()
+
+    async def drained(self, timeout: float) -> bool:
+        """Waits up to ``timeout`` seconds for the last live request; False if some are left."""
+        with anyio.move_on_after(timeout):
+            while self._live:
+                await self._idle.wait()
+        return not self._live
