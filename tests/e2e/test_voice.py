@@ -61,7 +61,7 @@ def metric(server: ServerProcess, name: str) -> float:
 
 
 def worker_that_hears(server: ServerProcess) -> int:
-    return worker_of(server, 1)
+    return worker_of(server.pid, 1)
 
 
 @pytest.mark.alone
@@ -164,7 +164,7 @@ def test_an_answer_goes_on_aloud_when_the_worker_of_the_chat_model_dies(server: 
         async with session(server.port, "intent=realtime", **settings) as client:
             await client.speak(question.pcm)
             await client.be_silent(lambda: client.first("response.output_audio_transcript.delta") is not None, 30)
-            os.kill(worker_of(server, 0), signal.SIGKILL)
+            os.kill(worker_of(server.pid, 0), signal.SIGKILL)
             await client.be_silent(lambda: client.first("response.done") is not None, 60)
             done = await client.wait("response.done")
             assert done.body["response"]["status"] in ("completed", "incomplete")
