@@ -103,6 +103,17 @@ def _alone(item: pytest.Item) -> bool:
 # ---- how
 
 
+def pytest_collection_finish() -> None:
+    """A full collection takes a second where it walks all tests and what they have imported: they stay frozen."""
+    gc.collect()
+    gc.freeze()
+    gc.unfreeze = _stay_frozen
+
+
+def _stay_frozen() -> None:
+    """In place of ``gc.unfreeze``, for measurements that run in this process."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     worker = getattr(config, "workerinput", None)  # of pytest-xdist, in each of the processes that run tests
     if worker is not None:

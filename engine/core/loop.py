@@ -429,19 +429,23 @@ class EngineLoop(Actor[Message]):
                 continue
             if (left := deadline - self._clock()) > 0:
                 await self._sleep(min(left, _LOOK_SECONDS))
-                continue
-            if self._co_tenants is not None and self._co_tenants.worker_waits():
-                self._watch.excuse()
+                self._excuse_who_waits()
                 continue
             if self._watch.lacks_masks and self._telling:
                 self._watch.excuse()  # they are made behind what the client does not read
                 continue
             await self._sleep(_SECOND_LOOK_SECONDS)
+            self._excuse_who_waits()
             if self._watch.oldest != step or self.worker is not worker or not self._watch.overdue:
                 continue
             worker.kill("the worker process hung in a step: it was killed", hung=True)
             self._watch.lost()
             await self._stall("the worker process hung in a step: it was killed")
+
+    def _excuse_who_waits(self) -> None:
+        """At every look, so that a worker has the whole time for its step once it gets the device."""
+        if self._co_tenants is not None and self._co_tenants.worker_waits():
+            self._watch.excuse()
 
 
 def engine_ready(ready: WorkerReady) -> EngineReady:

@@ -22,8 +22,9 @@ class CoTenants:
         self._until = 0.0
 
     def worker_waits(self) -> bool:
-        """Whether our worker waits for its turn."""
-        return peek(self._fd)[self._number].waits
+        """Whether our worker waits while another has the device: one that does not take a free one may hang."""
+        members = peek(self._fd)
+        return members[self._number].waits and any(member.holds for member in members)
 
     def are_busy(self) -> bool:
         """Whether others compute just now, wait to, or did a moment ago."""

@@ -61,6 +61,8 @@ class RealtimeClient:
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
+        self.speed = 1.0
+        """How many times faster than it is spoken audio is sent."""
         self.events: list[Event] = []
         self._more = asyncio.Event()
         self.error: str | None = None
@@ -72,24 +74,24 @@ class RealtimeClient:
         await self.send(type="input_audio_buffer.append", audio=base64.b64encode(pcm).decode())
 
     async def speak(self, pcm: bytes) -> float:
-        """Sends it in real time; returns when its first sample was spoken, by ``time.monotonic()``."""
+        """Sends it at :attr:`speed`; returns when its first sample was spoken, by ``time.monotonic()``."""
         step = RATE * PIECE_MS // 1000 * 2
         began = time.monotonic()
         for number, at in enumerate(range(0, len(pcm), step), 1):
             # a piece is there once it has been spoken
-            await asyncio.sleep(max(0.0, began + number * PIECE_MS / 1000 - time.monotonic()))
+            await asyncio.sleep(max(0.0, began + number * PIECE_MS / 1000 / self.speed - time.monotonic()))
             await self.append(pcm[at : at + step])
         return began
 
     async def be_silent(self, until: Callable[[], bool], seconds: float) -> bool:
-        """Sends silence in real time until something holds; returns whether it did within so many seconds."""
+        """Sends silence at :attr:`speed` until something holds; returns whether it did within so many seconds."""
         piece = bytes(RATE * PIECE_MS // 1000 * 2)
         deadline = time.monotonic() + seconds
         due = time.monotonic()
         while not until():
             if time.monotonic() > deadline:
                 return False
-            due += PIECE_MS / 1000
+            due += PIECE_MS / 1000 / self.speed
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             await self.append(piece)
         return True

@@ -5,10 +5,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from stentor.engine.sharing.lease import MAX_MEMBERS
 from stentor.loadtest.processes import alive, tree
-from stentor.loadtest.server_process import ServerProcess
 
-LIFE = (1 << 20) + 1
+GUARD = 1 << 20
+"""Offset of the lock that a member of a lease has while it changes it."""
+LIFE = GUARD + 1
 """Offset of the first member's lock in a lease."""
 
 
@@ -30,11 +32,19 @@ def below(server: int, name: str) -> list[int]:
     return found
 
 
-def worker_of(server: ServerProcess, member: int) -> int:
-    """The worker that is this member of the lease, by the kernel's list of locks."""
-    workers = below(server.pid, "worker")
-    for line in Path("/proc/locks").read_text().splitlines():
-        kind, _, access, pid, _, start, _ = line.split()[-7:]
-        if (kind, access, start) == ("POSIX", "WRITE", str(LIFE + member)) and int(pid) in workers:
-            return int(pid)
-    raise AssertionError(f"none of {workers} is member {member}")
+def locks_of(pid: int) -> set[int]:
+    """Offsets of the record locks that a process has, by the kernel's list."""
+    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return {int(line[-2]) for line in lines if "->" not in line and (line[-7], line[-4]) == ("POSIX", str(pid))}
+
+
+def number_of(worker: int) -> int:
+    """Which member of a lease a worker is, from 0."""
+    (number,) = (offset - LIFE for offset in locks_of(worker) if LIFE <= offset < LIFE + MAX_MEMBERS)
+    return number
+
+
+def worker_of(server: int, member: int) -> int:
+    """The worker below this process that is this member of the lease, from 0."""
+    (worker,) = (worker for worker in below(server, "worker") if number_of(worker) == member)
+    return worker

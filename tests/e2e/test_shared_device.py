@@ -2,8 +2,7 @@
 
 import os
 import signal
-import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,19 +11,19 @@ import msgspec
 import pytest
 
 from stentor.engine.processes.supervisor import Supervisor
-from stentor.loadtest.processes import tree
+from stentor.engine.sharing.lease import peek
 from stentor.protocols.ipc.actors import SequenceTokens
 from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.server.app.engines import Engines
 from stentor.server.app.first_engine import first_engines
 from stentor.server.config.model_registry import ModelRole
+from stentor.tests.e2e.made_up import describe
+from stentor.tests.e2e.processes import GUARD, below, locks_of, number_of
 
-pytestmark = [pytest.mark.alone, pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
-_HOLDER = struct.Struct("<24xQ")
-"""Counted from 1; 0 while it is free."""
-_LONG = SamplingParams(max_tokens=150, temperature=0.0)
+_LONG = SamplingParams(max_tokens=500, temperature=0.0)
 
 
 @pytest.fixture
@@ -34,8 +33,10 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 @asynccontextmanager
 async def two_models(model: Path) -> AsyncIterator[Engines]:
-    worker = WorkerConfig(str(model), device="cpu", max_model_len=512, kv_cache_memory=64 << 20)
-    recovery = RecoveryConfig(watchdog_seconds=1.5, watchdog_factor=5.0)
+    worker = WorkerConfig(
+        str(model), load_format="dummy", device="cpu", max_model_len=1024, kv_cache_memory=64 << 20, threads=1
+    )
+    recovery = RecoveryConfig(watchdog_seconds=3.0)
     chat = EngineConfig(worker, recovery=recovery)
     other = msgspec.structs.replace(chat, worker=msgspec.structs.replace(worker, lease_member=1))
     configs: dict[ModelRole, EngineConfig] = {"chat": chat, "transcription": other}
@@ -67,53 +68,46 @@ def leases() -> set[int]:
     }
 
 
-def holder(fd: int) -> int:
-    return int(_HOLDER.unpack(os.pread(fd, _HOLDER.size, 0))[0])
-
-
-async def stop_a_holder(fd: int, others: set[int]) -> int:
-    """Stops a worker while it has the lease, however often that must be tried; its number, from 1.
-
-    ``others`` are processes of servers that other tests have left running.
-    """
-    workers = [pid for pid in tree(os.getpid()) if pid not in others and _name(pid) == "stentor-worker"]
-    assert len(workers) == 2
-    for _ in range(100):
-        for pid in workers:
-            before = holder(fd)
+async def stop_a_holder(fd: int, workers: Mapping[int, int]) -> int:
+    """Stops a worker while it has the lease and changes nothing of it; its number among ``workers``, which are numbers
+    of members by process."""
+    for _ in range(1000):
+        for pid, number in workers.items():
             os.kill(pid, signal.SIGSTOP)
-            await anyio.sleep(0.05)  # the other one would have done a step by now
-            if before and holder(fd) == before:
-                await anyio.sleep(0.2)
-                if holder(fd) == before:
-                    return before
+            while not _is_stopped(pid):
+                await anyio.sleep(0.001)
+            # what it does not do any more, it does not do: nothing of this changes before it goes on
+            if peek(fd)[number].holds and GUARD not in locks_of(pid):
+                return number
             os.kill(pid, signal.SIGCONT)
-            await anyio.sleep(0.01)
+            await anyio.sleep(0.001)
     raise AssertionError("no worker was ever stopped with the lease")
 
 
-def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except FileNotFoundError:
-        return ""
+def _is_stopped(pid: int) -> bool:
+    states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{pid}/task").iterdir()]
+    return set(states) == {"T"}
 
 
 async def test_models_on_one_device_go_on_side_by_side_and_one_that_hangs_with_it_is_replaced_alone(
-    demo_model: Path,
+    tmp_path: Path,
 ) -> None:
-    others, before = {*tree(os.getpid())}, leases()
-    async with two_models(demo_model) as engines:
+    describe(tmp_path)
+    others, before = {*below(os.getpid(), "worker")}, leases()
+    async with two_models(tmp_path) as engines:
         (lease,) = leases() - before
+        workers = {pid: number_of(pid) for pid in below(os.getpid(), "worker") if pid not in others}
+        assert sorted(workers.values()) == [0, 1]
         expected = await generate(engines, "chat", [])
-        assert len(expected) > 100
+        assert len(expected) == _LONG.max_tokens
         outs: dict[ModelRole, list[int]] = {"chat": [], "transcription": []}
         async with anyio.create_task_group() as tasks:
             for kind, out in outs.items():
                 tasks.start_soon(generate, engines, kind, out)
             while not all(len(out) > 10 for out in outs.values()):
                 await anyio.sleep(0.01)
-            stopped = await stop_a_holder(lease, others)
+            stopped = await stop_a_holder(lease, workers)
+            assert all(len(out) < len(expected) for out in outs.values()), "there was no more to do"
         assert outs == {"chat": expected, "transcription": expected}
         kills = [client.stats.watchdog_kills for _, client in engines]
-        assert kills == [int(stopped == 1), int(stopped == 2)], "the one that waited was not taken to hang"
+        assert kills == [int(stopped == 0), int(stopped == 1)], "the one that waited was not taken to hang"

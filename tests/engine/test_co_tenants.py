@@ -1,12 +1,14 @@
 """What an engine sees of those that share its worker's device."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from stentor.engine.sharing.co_tenants import CoTenants
+from stentor.engine.sharing.lease import create_lease
 from stentor.tests.e2e.processes import eventually
-from stentor.tests.engine.test_lease import Members, ended, line_of
+from stentor.tests.engine.test_lease import HOLDER, WAITS, Members, ended, line_of, write_word
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -56,3 +58,16 @@ def test_who_waits_for_its_turn_is_seen_to_wait(members: Members) -> None:
     holder.kill()
     assert line_of(waiter) == "held"
     ended(waiter)
+
+
+def test_a_worker_that_does_not_take_a_device_that_is_free_does_not_wait_for_it() -> None:
+    """Its turn has come, and it was woken: it hangs, or takes it within a millisecond."""
+    fd = create_lease([1, 1])
+    ours = CoTenants(fd, 0)
+    try:
+        write_word(fd, WAITS, 1)
+        assert not ours.worker_waits()
+        write_word(fd, HOLDER, 2)
+        assert ours.worker_waits()
+    finally:
+        os.close(fd)

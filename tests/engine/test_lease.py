@@ -15,7 +15,13 @@ from stentor.tests.engine.lease_child import NOTED
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(60)]
 
+HOLDER, WAITS = 3, 9
+"""Numbers of words of a lease: who has it, from 1, and whether the first member waits."""
 _WORD = struct.Struct("<Q")
+
+
+def write_word(fd: int, number: int, value: int) -> None:
+    os.pwrite(fd, _WORD.pack(value), _WORD.size * number)
 
 
 class Members:

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -13,11 +13,14 @@ import pytest
 from stentor.engine.channel import ChannelPair, Endpoint
 from stentor.engine.core import worker_life
 from stentor.engine.core.entry import WorkerKeeper
+from stentor.engine.core.loop import _SECOND_LOOK_SECONDS as SECOND_LOOK
 from stentor.engine.core.loop import EngineLoop
 from stentor.engine.core.scheduler import Scheduler
 from stentor.engine.core.worker_life import OnProgress, WorkerLife, WorkerLost
 from stentor.engine.core.worker_source import WorkerSource
 from stentor.engine.processes.process import Child
+from stentor.engine.sharing.co_tenants import CoTenants
+from stentor.engine.sharing.lease import create_lease
 from stentor.protocols.ipc.actors import (
     EngineReady,
     Failed,
@@ -35,6 +38,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import RowStep, StepPlan
 from stentor.tests.engine.channel.harness import both_ends
 from stentor.tests.engine.odd_worker import answer
+from stentor.tests.engine.test_lease import HOLDER, WAITS, write_word
 from stentor.tests.engine.unkillable import SlowToDie, Unkillable, unkillable
 
 pytestmark = pytest.mark.anyio
@@ -232,7 +236,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(factor: float = 0.0, child: Child | None = None) -> AsyncIterator[Stage]:
+async def stage(
+    factor: float = 0.0, child: Child | None = None, co_tenants: CoTenants | None = None
+) -> AsyncIterator[Stage]:
     """``child`` is the first worker's process."""
     clock = Clock()
     config = RecoveryConfig(watchdog_seconds=10.0, watchdog_factor=factor)
@@ -250,7 +256,9 @@ async def stage(factor: float = 0.0, child: Child | None = None) -> AsyncIterato
             return second.life, READY
 
         with both_ends() as (client, engine):
-            loop = EngineLoop(engine, first.life, start, scheduler, config, clock=clock, sleep=clock.sleep)
+            loop = EngineLoop(
+                engine, first.life, start, scheduler, config, clock=clock, sleep=clock.sleep, co_tenants=co_tenants
+            )
             on = Stage(loop, client, clock, first, second)
 
             async def run() -> None:
@@ -462,6 +470,58 @@ async def test_masks_that_come_before_the_second_look_save_the_worker() -> None:
         on.loop._watch.masked(0)
         await on.clock.move(5.0)
         assert on.first.process.returncode is None
+
+
+@pytest.fixture
+def lease() -> Iterator[int]:
+    fd = create_lease([1, 1])
+    yield fd
+    os.close(fd)
+
+
+async def test_a_worker_has_the_whole_time_for_a_step_once_it_gets_the_device(lease: int) -> None:
+    async with stage(co_tenants=CoTenants(lease, 0)) as on:
+        on.submit(3)
+        await on.first.plans()
+        write_word(lease, WAITS, 1)
+        write_word(lease, HOLDER, 2)
+        for _ in range(9):
+            await on.clock.move(1.0)
+        write_word(lease, WAITS, 0)
+        write_word(lease, HOLDER, 1)
+        for _ in range(9):
+            await on.clock.move(1.0)
+        assert on.first.process.returncode is None
+        for _ in range(3):
+            await on.clock.move(1.0)
+        await on.until(Stalled)
+        assert await on.first.process.wait() == -9
+
+
+async def test_a_worker_that_waits_for_the_device_at_the_second_look_is_not_taken_to_hang(lease: int) -> None:
+    async with stage(co_tenants=CoTenants(lease, 0)) as on:
+        on.submit(3)
+        await on.first.plans()
+        write_word(lease, WAITS, 1)  # and it is free for a moment, as between two steps of the other
+        for _ in range(11):
+            await on.clock.move(1.0)
+            if on.clock.slept[-1] == SECOND_LOOK:
+                break
+        write_word(lease, HOLDER, 2)
+        for _ in range(5):
+            await on.clock.move(1.0)
+        assert on.first.process.returncode is None
+
+
+async def test_a_worker_that_does_not_take_a_device_that_is_free_is_taken_to_hang(lease: int) -> None:
+    async with stage(co_tenants=CoTenants(lease, 0)) as on:
+        on.submit(3)
+        await on.first.plans()
+        write_word(lease, WAITS, 1)
+        for _ in range(12):
+            await on.clock.move(1.0)
+        await on.until(Stalled)
+        assert await on.first.process.wait() == -9
 
 
 async def test_back_off_is_waited_for_by_the_clock() -> None:

@@ -7,8 +7,6 @@ from rich.console import Console
 
 from stentor.loadtest.recovery import Recoveries, main, print_recoveries, recovery
 
-pytestmark = pytest.mark.alone
-
 
 def test_a_recovery_ends_with_the_longest_pause_about_the_kill() -> None:
     arrivals = [9.9, 10.0, 10.02, 10.05, 10.6, 10.62, 12.0]

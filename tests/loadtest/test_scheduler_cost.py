@@ -3,11 +3,8 @@
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from stentor.loadtest.scheduler_cost import Cost, SteadyDecode, main
-
-pytestmark = pytest.mark.alone
 
 
 def test_every_row_decodes_in_each_step_that_is_measured_and_the_queue_stands() -> None:

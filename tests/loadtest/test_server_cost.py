@@ -11,8 +11,6 @@ from stentor.loadtest import bare_server, server_cost
 from stentor.loadtest.client import stream_completion
 from stentor.loadtest.server_process import ServerProcess
 
-pytestmark = pytest.mark.alone
-
 
 def test_the_bare_server_sends_as_many_chunks_of_as_many_bytes_as_it_is_told() -> None:
     body = {"max_tokens": 3, "chunk_bytes": 217}

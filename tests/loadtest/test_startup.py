@@ -11,8 +11,6 @@ from stentor.loadtest.startup import drop_pages, resident_bytes, starts_of_round
 from stentor.loadtest.timed_start import StartFailed, TimedStart, read_phases
 from stentor.tests.loadtest.made_up import made_up
 
-pytestmark = pytest.mark.alone
-
 BEGAN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 

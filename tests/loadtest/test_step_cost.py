@@ -14,8 +14,6 @@ from stentor.loadtest.step_curves import CHUNK, Figure, surprises
 from stentor.loadtest.step_runs import decode_length, forward_flops
 from stentor.tests.loadtest.made_up import made_up
 
-pytestmark = pytest.mark.alone
-
 MODEL = DecoderConfig(
     architecture="LlamaForCausalLM",
     vocab_size=100,

@@ -11,8 +11,6 @@ from stentor.loadtest.serving.lengths import parse_lengths
 from stentor.loadtest.throughput import Throughput, draw_lengths, read_round
 from stentor.tests.loadtest.made_up import made_up
 
-pytestmark = pytest.mark.alone
-
 
 def test_lengths_are_the_same_for_a_seed_and_keep_their_range() -> None:
     lengths = draw_lengths(50, parse_lengths("uniform:4:9"), parse_lengths("7"), seed=1)

@@ -11,8 +11,6 @@ from stentor.kernels.tuning import Config, Tunable, pick
 from stentor.loadtest.kernels.timing import Timing
 from stentor.loadtest.tune import Outcome, main, matches, search, write_table
 
-pytestmark = pytest.mark.alone
-
 CPU = torch.device("cpu")
 DEFAULT = Config.of(BLOCK=1)
 

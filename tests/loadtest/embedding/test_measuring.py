@@ -15,7 +15,7 @@ from stentor.loadtest.embedding.bulk import Bulk
 from stentor.loadtest.embedding.sides import Ours
 from stentor.loadtest.server_process import ServerProcess
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 
 def test_speed_of_our_side_alone() -> None:

@@ -22,8 +22,6 @@ from stentor.loadtest.serving.command import main
 from stentor.loadtest.serving.selftest import Case, run_case, self_test
 from stentor.tests.loadtest.serving.scripted import HEAD, Answer, Asked, Script, Write, serving, token, tokens
 
-pytestmark = pytest.mark.alone
-
 IDS = "--tokens --token-range 7:9 --input 30 --output 2 --requests 1 --ignore-eos"
 BENCH = [sys.executable, "-P", "-m", "stentor.loadtest.bench", "serve"]
 

@@ -21,7 +21,7 @@ from stentor.loadtest.serving.run import Load, LoadError, Outcome, measure_async
 from stentor.loadtest.serving.workload import Random
 from stentor.tests.loadtest.serving.scripted import DONE, END, HEAD, Asked, Script, Write, serving, token, tokens
 
-pytestmark = [pytest.mark.alone, pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 WORKLOAD = Random(0, Constant(6), Constant(4), Constant(1), Constant(0))
 
@@ -66,7 +66,7 @@ async def test_a_run_gathers_all_that_a_reader_needs() -> None:
         assert (request.prompt_tokens, request.output_tokens) == (7, 4)
         assert request.ttft is not None
         assert 0 < request.ttft <= request.e2e
-        assert 0 <= request.e2e - request.ttft - sum(request.itl) + 1e-6 < 0.5
+        assert request.ttft + sum(request.itl) <= request.e2e + 1e-6
         assert (request.finish_reason, request.error, len(request.itl)) == ("length", None, 3)
         assert 0 <= request.scheduled <= request.start
     assert result.metrics_before == {"stentor:requests_total": 0.0}
@@ -112,6 +112,7 @@ async def test_a_cap_makes_arrivals_wait_and_their_lateness_is_seen() -> None:
     assert max(request.start - request.scheduled for request in result.requests) > 0.05
 
 
+@pytest.mark.alone  # who is late sends late
 async def test_a_duration_ends_the_sending_and_waits_for_answers() -> None:
     async with serving(_slow) as script:
         for stage in (Stage(concurrency=2, seconds=0.2), Stage(rate=50.0, seconds=0.2)):
@@ -148,9 +149,9 @@ async def test_a_ramp_of_rates_is_timed() -> None:
 
 @pytest.mark.parametrize("api", ["chat", "completions"])
 async def test_a_conversation_waits_for_each_answer_and_sends_it_back(api: str) -> None:
-    workload = msgspec.structs.replace(WORKLOAD, turns=Constant(3), think=Constant(0.1))
+    workload = msgspec.structs.replace(WORKLOAD, turns=Constant(3), think=Constant(0.4))
     async with serving() as script:
-        result = (await _run(script, api, workload=workload, stages=[Stage(concurrency=1, requests=6)])).result
+        result = (await _run(script, api, workload=workload, stages=[Stage(concurrency=1, requests=4)])).result
     answer = " 0 1 2 3"
     if api == "chat":
         talks = [one.body["messages"] for one in script.prompts]
@@ -166,8 +167,8 @@ async def test_a_conversation_waits_for_each_answer_and_sends_it_back(api: str) 
         assert texts[1].startswith(f"{texts[0]}\n{answer}\n")
     first, second, third = result.requests[:3]
     for before, after in ((first, second), (second, third)):
-        assert after.start >= before.start + before.e2e + 0.099
-    assert result.requests[3].start < third.start + third.e2e + 0.099, "another session does not think first"
+        assert after.start >= before.start + before.e2e + 0.399
+    assert result.requests[3].start < third.start + third.e2e + 0.399, "another session does not think first"
 
 
 async def test_a_budget_cuts_the_last_conversation() -> None:

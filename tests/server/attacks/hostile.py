@@ -1,7 +1,6 @@
 """The real listener over a fake engine, in a thread of its own, and raw sockets to be rude with."""
 
 import asyncio
-import gc
 import json
 import socket
 import threading
@@ -210,7 +209,6 @@ def served(limits: Limits = LIMITS, connections: ConnectionLimits = CONNECTIONS)
             runner.run(main())
 
     thread = threading.Thread(target=run)
-    gc.freeze()  # as the server does, so that collections walk what the requests made and not the whole test run
     thread.start()
     assert started.wait(PATIENCE)
     try:
@@ -218,7 +216,6 @@ def served(limits: Limits = LIMITS, connections: ConnectionLimits = CONNECTIONS)
     finally:
         listeners[0].should_exit = listeners[0].force_exit = True
         thread.join(PATIENCE)
-        gc.unfreeze()
         assert not thread.is_alive()
 
 

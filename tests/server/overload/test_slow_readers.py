@@ -1,10 +1,14 @@
-"""Clients that stop reading, on real sockets: how much is kept for them, for how long, and what is freed after."""
+"""Clients that stop reading, on real sockets: how much is kept for them, for how long, and what is freed after.
+
+The time that they have passes when a test says so.
+"""
 
 import asyncio
+import math
 import socket
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,23 +16,74 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
+from stentor.server.http import http_protocol
 from stentor.server.http.http_protocol import HttpProtocol, chunk_writer
 from stentor.server.http.whole_answer import WholeAnswer
-from stentor.server.overload.slow_readers import ReaderLimits
+from stentor.server.overload.slow_readers import ReaderLimits, ReaderWatch
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import on_loopback, until
 
-pytestmark = [pytest.mark.alone, pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 HEAD = {"type": "http.response.start", "status": 200, "headers": []}
 PIECE = bytes(4096)
 BUFFER = 32 << 10
+SECONDS = 30.0
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": request.param}
+
+
+@dataclass
+class Timer:
+    due: float
+    callback: Callable[[], None]
+
+    def cancel(self) -> None:
+        self.due = math.inf
+
+
+class Clock:
+    """The loop as a watch sees it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._timers: list[Timer] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        timer = Timer(self.now + seconds, callback)
+        self._timers.append(timer)
+        return timer
+
+    async def move(self, seconds: float) -> None:
+        end = self.now + seconds
+        while (timer := min(self._timers, key=lambda timer: timer.due, default=None)) and timer.due <= end:
+            self.now = timer.due
+            self._timers.remove(timer)
+            timer.callback()
+        self.now = end
+        await asyncio.sleep(0.001)  # for what follows from it
+
+    async def move_until(self, condition: Callable[[], bool], most: float = 3 * SECONDS) -> None:
+        """Fails where it does not come to hold within ``most`` seconds of this clock."""
+        end = self.now + most
+        while not condition():
+            assert self.now < end
+            await self.move(1.0)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock: Any = Clock()
+    monkeypatch.setattr(http_protocol, "ReaderWatch", lambda loop, *rest: ReaderWatch(clock, *rest))
+    made: Clock = clock
+    return made
 
 
 class Dropped:
@@ -89,79 +144,96 @@ async def connected(
             listener.close()
 
 
-async def test_a_client_that_reads_nothing_is_paused_at_the_bound_and_then_dropped() -> None:
+async def paused(app: Flood) -> int:
+    """How much it has sent when it cannot send any more."""
+    same, before = 0, 0
+    while same < 10 or not before:
+        await asyncio.sleep(0.003)
+        same = same + 1 if app.sent == before else 0
+        before = app.sent
+    return before
+
+
+async def test_a_client_that_reads_nothing_is_paused_at_the_bound_and_then_dropped(clock: Clock) -> None:
     app, dropped = Flood(), Dropped()
-    async with connected(app, ReaderLimits(BUFFER, 0.6, dropped)):
-        await asyncio.sleep(0.3)
-        paused_at = app.sent
+    async with connected(app, ReaderLimits(BUFFER, SECONDS, dropped)):
+        paused_at = await paused(app)
         assert 0 < paused_at < 1 << 20, "the kernel and the transport together hold some buffers, not megabytes"
-        began = time.monotonic()
+        await clock.move(SECONDS)
+        assert dropped.count == 0
+        await clock.move(SECONDS / 2)  # it is looked at four times in its time
         await asyncio.wait_for(app.gone.wait(), 5)
         assert app.sent <= paused_at + len(PIECE)
-        assert time.monotonic() - began < 1.0
     assert dropped.count == 1
 
 
-async def test_a_client_that_reads_slowly_is_kept() -> None:
+async def test_a_client_that_reads_slowly_is_kept(clock: Clock) -> None:
     app, dropped = Flood(), Dropped()
-    async with connected(app, ReaderLimits(BUFFER, 0.3, dropped)) as client:
+    async with connected(app, ReaderLimits(BUFFER, SECONDS, dropped)) as client:
         loop = asyncio.get_running_loop()
         received = 0
         for _ in range(30):
             received += len(await loop.sock_recv(client, 4096))
-            await asyncio.sleep(0.05)
+            await clock.move(SECONDS / 6)
         assert not app.gone.is_set()
         assert received > 0
     assert dropped.count == 0
 
 
-async def test_a_client_that_takes_a_few_bytes_now_and_then_is_dropped() -> None:
+async def test_a_client_that_takes_a_few_bytes_now_and_then_is_dropped(clock: Clock) -> None:
     app, dropped = Flood(), Dropped()
-    async with connected(app, ReaderLimits(8 * BUFFER, 0.4, dropped)) as client:
+    async with connected(app, ReaderLimits(8 * BUFFER, SECONDS, dropped)) as client:
+        await paused(app)
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(5):
-            while not app.gone.is_set():
-                with suppress(ConnectionError):
-                    await loop.sock_recv(client, 300)
-                await asyncio.sleep(0.02)
+        while not app.gone.is_set():
+            assert clock.now < 3 * SECONDS
+            with suppress(ConnectionError):
+                await loop.sock_recv(client, 300)
+            await clock.move(SECONDS / 20)
     assert dropped.count == 1
 
 
-async def test_a_client_that_reads_again_in_time_gets_what_waited() -> None:
+async def test_a_client_that_reads_again_in_time_gets_what_waited(clock: Clock) -> None:
     app, dropped = Flood(), Dropped()
-    async with connected(app, ReaderLimits(BUFFER, 2.0, dropped)) as client:
-        await asyncio.sleep(0.5)
-        before = app.sent
+    async with connected(app, ReaderLimits(BUFFER, SECONDS, dropped)) as client:
+        before = await paused(app)
+        await clock.move(SECONDS)
         loop = asyncio.get_running_loop()
         received = 0
         while received < 3 * before:
-            received += len(await loop.sock_recv(client, 1 << 16))
+            piece = await loop.sock_recv(client, 1 << 16)
+            assert piece, "it was dropped"
+            received += len(piece)
+        await clock.move(SECONDS / 2)
         assert app.sent > before
     assert dropped.count == 0
 
 
-async def test_with_no_limit_a_client_may_wait() -> None:
+async def test_with_no_limit_a_client_may_wait(clock: Clock) -> None:
     app, dropped = Flood(), Dropped()
     async with connected(app, ReaderLimits(BUFFER, 0.0, dropped)):
-        await asyncio.sleep(0.5)
+        await paused(app)
+        await clock.move(100 * SECONDS)
         assert not app.gone.is_set()
     assert dropped.count == 0
 
 
-async def test_an_answer_that_is_done_and_not_read_does_not_hold_its_connection() -> None:
-    dropped = Dropped()
+async def test_an_answer_that_is_done_and_not_read_does_not_hold_its_connection(clock: Clock) -> None:
+    dropped, sent = Dropped(), asyncio.Event()
     body = bytes(1 << 20)
 
     async def whole(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         await send({**HEAD, "headers": [(b"content-length", b"%d" % len(body)), (b"connection", b"close")]})
         await send({"type": "http.response.body", "body": body})
+        sent.set()
 
-    async with connected(whole, ReaderLimits(BUFFER, 0.4, dropped)):
-        await until(lambda: dropped.count == 1)
+    async with connected(whole, ReaderLimits(BUFFER, SECONDS, dropped)):
+        await sent.wait()
+        await clock.move_until(lambda: dropped.count == 1)
 
 
-async def test_a_client_that_takes_too_small_a_part_of_a_large_answer_is_dropped() -> None:
+async def test_a_client_that_takes_too_small_a_part_of_a_large_answer_is_dropped(clock: Clock) -> None:
     dropped = Dropped()
     body = bytes(16 << 20)
 
@@ -170,47 +242,54 @@ async def test_a_client_that_takes_too_small_a_part_of_a_large_answer_is_dropped
         await send({**HEAD, "headers": [(b"content-length", b"%d" % len(body))]})
         await send({"type": "http.response.body", "body": body})
 
-    # much more than the eighth of the buffer that keeps a stream, and at that pace 20 s for all of it
-    async with connected(whole, ReaderLimits(BUFFER, 0.5, dropped)) as client:
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(5):
-            while dropped.count == 0:
-                with suppress(ConnectionError):
-                    await loop.sock_recv(client, BUFFER // 2)
-                await asyncio.sleep(0.02)
+    # much more than the eighth of the buffer that keeps a stream, and at that pace 40 times as long for all of it
+    async with connected(whole, ReaderLimits(BUFFER, SECONDS, dropped)) as client:
+        await _takes_little(client, clock, dropped)
 
 
-async def test_a_rest_that_is_smaller_than_the_buffer_does_not_hold_its_connection_either() -> None:
-    app, dropped = Flood(), Dropped()
+async def _takes_little(client: socket.socket, clock: Clock, dropped: Dropped) -> None:
+    """Until it is dropped."""
+    loop = asyncio.get_running_loop()
+    while dropped.count == 0:
+        assert clock.now < 3 * SECONDS
+        with suppress(ConnectionError):
+            await loop.sock_recv(client, BUFFER // 2)
+        await clock.move(SECONDS / 25)
+
+
+async def test_a_rest_that_is_smaller_than_the_buffer_does_not_hold_its_connection_either(clock: Clock) -> None:
+    app, dropped, sent = Flood(), Dropped(), asyncio.Event()
     async with connected(app, ReaderLimits(BUFFER, 0.0)):
-        await asyncio.sleep(0.2)
-    body = bytes(app.sent - 3 * BUFFER // 4)
+        body = bytes(await paused(app) - 3 * BUFFER // 4)
 
     async def whole(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         await send({**HEAD, "headers": [(b"content-length", b"%d" % len(body)), (b"connection", b"close")]})
         await send({"type": "http.response.body", "body": body})
+        sent.set()
 
-    async with connected(whole, ReaderLimits(BUFFER, 0.4, dropped)):
-        await until(lambda: dropped.count == 1)
+    async with connected(whole, ReaderLimits(BUFFER, SECONDS, dropped)):
+        await sent.wait()
+        await clock.move_until(lambda: dropped.count == 1)
 
 
-async def test_a_client_that_closes_its_half_and_reads_nothing_is_dropped_too() -> None:
+async def test_a_client_that_closes_its_half_and_reads_nothing_is_dropped_too(clock: Clock) -> None:
     app, dropped = Flood(), Dropped()
-    async with connected(app, ReaderLimits(BUFFER, 0.4, dropped)) as client:
-        await asyncio.sleep(0.1)
+    async with connected(app, ReaderLimits(BUFFER, SECONDS, dropped)) as client:
+        await paused(app)
         client.shutdown(socket.SHUT_WR)
-        await asyncio.wait_for(app.gone.wait(), 5)
+        await clock.move_until(app.gone.is_set)
 
 
 async def test_the_request_of_a_client_that_is_dropped_is_aborted_in_the_engine(
+    clock: Clock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     engine, dropped = FakeEngine(max_model_len=100_000), Dropped()
     engine.answer = lambda _prompt, _index: [97] * 90_000
     engine.burst = 50
     state = fake_state(engine)
-    limits = ReaderLimits(BUFFER, 0.4, dropped)
+    limits = ReaderLimits(BUFFER, SECONDS, dropped)
     async with on_loopback(state, partial(HttpProtocol, readers=limits)) as url:
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -224,13 +303,15 @@ async def test_the_request_of_a_client_that_is_dropped_is_aborted_in_the_engine(
                 % (len(body), body),
             )
             await until(lambda: engine.live == 1)
-            await until(lambda: dropped.count == 1)
+            async with asyncio.timeout(20):
+                while dropped.count == 0:  # its answer is still written meanwhile
+                    await clock.move(1.0)
             await until(lambda: engine.live == 0 and state.admission.live_requests == 0)
     (line,) = [record for record in caplog.records if "did not read" in record.getMessage()]
     assert getattr(line, "request_id", "") == "slow"
 
 
-async def test_an_answer_that_is_sent_in_pieces_is_judged_by_all_that_is_left_of_it() -> None:
+async def test_an_answer_that_is_sent_in_pieces_is_judged_by_all_that_is_left_of_it(clock: Clock) -> None:
     dropped = Dropped()
     answer = WholeAnswer([bytes(16 << 20)])
 
@@ -238,11 +319,6 @@ async def test_an_answer_that_is_sent_in_pieces_is_judged_by_all_that_is_left_of
         await receive()
         await answer(scope, receive, send)
 
-    # as much as keeps a stream for ever, and at that pace 20 s for all of it
-    async with connected(whole, ReaderLimits(BUFFER, 0.5, dropped)) as client:
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(5):
-            while dropped.count == 0:
-                with suppress(ConnectionError):
-                    await loop.sock_recv(client, BUFFER // 2)
-                await asyncio.sleep(0.02)
+    # as much as keeps a stream for ever, and at that pace 40 times as long for all of it
+    async with connected(whole, ReaderLimits(BUFFER, SECONDS, dropped)) as client:
+        await _takes_little(client, clock, dropped)
