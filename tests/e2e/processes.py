@@ -38,3 +38,14 @@ def worker_of(server: ServerProcess, member: int) -> int:
         if (kind, access, start) == ("POSIX", "WRITE", str(LIFE + member)) and int(pid) in workers:
             return int(pid)
     raise AssertionError(f"none of {workers} is member {member}")
+
+
+def engine_of(server: ServerProcess, member: int) -> int:
+    """The engine of that worker: it holds a descriptor of its process."""
+    worker = worker_of(server, member)
+    for engine in below(server.pid, "engine"):
+        for info in Path(f"/proc/{engine}/fdinfo").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if f"Pid:\t{worker}\n" in info.read_text():
+                    return engine
+    raise AssertionError(f"no engine watches {worker}")
