@@ -19,7 +19,6 @@ import anyio
 import httpx
 import pytest
 
-from stentor.engine.client.client import EngineClient
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.server.config.limits import OverloadConfig
 from stentor.server.http.http_protocol import HttpProtocol
@@ -28,6 +27,7 @@ from stentor.server.overload.slow_readers import ReaderLimits
 from stentor.server.state.state import ServerState
 from stentor.server.text.number_tokenizer import number_tokenizer
 from stentor.server.text.pool import INLINE_CHARS, TokenizerPool
+from stentor.tests.engine.forked import client_of
 from stentor.tests.server.harness import on_loopback, until
 
 pytestmark = pytest.mark.anyio
@@ -149,7 +149,7 @@ async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench
         block_size=16,
         kv_cache_memory=256 << 20,
     )
-    client = EngineClient(EngineConfig(worker))
+    client = client_of(EngineConfig(worker))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(client.run)
         with anyio.fail_after(60):
