@@ -22,7 +22,7 @@ STEP_SECONDS = 0.02
 
 
 def main(step_seconds: float = STEP_SECONDS) -> int:
-    inherited = become_child("stentor-echo")
+    inherited = become_child("stentor-worker")
     engine = Endpoint.attach(inherited.fds, inherited.parent_pid)
     try:
         while True:

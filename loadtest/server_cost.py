@@ -23,7 +23,7 @@ from rich.table import Table
 
 from . import bare_server
 from .client import stream_completion
-from .processes import cpu_seconds, named, tree
+from .processes import cpu_seconds, named
 from .server_process import ServerProcess
 
 _HOST = "127.0.0.1"
@@ -55,8 +55,8 @@ class Side:
 
     def __init__(self, server: ServerProcess, path: str, body: Mapping[str, object]) -> None:
         self._port = server.port
-        fork_server = named(server.pid, "stentor-forksrv")
-        self._processes = [pid for pid in tree(server.pid) if pid not in fork_server]
+        below = [pid for name in ("stentor-engine", "stentor-worker") for pid in named(server.pid, name)]
+        self._processes = [server.pid, *below]
         self._path = path
         self._body = body
 

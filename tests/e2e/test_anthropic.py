@@ -170,7 +170,7 @@ def test_beta_s_path_and_its_fields_are_the_same(client: anthropic.Anthropic) ->
 
 
 def test_models_are_listed_and_retrieved(client: anthropic.Anthropic) -> None:
-    (model,) = list(client.models.list())
+    model, *_ = client.models.list()
     assert (model.id, model.lifecycle) == (NAME, "active")
     assert model.created_at.year > 2000
     assert client.models.retrieve(NAME).max_input_tokens == 2048

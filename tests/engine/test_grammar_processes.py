@@ -14,11 +14,11 @@ import pytest
 from stentor.engine.client.client import EngineClient
 from stentor.engine.client.stream import RequestStream
 from stentor.engine.core.grammar.vocabulary import pieces_of
-from stentor.loadtest.processes import tree
 from stentor.protocols.ipc.actors import Finished, Thinking
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.engines import read_all
+from stentor.tests.engine.forked import client_of, worker_of
 from stentor.tests.engine.grammar.byte_vocabulary import EOS, TOKENS, UNTHINK, VOCABULARY, text_of
 from stentor.tests.engine.grammar.test_matcher import JSON, SCHEMA
 from stentor.tests.engine.local import model_config
@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @asynccontextmanager
 async def _running(folder: Path) -> AsyncIterator[EngineClient]:
     config = model_config(folder, max_num_seqs=8, batch_invariant=True, kv_cache_memory=8 << 20, threads=1)
-    client = EngineClient(EngineConfig(config))
+    client = client_of(EngineConfig(config))
     special = frozenset(VOCABULARY.special)
     client.set_vocabulary(lambda: pieces_of(TOKENS, special, frozenset([EOS])))
     async with anyio.create_task_group() as tasks:
@@ -108,18 +108,6 @@ async def test_streams_keep_to_their_grammars_and_those_beside_them_are_as_witho
         assert (await read_all(beside))[0] == alone
 
 
-def _worker(client: EngineClient) -> int | None:
-    names = {pid: _name(pid) for pid in (tree(client.pid) if client.pid is not None else [])}
-    return next((pid for pid, name in names.items() if name.endswith("-worker")), None)
-
-
-def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except FileNotFoundError:
-        return ""
-
-
 async def test_streams_with_grammars_outlive_the_processes_under_them_token_by_token(folder: Path) -> None:
     thinking = Thinking(20, [], [UNTHINK], True)
 
@@ -148,7 +136,7 @@ async def test_streams_with_grammars_outlive_the_processes_under_them_token_by_t
                     readers.start_soon(read, streams, found)
                     while sum(len(tokens) for stream in streams for tokens in stream._open.values()) < 60:
                         await anyio.sleep(0.001)
-                    pid = client.pid if victim == "engine" else _worker(client)
+                    pid = client.pid if victim == "engine" else worker_of(client)
                     assert pid is not None
                     os.kill(pid, signal.SIGKILL)
             assert [tokens for tokens, _ in found] == [tokens for tokens, _ in expected]

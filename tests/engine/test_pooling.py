@@ -16,13 +16,12 @@ import torch
 import transformers
 
 from stentor.engine.client.client import EngineClient
-from stentor.engine.processes.launch import launch_engine
 from stentor.engine.sharing.weight_cache import create_weight_file
 from stentor.protocols.ipc.actors import Finished, PromptDone
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.tests.e2e.processes import below
+from stentor.tests.engine.forked import client_of, worker_of
 from stentor.tests.engine.worker.test_cached_weights import needs_large_pages
 
 pytestmark = pytest.mark.anyio
@@ -62,7 +61,7 @@ def qwen3(folder: Path) -> Any:
 @asynccontextmanager
 async def serving(folder: Path, **options: Any) -> AsyncIterator[EngineClient]:
     config: dict[str, Any] = {"dtype": "float32", "threads": 1, "is_pooling": True, **options}
-    client = EngineClient(EngineConfig(WorkerConfig(str(folder), **config)))
+    client = client_of(EngineConfig(WorkerConfig(str(folder), **config)))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(client.run)
         await client.wait_started()
@@ -79,12 +78,6 @@ async def answer(client: EngineClient, prompt: list[int], pooling: Pooling) -> t
             elif isinstance(event, Finished):
                 return done, event
     raise AssertionError("a stream ended without a terminal message")
-
-
-def worker_of(engine: int) -> int:
-    """The one below an engine; the fork server that it was forked from stands between them."""
-    (found,) = below(engine, "worker")
-    return found
 
 
 def matrix(pooled: Pooled | None) -> Matrix:
@@ -165,18 +158,18 @@ async def test_a_worker_that_follows_one_that_was_killed_does_not_read_the_files
     (text,) = prompts(30)
     weights = create_weight_file()
     config = EngineConfig(WorkerConfig(str(tmp_path), dtype="float32", threads=1, is_pooling=True))
-    client = EngineClient(config, process=launch_engine(config, weights))
+    client = client_of(config, weights)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.run)
             await client.wait_started()
             before = await made(client, text, Pooling("embed"))
             _forget_values(tmp_path / "model.safetensors")
-            assert client.pid is not None
-            victim = worker_of(client.pid)
+            victim = worker_of(client)
+            assert victim is not None
             os.kill(victim, signal.SIGKILL)
             np.testing.assert_array_equal(await made(client, text, Pooling("embed")), before)
-            assert worker_of(client.pid) != victim
+            assert worker_of(client) not in (victim, None)
             tasks.cancel_scope.cancel()
     finally:
         os.close(weights)
@@ -196,10 +189,11 @@ async def test_an_encoder_goes_on_after_its_worker_was_killed_and_says_what_it_c
     theirs = saved(lambda: library.BertModel(library.BertConfig(**BERT), add_pooling_layer=False), tmp_path)
     texts = prompts(*(1 + 7 * number % 128 for number in range(300)))
     async with serving(tmp_path) as client:
-        assert client.pid is not None
         asked = [asyncio.create_task(made(client, text, Pooling("embed"))) for text in texts]
         await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-        os.kill(worker_of(client.pid), signal.SIGKILL)
+        victim = worker_of(client)
+        assert victim is not None
+        os.kill(victim, signal.SIGKILL)
         found = await asyncio.gather(*asked)
         assert client.stats.worker_restarts == 1
         for text, vector in zip(texts[::5], found[::5], strict=True):

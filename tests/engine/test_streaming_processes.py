@@ -16,6 +16,7 @@ from stentor.protocols.ipc.actors import Finished, SequenceTokens
 from stentor.protocols.ipc.audio import Streamed, StreamShape
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.tests.engine.forked import client_of
 from stentor.tests.engine.local import model_config
 from stentor.tests.engine.tiny_voxtral import BOS, PAD, STEP, speech, write_voxtral
 
@@ -33,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def listening(folder: Path) -> AsyncIterator[EngineClient]:
-    client = EngineClient(EngineConfig(model_config(folder, max_num_seqs=3, max_num_batched_tokens=0)))
+    client = client_of(EngineConfig(model_config(folder, max_num_seqs=3, max_num_batched_tokens=0)))
     with anyio.fail_after(90):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.run)

@@ -15,6 +15,7 @@ from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.audio import Alignment, AlignmentOutput, Audio
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.tests.engine.forked import client_of
 from stentor.tests.engine.local import model_config
 from stentor.tests.engine.tiny_whisper import NO_SPEECH, SOT, window, write_whisper
 
@@ -32,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @asynccontextmanager
 async def hearing(folder: Path) -> AsyncIterator[EngineClient]:
     worker = model_config(folder, max_num_seqs=4, max_num_batched_tokens=0)
-    client = EngineClient(EngineConfig(worker))
+    client = client_of(EngineConfig(worker))
     with anyio.fail_after(90):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.run)

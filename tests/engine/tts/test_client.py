@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import anyio
 import pytest
 
 from stentor.engine.processes.process import Child, spawn
+from stentor.engine.processes.supervisor import RestartPolicy
 from stentor.engine.tts import client as client_module
 from stentor.engine.tts.client import SentenceFailed, SpeechClient, SpeechUnavailable
 from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
@@ -18,6 +20,13 @@ from stentor.tests.engine.tts.fake_voice import MODULE
 from stentor.tests.engine.unkillable import Unkillable
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks at the clock, and tries again, a good deal sooner than beside a model."""
+    monkeypatch.setattr(client_module, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(client_module, "RestartPolicy", partial(RestartPolicy, first_delay=0.01))
 
 
 @asynccontextmanager

@@ -1,12 +1,10 @@
 """Our worker beside transformers: the demo model as it is served, and that a model which went wrong is noticed."""
 
-import functools
 import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 import torch
@@ -19,6 +17,7 @@ from stentor.loadtest.quality.reference import Reference, ReferenceError
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.server.text.loading import load_tokenizer
 from stentor.tests.parity import tiny
+from stentor.tests.support.gguf_reference import read_once
 
 SMALL: dict[str, Any] = {
     "device": "cpu", "max_num_seqs": 8, "max_num_batched_tokens": 48, "block_size": 16, "kv_cache_memory": 16 << 20,
@@ -90,12 +89,11 @@ def test_a_model_that_went_wrong_is_noticed(folder: Path, tmp_path: Path) -> Non
     assert any("transformers" in line for line in said)
 
 
-def test_the_demo_model_as_it_is_served_keeps_its_perplexity(demo_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_model_as_it_is_served_keeps_its_perplexity(demo_gguf: Path) -> None:
     """``make quality`` in small: few tokens, so that the limit is wider than there."""
-    # transformers asks for the same table of names once a module, which takes a third of its loading
-    monkeypatch.setattr(gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map))
     checkpoint = open_checkpoint(demo_gguf)
-    reference = Reference(checkpoint)
+    with read_once():
+        reference = Reference(checkpoint)
     tokens = load_tokenizer(demo_gguf).encode(corpus())[:256]
     served = WorkerConfig(str(demo_gguf), device="cpu", max_model_len=512, kv_cache_memory=64 << 20, max_num_seqs=4)
     works = make_works(tokens, [128], [3])  # both of the same windows: transformers, which is slow, computes them once

@@ -1,0 +1,35 @@
+"""Engines whose workers are forked from one process that has imported torch, once for all tests of this process."""
+
+import atexit
+from functools import cache
+from pathlib import Path
+
+from stentor.engine.client.client import EngineClient
+from stentor.engine.processes.fork_server_owner import ForkServer
+from stentor.engine.processes.launch import launch_engine
+from stentor.loadtest.processes import named
+from stentor.protocols.ipc.config import EngineConfig
+
+
+@cache
+def fork_server() -> ForkServer:
+    """Of real workers. An engine that is given none starts its own, which takes 2 s of CPU."""
+    server = ForkServer("stentor.engine.worker.process")
+    atexit.register(server.close)
+    return server
+
+
+def client_of(config: EngineConfig, weights_fd: int | None = None) -> EngineClient:
+    """Of an engine that has been launched already; :meth:`EngineClient.run` serves it, and ends it."""
+    return EngineClient(config, process=launch_engine(config, weights_fd, fork_server()))
+
+
+def worker_of(client: EngineClient) -> int | None:
+    """The worker of its engine, which holds a descriptor of that process; None while there is none."""
+    watched: set[str] = set()
+    for info in Path(f"/proc/{client.pid}/fdinfo").glob("*"):
+        try:
+            watched |= {line.split()[1] for line in info.read_text().splitlines() if line.startswith("Pid:")}
+        except FileNotFoundError:  # closed meanwhile
+            continue
+    return next((pid for pid in named(fork_server().pid, "stentor-worker") if str(pid) in watched), None)
