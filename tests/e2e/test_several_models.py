@@ -131,7 +131,7 @@ def test_an_engine_that_is_killed_is_replaced_and_the_other_model_notices_nothin
     names = ("demo", "whisper-1")
     before = [figure(server, "stentor:engine_restarts_total", name) for name in names]
     stream = begun(client)
-    os.kill(engine_of(server, 1), signal.SIGKILL)
+    os.kill(engine_of(server.pid, 1), signal.SIGKILL)
     heard = transcribe(client, clip)
     assert (stream.whole(), heard) == expected
     after = [figure(server, "stentor:engine_restarts_total", name) for name in names]
