@@ -32,7 +32,7 @@ _END_SECONDS: Final = 15.0
 _NOWHERE: Final = "http://stentor"
 
 
-class RoomClosed(RuntimeError):
+class InProcessServerClosed(RuntimeError):
     """The room has been closed, or its engine has been given up."""
 
 
@@ -62,10 +62,10 @@ class InProcessServer:
             raise
 
     def post(self, path: str, body: bytes) -> "Future[InProcessResponse]":
-        """Sends a request of JSON. The future raises :class:`RoomClosed` where no engine is left to answer."""
+        """Sends a request of JSON. The future raises :class:`InProcessServerClosed` once no engine is left."""
         loop, client = self._loop, self._client
         if loop is None or client is None:
-            raise RoomClosed(self._why)
+            raise InProcessServerClosed(self._why)
         return asyncio.run_coroutine_threadsafe(post(client, path, body), loop)
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ from ..batches.lines import (
 )
 from ..common.exit_codes import DONE, FAILED
 from ..config.config import Config
-from .in_process_server import InProcessServer, RoomClosed
+from .in_process_server import InProcessServer, InProcessServerClosed
 
 IN_FLIGHT: Final = 256
 
@@ -63,7 +63,7 @@ def run_batch(config: Config, source: Path, target: Path) -> int:
     try:
         with source.open("rb") as requests, target.open("ab") as answers:
             tally = _work(room, requests, answers, earlier, total)
-    except (OSError, RoomClosed) as error:
+    except (OSError, InProcessServerClosed) as error:
         print(f"stentor: {error}; run it again to go on", file=sys.stderr)
         return FAILED
     finally:
