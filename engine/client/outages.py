@@ -1,4 +1,4 @@
-"""What was lost under a client, since when, and what it had counted."""
+"""What was lost under a client, since when, and what it had counted; and the heartbeat of an engine that may hang."""
 
 import asyncio
 import logging

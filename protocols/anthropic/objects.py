@@ -1,4 +1,4 @@
-"""What ``/v1/messages`` answers with."""
+"""What ``/v1/messages`` and Anthropic's ``/v1/models`` answer with."""
 
 from typing import Any, Literal
 

@@ -1,4 +1,4 @@
-"""``/v1/batches``: many requests in a file, answered when there is room for them."""
+"""``/v1/files``, and ``/v1/batches``: many requests in a file, answered when there is room for them."""
 
 from typing import Annotated, Final, Literal, get_args
 

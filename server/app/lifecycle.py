@@ -234,7 +234,8 @@ async def load_state(
 ) -> ServerState:
     """With tokenizers loaded; the engines may still be starting. ``at_end`` closes what the other models hold.
 
-    Raises :class:`..http.listening.StartError`."""
+    Raises :class:`..http.listening.StartError`.
+    """
     client = engines.clients[config.main]
     source = checkpoint.files[0] if checkpoint.format == "gguf" else checkpoint.folder
     override = None if config.model.tokenizer is None else Path(config.model.tokenizer)

@@ -10,7 +10,7 @@ from stentor.protocols.ipc.actors import EngineReady, FinishReason, Thinking
 from stentor.protocols.ipc.audio import Audio
 from stentor.protocols.ipc.sampling import SamplingParams
 
-from ..text.generation import EventStream
+from ..text.generation import EngineEventStream
 from .vocabulary import Vocabulary
 
 _DETECTIONS: Final = 2
@@ -35,7 +35,7 @@ class TranscriptionEngine(Protocol):
         thinking: Thinking | None = None,
         resumed: list[list[int]] | None = None,
         audio: Audio | None = None,
-    ) -> EventStream:
+    ) -> EngineEventStream:
         """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests."""
 
 

@@ -13,7 +13,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..audio.quiet import quietest
 from ..common.errors import GenerationFailed, Unavailable
-from ..text.generation import EventStream
+from ..text.generation import EngineEventStream
 from .model import OpenAccount, RequestObserver
 from .stream_vocabulary import FEWEST_POSITIONS, StreamVocabulary
 
@@ -26,7 +26,7 @@ _CUT_SAMPLES: Final = 8 * SAMPLE_RATE
 """Of which the quietest is where audio that is too long for one request is cut."""
 
 
-class AudioStream(EventStream, Protocol):
+class AudioStream(EngineEventStream, Protocol):
     """See :class:`stentor.engine.client.stream.RequestStream`."""
 
     def append(self, pcm: bytes, *, last: bool = False) -> None: ...

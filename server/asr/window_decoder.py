@@ -14,7 +14,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 
 from ..common.errors import GenerationFailed
-from ..text.generation import EventStream
+from ..text.generation import EngineEventStream
 from .model import OpenAccount, RequestObserver, TranscriptionEngine
 from .options import Drawing, TranscriptionOptions
 
@@ -139,7 +139,7 @@ class WindowDecoder:
         return answer
 
 
-async def _read(stream: EventStream, answer: EngineOutput, account: RequestObserver | None) -> Finished | None:
+async def _read(stream: EngineEventStream, answer: EngineOutput, account: RequestObserver | None) -> Finished | None:
     """Gathers what comes; None where it breaks off."""
     finished: Finished | None = None
     async for events in stream:

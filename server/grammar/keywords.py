@@ -1,4 +1,4 @@
-"""The keywords of JSON Schema, and the checks of their values one by one."""
+"""The keywords of JSON Schema: checks of their values, the formats that are held, and references within a schema."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -150,6 +150,7 @@ FORMATS: Final[Mapping[str, Format]] = {
     "uuid": Format(None),
     "uri": Format(None),
 }
+"""The values of ``format`` that are held; others are annotations, as JSON Schema has it, and dropped."""
 
 
 _PLAIN: Final = re.compile(r"[$A-Za-z_][A-Za-z0-9_]{0,63}")

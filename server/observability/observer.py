@@ -13,7 +13,7 @@ from .request import RequestRecord
 
 logger = logging.getLogger(__name__)
 
-Told = Callable[[RequestRecord], None]
+RecordSink = Callable[[RequestRecord], None]
 
 CLIENT_GONE = 499
 """The status of a request whose client went away before the head of a response."""
@@ -22,7 +22,7 @@ CLIENT_GONE = 499
 class Observer:
     """Hands records on. One of those who are told may fail without the request or the others noticing."""
 
-    def __init__(self, told: Iterable[Told] = (), close: Callable[[], None] | None = None) -> None:
+    def __init__(self, told: Iterable[RecordSink] = (), close: Callable[[], None] | None = None) -> None:
         self._told = tuple(told)
         self._close = close
 
@@ -83,7 +83,7 @@ def log_request(record: RequestRecord) -> None:
 
 def open_observer(config: ObserveConfig, metrics: Metrics, model: str) -> Observer:
     """Its owner must close it. ``model`` is the served name that traces carry."""
-    told: list[Told] = [metrics.ended]
+    told: list[RecordSink] = [metrics.ended]
     close = None
     if config.access_log:
         open_access_log()

@@ -32,8 +32,8 @@ _END_SECONDS: Final = 15.0
 _NOWHERE: Final = "http://stentor"
 
 
-class RoomClosed(RuntimeError):
-    """The room has been closed, or its engine has been given up."""
+class InProcessServerClosed(RuntimeError):
+    """The server has been closed, or its engine has been given up."""
 
 
 class InProcessServer:
@@ -50,28 +50,28 @@ class InProcessServer:
         self._client: httpx.AsyncClient | None = None
         self._end: anyio.Event | None = None
         self._unwanted = False
-        self._why = "the room has been closed"
+        self._why = "the in-process server has been closed"
         # a daemon, or an interpreter whose program forgot to close would wait for it before it runs what closes
         self._thread = threading.Thread(target=self._run, name="stentor", daemon=True)
         self._thread.start()
         try:
             self._started.result()
-        except BaseException:  # also an interrupt: who has no room cannot close it once it is there
+        except BaseException:  # also an interrupt: a caller without a server cannot close it once it is there
             self._unwanted = True
             self._tell_to_end()
             raise
 
     def post(self, path: str, body: bytes) -> "Future[InProcessResponse]":
-        """Sends a request of JSON. The future raises :class:`RoomClosed` where no engine is left to answer."""
+        """Sends a request of JSON. The future raises :class:`InProcessServerClosed` once no engine is left."""
         loop, client = self._loop, self._client
         if loop is None or client is None:
-            raise RoomClosed(self._why)
+            raise InProcessServerClosed(self._why)
         return asyncio.run_coroutine_threadsafe(post(client, path, body), loop)
 
     def close(self) -> None:
         """Ends what runs, and blocks until the engine has ended. May be called again."""
         self._tell_to_end()
-        if threading.current_thread() is not self._thread:  # which may be where a forgotten room is collected
+        if threading.current_thread() is not self._thread:  # which may be where a forgotten server is collected
             self._thread.join()
 
     def _tell_to_end(self) -> None:

@@ -97,10 +97,10 @@ class LLM:
         for name in options.keys() - known:
             raise ConfigError(f"{name}: no such option{nearest(name, sorted(known))}")
         flags = {name.replace("_", "-"): _as_flag(value) for name, value in options.items() if value is not None}
-        self._room = InProcessServer(read_config({"model": model, **flags}, {}))
+        self._server = InProcessServer(read_config({"model": model, **flags}, {}))
         self._numbers = itertools.count()
         self._enqueued: dict[str, _Call[RequestOutput]] = {}
-        self._ended = weakref.finalize(self, self._room.close)
+        self._ended = weakref.finalize(self, self._server.close)
 
     def generate(
         self,
@@ -223,7 +223,7 @@ class LLM:
             for call in calls:
                 while len(sent) < min(len(calls), len(outputs) + IN_FLIGHT):
                     following = calls[len(sent)]
-                    sent.append(self._room.post(following.path, following.body))
+                    sent.append(self._server.post(following.path, following.body))
                 answer = sent[len(outputs)].result()
                 body = msgspec.json.decode(answer.body)
                 if answer.status != 200:

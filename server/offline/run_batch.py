@@ -31,7 +31,7 @@ from ..batches.lines import (
 )
 from ..common.exit_codes import DONE, FAILED
 from ..config.config import Config
-from .in_process_server import InProcessServer, RoomClosed
+from .in_process_server import InProcessServer, InProcessServerClosed
 
 IN_FLIGHT: Final = 256
 
@@ -59,15 +59,15 @@ def run_batch(config: Config, source: Path, target: Path) -> int:
     except (OSError, BadLine) as error:
         print(f"stentor: {error}", file=sys.stderr)
         return FAILED
-    room = InProcessServer(config)
+    server = InProcessServer(config)
     try:
         with source.open("rb") as requests, target.open("ab") as answers:
-            tally = _work(room, requests, answers, earlier, total)
-    except (OSError, RoomClosed) as error:
+            tally = _work(server, requests, answers, earlier, total)
+    except (OSError, InProcessServerClosed) as error:
         print(f"stentor: {error}; run it again to go on", file=sys.stderr)
         return FAILED
     finally:
-        room.close()
+        server.close()
     again = f", {tally.skipped} answered before" if tally.skipped else ""
     print(
         f"{tally.answered} answered ({tally.refused} of them with an error), {tally.failed} failed{again}: {target}",
@@ -77,7 +77,7 @@ def run_batch(config: Config, source: Path, target: Path) -> int:
 
 
 def _work(
-    room: InProcessServer, requests: BinaryIO, answers: BinaryIO, earlier: PreviousRun, total: int
+    server: InProcessServer, requests: BinaryIO, answers: BinaryIO, earlier: PreviousRun, total: int
 ) -> BatchSummary:
     ended: queue.SimpleQueue[tuple[BatchRequest, Future[InProcessResponse]]] = queue.SimpleQueue()
     written = refused = lost = skipped = 0
@@ -92,7 +92,7 @@ def _work(
                 if item is None:
                     more = False
                 elif isinstance(item, BatchRequest):
-                    _send(room, item, ended)
+                    _send(server, item, ended)
                     flying += 1
                 else:
                     answers.write(item)
@@ -140,11 +140,11 @@ def _refused(custom_id: str | None, message: str, earlier: PreviousRun) -> bytes
 
 
 def _send(
-    room: InProcessServer,
+    server: InProcessServer,
     request: BatchRequest,
     ended: "queue.SimpleQueue[tuple[BatchRequest, Future[InProcessResponse]]]",
 ) -> None:
-    future = room.post(request.url, msgspec.json.encode(request.body))
+    future = server.post(request.url, msgspec.json.encode(request.body))
     future.add_done_callback(lambda over: ended.put((request, over)))
 
 

@@ -8,7 +8,7 @@ from stentor.protocols.ipc.actors import EngineReady
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 from stentor.protocols.ipc.sampling import SamplingParams
 
-from ..text.generation import EventStream
+from ..text.generation import EngineEventStream
 from ..text.pool import TokenizerPool
 from .affix_tokens import AffixTokens, PairAffixTokens
 from .plugin import PoolingPlugin
@@ -37,7 +37,7 @@ class PoolingEngine(Protocol):
         salt: str = "",
         name: str = "",
         pooling: Pooling | None = None,
-    ) -> EventStream:
+    ) -> EngineEventStream:
         """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests."""
 
 

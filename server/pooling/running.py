@@ -20,7 +20,7 @@ from ..http.whole_answer import AnswerBudget, without_bound
 from ..observability.request import EngineUsage, RequestRecord
 from ..overload.memory_budget import TOKEN_BYTES
 from ..overload.queue_slots import QueueSlot
-from ..text.generation import EventStream
+from ..text.generation import EngineEventStream
 from .model import EmbeddingModel
 from .reading import Prompt
 
@@ -80,7 +80,7 @@ class PoolingJob:
         wanted = msgspec.structs.replace(wanted, last=not looks_at_all(self._model.config, wanted))
         served = EngineUsage(total, 0, len(prompts), time.monotonic())
         done: list[Pooled] = []
-        running: deque[tuple[EventStream, int]] = deque()
+        running: deque[tuple[EngineEventStream, int]] = deque()
         held = sent = made = 0
         try:
             while len(done) < len(prompts):
@@ -113,7 +113,7 @@ class PoolingJob:
                 self._record.add(served)
         return done
 
-    def _submit(self, prompt: Prompt, wanted: Pooling, *, behind: bool) -> EventStream:
+    def _submit(self, prompt: Prompt, wanted: Pooling, *, behind: bool) -> EngineEventStream:
         if prompt.skip or prompt.second:
             wanted = msgspec.structs.replace(wanted, skip=prompt.skip, second=prompt.second)
         name = "" if self._record is None else self._record.request_id
@@ -127,7 +127,7 @@ class PoolingJob:
             pooling=wanted,
         )
 
-    async def _read(self, stream: EventStream, served: EngineUsage) -> Pooled:
+    async def _read(self, stream: EngineEventStream, served: EngineUsage) -> Pooled:
         pooled: Pooled | None = None
         finished: Finished | None = None
         async for events in stream:

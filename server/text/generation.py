@@ -22,7 +22,7 @@ from .stop import StopMatcher, compiled_stops
 Observer = Callable[[list[Delta]], None]
 
 
-class EventStream(Protocol):
+class EngineEventStream(Protocol):
     """The engine's events of one request, in order; see :class:`stentor.engine.client.client.RequestStream`."""
 
     def __aiter__(self) -> AsyncIterator[list[EngineEvent]]: ...
@@ -48,7 +48,7 @@ class Submitter(Protocol):
         grammar: str = "",
         thinking: Thinking | None = None,
         resumed: list[list[int]] | None = None,
-    ) -> EventStream:
+    ) -> EngineEventStream:
         """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests."""
 
 

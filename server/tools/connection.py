@@ -26,7 +26,7 @@ from mcp_types import (
 from pydantic import TypeAdapter, ValidationError
 
 from ..common.task_scope import TaskScope
-from .errors import TIMED_OUT, Fault, http_fault, protocol_fault
+from .errors import TIMED_OUT, ToolCallFailed, http_fault, protocol_fault
 from .servers import Server
 from .transport import PinnedTransport
 
@@ -62,7 +62,7 @@ class Connection:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Raises Fault."""
+        """Raises ToolCallFailed."""
         self._task = self._tasks.submit(self._live())
         await asyncio.shield(self._opened)
 
@@ -108,7 +108,7 @@ class Connection:
             raise protocol_fault(-32000, "the tool asks for further input, which is not supported")
         text = text_of_result(result, most)
         if result.is_error:
-            raise Fault({"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]})
+            raise ToolCallFailed({"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]})
         return text
 
     async def aclose(self) -> None:
@@ -201,11 +201,11 @@ class Connection:
                 with anyio.CancelScope(shield=True):
                     await asyncio.wait({waiting}, timeout=_CLOSE_SECONDS)
 
-    def _fault(self, error: BaseException | None) -> Fault:
+    def _fault(self, error: BaseException | None) -> ToolCallFailed:
         guard = self._guard
         if guard.fault is not None:
             return guard.fault
-        if isinstance(error, Fault):
+        if isinstance(error, ToolCallFailed):
             return error
         if isinstance(error, MCPError) and error.error.message not in _OF_STATUS:
             return protocol_fault(error.error.code, cut(str(error.error.message), 2000))

@@ -23,7 +23,7 @@ class ToolServerFailed(ServerError):
         return {"x-should-retry": "false"}
 
 
-class Fault(Exception):
+class ToolCallFailed(Exception):
     """Why a server did not do what it was asked; ``error`` is what an item of the Responses API says of it."""
 
     def __init__(self, error: dict[str, Any]) -> None:
@@ -31,12 +31,12 @@ class Fault(Exception):
         self.error = error
 
 
-def protocol_fault(code: int, message: str) -> Fault:
-    return Fault({"type": "mcp_protocol_error", "code": code, "message": message})
+def protocol_fault(code: int, message: str) -> ToolCallFailed:
+    return ToolCallFailed({"type": "mcp_protocol_error", "code": code, "message": message})
 
 
-def http_fault(status: int, message: str) -> Fault:
-    return Fault({"type": "http_error", "code": status, "message": message})
+def http_fault(status: int, message: str) -> ToolCallFailed:
+    return ToolCallFailed({"type": "http_error", "code": status, "message": message})
 
 
 def text_of(error: dict[str, Any] | str) -> str:

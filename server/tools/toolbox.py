@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from .errors import INVALID_PARAMS, NOT_MADE, TIMED_OUT, Fault, ToolServerFailed, protocol_fault
+from .errors import INVALID_PARAMS, NOT_MADE, TIMED_OUT, ToolCallFailed, ToolServerFailed, protocol_fault
 from .gateway import McpGateway
 from .servers import Server
 
@@ -36,7 +36,7 @@ class Toolbox:
                     return await (await self._connection(label)).tools(config.max_tools)
         except TimeoutError:
             raise _failed(label, f"it did not list them within {config.connect_timeout:g} seconds") from None
-        except Fault as fault:
+        except ToolCallFailed as fault:
             raise _failed(label, str(fault)) from None
 
     async def call(self, label: str, name: str, arguments: str, most: int) -> str:
@@ -78,7 +78,7 @@ def _failed(label: str, why: str) -> ToolServerFailed:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """Raises Fault."""
+    """Raises ToolCallFailed."""
     try:
         given = msgspec.json.decode(text or "{}")
     except (msgspec.DecodeError, RecursionError):

@@ -11,7 +11,7 @@ from typing import Final
 
 import httpx2
 
-from .errors import Fault, http_fault, protocol_fault
+from .errors import ToolCallFailed, http_fault, protocol_fault
 from .url_allowlist import ServerAddress
 
 MAX_ANSWER_BYTES: Final = 8 << 20
@@ -28,7 +28,7 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
         """``tls``: whom to trust; None trusts the authorities that ``certifi`` lists."""
         self._place = place
         self._inner = httpx2.AsyncHTTPTransport(verify=tls or _trusted(), trust_env=False)
-        self.fault: Fault | None = None
+        self.fault: ToolCallFailed | None = None
         """Why the last request could not be made."""
         self.refused: int | None = None
         """The status of the last answer to a message, where it was an error."""

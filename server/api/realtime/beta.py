@@ -50,7 +50,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class BetaDialect:
-    """A :class:`.outbox.Dialect`."""
+    """A :class:`.send_queue.Dialect`."""
 
     def decode(self, message: bytes, limits: Limits) -> AnyClientEvent:
         event = decode_event(message, limits)

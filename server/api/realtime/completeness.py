@@ -41,7 +41,7 @@ _GOES_ON: Final = ("...", "\u2026", ",", "\uff0c", "\u3001", ":", ";", "-", "\u2
 _CLOSING: Final = "\"'\u201d\u2019)\u00bb\u300d"
 
 
-class Reading(Enum):
+class Completeness(Enum):
     """How a transcript reads at a pause."""
 
     COMPLETE = "complete"
@@ -49,26 +49,26 @@ class Reading(Enum):
     OPEN = "open"
 
 
-_WAITS: Final[dict[str, dict[Reading, int]]] = {
-    "high": {Reading.COMPLETE: 200, Reading.UNSURE: 600, Reading.OPEN: 2000},
-    "medium": {Reading.COMPLETE: 400, Reading.UNSURE: 1200, Reading.OPEN: 4000},
-    "low": {Reading.COMPLETE: 1000, Reading.UNSURE: 3000, Reading.OPEN: 8000},
+_WAITS: Final[dict[str, dict[Completeness, int]]] = {
+    "high": {Completeness.COMPLETE: 200, Completeness.UNSURE: 600, Completeness.OPEN: 2000},
+    "medium": {Completeness.COMPLETE: 400, Completeness.UNSURE: 1200, Completeness.OPEN: 4000},
+    "low": {Completeness.COMPLETE: 1000, Completeness.UNSURE: 3000, Completeness.OPEN: 8000},
 }
 """Milliseconds of silence; the last of each is the longest pause that OpenAI documents for the eagerness."""
 
 
-def read(transcript: str) -> Reading:
-    """Judges by the last mark and the last word; nothing that was understood is :attr:`Reading.UNSURE`."""
+def read(transcript: str) -> Completeness:
+    """Judges by the last mark and the last word; nothing that was understood is :attr:`Completeness.UNSURE`."""
     text = transcript[-_TAIL:].strip().rstrip(_CLOSING)
     words = _WORD.findall(text.lower().replace("\u2019", "'"))
     if not words:
-        return Reading.UNSURE
+        return Completeness.UNSURE
     last = words[-1]
     if last in _FILLERS or text.endswith(_GOES_ON):
-        return Reading.OPEN
+        return Completeness.OPEN
     if last in _OPEN and not (text.endswith(_QUESTION) and last in _ENDS_QUESTIONS):
-        return Reading.OPEN
-    return Reading.COMPLETE if text.endswith(_ENDS) else Reading.UNSURE
+        return Completeness.OPEN
+    return Completeness.COMPLETE if text.endswith(_ENDS) else Completeness.UNSURE
 
 
 def wait_ms(transcript: str, eagerness: Eagerness, longest_pause_ms: int = 0) -> int:
@@ -76,6 +76,6 @@ def wait_ms(transcript: str, eagerness: Eagerness, longest_pause_ms: int = 0) ->
     waits = _WAITS["medium" if eagerness == "auto" else eagerness]
     reading = read(transcript)
     wait = waits[reading]
-    if reading is Reading.UNSURE:
+    if reading is Completeness.UNSURE:
         wait = max(wait, int(longest_pause_ms * HESITANT))
-    return min(wait, waits[Reading.OPEN])
+    return min(wait, waits[Completeness.OPEN])

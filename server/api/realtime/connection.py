@@ -52,9 +52,7 @@ from ...observability.realtime_figures import SessionFigures
 from ..responses.ids import short_id
 from .audio_budget import AudioShare
 from .conversation import Entry, RealtimeConversation
-from .machine import Event, SessionMachine, State
-from .outbox import Dialect, SendQueue
-from .parts import (
+from .interfaces import (
     CommittedAudio,
     InputAudio,
     MakePacer,
@@ -66,7 +64,9 @@ from .parts import (
     TokenProbability,
     Transcript,
 )
+from .machine import Event, SessionMachine, State
 from .response_manager import ResponseManager
+from .send_queue import Dialect, SendQueue
 from .services import RealtimeServices
 from .session import SessionRules
 

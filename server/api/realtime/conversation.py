@@ -18,9 +18,9 @@ from stentor.protocols.openai.realtime.given import encode_audio
 from stentor.protocols.openai.realtime.items import FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
 
 from .audio_budget import AudioShare, unbounded
+from .interfaces import CommittedAudio
 from .machine import Event
 from .pacing import SpokenText
-from .parts import CommittedAudio
 
 ROOT: Final = "root"
 DUPLICATE_ITEM: Final = "item_create_duplicate_item_id"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from .agreement import Word
-from .parts import TokenProbability
+from .interfaces import TokenProbability
 
 
 class Hypothesis(NamedTuple):

@@ -22,8 +22,8 @@ from .audio_budget import AudioShare, unbounded
 from .formats import HEARD, to_ms, to_ticks
 from .hypotheses import DeliveredText, Hypothesis, Transcribe, TranscriptionSettings, WindowHypothesis
 from .input_buffer import Track
+from .interfaces import TokenProbability, Transcript
 from .partial_pace import PartialPace
-from .parts import TokenProbability, Transcript
 from .transcription_task import TranscriptionTask
 
 logger = logging.getLogger(__name__)

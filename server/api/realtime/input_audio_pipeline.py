@@ -31,8 +31,7 @@ from .completeness import wait_ms
 from .formats import HEARD, Wire, to_ms, to_ticks
 from .hypotheses import TranscriptionSettings
 from .input_buffer import MAX_SECONDS, Clip, InputBuffer
-from .partial_pace import PartialPace
-from .parts import (
+from .interfaces import (
     OnPartial,
     OnSpeechEvent,
     SpeechEvent,
@@ -42,6 +41,7 @@ from .parts import (
     TokenProbability,
     Transcript,
 )
+from .partial_pace import PartialPace
 from .streamed import COPIES, AnyHearing, AnyTranscriber, hear_turn
 from .turns import TurnDetector, TurnRules
 
@@ -98,7 +98,7 @@ def new_item_id() -> str:
 
 
 class InputAudioPipeline:
-    """An implementation of :class:`.parts.InputAudio`."""
+    """An implementation of :class:`.interfaces.InputAudio`."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ from .answer import ResponseWriter
 from .answer_generator import AnswerGenerator
 from .conversation import Entry, RealtimeConversation, text_of
 from .formats import Wire
-from .parts import Pacer
+from .interfaces import Pacer
 from .services import RealtimeServices
 
 PIECE_MS: Final = 200

@@ -23,8 +23,8 @@ from ...common.keys import Caller
 from ..responses.ids import short_id
 from .answer import Emit, ResponseWriter
 from .conversation import Entry, RealtimeConversation
+from .interfaces import InputAudio, MakePacer
 from .machine import Event, SessionMachine
-from .parts import InputAudio, MakePacer
 from .responding import Responding
 from .services import RealtimeServices
 from .session import SessionRules

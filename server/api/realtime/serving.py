@@ -28,11 +28,11 @@ from .audio_budget import AudioShare, HeldAudio
 from .beta import BetaDialect
 from .connection import APPENDS, Connection, Receive
 from .input_audio_pipeline import InputAudioPipeline
+from .interfaces import InputAudio, OnPartial, OnSpeechEvent
 from .machine import State
-from .outbox import CurrentDialect, Dialect, SendQueue
 from .pacing import PlaybackPacer
 from .partial_pace import PartialPace
-from .parts import InputAudio, OnPartial, OnSpeechEvent
+from .send_queue import CurrentDialect, Dialect, SendQueue
 from .services import RealtimeServices
 from .session import SessionRules
 from .streamed import AnyTranscriber, StreamTranscriber

@@ -24,8 +24,8 @@ from .audio_budget import AudioShare, unbounded
 from .formats import HEARD
 from .hypotheses import Transcribe, TranscriptionSettings
 from .incremental_transcriber import MIN_HEARD_MS, IncrementalTranscriber, OnGuess, Tell
+from .interfaces import TokenProbability, Transcript
 from .partial_pace import PartialPace
-from .parts import TokenProbability, Transcript
 from .transcription_task import TranscriptionTask
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from ...common.errors import Unavailable
 from ...observability.realtime_figures import PassFigures
 from .formats import HEARD
 from .hypotheses import Hypothesis, TranscriptionSettings
-from .parts import TokenProbability
+from .interfaces import TokenProbability
 
 FINAL_PRIORITY: Final = 0
 PARTIAL_PRIORITY: Final = 1

@@ -29,8 +29,8 @@ from ...http.error_responses import describe
 from .audio_budget import AudioFull, AudioShare, unbounded
 from .formats import HEARD
 from .hypotheses import TranscriptionSettings
+from .interfaces import TokenProbability
 from .partial_pace import PartialPace
-from .parts import TokenProbability
 from .streamed import COPIES, AnyHearing, AnyTranscriber, StreamTranscriber, hear_turn
 
 MAX_HELD_MS: Final = 600_000

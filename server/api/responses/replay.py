@@ -23,14 +23,16 @@ _BEGINNINGS: Final = (
 """Each names the item of a call that is then made."""
 
 
-class Submitters(Protocol):
+class SubmitterFactory(Protocol):
     """Makes what takes a turn to the engine, of what is known of it."""
 
     def __call__(self, client: Submitter, steps: Sequence[Step], *, ended: bool) -> Submitter: ...
 
 
 class Replay:
-    def __init__(self, events: Iterable[bytes], steps: Sequence[Step], submitters: Submitters | None = None) -> None:
+    def __init__(
+        self, events: Iterable[bytes], steps: Sequence[Step], submitters: SubmitterFactory | None = None
+    ) -> None:
         """``events`` and ``steps`` that are stored; a step without tokens is the end of a turn."""
         self._items: dict[str, Item] = {}
         self._begun: set[str] = set()

@@ -28,7 +28,7 @@ from ...overload.memory_budget import STORED_FACTOR, MemoryShare
 from ...state.event_log import EventLog, Step, unpacked, unpacked_steps
 from ...storage import responses
 from ...storage.database import Database
-from ...text.generation import EventStream, Submitter
+from ...text.generation import EngineEventStream, Submitter
 from ...text.slices import EngineEvent
 from .encoder import COPIES
 from .ids import Ids
@@ -98,7 +98,7 @@ async def _resume(services: ResponseServices, name: str) -> None:
         if prepared.servers:
             turns = ToolLoop(services, prepared, context, replay=Replay(known.events, known.steps, _submitter))
         else:
-            client = Resuming(services.chat.client, known.steps)
+            client = ResumingSubmitter(services.chat.client, known.steps)
             turns = await prepare_generation(
                 services.chat, prepared.chat, caller, context, copies=COPIES, client=client
             )
@@ -181,20 +181,20 @@ async def _give_up(store: Database, name: str, why: ResponseFailure) -> None:
 
 
 def _submitter(client: Submitter, steps: Sequence[Step], *, ended: bool) -> Submitter:
-    return Ended(steps) if ended else Resuming(client, steps)
+    return ReplaySubmitter(steps) if ended else ResumingSubmitter(client, steps)
 
 
-class Ended:
+class ReplaySubmitter:
     """Says again what a turn said that has ended. The engine is not asked."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = steps
 
-    def submit(self, *_arguments: Any, **_options: Any) -> EventStream:
-        return _Said(self._steps)
+    def submit(self, *_arguments: Any, **_options: Any) -> EngineEventStream:
+        return _ReplayedStream(self._steps)
 
 
-class _Said:
+class _ReplayedStream:
     def __init__(self, steps: Sequence[Step]) -> None:
         events: list[EngineEvent] = [PromptDone(-1, 0, 0.0, 0.0, None)]
         events += [SequenceTokens(-1, 0, step.tokens, step.logprobs) for step in steps]
@@ -214,23 +214,23 @@ class _Said:
         """It ends by itself."""
 
 
-class Resuming:
+class ResumingSubmitter:
     """Hands a request to the engine with the tokens that it has had, and its reader those tokens first."""
 
     def __init__(self, client: Submitter, steps: Sequence[Step]) -> None:
         self._client = client
         self._steps = steps
 
-    def submit(self, *arguments: Any, **options: Any) -> EventStream:
+    def submit(self, *arguments: Any, **options: Any) -> EngineEventStream:
         delivered = list(chain.from_iterable(step.tokens for step in self._steps))
         stream = self._client.submit(*arguments, **options, resumed=[delivered])
-        return _Replayed(self._steps, stream)
+        return _ResumedStream(self._steps, stream)
 
 
-class _Replayed:
+class _ResumedStream:
     """Steps as the engine's events, and then the engine's own."""
 
-    def __init__(self, steps: Sequence[Step], stream: EventStream) -> None:
+    def __init__(self, steps: Sequence[Step], stream: EngineEventStream) -> None:
         self._steps = iter(steps)
         self._stream = stream
 

@@ -85,7 +85,7 @@ class ResponseTask:
         self._prepared = prepared
         self._turns = turns
         self._task: asyncio.Task[None] | None = None
-        """Of :meth:`start`; the state's live responses own it."""
+        """Of :meth:`start`; the server's live responses own it."""
         # not the task's own cancellation: that of a task that has not taken its first step leaves no trace
         self._scope = anyio.CancelScope()
         self._ended = asyncio.Event()

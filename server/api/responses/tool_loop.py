@@ -21,7 +21,7 @@ from ...common.task_scope import TaskScope
 from ...generation.admission import context_length
 from ...generation.prepare import PreparedGeneration, prepare_generation
 from ...overload.request_context import RequestContext
-from ...tools.errors import INVALID_PARAMS, NOT_MADE, Fault, ToolServerFailed, protocol_fault
+from ...tools.errors import INVALID_PARAMS, NOT_MADE, ToolCallFailed, ToolServerFailed, protocol_fault
 from ...tools.servers import may_repeat
 from ...tools.toolbox import Toolbox
 from ...tools.tools import McpTool, function_name
@@ -194,7 +194,7 @@ class ToolLoop:
             most = context_length(self._services.chat)  # characters, for a token is seldom less than one
             with self._measured():
                 return await self._toolbox.call(item.server_label, item.name, item.arguments, most), None
-        except Fault as fault:
+        except ToolCallFailed as fault:
             return None, fault.error
 
     @contextmanager
@@ -203,7 +203,7 @@ class ToolLoop:
         try:
             yield
             outcome = "completed"
-        except Fault:
+        except ToolCallFailed:
             outcome = "failed"
             raise
         finally:

@@ -1,4 +1,4 @@
-"""Which renderer a model gets."""
+"""Which renderer a model gets, and the one that most get: its own chat template."""
 
 from pathlib import Path
 

@@ -124,8 +124,8 @@ def test_a_file_of_requests_is_answered_and_a_second_run_asks_only_for_the_rest(
         assert run_batch(read_config({"model": MODEL}, {}), source, target) == DONE
         return capsys.readouterr().err.splitlines()[-1]
 
-    monkeypatch.setattr(run_batch_module, "InProcessServer", lambda config: llm._room)
-    monkeypatch.setattr(llm._room, "close", lambda: None)
+    monkeypatch.setattr(run_batch_module, "InProcessServer", lambda config: llm._server)
+    monkeypatch.setattr(llm._server, "close", lambda: None)
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
     lines = [{"custom_id": f"c{i}", "url": "/v1/chat/completions", "body": chat} for i in range(3)]

@@ -15,9 +15,7 @@ from stentor.protocols.openai.realtime.client import AnyClientEvent
 from stentor.protocols.openai.realtime.server import ServerEvent
 from stentor.protocols.openai.realtime.session import AudioInput, Session
 from stentor.server.api.realtime.connection import Connection
-from stentor.server.api.realtime.outbox import CurrentDialect, Dialect, SendQueue
-from stentor.server.api.realtime.pacing import PlaybackPacer
-from stentor.server.api.realtime.parts import (
+from stentor.server.api.realtime.interfaces import (
     OnPartial,
     OnSpeechEvent,
     SpeechEvent,
@@ -26,6 +24,8 @@ from stentor.server.api.realtime.parts import (
     TimedOut,
     Transcript,
 )
+from stentor.server.api.realtime.pacing import PlaybackPacer
+from stentor.server.api.realtime.send_queue import CurrentDialect, Dialect, SendQueue
 from stentor.server.api.realtime.serving import ServedModels
 from stentor.server.api.realtime.session import SessionRules
 from stentor.server.api.responses.ids import short_id

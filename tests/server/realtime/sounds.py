@@ -11,7 +11,7 @@ import anyio
 from prometheus_client import CollectorRegistry
 
 from stentor.server.api.realtime.hypotheses import Hypothesis, TranscriptionSettings
-from stentor.server.api.realtime.parts import TokenProbability
+from stentor.server.api.realtime.interfaces import TokenProbability
 from stentor.server.observability.realtime_figures import PassFigures
 
 WORD_MS = 480

@@ -2,32 +2,32 @@
 
 import pytest
 
-from stentor.server.api.realtime.completeness import Eagerness, Reading, read, wait_ms
+from stentor.server.api.realtime.completeness import Completeness, Eagerness, read, wait_ms
 from stentor.server.api.realtime.turns import SEMANTIC_MAX_MS
 
 
 @pytest.mark.parametrize(
     ("said", "reading"),
     [
-        ("What is the capital of France?", Reading.COMPLETE),
-        ("Where are you from?", Reading.COMPLETE),
-        ("Book a table for two.", Reading.COMPLETE),
-        ('She said "yes."', Reading.COMPLETE),
-        ("你好吗\uff1f", Reading.COMPLETE),
-        ("I would like to", Reading.OPEN),
-        ("I would like to go to the.", Reading.OPEN),
-        ("My number is, um", Reading.OPEN),
-        ("Well, uh.", Reading.OPEN),
-        ("I'd like a coffee and", Reading.OPEN),
-        ("On the one hand,", Reading.OPEN),
-        ("So I was thinking...", Reading.OPEN),
-        ("And then, because?", Reading.OPEN),
-        ("twenty three forty", Reading.UNSURE),
-        ("", Reading.UNSURE),
-        (" ... ", Reading.UNSURE),
+        ("What is the capital of France?", Completeness.COMPLETE),
+        ("Where are you from?", Completeness.COMPLETE),
+        ("Book a table for two.", Completeness.COMPLETE),
+        ('She said "yes."', Completeness.COMPLETE),
+        ("你好吗\uff1f", Completeness.COMPLETE),
+        ("I would like to", Completeness.OPEN),
+        ("I would like to go to the.", Completeness.OPEN),
+        ("My number is, um", Completeness.OPEN),
+        ("Well, uh.", Completeness.OPEN),
+        ("I'd like a coffee and", Completeness.OPEN),
+        ("On the one hand,", Completeness.OPEN),
+        ("So I was thinking...", Completeness.OPEN),
+        ("And then, because?", Completeness.OPEN),
+        ("twenty three forty", Completeness.UNSURE),
+        ("", Completeness.UNSURE),
+        (" ... ", Completeness.UNSURE),
     ],
 )
-def test_a_transcript_is_judged_by_how_it_ends(said: str, reading: Reading) -> None:
+def test_a_transcript_is_judged_by_how_it_ends(said: str, reading: Completeness) -> None:
     assert read(said) is reading
 
 

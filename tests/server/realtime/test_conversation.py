@@ -11,8 +11,8 @@ from stentor.protocols.openai.realtime.items import Content, FunctionCallItem, F
 from stentor.server.api.realtime import conversation as module
 from stentor.server.api.realtime.answer_generator import chat_request, whole_calls
 from stentor.server.api.realtime.conversation import Entry, RealtimeConversation
+from stentor.server.api.realtime.interfaces import Transcript
 from stentor.server.api.realtime.machine import Event
-from stentor.server.api.realtime.parts import Transcript
 from stentor.tests.server.realtime.test_session import BEGUN
 
 

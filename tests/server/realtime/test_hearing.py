@@ -12,8 +12,8 @@ from stentor.server.api.realtime import partial_pace
 from stentor.server.api.realtime.formats import to_ticks
 from stentor.server.api.realtime.hypotheses import TranscriptionSettings
 from stentor.server.api.realtime.incremental_transcriber import MAX_WINDOW_MS, SETTLE_MS, IncrementalTranscriber
+from stentor.server.api.realtime.interfaces import TokenProbability
 from stentor.server.api.realtime.partial_pace import PartialPace
-from stentor.server.api.realtime.parts import TokenProbability
 from stentor.server.common.errors import GenerationFailed
 from stentor.tests.server.realtime.sounds import WORD_MS, Model, silence, until, word, words
 

@@ -12,8 +12,8 @@ from stentor.loadtest.voice.sentences import SENTENCES
 from stentor.protocols.openai.realtime.session import AudioInput, AudioPcma, AudioPcmu, ServerVad
 from stentor.server.api.realtime.hypotheses import Hypothesis, TranscriptionSettings
 from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
+from stentor.server.api.realtime.interfaces import SpeechEvent, SpeechStarted, SpeechStopped
 from stentor.server.api.realtime.partial_pace import PartialPace
-from stentor.server.api.realtime.parts import SpeechEvent, SpeechStarted, SpeechStopped
 from stentor.server.audio.g711 import Law, encode
 from stentor.server.audio.resample import resample
 from stentor.server.audio.vad import SpeechProbabilities

@@ -15,8 +15,8 @@ from stentor.server.api.realtime import streamed as streamed_module
 from stentor.server.api.realtime.formats import to_ticks
 from stentor.server.api.realtime.hypotheses import TranscriptionSettings
 from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
+from stentor.server.api.realtime.interfaces import SpeechEvent, SpeechStarted, SpeechStopped, TokenProbability
 from stentor.server.api.realtime.partial_pace import PartialPace
-from stentor.server.api.realtime.parts import SpeechEvent, SpeechStarted, SpeechStopped, TokenProbability
 from stentor.server.api.realtime.streamed import StreamedTurn, StreamTranscriber
 from stentor.server.api.realtime.vllm import VllmSession
 from stentor.server.common.errors import GenerationFailed, ServerError, Unavailable
