@@ -3,10 +3,9 @@
 from dataclasses import replace
 from typing import Final
 
-from .layout import Layout
+from .layout import Layout, Signs
 from .markup import Markup
 from .named import Header, NamedCalls
-from .signs import Signs
 
 _BEGIN: Final = "<｜tool▁calls▁begin｜>"
 _END: Final = "<｜tool▁calls▁end｜>"

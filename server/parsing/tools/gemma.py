@@ -12,7 +12,7 @@ from stentor.protocols.openai.tools import CUSTOM_INPUT
 from ...grammar.lark import ANY_TEXT, Lark
 from ..interface import Parser, Tool
 from .json_reader import escaped, is_json, json_value
-from .layout import Layout, either, free, members, quoted_input
+from .layout import LaidOut, Layout, Signs, either, free, members, quoted_input
 from .machine import Machine, marked
 from .output import Output
 from .python_reader import word
@@ -29,11 +29,10 @@ _CONSTANTS: Final = {"None": "null", "True": "true", "False": "false"}
 _NAME: Final = re.compile(r"[^{\s<]")
 
 
-@dataclass(frozen=True)
-class GemmaCalls:
+@dataclass(frozen=True, kw_only=True)
+class GemmaCalls(LaidOut):
     """A :class:`~.format.ToolFormat`."""
 
-    name: str
     begin: str
     end: str
     quote: str
@@ -41,25 +40,14 @@ class GemmaCalls:
 
     @property
     def markers(self) -> frozenset[str]:
-        """As the protocol says."""
         return frozenset({self.begin, self.end, self.quote})
 
     def parser(self, tools: Sequence[Tool]) -> Parser:
-        """As the protocol says."""
         arguments = ToolArguments(tools)
         return Machine(lambda reader, output: _Reading(self, arguments, reader, output).read())
 
-    def grammar(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
-        """As the protocol says."""
-        return self._layout.calls(lark, either(lark, tools, self._one), parallel=parallel)
-
     def free_grammar(self, lark: Lark, tools: Sequence[Tool]) -> str:
-        """As the protocol says."""
-        return free(lark, self._layout, either(lark, tools, self._one), self.begin)
-
-    def detects(self, template_source: str) -> bool:
-        """As the protocol says."""
-        return self.begin in template_source
+        return free(lark, self.layout, either(lark, tools, self._one), self.begin)
 
     @cached_property
     def found(self) -> MarkerScanner:
@@ -70,10 +58,6 @@ class GemmaCalls:
     def quotes(self) -> MarkerScanner:
         """What ends a string."""
         return MarkerScanner((self.quote,))
-
-    @cached_property
-    def _layout(self) -> Layout:
-        return Layout(before=f"{self.begin}call:", after=self.end)
 
     def _one(self, lark: Lark, tool: Tool) -> str:
         if tool.grammar is not None:
@@ -241,5 +225,10 @@ class _Reading:
                 return False
 
 
-FUNCTIONGEMMA: Final = GemmaCalls("functiongemma", "<start_function_call>", "<end_function_call>", "<escape>")
-GEMMA4: Final = GemmaCalls("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>')
+def _gemma(name: str, begin: str, end: str, quote: str) -> GemmaCalls:
+    layout = Layout(before=f"{begin}call:", after=end)
+    return GemmaCalls(name=name, layout=layout, begin=begin, end=end, quote=quote, signs=(Signs((begin,)),))
+
+
+FUNCTIONGEMMA: Final = _gemma("functiongemma", "<start_function_call>", "<end_function_call>", "<escape>")
+GEMMA4: Final = _gemma("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>')

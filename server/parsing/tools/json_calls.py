@@ -11,20 +11,16 @@ from functools import cached_property, partial
 from ...grammar.lark import Lark
 from ..interface import Parser, Tool
 from .call_objects import Keys, call_object
-from .layout import Layout, arguments, either, free, free_bare
+from .layout import LaidOut, arguments, either, free, free_bare
 from .machine import Machine, attempt, let_go, marked
 from .output import Output
 from .reader import MarkerScanner, Reader, Steps
-from .signs import Signs
 
 
-@dataclass(frozen=True)
-class JsonCalls:
+@dataclass(frozen=True, kw_only=True)
+class JsonCalls(LaidOut):
     """A :class:`~.format.ToolFormat`."""
 
-    name: str
-    layout: Layout
-    """Of required calls."""
     begins: tuple[str, ...] = ()
     """Markers that only calls follow; the grammar's layout begins with the first."""
     guesses: tuple[str, ...] = ()
@@ -43,33 +39,20 @@ class JsonCalls:
     keys: Keys = field(default_factory=Keys)
     written: tuple[str, str] = ("name", "arguments")
     """The keys that the grammar writes."""
-    signs: tuple[Signs, ...] = ()
-    """A template in which one of them fits is of this format."""
 
     @property
     def markers(self) -> frozenset[str]:
-        """As the protocol says."""
         return self.special | {*self.begins, *self.ends} | self.dropped
 
     def parser(self, tools: Sequence[Tool]) -> Parser:
-        """As the protocol says."""
         offered = frozenset(tool.name for tool in tools) if self.wary else None
         return Machine(partial(self._read, replace(self.keys, certain=False, offered=offered)))
 
-    def grammar(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
-        """As the protocol says."""
-        return self.layout.calls(lark, either(lark, tools, self._one), parallel=parallel)
-
     def free_grammar(self, lark: Lark, tools: Sequence[Tool]) -> str:
-        """As the protocol says."""
         one = either(lark, tools, self._one)
         if self.bare and not (self.layout.opening + self.layout.before).startswith(self.begins):
             return free_bare(lark, self.layout, one, self.bare)
         return free(lark, self.layout, one, self.begins[0], self.bare)
-
-    def detects(self, template_source: str) -> bool:
-        """As the protocol says."""
-        return any(sign.fit(template_source) for sign in self.signs)
 
     def _one(self, lark: Lark, tool: Tool) -> str:
         name, key = self.written

@@ -5,8 +5,7 @@ from typing import Final
 
 from .call_objects import Keys
 from .json_calls import JsonCalls
-from .layout import Layout
-from .signs import Signs
+from .layout import Layout, Signs
 
 # Formats with one JSON object between two tags: Hermes, which Qwen and many others took over, and its
 # relatives.

@@ -1,5 +1,6 @@
 """Grammars of calls: what stands around and between them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -39,6 +40,41 @@ class Layout:
         more = f"( {lark.literal(self.between + self.before)} {call} ){times}" if parallel else ""
         space = "" if without else r'( "\n" | "\n\n" )?'  # as many models begin behind their thoughts
         return f"{space} {first} {call} {more} {lark.literal(self.closing)}"
+
+
+@dataclass(frozen=True)
+class Signs:
+    """Texts in the source of a chat template that betray the format of its model's calls."""
+
+    present: tuple[str, ...]
+    absent: tuple[str, ...] = ()
+
+    def fit(self, template_source: str) -> bool:
+        """Whether all that must be there are, and none that may not."""
+        return all(sign in template_source for sign in self.present) and not any(
+            sign in template_source for sign in self.absent
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaidOut(ABC):
+    """What :class:`~.format.ToolFormat` asks for and most formats do alike."""
+
+    name: str
+    layout: Layout
+    """Of required calls."""
+    signs: tuple[Signs, ...] = ()
+    """A template in which one of them fits is of this format."""
+
+    def grammar(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+        return self.layout.calls(lark, either(lark, tools, self._one), parallel=parallel)
+
+    def detects(self, template_source: str) -> bool:
+        return any(sign.fit(template_source) for sign in self.signs)
+
+    @abstractmethod
+    def _one(self, lark: Lark, tool: Tool) -> str:
+        """A call of the tool, behind what the layout has in front of it."""
 
 
 def free(lark: Lark, layout: Layout, one: str, marker: str, bare: str = "") -> str:

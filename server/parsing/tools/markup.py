@@ -8,12 +8,11 @@ from typing import Final
 from ...grammar.lark import Lark
 from ..interface import Parser, Tool
 from .json_reader import escaped, json_value
-from .layout import Layout, either, free, quoted_input
+from .layout import LaidOut, either, free, quoted_input
 from .machine import Machine, marked
 from .output import Output
 from .reader import WHITESPACE, MarkerScanner, Reader, Steps, TooLongError
 from .schemas import STRING, Arguments, ToolArguments, converted
-from .signs import Signs
 from .text_values import text_value
 
 JSON: Final = frozenset({"json"})
@@ -22,14 +21,12 @@ MAX_VALUE: Final = 1 << 20
 """Characters of an argument that is not a string; what is longer is taken as one."""
 
 
-@dataclass(frozen=True)
-class Markup:
+@dataclass(frozen=True, kw_only=True)
+class Markup(LaidOut):
     """A :class:`~.format.ToolFormat`. Markers end where the name or value that follows them begins."""
 
-    name: str
-    layout: Layout
-    """Of required calls, which begin behind ``call`` and end with ``call_end``."""
     call: str
+    """Behind which the layout's calls begin; they end with ``call_end``."""
     name_ends: tuple[str, ...]
     parameter: str
     key_ends: tuple[str, ...]
@@ -50,32 +47,19 @@ class Markup:
     written: tuple[str, str, str, str] = ("", "", "", "")
     """What the grammar writes behind a name, in front of a key, behind a key, and behind a value."""
     special: frozenset[str] = frozenset()
-    signs: tuple[Signs, ...] = ()
-    """A template in which one of them fits is of this format."""
 
     @property
     def markers(self) -> frozenset[str]:
-        """As the protocol says."""
         texts = {self.call, self.call_end, self.section, self.section_end, self.parameter, self.value_end, self.value}
         return (self.special | texts | {*self.between}) - {""}
 
     def parser(self, tools: Sequence[Tool]) -> Parser:
-        """As the protocol says."""
         arguments = ToolArguments(tools)
         return Machine(lambda reader, output: _Reading(self, arguments, reader, output).read())
 
-    def grammar(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
-        """As the protocol says."""
-        return self.layout.calls(lark, either(lark, tools, self._one), parallel=parallel)
-
     def free_grammar(self, lark: Lark, tools: Sequence[Tool]) -> str:
-        """As the protocol says."""
         marker = self.section or self.call
         return free(lark, self.layout, either(lark, tools, self._one), marker)
-
-    def detects(self, template_source: str) -> bool:
-        """As the protocol says."""
-        return any(sign.fit(template_source) for sign in self.signs)
 
     def _one(self, lark: Lark, tool: Tool) -> str:
         behind_name, before_key, behind_key, behind_value = self.written

@@ -3,9 +3,8 @@
 from typing import Final
 
 from .json_calls import JsonCalls
-from .layout import Layout
+from .layout import Layout, Signs
 from .markup import Markup
-from .signs import Signs
 
 # Qwen3-Coder's format, which Qwen3.5, Nemotron 3 and Step 3.5 write too, and Seed-OSS's with tags of its own.
 QWEN3_CODER: Final = Markup(

@@ -43,19 +43,15 @@ class Mistral:
     markers: frozenset[str] = frozenset({_CALLS, _ARGUMENTS, _ID})
 
     def parser(self, tools: Sequence[Tool]) -> Parser:
-        """As the protocol says."""
         return Machine(_read)
 
     def grammar(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
-        """As the protocol says."""
         return self.written_format.grammar(lark, tools, parallel=parallel)
 
     def free_grammar(self, lark: Lark, tools: Sequence[Tool]) -> str:
-        """As the protocol says."""
         return self.written_format.free_grammar(lark, tools)
 
     def detects(self, template_source: str) -> bool:
-        """As the protocol says."""
         return "[TOOL_CALLS]" in template_source and (_ARGUMENTS in template_source) == (self.written_format is _NAMED)
 
 

@@ -8,12 +8,11 @@ from typing import NamedTuple
 from ...grammar.lark import Lark
 from ..interface import Parser, Tool
 from .json_reader import arguments
-from .layout import Layout, either, free
+from .layout import LaidOut, either, free
 from .layout import arguments as arguments_grammar
 from .machine import Machine, let_go, marked
 from .output import Output
 from .reader import MarkerScanner, Reader, Steps
-from .signs import Signs
 
 
 class Header(NamedTuple):
@@ -23,15 +22,12 @@ class Header(NamedTuple):
     id: str | None = None
 
 
-@dataclass(frozen=True)
-class NamedCalls:
+@dataclass(frozen=True, kw_only=True)
+class NamedCalls(LaidOut):
     """A :class:`~.format.ToolFormat`."""
 
-    name: str
-    layout: Layout
-    """Of required calls, which begin behind ``calls[0]``."""
     calls: tuple[str, ...]
-    """Markers in front of a name."""
+    """Markers in front of a name; the layout's calls begin behind the first."""
     header_ends: tuple[str, ...]
     header: Callable[[str], Header | None]
     """Makes sense of what stands between the two."""
@@ -50,29 +46,16 @@ class NamedCalls:
     """A pattern of what the grammar lets a model write as an id, behind a name or, if nothing stands behind one, in
     front of all."""
     special: frozenset[str] = frozenset()
-    signs: tuple[Signs, ...] = ()
-    """A template in which one of them fits is of this format."""
 
     @property
     def markers(self) -> frozenset[str]:
-        """As the protocol says."""
         return self.special | {*self.calls, *self.header_ends, *self.section, *self.section_ends, *self.ends} - {"\n"}
 
     def parser(self, tools: Sequence[Tool]) -> Parser:
-        """As the protocol says."""
         return Machine(self._read)
 
-    def grammar(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
-        """As the protocol says."""
-        return self.layout.calls(lark, either(lark, tools, self._one), parallel=parallel)
-
     def free_grammar(self, lark: Lark, tools: Sequence[Tool]) -> str:
-        """As the protocol says."""
         return free(lark, self.layout, either(lark, tools, self._one), (*self.section, *self.calls)[0])
-
-    def detects(self, template_source: str) -> bool:
-        """As the protocol says."""
-        return any(sign.fit(template_source) for sign in self.signs)
 
     def _one(self, lark: Lark, tool: Tool) -> str:
         before, after = self.written

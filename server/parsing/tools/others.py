@@ -3,10 +3,9 @@
 import re
 from typing import Final
 
-from .layout import Layout
+from .layout import Layout, Signs
 from .markup import Markup
 from .named import Header, NamedCalls
-from .signs import Signs
 
 # Formats of single families that the shared machines read as they are.
 _SOLAR: Final = re.compile(r"\s*(?P<id>.*?)\s*<\|tool_call:name\|>\s*(?P<name>\S+)\s*", re.DOTALL)

@@ -8,51 +8,53 @@ from typing import Final
 from ...grammar.lark import Lark
 from ..interface import Parser, Tool
 from .json_reader import escaped
-from .layout import Layout, either, free, free_bare, members, quoted_input
+from .layout import LaidOut, Layout, Signs, either, free, free_bare, members, quoted_input
 from .machine import Machine, attempt, let_go, marked
 from .output import Output
 from .python_reader import NAME, python_value, word
 from .reader import MarkerScanner, Reader, Steps
 from .schemas import Arguments
-from .signs import Signs
 
 
-@dataclass(frozen=True)
-class PythonCalls:
+@dataclass(frozen=True, kw_only=True)
+class PythonCalls(LaidOut):
     """A :class:`~.format.ToolFormat`."""
 
-    name: str
-    layout: Layout
     begins: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
     bare: bool = False
     """Whether a list of calls may begin the answer."""
-    signs: tuple[Signs, ...] = ()
-    """A template in which one of them fits is of this format."""
 
     @property
     def markers(self) -> frozenset[str]:
-        """As the protocol says."""
         return frozenset({*self.begins, *self.ends})
 
     def parser(self, tools: Sequence[Tool]) -> Parser:
-        """As the protocol says."""
         return Machine(self._read)
 
-    def grammar(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
-        """As the protocol says."""
-        return self.layout.calls(lark, either(lark, tools, _one), parallel=parallel)
-
     def free_grammar(self, lark: Lark, tools: Sequence[Tool]) -> str:
-        """As the protocol says."""
-        one = either(lark, tools, _one)
+        one = either(lark, tools, self._one)
         if self.begins and self.layout.opening.startswith(self.begins[0]):
             return free(lark, self.layout, one, self.begins[0])
         return free_bare(lark, self.layout, one, "[")
 
-    def detects(self, template_source: str) -> bool:
-        """As the protocol says."""
-        return any(sign.fit(template_source) for sign in self.signs)
+    def _one(self, lark: Lark, tool: Tool) -> str:
+        arguments = Arguments(tool.parameters)
+        names = [*arguments.properties, *(name for name in arguments.required if name not in arguments.properties)]
+        items = []
+        for name in names:
+            types = arguments.types(name)
+            field = f"tools.{tool.name}.parameters"
+            if tool.grammar is not None:
+                value = quoted_input(lark, tool.grammar)
+            elif types == {"boolean"}:
+                value = '( "True" | "False" )'
+            elif name in arguments.properties:
+                value = lark.json(arguments.whole(arguments.schema(name)), field, closed=True)
+            else:
+                value = lark.json({"type": "string"}, field)
+            items.append((f"{lark.literal(name + '=')} {value}", name in arguments.required))
+        return f'{lark.literal(tool.name + "(")} {members(lark, items, ", ")} ")"'
 
     @cached_property
     def _found(self) -> MarkerScanner:
@@ -144,25 +146,6 @@ def _key(reader: Reader) -> Steps[str]:
     key = yield from word(reader, NAME)
     yield from reader.space()
     return key if key and (yield from reader.accept("=", "==")) == "=" else ""
-
-
-def _one(lark: Lark, tool: Tool) -> str:
-    arguments = Arguments(tool.parameters)
-    names = [*arguments.properties, *(name for name in arguments.required if name not in arguments.properties)]
-    items = []
-    for name in names:
-        types = arguments.types(name)
-        field = f"tools.{tool.name}.parameters"
-        if tool.grammar is not None:
-            value = quoted_input(lark, tool.grammar)
-        elif types == {"boolean"}:
-            value = '( "True" | "False" )'
-        elif name in arguments.properties:
-            value = lark.json(arguments.whole(arguments.schema(name)), field, closed=True)
-        else:
-            value = lark.json({"type": "string"}, field)
-        items.append((f"{lark.literal(name + '=')} {value}", name in arguments.required))
-    return f'{lark.literal(tool.name + "(")} {members(lark, items, ", ")} ")"'
 
 
 LLAMA4_PYTHONIC: Final = PythonCalls(
