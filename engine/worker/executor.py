@@ -258,9 +258,7 @@ class AsyncExecutor:
         try:
             seconds = self._runner.advance(busy=busy)
         except Exception as error:
-            logger.exception("the worker failed between two steps")
-            self._fail(Failed(f"the worker failed between two steps: {type(error).__name__}"))
-            return 0.0
+            return self._fail_between_steps(error)
         if not busy:
             return seconds
         return _LOOK_SECONDS if seconds is None else min(seconds, _LOOK_SECONDS)
@@ -275,13 +273,16 @@ class AsyncExecutor:
             try:
                 done = self._forwarded.reached()
             except Exception as error:  # of the device, on the way
-                logger.exception("the worker failed between two steps")
-                self._fail(Failed(f"the worker failed between two steps: {type(error).__name__}"))
-                return 0.0
+                return self._fail_between_steps(error)
             if done:
                 self._turns.end()
                 self._lent = True
         return _LOOK_SECONDS if self._lent else min(_LOOK_SECONDS, self._turns.look_seconds)
+
+    def _fail_between_steps(self, error: Exception) -> float:
+        logger.error("the worker failed between two steps", exc_info=error)
+        self._fail(Failed(f"the worker failed between two steps: {type(error).__name__}"))
+        return 0.0
 
     def _fail(self, failure: Failed) -> None:
         """After the results of the steps that were launched before, unless one of those fails first.

@@ -47,8 +47,13 @@ def rules_at_most(rules: Sized | None, prompts: int, field: str) -> None:
 
 
 def chars_at_most(text: str | None, most: int, field: str) -> None:
-    if text is not None and len(text) > most:
-        raise _too_many_chars(len(text), most, field)
+    total_chars_at_most(0 if text is None else len(text), most, field)
+
+
+def total_chars_at_most(count: int, most: int, field: str) -> None:
+    """Of several texts that stand in ``field``."""
+    if count > most:
+        raise BadRequest(f"`{field}` has {count} characters; this server allows at most {most}.", field, TEXT_TOO_LONG)
 
 
 def texts_at_most(texts: str | list[str] | None, most: int, most_chars: int, field: str) -> None:
@@ -61,11 +66,9 @@ def texts_at_most(texts: str | list[str] | None, most: int, most_chars: int, fie
             chars_at_most(text, most_chars, f"{field}[{index}]")
 
 
-def prompt_chars_at_most(prompts: Sequence[object], most: int) -> None:
+def prompt_chars_at_most(prompts: Sequence[object], most: int, field: str = "prompt") -> None:
     """Those that are texts, together."""
-    total = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
-    if total > most:
-        raise _too_many_chars(total, most, "prompt")
+    total_chars_at_most(sum(len(prompt) for prompt in prompts if isinstance(prompt, str)), most, field)
 
 
 def message_chars_at_most(messages: Sequence[dict[str, Any]], most: int, field: str = "messages") -> None:
@@ -76,16 +79,11 @@ def message_chars_at_most(messages: Sequence[dict[str, Any]], most: int, field: 
             total += len(content)
         elif isinstance(content, list):
             total += sum(len(part["text"]) for part in content if isinstance(part, dict) and _has_text(part))
-    if total > most:
-        raise _too_many_chars(total, most, field)
+    total_chars_at_most(total, most, field)
 
 
 def _has_text(part: dict[str, Any]) -> bool:
     return isinstance(part.get("text"), str)
-
-
-def _too_many_chars(count: int, most: int, field: str) -> BadRequest:
-    return BadRequest(f"`{field}` has {count} characters; this server allows at most {most}.", field, TEXT_TOO_LONG)
 
 
 def depth_at_most(request: msgspec.Struct, most: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from ..common.bounds import chars_at_most, items_at_most
+from ..common.bounds import chars_at_most, items_at_most, total_chars_at_most
 from ..common.decoding import converted
 from ..common.errors import BadRequest
 from ..common.limits import Limits
@@ -253,13 +253,7 @@ def _choice(choices: list[str], field: str, limits: Limits) -> ChoiceAnswer:
     if not choices:
         raise BadRequest(f"`{field}`: expected at least one choice.", field, "invalid_value")
     items_at_most(choices, limits.max_answer_choices, field)
-    total = sum(map(len, choices))
-    if total > limits.max_grammar_chars:
-        raise BadRequest(
-            f"`{field}` has {total} characters; this server allows at most {limits.max_grammar_chars}.",
-            field,
-            "string_above_max_length",
-        )
+    total_chars_at_most(sum(map(len, choices)), limits.max_grammar_chars, field)
     return ChoiceAnswer(field, tuple(dict.fromkeys(choices)))
 
 

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from ..common import limits
-from ..common.bounds import TEXT_TOO_LONG, items_at_most
+from ..common.bounds import items_at_most, prompt_chars_at_most
 from ..common.decoding import converted
 from ..common.errors import BadRequest
 from ..common.limits import Limits
@@ -178,13 +178,7 @@ def text_of(item: str | TextObject, field: str) -> str:
 def check_texts(texts: Sequence[Text], limits: Limits, field: str) -> None:
     """Raises BadRequest for too many of them, and for too many characters."""
     items_at_most(texts, MAX_TEXTS, field)
-    total = sum(len(text) for text in texts if isinstance(text, str))
-    if total > limits.max_prompt_chars:
-        raise BadRequest(
-            f"`{field}` has {total} characters; this server allows at most {limits.max_prompt_chars}.",
-            field,
-            TEXT_TOO_LONG,
-        )
+    prompt_chars_at_most(texts, limits.max_prompt_chars, field)
 
 
 class TextUsage(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 from msgspec import UNSET, Meta
 
-from ...common.bounds import chars_at_most
+from ...common.bounds import chars_at_most, total_chars_at_most
 from ...common.decoding import converted
 from ...common.errors import BadRequest
 from ...common.limits import MAX_NAME_LENGTH, Limits
@@ -105,12 +105,7 @@ def _message(read: _Message, where: str, limits: Limits) -> GivenItem:
             audio = heard
         length += len(part.text or "") + len(part.transcript or "")
         content.append(part)
-    if length > limits.max_prompt_chars:
-        raise BadRequest(
-            f"`{where}.content` has {length} characters; this server allows at most {limits.max_prompt_chars}.",
-            f"{where}.content",
-            "string_above_max_length",
-        )
+    total_chars_at_most(length, limits.max_prompt_chars, f"{where}.content")
     return GivenItem(MessageItem(read.id or "", read.role, content), audio)
 
 

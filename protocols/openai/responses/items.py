@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ...common.bounds import chars_at_most, items_at_most
+from ...common.bounds import chars_at_most, items_at_most, total_chars_at_most
 from ...common.decoding import converted
 from ...common.errors import BadRequest
 from ...common.limits import MAX_NAME_LENGTH, Limits
@@ -67,13 +67,7 @@ def read_items(given: str | list[dict[str, Any]], limits: Limits, new_id: NewId,
         return [{"id": new_id("msg"), "type": "message", "role": "user", "status": "completed", "content": [part]}]
     items_at_most(given, limits.max_messages, field)
     items = [_Reader(f"{field}[{index}]", item, new_id).read() for index, item in enumerate(given)]
-    total = sum(map(_chars, items))
-    if total > limits.max_prompt_chars:
-        raise BadRequest(
-            f"`{field}` has {total} characters; this server allows at most {limits.max_prompt_chars}.",
-            field,
-            "string_above_max_length",
-        )
+    total_chars_at_most(sum(map(_chars, items)), limits.max_prompt_chars, field)
     return items
 
 
