@@ -14,14 +14,12 @@ def describe(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} on {tensor.device}"
 
 
-def native_unsupported_reason(
-    function: NativeFunction | None, tensor: Tensor, dtypes: str = "float32 or bfloat16"
-) -> str | None:
+def native_unsupported_reason(function: NativeFunction | None, tensor: Tensor) -> str | None:
     """Why the native variant cannot take ``tensor``; None when it can. ``function`` is that of its dtype, if any."""
     if not tensor.is_cpu:
         return f"it runs on the CPU, the tensors are on {tensor.device}"
     if function is None:
-        return f"it takes {dtypes}, not {str(tensor.dtype).removeprefix('torch.')}"
+        return f"it takes float32 or bfloat16, not {str(tensor.dtype).removeprefix('torch.')}"
     if function.bind() is None:
         return unavailable_reason() or "there is no native library"
     return None

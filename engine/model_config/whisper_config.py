@@ -47,8 +47,6 @@ class WhisperConfig:
     """Tokens that it does not begin with."""
     alignment_heads: tuple[tuple[int, int], ...] = ()
     """(decoder layer, head) of the cross-attention that follows what is spoken; see :attr:`aligning_heads`."""
-    language_ids: tuple[int, ...] = ()
-    """Of the language tokens, where a file says them."""
     median_filter: int = 7
     """Odd number of positions over which the weights of aligning heads are smoothed."""
 
@@ -93,7 +91,6 @@ def whisper_config_from_hf(config: Mapping[str, object], generation: Mapping[str
         raise ConfigError("scale_embedding is set, and only models that do not scale their embeddings are supported")
     if not fields.flag("tie_word_embeddings", True):
         raise ConfigError("tie_word_embeddings is off, and only models whose head is the embedding are supported")
-    languages = told.table("lang_to_id") or {}
     suppressed = {name: _first_of(name, told, fields) for name in ("suppress_tokens", "begin_suppress_tokens")}
     return checked_whisper(
         WhisperConfig(
@@ -114,7 +111,6 @@ def whisper_config_from_hf(config: Mapping[str, object], generation: Mapping[str
             suppressed=suppressed["suppress_tokens"],
             suppressed_first=suppressed["begin_suppress_tokens"],
             alignment_heads=_pairs(told, "alignment_heads"),
-            language_ids=Fields({"lang_to_id": list(languages.values())}).token_ids("lang_to_id"),
             median_filter=fields.integer("median_filter_width", 7, most=_MOST_POSITIONS),
         )
     )
@@ -163,7 +159,6 @@ def whisper_config_from_ct2(
             suppressed=fields.token_ids("suppress_ids"),
             suppressed_first=fields.token_ids("suppress_ids_begin"),
             alignment_heads=_pairs(fields, "alignment_heads"),
-            language_ids=fields.token_ids("lang_ids"),
         )
     )
 

@@ -2,11 +2,10 @@
 
 import ctypes
 
-import torch
 from torch import Tensor
 
 from ..guards import FLOATS, describe, native_unsupported_reason
-from ..native import NativeFunction, threads
+from ..native import by_dtype, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .gated import KINDS, ActivationKind, choose, gated_activation
@@ -14,10 +13,7 @@ from .quantized import choose_quantized, gated_activation_quantized
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = (_P, _I, ctypes.c_int32, _I)
-_NATIVE = {
-    torch.float32: NativeFunction("stentor_activate_f32", *_ARGUMENTS),
-    torch.bfloat16: NativeFunction("stentor_activate_bf16", *_ARGUMENTS),
-}
+_NATIVE = by_dtype("stentor_activate", *_ARGUMENTS)
 
 
 def choose_plain(x: Tensor, variant: Choice = "auto") -> Variant:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
-from ..native import NativeFunction, threads
+from ..native import by_dtype, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
 
@@ -16,10 +16,7 @@ KINDS: dict[ActivationKind, int] = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = (_P, _P, _I, _I, _I, ctypes.c_int32, _I)
-_NATIVE = {
-    torch.float32: NativeFunction("stentor_gated_activation_f32", *_ARGUMENTS),
-    torch.bfloat16: NativeFunction("stentor_gated_activation_bf16", *_ARGUMENTS),
-}
+_NATIVE = by_dtype("stentor_gated_activation", *_ARGUMENTS)
 
 
 def choose(gate_up: Tensor, variant: Choice = "auto") -> Variant:

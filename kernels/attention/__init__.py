@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
 from ..kv_cache import check_caches, check_scales, native_cache_unsupported_reason
-from ..native import NativeFunction, threads
+from ..native import by_dtype, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .batch import MAX_DECODE_QUERY_LEN, AttentionBatch
@@ -16,10 +16,7 @@ __all__ = ["MAX_DECODE_QUERY_LEN", "AttentionBatch", "choose", "paged_attention"
 
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _I, _F, _I, _F, _I, ctypes.c_bool, _I)
-_NATIVE = {
-    torch.float32: NativeFunction("stentor_paged_attention_f32", *_ARGUMENTS, restype=_I),
-    torch.bfloat16: NativeFunction("stentor_paged_attention_bf16", *_ARGUMENTS, restype=_I),
-}
+_NATIVE = by_dtype("stentor_paged_attention", *_ARGUMENTS, restype=_I)
 _NO_MEMORY = -2
 MAX_TRITON_DIM = 256
 """Dims of a head that the Triton kernels' tiles hold."""

@@ -6,20 +6,14 @@ import torch
 from torch import Tensor
 
 from ..guards import describe, native_unsupported_reason
-from ..native import NativeFunction, threads
+from ..native import by_dtype, threads
 from ..variants import Choice, Variant, select_variant, wanted
 from . import reference
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = (_P, _P, _P, _P, _I, _I, _I, _I, _I, _I)
-_NATIVE = {
-    torch.float32: NativeFunction("stentor_linear_f32", *_ARGUMENTS),
-    torch.bfloat16: NativeFunction("stentor_linear_bf16", *_ARGUMENTS),
-}
-_ROWS = {
-    torch.float32: NativeFunction("stentor_linear_rows_f32", restype=_I),
-    torch.bfloat16: NativeFunction("stentor_linear_rows_bf16", restype=_I),
-}
+_NATIVE = by_dtype("stentor_linear", *_ARGUMENTS)
+_ROWS = by_dtype("stentor_linear_rows", restype=_I)
 _faster_up_to: dict[torch.dtype, int] = {}
 
 

@@ -9,13 +9,14 @@ Start-up calls :func:`prepare`, with a progress callback, before the first opera
 """
 
 from .build import BuildError, ProgressCallback, default_cache_dir
-from .load import NativeFunction, NativeLibrary, library, prepare, set_threads, threads, unavailable_reason
+from .load import NativeFunction, NativeLibrary, by_dtype, library, prepare, set_threads, threads, unavailable_reason
 
 __all__ = [
     "BuildError",
     "NativeFunction",
     "NativeLibrary",
     "ProgressCallback",
+    "by_dtype",
     "default_cache_dir",
     "library",
     "prepare",

@@ -50,13 +50,13 @@ def default_cache_dir() -> Path:
     return (Path(root) if root else Path.home() / ".cache") / "stentor" / "native"
 
 
-def find_sources(root: Path = KERNELS) -> list[Path]:
-    """Every compile unit below ``root``, in a stable order: first those that stand apart since they take long."""
-    return sorted(root.rglob("native*.cpp"), key=lambda path: (path.stem == "native", path))
+def find_sources() -> list[Path]:
+    """Every compile unit, in a stable order: first those that stand apart since they take long."""
+    return sorted(KERNELS.rglob("native*.cpp"), key=lambda path: (path.stem == "native", path))
 
 
-def find_headers(root: Path = KERNELS) -> list[Path]:
-    return sorted(root.rglob("*.h"))
+def find_headers() -> list[Path]:
+    return sorted(KERNELS.rglob("*.h"))
 
 
 def find_compiler() -> str:

@@ -96,6 +96,12 @@ class NativeFunction:
         return self._bound
 
 
+def by_dtype(name: str, *argtypes: type[Any], restype: type[Any] | None = None) -> dict[torch.dtype, NativeFunction]:
+    """An operation's functions for float32 and bfloat16, which C++ calls ``NAME_f32`` and ``NAME_bf16``."""
+    suffixes = {torch.float32: "f32", torch.bfloat16: "bf16"}
+    return {dtype: NativeFunction(f"{name}_{end}", *argtypes, restype=restype) for dtype, end in suffixes.items()}
+
+
 _own_threads: int | None = None
 
 

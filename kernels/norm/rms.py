@@ -6,17 +6,14 @@ import torch
 from torch import Tensor
 
 from ..guards import native_unsupported_reason
-from ..native import NativeFunction, threads
+from ..native import by_dtype, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .rows import check_residual, check_rows, dims_unsupported_reason, row_unsupported_reason
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = (_P, _P, _P, _P, _I, _I, _I, _I, _I, ctypes.c_float, ctypes.c_int32, _I)
-_NATIVE = {
-    torch.float32: NativeFunction("stentor_rms_norm_f32", *_ARGUMENTS),
-    torch.bfloat16: NativeFunction("stentor_rms_norm_bf16", *_ARGUMENTS),
-}
+_NATIVE = by_dtype("stentor_rms_norm", *_ARGUMENTS)
 
 
 def choose(x: Tensor, variant: Choice = "auto") -> Variant:

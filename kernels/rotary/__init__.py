@@ -6,16 +6,13 @@ import torch
 from torch import Tensor
 
 from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
-from ..native import NativeFunction, threads
+from ..native import by_dtype, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = (_P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _I)
-_NATIVE = {
-    torch.float32: NativeFunction("stentor_rotary_f32", *_ARGUMENTS, restype=_I),
-    torch.bfloat16: NativeFunction("stentor_rotary_bf16", *_ARGUMENTS, restype=_I),
-}
+_NATIVE = by_dtype("stentor_rotary", *_ARGUMENTS, restype=_I)
 
 
 Sections = tuple[int, int, int]

@@ -30,7 +30,7 @@ _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
 _MASK32 = 0xFFFFFFFF
 
 
-def _signed(value: int) -> int:
+def signed(value: int) -> int:
     """The int64 with the bits of an unsigned 64-bit number."""
     return value - (1 << 64) if value >> 63 else value
 
@@ -41,8 +41,8 @@ def _shift_right(x: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def _mix64(x: torch.Tensor) -> torch.Tensor:
-    x = (x ^ _shift_right(x, 30)) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ _shift_right(x, 27)) * _signed(0x94D049BB133111EB)
+    x = (x ^ _shift_right(x, 30)) * signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shift_right(x, 27)) * signed(0x94D049BB133111EB)
     return x ^ _shift_right(x, 31)
 
 
@@ -55,7 +55,7 @@ def _mix32(x: torch.Tensor) -> torch.Tensor:
 
 def row_keys(seeds: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     """Keys [R] int64 (bit patterns of 64 bits) from seeds [R] int64 (bit patterns) and output indices [R] int64."""
-    return _mix64(_mix64(seeds + _signed(GOLDEN)) + indices * _signed(GOLDEN))
+    return _mix64(_mix64(seeds + signed(GOLDEN)) + indices * signed(GOLDEN))
 
 
 def noise_words(keys: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from .noise import signed
+
 MASS_BITS = 40
 """Top-p sums integer masses: the probability of a token relative to the most likely one, times 2**40, cut."""
 
@@ -49,7 +51,7 @@ class SlotParams:
         self.top_k[slot] = top_k
         self.min_p_threshold[slot] = min_p_threshold_of(min_p, inverse)
         self.top_p[slot] = top_p
-        self.seed[slot] = signed_seed(seed)
+        self.seed[slot] = signed(seed)
 
 
 def inverse_of(temperature: float) -> float:
@@ -62,8 +64,3 @@ def inverse_of(temperature: float) -> float:
 def min_p_threshold_of(min_p: float, inverse: float) -> float:
     """How far below the largest logit min-p keeps tokens, at most 0."""
     return min(math.log(min_p), 0.0) / inverse if inverse and min_p > 0.0 else -math.inf
-
-
-def signed_seed(seed: int) -> int:
-    """The int64 with the bits of an unsigned 64-bit seed."""
-    return seed - (1 << 64) if seed >> 63 else seed

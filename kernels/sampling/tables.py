@@ -3,18 +3,18 @@
 Everything small about a slot is one row of ``params``, so that the rows which enter in a step travel in
 the step's single copy to the device: :func:`pack_params` makes a row, ``write_params_`` puts rows in
 their places. What is large and rare (masks, bias, the tokens seen) has tensors of its own, of fixed size,
-that the ``set_`` methods fill from the host, outside graphs and before the step that needs them.
+that are filled from the host, outside graphs and before the step that needs them.
 """
 
 import math
 import struct
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
-from .slot_params import SlotParams, inverse_of, min_p_threshold_of, signed_seed
+from .noise import signed
+from .slot_params import SlotParams, inverse_of, min_p_threshold_of
 
 # The columns of `params`, int64. float32 and float64 are there as bit patterns.
 SEED = 0
@@ -88,7 +88,7 @@ def pack_params(
     flags = PENALTIES if (repetition, frequency, presence) != (1.0, 0.0, 0.0) else 0
     flags |= (BIAS if bias_count else 0) | (MASK if mask else 0) | (EARLY_MASK if early_mask else 0)
     row = [0] * PARAMS
-    row[SEED] = signed_seed(seed)
+    row[SEED] = signed(seed)
     row[INDEX] = index
     row[INVERSE_TEMPERATURE] = _float32_bits(inverse)
     row[MIN_P_THRESHOLD] = _float32_bits(min_p_threshold_of(min_p, inverse))
@@ -148,37 +148,6 @@ class SamplerTables:
     def set_params(self, slot: int, row: list[int]) -> None:
         """Writes one slot's row from the host."""
         self.params[slot] = torch.tensor(row, dtype=torch.int64)
-
-    def set_seen(self, slot: int, prompt: Iterable[int], outputs: Iterable[int]) -> None:
-        """Fills one slot's ``seen``. Ids outside the vocabulary are ignored."""
-        if not self.seen.shape[1]:
-            raise ValueError("these tables have no room for penalties; make them with penalties=True")
-        counts = Counter(dict.fromkeys(prompt, IN_PROMPT))
-        counts.update(outputs)
-        ids = [token for token in counts if 0 <= token < self.vocab_size]
-        row = torch.zeros(self.vocab_size, dtype=torch.int32)
-        row[ids] = torch.tensor([counts[token] for token in ids], dtype=torch.int32)
-        self.seen[slot] = row.to(self.seen.device)
-
-    def set_bias(self, slot: int, bias: Mapping[int, float]) -> int:
-        """Fills one slot's bias and returns how many entries it has: its ``bias_count``.
-
-        Ids outside the vocabulary are ignored. Raises ValueError for more than MAX_BIAS entries.
-        """
-        bias = {token: value for token, value in bias.items() if 0 <= token < self.vocab_size}
-        if len(bias) > MAX_BIAS:
-            raise ValueError(f"a slot's bias has {len(bias)} entries, at most {MAX_BIAS} fit")
-        ids, values = torch.tensor(list(bias), dtype=torch.int32), torch.tensor(list(bias.values()))
-        self.bias_ids[slot, : len(bias)] = ids.to(self.bias_ids.device)
-        self.bias_values[slot, : len(bias)] = values.to(self.bias_values.device, torch.float32)
-        return len(bias)
-
-    def set_mask(
-        self, slot: int, allowed: Iterable[int] | None, banned: Iterable[int] = (), *, early: bool = False
-    ) -> None:
-        """Fills one slot's ``mask``, or its ``early_mask``: ``allowed`` (None: all) without ``banned``."""
-        words = pack_mask(self.vocab_size, allowed, banned)
-        (self.early_mask if early else self.mask)[slot] = words.to(self.mask.device)
 
 
 def pack_mask(vocab_size: int, allowed: Iterable[int] | None, banned: Iterable[int] = ()) -> torch.Tensor:

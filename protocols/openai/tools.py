@@ -192,13 +192,14 @@ def _chosen(choice: dict[str, Any], tools: tuple[OfferedTool, ...], parallel: bo
     read = converted(choice, _NamedFunction | _NamedCustom | _AllowedTools, "tool_choice")
     if isinstance(read, _AllowedTools):
         allowed = read.allowed_tools
-        names = _allowed_names(allowed.tools, tools, "tool_choice.allowed_tools.tools")
+        names = _allowed_names(allowed.tools, tools)
         return ToolUse(tools, allowed.mode, names, parallel=parallel)
     name = _name_of(read, tools, "tool_choice")
     return ToolUse(tools, "required", frozenset({name}), named=True, parallel=False)
 
 
-def _allowed_names(listed: list[dict[str, Any]], tools: tuple[OfferedTool, ...], where: str) -> frozenset[str]:
+def _allowed_names(listed: list[dict[str, Any]], tools: tuple[OfferedTool, ...]) -> frozenset[str]:
+    where = "tool_choice.allowed_tools.tools"
     if not listed:
         raise BadRequest(f"`{where}` must name at least one tool.", where)
     items_at_most(listed, MAX_TOOLS, where)

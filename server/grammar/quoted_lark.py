@@ -291,8 +291,8 @@ def _common(name: str) -> str:
     return COMMON[name]
 
 
-def _pattern(pattern: str, flags: str = "") -> str:
-    return f"/{quoted_pattern(pattern, flags)}/"
+def _pattern(pattern: str) -> str:
+    return f"/{quoted_pattern(pattern)}/"
 
 
 def _literal(written: str) -> str:

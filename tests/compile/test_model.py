@@ -12,7 +12,7 @@ from stentor.engine.worker.device_sampler import DeviceSampler
 from stentor.engine.worker.device_step import DeviceStep, RowBuffers
 from stentor.engine.worker.staging import Shape, staged_bytes, view_inputs
 from stentor.kernels.kv_cache import make_kv_cache
-from stentor.kernels.launch import CompiledKernel, dry_run
+from stentor.tests.kernels.dry_run import CompiledKernel, dry_run
 
 pytestmark = pytest.mark.compiles
 

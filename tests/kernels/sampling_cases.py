@@ -1,11 +1,14 @@
 """Logits and parameters that the sampler's tests share."""
 
 import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 import pytest
 import torch
 
-from stentor.kernels.sampling import SlotParams
+from stentor.kernels.sampling import SamplerTables, SlotParams, pack_mask
+from stentor.kernels.sampling.tables import IN_PROMPT
 from stentor.kernels.tuning import Config
 
 
@@ -22,6 +25,33 @@ def make_slot_params(*rows: dict[str, float]) -> SlotParams:
             seed=int(row.get("seed", slot)),
         )
     return slot_params
+
+
+def set_seen(tables: SamplerTables, slot: int, prompt: Iterable[int], outputs: Iterable[int]) -> None:
+    """Fills one slot's ``seen``. Ids outside the vocabulary are ignored."""
+    counts = Counter(dict.fromkeys(prompt, IN_PROMPT))
+    counts.update(outputs)
+    row = torch.zeros(tables.vocab_size, dtype=torch.int32)
+    for token, count in counts.items():
+        if 0 <= token < tables.vocab_size:
+            row[token] = count
+    tables.seen[slot] = row.to(tables.seen.device)
+
+
+def set_bias(tables: SamplerTables, slot: int, bias: Mapping[int, float]) -> int:
+    """Fills one slot's bias and returns how many entries it has. Ids outside the vocabulary are ignored."""
+    bias = {token: value for token, value in bias.items() if 0 <= token < tables.vocab_size}
+    tables.bias_ids[slot, : len(bias)] = torch.tensor(list(bias), dtype=torch.int32).to(tables.bias_ids.device)
+    tables.bias_values[slot, : len(bias)] = torch.tensor(list(bias.values())).to(tables.bias_values)
+    return len(bias)
+
+
+def set_mask(
+    tables: SamplerTables, slot: int, allowed: Iterable[int] | None, banned: Iterable[int] = (), *, early: bool = False
+) -> None:
+    """Fills one slot's ``mask``, or its ``early_mask``: ``allowed`` (None: all) without ``banned``."""
+    words = pack_mask(tables.vocab_size, allowed, banned)
+    (tables.early_mask if early else tables.mask)[slot] = words.to(tables.mask.device)
 
 
 KINDS = ("normal", "peaked", "ties", "constant", "masked", "one", "broken", "wide")

@@ -8,7 +8,14 @@ from stentor.kernels.sampling import SamplerTables, pack_params
 from stentor.kernels.sampling.tables import INDEX
 from stentor.kernels.variants import Choice
 from stentor.tests.kernels.gpu import DEVICE
-from stentor.tests.kernels.sampling_cases import assert_distributed, make_logits, small_tiles
+from stentor.tests.kernels.sampling_cases import (
+    assert_distributed,
+    make_logits,
+    set_bias,
+    set_mask,
+    set_seen,
+    small_tiles,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|overflow|divide by zero) encountered:RuntimeWarning")
 
@@ -19,16 +26,16 @@ DRAFTED = 3
 def make_tables(place: str, slots: int = 6) -> SamplerTables:
     """Greedy, neutral, filtered, penalised, masked until two tokens are out, and biased."""
     tables = SamplerTables.empty(slots, VOCABULARY, torch.device(place))
-    tables.set_seen(3, [1, 2, 3], [4])
-    tables.set_mask(4, None, [5])
-    tables.set_mask(4, range(20, 60), early=True)
+    set_seen(tables, 3, [1, 2, 3], [4])
+    set_mask(tables, 4, None, [5])
+    set_mask(tables, 4, range(20, 60), early=True)
     rows = [
         pack_params(seed=1, temperature=0.0),
         pack_params(seed=2, index=5),
         pack_params(seed=3, temperature=0.7, top_k=40, top_p=0.9),
         pack_params(seed=4, temperature=0.2, repetition=2.0, frequency=3.0, presence=3.0),
         pack_params(seed=5, index=0, min_tokens=2, mask=True, early_mask=True, fallback=-1),
-        pack_params(seed=6, top_p=0.8, bias_count=tables.set_bias(5, {7: 20.0, 140: 19.0})),
+        pack_params(seed=6, top_p=0.8, bias_count=set_bias(tables, 5, {7: 20.0, 140: 19.0})),
     ]
     for slot, row in enumerate(rows):
         tables.set_params(slot, row)
