@@ -10,7 +10,7 @@ from stentor.kernels.quantize import ActivationScheme, Quantized
 
 from ..quantization.choose import Layer, Selection, select
 from ..quantization.formats import Format, FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
-from ..quantization.stored import StoredError, endings, expand
+from ..quantization.stored import endings, expand
 from .layer_context import LayerContext
 from .packed import PackedLinear
 from .quantized import GGUFLinear, Int4Linear, ScaledLinear
@@ -161,18 +161,15 @@ def _plain(
         elif not isinstance(format, OnlineFormat):
             needed, ignored = endings(format)
             nbytes = target.numel() * target.itemsize
-            weights.gather(part, needed, _expander(part, target, format), nbytes=nbytes, ignored=ignored)
+            weights.gather(part, needed, _expander(target, format), nbytes=nbytes, ignored=ignored)
     return PlainLinear(weight, bias, invariant=context.invariant)
 
 
 def _expander(
-    part: str, target: torch.Tensor, format: FP8Format | Int8Format | Int4Format
+    target: torch.Tensor, format: FP8Format | Int8Format | Int4Format
 ) -> Callable[[dict[str, torch.Tensor]], None]:
     def place(stored: dict[str, torch.Tensor]) -> None:
         outputs, inputs = target.shape
-        try:
-            target.copy_(expand(format, stored, outputs, inputs, target.dtype))
-        except StoredError as error:
-            raise WeightError(f"{part}: {error}") from error
+        target.copy_(expand(format, stored, outputs, inputs, target.dtype))
 
     return place

@@ -1,6 +1,6 @@
 """Linear layers and tables for the host's own cores: weights packed for its instruction set as they are loaded."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -27,9 +27,9 @@ from stentor.kernels.linear_w4.weight import SYMMETRIC_ZERO
 
 from ..quantization.choose import PACKED_GGUF
 from ..quantization.formats import Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
-from ..quantization.stored import StoredError, checked_weight, endings, expand, pack_int4, scale_rows
+from ..quantization.stored import checked_weight, endings, expand, pack_int4, scale_rows
 from .layer_context import LayerContext
-from .weights import WeightError, WeightMap, check_plain, check_shape
+from .weights import Place, WeightError, WeightMap, check_plain, check_shape
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,9 @@ def _gather(
     """Registers what fills outputs [first, first + outputs) of ``weight``."""
     nbytes = weight.nbytes * outputs // weight.shape[0]
     shape = (outputs, weight.shape[1])
-    place: Callable[[dict[str, torch.Tensor]], None]
+    needed: tuple[str, ...] = ("weight",)
+    ignored: tuple[str, ...] = ()
+    place: Place
     match chosen:
         case GGUFFormat(kind=kind):
 
@@ -194,54 +196,43 @@ def _gather(
                     raise WeightError(f"{part}.weight: {error}") from error
 
             weights.ask_raw(f"{part}.weight")
-            weights.gather(part, ("weight",), place, nbytes=nbytes)
         case Int8Format():
 
             def place(stored: dict[str, torch.Tensor]) -> None:
-                try:
-                    values = checked_weight(stored, torch.int8, *shape)
-                    _pack_int8(weight, first, values, scale_rows(chosen, stored, *shape))
-                except StoredError as error:
-                    raise WeightError(f"{part}: {error}") from error
+                values = checked_weight(stored, torch.int8, *shape)
+                _pack_int8(weight, first, values, scale_rows(chosen, stored, *shape))
 
             needed, ignored = endings(chosen)
-            weights.gather(part, needed, place, nbytes=nbytes, ignored=ignored)
         case Int4Format():
 
             def place(stored: dict[str, torch.Tensor]) -> None:
-                try:
-                    _pack_int4(weight, first, pack_int4(chosen, stored, *shape))
-                except StoredError as error:
-                    raise WeightError(f"{part}: {error}") from error
+                _pack_int4(weight, first, pack_int4(chosen, stored, *shape))
 
             needed, ignored = endings(chosen)
-            weights.gather(part, needed, place, nbytes=nbytes, ignored=ignored)
         case OnlineFormat():
 
             def place(stored: dict[str, torch.Tensor]) -> None:
-                check_plain(f"{part}.weight", stored["weight"])
-                check_shape(f"{part}.weight", stored["weight"], shape)
-                _pack_int8(weight, first, *quantize_weight_int8(stored["weight"]))
+                _pack_int8(weight, first, *quantize_weight_int8(_plain(part, stored, shape)))
 
-            weights.gather(part, ("weight",), place, nbytes=nbytes)
         case _ if format is None or isinstance(format, GGUFFormat | OnlineFormat):
 
             def place(stored: dict[str, torch.Tensor]) -> None:
-                check_plain(f"{part}.weight", stored["weight"])
-                check_shape(f"{part}.weight", stored["weight"], shape)
-                pack_plain_(weight, first, stored["weight"])
+                pack_plain_(weight, first, _plain(part, stored, shape))
 
-            weights.gather(part, ("weight",), place, nbytes=nbytes)
         case _:
 
             def place(stored: dict[str, torch.Tensor]) -> None:
-                try:
-                    pack_plain_(weight, first, expand(format, stored, *shape, torch.float32))
-                except StoredError as error:
-                    raise WeightError(f"{part}: {error}") from error
+                pack_plain_(weight, first, expand(format, stored, *shape, torch.float32))
 
             needed, ignored = endings(format)
-            weights.gather(part, needed, place, nbytes=nbytes, ignored=ignored)
+    weights.gather(part, needed, place, nbytes=nbytes, ignored=ignored)
+
+
+def _plain(part: str, stored: dict[str, torch.Tensor], shape: tuple[int, int]) -> torch.Tensor:
+    """The stored weight, of floats and of this shape."""
+    check_plain(f"{part}.weight", stored["weight"])
+    check_shape(f"{part}.weight", stored["weight"], shape)
+    return stored["weight"]
 
 
 def _pack_int8(weight: PackedWeight, first: int, values: torch.Tensor, scale: torch.Tensor) -> None:

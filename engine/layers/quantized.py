@@ -4,7 +4,10 @@ Each is made of several parts, fused along the outputs. A part's tensors are gat
 is read and turned at once into their slice of the layer, so no second copy of more than one part exists.
 """
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import Generic, TypeVar
 
 import torch
 
@@ -16,9 +19,9 @@ from stentor.kernels.linear_gguf import empty_weight as empty_gguf
 from stentor.kernels.linear_w4 import empty_weight as empty_w4
 
 from ..quantization.formats import FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
-from ..quantization.stored import StoredError, checked_weight, endings, largest_input_scale, pack_int4, scale_rows
+from ..quantization.stored import checked_weight, endings, largest_input_scale, pack_int4, scale_rows
 from .layer_context import LayerContext
-from .weights import WeightError, WeightMap, check_shape
+from .weights import Place, WeightError, WeightMap, check_shape
 
 Input = torch.Tensor | Quantized
 
@@ -63,22 +66,17 @@ class ScaledLinear:
                 weights.gather(part, ("weight",), self._quantiser(part, rows, inputs), nbytes=nbytes)
             else:
                 needed, ignored = endings(format)
-                weights.gather(part, needed, self._placer(part, rows, inputs, format), nbytes=nbytes, ignored=ignored)
+                weights.gather(part, needed, self._placer(rows, inputs, format), nbytes=nbytes, ignored=ignored)
             start += size
 
-    def _placer(
-        self, part: str, rows: slice, inputs: int, format: FP8Format | Int8Format
-    ) -> Callable[[dict[str, torch.Tensor]], None]:
+    def _placer(self, rows: slice, inputs: int, format: FP8Format | Int8Format) -> Place:
         def place(stored: dict[str, torch.Tensor]) -> None:
             outputs = rows.stop - rows.start
-            try:
-                self._weight[rows] = checked_weight(stored, self._dtype, outputs, inputs).to(self._weight.device)
-                scale = scale_rows(format, stored, outputs, inputs)
-                if self.input_scale is not None:
-                    largest = largest_input_scale(format, stored).to(self.input_scale.device)
-                    torch.maximum(self.input_scale, largest, out=self.input_scale)
-            except StoredError as error:
-                raise WeightError(f"{part}: {error}") from error
+            self._weight[rows] = checked_weight(stored, self._dtype, outputs, inputs).to(self._weight.device)
+            scale = scale_rows(format, stored, outputs, inputs)
+            if self.input_scale is not None:
+                largest = largest_input_scale(format, stored).to(self.input_scale.device)
+                torch.maximum(self.input_scale, largest, out=self.input_scale)
             target = rows
             if isinstance(format, FP8Format) and self._block:
                 target = slice(rows.start // format.block[0], -(-rows.stop // format.block[0]))
@@ -86,7 +84,7 @@ class ScaledLinear:
 
         return place
 
-    def _quantiser(self, part: str, rows: slice, inputs: int) -> Callable[[dict[str, torch.Tensor]], None]:
+    def _quantiser(self, part: str, rows: slice, inputs: int) -> Place:
         def place(stored: dict[str, torch.Tensor]) -> None:
             weight = stored["weight"]
             check_shape(f"{part}.weight", weight, (rows.stop - rows.start, inputs))
@@ -112,11 +110,48 @@ def _scheme(format: FP8Format | Int8Format | OnlineFormat, dtype: torch.dtype) -
     return None if activations == "none" else ActivationScheme(dtype, activations)
 
 
-class Int4Linear:
-    """Four-bit weights, plain inputs."""
+W = TypeVar("W", W4Weight, GGUFWeight)
+
+
+class _PartsLinear(ABC, Generic[W]):
+    """Weights of several parts, fused as far as they can be once all are there, and multiplied apart where not.
+
+    Plain inputs.
+    """
 
     input_scheme: ActivationScheme | None = None
     input_scale: torch.Tensor | None = None
+
+    def __init__(self, parts: Iterable[str], bias: torch.Tensor | None) -> None:
+        self._parts: dict[str, W | None] = dict.fromkeys(parts)
+        self._fused: list[W] = []
+        self._bias = bias
+
+    def _take(self, part: str, weight: W) -> None:
+        self._parts[part] = weight
+        found = [weight for weight in self._parts.values() if weight is not None]
+        if len(found) == len(self._parts):
+            self._fused = self._fuse(found)
+            self._parts.clear()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [tokens, inputs] → [tokens, outputs]."""
+        fused = self._fused
+        if len(fused) == 1:
+            return self._multiply(x, fused[0], self._bias)
+        outputs = [weight.shape[0] for weight in fused]
+        biases = [None] * len(fused) if self._bias is None else self._bias.split(outputs)
+        return torch.cat([self._multiply(x, *each) for each in zip(fused, biases, strict=True)], dim=1)
+
+    @abstractmethod
+    def _fuse(self, found: list[W]) -> list[W]: ...
+
+    @abstractmethod
+    def _multiply(self, x: torch.Tensor, weight: W, bias: torch.Tensor | None) -> torch.Tensor: ...
+
+
+class Int4Linear(_PartsLinear[W4Weight]):
+    """Four-bit weights."""
 
     def __init__(
         self,
@@ -127,45 +162,28 @@ class Int4Linear:
         bias: torch.Tensor | None,
         format: Int4Format,
     ) -> None:
-        self._parts: dict[str, W4Weight | None] = dict.fromkeys(parts)
-        self._fused: list[W4Weight] = []
-        self._bias = bias
+        super().__init__(parts, bias)
         needed, ignored = endings(format)
         for part, size in parts.items():
             place = self._placer(part, size, inputs, context.device, format)
             shape = empty_w4(size, inputs, group=format.group, dtype=torch.float16, device=_NOWHERE)
             weights.gather(part, needed, place, nbytes=shape.nbytes, ignored=ignored)
 
-    def _placer(
-        self, part: str, outputs: int, inputs: int, device: torch.device, format: Int4Format
-    ) -> Callable[[dict[str, torch.Tensor]], None]:
+    def _placer(self, part: str, outputs: int, inputs: int, device: torch.device, format: Int4Format) -> Place:
         def place(stored: dict[str, torch.Tensor]) -> None:
             on_device = {ending: tensor.to(device) for ending, tensor in stored.items()}
-            try:
-                self._parts[part] = pack_int4(format, on_device, outputs, inputs)
-            except StoredError as error:
-                raise WeightError(f"{part}: {error}") from error
-            found = [weight for weight in self._parts.values() if weight is not None]
-            if len(found) == len(self._parts):
-                self._fused = _fuse(found)
-                self._parts.clear()
+            self._take(part, pack_int4(format, on_device, outputs, inputs))
 
         return place
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x [tokens, inputs] → [tokens, outputs]."""
-        return _side_by_side(x, [weight.shape[0] for weight in self._fused], self._bias, self._multiply)
+    def _fuse(self, found: list[W4Weight]) -> list[W4Weight]:
+        try:
+            return [W4Weight.concat(found)]
+        except ValueError:  # each orders its inputs in its own way
+            return found
 
-    def _multiply(self, x: torch.Tensor, which: int, bias: torch.Tensor | None) -> torch.Tensor:
-        return kernels.linear_w4(x, self._fused[which], bias)
-
-
-def _fuse(found: list[W4Weight]) -> list[W4Weight]:
-    """One weight, or the parts as they are where each orders its inputs in its own way."""
-    try:
-        return [W4Weight.concat(found)]
-    except ValueError:
-        return found
+    def _multiply(self, x: torch.Tensor, weight: W4Weight, bias: torch.Tensor | None) -> torch.Tensor:
+        return kernels.linear_w4(x, weight, bias)
 
 
 def _kind(format: GGUFFormat) -> Kind:
@@ -174,11 +192,8 @@ def _kind(format: GGUFFormat) -> Kind:
     return found
 
 
-class GGUFLinear:
-    """GGUF's blocks; parts of one kind that stand beside each other are fused, others are multiplied apart."""
-
-    input_scheme: ActivationScheme | None = None
-    input_scale: torch.Tensor | None = None
+class GGUFLinear(_PartsLinear[GGUFWeight]):
+    """GGUF's blocks; parts of one kind that stand beside each other are fused."""
 
     def __init__(
         self,
@@ -189,50 +204,25 @@ class GGUFLinear:
         bias: torch.Tensor | None,
         formats: Mapping[str, GGUFFormat],
     ) -> None:
-        self._parts: dict[str, GGUFWeight | None] = dict.fromkeys(parts)
-        self._fused: list[GGUFWeight] = []
-        self._bias = bias
+        super().__init__(parts, bias)
         for part, size in parts.items():
             kind = _kind(formats[part])
             weights.ask_raw(f"{part}.weight")
             place = self._placer(part, size, inputs, context.device, kind)
             weights.gather(part, ("weight",), place, nbytes=empty_gguf(size, inputs, kind, _NOWHERE).nbytes)
 
-    def _placer(
-        self, part: str, outputs: int, inputs: int, device: torch.device, kind: Kind
-    ) -> Callable[[dict[str, torch.Tensor]], None]:
+    def _placer(self, part: str, outputs: int, inputs: int, device: torch.device, kind: Kind) -> Place:
         def place(stored: dict[str, torch.Tensor]) -> None:
             weight = GGUFWeight.from_blocks(stored["weight"].to(device), kind)
             if weight.shape != (outputs, inputs):
                 raise WeightError(f"{part}.weight has shape {weight.shape}, expected {(outputs, inputs)}")
-            self._parts[part] = weight
-            found = [weight for weight in self._parts.values() if weight is not None]
-            if len(found) == len(self._parts):
-                for weight in found:
-                    if self._fused and self._fused[-1].kind == weight.kind:
-                        self._fused[-1] = GGUFWeight.concat([self._fused[-1], weight])
-                    else:
-                        self._fused.append(weight)
-                self._parts.clear()
+            self._take(part, weight)
 
         return place
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x [tokens, inputs] → [tokens, outputs]."""
-        return _side_by_side(x, [weight.shape[0] for weight in self._fused], self._bias, self._multiply)
+    def _fuse(self, found: list[GGUFWeight]) -> list[GGUFWeight]:
+        alike = (list(group) for _, group in groupby(found, key=lambda weight: weight.kind))
+        return [GGUFWeight.concat(group) if len(group) > 1 else group[0] for group in alike]
 
-    def _multiply(self, x: torch.Tensor, which: int, bias: torch.Tensor | None) -> torch.Tensor:
-        return kernels.linear_gguf(x, self._fused[which], bias)
-
-
-def _side_by_side(
-    x: torch.Tensor,
-    outputs: list[int],
-    bias: torch.Tensor | None,
-    multiply: Callable[[torch.Tensor, int, torch.Tensor | None], torch.Tensor],
-) -> torch.Tensor:
-    """The products with several weights, joined along the outputs."""
-    if len(outputs) == 1:
-        return multiply(x, 0, bias)
-    biases = [None] * len(outputs) if bias is None else list(bias.split(outputs))
-    return torch.cat([multiply(x, which, own) for which, own in enumerate(biases)], dim=1)
+    def _multiply(self, x: torch.Tensor, weight: GGUFWeight, bias: torch.Tensor | None) -> torch.Tensor:
+        return kernels.linear_gguf(x, weight, bias)

@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
+from ..quantization.stored import StoredError
+
 _PLAIN = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 _MAY_BE_ZERO = ("bias", "weight_zero_point", "input_zero_point")
 """Endings that exporters write for every projection; where all values are 0 nothing is lost without them."""
 
 Place = Callable[[dict[str, torch.Tensor]], None]
-"""Takes the tensors of one projection by their endings; raises :class:`WeightError`."""
+"""Takes the tensors of one projection by their endings; may raise :class:`WeightError` and ``StoredError``."""
 
 
 class WeightError(Exception):
@@ -27,7 +29,8 @@ class WeightError(Exception):
 class _Gathering:
     """Tensors that wait for each other."""
 
-    def __init__(self, needed: Iterable[str], place: Place) -> None:
+    def __init__(self, part: str, needed: Iterable[str], place: Place) -> None:
+        self._part = part
         self._needed = set(needed)
         self._found: dict[str, torch.Tensor] = {}
         self._place = place
@@ -37,7 +40,10 @@ class _Gathering:
         self._found[ending] = tensor
         if self._found.keys() >= self._needed:
             found, self._found = self._found, {}
-            self._place(found)
+            try:
+                self._place(found)
+            except StoredError as error:
+                raise WeightError(f"{self._part}: {error}") from error
 
 
 class WeightMap:
@@ -74,7 +80,7 @@ class WeightMap:
 
         ``nbytes`` is what they take where they are placed; ``ignored`` endings may be there.
         """
-        gathering = _Gathering(needed, place)
+        gathering = _Gathering(part, needed, place)
         for ending in needed:
             self._gathered[f"{part}.{ending}"] = gathering, ending
         self._parts.add(part)
