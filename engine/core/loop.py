@@ -155,7 +155,7 @@ class EngineLoop(Actor[Message]):
         co_tenants: CoTenants | None = None,
         max_frame: int = MAX_FRAME,
     ) -> None:
-        """``start_worker`` is :meth:`.worker_keeper.WorkerKeeper.start`, for the workers that follow ``worker``;
+        """``start_worker`` is :meth:`.entry.WorkerKeeper.start`, for the workers that follow ``worker``;
         ``clock`` and ``sleep`` are the watchdog's and the back-off's. ``co_tenants`` are on the worker's device
         too: while it waits for its turn it does not hang, whoever has the turn may."""
         super().__init__("the engine loop", _MAILBOX_MESSAGES)

@@ -126,7 +126,7 @@ class PoolingModel:
     def load(self, tensors: Tensors, files: Callable[[str], Tensors]) -> None:
         """Fills everything from the checkpoint's ``tensors``; ``files`` reads one beside it, by its name or folder.
 
-        Raises :class:`.weights.WeightError`.
+        Raises :class:`..layers.weights.WeightError`.
         """
         kept: dict[WeightMap, list[tuple[str, torch.Tensor]]] = {weights: [] for weights in self._heads()}
         shared: dict[str, torch.Tensor] = {}

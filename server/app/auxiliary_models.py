@@ -111,7 +111,7 @@ async def _open_embedding(
 
 
 class ServedNames(Protocol):
-    """How the operator has the model served; see :class:`..app.config.TranscriptionConfig`."""
+    """How the operator has the model served; see :class:`..config.models.TranscriptionConfig`."""
 
     @property
     def served_names(self) -> tuple[str, ...]: ...
@@ -120,7 +120,7 @@ class ServedNames(Protocol):
 def open_transcription(config: ServedNames, client: TranscriptionEngine, folder: Path) -> TranscriptionModel:
     """Reads the tokenizer of ``folder``: some 100 ms, so call it in a thread.
 
-    Raises :class:`.errors.TranscriptionModelError`, with one line for the operator.
+    Raises :class:`..asr.errors.TranscriptionModelError`, with one line for the operator.
     """
     try:
         tokenizer = load_tokenizer(folder)
@@ -135,5 +135,5 @@ def open_transcription(config: ServedNames, client: TranscriptionEngine, folder:
 def open_streaming(
     config: ServedNames, client: StreamingTranscriptionEngine, folder: Path
 ) -> StreamingTranscriptionModel:
-    """The same of a model for which :func:`.stream_vocabulary.hears_streams` is true."""
+    """The same of a model for which :func:`..asr.stream_vocabulary.hears_streams` is true."""
     return StreamingTranscriptionModel(config.served_names, client, stream_vocabulary_of(folder))

@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 LINES: Final = 64
 """Requests of all batches that are made at a time; those of one owner are at most half of them, for the rule of
-:class:`..overload.fair_queue.Shares`."""
+:class:`..common.fair_queue.Shares`."""
 _CHECKS: Final = 2
 """Input files that are checked at a time: the names of all lines of one are in memory meanwhile."""
 _READ_AT_ONCE: Final = 32

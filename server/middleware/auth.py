@@ -67,7 +67,7 @@ def secret_of(scope: Scope) -> ClientSecret | None:
 def act_for(scope: Scope, caller: Caller) -> None:
     """Sets the caller of a request that came over no connection and whose caller was authenticated before.
 
-    For the running task, and those that it starts, too: see :data:`..overload.fair_queue.current_owner`.
+    For the running task, and those that it starts, too: see :data:`..common.fair_queue.current_owner`.
     """
     scope[_CALLER] = caller
     current_owner.set(caller.owner)

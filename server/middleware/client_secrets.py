@@ -2,7 +2,7 @@
 
 A secret opens sessions of the one kind that it was made for, and nothing else, until it expires or the key that it was
 made with is taken away. Secrets are kept as digests, in memory, and as many as there may be; what they configure is
-bounded, too. Where there are several keys, one has no more than its share (:class:`..overload.fair_queue.Shares`).
+bounded, too. Where there are several keys, one has no more than its share (:class:`..common.fair_queue.Shares`).
 """
 
 import os

@@ -24,7 +24,7 @@ _PUNCTUATION: Final = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 class ServedPoolingModel(Protocol):
-    """How the operator has the model served; see :class:`..app.config.EmbeddingConfig`."""
+    """How the operator has the model served; see :class:`..config.models.EmbeddingConfig`."""
 
     @property
     def served_names(self) -> tuple[str, ...]: ...

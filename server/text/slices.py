@@ -20,7 +20,7 @@ def entries(event: EngineEvent) -> int:
 
 
 def slices_of(events: Sequence[EngineEvent]) -> Iterator[list[EngineEvent]]:
-    """The same events with at most :data:`..overload.turns.SLICE_ENTRIES` at a time, or one token's.
+    """The same events with at most :data:`..common.loop_turns.SLICE_ENTRIES` at a time, or one token's.
 
     Those of a prompt become several :class:`.PromptDone`, each with the log-probabilities of its next tokens.
     """

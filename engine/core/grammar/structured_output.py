@@ -14,7 +14,7 @@ from .vocabulary import TokenBytes, VocabularyReader
 
 _CACHED: Final = 64
 _CACHED_BYTES: Final = 8 << 20
-"""Of sources; what is made of them is larger, by a bounded factor (:mod:`.limits`)."""
+"""Of sources; what is made of them is larger, by a bounded factor (:mod:`.matcher`)."""
 
 
 class RequestConstraints(msgspec.Struct, frozen=True):

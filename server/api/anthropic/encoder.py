@@ -81,7 +81,7 @@ class _Progress:
 
 
 async def whole_message(shape: MessageShape, batches: AsyncIterable[list[Delta]]) -> Message:
-    """Reads ``batches`` to their end. Raises as :func:`..common.errors.generation_error` says."""
+    """Reads ``batches`` to their end. Raises as :func:`...common.errors.generation_error` says."""
     progress = _Progress(shape)
     gathered: list[_Gathered] = []
     finish: Finish | None = None

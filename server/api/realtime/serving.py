@@ -54,7 +54,7 @@ _sessions: Final[msgspec.json.Decoder[Session]] = msgspec.json.Decoder(Session)
 
 
 class ServedModels:
-    """What sessions ask of the models of one server; satisfies :class:`.session.Voices`."""
+    """What sessions ask of the models of one server; satisfies :class:`.session.Models`."""
 
     def __init__(self, services: RealtimeServices) -> None:
         self._services = services

@@ -116,7 +116,7 @@ class ResponseTask:
     # ---- in the task of the request
 
     async def complete(self) -> None:
-        """Generates it before returning. Raises as :func:`..common.errors.generation_error` says, or CutShort."""
+        """Generates it before returning. Raises as :func:`...common.errors.generation_error` says, or CutShort."""
         self._encoder.begin()
         await self._generate()
         self._encoder.complete()

@@ -168,7 +168,7 @@ INTERRUPTED = """
 import asyncio, os, signal, threading, time
 import stentor
 from stentor.server.observability.processes import usage_by_role
-from stentor.server.offline.in_process_server import RoomClosed
+from stentor.server.offline.in_process_server import InProcessServerClosed
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it starts in the background
 
@@ -199,7 +199,7 @@ llm.close()
 llm.close()
 try:
     llm.generate("x")
-except RoomClosed as error:
+except InProcessServerClosed as error:
     print("closed" in str(error))
 until = time.monotonic() + 20
 while (left := [thread.name for thread in threading.enumerate()]) != ["MainThread"] and time.monotonic() < until:
