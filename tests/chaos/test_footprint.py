@@ -4,11 +4,7 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from stentor.tests.chaos.footprint import returned, settled
-
-pytestmark = pytest.mark.alone
 
 SLOW_TO_CLOSE = """
 import socket, time

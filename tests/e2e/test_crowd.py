@@ -8,7 +8,7 @@ import pytest
 
 from stentor.loadtest.server_process import ServerProcess
 
-pytestmark = [pytest.mark.alone, pytest.mark.proof]
+pytestmark = pytest.mark.proof
 
 STREAMS = 64
 KINDS = 8

@@ -76,8 +76,17 @@ def test_once_it_is_given_up_each_stream_gets_an_error_and_the_server_ends(argum
 
 
 @pytest.mark.alone  # where the test is late, the server has been loaded
-@pytest.mark.parametrize("phase", ["starting the worker", "warming up"])
-@pytest.mark.parametrize("victim", ["server", "engine", "worker"])
+@pytest.mark.parametrize(
+    ("victim", "phase"),
+    [
+        ("server", "starting the worker"),
+        ("engine", "warming up"),
+        ("worker", "starting the worker"),
+        ("worker", "warming up"),
+        pytest.param("server", "warming up", marks=pytest.mark.proof),
+        pytest.param("engine", "starting the worker", marks=pytest.mark.proof),
+    ],
+)
 def test_a_death_while_loading_leaves_nothing_and_is_one_clear_line(
     demo_model: object, victim: str, phase: str
 ) -> None:

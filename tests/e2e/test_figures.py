@@ -13,7 +13,7 @@ from stentor.tests.e2e.processes import eventually
 
 START_SECONDS = 8.0
 IDLE_SHARE = 0.01
-IDLE_SECONDS = 3.0
+IDLE_SECONDS = 2.0
 MEMORY_BYTES = 1.5 * (1 << 30)
 
 

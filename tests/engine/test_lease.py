@@ -13,7 +13,10 @@ from stentor.engine.sharing import lease as lease_module
 from stentor.engine.sharing.lease import MAX_MEMBERS, LeaseError, Member, create_lease
 from stentor.tests.engine.lease_child import NOTED
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
+
+in_proportion = pytest.mark.alone
+"""Who cannot come at once when it is its turn gets less than its share."""
 
 HOLDER, WAITS = 3, 9
 """Numbers of words of a lease: who has it, from 1, and whether the first member waits."""
@@ -79,26 +82,29 @@ def members(request: pytest.FixtureRequest) -> Iterator[Members]:
     made.close()
 
 
+@in_proportion
 @pytest.mark.parametrize("members", [([1, 1],)], indirect=True)
 def test_one_at_a_time_holds_the_lease_and_equal_shares_get_equal_time(members: Members) -> None:
-    children = [members.start(number, "steps", 1.5) for number in range(2)]
+    children = [members.start(number, "steps", 1.0) for number in range(2)]
     for child in children:
         ended(child)
-    assert members.held(0) + members.held(1) > 0.8
+    assert members.held(0) + members.held(1) > 0.5
     assert 0.7 < members.held(0) / members.held(1) < 1.4
 
 
+@in_proportion
 @pytest.mark.parametrize("members", [([3, 1],)], indirect=True)
 def test_time_is_shared_in_proportion_to_the_weights(members: Members) -> None:
-    children = [members.start(number, "steps", 2.0) for number in range(2)]
+    children = [members.start(number, "steps", 1.5) for number in range(2)]
     for child in children:
         ended(child)
     assert 2.0 < members.held(0) / members.held(1) < 4.5
 
 
+@in_proportion
 @pytest.mark.parametrize("members", [([1, 1], 0.01)], indirect=True)
 def test_a_long_step_lets_others_in_after_a_slice(members: Members) -> None:
-    long = members.start(0, "long", 1.5)
+    long = members.start(0, "long", 1.2)
     rarely = members.start(1, "rarely", 1.0)
     waits = sorted(float(line) for line in ended(rarely).split())
     ended(long)

@@ -3,8 +3,6 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.alone
-
 PROGRAM = """
 import resource, torch
 from stentor.kernels.native.memory import keep_freed_memory

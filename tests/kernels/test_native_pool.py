@@ -10,7 +10,7 @@ import torch
 
 from stentor.kernels import linear, native
 
-pytestmark = [pytest.mark.alone, pytest.mark.skipif(native.library() is None, reason="no native library")]
+pytestmark = pytest.mark.skipif(native.library() is None, reason="no native library")
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +52,7 @@ def test_two_python_threads_at_once_do_not_disturb_each_other() -> None:
     assert not wrong
 
 
+@pytest.mark.alone  # it measures what it spends
 def test_an_idle_pool_sleeps() -> None:
     torch.set_num_threads(2)
     linear(torch.randn(2, 64), torch.randn(2000, 64), invariant=True)
@@ -61,15 +62,7 @@ def test_an_idle_pool_sleeps() -> None:
     assert time.process_time() - before < 0.02
 
 
-def test_a_process_ends_while_helpers_wait() -> None:
-    code = (
-        "import torch; from stentor.kernels import linear; torch.set_num_threads(4);"
-        "linear(torch.randn(2, 64), torch.randn(2000, 64), invariant=True)"
-    )
-    assert subprocess.run([sys.executable, "-P", "-c", code], timeout=60, check=False).returncode == 0
-
-
-def test_a_forked_process_computes_without_the_helpers_it_lost() -> None:
+def test_a_forked_process_computes_without_the_helpers_it_lost_and_the_first_one_ends_while_they_wait() -> None:
     code = """
 import os, torch
 from stentor.kernels import linear
@@ -103,6 +96,7 @@ raise SystemExit(0 if same and len(os.listdir("/proc/self/task")) == threads els
     assert subprocess.run([sys.executable, "-P", "-c", code], timeout=60, check=False).returncode == 0
 
 
+@pytest.mark.alone  # it crowds the machine
 def test_an_item_that_a_helper_holds_is_waited_for_on_a_crowded_machine() -> None:
     """Many more threads than cores, beside busy processes: helpers lose their core in the middle of items."""
     generator = torch.Generator().manual_seed(2)

@@ -115,10 +115,10 @@ async def test_a_cap_makes_arrivals_wait_and_their_lateness_is_seen() -> None:
 @pytest.mark.alone  # who is late sends late
 async def test_a_duration_ends_the_sending_and_waits_for_answers() -> None:
     async with serving(_slow) as script:
-        for stage in (Stage(concurrency=2, seconds=0.2), Stage(rate=50.0, seconds=0.2)):
+        for stage in (Stage(concurrency=2, seconds=0.4), Stage(rate=50.0, seconds=0.4)):
             result = (await _run(script, stages=[stage])).result
-            assert 3 < len(result.requests) < 40
-            assert max(request.start for request in result.requests) < 0.3
+            assert 3 < len(result.requests) < 80
+            assert max(request.start for request in result.requests) < 0.6
             assert result.summary.errors == 0
 
 
@@ -142,7 +142,7 @@ def _overlap(requests: list[Any]) -> int:
 
 async def test_a_ramp_of_rates_is_timed() -> None:
     async with serving() as script:
-        result = (await _run(script, stages=_ramp("rate:40,160", seconds=0.6))).result
+        result = (await _run(script, stages=_ramp("rate:40,160", seconds=1.2))).result
     counts = Counter(request.stage for request in result.requests)
     assert 3 < counts["rate=40"] < counts["rate=160"]
 

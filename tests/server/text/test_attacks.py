@@ -12,10 +12,10 @@ from stentor.server.text.pool import TokenizerPool
 from stentor.tests.fakes import byte_tokenizer
 from stentor.tests.server.text.attacks import COSTLY, CURIOUS, WRONG
 
-pytestmark = pytest.mark.alone
-
 SECONDS = 0.15
-"""For a rendering, and again until the child is killed."""
+"""For a rendering."""
+GRACE_SECONDS = 0.05
+"""Until the child is killed."""
 USER = {"role": "user", "content": "Hi"}
 OPTIONS: dict[str, Any] = {"add_generation_prompt": False, "continue_final_message": False}
 
@@ -52,7 +52,7 @@ class Server:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner() as runner:
-        patch.setattr(template_process, "_GRACE_SECONDS", SECONDS)
+        patch.setattr(template_process, "_GRACE_SECONDS", GRACE_SECONDS)
         server = Server(runner, SECONDS)
         yield server
         server.close()
