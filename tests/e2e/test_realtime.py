@@ -13,6 +13,7 @@ from openai.types.realtime import ClientSecretCreateResponse
 
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.conftest import NAME
+from stentor.tests.e2e.made_up import describe_talker
 from stentor.tests.server.realtime.wire import EXTENSIONS, Ledger
 from stentor.tests.wire.validate import check_object
 
@@ -31,6 +32,20 @@ WEATHER = {
 
 # the SDK opens its connection in a way that its library frowns upon
 pytestmark = pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def server(demo_model: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Of a chat model alone: it neither hears nor speaks."""
+    folder = tmp_path_factory.mktemp("model")
+    with ServerProcess([*describe_talker(folder), "--served-model-name", NAME]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="unused", max_retries=0) as client:
+        yield client
 
 
 class Session:

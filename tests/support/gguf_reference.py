@@ -13,8 +13,8 @@ import pytest
 @contextmanager
 def read_once() -> Iterator[None]:
     """transformers parses a file anew for the configuration, the weights and the tokenizer, and asks for the map of
-    names once for each module. Within this, it does each once a file, and each slice of the file is a plain array:
-    one of numpy's own class for mapped files takes five times as long, and a vocabulary has hundreds of thousands.
+    names once for each module. Within this, it does each once a file, and the file's slices are plain arrays: those of
+    numpy's class for mapped files take several times as long to make, and a vocabulary has hundreds of thousands.
     """
     mapped = np.memmap
 
