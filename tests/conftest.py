@@ -41,6 +41,13 @@ with contextlib.suppress(ImportError):
     # reading the certificates takes 50 ms, and hundreds of clients are made
     transports.create_ssl_context = cache(transports.create_ssl_context)  # type: ignore[attr-defined]
 
+with contextlib.suppress(ImportError):
+    from uvicorn import server as uvicorn_server
+
+    from stentor.tests.support.uvicorn_ticks import QuickTicks
+
+    uvicorn_server.asyncio = QuickTicks()  # type: ignore[assignment]
+
 EXPECTED_SKIPS = Path(__file__).with_name("expected_skips.txt")
 MACHINE = pytest.StashKey[Machine]()
 LOCKS = pytest.StashKey[str]()
