@@ -31,8 +31,8 @@ from stentor.tests.support.tiers import SHARES, beyond_the_sample, beyond_the_sh
 with contextlib.suppress(ImportError):  # a GPU machine may have none
     from hypothesis import settings
 
-    # the same examples in every run of `make test`; new ones are for `make properties`, 500 for 100: see examples.py
-    settings.register_profile("same", derandomize=True, deadline=None)
+    # the same examples in every run of `make test`; new ones are for `make properties`, 500 for 50: see examples.py
+    settings.register_profile("same", derandomize=True, max_examples=50, deadline=None)
     settings.register_profile("more", max_examples=500, deadline=None)
     settings.load_profile("same")
 
@@ -41,6 +41,13 @@ with contextlib.suppress(ImportError):
 
     # reading the certificates takes 50 ms, and hundreds of clients are made
     transports.create_ssl_context = cache(transports.create_ssl_context)  # type: ignore[attr-defined]
+
+with contextlib.suppress(ImportError):
+    from uvicorn import server as uvicorn_server
+
+    from stentor.tests.support.uvicorn_ticks import QuickTicks
+
+    vars(uvicorn_server)["asyncio"] = QuickTicks()
 
 EXPECTED_SKIPS = Path(__file__).with_name("expected_skips.txt")
 MACHINE = pytest.StashKey[Machine]()

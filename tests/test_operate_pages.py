@@ -4,6 +4,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,10 @@ def _is_logger(node: ast.expr) -> bool:
     return name in ("logging", "log", "_log") or name.endswith("logger")
 
 
-def _logged() -> Iterator[tuple[str, str, str]]:
+@cache
+def _logged() -> list[tuple[str, str, str]]:
     """Where, level and format of everything of the level of a warning and above."""
+    found = []
     for folder in ("server", "engine", "kernels"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
@@ -61,7 +64,8 @@ def _logged() -> Iterator[tuple[str, str, str]]:
                     assert isinstance(text, ast.Constant), f"{where}: the format must be a plain text, for the page"
                     assert isinstance(text.value, str)
                     assert re.search(r"[a-z]{3}", text.value), f"{where}: a format must say something"
-                    yield where, LEVELS[node.func.attr], text.value
+                    found.append((where, LEVELS[node.func.attr], text.value))
+    return found
 
 
 def test_every_warning_and_error_that_can_be_logged_is_explained() -> None:

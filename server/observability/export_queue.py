@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
@@ -35,7 +34,7 @@ class ExportQueue(Generic[T]):
         self._gather_seconds = gather_seconds
         self._waiting: deque[T] = deque()
         self._wake = threading.Event()
-        self._closing = False
+        self._closing = threading.Event()
         self._fails = False
         self.exported = 0
         self.dropped_full = 0
@@ -45,7 +44,7 @@ class ExportQueue(Generic[T]):
 
     def put(self, item: T) -> None:
         """Called from one thread."""
-        if len(self._waiting) >= self._capacity or self._closing:
+        if len(self._waiting) >= self._capacity or self._closing.is_set():
             self.dropped_full += 1
             return
         self._waiting.append(item)
@@ -53,7 +52,7 @@ class ExportQueue(Generic[T]):
 
     def close(self, seconds: float) -> None:
         """Exports what waits, for at most ``seconds``. May be called again."""
-        self._closing = True
+        self._closing.set()
         self._wake.set()
         self._thread.join(seconds)
 
@@ -61,11 +60,10 @@ class ExportQueue(Generic[T]):
         while True:
             self._wake.wait()
             self._wake.clear()
-            if not self._closing:
-                time.sleep(self._gather_seconds)
+            self._closing.wait(self._gather_seconds)
             while self._waiting:
                 self._send([self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))])
-            if self._closing:
+            if self._closing.is_set():
                 return
 
     def _send(self, batch: list[T]) -> None:

@@ -204,7 +204,7 @@ rule_rows = st.fixed_dictionaries(
 
 
 @needs_native
-@settings(max_examples=examples(120, 1000), deadline=None)
+@settings(max_examples=examples(60, 1000), deadline=None)
 @given(
     rows=st.lists(rule_rows, min_size=1, max_size=5),
     kind=st.sampled_from(KINDS),

@@ -64,7 +64,7 @@ def test_a_mask_takes_the_logits_of_tokens_whose_bit_is_not_set(version: ModuleT
 
 
 @needs_native
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30, 300), deadline=None)
 @given(vocabulary=st.integers(1, 300), seed=st.integers(0, 2**31))
 def test_native_masks_equal_the_definition(vocabulary: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -113,7 +113,7 @@ def test_lists_that_do_not_fit_are_refused() -> None:
 
 
 @needs_native
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30, 300), deadline=None)
 @given(
     vocabulary=st.integers(1, 300),
     seed=st.integers(0, 2**31),
@@ -194,7 +194,7 @@ def test_a_row_reads_the_same_log_probabilities_in_any_batch(version: ModuleType
 
 
 @needs_native
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(50, 500), deadline=None)
 @given(vocabulary=st.integers(1, 400), top=st.integers(0, 20), seed=st.integers(0, 2**31), ties=st.booleans())
 def test_native_ranks_and_alternatives_equal_the_definition(vocabulary: int, top: int, seed: int, ties: bool) -> None:
     generator = torch.Generator().manual_seed(seed)

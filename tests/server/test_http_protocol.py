@@ -11,6 +11,7 @@ import pytest
 
 from stentor.protocols.common.limits import Limits
 from stentor.server.config.limits import ConnectionLimits
+from stentor.server.http import http_protocol
 from stentor.server.http.connections import Connections
 from stentor.server.http.http_protocol import HttpProtocol
 from stentor.tests.fakes import fake_state
@@ -70,7 +71,8 @@ async def test_what_is_no_http_is_told_in_the_shape_of_all_errors(garbage: bytes
 
 
 @pytest.mark.parametrize("piece", [b"a" * 4096, b"a: b\r\n" * 700], ids=["one long header", "many headers"])
-async def test_a_head_without_an_end_is_cut_off(piece: bytes) -> None:
+async def test_a_head_without_an_end_is_cut_off(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "LINGER_SECONDS", 0.1)
     async with connected() as connection:
         connection.writer.write(PLAIN)
         assert (await connection.answer())[0] == 200

@@ -145,7 +145,7 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
     return body
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30, 300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(body=bodies())
 def test_a_well_formed_request_is_served_and_streamed_the_same(target: Target, body: dict[str, Any]) -> None:
     response = target.post(body)
@@ -164,7 +164,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from places(inner, (*path, key))
 
 
-@settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60, 600), deadline=None, suppress_health_check=list(HealthCheck))
 @given(body=bodies(), data=st.data())
 def test_a_request_with_something_wrong_is_served_or_refused_by_the_field_s_name(
     target: Target, body: dict[str, Any], data: st.DataObject

@@ -36,13 +36,15 @@ def beyond_the_sample(items: Iterable[pytest.Item], turn: int) -> set[pytest.Ite
 
 
 def _cover(cases: Sequence[pytest.Item], draw: random.Random) -> set[pytest.Item]:
-    """Some of them, such that each value that any of them has is among theirs."""
+    """Few of them, such that each value that any of them has is among theirs."""
+    values = {case: _values(case) for case in draw.sample(cases, len(cases))}
     chosen: set[pytest.Item] = set()
-    missing = {value for case in cases for value in _values(case)}
-    for case in draw.sample(cases, len(cases)):
-        if not missing.isdisjoint(_values(case)):
-            chosen.add(case)
-            missing.difference_update(_values(case))
+    missing = set().union(*values.values())
+    while missing:
+        # of those that have most of what is missing, the first as they were drawn
+        best = max(values, key=lambda case: len(missing & values[case]))
+        chosen.add(best)
+        missing -= values.pop(best)
     return chosen or set(cases[:1])
 
 

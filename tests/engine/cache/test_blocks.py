@@ -93,7 +93,7 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPoolAgainstModel = PoolMachine.TestCase
-TestPoolAgainstModel.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
+TestPoolAgainstModel.settings = settings(max_examples=examples(30, 300), stateful_step_count=40, deadline=None)
 
 
 def test_a_labelled_block_is_evicted_only_after_unlabelled_ones_and_oldest_first() -> None:

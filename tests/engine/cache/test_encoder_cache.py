@@ -60,7 +60,7 @@ class PlacesMachine(RuleBasedStateMachine):
 
 
 TestPlacesInAnyOrder = PlacesMachine.TestCase
-TestPlacesInAnyOrder.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
+TestPlacesInAnyOrder.settings = settings(max_examples=examples(30, 300), stateful_step_count=40, deadline=None)
 
 
 def test_a_cache_may_come_back_in_another_size() -> None:

@@ -1,5 +1,6 @@
 """Weights as they come out of every format, against transformers' own."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,17 +84,24 @@ def test_tiny_gguf_files_mean_the_same_to_transformers(arch: str, tmp_path: Path
     assert_same(ours, {name: theirs[name].reshape(ours[name].shape) for name in ours}, 1e-7)
 
 
+COMPARED = re.compile(r"(blk|layers)\.(0|1|10|29)\.|^(?!blk|model\.layers)")
+"""Of the 30 layers of the demo model; and what is in none."""
+
+
 def test_the_demo_models_weights_are_those_that_transformers_reads(demo_gguf: Path) -> None:
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=30, tie_word_embeddings=True))
     with read_once():
+        reader = gguf.GGUFReader(str(demo_gguf))
+        reader.tensors = [tensor for tensor in reader.tensors if COMPARED.search(tensor.name)]
         theirs = load_gguf_checkpoint(str(demo_gguf), return_tensors=True, model_to_load=model)["tensors"]
     names = set()
     for name, tensor in iterate_weights(open_checkpoint(demo_gguf), torch.float32):
-        assert torch.equal(tensor, theirs[name]), name
+        assert not COMPARED.search(name) or torch.equal(tensor, theirs[name]), name
         names.add(name)
     assert len(names) == 272
-    assert names == theirs.keys()
+    assert set(filter(COMPARED.search, names)) == theirs.keys()
+    assert len(theirs) == 4 * 9 + 2
 
 
 @pytest.mark.parametrize("quantization", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16"])
@@ -185,7 +193,7 @@ def sound_files(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     return [(folder / arch).read_bytes() for arch in ("llama", "gemma3", "phi3")]
 
 
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(75, 750), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(which=st.integers(0, 2), flips=st.lists(st.integers(0, 8 * 3000), min_size=1, max_size=8))
 def test_a_model_with_flipped_bits_is_refused_or_read_to_its_end(
     which: int, flips: list[int], sound_files: list[bytes], tmp_path: Path

@@ -103,5 +103,5 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 def many(few: int) -> settings:
-    """For a machine's test case: so many examples, and ten times as many in the long form."""
-    return settings(max_examples=examples(few, 10 * few), stateful_step_count=40, deadline=None)
+    """For a machine's test case: so many examples, and 25 times as many in the long form."""
+    return settings(max_examples=examples(few, 25 * few), stateful_step_count=40, deadline=None)

@@ -60,7 +60,7 @@ class PoolingMachine(AnyOrder):
 
 
 TestPoolingInAnyOrder = PoolingMachine.TestCase
-TestPoolingInAnyOrder.settings = many(120)
+TestPoolingInAnyOrder.settings = many(48)
 
 
 @pytest.mark.parametrize("crowded", [False, True])
@@ -119,7 +119,7 @@ def test_a_known_prefix_is_not_computed_again_where_the_last_token_is_all_that_c
 
 
 @pytest.mark.parametrize("reach", ["all", "before"])
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30, 300), deadline=None)
 @given(seed=st.integers(0, 2**20), others=st.integers(0, 14))
 def test_a_prompt_that_kills_its_workers_is_found(reach: AttentionScope, seed: int, others: int) -> None:
     rng = random.Random(seed)

@@ -46,7 +46,7 @@ class SchedulerMachine(AnyOrder):
 
 
 TestSchedulerInAnyOrder = SchedulerMachine.TestCase
-TestSchedulerInAnyOrder.settings = many(150)
+TestSchedulerInAnyOrder.settings = many(60)
 
 
 @pytest.mark.parametrize("prefix_cache", [True, False])

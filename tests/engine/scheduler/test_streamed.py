@@ -253,4 +253,4 @@ class StreamMachine(AnyOrder):
 
 
 TestStreamsInAnyOrder = StreamMachine.TestCase
-TestStreamsInAnyOrder.settings = many(150)
+TestStreamsInAnyOrder.settings = many(60)

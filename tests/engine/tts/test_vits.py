@@ -66,7 +66,7 @@ def test_a_sentence_that_nobody_wants_is_stopped_before_and_amid_its_making(fold
     later = Stop()
     Timer(0.05, later.set).start()
     with pytest.raises(Stopped):
-        speaker.speak("a sentence that goes on and on " * 60, voices[0], 0.25, later)
+        speaker.speak("a sentence that goes on and on " * 30, voices[0], 0.25, later)
 
 
 def test_weights_that_cannot_be_read_are_one_line(tmp_path: Path) -> None:

@@ -84,9 +84,9 @@ def test_every_rule_draws_the_tokens_of_the_synchronous_runner(model: WatchedDec
 def test_preemptions_prefix_hits_and_slots_that_change_hands_change_nothing(
     model: WatchedDecoder, sizes: tuple[int, ...], budget: int
 ) -> None:
-    pair = Pair(model, sizes=sizes, blocks=9, budget=budget)
+    pair = Pair(model, sizes=sizes, blocks=7, budget=budget)
     pair.capture_all()
-    _submit_all(pair, seed=3, tokens=40, requests=18)
+    _submit_all(pair, seed=3, tokens=30, requests=len(RULES))
     pair.run()
     stats = pair.scheduler.stats()
     assert stats.preemptions > 0

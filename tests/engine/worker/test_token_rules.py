@@ -70,7 +70,7 @@ def drawable(table: RuleTable, logits: torch.Tensor, slots: list[int]) -> list[s
     return [set(torch.nonzero(row).flatten().tolist()) for row in kept]
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(60, 600), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 6))
 def test_a_step_of_many_rows_forbids_what_each_row_alone_forbids(seed: int, count: int) -> None:
     rng = random.Random(seed)

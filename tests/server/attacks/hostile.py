@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from stentor.protocols.common.limits import Limits
 from stentor.server.app.lifecycle import Listener, make_listener
 from stentor.server.app.state import ServerState
-from stentor.server.config.limits import ConnectionLimits
+from stentor.server.config.limits import DEFAULT_SECONDS, ConnectionLimits
 from stentor.server.http.listening import bind
 from stentor.server.text.pool import TokenizerPool
 from stentor.tests.fakes import FakeEngine, byte_tokenizer, fake_state, says
@@ -179,7 +179,9 @@ async def _feel(holds: list[tuple[float, float]]) -> None:
 
 
 @contextmanager
-def served(limits: Limits = LIMITS, connections: ConnectionLimits = CONNECTIONS) -> Iterator[Target]:
+def served(
+    limits: Limits = LIMITS, connections: ConnectionLimits = CONNECTIONS, render_seconds: float = DEFAULT_SECONDS
+) -> Iterator[Target]:
     """A target that ends with the block."""
     started = threading.Event()
     targets: list[Target] = []
@@ -188,7 +190,7 @@ def served(limits: Limits = LIMITS, connections: ConnectionLimits = CONNECTIONS)
     async def main() -> None:
         with bind("127.0.0.1", 0) as sock:
             engine = FakeEngine(max_model_len=8192, delay=PACE, answer=says("one byte, one token. ", repeat=True))
-            pool = TokenizerPool(byte_tokenizer())
+            pool = TokenizerPool(byte_tokenizer(), render_seconds=render_seconds)
             state = fake_state(engine, limits=limits, pool=pool)
             listener = make_listener(state, connections)
             serving = asyncio.create_task(listener.run_until_closed(sock))

@@ -182,7 +182,11 @@ def test_it_is_refused_with_the_name_of_its_field(name: str, target: Target) -> 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "identity, gzip", "x-unknown"])
 def test_an_encoded_body_is_not_unpacked(encoding: str, target: Target) -> None:
-    bomb = {"gzip": gzip.compress(bytes(64 * MiB), 1), "deflate": zlib.compress(bytes(64 * MiB), 1)}.get(encoding, b"x")
+    bomb = b"x"
+    if encoding == "gzip":
+        bomb = gzip.compress(bytes(64 * MiB), 1)
+    elif encoding == "deflate":
+        bomb = zlib.compress(bytes(64 * MiB), 1)
     answer = target.ask(request(bomb, b"content-encoding: " + encoding.encode()))
     assert (answer.status, answer.error["code"]) == (415, "unsupported_encoding")
 

@@ -3,6 +3,7 @@
 import io
 import os
 import struct
+from functools import cache
 
 import av
 
@@ -13,6 +14,7 @@ SILENT_OPUS = {20: b"\x08", 60: b"\x18"}
 """Packets of so many milliseconds that hold nothing: the decoder makes up what is missing."""
 
 
+@cache
 def silent_opus(seconds: float, container: str = "ogg", ticks: int = 2880, packet_ms: int = 60) -> bytes:
     """Silence in a byte for each 60 or 20 ms, and what the container adds.
 

@@ -67,7 +67,7 @@ def test_all_that_goes_in_comes_out(source: int, target: int) -> None:
         assert len(out) // 2 == -(-samples * target // source)
 
 
-@settings(max_examples=examples(60, 600), deadline=None)
+@settings(max_examples=examples(30, 600), deadline=None)
 @given(st.sampled_from(RATES), st.integers(0, 3000), st.lists(st.integers(0, 700), max_size=30), st.integers(0, 2**31))
 def test_any_cut_into_pieces_gives_the_same_samples(
     pair: tuple[int, int], count: int, cuts: list[int], seed: int

@@ -12,7 +12,7 @@ from stentor.tests.server.audio.voices import noise, tone
 RATES = st.sampled_from((8_000, 11_025, 16_000, 22_050, 24_000, 44_100, 48_000))
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30, 300), deadline=None)
 @given(source=RATES, target=RATES, data=st.data())
 def test_any_cut_into_pieces_gives_what_the_whole_gives(source: int, target: int, data: st.DataObject) -> None:
     pcm = noise(0.3, source, 0.2)[: data.draw(st.integers(0, 8000))]

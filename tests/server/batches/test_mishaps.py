@@ -87,6 +87,7 @@ async def test_a_store_that_fails_for_a_while_loses_nothing_and_leaves_nothing_b
     monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
     monkeypatch.setattr(runner, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(runner, "_FLUSH_SECONDS", 0.05)
     # slow enough that answers are stored while others are still being made
     async with served(fake_state(FakeEngine(delay=0.1))) as client:
         file = await uploaded(client, lines(*map(str, range(80))))
@@ -104,7 +105,7 @@ async def test_a_store_that_fails_for_a_while_loses_nothing_and_leaves_nothing_b
 async def test_whoever_cancels_at_whatever_moment_every_batch_ends_once() -> None:
     state = fake_state()
     async with served(state) as client:
-        for _ in range(30):
+        for _ in range(12):
             batch = await begun(client, lines("a"))
             moment = 0
 

@@ -132,7 +132,7 @@ def test_grammars(allows: Accepts, grammar: str, matching: list[str] | None, oth
         assert [text for text in others if allows(wanted, text)] == []
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(40, 400), deadline=None)
 @given(st.text(min_size=1, max_size=8))
 def test_a_text_in_ebnf_matches_itself(bytewise: Compiler, text: str) -> None:
     quoted = "".join(f"\\U{ord(character):08x}" for character in text)
@@ -233,7 +233,7 @@ def test_a_pattern_of_anything_else_is_refused(pattern: str) -> None:
     assert refused.value.param == "structured_outputs.whitespace_pattern"
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(150, 1500), deadline=None)
 @given(st.text(" \\ntsr[](){}?*+|,0123456789:", max_size=14))
 def test_any_pattern_of_white_space_stays_white_space_of_bounded_length(pattern: str) -> None:
     import re

@@ -65,14 +65,14 @@ def test_a_literal_of_hostile_text_matches_that_text_alone(bytewise: Compiler, t
     _is_exactly(bytewise, lark.source(lark.literal(text)), text)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(75, 750), deadline=None)
 @given(st.text(min_size=1, max_size=12))
 def test_a_literal_of_any_text_matches_that_text_alone(bytewise: Compiler, text: str) -> None:
     lark = Lark(SPECIAL)
     _is_exactly(bytewise, lark.source(lark.rule(lark.literal(text))), text)
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(40, 400), deadline=None)
 @given(st.lists(st.one_of(st.text(max_size=6), st.sampled_from(HOSTILE)), min_size=1, max_size=6, unique=True))
 def test_one_of_several_texts_matches_each_and_nothing_else(bytewise: Compiler, texts: list[str]) -> None:
     lark = Lark(SPECIAL)
@@ -83,7 +83,7 @@ def test_one_of_several_texts_matches_each_and_nothing_else(bytewise: Compiler, 
             assert accepts(bytewise, source, other) == (other in texts)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30, 300), deadline=None)
 @given(st.one_of(st.text(max_size=8), st.sampled_from(HOSTILE)))
 def test_a_schema_of_any_text_stays_a_schema(bytewise: Compiler, text: str) -> None:
     lark = Lark(SPECIAL)
@@ -120,7 +120,7 @@ def test_a_pattern_that_would_escape_its_own_end_is_refused(pattern: str) -> Non
     assert refused.value.param == "structured_outputs.regex"
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(100, 1000), deadline=None)
 @given(st.text('ab/\\"\n\r[](){}|*+?:;#%i0<>@ start', max_size=14))
 def test_no_pattern_can_add_a_rule(bytewise: Compiler, pattern: str) -> None:
     lark = Lark(SPECIAL)

@@ -151,7 +151,7 @@ def grammars(draw: st.DrawFn) -> str:
     return "\n".join([f"start: {draw(atom)} | {draw(atom)} x", *draw(st.permutations(lines))])
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30, 300), deadline=None)
 @given(grammars(), st.integers(0, 9))
 def test_of_any_grammar_what_is_written_is_allowed(bytewise: Compiler, source: str, seed: int) -> None:
     try:
@@ -226,7 +226,7 @@ def test_it_takes_no_longer_than_a_text_is_long(part: str) -> None:
     assert time.process_time() - began < 2.0
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(150, 1500), deadline=None)
 @given(st.text('start: AB\n"/\\[]()~|&%<>@#{}*+?ignore.,-!0', max_size=40))
 def test_no_text_makes_it_fail(source: str) -> None:
     with contextlib.suppress(BadRequest):

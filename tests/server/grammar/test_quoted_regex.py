@@ -89,7 +89,7 @@ def test_a_literal_matches_its_text_alone(bytewise: Compiler, text: str) -> None
     assert not takes(quoted_text(text) + "x")
 
 
-@settings(max_examples=examples(80, 1000), deadline=None)
+@settings(max_examples=examples(40, 1000), deadline=None)
 @given(st.text('ab^-[]\\&~:|(){}?*+.$ins,5pPdDxu"\n#', max_size=12), st.sampled_from(["", "i", "x", "s", "ix"]))
 def test_any_text_is_a_pattern_that_can_be_turned_or_is_refused(bytewise: Compiler, pattern: str, flags: str) -> None:
     try:

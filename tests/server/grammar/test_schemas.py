@@ -58,7 +58,7 @@ def test_a_random_walk_ends_and_validates(write: Write, special: Mapping[str, in
         assert faults_of(schema, text) == [], (schema, text)
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30, 300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(SCHEMAS, st.integers(0, 2**32))
 def test_a_random_walk_under_any_schema_validates(
     write: Write, special: Mapping[str, int], schema: dict[str, Any], seed: int
@@ -127,7 +127,7 @@ def _whitespace_run(matcher: GuidanceMatcher, ids: list[int]) -> int:
     return longest
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30, 300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     value=st.decimals(-(10**5), 10**5, places=6).map(float) | st.decimals(-9, 9, places=1).map(float),
     bounds=st.booleans(),

@@ -59,7 +59,9 @@ def ids_in_sample(tokens: int, choose: random.Random, most: int = 64) -> list[in
         bit = choose.randrange(size)
         if tokens >> bit & 1:
             found.append(bit)
-    return found[:most] or [size - 1]
+            if len(found) == most:
+                break
+    return found or [size - 1]
 
 
 def grammar_of(special: Mapping[str, int], body: Callable[[Lark], str]) -> str:

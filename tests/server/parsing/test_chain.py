@@ -81,7 +81,7 @@ def test_without_tools_a_call_is_text() -> None:
     assert pieces == [Thought("Hm"), Content(CALL)]
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(40, 400), deadline=None)
 @given(texts("<think>", "</think>", "<tool_call>", "</tool_call>", CALL), cuts, st.booleans())
 def test_however_a_text_is_cut_it_means_what_the_whole_means(text: str, places: list[int], opened: bool) -> None:
     whole = parse(parser("qwen3", "hermes", opened=opened), [text])

@@ -130,7 +130,7 @@ def test_a_prompt_may_have_begun_a_message() -> None:
     ]
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(60, 600), deadline=None)
 @given(texts(*sorted(MARKERS), " to=functions.f", "analysis", "final", "commentary", "assistant"), cuts, st.booleans())
 def test_however_a_text_is_cut_it_means_what_the_whole_means(text: str, places: list[int], opened: bool) -> None:
     whole = parse(HarmonyParser(TOOLS, opened=opened), [text])
@@ -155,7 +155,7 @@ values = st.recursive(
 said = st.text("ab.<| é😀\n", max_size=12)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(50, 500), deadline=None)
 @given(said, said, said, names, st.dictionaries(st.text("ab", min_size=1), values, max_size=3), st.booleans(), cuts)
 def test_what_a_template_writes_is_read_back(
     thinking: str, preamble: str, answer: str, name: str, arguments: dict[str, object], early: bool, places: list[int]

@@ -107,7 +107,7 @@ def check_order(heard: list[SpeechEvent]) -> None:
             assert one.item_id == started
 
 
-@settings(max_examples=examples(60, 1000), deadline=None)
+@settings(max_examples=examples(30, 1000), deadline=None)
 @given(inputs, steps)
 def test_whatever_a_client_does_turns_are_in_order_and_heard(
     input: AudioInput, script: list[tuple[str, object]]

@@ -277,5 +277,5 @@ class AnySession(RuleBasedStateMachine):
 
 
 def test_no_sequence_of_events_breaks_a_session() -> None:
-    long = settings(max_examples=examples(60, 2000), stateful_step_count=30, deadline=None)
+    long = settings(max_examples=examples(30, 2000), stateful_step_count=30, deadline=None)
     run_state_machine_as_test(AnySession, settings=long)

@@ -106,7 +106,7 @@ def test_the_same_format_again_changes_nothing() -> None:
     assert buffer.take(0, buffer.received).audio == tone(1000) + b"\x01\x02"
 
 
-@settings(max_examples=examples(60, 10 * 60), deadline=None)
+@settings(max_examples=examples(30, 10 * 60), deadline=None)
 @given(st.sampled_from([PCM, PCMU, PCMA]), st.lists(st.integers(0, 3000), max_size=12))
 def test_any_cut_into_pieces_is_the_same_audio(wire: Wire, cuts: list[int]) -> None:
     audio = tone(sum(cuts) // 2 + 1)[: sum(cuts)]
@@ -121,7 +121,7 @@ def test_any_cut_into_pieces_is_the_same_audio(wire: Wire, cuts: list[int]) -> N
     assert whole.take(0, whole.received) == cut.take(0, cut.received)
 
 
-@settings(max_examples=examples(60, 10 * 60), deadline=None)
+@settings(max_examples=examples(30, 10 * 60), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4000), st.booleans()), max_size=20))
 def test_nothing_drifts_however_often_the_buffer_is_flushed(appends: list[tuple[int, bool]]) -> None:
     buffer = InputBuffer(PCM)

@@ -51,7 +51,7 @@ BODIES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60, 600), deadline=None, suppress_health_check=list(HealthCheck))
 @given(body=BODIES)
 def test_no_body_is_an_error_of_the_server(body: dict[str, Any]) -> None:
     async def post() -> None:

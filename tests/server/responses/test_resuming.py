@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stentor.server.api.responses import resuming
+from stentor.server.api.responses import resuming, running
 from stentor.server.api.responses.resuming import resume_unfinished
 from stentor.server.app.state import ServerState
 from stentor.server.common.keys import KeyDigest, Keyring
@@ -77,7 +77,10 @@ async def whole(path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("burst", [1, 7])
 @pytest.mark.parametrize("steps", [0, 2, 9, 17, 33, 90, 140])
-async def test_wherever_it_ends_the_log_goes_on_without_a_gap(tmp_path: Path, steps: int, burst: int) -> None:
+async def test_wherever_it_ends_the_log_goes_on_without_a_gap(
+    tmp_path: Path, steps: int, burst: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "FLUSH_SECONDS", 0.01)
     undisturbed = await whole(tmp_path / "other.db")
     engine = writes(steps)
     engine.burst = burst
@@ -86,7 +89,7 @@ async def test_wherever_it_ends_the_log_goes_on_without_a_gap(tmp_path: Path, st
         begun = (await client.post(RESPONSES, json=BODY)).json()["id"]
         url = f"{RESPONSES}/{begun}"
         await until(lambda: not engine.gate.is_set() or not list(first.responses))
-        await asyncio.sleep(0.12)  # longer than events wait to be written
+        await asyncio.sleep(0.03)  # longer than events wait to be written
     await dies(first)
     other = writes(None)
     second = await server(tmp_path / "store.db", other)

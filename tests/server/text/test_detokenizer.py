@@ -45,7 +45,7 @@ def sequences(draw: st.DrawFn, tokenizer: Tokenizer) -> tuple[list[int], list[in
 def test_pieces_joined_are_the_decoding_of_the_whole(family: str, skip: bool, spaces: bool) -> None:
     tokenizer, maker = TOKENIZERS[family], MAKERS[family]
 
-    @settings(max_examples=examples(60, 750), deadline=None)
+    @settings(max_examples=examples(30, 750), deadline=None)
     @given(sequences(tokenizer))
     def check(case: tuple[list[int], list[int]]) -> None:
         tokens, cuts = case
@@ -136,7 +136,7 @@ def test_the_demo_models_pieces_joined_are_the_decoding_of_the_whole(demo_gguf: 
     tokenizer = load_tokenizer(demo_gguf)
     maker = Detokenizers(tokenizer)
 
-    @settings(max_examples=examples(60, 750), deadline=None)
+    @settings(max_examples=examples(30, 750), deadline=None)
     @given(
         st.one_of(
             st.lists(st.integers(0, 49_155), max_size=30),

@@ -217,7 +217,7 @@ def test_a_token_that_ends_a_call_and_the_choice_too_is_seen_by_the_parser(inclu
     assert deltas[-2:] == [ToolCallEnd(0, 0), Finish(0, "stop", call, None)]
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(40, 400), deadline=None)
 @given(
     st.lists(st.sampled_from([*MARKERS, *"aé😀\n<", "STOP", " to=functions.weather", "analysis"]), max_size=14),
     st.lists(st.integers(1, 6), max_size=12),

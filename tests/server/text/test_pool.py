@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stentor.protocols.common.errors import BadRequest
+from stentor.server.text import template_process
 from stentor.server.text.errors import TemplateError, TextTooLong
 from stentor.server.text.loading import load_tokenizer
 from stentor.server.text.pool import ENCODING_BYTES, INLINE_CHARS, TokenizationBudget, TokenizerPool
@@ -170,7 +171,8 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_template_of_a_request_harms_nobody_else(name: str) -> None:
+def test_a_template_of_a_request_harms_nobody_else(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_process, "_GRACE_SECONDS", 0.1)
     source, reason = HOSTILE[name]
 
     async def main() -> None:
@@ -196,7 +198,9 @@ def test_a_template_of_a_request_harms_nobody_else(name: str) -> None:
     asyncio.run(main())
 
 
-def test_a_template_s_process_that_hangs_is_killed_and_the_next_one_serves() -> None:
+def test_a_template_s_process_that_hangs_is_killed_and_the_next_one_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_process, "_GRACE_SECONDS", 0.1)
+
     async def main() -> None:
         pool = TokenizerPool(byte_tokenizer(), render_seconds=0.3)
         render: Any = partial(pool.render_chat, [USER], add_generation_prompt=False, continue_final_message=False)

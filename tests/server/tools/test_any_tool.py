@@ -52,7 +52,7 @@ async def nowhere(_host: str, _port: int) -> Sequence[str]:
     raise OSError
 
 
-@settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40, 400), deadline=None, suppress_health_check=list(HealthCheck))
 @given(tools=TOOLS, items=ITEMS, choice=CHOICES | JSON)
 def test_no_tool_or_item_is_an_error_of_the_server(tools: Any, items: Any, choice: Any) -> None:
     async def post() -> None:

@@ -18,6 +18,7 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
 from stentor.server.common.errors import Overloaded, Unavailable
 from stentor.server.http.listening import StartError
+from stentor.server.tts import fairness
 from stentor.server.tts import model as module
 from stentor.server.tts.fairness import FIRSTS_IN_A_ROW
 from stentor.server.tts.metrics import SpeechMetrics
@@ -152,12 +153,15 @@ async def test_a_short_text_is_through_before_long_ones_that_came_with_it_go_on(
     assert not any(sentence.startswith("And so") for sentence in begun)
 
 
-async def test_a_crowd_of_beginnings_does_not_silence_who_speaks(tmp_path: Path) -> None:
+async def test_a_crowd_of_beginnings_does_not_silence_who_speaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fairness, "FIRSTS_IN_A_ROW", 3)
     async with speaking_model(tmp_path) as model:
         await model.wait_started()
         first = model.speak("slow start. Its second. Its third.")
         await anext(first)
-        crowd = [model.speak(f"slow {number}.") for number in range(2 * FIRSTS_IN_A_ROW)]
+        crowd = [model.speak(f"slow {number}.") for number in range(2 * 3)]
         async with anyio.create_task_group() as tasks:
             for each in [first, *crowd]:
                 tasks.start_soon(all_of, each)

@@ -146,7 +146,7 @@ def test_however_a_text_is_cut_it_means_what_the_whole_means(name: str) -> None:
     assert isinstance(format, MarkedFormat)
     fragments = [*format.begins, *format.ends, *(format.wrapper or ()), "\n"]
 
-    @settings(max_examples=examples(60), deadline=None)
+    @settings(max_examples=examples(30, 300), deadline=None)
     @given(texts(*fragments), cuts, st.booleans())
     def check(text: str, places: list[int], opened: bool) -> None:
         whole = parse(format.parser(opened=opened), [text])
@@ -158,7 +158,7 @@ def test_however_a_text_is_cut_it_means_what_the_whole_means(name: str) -> None:
     check()
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30, 300), deadline=None)
 @given(texts("<think>", "</think>"), cuts, st.booleans())
 def test_the_format_that_appends_hands_on_all_there_is(text: str, places: list[int], opened: bool) -> None:
     format = REASONING_FORMATS["minimax_m2_append_think"]

@@ -70,7 +70,7 @@ def split(data: st.DataObject, text: str) -> list[str]:
 
 @pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
 def test_any_text_is_read_the_same_however_it_is_cut(format: ToolFormat) -> None:
-    @settings(max_examples=examples(12, 125), deadline=None)
+    @settings(max_examples=examples(8, 125), deadline=None)
     @given(text=material(format), data=st.data(), cut_off=st.booleans())
     def check(text: str, data: st.DataObject, cut_off: bool) -> None:
         whole = read(format, text, cut_off=cut_off)
@@ -82,7 +82,7 @@ def test_any_text_is_read_the_same_however_it_is_cut(format: ToolFormat) -> None
 
 @pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
 def test_a_text_that_is_cut_off_has_the_calls_of_any_other_and_no_more_content(format: ToolFormat) -> None:
-    @settings(max_examples=examples(12, 125), deadline=None)
+    @settings(max_examples=examples(8, 125), deadline=None)
     @given(text=material(format))
     def check(text: str) -> None:
         ended, cut_off = read(format, text), read(format, text, cut_off=True)
