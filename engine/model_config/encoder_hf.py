@@ -66,23 +66,35 @@ def _bert(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
     is_roberta = fields.text("model_type") in _ROBERTAS
     # RoBERTa counts positions from behind the one of padding, which takes rows of the table
     offset = fields.integer("pad_token_id", 1, least=0) + 1 if is_roberta else 0
-    rows = fields.integer("max_position_embeddings", most=LONGEST_CONTEXT)
-    if rows <= offset:
-        raise ConfigError(f"max_position_embeddings is {rows}, expected more than {offset}")
+    longest = _positions(fields.integer("max_position_embeddings", most=LONGEST_CONTEXT), offset)
+    family: EncoderFamily = "roberta" if is_roberta else "bert"
+    bert = _common(fields, config, family, longest, 1e-5 if is_roberta else 1e-12)
+    return replace(bert, position_offset=offset, token_types=fields.integer("type_vocab_size", 2, least=0))
+
+
+def _common(
+    fields: Fields, config: Mapping[str, object], family: EncoderFamily, max_position: int, norm_eps: float
+) -> EncoderConfig:
+    """What BERT and its relatives say in the same words."""
     return EncoderConfig(
         architecture=_architecture(config),
-        family="roberta" if is_roberta else "bert",
+        family=family,
         vocab_size=fields.integer("vocab_size"),
         hidden_size=fields.integer("hidden_size"),
         intermediate_size=fields.integer("intermediate_size"),
         num_layers=fields.integer("num_hidden_layers", most=MOST_LAYERS),
         num_heads=fields.integer("num_attention_heads"),
-        max_position=rows - offset,
-        norm_eps=fields.positive("layer_norm_eps", 1e-5 if is_roberta else 1e-12),
+        max_position=max_position,
+        norm_eps=fields.positive("layer_norm_eps", norm_eps),
         activation=_activation(fields, "hidden_act"),
-        position_offset=offset,
-        token_types=fields.integer("type_vocab_size", 2, least=0),
     )
+
+
+def _positions(rows: int, offset: int) -> int:
+    """Of a table whose first ``offset`` rows stand for none."""
+    if rows <= offset:
+        raise ConfigError(f"max_position_embeddings is {rows}, expected more than {offset}")
+    return rows - offset
 
 
 def _distilbert(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
@@ -102,20 +114,9 @@ def _distilbert(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
 
 def _mpnet(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
     offset = 2
-    rows = fields.integer("max_position_embeddings", 512, most=LONGEST_CONTEXT)
-    if rows <= offset:
-        raise ConfigError(f"max_position_embeddings is {rows}, expected more than {offset}")
-    return EncoderConfig(
-        architecture=_architecture(config),
-        family="mpnet",
-        vocab_size=fields.integer("vocab_size"),
-        hidden_size=fields.integer("hidden_size"),
-        intermediate_size=fields.integer("intermediate_size"),
-        num_layers=fields.integer("num_hidden_layers", most=MOST_LAYERS),
-        num_heads=fields.integer("num_attention_heads"),
-        max_position=rows - offset,
-        norm_eps=fields.positive("layer_norm_eps", 1e-12),
-        activation=_activation(fields, "hidden_act"),
+    longest = _positions(fields.integer("max_position_embeddings", 512, most=LONGEST_CONTEXT), offset)
+    return replace(
+        _common(fields, config, "mpnet", longest, 1e-12),
         position_offset=offset,
         relative_buckets=fields.integer("relative_attention_num_buckets", 32, least=4, most=4096),
     )
@@ -210,20 +211,9 @@ def _turned_bert(
     fields: Fields, config: Mapping[str, object], family: EncoderFamily, max_position: int, norm_eps: float
 ) -> EncoderConfig:
     """BERT's names and layers with turned queries and keys in place of learned positions; ``rope`` is the caller's."""
-    return EncoderConfig(
-        architecture=_architecture(config),
-        family=family,
-        vocab_size=fields.integer("vocab_size"),
-        hidden_size=fields.integer("hidden_size"),
-        intermediate_size=fields.integer("intermediate_size"),
-        num_layers=fields.integer("num_hidden_layers", most=MOST_LAYERS),
-        num_heads=fields.integer("num_attention_heads"),
-        max_position=fields.integer("max_position_embeddings", max_position, most=LONGEST_CONTEXT),
-        norm_eps=fields.positive("layer_norm_eps", norm_eps),
-        activation=_activation(fields, "hidden_act"),
-        learned_positions=False,
-        token_types=fields.integer("type_vocab_size", 1, least=0),
-    )
+    longest = fields.integer("max_position_embeddings", max_position, most=LONGEST_CONTEXT)
+    bert = _common(fields, config, family, longest, norm_eps)
+    return replace(bert, learned_positions=False, token_types=fields.integer("type_vocab_size", 1, least=0))
 
 
 def _gte(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:

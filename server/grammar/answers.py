@@ -12,10 +12,8 @@ from stentor.protocols.openai.structured import (
     TagsAnswer,
 )
 
-from .client_grammar import checked_lark
-from .ebnf import is_ebnf, lark_of_ebnf
 from .lark import Lark
-from .tags import tags_expression
+from .tags import grammar_expression, tags_expression
 from .whitespace import WHITESPACE, bounded_whitespace
 
 
@@ -32,13 +30,6 @@ def answer_expression(lark: Lark, answer: Answer) -> str:
             return grammar_expression(lark, answer.source, answer.field)
         case TagsAnswer():
             return tags_expression(lark, answer.tag, answer.field)
-
-
-def grammar_expression(lark: Lark, source: str, field: str) -> str:
-    """A client's grammar, in EBNF or Lark. Raises BadRequest."""
-    if is_ebnf(source):
-        return lark.grammar(lark_of_ebnf(source, field, lark.literal))
-    return lark.grammar(checked_lark(source, field, lark.whitespace))
 
 
 def json_whitespace(answer: JsonAnswer) -> Mapping[str, Any] | None:

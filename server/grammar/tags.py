@@ -11,6 +11,13 @@ from .ebnf import is_ebnf, lark_of_ebnf
 from .lark import ANY_TEXT, Lark
 
 
+def grammar_expression(lark: Lark, source: str, field: str) -> str:
+    """A client's grammar, in EBNF or Lark. Raises BadRequest."""
+    if is_ebnf(source):
+        return lark.grammar(lark_of_ebnf(source, field, lark.literal))
+    return lark.grammar(checked_lark(source, field, lark.whitespace))
+
+
 def tags_expression(lark: Lark, tag: tags.StructuralTag, field: str) -> str:
     """Raises BadRequest for what cannot be held."""
     match tag:
@@ -23,9 +30,7 @@ def tags_expression(lark: Lark, tag: tags.StructuralTag, field: str) -> str:
         case tags.Pattern():
             return lark.regex(tag.pattern, field)
         case tags.Grammar():
-            if is_ebnf(tag.grammar):
-                return lark.grammar(lark_of_ebnf(tag.grammar, field, lark.literal))
-            return lark.grammar(checked_lark(tag.grammar, field, lark.whitespace))
+            return grammar_expression(lark, tag.grammar, field)
         case tags.Sequence():
             return lark.rule(" ".join(_elements(lark, tag.elements, field)))
         case tags.Or():

@@ -43,10 +43,6 @@ class UrlAllowlist:
         self._private = allow_private
         self._resolve = resolve or _look_up
 
-    @property
-    def closed(self) -> bool:
-        return not (self._any or self._prefixes)
-
     async def place(self, url: str) -> ServerAddress:
         """Raises Refusal."""
         target = parse(url)

@@ -21,11 +21,12 @@ from stentor.server.common.fair_queue import current_owner
 from stentor.server.config.limits import GrammarLimits
 from stentor.server.grammar import checker as checker_module
 from stentor.server.grammar import process
-from stentor.server.grammar.answers import answer_expression, grammar_expression
+from stentor.server.grammar.answers import answer_expression
 from stentor.server.grammar.checker import TOO_COMPLEX_CODE, Grammars, GrammarsUnavailable
 from stentor.server.grammar.child import _one_of, client_message
 from stentor.server.grammar.lark import Lark
 from stentor.server.grammar.schema import encoded, prepare
+from stentor.server.grammar.tags import grammar_expression
 from stentor.tests.server.grammar.asked import asked
 from stentor.tests.server.grammar.bombs import BOMBS
 
