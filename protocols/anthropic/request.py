@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from ..common import limits
-from ..common.errors import BadRequest
+from ..common.errors import BadRequest, refused, wrong
 from ..openai.sampling import Name, not_served
 from .content import Identifier, InputMessage, TextBlock
 from .errors import THREAD_UNSUPPORTED
@@ -144,22 +144,22 @@ class ConversationFields(msgspec.Struct, kw_only=True):
             if getattr(self, field):
                 raise not_served(field)
         if self.thread is not None:
-            raise BadRequest(
-                "`thread`: this server holds no conversations; send the whole conversation without it.",
+            raise refused(
                 "thread",
+                "this server holds no conversations; send the whole conversation without it",
                 THREAD_UNSUPPORTED,
             )
         names = set()
         for index, tool in enumerate(self.tools or ()):
             _check_tool(tool, f"tools[{index}]")
             if tool.name in names:
-                raise BadRequest(f"`tools[{index}].name`: tool names must be unique.", f"tools[{index}].name")
+                raise refused(f"tools[{index}].name", "tool names must be unique")
             names.add(tool.name)
         match self.tool_choice:
             case NamedChoice(name=name) if name not in names:
-                raise BadRequest("`tool_choice.name` is the name of none of `tools`.", "tool_choice.name")
+                raise wrong("tool_choice.name", "is the name of none of `tools`")
             case AnyChoice() if not names:
-                raise BadRequest("`tool_choice` asks for a tool, but `tools` has none.", "tool_choice")
+                raise wrong("tool_choice", "asks for a tool, but `tools` has none")
             case _:
                 pass
 
@@ -173,7 +173,7 @@ def _check_tool(tool: Tool, where: str) -> None:
         said = f"`{where}.type`: the tool `{tool.name}` of type `{(tool.type or '')[:40]}`"
         raise not_served(f"{where}.type", said)
     elif tool.input_schema is None:
-        raise BadRequest(f"`{where}.input_schema` is required.", f"{where}.input_schema", "missing_required_parameter")
+        raise wrong(f"{where}.input_schema", "is required", "missing_required_parameter")
     if tool.allowed_callers is not None and "direct" not in tool.allowed_callers:
         raise not_served(f"{where}.allowed_callers", f"`{where}.allowed_callers` without `direct`")
 
@@ -197,10 +197,9 @@ class MessagesRequest(ConversationFields, kw_only=True):
         if thinks_between_calls or not isinstance(thinking, ThinkingEnabled):
             return
         if thinking.budget_tokens >= self.max_tokens:
-            raise BadRequest(
-                f"`thinking.budget_tokens` ({thinking.budget_tokens}) must be less than `max_tokens` "
-                f"({self.max_tokens}).",
+            raise wrong(
                 "thinking.budget_tokens",
+                f"({thinking.budget_tokens}) must be less than `max_tokens` ({self.max_tokens})",
             )
 
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from .errors import BadRequest
+from .errors import BadRequest, wrong
 from .limits import MAX_TOKEN_RULES
 
 LIST_TOO_LONG: Final = "array_above_max_length"
@@ -20,19 +20,17 @@ TOKEN_TEXT_BYTES: Final = 4
 
 def at_most(value: int | None, most: int, field: str) -> None:
     if value is not None and value > most:
-        raise BadRequest(f"`{field}` is {value}; this server allows at most {most}.", field, NUMBER_TOO_LARGE)
+        raise wrong(field, f"is {value}; this server allows at most {most}", NUMBER_TOO_LARGE)
 
 
 def items_at_most(items: Sequence[Any] | None, most: int, field: str) -> None:
     if items is not None and len(items) > most:
-        raise BadRequest(f"`{field}` has {len(items)} items; this server allows at most {most}.", field, LIST_TOO_LONG)
+        raise wrong(field, f"has {len(items)} items; this server allows at most {most}", LIST_TOO_LONG)
 
 
 def keys_at_most(mapping: dict[str, Any] | None, most: int, field: str) -> None:
     if mapping is not None and len(mapping) > most:
-        raise BadRequest(
-            f"`{field}` has {len(mapping)} entries; this server allows at most {most}.", field, OBJECT_TOO_LARGE
-        )
+        raise wrong(field, f"has {len(mapping)} entries; this server allows at most {most}", OBJECT_TOO_LARGE)
 
 
 def rules_at_most(rules: Sized | None, prompts: int, field: str) -> None:
@@ -53,7 +51,7 @@ def chars_at_most(text: str | None, most: int, field: str) -> None:
 def total_chars_at_most(count: int, most: int, field: str) -> None:
     """Of several texts that stand in ``field``."""
     if count > most:
-        raise BadRequest(f"`{field}` has {count} characters; this server allows at most {most}.", field, TEXT_TOO_LONG)
+        raise wrong(field, f"has {count} characters; this server allows at most {most}", TEXT_TOO_LONG)
 
 
 def texts_at_most(texts: str | list[str] | None, most: int, most_chars: int, field: str) -> None:

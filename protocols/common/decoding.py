@@ -9,7 +9,7 @@ import msgspec
 from msgspec import inspect
 
 from .bounds import LIST_TOO_LONG, depth_at_most, too_deep
-from .errors import BadRequest
+from .errors import BadRequest, wrong
 from .limits import Limits
 from .locating import crowded_field, deep_field, half_a_character, path_at
 
@@ -217,7 +217,7 @@ def _invalid_value(text: str, where: str = "") -> BadRequest:
     said = _plain(text[: match.start()] if match else text)
     if missing is not None:
         param = f"{param}.{missing[1]}" if param else missing[1]
-        return BadRequest(f"`{param}` is required.", param, "missing_required_parameter")
+        return wrong(param, "is required", "missing_required_parameter")
     return BadRequest(f"`{param}`: {said}.", param or None, "invalid_value")
 
 

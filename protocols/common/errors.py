@@ -27,3 +27,13 @@ class BadRequest(Exception):
         self.param = param
         self.code = code
         self.status = status
+
+
+def wrong(field: str, what: str, code: str | None = None) -> BadRequest:
+    """The refusal of a field's value; ``what`` goes on behind the field's name: ``must be a string``."""
+    return BadRequest(f"`{field}` {what}.", field, code)
+
+
+def refused(field: str, why: str, code: str | None = None) -> BadRequest:
+    """The refusal of a field's value; ``why`` is a sentence of its own: ``the model takes none; leave it out``."""
+    return BadRequest(f"`{field}`: {why}.", field, code)

@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ..common import limits
 from ..common.bounds import at_most, chars_at_most, items_at_most, message_chars_at_most
-from ..common.errors import BadRequest
+from ..common.errors import refused, wrong
 from ..common.limits import Limits
 from .messages import check_messages
 from .sampling import SamplingFields, TopLogprobs, check_sampling, not_served, refuse
@@ -83,7 +83,7 @@ class ChatRequest(SamplingFields, kw_only=True):
     def check(self, limits: Limits) -> None:
         """Everything that the types alone do not say. Raises BadRequest."""
         if self.max_tokens == 0:
-            raise BadRequest("`max_tokens`: expected integer >= 1.", "max_tokens", "invalid_value")
+            raise refused("max_tokens", "expected integer >= 1", "invalid_value")
         at_most(self.top_logprobs, limits.max_logprobs, "top_logprobs")
         check_sampling(self, self.wanted_tokens, self.max_tokens_field, limits)
         refuse(self, REFUSED)
@@ -94,7 +94,7 @@ class ChatRequest(SamplingFields, kw_only=True):
         if self.modalities and self.modalities != ["text"]:
             raise not_served("modalities", "`modalities` other than `text`")
         if self.top_logprobs and not self.logprobs:
-            raise BadRequest("`top_logprobs` needs `logprobs` to be true.", "top_logprobs")
+            raise wrong("top_logprobs", "needs `logprobs` to be true")
         check_template(self, limits)
         check_messages(self.messages)
 
@@ -113,13 +113,10 @@ def check_templates(
     items_at_most(messages, limits.max_messages, field)
     message_chars_at_most(messages, limits.max_prompt_chars, field)
     if request.continue_final_message and request.add_generation_prompt:
-        raise BadRequest(
-            "`continue_final_message` excludes `add_generation_prompt`; set the latter to false.",
-            "continue_final_message",
-        )
+        raise wrong("continue_final_message", "excludes `add_generation_prompt`; set the latter to false")
     lasts = [conversation[-1] for conversation in conversations] or [{}]
     if request.continue_final_message and any(last.get("role") != "assistant" for last in lasts):
-        raise BadRequest("`continue_final_message` needs a last message of role `assistant`.", "continue_final_message")
+        raise wrong("continue_final_message", "needs a last message of role `assistant`")
 
 
 # ---- responses

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from ..common.bounds import at_most, items_at_most, prompt_chars_at_most, rules_at_most
-from ..common.errors import BadRequest
+from ..common.errors import BadRequest, refused, wrong
 from ..common.limits import Limits
 from .sampling import SamplingFields, TokenId, TopLogprobs, check_sampling, not_served, refuse
 from .structured import wanted_answer
@@ -33,7 +33,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
         """One entry per prompt: a text or its token ids. Raises BadRequest for a list of mixed kinds."""
         prompt = self.prompt
         if prompt is None:
-            raise BadRequest("`prompt` is required.", "prompt", "missing_required_parameter")
+            raise wrong("prompt", "is required", "missing_required_parameter")
         if isinstance(prompt, str):
             return [prompt]
         kind = type(prompt[0])
@@ -41,9 +41,8 @@ class CompletionRequest(SamplingFields, kw_only=True):
         many: list[Prompt] = []
         for index, item in enumerate(prompt):
             if type(item) is not kind:
-                raise BadRequest(
-                    f"`prompt[{index}]`: a prompt list holds either strings, or token ids, or lists of token ids.",
-                    f"prompt[{index}]",
+                raise refused(
+                    f"prompt[{index}]", "a prompt list holds either strings, or token ids, or lists of token ids"
                 )
             if isinstance(item, int):
                 tokens.append(item)
@@ -58,7 +57,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
         at_most(self.logprobs, limits.max_logprobs, "logprobs")
         check_sampling(self, self.max_tokens, "max_tokens", limits)
         if self.max_tokens == 0 and not self.echo:
-            raise BadRequest("`max_tokens` may be 0 only with `echo`.", "max_tokens")
+            raise wrong("max_tokens", "may be 0 only with `echo`")
         if self.best_of is not None and self.best_of != self.choices:
             raise not_served("best_of", "`best_of` other than `n`")
         prompts = self.prompts

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from ..common.errors import BadRequest
+from ..common.errors import refused, wrong
 from .sampling import not_served
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
@@ -23,14 +23,14 @@ def check_messages(messages: list[dict[str, Any]], where: str = "messages") -> N
 def _check_message(message: dict[str, Any], where: str) -> None:
     role = message.get("role")
     if role not in ROLES:
-        raise BadRequest(f"`{where}.role` must be one of {', '.join(ROLES)}.", f"{where}.role")
+        raise wrong(f"{where}.role", f"must be one of {', '.join(ROLES)}")
     for field in ("name", "tool_call_id", "refusal", "reasoning", "reasoning_content"):
         if not isinstance(message.get(field), str | None):
-            raise BadRequest(f"`{where}.{field}` must be a string.", f"{where}.{field}")
+            raise wrong(f"{where}.{field}", "must be a string")
     if message.get("audio"):
         raise not_served(f"{where}.audio")
     if role == "tool" and message.get("tool_call_id") is None:
-        raise BadRequest(f"`{where}.tool_call_id` is required.", f"{where}.tool_call_id", "missing_required_parameter")
+        raise wrong(f"{where}.tool_call_id", "is required", "missing_required_parameter")
     calls = message.get("tool_calls")
     if calls is not None:
         _check_tool_calls(calls, f"{where}.tool_calls")
@@ -40,14 +40,14 @@ def _check_message(message: dict[str, Any], where: str) -> None:
     if content is None:
         empty = "content" in message  # as what an assistant is shown to have said, whatever stands beside it
         if role != "assistant" or not (empty or any(message.get(field) for field in _INSTEAD_OF_CONTENT)):
-            raise BadRequest(f"`{where}.content` is required.", f"{where}.content", "missing_required_parameter")
+            raise wrong(f"{where}.content", "is required", "missing_required_parameter")
     elif isinstance(content, list):
         if not content:
-            raise BadRequest(f"`{where}.content` must hold at least one part.", f"{where}.content")
+            raise wrong(f"{where}.content", "must hold at least one part")
         for index, part in enumerate(content):
             _check_part(part, f"{where}.content[{index}]")
     elif not isinstance(content, str):
-        raise BadRequest(f"`{where}.content` must be a string or a list of content parts.", f"{where}.content")
+        raise wrong(f"{where}.content", "must be a string or a list of content parts")
 
 
 def _check_part(part: Any, where: str) -> None:
@@ -55,17 +55,17 @@ def _check_part(part: Any, where: str) -> None:
     if kind in MEDIA_PARTS:
         raise not_served(where, f"A content part of type `{kind}`")
     if kind not in TEXT_PARTS:
-        raise BadRequest(f"`{where}` must be an object of type `text`.", where)
+        raise wrong(where, "must be an object of type `text`")
     if not isinstance(part.get(kind), str):
-        raise BadRequest(f"`{where}.{kind}` must be a string.", f"{where}.{kind}")
+        raise wrong(f"{where}.{kind}", "must be a string")
 
 
 def _check_tool_calls(calls: Any, where: str) -> None:
     if not isinstance(calls, list):
-        raise BadRequest(f"`{where}` must be a list.", where)
+        raise wrong(where, "must be a list")
     for index, call in enumerate(calls):
         if not isinstance(call, dict):
-            raise BadRequest(f"`{where}[{index}]` must hold a function with a name.", f"{where}[{index}]")
+            raise wrong(f"{where}[{index}]", "must hold a function with a name")
         if call.get("type") == "custom":
             _check_custom(call.get("custom"), f"{where}[{index}]")
         else:
@@ -74,13 +74,13 @@ def _check_tool_calls(calls: Any, where: str) -> None:
 
 def _check_custom(custom: Any, where: str) -> None:
     if not isinstance(custom, dict) or not isinstance(custom.get("name"), str):
-        raise BadRequest(f"`{where}` must hold a custom tool with a name.", where)
+        raise wrong(where, "must hold a custom tool with a name")
     if not isinstance(custom.get("input"), str | None):
-        raise BadRequest(f"`{where}`: the custom tool's `input` must be a string.", where)
+        raise refused(where, "the custom tool's `input` must be a string")
 
 
 def _check_function(function: Any, where: str) -> None:
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise BadRequest(f"`{where}` must hold a function with a name.", where)
+        raise wrong(where, "must hold a function with a name")
     if not isinstance(function.get("arguments"), str | dict | None):
-        raise BadRequest(f"`{where}`: the function's `arguments` must be a string of JSON.", where)
+        raise refused(where, "the function's `arguments` must be a string of JSON")

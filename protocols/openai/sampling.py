@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from ..common import limits
 from ..common.bounds import at_most, items_at_most, keys_at_most, texts_at_most
-from ..common.errors import BadRequest
+from ..common.errors import BadRequest, refused, wrong
 from ..common.limits import Limits
 from ..ipc.sampling import MAX_LOGPROBS
 
@@ -147,15 +147,13 @@ def check_sampling(request: SamplingFields, max_tokens: int | None, max_tokens_f
     at_most(request.prompt_logprobs, limits.max_logprobs, "prompt_logprobs")
     refuse(request, REFUSED_EVERYWHERE)
     if request.stream_options is not None and not request.stream:
-        raise BadRequest("`stream_options` is only allowed when `stream` is true.", "stream_options")
+        raise wrong("stream_options", "is only allowed when `stream` is true")
     if request.stream and request.prompt_logprobs is not None:
-        raise BadRequest("`prompt_logprobs` is not available when `stream` is true.", "prompt_logprobs")
+        raise wrong("prompt_logprobs", "is not available when `stream` is true")
     if max_tokens is not None and request.min_tokens > max_tokens:
-        raise BadRequest(
-            f"`min_tokens` ({request.min_tokens}) must not exceed `{max_tokens_field}` ({max_tokens}).", "min_tokens"
-        )
+        raise wrong("min_tokens", f"({request.min_tokens}) must not exceed `{max_tokens_field}` ({max_tokens})")
     if request.allowed_token_ids is not None and not request.allowed_token_ids:
-        raise BadRequest("`allowed_token_ids` must name at least one token.", "allowed_token_ids")
+        raise wrong("allowed_token_ids", "must name at least one token")
 
 
 def parse_logit_bias(bias: dict[str, float] | None, vocab_size: int) -> tuple[tuple[int, float], ...]:
@@ -167,9 +165,7 @@ def parse_logit_bias(bias: dict[str, float] | None, vocab_size: int) -> tuple[tu
         token = int(key) if key.isascii() and key.isdigit() and len(key) < 12 else -1
         if not 0 <= token < vocab_size:
             shown = key if len(key) <= 32 else key[:32] + "…"
-            raise BadRequest(
-                f"`logit_bias`: the key '{shown}' is not a token id between 0 and {vocab_size - 1}.", "logit_bias"
-            )
+            raise refused("logit_bias", f"the key '{shown}' is not a token id between 0 and {vocab_size - 1}")
         pairs[token] = value
     return tuple(sorted(pairs.items()))
 

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from ..common import limits
 from ..common.bounds import chars_at_most
-from ..common.errors import BadRequest
+from ..common.errors import refused, wrong
 
 SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 TOKENS_A_SECOND: Final = 20
@@ -43,9 +43,9 @@ class SpeechRequest(msgspec.Struct, kw_only=True):
         chars_at_most(self.input, limits.MAX_SPEECH_CHARS, "input")
         chars_at_most(self.instructions, limits.MAX_SPEECH_CHARS, "instructions")
         if not self.input.strip():
-            raise BadRequest("`input` is blank: there is nothing to say.", "input", "invalid_value")
+            raise wrong("input", "is blank: there is nothing to say", "invalid_value")
         if not math.isfinite(self.speed):
-            raise BadRequest("`speed`: a number is expected.", "speed", "invalid_value")
+            raise refused("speed", "a number is expected", "invalid_value")
 
 
 class SpeechDelta(msgspec.Struct, frozen=True, tag_field="type", tag="speech.audio.delta"):

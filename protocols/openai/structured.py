@@ -10,7 +10,7 @@ import msgspec
 
 from ..common.bounds import chars_at_most, items_at_most, total_chars_at_most
 from ..common.decoding import converted
-from ..common.errors import BadRequest
+from ..common.errors import BadRequest, refused, wrong
 from ..common.limits import Limits
 from .structural_tags import StructuralTag, from_triggers
 
@@ -141,7 +141,7 @@ def json_answer(schema: Any, field: str, limits: Limits) -> JsonAnswer:
         chars_at_most(schema, limits.max_schema_chars, field)
         schema = _from_json(schema, field)
     if not isinstance(schema, dict | bool):
-        raise BadRequest(f"`{field}`: expected a JSON schema, which is an object.", field, "invalid_value")
+        raise refused(field, "expected a JSON schema, which is an object", "invalid_value")
     check_schema(schema, field, limits)
     return JsonAnswer(field, schema)
 
@@ -157,16 +157,14 @@ def check_schema(schema: Schema, field: str, limits: Limits) -> None:
             break
         level = [inner for part in level for inner in _inside(part)]
     else:
-        raise BadRequest(
-            f"`{field}` is nested too deeply; this server allows {limits.max_schema_depth} levels of a schema.", field
-        )
+        raise wrong(field, f"is nested too deeply; this server allows {limits.max_schema_depth} levels of a schema")
     size = 2 * values
     if size <= limits.max_schema_chars:
         size = len(msgspec.json.encode(schema))
     if size > limits.max_schema_chars:
-        raise BadRequest(
-            f"`{field}` has {size} bytes or more as JSON; this server allows at most {limits.max_schema_chars}.",
+        raise wrong(
             field,
+            f"has {size} bytes or more as JSON; this server allows at most {limits.max_schema_chars}",
             "string_above_max_length",
         )
 
@@ -205,7 +203,7 @@ def _structured_outputs(value: Any, limits: Limits) -> Answer | None:
     if len(given) != 1:
         found = " and ".join(f"`{name}`" for name in given) or "none"
         names = ", ".join(_CONSTRAINTS)
-        raise BadRequest(f"`{field}` takes exactly one of {names}; it has {found}.", field, "invalid_value")
+        raise wrong(field, f"takes exactly one of {names}; it has {found}", "invalid_value")
     kind = given[0]
     answer = _constraint(kind, getattr(said, kind), f"{field}.{kind}", limits)
     if not isinstance(answer, JsonAnswer):
@@ -214,7 +212,7 @@ def _structured_outputs(value: Any, limits: Limits) -> Answer | None:
     chars_at_most(pattern, limits.max_regex_chars, f"{field}.whitespace_pattern")
     if pattern is not None and said.disable_any_whitespace:
         where = f"{field}.whitespace_pattern"
-        raise BadRequest(f"`{where}` excludes `disable_any_whitespace`.", where, "invalid_value")
+        raise wrong(where, "excludes `disable_any_whitespace`", "invalid_value")
     return msgspec.structs.replace(
         answer,
         whitespace_pattern=pattern,
@@ -251,7 +249,7 @@ def _constraint(kind: str, value: Any, field: str, limits: Limits) -> Answer:
 
 def _choice(choices: list[str], field: str, limits: Limits) -> ChoiceAnswer:
     if not choices:
-        raise BadRequest(f"`{field}`: expected at least one choice.", field, "invalid_value")
+        raise refused(field, "expected at least one choice", "invalid_value")
     items_at_most(choices, limits.max_answer_choices, field)
     total_chars_at_most(sum(map(len, choices)), limits.max_grammar_chars, field)
     return ChoiceAnswer(field, tuple(dict.fromkeys(choices)))
@@ -262,7 +260,7 @@ def _tags(value: Any, field: str, limits: Limits) -> TagsAnswer:
         chars_at_most(value, limits.max_schema_chars, field)
         value = _from_json(value, field)
     if not isinstance(value, dict):
-        raise BadRequest(f"`{field}`: expected an object.", field, "invalid_value")
+        raise refused(field, "expected an object", "invalid_value")
     check_schema(value, field, limits)
     if value.get("format") is not None:
         return TagsAnswer(field, converted(value["format"], StructuralTag, f"{field}.format"))
@@ -273,4 +271,4 @@ def _from_json(text: str, field: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        raise BadRequest(f"`{field}` is a string that is not valid JSON.", field, "invalid_value") from None
+        raise wrong(field, "is a string that is not valid JSON", "invalid_value") from None

@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from ..common.bounds import prompt_chars_at_most
-from ..common.errors import BadRequest
+from ..common.errors import BadRequest, wrong
 from ..common.limits import Limits
 from .chat import ChatRequest, Messages, check_template
 from .messages import check_messages
@@ -49,7 +49,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
         prompt_chars_at_most([self.prompt], limits.max_prompt_chars)
         check_template(self, limits)
         if self.messages is None and self.tools:
-            raise BadRequest("`tools` needs `messages`; a text has none.", "tools")
+            raise wrong("tools", "needs `messages`; a text has none")
         if self.messages is not None:
             check_messages(self.messages)
 

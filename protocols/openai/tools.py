@@ -11,7 +11,7 @@ import msgspec
 
 from ..common.bounds import TEXT_TOO_LONG, chars_at_most, items_at_most
 from ..common.decoding import converted
-from ..common.errors import BadRequest
+from ..common.errors import BadRequest, refused, wrong
 from ..common.limits import MAX_TOOL_DESCRIPTION, MAX_TOOLS, Limits
 from .structured import check_schema
 
@@ -158,7 +158,7 @@ def _legacy_use(request: ToolFields, limits: Limits) -> ToolUse:
     """``functions`` and ``function_call``, which came before tools: one call at most."""
     if request.tools or request.tool_choice:
         field = "functions" if request.functions else "function_call"
-        raise BadRequest(f"`{field}` excludes `tools` and `tool_choice`; use the latter two.", field)
+        raise wrong(field, "excludes `tools` and `tool_choice`; use the latter two")
     items_at_most(request.functions, MAX_TOOLS, "functions")
     tools = []
     for index, function in enumerate(request.functions or ()):
@@ -172,7 +172,7 @@ def _legacy_use(request: ToolFields, limits: Limits) -> ToolUse:
         return use
     if isinstance(choice, str):
         if choice == "required":
-            raise BadRequest('`function_call` must be "none", "auto" or name a function.', "function_call")
+            raise wrong("function_call", 'must be "none", "auto" or name a function')
         return msgspec.structs.replace(use, mode=_mode(choice, use.tools, "function_call"))
     if not tools:
         raise _needs_tools("function_call", "functions")
@@ -182,7 +182,7 @@ def _legacy_use(request: ToolFields, limits: Limits) -> ToolUse:
 
 def _mode(choice: str, tools: tuple[OfferedTool, ...], field: str) -> Mode:
     if choice not in _MODES:
-        raise BadRequest(f'`{field}` must be "none", "auto", "required", or an object.', field, "invalid_value")
+        raise wrong(field, 'must be "none", "auto", "required", or an object', "invalid_value")
     if not tools and choice != "none":
         raise _needs_tools(field, "functions" if field == "function_call" else "tools")
     return choice  # type: ignore[return-value]  # it is one of them
@@ -201,7 +201,7 @@ def _chosen(choice: dict[str, Any], tools: tuple[OfferedTool, ...], parallel: bo
 def _allowed_names(listed: list[dict[str, Any]], tools: tuple[OfferedTool, ...]) -> frozenset[str]:
     where = "tool_choice.allowed_tools.tools"
     if not listed:
-        raise BadRequest(f"`{where}` must name at least one tool.", where)
+        raise wrong(where, "must name at least one tool")
     items_at_most(listed, MAX_TOOLS, where)
     names = set()
     for index, tool in enumerate(listed):
@@ -219,12 +219,12 @@ def _name_of(read: _NamedFunction | _NamedCustom, tools: tuple[OfferedTool, ...]
 def _known(name: str, tools: tuple[OfferedTool, ...], field: str, among: str = "tools") -> str:
     if all(tool.name != name for tool in tools):
         shown = name if len(name) <= 128 else name[:128] + "…"
-        raise BadRequest(f"`{field}`: there is no tool `{shown}` in `{among}`.", field, "invalid_value")
+        raise refused(field, f"there is no tool `{shown}` in `{among}`", "invalid_value")
     return name
 
 
 def _needs_tools(field: str, among: str = "tools") -> BadRequest:
-    return BadRequest(f"`{field}` needs `{among}`; send at least one, or leave it out.", field)
+    return wrong(field, f"needs `{among}`; send at least one, or leave it out")
 
 
 def _tool(value: Any, where: str, limits: Limits) -> OfferedTool:
@@ -240,7 +240,7 @@ def _function(function: _Function, where: str, limits: Limits) -> OfferedTool:
     parameters, field = function.parameters, f"{where}.parameters"
     if parameters is not None:
         if parameters.get("type", "object") != "object":
-            raise BadRequest(f'`{field}.type` must be "object": arguments have names.', f"{field}.type")
+            raise wrong(f"{field}.type", 'must be "object": arguments have names')
         check_schema(parameters, field, limits)
     return OfferedTool(function.name, function.description, parameters, bool(function.strict), False, field)
 
@@ -272,9 +272,9 @@ def _custom(custom: _Custom, where: str, limits: Limits) -> OfferedTool:
 
 def _check_name(name: str, where: str) -> None:
     if _NAME.fullmatch(name) is None:
-        raise BadRequest(
-            f"`{where}.name` must be 1 to 128 characters of a-z, A-Z, 0-9, underscores, dots and dashes.",
+        raise wrong(
             f"{where}.name",
+            "must be 1 to 128 characters of a-z, A-Z, 0-9, underscores, dots and dashes",
             "invalid_value",
         )
 
@@ -283,10 +283,8 @@ def _check_length(tools: Sequence[OfferedTool], field: str, limits: Limits) -> N
     """All of them are written into the prompt."""
     length = sum(len(tool.description or "") + len(msgspec.json.encode(tool.parameters)) for tool in tools)
     if length > limits.max_prompt_chars:
-        raise BadRequest(
-            f"`{field}` come to {length} characters; this server allows at most {limits.max_prompt_chars}.",
-            field,
-            TEXT_TOO_LONG,
+        raise wrong(
+            field, f"come to {length} characters; this server allows at most {limits.max_prompt_chars}", TEXT_TOO_LONG
         )
 
 
@@ -295,5 +293,5 @@ def _check_unique(names: list[str], field: str, tail: str) -> None:
     for index, name in enumerate(names):
         if name in seen:
             place = f"{field}[{index}]{tail}"
-            raise BadRequest(f"`{place}`: there is a tool `{name}` already.", place, "invalid_value")
+            raise refused(place, f"there is a tool `{name}` already", "invalid_value")
         seen.add(name)

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from ..common import limits
 from ..common.bounds import LIST_TOO_LONG
 from ..common.decoding import converted, converted_form
-from ..common.errors import BadRequest
+from ..common.errors import BadRequest, refused, wrong
 
 ResponseFormat = Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"]
 Granularity = Literal["word", "segment"]
@@ -169,7 +169,7 @@ def _gathered(fields: Sequence[tuple[str, str]], known: Collection[str]) -> dict
             if not isinstance(listed, list):
                 raise _invalid(name, "it is given twice")
             if len(listed) >= _MOST_VALUES:
-                raise BadRequest(f"`{name}` has more than {_MOST_VALUES} values.", name, LIST_TOO_LONG)
+                raise wrong(name, f"has more than {_MOST_VALUES} values", LIST_TOO_LONG)
             listed.append(value)
         elif written in found:
             raise _invalid(written, "it is given twice")
@@ -179,7 +179,7 @@ def _gathered(fields: Sequence[tuple[str, str]], known: Collection[str]) -> dict
 
 
 def _invalid(name: str, why: str) -> BadRequest:
-    return BadRequest(f"`{name}`: {why}.", name, "invalid_value")
+    return refused(name, why, "invalid_value")
 
 
 # ---- answers

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from ..common import limits
-from ..common.errors import BadRequest
+from ..common.errors import wrong
 from ..common.limits import Limits
 from ..openai.sampling import Name, not_served
 from .common import check_texts
@@ -41,9 +41,9 @@ class EmbedRequest(msgspec.Struct, kw_only=True):
         if self.images is not None or self.input_type == "image":
             raise not_served("images" if self.images is not None else "input_type", "An embedding of pictures")
         if (self.texts is None) == (self.inputs is None):
-            raise BadRequest(
-                "`texts` is required, or `inputs` in its place.",
+            raise wrong(
                 "texts",
+                "is required, or `inputs` in its place",
                 "missing_required_parameter" if self.texts is None else None,
             )
         if self.texts is not None:

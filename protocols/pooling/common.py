@@ -9,7 +9,7 @@ from msgspec import Meta
 from ..common import limits
 from ..common.bounds import items_at_most, prompt_chars_at_most
 from ..common.decoding import converted
-from ..common.errors import BadRequest
+from ..common.errors import refused, wrong
 from ..common.limits import Limits
 from ..openai.chat import check_templates
 from ..openai.messages import check_messages
@@ -53,7 +53,7 @@ class PoolingFields(msgspec.Struct, kw_only=True):
     def check_reading(self) -> None:
         """Raises BadRequest."""
         if self.truncate_prompt_tokens == 0:
-            raise BadRequest("`truncate_prompt_tokens` must be -1, or 1 and more.", "truncate_prompt_tokens")
+            raise wrong("truncate_prompt_tokens", "must be -1, or 1 and more")
         if self.padding not in (None, "do_not_pad"):
             raise not_served("padding", "`padding` other than `do_not_pad`")
 
@@ -78,7 +78,7 @@ class InputFields(PoolingFields, kw_only=True):
         """One entry for each. Raises BadRequest for a list of mixed kinds."""
         given = self.input
         if given is None:
-            raise BadRequest("`input` is required.", "input", "missing_required_parameter")
+            raise wrong("input", "is required", "missing_required_parameter")
         return texts_of(given)
 
     @property
@@ -96,9 +96,9 @@ class InputFields(PoolingFields, kw_only=True):
         """Everything that the types alone do not say. Raises BadRequest."""
         self.check_reading()
         if (self.input is None) == (self.messages is None):
-            raise BadRequest(
-                "`input` is required, or `messages` in its place.",
+            raise wrong(
                 "input",
+                "is required, or `messages` in its place",
                 "missing_required_parameter" if self.input is None else None,
             )
         if self.truncate and self.truncate_prompt_tokens is None:
@@ -127,12 +127,9 @@ def _conversations(given: Sequence[object], field: str) -> list[tuple[list[Messa
     for index, item in enumerate(given):
         messages = item if several else [item]
         if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
-            raise BadRequest(
-                f"`{field}[{index}]`: a list holds either the messages of one conversation, or conversations.",
-                f"{field}[{index}]",
-            )
+            raise refused(f"{field}[{index}]", "a list holds either the messages of one conversation, or conversations")
         if not messages:
-            raise BadRequest(f"`{field}[{index}]` must hold at least one message.", f"{field}[{index}]")
+            raise wrong(f"{field}[{index}]", "must hold at least one message")
         found.append((messages, f"{field}[{index}]"))
     return found if several else [([each for messages, _ in found for each in messages], field)]
 
@@ -146,10 +143,7 @@ def texts_of(given: str | Sequence[str | int | list[int | Message] | Message]) -
     many: list[Text] = []
     for index, item in enumerate(given):
         if type(item) is not kind:
-            raise BadRequest(
-                f"`input[{index}]`: a list holds either strings, or token ids, or lists of token ids.",
-                f"input[{index}]",
-            )
+            raise refused(f"input[{index}]", "a list holds either strings, or token ids, or lists of token ids")
         if isinstance(item, int):
             tokens.append(item)
         elif isinstance(item, dict):
@@ -159,7 +153,7 @@ def texts_of(given: str | Sequence[str | int | list[int | Message] | Message]) -
         else:
             ids = [each for each in item if isinstance(each, int)]
             if len(ids) < len(item):
-                raise BadRequest(f"`input[{index}]`: a list of token ids holds nothing but them.", f"input[{index}]")
+                raise refused(f"input[{index}]", "a list of token ids holds nothing but them")
             many.append(ids)
     return [tokens] if tokens else many
 
@@ -171,7 +165,7 @@ def text_of(item: str | TextObject, field: str) -> str:
     if item.image is not None:
         raise not_served(f"{field}.image")
     if item.text is None:
-        raise BadRequest(f"`{field}.text` is required.", f"{field}.text", "missing_required_parameter")
+        raise wrong(f"{field}.text", "is required", "missing_required_parameter")
     return item.text
 
 

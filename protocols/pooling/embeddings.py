@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from ..common import limits
-from ..common.errors import BadRequest
+from ..common.errors import wrong
 from ..common.limits import Limits
 from ..openai.sampling import Name, not_served, refuse
 from .common import TextUsage
@@ -60,7 +60,7 @@ class EmbeddingRequest(NumberFields, kw_only=True):
             self.encoding_format = wanted[0]
         if self.purpose is not None and self.conversations:
             field = self.purpose[1]
-            raise BadRequest(f"`{field}` puts a prompt before texts, and messages bring their own.", field)
+            raise wrong(field, "puts a prompt before texts, and messages bring their own")
 
 
 # ---- responses

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta
 
 from ..common import limits
-from ..common.errors import BadRequest
+from ..common.errors import refused, wrong
 from ..common.limits import Limits
 from ..openai.sampling import Name
 from .common import InputFields, TextUsage
@@ -31,14 +31,14 @@ class PoolingRequest(NumberFields, kw_only=True):
             self.task = "plugin"
         if self.task != "plugin":
             if self.data is not UNSET:
-                raise BadRequest("`data` is for `task: plugin`; texts are `input`.", "data")
+                raise wrong("data", "is for `task: plugin`; texts are `input`")
             return super().check(limits)
         self.check_reading()
         if self.data is UNSET:
-            raise BadRequest("`data` is required for `task: plugin`.", "data", "missing_required_parameter")
+            raise wrong("data", "is required for `task: plugin`", "missing_required_parameter")
         for name in ("input", "messages"):
             if getattr(self, name) is not None:
-                raise BadRequest(f"`{name}`: a plugin reads `data` alone.", name)
+                raise refused(name, "a plugin reads `data` alone")
 
 
 class ClassifyRequest(InputFields, kw_only=True):

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from ..common import limits
-from ..common.errors import BadRequest
+from ..common.errors import BadRequest, wrong
 from ..common.limits import Limits
 from ..openai.sampling import not_served
 from .common import PoolingFields, TextObject, TextUsage, check_texts, text_of
@@ -54,10 +54,10 @@ class ScoreRequest(ScoringFields, kw_only=True):
         first, one = self._side(_QUERIES, limits)
         second, other = self._side(_DOCUMENTS, limits)
         if len(first) not in (1, len(second)):
-            raise BadRequest(
-                f"`{one}` has {len(first)} texts and `{other}` {len(second)}: expected are one against many, or as "
-                "many on both sides.",
+            raise wrong(
                 one,
+                f"has {len(first)} texts and `{other}` {len(second)}: expected are one against many, or as many on "
+                "both sides",
             )
         return first, second, (one, other)
 

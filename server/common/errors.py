@@ -21,7 +21,7 @@
 Messages never carry what the client must not know: paths, tracebacks, addresses. Those go to the log.
 """
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, wrong
 from stentor.protocols.ipc.deltas import Finish
 
 
@@ -58,10 +58,8 @@ def generation_error(finish: Finish | None) -> Exception:
                 code="grammar_too_complex",
             )
         case field:
-            return BadRequest(
-                f"`{field}` leaves nothing to draw of what the grammar or the thinking budget asks for.",
-                field,
-                "invalid_value",
+            return wrong(
+                field, "leaves nothing to draw of what the grammar or the thinking budget asks for", "invalid_value"
             )
 
 

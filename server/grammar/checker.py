@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from stentor.engine.core.grammar.vocabulary import TokenBytes
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, refused
 
 from ..common.errors import Overloaded, ServerError
 from ..common.fair_queue import FairQueue, QueueFull, current_owner
@@ -111,7 +111,7 @@ class Grammars:
                 TOO_COMPLEX_CODE,
             )
         if why:
-            raise BadRequest(f"`{field}`: {why}.", field, "invalid_value")
+            raise refused(field, why, "invalid_value")
 
     async def _tried(self, key: bytes, source: str) -> str:
         owner = current_owner.get()

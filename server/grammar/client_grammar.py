@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import refused
 
 from .schema import encoded, prepare
 from .whitespace import INDENTED
@@ -27,13 +27,13 @@ def checked_lark(source: str, field: str, whitespace: Mapping[str, Any] = INDENT
         done = found.end()
         if found["attribute"]:
             name = found[0].rstrip("= \t\n")
-            raise BadRequest(f"`{field}`: the attribute `{name}` is not supported.", field, "invalid_value")
+            raise refused(field, f"the attribute `{name}` is not supported", "invalid_value")
         if found["json"]:
             try:
                 schema, done = _DECODER.raw_decode(source, done)
             except (ValueError, RecursionError):
-                raise BadRequest(f"`{field}`: what follows a %json is no JSON.", field, "invalid_value") from None
+                raise refused(field, "what follows a %json is no JSON", "invalid_value") from None
             if not isinstance(schema, dict):
-                raise BadRequest(f"`{field}`: what follows a %json is no object.", field, "invalid_value")
+                raise refused(field, "what follows a %json is no object", "invalid_value")
             written.append(encoded(prepare(schema, field, whitespace)))
     return "".join([*written, source[done:]])

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, refused
 
 MAX_DEPTH: Final = 64
 MAX_REPEATS: Final = 10_000
@@ -177,7 +177,7 @@ class _Reader:
         return character
 
     def _refusal(self, why: str) -> BadRequest:
-        return BadRequest(f"`{self._field}`: {why}.", self._field, "invalid_value")
+        return refused(self._field, why, "invalid_value")
 
 
 class _Writer:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import refused
 
 from .schema import encoded, prepare
 from .whitespace import INDENTED
@@ -90,7 +90,7 @@ class Lark:
         escaped = False
         for character in pattern:
             if escaped and character in "\n\r":
-                raise BadRequest(f"`{field}`: a backslash stands before a line's end.", field, "invalid_value")
+                raise refused(field, "a backslash stands before a line's end", "invalid_value")
             if character == "/":
                 written.append("/" if escaped else r"\/")
             elif character in "\n\r\0":
@@ -99,7 +99,7 @@ class Lark:
                 written.append(character)
             escaped = character == "\\" and not escaped
         if escaped:
-            raise BadRequest(f"`{field}`: the pattern ends in a lone backslash.", field, "invalid_value")
+            raise refused(field, "the pattern ends in a lone backslash", "invalid_value")
         return self.rule(f"/{''.join(written)}/")
 
     def grammar(self, source: str) -> str:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, refused
 
 from .client_grammar import checked_lark
 from .pattern_parts import Many, One, Part
@@ -93,7 +93,7 @@ def quoted_lark(source: str, field: str) -> str:
     try:
         quoted = _quoted(source)
     except UnquotableError as error:
-        raise BadRequest(f"`{field}`: {error}.", field, "invalid_value") from None
+        raise refused(field, f"{error}", "invalid_value") from None
     if len(quoted) > MAX_LENGTH:
         said = f"`{field}`: the grammar is too large; what is made of it comes to more than {MAX_LENGTH} characters."
         raise BadRequest(said, field, "string_above_max_length")

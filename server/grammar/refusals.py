@@ -1,10 +1,10 @@
 """How what is wrong with a schema is told: where it stands, and what was expected."""
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, refused
 
 
 def refusal(path: str, why: str) -> BadRequest:
-    return BadRequest(f"`{path}`: {why}.", path, "invalid_value")
+    return refused(path, why, "invalid_value")
 
 
 def unsupported(path: str, keyword: str, unless: str = "") -> BadRequest:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import assert_never
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import refused
 from stentor.protocols.openai import structural_tags as tags
 
 from .client_grammar import checked_lark
@@ -78,7 +78,7 @@ def _triggered(lark: Lark, tag: tags.TriggeredTags, field: str) -> str:
             begun.append(lark.rule(f"{lark.text_until(trigger)} {lark.either(rests)}"))
     if left:
         where = f"{field}.triggers"
-        raise BadRequest(f"`{where}`: a tag begins with none of them.", where, "invalid_value")
+        raise refused(where, "a tag begins with none of them", "invalid_value")
     one = lark.either(begun)
     text = lark.rule(ANY_TEXT)
     if tag.stop_after_first:

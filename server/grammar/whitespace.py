@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, refused
 
 from ..config.models import JsonWhitespace
 
@@ -59,7 +59,7 @@ class _Reader:
         return self._at < len(self._pattern)
 
     def refusal(self, why: str) -> BadRequest:
-        return BadRequest(f"`{self._field}`: {why}.", self._field, "invalid_value")
+        return refused(self._field, why, "invalid_value")
 
     def alternatives(self, depth: int) -> tuple[str, int]:
         """Up to a closing bracket: the pattern, and how long its matches may be."""

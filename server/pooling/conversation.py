@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, refused, wrong
 from stentor.protocols.pooling.common import InputFields
 
 from ..common.errors import Overloaded
@@ -28,17 +28,17 @@ async def read_messages(
     """
     template, known = fields.chat_template, model.pool.chat_template
     if template is not None and not trusts_templates and not known.has(template):
-        raise BadRequest(
-            "`chat_template` is not taken from requests here (--trust-request-chat-template); leave it out.",
+        raise wrong(
             "chat_template",
+            "is not taken from requests here (--trust-request-chat-template); leave it out",
             "untrusted_template",
         )
     if template is None and not model.pool.tokenizer.template_source:
-        raise BadRequest(f"`{where}`: the model has no chat template; send texts as `input`.", where, "unsupported")
+        raise refused(where, "the model has no chat template; send texts as `input`", "unsupported")
     kwargs = fields.chat_template_kwargs or {}
     taken = sorted(kwargs.keys() & known.reserved)
     if taken:
-        raise BadRequest(f"`chat_template_kwargs` must not set `{taken[0]}`.", "chat_template_kwargs")
+        raise wrong("chat_template_kwargs", f"must not set `{taken[0]}`")
     try:
         ids = await model.pool.render_chat(
             messages,
@@ -57,7 +57,7 @@ async def read_messages(
     except TemplateError as error:
         raise BadRequest(str(error), where if template is None else "chat_template", "template_error") from None
     if not ids:
-        raise BadRequest(f"`{where}` must hold at least one token.", where)
+        raise wrong(where, "must hold at least one token")
     if len(ids) > room.most:
         if room.cut is None:
             raise room.too_long(str(len(ids)), where)

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, refused, wrong
 
 from ..text.errors import TemplateError
 from .model import EmbeddingModel
@@ -47,7 +47,7 @@ async def read_pairs(
     Raises BadRequest.
     """
     if rules.instruction is not None and model.pair_form == "pair":
-        raise BadRequest("`instruction`: the model takes none; leave it out.", "instruction", "unsupported")
+        raise refused("instruction", "the model takes none; leave it out", "unsupported")
     if model.pair_form == "bge":
         return await _questioned(model, queries, documents, rules, fields)
     first = await _bounded(model, queries, rules.most_query)
@@ -83,7 +83,7 @@ def _joined(
         before = [*ends.before, *query, *ends.between]
         ids = [*before, *document, *ends.after]
         if not ids:
-            raise BadRequest(f"`{field}` must hold at least one token.", field)
+            raise wrong(field, "must hold at least one token")
         prompts.append(Prompt(ids, second=len(before) if ends.told_apart else 0))
     return prompts
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from stentor.engine.model_config.pooling_config import PoolingConfig
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import refused
 
 _SAME: Final = (
     ("query", "search_query", "retrieval.query", "s2p_query", "retrieval_query"),
@@ -33,9 +33,7 @@ def prompt_of(config: PoolingConfig, purpose: str | None, field: str = "") -> st
         return next((prompts[name] for name in names if name in prompts), "")
     known = [*dict.fromkeys([*prompts, *config.adapters])] or [name for names in _SAME for name in names[:2]]
     shown = ", ".join(known[:_MOST_SHOWN])
-    raise BadRequest(
-        f"`{field}`: the model has no prompt for `{purpose[:64]}`; it knows {shown}.", field, "invalid_value"
-    )
+    raise refused(field, f"the model has no prompt for `{purpose[:64]}`; it knows {shown}", "invalid_value")
 
 
 def adapter_of(config: PoolingConfig, purpose: str | None) -> str:

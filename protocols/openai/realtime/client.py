@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from ...common.decoding import decode
-from ...common.errors import BadRequest
+from ...common.errors import BadRequest, refused
 from ...common.limits import MAX_NAME_LENGTH, Limits
 
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_LENGTH)]
@@ -115,7 +115,7 @@ def decode_event(message: bytes, limits: Limits) -> AnyClientEvent:
         if error.param == "type":
             kind = _envelope_of(message).type
             if isinstance(kind, str):
-                raise BadRequest(f"`type`: there is no event `{kind[:80]}`.", "type", "invalid_value") from None
+                raise refused("type", f"there is no event `{kind[:80]}`", "invalid_value") from None
         raise
     return event
 

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta
 
 from ...common.bounds import chars_at_most, total_chars_at_most
 from ...common.decoding import converted
-from ...common.errors import BadRequest
+from ...common.errors import BadRequest, refused, wrong
 from ...common.limits import MAX_NAME_LENGTH, Limits
 from ..sampling import not_served
 from .client import Id
@@ -94,14 +94,14 @@ def read_reference(value: dict[str, Any], where: str) -> str | None:
 
 def _message(read: _Message, where: str, limits: Limits) -> GivenItem:
     if not read.content or len(read.content) > MAX_PARTS:
-        raise BadRequest(f"`{where}.content` must hold 1 to {MAX_PARTS} parts.", f"{where}.content", "invalid_value")
+        raise wrong(f"{where}.content", f"must hold 1 to {MAX_PARTS} parts", "invalid_value")
     content, audio, length = [], None, 0
     for index, raw in enumerate(read.content):
         place = f"{where}.content[{index}]"
         part, heard = _part(converted(raw, _Part, place), read.role, place)
         if heard is not None:
             if audio is not None:
-                raise BadRequest(f"`{place}`: a message may have one part of audio.", place, "invalid_value")
+                raise refused(place, "a message may have one part of audio", "invalid_value")
             audio = heard
         length += len(part.text or "") + len(part.transcript or "")
         content.append(part)
@@ -113,9 +113,7 @@ def _part(given: _Part, role: Role, where: str) -> tuple[Content, bytes | None]:
     kind = given.type
     if kind not in _TYPES[role]:
         expected = " or ".join(f"`{name}`" for name in _TYPES[role] if name != "input_image")
-        raise BadRequest(
-            f"`{where}.type` must be {expected} in a message of role `{role}`.", f"{where}.type", "invalid_value"
-        )
+        raise wrong(f"{where}.type", f"must be {expected} in a message of role `{role}`", "invalid_value")
     if kind == "input_image":
         raise not_served(where, f"`{where}`: an image")
     if kind == "input_audio":
@@ -134,7 +132,7 @@ def _part(given: _Part, role: Role, where: str) -> tuple[Content, bytes | None]:
 
 
 def _required(field: str) -> BadRequest:
-    return BadRequest(f"`{field}` is required.", field, "missing_required_parameter")
+    return wrong(field, "is required", "missing_required_parameter")
 
 
 MAX_AUDIO: Final = 15 << 20
@@ -144,15 +142,13 @@ MAX_AUDIO: Final = 15 << 20
 def decode_audio(text: str, field: str) -> bytes:
     """Raises BadRequest for what is no base64, and for more than one event may bring."""
     if len(text) * 3 // 4 > MAX_AUDIO + 2:
-        raise BadRequest(
-            f"`{field}` is longer than the {MAX_AUDIO >> 20} MiB that one event may bring.",
-            field,
-            "string_above_max_length",
+        raise wrong(
+            field, f"is longer than the {MAX_AUDIO >> 20} MiB that one event may bring", "string_above_max_length"
         )
     try:
         return binascii.a2b_base64(text, strict_mode=True) if text else b""
     except (binascii.Error, ValueError):
-        raise BadRequest(f"`{field}` must be base64.", field, "invalid_value") from None
+        raise wrong(field, "must be base64", "invalid_value") from None
 
 
 def encode_audio(audio: bytes) -> str:

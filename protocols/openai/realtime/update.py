@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from ...common.decoding import converted
-from ...common.errors import BadRequest
+from ...common.errors import BadRequest, refused
 from .session import (
     AudioFormat,
     Eagerness,
@@ -156,4 +156,4 @@ def read_fields(value: Any, type: Any, where: str) -> Any:
         if unknown is None:
             raise
         field = f"{error.param}.{unknown[1]}" if error.param else unknown[1]
-        raise BadRequest(f"`{field}`: there is no such field.", field, "unknown_parameter") from None
+        raise refused(field, "there is no such field", "unknown_parameter") from None

@@ -7,7 +7,7 @@ import msgspec
 
 from ...common.bounds import chars_at_most, items_at_most, total_chars_at_most
 from ...common.decoding import converted
-from ...common.errors import BadRequest
+from ...common.errors import BadRequest, wrong
 from ...common.limits import MAX_NAME_LENGTH, Limits
 from ..sampling import not_served
 from . import client_tools
@@ -343,8 +343,8 @@ class _Reader:
 
     def _missing(self, field: str) -> BadRequest:
         where = f"{self._where}.{field}"
-        return BadRequest(f"`{where}` is required.", where, "missing_required_parameter")
+        return wrong(where, "is required", "missing_required_parameter")
 
     def _wrong(self, field: str, what: str) -> BadRequest:
         where = f"{self._where}.{field}"
-        return BadRequest(f"`{where}` {what}.", where, "invalid_value")
+        return wrong(where, what, "invalid_value")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ...common.bounds import chars_at_most, items_at_most
-from ...common.errors import BadRequest
+from ...common.errors import BadRequest, wrong
 from ...common.limits import MAX_TOOL_DESCRIPTION
 from ..sampling import not_served
 
@@ -122,14 +122,14 @@ def _check_approval(approval: Any, field: str) -> None:
 def _check_text(tool: Mapping[str, Any], name: str, where: str, most: int, *, required: bool = False) -> None:
     value, field = tool.get(name), f"{where}.{name}"
     if value is None and required:
-        raise BadRequest(f"`{field}` is required.", field, "missing_required_parameter")
+        raise wrong(field, "is required", "missing_required_parameter")
     if not isinstance(value, str | None):
         raise _wrong(field, "must be a string")
     chars_at_most(value, most, field)
 
 
 def _wrong(field: str, what: str) -> BadRequest:
-    return BadRequest(f"`{field}` {what}.", field, "invalid_value")
+    return wrong(field, what, "invalid_value")
 
 
 def runs_here(tool: Mapping[str, Any]) -> bool:

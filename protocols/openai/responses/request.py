@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from ...common import limits
 from ...common.bounds import at_most, chars_at_most, items_at_most, keys_at_most, texts_at_most
-from ...common.errors import BadRequest
+from ...common.errors import refused, wrong
 from ...common.limits import Limits
 from ..sampling import Name, Probability, StopString, TokenId, TopLogprobs, not_served, refuse
 from .tools import check_choice, check_tools
@@ -116,9 +116,7 @@ class ContextFields(msgspec.Struct, kw_only=True):
     def check_context(self, limits: Limits) -> None:
         """Raises BadRequest. Items are looked at by :mod:`.items`."""
         if self.previous_response_id is not None and self.conversation is not None:
-            raise BadRequest(
-                "`conversation` and `previous_response_id` exclude each other; send one of them.", "conversation"
-            )
+            raise wrong("conversation", "and `previous_response_id` exclude each other; send one of them")
         chars_at_most(self.instructions, limits.max_prompt_chars, "instructions")
         items_at_most(self.tools, limits.max_messages, "tools")
         check_tools(self.tools or [])
@@ -128,7 +126,7 @@ class ContextFields(msgspec.Struct, kw_only=True):
             for field in ("name", "schema"):
                 if getattr(form, field) is None:
                     where = f"text.format.{field}"
-                    raise BadRequest(f"`{where}` is required.", where, "missing_required_parameter")
+                    raise wrong(where, "is required", "missing_required_parameter")
 
 
 class ResponseRequest(ContextFields, kw_only=True):
@@ -202,9 +200,9 @@ class ResponseRequest(ContextFields, kw_only=True):
         for index, wanted in enumerate(self.include or ()):
             if wanted not in INCLUDABLE:
                 where = f"include[{index}]"
-                raise BadRequest(f"`{where}` must be one of {', '.join(INCLUDABLE)}.", where, "invalid_value")
+                raise wrong(where, f"must be one of {', '.join(INCLUDABLE)}", "invalid_value")
         if self.background and not self.stored:
-            raise BadRequest("`background` needs `store`; leave the latter out or set it to true.", "background")
+            raise wrong("background", "needs `store`; leave the latter out or set it to true")
         check_metadata(self.metadata)
         at_most(self.top_logprobs, limits.max_logprobs, "top_logprobs")
         texts_at_most(self.stop, limits.max_stop_strings, limits.max_stop_length, "stop")
@@ -214,11 +212,10 @@ class ResponseRequest(ContextFields, kw_only=True):
         items_at_most(self.allowed_token_ids, limits.max_allowed_tokens, "allowed_token_ids")
         form = None if self.text is None else self.text.format
         if self.structured_outputs is not None and form is not None and form.type != "text":
-            raise BadRequest("`structured_outputs` and `text.format` exclude each other.", "structured_outputs")
+            raise wrong("structured_outputs", "and `text.format` exclude each other")
         if self.max_output_tokens is not None and self.min_tokens > self.max_output_tokens:
-            raise BadRequest(
-                f"`min_tokens` ({self.min_tokens}) must not exceed `max_output_tokens` ({self.max_output_tokens}).",
-                "min_tokens",
+            raise wrong(
+                "min_tokens", f"({self.min_tokens}) must not exceed `max_output_tokens` ({self.max_output_tokens})"
             )
 
 
@@ -241,9 +238,9 @@ def check_metadata(metadata: Metadata | None) -> None:
     keys_at_most(metadata, MAX_METADATA, "metadata")
     for key, value in (metadata or {}).items():
         if len(key) > MAX_METADATA_KEY or len(value) > MAX_METADATA_VALUE:
-            raise BadRequest(
-                f"`metadata`: a key may have {MAX_METADATA_KEY} characters and a value {MAX_METADATA_VALUE}.",
+            raise refused(
                 "metadata",
+                f"a key may have {MAX_METADATA_KEY} characters and a value {MAX_METADATA_VALUE}",
                 "string_above_max_length",
             )
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ...common.bounds import chars_at_most
-from ...common.errors import BadRequest
+from ...common.errors import refused, wrong
 from ...common.limits import MAX_NAME_LENGTH
 from ..sampling import not_served
 from . import client_tools, mcp
@@ -57,27 +57,27 @@ def check_tools(tools: Sequence[dict[str, Any]], field: str = "tools") -> None:
         for name, offered in _offered(tool, where):
             if name in names:
                 place = f"{offered.where}.{'type' if kind in client_tools.CALLS else 'name'}"
-                raise BadRequest(f"`{place}`: another tool has this name.", place)
+                raise refused(place, "another tool has this name")
             names.add(name)
 
 
 def _kind(tool: Any, where: str) -> str:
     kind = tool.get("type") if isinstance(tool, dict) else None
     if not isinstance(kind, str):
-        raise BadRequest(f"`{where}.type` must be a string, such as `function`.", f"{where}.type")
+        raise wrong(f"{where}.type", "must be a string, such as `function`")
     return kind
 
 
 def _check_fields(tool: Mapping[str, Any], where: str, *fields: tuple[str, Any, str]) -> None:
     for field, types, what in fields:
         if not isinstance(tool.get(field), types | None):
-            raise BadRequest(f"`{where}.{field}` must be {what}.", f"{where}.{field}")
+            raise wrong(f"{where}.{field}", f"must be {what}")
 
 
 def _check_name(tool: Mapping[str, Any], where: str) -> None:
     name = tool.get("name")
     if not isinstance(name, str) or not name:
-        raise BadRequest(f"`{where}.name` is required.", f"{where}.name", "missing_required_parameter")
+        raise wrong(f"{where}.name", "is required", "missing_required_parameter")
     chars_at_most(name, MAX_NAME_LENGTH, f"{where}.name")
 
 
@@ -98,11 +98,11 @@ def _check_namespace(tool: Mapping[str, Any], where: str) -> None:
     _check_name(tool, where)
     _check_fields(tool, where, ("description", str, "a string"))
     if not isinstance(tool.get("tools"), list):
-        raise BadRequest(f"`{where}.tools` must be a list of tools.", f"{where}.tools")
+        raise wrong(f"{where}.tools", "must be a list of tools")
     for index, inner in enumerate(tool["tools"]):
         place = f"{where}.tools[{index}]"
         if _kind(inner, place) not in _NAMED:
-            raise BadRequest(f"`{place}.type` must be {' or '.join(_NAMED)}.", f"{place}.type", "invalid_value")
+            raise wrong(f"{place}.type", f"must be {' or '.join(_NAMED)}", "invalid_value")
         _check_named_tool(inner, place)
 
 
@@ -111,19 +111,19 @@ def _check_described(tool: Mapping[str, Any], where: str) -> None:
     if tool["type"] == TOOL_SEARCH:
         _check_fields(tool, where, ("description", str, "a string"), ("parameters", dict, "an object"))
         if tool.get("execution") not in (None, "server", "client"):
-            raise BadRequest(f"`{where}.execution` must be server or client.", f"{where}.execution", "invalid_value")
+            raise wrong(f"{where}.execution", "must be server or client", "invalid_value")
     if tool["type"] != "shell" or tool.get("environment") is None:
         return
     environment, field = tool["environment"], f"{where}.environment"
     if not isinstance(environment, dict):
-        raise BadRequest(f"`{field}` must be an object.", field)
+        raise wrong(field, "must be an object")
     if environment.get("type") != "local":
         raise not_served(f"{field}.type", f"`{field}.type`: a shell that is not the client's own (`local`)")
     skills = environment.get("skills")
     if not isinstance(skills, list | None) or not all(
         isinstance(skill, dict) and all(isinstance(skill.get(name), str) for name in _SKILL) for skill in skills or ()
     ):
-        raise BadRequest(f"`{field}.skills` must be a list of objects with {', '.join(_SKILL)}.", f"{field}.skills")
+        raise wrong(f"{field}.skills", f"must be a list of objects with {', '.join(_SKILL)}")
 
 
 _SKILL: Final = ("name", "description", "path")
@@ -138,10 +138,10 @@ def _check_served(tool: dict[str, Any], where: str, known: set[str]) -> None:
     else:
         _check_fields(tool, where, ("external_web_access", bool, "true or false"))
     if name in known:
-        raise BadRequest(f"`{where}`: another tool is this one already.", where)
+        raise refused(where, "another tool is this one already")
     known.add(name)
     if len(known) > mcp.MAX_SERVERS:
-        raise BadRequest(f"`tools` names more than {mcp.MAX_SERVERS} servers.", "tools", "array_above_max_length")
+        raise wrong("tools", f"names more than {mcp.MAX_SERVERS} servers", "array_above_max_length")
 
 
 # ---- what a model is offered
@@ -232,46 +232,46 @@ def check_choice(choice: str | dict[str, Any] | None, tools: Sequence[dict[str, 
         return
     if isinstance(choice, str):
         if choice not in _CHOICES:
-            raise BadRequest(f"`tool_choice` must be {', '.join(_CHOICES)} or an object.", "tool_choice")
+            raise wrong("tool_choice", f"must be {', '.join(_CHOICES)} or an object")
         if not tools:
-            raise BadRequest("`tool_choice` is `required`, but there are no `tools`.", "tool_choice")
+            raise wrong("tool_choice", "is `required`, but there are no `tools`")
         return
     kind = choice.get("type")
     if kind in _NAMED or kind in _CHOSEN or kind == mcp.MCP:
         _check_named(choice, tools, "tool_choice")
     elif kind == "allowed_tools":
         if choice.get("mode") not in ("auto", "required"):
-            raise BadRequest("`tool_choice.mode` must be auto or required.", "tool_choice.mode")
+            raise wrong("tool_choice.mode", "must be auto or required")
         allowed = choice.get("tools")
         if not isinstance(allowed, list) or not allowed:
-            raise BadRequest("`tool_choice.tools` must name at least one tool.", "tool_choice.tools")
+            raise wrong("tool_choice.tools", "must name at least one tool")
         for index, one in enumerate(allowed):
             where = f"tool_choice.tools[{index}]"
             if not isinstance(one, dict):
-                raise BadRequest(f"`{where}` must be an object.", where)
+                raise wrong(where, "must be an object")
             _check_named(one, tools, where)
     elif isinstance(kind, str):
         raise not_served("tool_choice.type", f"`tool_choice.type` of `{kind[:40]}`")
     else:
-        raise BadRequest("`tool_choice.type` must be function, custom or allowed_tools.", "tool_choice.type")
+        raise wrong("tool_choice.type", "must be function, custom or allowed_tools")
 
 
 def _check_named(choice: dict[str, Any], tools: Sequence[dict[str, Any]], where: str) -> None:
     kind = choice.get("type")
     if kind == mcp.MCP:
         if not isinstance(choice.get("server_label"), str) or choice["server_label"] not in mcp.labels(tools):
-            raise BadRequest(f"`{where}.server_label`: there is no such server in `tools`.", f"{where}.server_label")
+            raise refused(f"{where}.server_label", "there is no such server in `tools`")
         if not isinstance(choice.get("name"), str | None):
-            raise BadRequest(f"`{where}.name` must be a string.", f"{where}.name")
+            raise wrong(f"{where}.name", "must be a string")
         return
     if kind in client_tools.CALLS or kind in mcp.HOSTED:
         if all(tool["type"] != kind or mcp.runs_here(tool) for tool in tools):
-            raise BadRequest(f"`{where}.type`: there is no such tool in `tools`.", f"{where}.type")
+            raise refused(f"{where}.type", "there is no such tool in `tools`")
         return
     if not isinstance(choice.get("name"), str):
-        raise BadRequest(f"`{where}.name` is required.", f"{where}.name", "missing_required_parameter")
+        raise wrong(f"{where}.name", "is required", "missing_required_parameter")
     if not isinstance(kind, str) or not functions_meant(choice, client_functions(tools)):
-        raise BadRequest(f"`{where}.name`: there is no such tool in `tools`.", f"{where}.name")
+        raise refused(f"{where}.name", "there is no such tool in `tools`")
 
 
 def functions_meant(choice: Mapping[str, Any], functions: Mapping[str, ClientTool]) -> list[str]:

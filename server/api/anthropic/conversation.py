@@ -23,7 +23,7 @@ from stentor.protocols.anthropic.content import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, refused, wrong
 from stentor.protocols.openai.sampling import not_served
 
 BLOCKS_JOIN: Final = "\n"
@@ -53,7 +53,7 @@ class _Writer:
 
     def user(self, blocks: Sequence[InputBlock], where: str) -> None:
         if not blocks:
-            raise BadRequest(f"`{where}` must hold at least one block.", where)
+            raise wrong(where, "must hold at least one block")
         texts = []
         for index, block in enumerate(blocks):
             place = f"{where}[{index}]"
@@ -63,9 +63,7 @@ class _Writer:
                 case ToolResultBlock():
                     self._result(block, place)
                 case ThinkingBlock() | RedactedThinkingBlock() | ToolUseBlock():
-                    raise BadRequest(
-                        f"`{place}.type`: such a block belongs to an assistant's message.", f"{place}.type"
-                    )
+                    raise refused(f"{place}.type", "such a block belongs to an assistant's message")
                 case ServerToolUseBlock():
                     raise _not_served(block, place)
                 case other:
@@ -88,7 +86,7 @@ class _Writer:
                 case ToolUseBlock():
                     calls.append(self._call(block, place))
                 case ToolResultBlock():
-                    raise BadRequest(f"`{place}.type`: a result belongs to a user's message.", f"{place}.type")
+                    raise refused(f"{place}.type", "a result belongs to a user's message")
                 case DocumentBlock() | ImageBlock() | SearchResultBlock() | ServerToolUseBlock():
                     raise _not_served(block, place)
                 case other:
@@ -103,10 +101,7 @@ class _Writer:
     def end(self, last: int) -> None:
         """Raises BadRequest where the conversation ends with calls: the model cannot go on without their results."""
         if self.messages and self.messages[-1].get("tool_calls"):
-            raise BadRequest(
-                f"`messages[{last}]` calls tools; a message of role `user` with their results must follow.",
-                f"messages[{last}]",
-            )
+            raise wrong(f"messages[{last}]", "calls tools; a message of role `user` with their results must follow")
 
     def _say(self, role: str, text: str) -> dict[str, Any]:
         if self.messages and self.messages[-1]["role"] == role:
@@ -119,7 +114,7 @@ class _Writer:
 
     def _call(self, block: ToolUseBlock, place: str) -> dict[str, Any]:
         if block.id in self._open:  # an id that has its result may come again: some models count from 0 in each turn
-            raise BadRequest(f"`{place}.id`: there is a call with this id that has no result yet.", f"{place}.id")
+            raise refused(f"{place}.id", "there is a call with this id that has no result yet")
         self._names[block.id] = block.name
         self._open.add(block.id)
         arguments = json.dumps(block.input, ensure_ascii=False)
@@ -127,9 +122,8 @@ class _Writer:
 
     def _result(self, block: ToolResultBlock, place: str) -> None:
         if block.tool_use_id not in self._open:
-            raise BadRequest(
-                f"`{place}.tool_use_id` is the id of no `tool_use` block in front of it that still has no result.",
-                f"{place}.tool_use_id",
+            raise wrong(
+                f"{place}.tool_use_id", "is the id of no `tool_use` block in front of it that still has no result"
             )
         self._open.remove(block.tool_use_id)
         text = _result_text(block, f"{place}.content")

@@ -19,7 +19,7 @@ from stentor.protocols.anthropic.request import (
     ToolChoice,
 )
 from stentor.protocols.common.decoding import converted
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import wrong
 from stentor.protocols.openai.chat import ChatRequest
 
 from ...generation.error_fields import map_error_fields
@@ -83,7 +83,7 @@ def _conversation(body: ConversationFields) -> dict[str, Any]:
     messages = chat_messages(body.messages)
     system = [text for text in (*_system(body.system), *_hoisted(body.messages)) if text]
     if not messages:
-        raise BadRequest("`messages` must hold a message of role `user`.", "messages")
+        raise wrong("messages", "must hold a message of role `user`")
     prefill = messages[-1]["role"] == "assistant"
     if prefill and not messages[-1]["content"]:
         # nothing to go on from: as if it were not there
@@ -118,7 +118,7 @@ def _hoisted(messages: Sequence[InputMessage]) -> list[str]:
         for index, block in enumerate(message.blocks):
             if not isinstance(block, TextBlock):
                 where = f"messages[{place}].content[{index}]"
-                raise BadRequest(f"`{where}.type` must be `text`: a system message is text.", f"{where}.type")
+                raise wrong(f"{where}.type", "must be `text`: a system message is text")
             texts.append(block.text)
     return texts
 

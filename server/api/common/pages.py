@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import wrong
 
 T = TypeVar("T")
 
@@ -16,7 +16,7 @@ def limit_of(request: Request, default: int, most: int) -> int:
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
-        raise BadRequest(f"`limit` must be a number from 1 to {most}.", "limit", "invalid_value")
+        raise wrong("limit", f"must be a number from 1 to {most}", "invalid_value")
     return int(text)
 
 

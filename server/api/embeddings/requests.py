@@ -9,7 +9,7 @@ from uuid import uuid4
 import msgspec
 from starlette.requests import Request
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, wrong
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.pooling import Pooled, Pooling, PoolingTask
 from stentor.protocols.pooling.common import InputFields, PoolingFields, TextUsage
@@ -131,7 +131,7 @@ def pooling_of(
     if task in ("embed", "token_embed"):
         return Pooling(task, dimensions=_dimensions(model, dimensions, "dimensions"), normalize=normalize)
     if dimensions is not None:
-        raise BadRequest(f"`dimensions` are of vectors, and `{task}` makes none.", "dimensions")
+        raise wrong("dimensions", f"are of vectors, and `{task}` makes none")
     return Pooling(task, activate=activate is not False)
 
 
@@ -159,10 +159,8 @@ def _dimensions(model: EmbeddingModel, wanted: int | None, field: str) -> int:
         can = "fewer are possible, more are not"
     else:
         can = "it was not trained for others (Matryoshka)"
-    raise BadRequest(
-        f"`{field}` is {wanted}; vectors of `{model.name}` have {config.dimensions} dimensions, and {can}.",
-        field,
-        "invalid_value",
+    raise wrong(
+        field, f"is {wanted}; vectors of `{model.name}` have {config.dimensions} dimensions, and {can}", "invalid_value"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import refused, wrong
 from stentor.protocols.common.limits import MAX_TOOLS, Limits
 from stentor.protocols.openai.realtime.session import (
     AudioInput,
@@ -128,17 +128,15 @@ class SessionRules:
                 return self._realtime(begun, update, has_spoken=False)
             case _:
                 kind = "realtime" if isinstance(session, RealtimeSession) else "transcription"
-                raise BadRequest(
-                    f"`session.type`: this is a {kind} session and stays one; open another connection.",
-                    "session.type",
-                    "invalid_value",
+                raise refused(
+                    "session.type", f"this is a {kind} session and stays one; open another connection", "invalid_value"
                 )
 
     def _realtime(self, session: RealtimeSession, update: RealtimeUpdate, has_spoken: bool) -> RealtimeSession:
         if update.model and self.models.chat_model(update.model, "session.model") != session.model:
-            raise BadRequest(
-                f"`session.model` is `{session.model}` and stays it; open another connection for another model.",
+            raise wrong(
                 "session.model",
+                f"is `{session.model}` and stays it; open another connection for another model",
                 "invalid_value",
             )
         session = self.answering(session, update, "session")
@@ -153,9 +151,9 @@ class SessionRules:
         if update.audio is None:
             given = _with(given, output=self.output(given.output, None, "session.audio.output"))
         if has_spoken and given.output.voice != audio.output.voice:
-            raise BadRequest(
-                "`session.audio.output.voice` cannot change any more: audio has been sent with it.",
+            raise wrong(
                 "session.audio.output.voice",
+                "cannot change any more: audio has been sent with it",
                 "cannot_update_voice",
             )
         return _with(
@@ -208,9 +206,9 @@ class SessionRules:
         if not given:
             return self.modalities
         if len(given) != 1:
-            raise BadRequest(f'`{field}` must be ["text"] or ["audio"].', field, "invalid_value")
+            raise wrong(field, 'must be ["text"] or ["audio"]', "invalid_value")
         if given == ["audio"] and not self.models.can_speak:
-            raise BadRequest(f"`{field}`: {NO_SPEECH_MODEL}.", field, "unsupported")
+            raise refused(field, f"{NO_SPEECH_MODEL}", "unsupported")
         return given
 
     def output(self, output: AudioOutput, update: ResponseOutputUpdate | UnsetType | None, where: str) -> AudioOutput:
@@ -310,17 +308,17 @@ class _Offer(msgspec.Struct):
 def _shown_tools(tools: list[Any], where: str) -> list[dict[str, Any]]:
     if len(tools) > MAX_TOOLS:
         field = f"{where}.tools"
-        raise BadRequest(f"`{field}` has {len(tools)} items; at most {MAX_TOOLS} are allowed.", field)
+        raise wrong(field, f"has {len(tools)} items; at most {MAX_TOOLS} are allowed")
     shown = []
     for index, tool in enumerate(tools):
         field = f"{where}.tools[{index}]"
         kind = tool.get("type", "function") if isinstance(tool, dict) else None
         if not isinstance(kind, str):
-            raise BadRequest(f"`{field}` must be an object of type `function`.", field, "invalid_value")
+            raise wrong(field, "must be an object of type `function`", "invalid_value")
         if kind != "function":
             raise not_served(f"{field}.type", f"`{field}.type`: a tool of type `{kind[:40]}`")
         if not isinstance(tool.get("name"), str):
-            raise BadRequest(f"`{field}.name` is required.", f"{field}.name", "missing_required_parameter")
+            raise wrong(f"{field}.name", "is required", "missing_required_parameter")
         shown.append({"type": "function", **{name: tool[name] for name in _SHOWN if tool.get(name) is not None}})
     return shown
 
@@ -331,14 +329,14 @@ def _checked_choice(choice: str | dict[str, Any] | None, where: str) -> str | di
         return "auto"
     if isinstance(choice, str):
         if choice not in _MODES:
-            raise BadRequest(f"`{field}` must be {', '.join(_MODES)} or an object.", field, "invalid_value")
+            raise wrong(field, f"must be {', '.join(_MODES)} or an object", "invalid_value")
         return choice
     kind = choice.get("type")
     if kind != "function":
         shown = kind[:40] if isinstance(kind, str) else ""
         raise not_served(f"{field}.type", f"`{field}.type`: a choice of type `{shown}`")
     if not isinstance(choice.get("name"), str):
-        raise BadRequest(f"`{field}.name` is required.", f"{field}.name", "missing_required_parameter")
+        raise wrong(f"{field}.name", "is required", "missing_required_parameter")
     return {"type": "function", "name": choice["name"]}
 
 

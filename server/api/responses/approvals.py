@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import refused, wrong
 from stentor.protocols.openai.responses.items import Item
 
 if TYPE_CHECKING:
@@ -31,14 +31,12 @@ def check_approvals(conversation: "ConversationItems", labels: Collection[str]) 
             continue
         name, where = item["approval_request_id"], f"input[{index}].approval_request_id"
         if name not in asked:
-            raise BadRequest(f"`{where}`: the conversation has no such request.", where, "approval_request_not_found")
+            raise refused(where, "the conversation has no such request", "approval_request_not_found")
         if answers.setdefault(name, item["approve"]) != item["approve"]:
-            raise BadRequest(f"`{where}`: it has been answered otherwise.", where, "invalid_value")
+            raise refused(where, "it has been answered otherwise", "invalid_value")
     for call in approved(conversation):
         if call["server_label"] not in labels:
-            raise BadRequest(
-                f"`tools` must name the server `{call['server_label'][:64]}`, a call to which is approved.", "tools"
-            )
+            raise wrong("tools", f"must name the server `{call['server_label'][:64]}`, a call to which is approved")
 
 
 def _asked(conversation: "ConversationItems") -> dict[str, Item]:
