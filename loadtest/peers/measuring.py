@@ -7,12 +7,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ..client import Answer, StreamError, complete
 from .disturbance import Disturbance
 from .figures import PREFILL, START, Column, Round, prefill_round, streams_round
 from .prompts import Words
 from .running import Server, ServerError
-from .sides import HOST
-from .stream import Answer, StreamError, complete
 
 Say = Callable[[str], None]
 
@@ -152,7 +151,7 @@ async def _in_time(work: Awaitable[Round]) -> Round:
 
 async def _streams(server: Server, streams: int, prompt: int, output: int, words: Words, rng: random.Random) -> Round:
     bodies = [server.side.body(server.weights, words.prompt(prompt, rng), output) for _ in range(streams)]
-    answers = await asyncio.gather(*(complete(HOST, server.port, body) for body in bodies))
+    answers = await asyncio.gather(*(complete(server.port, body) for body in bodies))
     for answer in answers:
         _check(answer, prompt, output)
     return streams_round(answers)
@@ -160,7 +159,7 @@ async def _streams(server: Server, streams: int, prompt: int, output: int, words
 
 async def _prefill(server: Server, settings: Settings, words: Words, rng: random.Random) -> Round:
     body = server.side.body(server.weights, words.prompt(settings.long_prompt, rng), 1)
-    answers = [await complete(HOST, server.port, body) for _ in range(2)]
+    answers = [await complete(server.port, body) for _ in range(2)]
     for answer in answers:
         _check(answer, settings.long_prompt, 1)
     return prefill_round(*answers)

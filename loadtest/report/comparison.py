@@ -5,10 +5,20 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from ..record import RequestRecord, Result, Startup, Sweep
+from ..record import RequestRecord, Result, Saved, Startup, Sweep
 from .bootstrap import ratio_interval
 from .conditions import Condition, ConditionError
-from .figures import SPREADS, Figures, direction, figures_of, known_figures, medians, points_of, startup_figures
+from .figures import (
+    SPREADS,
+    Figures,
+    direction,
+    figures_of,
+    known_figures,
+    medians,
+    points_of,
+    show_value,
+    startup_figures,
+)
 
 _REPEATS: Final = 3
 """From how many runs on their extremes say something."""
@@ -56,7 +66,7 @@ class Comparison:
         return {"before": self.before, "after": self.after, "point": self.point, "figures": rows}
 
 
-def compare(before: Result | Sweep | Startup, after: Result | Sweep | Startup, *, seed: int = 0) -> list[Comparison]:
+def compare(before: Saved, after: Saved, *, seed: int = 0) -> list[Comparison]:
     """One comparison of two results, or one for each value that two sweeps share, or for cold and warm starts.
 
     Raises :class:`ComparisonError`."""
@@ -71,7 +81,7 @@ def compare(before: Result | Sweep | Startup, after: Result | Sweep | Startup, *
         raise ComparisonError(f"sweeps over {before.axis} and over {after.axis}: expected the same axis")
     others = {point.value: point for point in points_of(after)}
     found = [
-        Comparison(*names, f"{before.axis}={_short(point.value)}", _rows(point.results, other.results, seed))
+        Comparison(*names, f"{before.axis}={show_value(point.value)}", _rows(point.results, other.results, seed))
         for point in points_of(before)
         if (other := others.get(point.value))
     ]
@@ -168,7 +178,3 @@ def _finite(value: float | None) -> float | None:
 
 def _names(before: str, after: str) -> tuple[str, str]:
     return (before, after) if before != after else (f"{before} (A)", f"{after} (B)")
-
-
-def _short(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:g}"

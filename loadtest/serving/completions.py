@@ -13,13 +13,13 @@ class _Choice(msgspec.Struct, gc=False):
     token_ids: list[int] | None = None
 
 
-class _Chunk(msgspec.Struct):
+class Chunk(msgspec.Struct):
     choices: list[_Choice] = []
     usage: Usage | None = None
     error: Any = None
 
 
-_decode = msgspec.json.Decoder(_Chunk).decode
+decode_chunk = msgspec.json.Decoder(Chunk).decode
 
 
 class Completions:
@@ -35,7 +35,7 @@ class Completions:
         return msgspec.json.encode(stream_fields(prompt, settings, "prompt", text if value is None else value))
 
     def read(self, data: bytes) -> Event:
-        chunk = _decode(data)
+        chunk = decode_chunk(data)
         if chunk.error is not None:
             return Event(error=describe_error(chunk.error))
         choices = chunk.choices

@@ -6,10 +6,11 @@ import os
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import msgspec
 
+from ..tool import Parser, UsageError, add_flag
 from .address import parse_address
 from .apis import APIS
 from .arrivals import RAMP_HELP, ArrivalError, Stage, plan
@@ -27,24 +28,15 @@ DEFAULT_TOKEN_RANGE: Final = "1000:30000"
 _LENGTH: Final = f"LENGTH is {LENGTHS_HELP}.".replace(" lognormal", "\n  lognormal", 1).replace("; ", ";\n  ")
 _EPILOG: Final = """\
 examples:
-  stentor bench serve --concurrency 32 --requests 256 --input 128 --output 128 --ignore-eos
-  stentor bench serve --rate 4 --duration 60 --input lognormal:400:0.8 --goodput ttft:500 tpot:50
+  stentor bench serve --concurrency 32 --requests 256 --input-tokens 128 --output-tokens 128 --ignore-eos
+  stentor bench serve --rate 4 --duration 60 --input-tokens lognormal:400:0.8 --goodput ttft:500 tpot:50
   stentor bench serve --api chat --dataset sharegpt.json --turns 4 --think 2 --concurrency 16
   stentor bench serve --ramp concurrency:1,2,4,8,16,32 --duration 120 --save run.json --html run.html
 """
 
 
-class UsageError(Exception):
-    """Options that are wrong; the message is one line."""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see {self.prog} --help)")
-
-
 def build_parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="stentor bench serve",
         description="Loads a server that speaks OpenAI's API over streams, and measures what its\nclients see: time to "
         "the first\ntoken (TTFT), between tokens (ITL, TPOT), to the end (E2E), tokens and requests a second.",
@@ -73,8 +65,10 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_workload(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--input", metavar="LENGTH", help="tokens of a prompt; words, without --tokens (default: 128)")
-    group.add_argument("--output", metavar="LENGTH", help="most tokens of an answer (default: 128, or as in --dataset)")
+    of_input = "tokens of a prompt; words, without --tokens (default: 128)"
+    add_flag(group, "--input-tokens", "--input", metavar="LENGTH", help=of_input)
+    of_output = "most tokens of an answer (default: 128, or as in --dataset)"
+    add_flag(group, "--output-tokens", "--output", metavar="LENGTH", help=of_output)
     group.add_argument("--ignore-eos", action="store_true", help="ask for answers of full length (vLLM's field)")
     group.add_argument(
         "--tokens", action="store_true", help="ask in random token ids, for exact lengths (completions only)"
@@ -206,8 +200,8 @@ def _workload(arguments: argparse.Namespace) -> Workload:
     prefixes, prefix_tokens = _pair("--prefixes", arguments.prefixes, "N:TOKENS") if arguments.prefixes else (0, 0)
     return Random(
         seed=arguments.seed,
-        inputs=parse_lengths(arguments.input or DEFAULT_LENGTH),
-        outputs=parse_lengths(arguments.output or DEFAULT_LENGTH),
+        inputs=parse_lengths(arguments.input_tokens or DEFAULT_LENGTH),
+        outputs=parse_lengths(arguments.output_tokens or DEFAULT_LENGTH),
         turns=turns,
         think=think,
         prefixes=prefixes,
@@ -217,10 +211,10 @@ def _workload(arguments: argparse.Namespace) -> Workload:
 
 
 def _dataset(arguments: argparse.Namespace, turns: Lengths, think: Lengths) -> Dataset:
-    for option in ("input", "prefixes", "tokens", "token_range"):
+    for option in ("input_tokens", "prefixes", "tokens", "token_range"):
         if getattr(arguments, option):
             raise UsageError(f"--{option.replace('_', '-')} and --dataset exclude one another")
-    outputs = parse_lengths(arguments.output) if arguments.output else None
+    outputs = parse_lengths(arguments.output_tokens) if arguments.output_tokens else None
     dataset = Dataset(arguments.dataset, arguments.seed, turns, outputs, think)
     if dataset.has_tokens and not APIS[arguments.api].takes_tokens:
         raise UsageError(f"{arguments.dataset} holds token ids, and the {arguments.api} API takes text alone")

@@ -5,26 +5,22 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from rich.console import Console
 from rich.markup import escape
 
 from ..record import RecordError, save_record
-from ..report.html import write_sweep_html
+from ..report.figures import show_value
 from ..serving.secrets import masked
-from .axis import VALUES_HELP, AxisError, Value, parse_axis, show_value
+from ..tool import FAILED, INTERRUPTED, MISUSED, Parser, UsageError, has_plots, wide_console
+from .axis import VALUES_HELP, AxisError, Value, parse_axis
 from .progress import Progress, print_sweeps
 from .runs import Interrupted, Measure, RunError, Runs
 from .search import Search
 from .serve import Serve, ServeError, check
 from .store import Plan, Store, StoreError, Target
 
-FAILED: Final = 1
-MISUSED: Final = 2
-INTERRUPTED: Final = 130
-_WIDE: Final = 150
-"""Columns of a table that goes to a file."""
 _SECONDS: Final = 30
 """How long a rate is tried for, where nothing else is said."""
 _EPILOG: Final = """\
@@ -33,19 +29,10 @@ answer comes out of a prefix cache by accident; all targets get the same ones. T
 interrupted one stopped.
 
 examples:
-  stentor bench sweep --axis concurrency 1:32:x2 --requests-each 4 --input 128 --output 128 --ignore-eos
+  stentor bench sweep --axis concurrency 1:32:x2 --requests-each 4 --input-tokens 128 --output-tokens 128 --ignore-eos
   stentor bench sweep --axis concurrency 1,8,32 --target ours=http://127.0.0.1:8000 --target theirs=http://127.0.0.1:8080
   stentor bench sweep --saturate 1 --goodput ttft:500 tpot:50 --duration 60
 """
-
-
-class UsageError(Exception):
-    """Options that are wrong; the message is one line."""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see {self.prog} --help)")
 
 
 def main(argv: list[str], measure: Measure | None = None) -> int:
@@ -79,7 +66,7 @@ class _Command:
         self.store = Store(given.out or Path(f"sweep-{self.axis}"), plan)
 
     def run(self, measure: Measure | None) -> int:
-        console = Console(width=None if sys.stdout.isatty() else _WIDE)
+        console = wide_console()
         targets = self.store.plan.targets
         planned = len(self.values) * self.given.repeats * len(targets) if self.values else None
         runs = Runs(
@@ -121,10 +108,15 @@ class _Command:
                 console.print(str(self.store.sweep_path(target)), style="dim", markup=False, highlight=False)
                 sweeps.append(sweep)
         if sweeps:
-            title = self.given.title or f"{' and '.join(sweep.name for sweep in sweeps)} over {self.axis}"
-            write_sweep_html(sweeps, self.store.page_path, title)
-            console.print(str(self.store.page_path), style="dim", markup=False, highlight=False)
             print_sweeps(console, sweeps)
+        if sweeps and not has_plots():
+            console.print("no page is drawn without matplotlib: install stentor[plots]", highlight=False)
+        elif sweeps:
+            from ..report.page import write_html  # late: matplotlib takes a second
+
+            title = self.given.title or f"{' and '.join(sweep.name for sweep in sweeps)} over {self.axis}"
+            write_html(sweeps, self.store.page_path, title)
+            console.print(str(self.store.page_path), style="dim", markup=False, highlight=False)
 
     def _axis(self) -> tuple[str, list[Value]]:
         if (self.given.axis is None) == (self.given.saturate is None):
@@ -174,7 +166,7 @@ def _verdict(name: str, search: Search, share: float) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="stentor bench sweep",
         description="Runs `stentor bench serve` over a range of one parameter, several times each, against one server "
         "or several in turn, and draws what comes of it.",

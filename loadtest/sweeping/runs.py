@@ -7,8 +7,8 @@ from typing import Final, Protocol
 from zlib import crc32
 
 from ..record import Result
-from ..report.figures import figures_of, medians
-from .axis import Value, show_value
+from ..report.figures import figures_of, medians, show_value
+from .axis import Value
 from .search import Search
 from .store import Store, Target
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from ..record import Result
-from ..serving.options import UsageError, build_load, build_parser
+from ..serving.options import build_load, build_parser
 from ..serving.run import LoadError, measure
 from ..serving.secrets import masked
 from ..serving.view import LiveView
+from ..tool import UsageError
 from .runs import Interrupted, RunError
 
 _TAKEN: Final = ("save", "csv", "html", "self_test")
