@@ -12,9 +12,7 @@ from typing import Final
 import msgspec
 
 from .serving.address import Address
-from .serving.api import Api, Event, describe_error
-from .serving.apis import APIS
-from .serving.completions import Completions, decode_chunk
+from .serving.api import APIS, Api, Completions, Event, decode_chunk, describe_error
 from .serving.http import HttpClient
 from .serving.meter import Meter
 from .serving.stream import Stream

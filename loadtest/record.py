@@ -264,12 +264,8 @@ def load_result(path: str | os.PathLike[str]) -> Result:
 
 
 def save_record(record: object, path: str | os.PathLike[str]) -> None:
-    """Writes indented JSON, whole or not at all: an interrupted run leaves an older file as it was.
-
-    Folders on the way are made.
-    """
+    """Writes indented JSON, whole or not at all: an interrupted run leaves an older file as it was."""
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
     beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         beside.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")

@@ -6,6 +6,7 @@ Flags mean the same in every tool: ``--save FILE`` writes the record as JSON, ``
 
 import argparse
 import importlib.util
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ WIDE: Final = 150
 """Columns of a table that goes to a file."""
 
 R = TypeVar("R")
+_SECRET: Final = ("--api-key", "--header")
 
 
 class UsageError(ValueError):
@@ -79,6 +81,7 @@ def run_tool(
     code = show(wide_console(), record) or 0
     if arguments.save is not None:
         try:
+            arguments.save.parent.mkdir(parents=True, exist_ok=True)
             save_record(record, arguments.save)
         except OSError as error:
             return complain(parser.prog, f"{error.filename or arguments.save}: {error.strerror}", FAILED)
@@ -114,9 +117,37 @@ def at_least(least: int) -> Callable[[str], int]:
     """An argparse type: an integer from ``least`` on."""
 
     def integer(text: str) -> int:
-        value = int(text)
-        if value < least:
-            raise argparse.ArgumentTypeError(f"expected at least {least}, got {value}")
-        return value
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, at least {least}")
+        return int(text)
 
     return integer
+
+
+def between(low: float, high: float = math.inf, *, closed: bool = False) -> Callable[[str], float]:
+    """An argparse type: a number above ``low``, or from it on where ``closed``, and at most ``high``."""
+
+    def real(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (low <= value <= high) or (value == low and not closed):
+            most = f" and at most {high:g}" if math.isfinite(high) else ""
+            raise argparse.ArgumentTypeError(
+                f"{text!r}: expected a number {'from' if closed else 'above'} {low:g}{most}"
+            )
+        return value
+
+    return real
+
+
+def masked(options: Iterable[str]) -> list[str]:
+    """Options as they are recorded: without keys and headers."""
+    shown: list[str] = []
+    hide = False
+    for word in options:
+        name, equals, _ = word.partition("=")
+        shown.append("***" if hide else f"{name}=***" if name in _SECRET and equals else word)
+        hide = word in _SECRET
+    return shown

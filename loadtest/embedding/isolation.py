@@ -27,7 +27,7 @@ from ..serving.measure import spread
 from ..voice.clips import joined, spoken
 from ..voice.sentences import SENTENCES
 from ..voice.sides import Ours as Transcriber
-from .bulk import Bulk
+from .asking import Bulk
 from .texts import Texts, skewed
 
 ALONE: Final = "alone"

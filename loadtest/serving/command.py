@@ -5,10 +5,9 @@ import sys
 from pathlib import Path
 
 from ..record import Result, save_csv, save_record
-from ..tool import FAILED, INTERRUPTED, MISUSED, UsageError, has_plots, wide_console
+from ..tool import FAILED, INTERRUPTED, MISUSED, UsageError, has_plots, masked, wide_console
 from .options import build_load, build_parser
 from .run import LoadError, Outcome, measure
-from .secrets import masked
 from .table import print_result
 from .view import LineView, LiveView
 

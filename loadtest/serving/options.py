@@ -1,7 +1,6 @@
 """The command line of ``stentor bench serve``, and the load that it asks for."""
 
 import argparse
-import math
 import os
 import ssl
 from collections.abc import Sequence
@@ -10,9 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
-from ..tool import Parser, UsageError, add_flag
+from ..tool import Parser, UsageError, add_flag, at_least, between
 from .address import parse_address
-from .apis import APIS
+from .api import APIS
 from .arrivals import RAMP_HELP, ArrivalError, Stage, plan
 from .dataset import Dataset, DatasetError
 from .lengths import LENGTHS_HELP, LengthError, Lengths, parse_lengths
@@ -60,7 +59,11 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--header", action="append", default=[], metavar="NAME:VALUE", help="may be repeated")
     group.add_argument("--insecure", action="store_true", help="accept any TLS certificate")
     group.add_argument(
-        "--timeout", type=_positive, default=600.0, metavar="SECONDS", help="of silence within a request (default: 600)"
+        "--timeout",
+        type=between(0),
+        default=600.0,
+        metavar="SECONDS",
+        help="of silence within a request (default: 600)",
     )
 
 
@@ -95,31 +98,31 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
 def _add_arrivals(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--concurrency",
-        type=_count,
+        type=at_least(1),
         metavar="N",
         help=f"so many users, each asking again once answered (default: {DEFAULT_CONCURRENCY})",
     )
     group.add_argument(
-        "--rate", "--request-rate", type=_positive, metavar="N", help="requests a second, or conversations"
+        "--rate", "--request-rate", type=between(0), metavar="N", help="requests a second, or conversations"
     )
     group.add_argument(
         "--burstiness",
-        type=_positive,
+        type=between(0),
         default=1.0,
         metavar="SHAPE",
         help="of --rate: 1 is Poisson, less comes in bursts, inf is evenly spaced (default: 1)",
     )
     group.add_argument("--ramp", metavar="STEPS", help=RAMP_HELP)
-    group.add_argument("--max-concurrency", type=_count, metavar="N", help="requests at once at most, with --rate")
+    group.add_argument("--max-concurrency", type=at_least(1), metavar="N", help="requests at once at most, with --rate")
     group.add_argument(
         "--requests",
         "--num-prompts",
-        type=_count,
+        type=at_least(1),
         metavar="N",
         help=f"in all (default: {DEFAULT_REQUESTS}, or no limit with --duration)",
     )
-    group.add_argument("--duration", type=_positive, metavar="SECONDS", help="of sending; answers are waited for")
-    group.add_argument("--warmup", type=_natural, default=0, metavar="N", help="requests before, not counted")
+    group.add_argument("--duration", type=between(0), metavar="SECONDS", help="of sending; answers are waited for")
+    group.add_argument("--warmup", type=at_least(0), default=0, metavar="N", help="requests before, not counted")
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
@@ -261,29 +264,6 @@ def _token_range(text: str) -> tuple[int, int]:
     if not (low.isdecimal() and high.isdecimal() and int(low) < int(high)):
         raise UsageError(f"--token-range {text}: expected LOW:HIGH, the upper one excluded")
     return int(low), int(high)
-
-
-def _count(text: str) -> int:
-    value = _natural(text)
-    if not value:
-        raise argparse.ArgumentTypeError("expected a whole number above 0")
-    return value
-
-
-def _natural(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number")
-    return int(text)
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
-    return value
 
 
 def _json_object(text: str) -> dict[str, Any]:

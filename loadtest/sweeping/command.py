@@ -10,17 +10,66 @@ from typing import Final
 from rich.console import Console
 from rich.markup import escape
 
-from ..record import RecordError, save_record
+from ..record import RecordError, Result, save_record
 from ..report.figures import show_value
-from ..serving.secrets import masked
-from ..tool import FAILED, INTERRUPTED, MISUSED, Parser, UsageError, has_plots, wide_console
+from ..serving.options import build_load, build_parser
+from ..serving.run import LoadError, measure
+from ..serving.view import LiveView
+from ..tool import FAILED, INTERRUPTED, MISUSED, Parser, UsageError, at_least, between, has_plots, masked, wide_console
 from .axis import VALUES_HELP, AxisError, Value, parse_axis
 from .progress import Progress, print_sweeps
-from .runs import Interrupted, Measure, RunError, Runs
-from .search import Search
-from .serve import Serve, ServeError, check
+from .runs import Interrupted, Measure, RunError, Runs, Search
 from .store import Plan, Store, StoreError, Target
 
+_TAKEN: Final = ("save", "csv", "html", "self_test")
+"""What a sweep sees to itself."""
+
+
+class ServeError(ValueError):
+    """Options that serve refuses; the message is one line for the operator."""
+
+
+def check(options: Sequence[str], *, whole: bool = True) -> argparse.Namespace:
+    """What serve makes of its options. ``whole`` also reads what they name, such as a data set.
+
+    Raises :class:`ServeError`.
+    """
+    try:
+        parsed = build_parser().parse_args(list(options))
+        if whole:
+            build_load(parsed, [])
+    except UsageError as error:
+        raise ServeError(str(error).replace("stentor bench serve --help", "stentor bench sweep --help")) from None
+    except OSError as error:
+        raise ServeError(f"{error.filename}: {error.strerror}") from None
+    for name in _TAKEN:
+        if getattr(parsed, name):
+            raise ServeError(f"--{name.replace('_', '-')} is for `stentor bench serve`: a sweep writes into --out")
+    return parsed
+
+
+class Serve:
+    """Measures once a call, and shows how it goes where there is a terminal."""
+
+    def __init__(self, live: bool) -> None:
+        self._live = live
+
+    def __call__(self, options: Sequence[str]) -> Result:
+        load = build_load(build_parser().parse_args(list(options)), ["stentor", "bench", "serve", *masked(options)])
+        try:
+            if self._live and sys.stdout.isatty():
+                with LiveView() as view:
+                    outcome = measure(load, view)
+            else:
+                outcome = measure(load)
+        except LoadError as error:
+            raise RunError(str(error)) from None
+        if outcome.interrupted:
+            raise Interrupted
+        return outcome.result
+
+
+_MOST: Final = 1e9
 _SECONDS: Final = 30
 """How long a rate is tried for, where nothing else is said."""
 _EPILOG: Final = """\
@@ -179,7 +228,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--saturate",
-        type=_positive,
+        type=between(0, _MOST),
         nargs="?",
         const=1.0,
         metavar="RATE",
@@ -187,14 +236,23 @@ def _parser() -> argparse.ArgumentParser:
         "a queue takes time to grow, so short runs flatter",
     )
     parser.add_argument(
-        "--share", type=_percent, default=95.0, metavar="PERCENT", help="of requests that must keep them (95)"
+        "--share", type=between(0, 100), default=95.0, metavar="PERCENT", help="of requests that must keep them (95)"
     )
     parser.add_argument(
-        "--precision", type=_positive, default=0.05, help="how near --saturate gets, as a part of the rate (0.05)"
+        "--precision",
+        type=between(0, _MOST),
+        default=0.05,
+        help="how near --saturate gets, as a part of the rate (0.05)",
     )
-    parser.add_argument("--repeats", type=_count, default=3, metavar="N", help="of each value; medians are shown (3)")
     parser.add_argument(
-        "--cooldown", type=_seconds, default=2.0, metavar="SECONDS", help="of rest between two runs (2)"
+        "--repeats", type=at_least(1), default=3, metavar="N", help="of each value; medians are shown (3)"
+    )
+    parser.add_argument(
+        "--cooldown",
+        type=between(0, _MOST, closed=True),
+        default=2.0,
+        metavar="SECONDS",
+        help="of rest between two runs (2)",
     )
     parser.add_argument(
         "--target",
@@ -205,7 +263,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--requests-each",
-        type=_count,
+        type=at_least(1),
         metavar="N",
         help="with --axis concurrency: requests for each user, so that all values take about as long",
     )
@@ -218,34 +276,3 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--title", help="of the page")
     parser.add_argument("--quiet", action="store_true", help="no picture of the run in progress")
     return parser
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number") from None
-
-
-def _positive(text: str) -> float:
-    if not 0 < (value := _number(text)) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
-    return value
-
-
-def _seconds(text: str) -> float:
-    if not 0 <= (value := _number(text)) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, 0 or more")
-    return value
-
-
-def _percent(text: str) -> float:
-    if not 0 < (value := _number(text)) <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected percent, above 0 and at most 100")
-    return value
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number above 0")
-    return int(text)

@@ -10,7 +10,7 @@ import pytest
 
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL
 from stentor.loadtest.embedding import command, isolation, speed
-from stentor.loadtest.embedding.bulk import Bulk
+from stentor.loadtest.embedding.asking import Bulk
 from stentor.loadtest.embedding.sides import Ours
 from stentor.loadtest.server_process import ServerProcess
 

@@ -156,7 +156,7 @@ def test_an_interrupt_prints_and_saves_what_has_completed(tmp_path: Path) -> Non
     ("arguments", "message"),
     [
         ("--concurrency 2 --rate 3", "--concurrency, --rate and --ramp exclude one another"),
-        ("--concurrency 0", "expected a whole number above 0"),
+        ("--concurrency 0", "expected a whole number, at least 1"),
         ("--input uniform:9:1", "uniform:9:1 allows no length"),
         ("--api chat --tokens", "--tokens: the chat API takes text alone"),
         ("--tokens --turns 3", "--tokens and --turns exclude one another"),

@@ -232,7 +232,7 @@ def test_saturation_is_found_for_each_target_in_turn(out: Path, capsys: pytest.C
         (["--axis", "rate", "1", "--target", "../x=http://127.0.0.1"], "expected NAME=URL"),
         (["--axis", "rate", "1", *TARGETS, *TARGETS[:2]], "a name of its own"),
         (["--axis", "rate", "1", *TARGETS, "--url", "http://127.0.0.1"], "--url and --target"),
-        (["--axis", "rate", "1", "--repeats", "0"], "whole number above 0"),
+        (["--axis", "rate", "1", "--repeats", "0"], "whole number, at least 1"),
     ],
 )
 def test_misuse_is_told_before_the_first_run(
