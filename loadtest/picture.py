@@ -1,6 +1,6 @@
 """Draws what a command shows on a terminal: how the README's pictures are made.
 
-python -P -m stentor.loadtest.picture serve.svg --seconds 8 -- stentor serve
+stentor bench picture serve.svg --seconds 8 -- stentor serve
 """
 
 import argparse
@@ -60,18 +60,15 @@ def settle(output: str) -> str:
     return "\n".join(line.replace("\x1b[?25l", "").replace("\x1b[?25h", "") for line in lines if line.strip())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="stentor bench picture", description=__doc__)
     parser.add_argument("picture", type=Path, help="an .svg file")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--columns", type=int, default=100)
     parser.add_argument("command", nargs="+")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     shown = settle(capture(args.command, args.columns, args.seconds))
     console = Console(record=True, width=args.columns, force_terminal=True, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(Text.from_ansi(f"$ {shlex.join(args.command)}\n{shown}"))
     args.picture.write_text(console.export_svg(title="stentor"))
-
-
-if __name__ == "__main__":
-    main()
+    return 0

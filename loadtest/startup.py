@@ -1,6 +1,6 @@
-"""``stentor bench startup``: how long ``stentor serve`` takes from its first instruction to its first token.
+"""``stentor bench start``: how long ``stentor serve`` takes from its first instruction to its first token.
 
-    stentor bench startup --rounds 5 -- --dtype bfloat16
+    stentor bench start --rounds 5 -- --dtype bfloat16
 
 *Cold*: the cache folder is empty, so that the CPU kernels are compiled, and the pages of the model's files are
 dropped from the kernel's page cache, so that they are read from the disk. Code that other processes have mapped
@@ -10,59 +10,118 @@ beginning to that of the next, so that together they are the time until it is re
 
 import argparse
 import asyncio
+import contextlib
 import ctypes
 import mmap
 import os
 import statistics
-import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import Any, Final, Self
 
+import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
 
-from .offline import wide_console
-from .record import Startup, StartupRound, now_iso, save_record
-from .serving.machine import describe_machine
-from .timed_start import StartFailed, TimedStart
-from .worker_options import at_least
+from .client import STREAMED, StreamError, complete
+from .processes import pss_bytes, tree
+from .record import Startup, StartupRound
+from .server_process import ServerProcess, StartFailed
+from .tool import at_least, make_parser, run_tool, table
 
-MIB = 1 << 20
+NAME: Final = "startup"
+PROMPT: Final = list(range(1, 17))
+MIB: Final = 1 << 20
+_BEGUN: Final = "…"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    given = sys.argv[1:] if argv is None else list(argv)
-    arguments = _parser().parse_args(given)
-    console = Console(stderr=True)
-    started = now_iso()
-    try:
-        model = resolve_model(arguments.model)
-        rounds = measure(model, weight_files(model), arguments, console)
-    except (StartFailed, CheckpointError) as error:
-        print(f"stentor bench startup: {error}", file=sys.stderr)
-        return 1
-    print_rounds(wide_console(), rounds)
-    if arguments.save:
-        record = Startup(
-            name=model.name,
-            started_at=started,
-            command=["stentor", "bench", "startup", *given],
-            machine=describe_machine(),
-            rounds=rounds,
-        )
-        arguments.save.parent.mkdir(parents=True, exist_ok=True)
-        save_record(record, arguments.save)
-    return 0
+class _Line(msgspec.Struct):
+    time: datetime
+    message: str
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+def main(argv: list[str]) -> int:
+    return run_tool(_parser(), argv, _measure, _show, StartFailed, CheckpointError)
+
+
+def _show(console: Console, record: Startup) -> None:
+    print_rounds(console, record.rounds)
+
+
+def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Startup:
+    model = resolve_model(arguments.model)
+    rounds = measure(model, weight_files(model), arguments, Console(stderr=True))
+    return Startup(name=model.name, rounds=rounds, **about)
+
+
+class TimedStart(ServerProcess):
+    """Context manager: enters at the launch. All times are seconds since then. Raises :class:`StartFailed`."""
+
+    def __init__(self, model: Path, serve: Sequence[str], environment: Mapping[str, str], timeout: float) -> None:
+        own = ["--served-model-name", NAME, "--log-format", "json"]
+        super().__init__([str(model), *own, *serve], environment=environment)
+        self._timeout = timeout
+
+    def __enter__(self) -> Self:
+        self.launch(self.command, env=self._environment)
+        return self
+
+    def reached(self, path: str) -> float:
+        """When ``path`` first answered 200: ``/ping`` as soon as it listens, ``/health`` once it is ready."""
+        try:
+            return self.wait_until(path, self._timeout)
+        except StartFailed as error:
+            raise StartFailed(f"the server {error}:\n{self.output()}") from None
+
+    async def first_token(self) -> float:
+        """Sends a short completion; until its first token."""
+        body = {**STREAMED, "model": NAME, "prompt": PROMPT, "max_tokens": 2, "temperature": 0, "ignore_eos": True}
+        try:
+            stream = await complete(self.port, body)
+        except StreamError as error:
+            raise StartFailed(f"the first request failed: {error}") from error
+        return stream.arrivals[0] - self.began
+
+    def memory(self) -> dict[str, int]:
+        """Bytes (PSS) by name of process."""
+        found: dict[str, int] = {}
+        for pid in tree(self.pid):
+            called = Path(f"/proc/{pid}/comm").read_text().strip()
+            name = "server" if pid == self.pid else called.removeprefix("stentor-")
+            found[name] = found.get(name, 0) + pss_bytes(pid)
+        return found
+
+
+def read_phases(log: str, began_at: float, ready: float) -> dict[str, float]:
+    """Seconds from each phase's first line to that of the next, the last one to ``ready``.
+
+    Args:
+        log: lines of JSON among others; one whose message ends in an ellipsis begins a phase.
+        began_at: ``time.time()`` of the start; what comes before the first phase is ``starting processes``.
+        ready: seconds from then to the end of the last phase.
+    """
+    begins: dict[str, float] = {"starting processes": 0.0}
+    for text in log.splitlines():
+        with contextlib.suppress(msgspec.DecodeError):
+            line = _decode_line(text)
+            if line.message.endswith(_BEGUN):
+                begins.setdefault(line.message.removesuffix(_BEGUN), line.time.timestamp() - began_at)
+    ends = [*list(begins.values())[1:], ready]
+    return {name: end - begin for (name, begin), end in zip(begins.items(), ends, strict=True)}
 
 
 def measure(model: Path, files: Sequence[Path], arguments: argparse.Namespace, console: Console) -> list[StartupRound]:
     """Cold and warm starts in turn; the warm ones use the cache that the cold ones filled.
 
-    Raises :class:`.timed_start.StartFailed`.
+    Raises :class:`StartFailed`.
     """
     rounds: list[StartupRound] = []
     for number in range(arguments.rounds):
@@ -87,12 +146,12 @@ def _start_once(
         drop_pages(files)
     resident = resident_bytes(files)
     with TimedStart(model, serve, {"XDG_CACHE_HOME": cache}, timeout) as start:
-        listening = start.wait_until_listening()
-        ready = start.wait_until_ready()
+        listening = start.reached("/ping")
+        ready = start.reached("/health")
         first_token = asyncio.run(start.first_token())
         return StartupRound(
             cold,
-            start.phases(ready),
+            read_phases(start.output(), start.began_at, ready),
             ready,
             listening_s=listening,
             first_token_s=first_token,
@@ -137,37 +196,34 @@ def resident_bytes(files: Sequence[Path]) -> int:
     return total
 
 
+def _phase(name: str, each: StartupRound) -> float:
+    return each.phases.get(name, 0.0)
+
+
+def _mib(process: str, each: StartupRound) -> float:
+    return each.memory.get(process, 0) / MIB
+
+
 def print_rounds(console: Console, rounds: Sequence[StartupRound]) -> None:
     groups = {name: [each for each in rounds if each.cold == cold] for name, cold in (("cold", True), ("warm", False))}
     groups = {name: group for name, group in groups.items() if group}
-    table = Table(title="seconds of a start, medians", title_justify="left")
-    table.add_column("")
-    for name, group in groups.items():
-        table.add_column(f"{name} ({len(group)})", justify="right")
-    milestones = {
-        "until it listens": lambda each: each.listening_s,
-        "until it is ready": lambda each: each.ready_s,
-        "until its first token": lambda each: each.first_token_s,
-    }
-    for title, read in milestones.items():
-        table.add_row(title, *(f"{statistics.median(map(read, group)):.2f}" for group in groups.values()))
-    table.add_section()
-    for phase in dict.fromkeys(phase for each in rounds for phase in each.phases):
-        cells = ([each.phases.get(phase, 0.0) for each in group] for group in groups.values())
-        table.add_row(phase, *(f"{statistics.median(values):.2f}" for values in cells))
-    console.print(table)
-    sizes = Table(title="MiB once it has answered", title_justify="left")
-    sizes.add_column("process")
-    for name in groups:
-        sizes.add_column(name, justify="right")
+
+    def medians(read: Callable[[StartupRound], float], form: str = ".2f") -> list[str]:
+        return [format(statistics.median(map(read, group)), form) for group in groups.values()]
+
+    times = [
+        ["until it listens", *medians(lambda each: each.listening_s)],
+        ["until it is ready", *medians(lambda each: each.ready_s)],
+        ["until its first token", *medians(lambda each: each.first_token_s)],
+    ]
+    phases = dict.fromkeys(phase for each in rounds for phase in each.phases)
+    times += [[phase, *medians(partial(_phase, phase))] for phase in phases]
+    columns = ["", *(f"{name} ({len(group)})" for name, group in groups.items())]
+    console.print(table(columns, times, title="seconds of a start, medians"))
     processes = dict.fromkeys(process for each in rounds for process in each.memory)
-    for process in processes:
-        cells = ([each.memory.get(process, 0) for each in group] for group in groups.values())
-        sizes.add_row(process, *(f"{statistics.median(values) / MIB:,.0f}" for values in cells))
-    totals = ([sum(each.memory.values()) for each in group] for group in groups.values())
-    sizes.add_section()
-    sizes.add_row("all", *(f"{statistics.median(values) / MIB:,.0f}" for values in totals))
-    console.print(sizes)
+    sizes = [[name, *medians(partial(_mib, name), ",.0f")] for name in processes]
+    sizes.append(["all", *medians(lambda each: sum(each.memory.values()) / MIB, ",.0f")])
+    console.print(table(["process", *groups], sizes, title="MiB once it has answered"))
     if any(each.cold and each.model_bytes_in_memory for each in rounds):
         most = max(each.model_bytes_in_memory for each in rounds if each.cold)
         console.print(
@@ -176,10 +232,10 @@ def print_rounds(console: Console, rounds: Sequence[StartupRound]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="stentor bench startup",
-        description="Time from the start of `stentor serve` to its first token, cold and warm, by phase.",
-        epilog="What follows -- goes to `stentor serve` as it is: stentor bench startup -- --dtype bfloat16",
+    parser = make_parser(
+        "start",
+        "Time from the start of `stentor serve` to its first token, cold and warm, by phase.",
+        epilog="What follows -- goes to `stentor serve` as it is: stentor bench start -- --dtype bfloat16",
     )
     parser.add_argument(
         "--model", default=DEFAULT_MODEL, help="as of `stentor serve`, fetched before the clock starts (%(default)s)"
@@ -187,10 +243,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=at_least(1), default=5, metavar="N", help="starts of each kind (5)")
     parser.add_argument("--only", choices=("cold", "warm"), help="measure starts of one kind")
     parser.add_argument("--timeout", type=float, default=300.0, metavar="SECONDS", help="for one start (300)")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write every round here")
     parser.add_argument("serve", nargs="*", metavar="OPTION", help="for `stentor serve`, after --")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

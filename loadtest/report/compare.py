@@ -12,8 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..record import RecordError, load_record
-from .comparison import Comparison, ComparisonError, Row, compare, judge
-from .conditions import ConditionError, parse_conditions
+from .comparison import Comparison, ComparisonError, ConditionError, Row, compare, judge, parse_conditions
 from .figures import READY, figure_name, known_figures, show_figure
 
 _STYLES: Final = {"better": "green", "worse": "red", "same": "dim", "": ""}

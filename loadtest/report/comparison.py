@@ -1,14 +1,78 @@
 """Two results beside each other: the ratio of every figure, and how sure it is."""
 
 import math
-from collections.abc import Sequence
+import operator
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from typing import Any, Final
 
-from ..record import RequestRecord, Result, Startup, Sweep
+from ..record import RequestRecord, Result, Saved, Startup, Sweep
 from .bootstrap import ratio_interval
-from .conditions import Condition, ConditionError
-from .figures import SPREADS, Figures, direction, figures_of, known_figures, medians, points_of, startup_figures
+from .figures import (
+    SPREADS,
+    Figures,
+    direction,
+    figures_of,
+    known_figures,
+    medians,
+    points_of,
+    show_value,
+    startup_figures,
+)
+
+_OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+_FORM: Final = re.compile(r"\s*([a-z_0-9.]+)\s*(>=|<=|>|<)\s*([0-9.eE+-]+)\s*")
+
+
+class ConditionError(ValueError):
+    """A condition that cannot be read, or that has nothing to judge; the message is one line for the operator."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Holds where the ratio of ``figure`` stands in relation ``sign`` to ``bound``."""
+
+    figure: str
+    sign: str
+    bound: float
+
+    def holds(self, ratio: float) -> bool:
+        return _OPERATORS[self.sign](ratio, self.bound)
+
+    def __str__(self) -> str:
+        return f"{self.figure}{self.sign}{self.bound:g}"
+
+
+def parse_conditions(texts: Sequence[str]) -> list[Condition]:
+    """Conditions out of options, each one or several with commas between. Raises :class:`ConditionError`."""
+    return [_parse(part) for text in texts for part in text.split(",")]
+
+
+def _parse(text: str) -> Condition:
+    form = _FORM.fullmatch(text)
+    if form is None:
+        raise ConditionError(f"--fail-if {text.strip()!r}: expected FIGURE>RATIO or FIGURE<RATIO, such as itl.p99>1.1")
+    figure, sign, bound = form.groups()
+    known = known_figures()
+    if figure not in known:
+        near = get_close_matches(figure, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
+        raise ConditionError(f"--fail-if {text.strip()!r}: no figure is called {figure}; {hint}")
+    try:
+        value = float(bound)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ConditionError(f"--fail-if {text.strip()!r}: {bound} is no number: expected a ratio, such as 1.1")
+    return Condition(figure, sign, value)
+
 
 _REPEATS: Final = 3
 """From how many runs on their extremes say something."""
@@ -56,7 +120,7 @@ class Comparison:
         return {"before": self.before, "after": self.after, "point": self.point, "figures": rows}
 
 
-def compare(before: Result | Sweep | Startup, after: Result | Sweep | Startup, *, seed: int = 0) -> list[Comparison]:
+def compare(before: Saved, after: Saved, *, seed: int = 0) -> list[Comparison]:
     """One comparison of two results, or one for each value that two sweeps share, or for cold and warm starts.
 
     Raises :class:`ComparisonError`."""
@@ -71,7 +135,7 @@ def compare(before: Result | Sweep | Startup, after: Result | Sweep | Startup, *
         raise ComparisonError(f"sweeps over {before.axis} and over {after.axis}: expected the same axis")
     others = {point.value: point for point in points_of(after)}
     found = [
-        Comparison(*names, f"{before.axis}={_short(point.value)}", _rows(point.results, other.results, seed))
+        Comparison(*names, f"{before.axis}={show_value(point.value)}", _rows(point.results, other.results, seed))
         for point in points_of(before)
         if (other := others.get(point.value))
     ]
@@ -168,7 +232,3 @@ def _finite(value: float | None) -> float | None:
 
 def _names(before: str, after: str) -> tuple[str, str]:
     return (before, after) if before != after else (f"{before} (A)", f"{after} (B)")
-
-
-def _short(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:g}"

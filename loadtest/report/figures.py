@@ -95,6 +95,11 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or float(value).is_integer() else f"{value:.3g}"
 
 
+def show_value(value: float | str) -> str:
+    """A value of a sweep's axis, as an option takes it and as a file is named after it."""
+    return value if isinstance(value, str) else f"{value:.12g}"
+
+
 def medians(repeats: Sequence[Figures]) -> Figures:
     """The median of each figure over the repeats that have it."""
     names = dict.fromkeys(name for figures in repeats for name in figures)

@@ -7,13 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..record import RequestRecord
-from .plot import Point
 
+Point = tuple[float, float]
 Values = NDArray[np.float64]
 MEASURES: Final = ("ttft", "itl", "tpot", "e2e")
 _CURVE: Final = 240
 """Points of a distribution, half of them in the upper tenth, where latencies are judged."""
-_DOTS: Final = 2_000
+DOTS: Final = 2_000
+"""Points of a plot, at most."""
 
 
 def latencies(requests: Sequence[RequestRecord], measure: str) -> Values:
@@ -55,18 +56,6 @@ def above_floor(values: Values) -> Values:
     """Values as a logarithmic axis shows them: those far below the median, such as 0, at its left end."""
     positive = values[values > 0]
     return np.maximum(values, float(np.median(positive)) / 50) if len(positive) else values
-
-
-def histogram(values: Values, log: bool, bins: int = 36) -> tuple[list[float], list[float]]:
-    """Edges and shares in percent. ``log`` wants positive values."""
-    if not len(values):
-        return [], []
-    low, high = float(values.min()), float(values.max())
-    if high <= low:
-        low, high = low * 0.95, high * 1.05 or 1.0  # all are equal
-    edges = np.geomspace(low, high, bins + 1) if log else np.linspace(low, high, bins + 1)
-    counts, _ = np.histogram(values, edges)
-    return edges.tolist(), (100 * counts / len(values)).tolist()
 
 
 def gaps_over_time(requests: Sequence[RequestRecord]) -> tuple[Values, Values]:
@@ -121,7 +110,7 @@ def in_flight(requests: Sequence[RequestRecord]) -> list[Point]:
         if points and points[-1][0] == moment:
             points.pop()
         points.append((moment, float(count)))
-    return thin(points, _DOTS)
+    return thin(points, DOTS)
 
 
 def thin(points: Sequence[Point], most: int) -> list[Point]:

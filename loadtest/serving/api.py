@@ -1,9 +1,10 @@
 """What the load needs of an API: how a request is written, and what one event of the answer says.
 
-A new API is a file with a class that satisfies :class:`Api`, and a line in :data:`stentor.loadtest.serving.apis.APIS`.
+A new API is a class that satisfies :class:`Api`, and its place in :data:`APIS`.
 """
 
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -122,3 +123,116 @@ def stream_fields(prompt: Prompt, settings: Settings, prompt_field: str, value: 
         body["ignore_eos"] = True
     merged = {**body, **settings.extra}
     return {name: field for name, field in merged.items() if field is not None}
+
+
+class _Choice(msgspec.Struct, gc=False):
+    text: str | None = None
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+
+
+class Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: Usage | None = None
+    error: Any = None
+
+
+decode_chunk = msgspec.json.Decoder(Chunk).decode
+
+
+class _Streamed:
+    """An API whose answer in one piece looks like one chunk."""
+
+    def read(self, data: bytes) -> Event:
+        raise NotImplementedError
+
+    def read_whole(self, body: bytes) -> Event:
+        event = self.read(body)
+        if event.usage is not None:
+            event.tokens = event.usage.completion_tokens
+        return event
+
+
+class Completions(_Streamed):
+    """Text or token ids in, text out. A conversation becomes one text, its turns on lines of their own."""
+
+    name = "completions"
+    path = "/v1/completions"
+    takes_tokens = True
+
+    def body(self, prompt: Prompt, settings: Settings) -> bytes:
+        value = prompt.tokens
+        text = "\n".join(message.content for message in prompt.messages)
+        return msgspec.json.encode(stream_fields(prompt, settings, "prompt", text if value is None else value))
+
+    def read(self, data: bytes) -> Event:
+        chunk = decode_chunk(data)
+        if chunk.error is not None:
+            return Event(error=describe_error(chunk.error))
+        choices = chunk.choices
+        if len(choices) == 1:  # nearly all there are
+            choice = choices[0]
+            text = choice.text or ""
+            ids = choice.token_ids
+            return Event(text, len(ids) if ids else 1 if text else 0, choice.finish_reason, chunk.usage)
+        event = Event(usage=chunk.usage)
+        for choice in choices:
+            event.text += choice.text or ""
+            event.tokens += len(choice.token_ids) if choice.token_ids else 1 if choice.text else 0
+            event.finish = choice.finish_reason or event.finish
+        return event
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+
+
+class _ChatChoice(msgspec.Struct):
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+
+
+class _ChatChunk(msgspec.Struct):
+    choices: list[_ChatChoice] = []
+    usage: Usage | None = None
+    error: Any = None
+
+
+_decode_chat = msgspec.json.Decoder(_ChatChunk).decode
+
+
+class Chat(_Streamed):
+    """Messages in, deltas out. Reasoning and tool calls count as output; the opening delta, role alone, does not."""
+
+    name = "chat"
+    path = "/v1/chat/completions"
+    takes_tokens = False
+
+    def body(self, prompt: Prompt, settings: Settings) -> bytes:
+        messages: list[Message] = prompt.messages
+        return msgspec.json.encode(stream_fields(prompt, settings, "messages", messages))
+
+    def read(self, data: bytes) -> Event:
+        chunk = _decode_chat(data)
+        if chunk.error is not None:
+            return Event(error=describe_error(chunk.error))
+        event = Event(usage=chunk.usage)
+        for choice in chunk.choices:
+            event.finish = choice.finish_reason or event.finish
+            delta = choice.delta or choice.message
+            if delta is None:
+                continue
+            text = delta.content or ""
+            event.text += text
+            if text or delta.reasoning_content or delta.reasoning or delta.refusal or delta.tool_calls:
+                event.tokens += len(choice.token_ids) if choice.token_ids else 1
+        return event
+
+
+APIS: Final[Mapping[str, Api]] = {api.name: api for api in (Completions(), Chat())}

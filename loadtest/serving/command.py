@@ -3,22 +3,13 @@
 import contextlib
 import sys
 from pathlib import Path
-from typing import Final
 
-from rich.console import Console
-
-from ..record import Result, save_csv, save_result
-from .options import UsageError, build_load, build_parser
+from ..record import Result, save_csv, save_record
+from ..tool import FAILED, INTERRUPTED, MISUSED, UsageError, has_plots, masked, wide_console
+from .options import build_load, build_parser
 from .run import LoadError, Outcome, measure
-from .secrets import masked
 from .table import print_result
 from .view import LineView, LiveView
-
-FAILED: Final = 1
-MISUSED: Final = 2
-INTERRUPTED: Final = 130
-WIDE: Final = 150
-"""Columns of a table that goes to a file."""
 
 
 def main(argv: list[str]) -> int:
@@ -28,10 +19,12 @@ def main(argv: list[str]) -> int:
         if arguments.self_test:
             from .selftest import self_test  # late: only this needs its server
 
-            return self_test(Console(width=None if sys.stdout.isatty() else WIDE))
+            return self_test(wide_console())
         load = build_load(arguments, ["stentor", "bench", "serve", *masked(argv)])
         for path in (arguments.save, arguments.csv, arguments.html):
             _check_writable(path)
+        if arguments.html is not None and not has_plots():
+            raise UsageError("--html needs matplotlib: install stentor[plots]")
     except UsageError as error:
         return _complain(str(error), MISUSED)
     try:
@@ -51,7 +44,7 @@ def main(argv: list[str]) -> int:
     except OSError as error:  # what was measured is printed all the same
         unsaved = f"{error.filename or 'output'}: {error.strerror or error}"
     if not arguments.quiet:
-        print_result(Console(width=None if sys.stdout.isatty() else WIDE), outcome.result, outcome.interrupted)
+        print_result(wide_console(), outcome.result, outcome.interrupted)
     code = _verdict(outcome, arguments.quiet)
     return code if unsaved is None else _complain(unsaved, code or FAILED)
 
@@ -70,11 +63,11 @@ def _verdict(outcome: Outcome, quiet: bool) -> int:
 
 def _save(result: Result, save: Path | None, csv: Path | None, html: Path | None) -> None:
     if save is not None:
-        save_result(result, save)
+        save_record(result, save)
     if csv is not None:
         save_csv(result, csv)
     if html is not None:
-        from ..report.html import write_html  # late: plots are not for every run
+        from ..report.page import write_html  # late: plots are not for every run
 
         write_html([result], html, result.name)
 

@@ -8,6 +8,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ..tool import UsageError
+
 LENGTHS_HELP: Final = (
     "N, uniform:LOW:HIGH, normal:MEAN:DEVIATION, lognormal:MEDIAN:SIGMA or zipf:EXPONENT:MOST; "
     "normal and lognormal may end in :LEAST:MOST"
@@ -16,7 +18,7 @@ _ZIPF_MOST: Final = 1e6
 _FORMS: Final = {"constant": (1, 1), "uniform": (2, 2), "normal": (2, 4), "lognormal": (2, 4), "zipf": (2, 2)}
 
 
-class LengthError(ValueError):
+class LengthError(UsageError):
     """A distribution that is none; the message is one line."""
 
 

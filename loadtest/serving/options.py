@@ -1,17 +1,17 @@
 """The command line of ``stentor bench serve``, and the load that it asks for."""
 
 import argparse
-import math
 import os
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import msgspec
 
+from ..tool import Parser, UsageError, add_flag, at_least, between
 from .address import parse_address
-from .apis import APIS
+from .api import APIS
 from .arrivals import RAMP_HELP, ArrivalError, Stage, plan
 from .dataset import Dataset, DatasetError
 from .lengths import LENGTHS_HELP, LengthError, Lengths, parse_lengths
@@ -27,24 +27,15 @@ DEFAULT_TOKEN_RANGE: Final = "1000:30000"
 _LENGTH: Final = f"LENGTH is {LENGTHS_HELP}.".replace(" lognormal", "\n  lognormal", 1).replace("; ", ";\n  ")
 _EPILOG: Final = """\
 examples:
-  stentor bench serve --concurrency 32 --requests 256 --input 128 --output 128 --ignore-eos
-  stentor bench serve --rate 4 --duration 60 --input lognormal:400:0.8 --goodput ttft:500 tpot:50
+  stentor bench serve --concurrency 32 --requests 256 --input-tokens 128 --output-tokens 128 --ignore-eos
+  stentor bench serve --rate 4 --duration 60 --input-tokens lognormal:400:0.8 --goodput ttft:500 tpot:50
   stentor bench serve --api chat --dataset sharegpt.json --turns 4 --think 2 --concurrency 16
   stentor bench serve --ramp concurrency:1,2,4,8,16,32 --duration 120 --save run.json --html run.html
 """
 
 
-class UsageError(Exception):
-    """Options that are wrong; the message is one line."""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see {self.prog} --help)")
-
-
 def build_parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="stentor bench serve",
         description="Loads a server that speaks OpenAI's API over streams, and measures what its\nclients see: time to "
         "the first\ntoken (TTFT), between tokens (ITL, TPOT), to the end (E2E), tokens and requests a second.",
@@ -68,13 +59,19 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--header", action="append", default=[], metavar="NAME:VALUE", help="may be repeated")
     group.add_argument("--insecure", action="store_true", help="accept any TLS certificate")
     group.add_argument(
-        "--timeout", type=_positive, default=600.0, metavar="SECONDS", help="of silence within a request (default: 600)"
+        "--timeout",
+        type=between(0),
+        default=600.0,
+        metavar="SECONDS",
+        help="of silence within a request (default: 600)",
     )
 
 
 def _add_workload(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--input", metavar="LENGTH", help="tokens of a prompt; words, without --tokens (default: 128)")
-    group.add_argument("--output", metavar="LENGTH", help="most tokens of an answer (default: 128, or as in --dataset)")
+    of_input = "tokens of a prompt; words, without --tokens (default: 128)"
+    add_flag(group, "--input-tokens", "--input", metavar="LENGTH", help=of_input)
+    of_output = "most tokens of an answer (default: 128, or as in --dataset)"
+    add_flag(group, "--output-tokens", "--output", metavar="LENGTH", help=of_output)
     group.add_argument("--ignore-eos", action="store_true", help="ask for answers of full length (vLLM's field)")
     group.add_argument(
         "--tokens", action="store_true", help="ask in random token ids, for exact lengths (completions only)"
@@ -101,31 +98,31 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
 def _add_arrivals(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--concurrency",
-        type=_count,
+        type=at_least(1),
         metavar="N",
         help=f"so many users, each asking again once answered (default: {DEFAULT_CONCURRENCY})",
     )
     group.add_argument(
-        "--rate", "--request-rate", type=_positive, metavar="N", help="requests a second, or conversations"
+        "--rate", "--request-rate", type=between(0), metavar="N", help="requests a second, or conversations"
     )
     group.add_argument(
         "--burstiness",
-        type=_positive,
+        type=between(0),
         default=1.0,
         metavar="SHAPE",
         help="of --rate: 1 is Poisson, less comes in bursts, inf is evenly spaced (default: 1)",
     )
     group.add_argument("--ramp", metavar="STEPS", help=RAMP_HELP)
-    group.add_argument("--max-concurrency", type=_count, metavar="N", help="requests at once at most, with --rate")
+    group.add_argument("--max-concurrency", type=at_least(1), metavar="N", help="requests at once at most, with --rate")
     group.add_argument(
         "--requests",
         "--num-prompts",
-        type=_count,
+        type=at_least(1),
         metavar="N",
         help=f"in all (default: {DEFAULT_REQUESTS}, or no limit with --duration)",
     )
-    group.add_argument("--duration", type=_positive, metavar="SECONDS", help="of sending; answers are waited for")
-    group.add_argument("--warmup", type=_natural, default=0, metavar="N", help="requests before, not counted")
+    group.add_argument("--duration", type=between(0), metavar="SECONDS", help="of sending; answers are waited for")
+    group.add_argument("--warmup", type=at_least(0), default=0, metavar="N", help="requests before, not counted")
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
@@ -206,8 +203,8 @@ def _workload(arguments: argparse.Namespace) -> Workload:
     prefixes, prefix_tokens = _pair("--prefixes", arguments.prefixes, "N:TOKENS") if arguments.prefixes else (0, 0)
     return Random(
         seed=arguments.seed,
-        inputs=parse_lengths(arguments.input or DEFAULT_LENGTH),
-        outputs=parse_lengths(arguments.output or DEFAULT_LENGTH),
+        inputs=parse_lengths(arguments.input_tokens or DEFAULT_LENGTH),
+        outputs=parse_lengths(arguments.output_tokens or DEFAULT_LENGTH),
         turns=turns,
         think=think,
         prefixes=prefixes,
@@ -217,10 +214,10 @@ def _workload(arguments: argparse.Namespace) -> Workload:
 
 
 def _dataset(arguments: argparse.Namespace, turns: Lengths, think: Lengths) -> Dataset:
-    for option in ("input", "prefixes", "tokens", "token_range"):
+    for option in ("input_tokens", "prefixes", "tokens", "token_range"):
         if getattr(arguments, option):
             raise UsageError(f"--{option.replace('_', '-')} and --dataset exclude one another")
-    outputs = parse_lengths(arguments.output) if arguments.output else None
+    outputs = parse_lengths(arguments.output_tokens) if arguments.output_tokens else None
     dataset = Dataset(arguments.dataset, arguments.seed, turns, outputs, think)
     if dataset.has_tokens and not APIS[arguments.api].takes_tokens:
         raise UsageError(f"{arguments.dataset} holds token ids, and the {arguments.api} API takes text alone")
@@ -267,29 +264,6 @@ def _token_range(text: str) -> tuple[int, int]:
     if not (low.isdecimal() and high.isdecimal() and int(low) < int(high)):
         raise UsageError(f"--token-range {text}: expected LOW:HIGH, the upper one excluded")
     return int(low), int(high)
-
-
-def _count(text: str) -> int:
-    value = _natural(text)
-    if not value:
-        raise argparse.ArgumentTypeError("expected a whole number above 0")
-    return value
-
-
-def _natural(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number")
-    return int(text)
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
-    return value
 
 
 def _json_object(text: str) -> dict[str, Any]:

@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import gc
 import resource
+import signal
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -17,7 +18,6 @@ from .api import Api, Settings
 from .arrivals import Stage
 from .driver import Driver
 from .http import HttpClient, HttpError, describe_status
-from .interrupt import until_interrupted
 from .machine import describe_machine
 from .measure import span, summarise
 from .meter import Snapshot
@@ -241,3 +241,46 @@ class _Model(msgspec.Struct):
 
 class _Models(msgspec.Struct):
     data: list[_Model] = []
+
+
+class Interrupt:
+    """Whether SIGINT came, and the task that it ends."""
+
+    def __init__(self) -> None:
+        self.raised = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def watch(self, work: Coroutine[None, None, None]) -> None:
+        """Runs ``work`` to its end or until the interrupt, whichever comes first; returns in both cases."""
+        self._task = asyncio.ensure_future(work)
+        if self.raised:
+            self._task.cancel()
+        try:
+            await self._task
+        except asyncio.CancelledError:
+            if not self.raised:  # not by us: whoever runs us wants an end
+                self._task.cancel()
+                raise
+        finally:
+            self._task = None
+
+    def raise_(self) -> None:
+        self.raised = True
+        if self._task is not None:
+            self._task.cancel()
+
+
+@contextlib.contextmanager
+def until_interrupted() -> Iterator[Interrupt]:
+    """Takes SIGINT for a while. In a thread other than the main one there are no signals to take."""
+    interrupt = Interrupt()
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_signal_handler(signal.SIGINT, interrupt.raise_)
+    except (ValueError, RuntimeError):
+        yield interrupt
+        return
+    try:
+        yield interrupt
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .address import Address
-from .apis import APIS
+from .api import APIS
 from .arrivals import Stage
 from .lengths import Constant
 from .run import Load, measure

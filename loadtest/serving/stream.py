@@ -6,6 +6,7 @@ waiting ── head 200, event stream ──▶ streaming ── [DONE] ──�
 """
 
 from enum import Enum
+from itertools import pairwise
 from time import perf_counter
 from typing import Final
 
@@ -37,12 +38,13 @@ class State(Enum):
 class Stream:
     """Fed by a connection; holds numbers, and the text only where ``keep_text`` asks for it."""
 
-    def __init__(self, api: Api, meter: Meter, keep_text: bool = False) -> None:
+    def __init__(self, api: Api, meter: Meter, keep_text: bool = False, *, needs_done: bool = True) -> None:
+        """``needs_done``: a stream with output that ends without ``[DONE]`` is truncated."""
         self.state = State.WAITING
         self.error: str | None = None
         self.began = self.ended = perf_counter()
-        self.first: float | None = None
-        self.gaps: list[float] = []
+        self.arrivals: list[float] = []
+        """When each chunk of output was read, by ``time.perf_counter()``."""
         self.chunk_tokens: list[int] = []
         self.tokens = 0
         """Output tokens counted chunk by chunk."""
@@ -55,10 +57,20 @@ class Stream:
         self._api = api
         self._read = api.read
         self._meter = meter
-        self._last = 0.0
+        self._needs_done = needs_done
         self._splitter = EventSplitter()
         self._text: list[str] | None = [] if keep_text else None
         self._body = bytearray()
+
+    @property
+    def first(self) -> float | None:
+        """When the first output was read."""
+        return self.arrivals[0] if self.arrivals else None
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between successive chunks, 0 for those that one read brought."""
+        return [later - earlier for earlier, later in pairwise(self.arrivals)]
 
     @property
     def text(self) -> str:
@@ -113,7 +125,10 @@ class Stream:
         elif self.state is State.REFUSED:
             self.fail(f"http {self._status}", error_text(bytes(self._body)))
         elif self.state is State.STREAMING:
-            self.fail("truncated", "the stream ended before [DONE]")
+            if self._needs_done or not self.arrivals:
+                self.fail("truncated", "the stream ended before [DONE]")
+            else:
+                self.state, self.ended = State.DONE, now
         elif self.state is State.WAITING:
             self.fail("connection", "closed before an answer came")
 
@@ -146,7 +161,7 @@ class Stream:
                     self._text.append(event.text)
         if self.tokens != before:
             self._meter.read(self.tokens - before)
-            if len(self.gaps) > MAX_CHUNKS:
+            if len(self.arrivals) > MAX_CHUNKS:
                 self.fail("malformed", f"more than {MAX_CHUNKS} chunks in one answer")
 
     def _count(self, event: Event, usage: Usage) -> None:
@@ -157,16 +172,14 @@ class Stream:
 
     def _chunk(self, tokens: int, now: float) -> None:
         self.tokens += tokens
-        if self.first is None:
-            self.first = now
-            self._meter.first(now - self.began)
-        else:
-            gap = now - self._last
-            self.gaps.append(gap)
+        if self.arrivals:
+            gap = now - self.arrivals[-1]
             self.chunk_tokens.append(tokens)
             if gap:
                 self._meter.gap(gap)
-        self._last = now
+        else:
+            self._meter.first(now - self.began)
+        self.arrivals.append(now)
 
     def _take_whole(self, now: float) -> None:
         try:

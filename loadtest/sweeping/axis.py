@@ -38,11 +38,6 @@ def parse_values(text: str) -> list[Value]:
     return [number for number in numbers if number is not None]
 
 
-def show_value(value: Value) -> str:
-    """A value as an option takes it, and as a file is named after it."""
-    return value if isinstance(value, str) else f"{value:.12g}"
-
-
 def _range(text: str, low: float, high: float, step: str) -> list[float]:
     growing = step.startswith("x")
     size = _number(step[1:] if growing else step)

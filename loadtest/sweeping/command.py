@@ -5,26 +5,71 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from rich.console import Console
 from rich.markup import escape
 
-from ..record import RecordError, save_record
-from ..report.html import write_sweep_html
-from ..serving.secrets import masked
-from .axis import VALUES_HELP, AxisError, Value, parse_axis, show_value
+from ..record import RecordError, Result, save_record
+from ..report.figures import show_value
+from ..serving.options import build_load, build_parser
+from ..serving.run import LoadError, measure
+from ..serving.view import LiveView
+from ..tool import FAILED, INTERRUPTED, MISUSED, Parser, UsageError, at_least, between, has_plots, masked, wide_console
+from .axis import VALUES_HELP, AxisError, Value, parse_axis
 from .progress import Progress, print_sweeps
-from .runs import Interrupted, Measure, RunError, Runs
-from .search import Search
-from .serve import Serve, ServeError, check
+from .runs import Interrupted, Measure, RunError, Runs, Search
 from .store import Plan, Store, StoreError, Target
 
-FAILED: Final = 1
-MISUSED: Final = 2
-INTERRUPTED: Final = 130
-_WIDE: Final = 150
-"""Columns of a table that goes to a file."""
+_TAKEN: Final = ("save", "csv", "html", "self_test")
+"""What a sweep sees to itself."""
+
+
+class ServeError(ValueError):
+    """Options that serve refuses; the message is one line for the operator."""
+
+
+def check(options: Sequence[str], *, whole: bool = True) -> argparse.Namespace:
+    """What serve makes of its options. ``whole`` also reads what they name, such as a data set.
+
+    Raises :class:`ServeError`.
+    """
+    try:
+        parsed = build_parser().parse_args(list(options))
+        if whole:
+            build_load(parsed, [])
+    except UsageError as error:
+        raise ServeError(str(error).replace("stentor bench serve --help", "stentor bench sweep --help")) from None
+    except OSError as error:
+        raise ServeError(f"{error.filename}: {error.strerror}") from None
+    for name in _TAKEN:
+        if getattr(parsed, name):
+            raise ServeError(f"--{name.replace('_', '-')} is for `stentor bench serve`: a sweep writes into --out")
+    return parsed
+
+
+class Serve:
+    """Measures once a call, and shows how it goes where there is a terminal."""
+
+    def __init__(self, live: bool) -> None:
+        self._live = live
+
+    def __call__(self, options: Sequence[str]) -> Result:
+        load = build_load(build_parser().parse_args(list(options)), ["stentor", "bench", "serve", *masked(options)])
+        try:
+            if self._live and sys.stdout.isatty():
+                with LiveView() as view:
+                    outcome = measure(load, view)
+            else:
+                outcome = measure(load)
+        except LoadError as error:
+            raise RunError(str(error)) from None
+        if outcome.interrupted:
+            raise Interrupted
+        return outcome.result
+
+
+_MOST: Final = 1e9
 _SECONDS: Final = 30
 """How long a rate is tried for, where nothing else is said."""
 _EPILOG: Final = """\
@@ -33,19 +78,10 @@ answer comes out of a prefix cache by accident; all targets get the same ones. T
 interrupted one stopped.
 
 examples:
-  stentor bench sweep --axis concurrency 1:32:x2 --requests-each 4 --input 128 --output 128 --ignore-eos
+  stentor bench sweep --axis concurrency 1:32:x2 --requests-each 4 --input-tokens 128 --output-tokens 128 --ignore-eos
   stentor bench sweep --axis concurrency 1,8,32 --target ours=http://127.0.0.1:8000 --target theirs=http://127.0.0.1:8080
   stentor bench sweep --saturate 1 --goodput ttft:500 tpot:50 --duration 60
 """
-
-
-class UsageError(Exception):
-    """Options that are wrong; the message is one line."""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see {self.prog} --help)")
 
 
 def main(argv: list[str], measure: Measure | None = None) -> int:
@@ -79,7 +115,7 @@ class _Command:
         self.store = Store(given.out or Path(f"sweep-{self.axis}"), plan)
 
     def run(self, measure: Measure | None) -> int:
-        console = Console(width=None if sys.stdout.isatty() else _WIDE)
+        console = wide_console()
         targets = self.store.plan.targets
         planned = len(self.values) * self.given.repeats * len(targets) if self.values else None
         runs = Runs(
@@ -121,10 +157,15 @@ class _Command:
                 console.print(str(self.store.sweep_path(target)), style="dim", markup=False, highlight=False)
                 sweeps.append(sweep)
         if sweeps:
-            title = self.given.title or f"{' and '.join(sweep.name for sweep in sweeps)} over {self.axis}"
-            write_sweep_html(sweeps, self.store.page_path, title)
-            console.print(str(self.store.page_path), style="dim", markup=False, highlight=False)
             print_sweeps(console, sweeps)
+        if sweeps and not has_plots():
+            console.print("no page is drawn without matplotlib: install stentor[plots]", highlight=False)
+        elif sweeps:
+            from ..report.page import write_html  # late: matplotlib takes a second
+
+            title = self.given.title or f"{' and '.join(sweep.name for sweep in sweeps)} over {self.axis}"
+            write_html(sweeps, self.store.page_path, title)
+            console.print(str(self.store.page_path), style="dim", markup=False, highlight=False)
 
     def _axis(self) -> tuple[str, list[Value]]:
         if (self.given.axis is None) == (self.given.saturate is None):
@@ -174,7 +215,7 @@ def _verdict(name: str, search: Search, share: float) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="stentor bench sweep",
         description="Runs `stentor bench serve` over a range of one parameter, several times each, against one server "
         "or several in turn, and draws what comes of it.",
@@ -187,7 +228,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--saturate",
-        type=_positive,
+        type=between(0, _MOST),
         nargs="?",
         const=1.0,
         metavar="RATE",
@@ -195,14 +236,23 @@ def _parser() -> argparse.ArgumentParser:
         "a queue takes time to grow, so short runs flatter",
     )
     parser.add_argument(
-        "--share", type=_percent, default=95.0, metavar="PERCENT", help="of requests that must keep them (95)"
+        "--share", type=between(0, 100), default=95.0, metavar="PERCENT", help="of requests that must keep them (95)"
     )
     parser.add_argument(
-        "--precision", type=_positive, default=0.05, help="how near --saturate gets, as a part of the rate (0.05)"
+        "--precision",
+        type=between(0, _MOST),
+        default=0.05,
+        help="how near --saturate gets, as a part of the rate (0.05)",
     )
-    parser.add_argument("--repeats", type=_count, default=3, metavar="N", help="of each value; medians are shown (3)")
     parser.add_argument(
-        "--cooldown", type=_seconds, default=2.0, metavar="SECONDS", help="of rest between two runs (2)"
+        "--repeats", type=at_least(1), default=3, metavar="N", help="of each value; medians are shown (3)"
+    )
+    parser.add_argument(
+        "--cooldown",
+        type=between(0, _MOST, closed=True),
+        default=2.0,
+        metavar="SECONDS",
+        help="of rest between two runs (2)",
     )
     parser.add_argument(
         "--target",
@@ -213,7 +263,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--requests-each",
-        type=_count,
+        type=at_least(1),
         metavar="N",
         help="with --axis concurrency: requests for each user, so that all values take about as long",
     )
@@ -226,34 +276,3 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--title", help="of the page")
     parser.add_argument("--quiet", action="store_true", help="no picture of the run in progress")
     return parser
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number") from None
-
-
-def _positive(text: str) -> float:
-    if not 0 < (value := _number(text)) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
-    return value
-
-
-def _seconds(text: str) -> float:
-    if not 0 <= (value := _number(text)) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, 0 or more")
-    return value
-
-
-def _percent(text: str) -> float:
-    if not 0 < (value := _number(text)) <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected percent, above 0 and at most 100")
-    return value
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number above 0")
-    return int(text)

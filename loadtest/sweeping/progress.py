@@ -7,8 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..record import Result, Sweep
-from ..report.figures import figure_name, number, points_of, show_figure
-from .axis import show_value
+from ..report.figures import figure_name, number, points_of, show_figure, show_value
 from .runs import Run
 
 _COLUMNS = ("output_tokens_per_s", "requests_per_s", "ttft.p50", "ttft.p99", "itl.p50", "itl.p99", "goodput_share")

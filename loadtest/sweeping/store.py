@@ -16,7 +16,8 @@ import msgspec
 from msgspec.structs import replace
 
 from ..record import Result, Sweep, SweepPoint, load_result, save_record
-from .axis import Value, show_value
+from ..report.figures import show_value
+from .axis import Value
 
 _PLAN: Final = "plan.json"
 

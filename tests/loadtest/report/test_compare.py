@@ -8,8 +8,15 @@ import pytest
 from stentor.loadtest.record import Result, Sweep, save_record
 from stentor.loadtest.report.bootstrap import ratio_interval
 from stentor.loadtest.report.compare import main
-from stentor.loadtest.report.comparison import ComparisonError, Row, compare, judge, ratio_of
-from stentor.loadtest.report.conditions import ConditionError, parse_conditions
+from stentor.loadtest.report.comparison import (
+    ComparisonError,
+    ConditionError,
+    Row,
+    compare,
+    judge,
+    parse_conditions,
+    ratio_of,
+)
 from stentor.loadtest.report.figures import READY, figures_of, known_figures, medians, points_of
 from stentor.tests.loadtest.report.synthetic import lively, request, result, startup, summary, sweep
 

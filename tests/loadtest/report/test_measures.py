@@ -7,7 +7,6 @@ from stentor.loadtest.record import RequestRecord
 from stentor.loadtest.report.measures import (
     cumulative,
     gaps_over_time,
-    histogram,
     in_flight,
     latencies,
     output_rate,
@@ -37,14 +36,6 @@ def test_a_long_distribution_is_thinned_and_keeps_its_percentiles() -> None:
     for value, share in points[1:]:
         assert value / 1000 == pytest.approx(share, abs=0.002)
     assert points[-1] == (100_000, 100)
-
-
-def test_bars_hold_every_value_once() -> None:
-    values = np.array([1.0, 1.0, 10.0, 100.0])
-    edges, shares = histogram(values, log=True)
-    assert sum(shares) == pytest.approx(100)
-    assert (edges[0], edges[-1]) == pytest.approx((1, 100))
-    assert sum(histogram(np.array([5.0, 5.0]), log=False)[1]) == pytest.approx(100)
 
 
 def test_output_tokens_count_when_their_chunk_arrived() -> None:

@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stentor.loadtest.serving.api import Message, Prompt, Settings, error_text
-from stentor.loadtest.serving.apis import APIS
+from stentor.loadtest.serving.api import APIS, Message, Prompt, Settings, error_text
 
 CHAT, COMPLETIONS = APIS["chat"], APIS["completions"]
 TALK = Prompt([Message("system", "Be brief."), Message("user", "Hi")], output_tokens=5)

@@ -156,7 +156,7 @@ def test_an_interrupt_prints_and_saves_what_has_completed(tmp_path: Path) -> Non
     ("arguments", "message"),
     [
         ("--concurrency 2 --rate 3", "--concurrency, --rate and --ramp exclude one another"),
-        ("--concurrency 0", "expected a whole number above 0"),
+        ("--concurrency 0", "expected a whole number, at least 1"),
         ("--input uniform:9:1", "uniform:9:1 allows no length"),
         ("--api chat --tokens", "--tokens: the chat API takes text alone"),
         ("--tokens --turns 3", "--tokens and --turns exclude one another"),
@@ -164,7 +164,7 @@ def test_an_interrupt_prints_and_saves_what_has_completed(tmp_path: Path) -> Non
         ("--tokens --token-range 5:2", "expected LOW:HIGH"),
         ("--prefixes 3", "--prefixes 3: expected N:TOKENS"),
         ("--dataset /no/such/file", "cannot read /no/such/file"),
-        ("--dataset x --input 3", "--input and --dataset exclude one another"),
+        ("--dataset x --input 3", "--input-tokens and --dataset exclude one another"),
         ("--goodput speed:1", "speed:1 is no limit"),
         ("--endpoint v1/completions", "expected a path as in /v1/completions"),
         ("--header nocolon", "expected NAME:VALUE"),

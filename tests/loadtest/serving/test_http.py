@@ -11,8 +11,7 @@ import pytest
 
 from stentor.loadtest.serving import connection, stream
 from stentor.loadtest.serving.address import Address, parse_address
-from stentor.loadtest.serving.api import Prompt, Settings
-from stentor.loadtest.serving.apis import APIS
+from stentor.loadtest.serving.api import APIS, Prompt, Settings
 from stentor.loadtest.serving.http import HttpClient, HttpError
 from stentor.loadtest.serving.meter import Meter
 from stentor.loadtest.serving.stream import State, Stream

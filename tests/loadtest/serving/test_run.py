@@ -12,7 +12,7 @@ import pytest
 
 from stentor.loadtest.serving import run
 from stentor.loadtest.serving.address import Address
-from stentor.loadtest.serving.apis import APIS
+from stentor.loadtest.serving.api import APIS
 from stentor.loadtest.serving.arrivals import Stage, plan
 from stentor.loadtest.serving.http import HttpClient
 from stentor.loadtest.serving.lengths import Constant

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.loadtest.serving.lengths import Constant, Lengths, parse_lengths
-from stentor.loadtest.serving.words import WORDS
-from stentor.loadtest.serving.workload import Random, Session
+from stentor.loadtest.serving.workload import WORDS, Random, Session
 
 
 def _random(seed: int = 1, turns: Lengths = Constant(1), **options: object) -> Random:  # noqa: B008

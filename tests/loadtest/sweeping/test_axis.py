@@ -1,6 +1,7 @@
 import pytest
 
-from stentor.loadtest.sweeping.axis import AxisError, Value, parse_axis, parse_values, show_value
+from stentor.loadtest.report.figures import show_value
+from stentor.loadtest.sweeping.axis import AxisError, Value, parse_axis, parse_values
 
 
 @pytest.mark.parametrize(

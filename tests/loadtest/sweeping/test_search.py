@@ -1,6 +1,6 @@
 import pytest
 
-from stentor.loadtest.sweeping.search import Search
+from stentor.loadtest.sweeping.runs import Search
 
 
 def _search(limit: float, start: float, precision: float = 0.05) -> tuple[Search, list[float]]:

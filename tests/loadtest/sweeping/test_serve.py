@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from stentor.loadtest.record import Sweep, load_record
-from stentor.loadtest.serving.secrets import masked
-from stentor.loadtest.sweeping.command import main
-from stentor.loadtest.sweeping.serve import ServeError, check
+from stentor.loadtest.sweeping.command import ServeError, check, main
+from stentor.loadtest.tool import masked
 
 FIREHOSE = [sys.executable, "-P", "-m", "stentor.loadtest.serving.firehose", "20000"]
 
