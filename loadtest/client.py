@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from .serving.address import Address
-from .serving.api import APIS, Api, Completions, Event, decode_chunk, describe_error
+from .serving.api import APIS, Event, decode_chunk, describe_error
 from .serving.http import HttpClient
 from .serving.meter import Meter
 from .serving.stream import Stream
@@ -52,18 +52,13 @@ class Answer:
         return [gap for earlier, later in pairwise(self.arrivals) if (gap := later - earlier)]
 
 
-class _Chunks(Completions):
-    """Completions whose every chunk is output, text or not, but for one that only says why it ended."""
-
-    def read(self, data: bytes) -> Event:
-        chunk = decode_chunk(data)
-        if chunk.error is not None:
-            return Event(error=describe_error(chunk.error))
-        output = any(choice.text or choice.finish_reason is None for choice in chunk.choices)
-        return Event(tokens=int(output), usage=chunk.usage)
-
-
-_CHUNKS: Final = _Chunks()
+def _read_completion(data: bytes) -> Event:
+    """Every chunk is output, text or not, but for one that only says why it ended."""
+    chunk = decode_chunk(data)
+    if chunk.error is not None:
+        return Event(error=describe_error(chunk.error))
+    output = any(choice.text or choice.finish_reason is None for choice in chunk.choices)
+    return Event(tokens=int(output), usage=chunk.usage)
 
 
 async def complete(
@@ -73,15 +68,13 @@ async def complete(
 
     ``arrivals`` grows as chunks come, for who wants to look on. Raises :class:`StreamError`.
     """
-    payload = msgspec.json.encode(body)
-    api: Api = APIS["chat"] if "chat" in path else _CHUNKS
-    stream = Stream(api, Meter(), needs_done=False)
+    stream = Stream(APIS["chat"].read if "chat" in path else _read_completion, Meter(), needs_done=False)
     if arrivals is not None:
         stream.arrivals = arrivals
     client = HttpClient(Address("http", HOST, port), {"Connection": "close"}, SILENT_SECONDS)
     try:
         stream.begin()
-        await client.post(path, payload, stream)
+        await client.post(path, msgspec.json.encode(body), stream)
     finally:
         client.close()
     if stream.error is not None:

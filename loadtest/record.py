@@ -7,7 +7,7 @@ Times are seconds unless named otherwise; every :class:`Spread` is in millisecon
 import csv
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -280,35 +280,20 @@ def save_csv(result: Result, path: str | os.PathLike[str]) -> None:
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(CSV_COLUMNS)
-        writer.writerows(_rows(began, sorted(result.requests, key=lambda request: request.start)))
+        for one in sorted(result.requests, key=lambda request: request.start):
+            moments = (began + timedelta(seconds=seconds) for seconds in (one.start, one.scheduled))
+            gaps = (math.fsum(one.itl) / len(one.itl), max(one.itl)) if one.itl else (None, None)
+            latencies = (one.ttft, one.tpot, *gaps, one.e2e)
+            writer.writerow(
+                [
+                    *(moment.isoformat(timespec="microseconds") for moment in moments),
+                    *(one.stage, one.prompt_tokens, one.output_tokens),
+                    *("" if seconds is None else f"{seconds * 1e3:.3f}" for seconds in latencies),
+                    *(one.finish_reason, one.error),
+                ]
+            )
 
 
 def now_iso() -> str:
     """The present moment as ``started_at`` wants it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def _rows(began: datetime, requests: Iterable[RequestRecord]) -> Iterable[tuple[object, ...]]:
-    for one in requests:
-        yield (
-            _absolute(began, one.start),
-            _absolute(began, one.scheduled),
-            one.stage,
-            one.prompt_tokens,
-            one.output_tokens,
-            _milliseconds(one.ttft),
-            _milliseconds(one.tpot),
-            _milliseconds(math.fsum(one.itl) / len(one.itl) if one.itl else None),
-            _milliseconds(max(one.itl, default=None)),
-            _milliseconds(one.e2e),
-            one.finish_reason or "",
-            one.error or "",
-        )
-
-
-def _absolute(began: datetime, seconds: float) -> str:
-    return (began + timedelta(seconds=seconds)).isoformat(timespec="microseconds")
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds * 1e3:.3f}"

@@ -18,7 +18,6 @@ import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -49,16 +48,22 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 
 
 def main(argv: list[str]) -> int:
-    return run_tool(_parser(), argv, _measure, _show, StartFailed, CheckpointError)
+    return run_tool(_parser(), argv, measure, print_rounds, StartFailed, CheckpointError)
 
 
-def _show(console: Console, record: Startup) -> None:
-    print_rounds(console, record.rounds)
+def measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Startup:
+    """Cold and warm starts in turn; the warm ones use the cache that the cold ones filled.
 
-
-def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Startup:
+    Raises :class:`StartFailed`.
+    """
     model = resolve_model(arguments.model)
-    rounds = measure(model, weight_files(model), arguments, Console(stderr=True))
+    rounds: list[StartupRound] = []
+    for number in range(arguments.rounds):
+        with tempfile.TemporaryDirectory(prefix="stentor-startup-") as cache:
+            for cold in (True, False):
+                kind = "cold" if cold else "warm"
+                with Console(stderr=True).status(f"round {number + 1} of {arguments.rounds}, {kind}"):
+                    rounds.append(_start_once(model, arguments, cold, cache))
     return Startup(name=model.name, rounds=rounds, **about)
 
 
@@ -118,34 +123,12 @@ def read_phases(log: str, began_at: float, ready: float) -> dict[str, float]:
     return {name: end - begin for (name, begin), end in zip(begins.items(), ends, strict=True)}
 
 
-def measure(model: Path, files: Sequence[Path], arguments: argparse.Namespace, console: Console) -> list[StartupRound]:
-    """Cold and warm starts in turn; the warm ones use the cache that the cold ones filled.
-
-    Raises :class:`StartFailed`.
-    """
-    rounds: list[StartupRound] = []
-    for number in range(arguments.rounds):
-        with tempfile.TemporaryDirectory(prefix="stentor-startup-") as cache:
-            for cold, counted in starts_of_round(arguments.only):
-                with console.status(f"round {number + 1} of {arguments.rounds}, {'cold' if cold else 'warm'}"):
-                    measured = _start_once(model, files, arguments.serve, cold, cache, arguments.timeout)
-                if counted:
-                    rounds.append(measured)
-    return rounds
-
-
-def starts_of_round(only: str | None) -> list[tuple[bool, bool]]:
-    """(cold, counted) of each start of a round: one that is warm needs a cold one before it."""
-    return [(True, only != "warm")] + ([(False, True)] if only != "cold" else [])
-
-
-def _start_once(
-    model: Path, files: Sequence[Path], serve: Sequence[str], cold: bool, cache: str, timeout: float
-) -> StartupRound:
+def _start_once(model: Path, arguments: argparse.Namespace, cold: bool, cache: str) -> StartupRound:
+    files = weight_files(model)
     if cold:
         drop_pages(files)
     resident = resident_bytes(files)
-    with TimedStart(model, serve, {"XDG_CACHE_HOME": cache}, timeout) as start:
+    with TimedStart(model, arguments.serve, {"XDG_CACHE_HOME": cache}, arguments.timeout) as start:
         listening = start.reached("/ping")
         ready = start.reached("/health")
         first_token = asyncio.run(start.first_token())
@@ -182,8 +165,7 @@ def resident_bytes(files: Sequence[Path]) -> int:
     libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
     total = 0
     for file in files:
-        length = file.stat().st_size
-        if not length:
+        if not (length := file.stat().st_size):
             continue
         with file.open("rb") as opened, mmap.mmap(opened.fileno(), length, access=mmap.ACCESS_COPY) as pages:
             first = ctypes.c_char.from_buffer(pages)
@@ -196,36 +178,27 @@ def resident_bytes(files: Sequence[Path]) -> int:
     return total
 
 
-def _phase(name: str, each: StartupRound) -> float:
-    return each.phases.get(name, 0.0)
-
-
-def _mib(process: str, each: StartupRound) -> float:
-    return each.memory.get(process, 0) / MIB
-
-
-def print_rounds(console: Console, rounds: Sequence[StartupRound]) -> None:
-    groups = {name: [each for each in rounds if each.cold == cold] for name, cold in (("cold", True), ("warm", False))}
-    groups = {name: group for name, group in groups.items() if group}
+def print_rounds(console: Console, record: Startup) -> None:
+    groups = [[each for each in record.rounds if each.cold == cold] for cold in (True, False)]
 
     def medians(read: Callable[[StartupRound], float], form: str = ".2f") -> list[str]:
-        return [format(statistics.median(map(read, group)), form) for group in groups.values()]
+        return [format(statistics.median(map(read, group)), form) for group in groups]
 
     times = [
         ["until it listens", *medians(lambda each: each.listening_s)],
         ["until it is ready", *medians(lambda each: each.ready_s)],
         ["until its first token", *medians(lambda each: each.first_token_s)],
     ]
-    phases = dict.fromkeys(phase for each in rounds for phase in each.phases)
-    times += [[phase, *medians(partial(_phase, phase))] for phase in phases]
-    columns = ["", *(f"{name} ({len(group)})" for name, group in groups.items())]
+    for phase in dict.fromkeys(phase for each in record.rounds for phase in each.phases):
+        times.append([phase, *medians(lambda each, phase=phase: each.phases.get(phase, 0.0))])  # type: ignore[misc]
+    columns = ["", *(f"{name} ({len(group)})" for name, group in zip(("cold", "warm"), groups, strict=True))]
     console.print(table(columns, times, title="seconds of a start, medians"))
-    processes = dict.fromkeys(process for each in rounds for process in each.memory)
-    sizes = [[name, *medians(partial(_mib, name), ",.0f")] for name in processes]
+    sizes = []
+    for name in dict.fromkeys(process for each in record.rounds for process in each.memory):
+        sizes.append([name, *medians(lambda each, name=name: each.memory.get(name, 0) / MIB, ",.0f")])  # type: ignore[misc]
     sizes.append(["all", *medians(lambda each: sum(each.memory.values()) / MIB, ",.0f")])
-    console.print(table(["process", *groups], sizes, title="MiB once it has answered"))
-    if any(each.cold and each.model_bytes_in_memory for each in rounds):
-        most = max(each.model_bytes_in_memory for each in rounds if each.cold)
+    console.print(table(["process", "cold", "warm"], sizes, title="MiB once it has answered"))
+    if most := max(each.model_bytes_in_memory for each in groups[0]):
         console.print(
             f"{most / MIB:,.0f} MiB of the model stayed in memory before a cold start: another process has it mapped"
         )
@@ -241,7 +214,6 @@ def _parser() -> argparse.ArgumentParser:
         "--model", default=DEFAULT_MODEL, help="as of `stentor serve`, fetched before the clock starts (%(default)s)"
     )
     parser.add_argument("--rounds", type=at_least(1), default=5, metavar="N", help="starts of each kind (5)")
-    parser.add_argument("--only", choices=("cold", "warm"), help="measure starts of one kind")
     parser.add_argument("--timeout", type=float, default=300.0, metavar="SECONDS", help="for one start (300)")
     parser.add_argument("serve", nargs="*", metavar="OPTION", help="for `stentor serve`, after --")
     return parser

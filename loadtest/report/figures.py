@@ -1,7 +1,7 @@
 """The figures of a summary by dotted names, which way each is better, and medians over repeats."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,7 +40,6 @@ class Point:
     value: float | str
     medians: Figures
     repeats: Sequence[Figures]
-    results: Sequence[Result]
 
     def spread(self, name: str) -> tuple[float, float] | None:
         """Lowest and highest of the repeats."""
@@ -111,14 +110,10 @@ def points_of(sweep: Sweep) -> list[Point]:
     grouped: dict[float | str, list[Result]] = {}
     for point in sweep.points:
         grouped.setdefault(point.value, []).append(point.result)
+    items = list(grouped.items())
+    if not any(isinstance(value, str) for value in grouped):
+        items.sort(key=lambda item: float(item[0]))
     return [
-        Point(value, medians(repeats := [figures_of(result.summary) for result in results]), repeats, results)
-        for value, results in _ordered(grouped.items())
+        Point(value, medians(repeats := [figures_of(result.summary) for result in results]), repeats)
+        for value, results in items
     ]
-
-
-def _ordered(items: Iterable[tuple[float | str, list[Result]]]) -> list[tuple[float | str, list[Result]]]:
-    listed = list(items)
-    if any(isinstance(value, str) for value, _ in listed):
-        return listed
-    return sorted(listed, key=lambda item: float(item[0]))

@@ -15,29 +15,15 @@ from cycler import cycler
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter, StrMethodFormatter
+from numpy.typing import NDArray
 
-from ..record import Result, Startup, Steps, Sweep
+from ..record import RequestRecord, Result, Startup, Steps, Sweep
 from ..step_curves import curves
 from .figures import Point, points_of, show_value
-from .measures import (
-    DOTS,
-    MEASURES,
-    above_floor,
-    cumulative,
-    duration,
-    gaps_over_time,
-    in_flight,
-    latencies,
-    output_rate,
-    percentile_over_time,
-    thin,
-    time_edges,
-    wide,
-)
 
+Values = NDArray[np.float64]
 _COLOURS: Final = ("#2563eb", "#d9480f", "#0f8a5f", "#9333ea", "#b8860b", "#c2255c", "#0b7285", "#5c6370")
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*")
 _STYLE: Final[dict[Any, Any]] = {
@@ -70,6 +56,8 @@ _ROW: Final = 13
 _SECONDS: Final = "seconds since the start"
 _TICKS: Final = 12
 """Up to how many values of a sweep's axis are its ticks."""
+_DOTS: Final = 2_000
+"""From how many on they are drawn as pixels."""
 _MEANING: Final = {
     "ttft": "time to first token",
     "itl": "inter-token latency",
@@ -134,124 +122,129 @@ def _labelled(results: Sequence[Result]) -> Iterator[tuple[str, Result]]:
         yield f"{result.name} ({index + 1})" if twins else result.name, result
 
 
-def _limits(axes: Axes, results: Sequence[Result], measure: str) -> None:
-    """A line at each limit that does not squeeze the data; on x where the axis is ``measure``'s."""
-    upright = measure.startswith("x:")
-    measure = measure.removeprefix("x:")
-    for limit in sorted({result.limits[measure] for result in results if measure in result.limits}):
-        low, high = axes.get_xlim() if upright else axes.get_ylim()
-        if axes.has_data() and low / 4 <= limit <= high * 2:
-            mark = axes.axvline if upright else axes.axhline
-            mark(limit, color="#5b6570", linestyle=":", marker="", label=f"limit {limit:g} ms")
+def latencies(requests: Sequence[RequestRecord], measure: str) -> Values:
+    """Every value of ``ttft``, ``itl``, ``tpot`` or ``e2e`` in milliseconds; of completed requests alone."""
+    found = [getattr(request, measure) for request in requests if request.error is None]
+    return 1e3 * np.concatenate([np.zeros(0), *(np.atleast_1d(each) for each in found if each is not None)])
+
+
+def wide(values: Values) -> bool:
+    """Whether a logarithmic axis shows the values better: the bulk spans more than a factor of eight."""
+    positive = values[values > 0]
+    if len(positive) < 2:
+        return False
+    low, high = np.quantile(positive, [0.02, 0.995])
+    return bool(high > 8 * low)
 
 
 def _cdf(measure: str, axes: Axes, results: Sequence[Result]) -> None:
-    values = {label: latencies(result.requests, measure) for label, result in _labelled(results)}
-    log = any(wide(each) for each in values.values())
-    for label, each in values.items():
-        if len(each):
-            x, y = zip(*cumulative(above_floor(each) if log else each), strict=True)
-            axes.step(x, y, where="post", label=label, marker="")
+    log = False
+    for label, result in _labelled(results):
+        if len(values := latencies(result.requests, measure)):
+            axes.ecdf(values, label=label, marker="")
+            log |= wide(values)
     _scale(axes.xaxis, "ms", log=log)
-    _scale(axes.yaxis, "% at or below", zero=True)
-    _limits(axes, results, f"x:{measure}")
+    _scale(axes.yaxis, "share at or below", zero=True)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    low, high = axes.get_xlim()
+    for limit in sorted({result.limits[measure] for result in results if measure in result.limits}):
+        if axes.has_data() and low / 4 <= limit <= high * 2:  # further away it would squeeze the data
+            axes.axvline(limit, color="#5b6570", linestyle=":", marker="", label=f"limit {limit:g} ms")
 
 
-def _histogram(measure: str, axes: Axes, results: Sequence[Result]) -> None:
-    values = {label: each for label, result in _labelled(results) if len(each := latencies(result.requests, measure))}
-    log = any(wide(each) for each in values.values())
-    for label, each in values.items():
-        shown = above_floor(each) if log else each
-        low, high = float(shown.min()), float(shown.max())
-        low, high = (low * 0.95, high * 1.05 or 1.0) if high <= low else (low, high)  # all are equal
-        edges = np.geomspace(low, high, 37) if log else np.linspace(low, high, 37)
-        axes.hist(shown, edges.tolist(), weights=np.full(len(shown), 100 / len(shown)), alpha=0.6, label=label)
-    _scale(axes.xaxis, "ms", log=log)
-    _scale(axes.yaxis, "% of all", zero=True)
-    _limits(axes, results, f"x:{measure}")
+def _slices(requests: Sequence[RequestRecord]) -> Values:
+    """The edges of 48 slices of a run, fewer where one would be shorter than a fifth of a second."""
+    seconds = max((request.start + request.e2e for request in requests), default=0.0)
+    return np.linspace(0, max(seconds, 0.1), max(min(48, int(seconds / 0.2)), 1) + 1)
+
+
+def gaps_over_time(requests: Sequence[RequestRecord]) -> tuple[Values, Values]:
+    """When each gap between two chunks ended (seconds since the run's start), and how long it was (ms)."""
+    times, gaps = [np.zeros(0)], [np.zeros(0)]
+    for request in requests:
+        if request.ttft is not None and request.itl:
+            times.append(request.start + request.ttft + np.cumsum(request.itl))
+            gaps.append(1e3 * np.array(request.itl))
+    return np.concatenate(times), np.concatenate(gaps)
+
+
+def percentile_over_time(times: Values, values: Values, edges: Values, percentile: float) -> Values:
+    """(middle, percentile of the values) of each slice of time; slices with nothing in them are left out."""
+    slices = np.digitize(times, edges) - 1
+    found = [(at, values[slices == at]) for at in range(len(edges) - 1)]
+    middles = (edges[:-1] + edges[1:]) / 2
+    return np.array([(middles[at], np.percentile(within, percentile)) for at, within in found if len(within)])
 
 
 def _itl_over_time(axes: Axes, results: Sequence[Result]) -> None:
-    log = any(wide(gaps_over_time(result.requests)[1]) for result in results)
+    log = False
     for index, (label, result) in enumerate(_labelled(results)):
         times, gaps = gaps_over_time(result.requests)
-        if not len(gaps):
-            continue
-        edges = time_edges(duration(result.requests))
-        gaps = above_floor(gaps) if log else gaps
-        if len(results) == 1:
-            low, high = float(gaps.min()), float(gaps.max())
-            high = high if high > low else low * 1.1 or 1.0
-            rows = np.geomspace(low, high, 25) if log else np.linspace(low, high, 25)
-            blues = LinearSegmentedColormap.from_list("gaps", ["#ffffff", _COLOURS[0]])
-            axes.hist2d(times, gaps, [edges, rows], norm=PowerNorm(0.5), cmap=blues, cmin=1, rasterized=True)
-        colour = _COLOURS[(index + (len(results) == 1)) % len(_COLOURS)]
-        for share, style in ((50, "-"), (99, "--")):
-            x, y = zip(*percentile_over_time(times, gaps, edges, share), strict=True)
+        log |= wide(gaps)
+        for share, style in ((50, "-"), (99, "--")) if len(gaps) else ():
+            x, y = percentile_over_time(times, gaps, _slices(result.requests), share).T
             name = f"{label} p{share}" if len(results) > 1 else f"p{share}"
-            axes.plot(x, y, color=colour, linestyle=style, marker="", label=name)
+            axes.plot(x, y, color=_COLOURS[index % len(_COLOURS)], linestyle=style, marker="", label=name)
     _scale(axes.xaxis, _SECONDS, zero=True)
     _scale(axes.yaxis, "ms", log=log, zero=True)
-    _limits(axes, results, "itl")
+
+
+def output_rate(requests: Sequence[RequestRecord], edges: Values) -> Values:
+    """Output tokens a second in each slice of time, by the arrival of the chunks that held them."""
+    times, tokens = [np.zeros(0)], [np.zeros(0)]
+    for request in requests:
+        if request.ttft is not None:
+            first = max(request.output_tokens - sum(request.chunk_tokens), 0)
+            times.append(request.start + request.ttft + np.cumsum([0.0, *request.itl]))
+            tokens.append(np.array([first, *request.chunk_tokens], dtype=np.float64))
+    counts, _ = np.histogram(np.concatenate(times), edges, weights=np.concatenate(tokens))
+    return np.asarray(counts / np.diff(edges))
 
 
 def _throughput(axes: Axes, results: Sequence[Result]) -> None:
     for label, result in _labelled(results):
         if any(request.ttft is not None for request in result.requests):
-            points = output_rate(result.requests, time_edges(duration(result.requests)))
-            axes.plot(*zip(*points, strict=True), marker="", label=label)
+            edges = _slices(result.requests)
+            axes.plot((edges[:-1] + edges[1:]) / 2, output_rate(result.requests, edges), marker="", label=label)
     _scale(axes.xaxis, _SECONDS, zero=True)
     _scale(axes.yaxis, "tokens/s", zero=True)
+
+
+def in_flight(requests: Sequence[RequestRecord]) -> tuple[Values, Values]:
+    """The moments at which requests were sent or answered, and how many were on their way from then on."""
+    moments = np.array([at for one in requests for at in (one.start, one.start + one.e2e)])
+    times, which = np.unique(moments, return_inverse=True)
+    return times, np.cumsum(np.bincount(which, weights=np.resize([1, -1], len(moments))))
 
 
 def _in_flight(axes: Axes, results: Sequence[Result]) -> None:
     for label, result in _labelled(results):
         if result.requests:
-            axes.step(*zip(*in_flight(result.requests), strict=True), where="post", marker="", label=label)
+            axes.step(*in_flight(result.requests), where="post", marker="", label=label)
     _scale(axes.xaxis, _SECONDS, zero=True)
     _scale(axes.yaxis, "requests", zero=True)
 
 
 def _ttft_by_prompt(axes: Axes, results: Sequence[Result]) -> None:
-    drawn: list[tuple[float, float]] = []
+    drawn = [np.zeros((0, 2))]
     for label, result in _labelled(results):
-        done = [one for one in result.requests if one.ttft is not None and one.error is None]
-        points = thin([(float(one.prompt_tokens), 1e3 * (one.ttft or 0.0)) for one in done], DOTS)
-        if points:
-            axes.plot(*zip(*points, strict=True), linestyle="", alpha=0.55, label=label)
-        drawn += points
-    _scale(axes.xaxis, "prompt tokens", log=wide(np.array([x for x, _ in drawn])), zero=True)
-    _scale(axes.yaxis, "ms", log=wide(np.array([y for _, y in drawn])))
-    _limits(axes, results, "ttft")
+        done = [(one.prompt_tokens, 1e3 * one.ttft) for one in result.requests if one.ttft and one.error is None]
+        if done:
+            drawn.append(np.array(done))
+            axes.plot(*drawn[-1].T, linestyle="", alpha=0.55, label=label, rasterized=len(done) > _DOTS)
+    prompts, times = np.concatenate(drawn).T
+    _scale(axes.xaxis, "prompt tokens", log=wide(prompts), zero=True)
+    _scale(axes.yaxis, "ms", log=wide(times))
 
 
-def _send_delay(axes: Axes, results: Sequence[Result]) -> None:
-    for label, result in _labelled(results):
-        points = [(one.start, 1e3 * max(one.start - one.scheduled, 0.0)) for one in result.requests]
-        if any(delay > 1 for _, delay in points):
-            axes.plot(*zip(*thin(points, DOTS), strict=True), linestyle="", alpha=0.55, label=label)
-    _scale(axes.xaxis, _SECONDS, zero=True)
-    _scale(axes.yaxis, "ms", zero=True)
-
-
-def _errors(axes: Axes, results: Sequence[Result]) -> None:
-    requests = [request for result in results for request in result.requests]
-    for kind in sorted({request.error_kind for request in requests if request.error_kind}):
-        points = thin([(one.start + one.e2e, one.e2e) for one in requests if one.error_kind == kind], DOTS)
-        axes.plot(*zip(*points, strict=True), linestyle="", marker="x", label=kind)
-    _scale(axes.xaxis, _SECONDS, zero=True)
-    _scale(axes.yaxis, "s until failure", zero=True)
-
-
-_FLOOR: Final = "On a logarithmic axis, those below a fiftieth of the median stand at the left end."
 RESULT_PLOTS: Final[Mapping[str, Plot]] = {
     **{
         f"{measure}-cdf": Plot(
-            f"{measure.upper()}: {_MEANING[measure]}",
-            f"Share of {'gaps' if measure == 'itl' else 'requests'} at or below each {_MEANING[measure]}. {_FLOOR}",
+            f"{measure.upper()}: {meaning}",
+            f"Share of {'gaps' if measure == 'itl' else 'requests'} at or below each {meaning}.",
             partial(_cdf, measure),
         )
-        for measure in MEASURES
+        for measure, meaning in _MEANING.items()
     },
     "itl-time": Plot(
         "ITL over the run", "Time between successive chunks of output, by when they came.", _itl_over_time
@@ -259,20 +252,6 @@ RESULT_PLOTS: Final[Mapping[str, Plot]] = {
     "throughput": Plot("Output tokens a second", "Output tokens that arrived in each slice of time.", _throughput),
     "in-flight": Plot("Requests in flight", "Requests that were sent and had no full answer yet.", _in_flight),
     "ttft-prompt": Plot("TTFT against prompt length", "One dot a request.", _ttft_by_prompt),
-    **{
-        f"{measure}-histogram": Plot(
-            f"{measure.upper()}, how often",
-            f"How often each {_MEANING[measure]} was seen.",
-            partial(_histogram, measure),
-        )
-        for measure in ("ttft", "itl")
-    },
-    "send-delay": Plot(
-        "Sent behind schedule",
-        "How long after its scheduled moment each request was sent; high values say that the client was late.",
-        _send_delay,
-    ),
-    "errors": Plot("Errors", "When requests failed, and how long each had taken until then.", _errors),
 }
 """By the name that ``--svg`` takes, in the order of the page."""
 
@@ -322,7 +301,7 @@ def _sweep_percentiles(measure: str, axes: Axes, sweeps: Sequence[Sweep]) -> Non
     _sweep_lines(axes, sweeps, f"{measure}.p99", suffix="p99", style="--")
     heights = np.concatenate([np.zeros(0), *(np.asarray(line.get_ydata()) for line in axes.lines)])
     _sweep_axis(axes, sweeps)
-    _scale(axes.yaxis, "ms", log=_far_apart(heights), zero=True)
+    _scale(axes.yaxis, "ms", log=wide(heights), zero=True)
 
 
 def _tradeoff(measure: str, axes: Axes, sweeps: Sequence[Sweep]) -> None:
@@ -338,13 +317,8 @@ def _tradeoff(measure: str, axes: Axes, sweeps: Sequence[Sweep]) -> None:
         for x, y, point in found:
             axes.annotate(show_value(point.value), (x, y), (4, 5), textcoords="offset points", fontsize=8)
             reached.append(x)
-    _scale(axes.xaxis, f"{measure.upper()} p50, ms", log=_far_apart(np.array(reached)), zero=True)
+    _scale(axes.xaxis, f"{measure.upper()} p50, ms", log=wide(np.array(reached)), zero=True)
     _scale(axes.yaxis, "tokens/s", zero=True)
-
-
-def _far_apart(values: Any) -> bool:
-    positive = values[values > 0]
-    return bool(len(positive)) and bool(positive.max() > 12 * positive.min())
 
 
 def _sweep_plot(figure: str, title: str, unit: str, about: str, factor: float = 1.0) -> Plot:

@@ -1,10 +1,10 @@
 """What the load needs of an API: how a request is written, and what one event of the answer says.
 
-A new API is a class that satisfies :class:`Api`, and its place in :data:`APIS`.
+A new API is a subclass of :class:`Api`, and its place in :data:`APIS`.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -17,7 +17,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Event(msgspec.Struct, gc=False):
-    """What one event of a stream, or a whole answer, brought."""
+    """What one event of a stream brought."""
 
     text: str = ""
     tokens: int = 0
@@ -56,11 +56,37 @@ class Settings(msgspec.Struct, frozen=True):
     model: str
     temperature: float | None = None
     ignore_eos: bool = False
-    extra: dict[str, Any] = {}
+    extra: Mapping[str, Any] = {}
     """Fields put over the others; null removes one."""
 
 
-class Api(Protocol):
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+
+
+class Chunk(msgspec.Struct):
+    """One event of completions or of chat."""
+
+    choices: list[_Choice] = []
+    usage: Usage | None = None
+    error: Any = None
+
+
+decode_chunk = msgspec.json.Decoder(Chunk).decode
+
+
+class Api:
     """One API of the server. Methods keep no state between requests."""
 
     name: str
@@ -68,14 +94,71 @@ class Api(Protocol):
     takes_tokens: bool
     """Whether a prompt may be token ids."""
 
+    def fields(self, prompt: Prompt) -> dict[str, Any]:
+        """The prompt, as the API names and writes it."""
+        raise NotImplementedError
+
     def body(self, prompt: Prompt, settings: Settings) -> bytes:
-        """The JSON body of one request."""
+        """The JSON body of one request; ``settings.extra`` has the last word."""
+        fields = {
+            "model": settings.model,
+            **self.fields(prompt),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "max_tokens": prompt.output_tokens,
+            "temperature": settings.temperature,
+            "ignore_eos": settings.ignore_eos or None,
+            **settings.extra,
+        }
+        return msgspec.json.encode({name: value for name, value in fields.items() if value is not None})
 
     def read(self, data: bytes) -> Event:
-        """One event's data, ``[DONE]`` excepted. Raises :class:`msgspec.DecodeError` for what is no event."""
+        """One event's data, ``[DONE]`` excepted. Raises :class:`msgspec.DecodeError` for what is no event.
 
-    def read_whole(self, body: bytes) -> Event:
-        """The answer of a server that does not stream. Raises :class:`msgspec.DecodeError`."""
+        Reasoning and tool calls count as output; the opening delta of a chat, role alone, does not.
+        """
+        chunk = decode_chunk(data)
+        if chunk.error is not None:
+            return Event(error=describe_error(chunk.error))
+        if not chunk.choices:
+            return Event(usage=chunk.usage)
+        choice = chunk.choices[0]  # a load asks for one
+        delta = choice.delta
+        if delta is None:
+            text = choice.text or ""
+            output: object = text
+        else:
+            text = delta.content or ""
+            output = text or delta.reasoning_content or delta.reasoning or delta.refusal or delta.tool_calls
+        ids = choice.token_ids
+        tokens = (len(ids) if ids else 1) if output else 0
+        return Event(text, tokens, choice.finish_reason, chunk.usage)
+
+
+class Completions(Api):
+    """Text or token ids in, text out. A conversation becomes one text, its turns on lines of their own."""
+
+    name = "completions"
+    path = "/v1/completions"
+    takes_tokens = True
+
+    def fields(self, prompt: Prompt) -> dict[str, Any]:
+        text = "\n".join(message.content for message in prompt.messages)
+        return {"prompt": text if prompt.tokens is None else prompt.tokens}
+
+
+class Chat(Api):
+    """Messages in, deltas out."""
+
+    name = "chat"
+    path = "/v1/chat/completions"
+    takes_tokens = False
+
+    def fields(self, prompt: Prompt) -> dict[str, Any]:
+        return {"messages": prompt.messages}
+
+
+APIS: Final[Mapping[str, Api]] = {api.name: api for api in (Completions(), Chat())}
 
 
 class _ErrorAnswer(msgspec.Struct):
@@ -87,13 +170,14 @@ class _ErrorAnswer(msgspec.Struct):
 _read_error_answer = msgspec.json.Decoder(_ErrorAnswer).decode
 
 
-def error_text(body: bytes) -> str:
+def error_text(body: bytes | bytearray) -> str:
     """What the body of a failed request says, in one line."""
+    text = body.decode(errors="replace")
     try:
         answer = _read_error_answer(body)
     except msgspec.DecodeError:
-        return one_line(body.decode(errors="replace"))
-    return describe_error(answer.error or answer.message or answer.detail or body.decode(errors="replace"))
+        return one_line(text)
+    return describe_error(answer.error or answer.message or answer.detail or text)
 
 
 def describe_error(error: object) -> str:
@@ -105,134 +189,3 @@ def one_line(text: str, limit: int = 200) -> str:
     """``text`` without line breaks, cut at ``limit`` characters."""
     flat = " ".join(text[: 4 * limit].split())
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
-
-
-def stream_fields(prompt: Prompt, settings: Settings, prompt_field: str, value: object) -> dict[str, Any]:
-    """The body that completions and chat share; ``settings.extra`` has the last word."""
-    body: dict[str, Any] = {
-        "model": settings.model,
-        prompt_field: value,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    if prompt.output_tokens is not None:
-        body["max_tokens"] = prompt.output_tokens
-    if settings.temperature is not None:
-        body["temperature"] = settings.temperature
-    if settings.ignore_eos:
-        body["ignore_eos"] = True
-    merged = {**body, **settings.extra}
-    return {name: field for name, field in merged.items() if field is not None}
-
-
-class _Choice(msgspec.Struct, gc=False):
-    text: str | None = None
-    finish_reason: str | None = None
-    token_ids: list[int] | None = None
-
-
-class Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
-    usage: Usage | None = None
-    error: Any = None
-
-
-decode_chunk = msgspec.json.Decoder(Chunk).decode
-
-
-class _Streamed:
-    """An API whose answer in one piece looks like one chunk."""
-
-    def read(self, data: bytes) -> Event:
-        raise NotImplementedError
-
-    def read_whole(self, body: bytes) -> Event:
-        event = self.read(body)
-        if event.usage is not None:
-            event.tokens = event.usage.completion_tokens
-        return event
-
-
-class Completions(_Streamed):
-    """Text or token ids in, text out. A conversation becomes one text, its turns on lines of their own."""
-
-    name = "completions"
-    path = "/v1/completions"
-    takes_tokens = True
-
-    def body(self, prompt: Prompt, settings: Settings) -> bytes:
-        value = prompt.tokens
-        text = "\n".join(message.content for message in prompt.messages)
-        return msgspec.json.encode(stream_fields(prompt, settings, "prompt", text if value is None else value))
-
-    def read(self, data: bytes) -> Event:
-        chunk = decode_chunk(data)
-        if chunk.error is not None:
-            return Event(error=describe_error(chunk.error))
-        choices = chunk.choices
-        if len(choices) == 1:  # nearly all there are
-            choice = choices[0]
-            text = choice.text or ""
-            ids = choice.token_ids
-            return Event(text, len(ids) if ids else 1 if text else 0, choice.finish_reason, chunk.usage)
-        event = Event(usage=chunk.usage)
-        for choice in choices:
-            event.text += choice.text or ""
-            event.tokens += len(choice.token_ids) if choice.token_ids else 1 if choice.text else 0
-            event.finish = choice.finish_reason or event.finish
-        return event
-
-
-class _Delta(msgspec.Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    refusal: str | None = None
-    tool_calls: list[msgspec.Raw] | None = None
-
-
-class _ChatChoice(msgspec.Struct):
-    delta: _Delta | None = None
-    message: _Delta | None = None
-    finish_reason: str | None = None
-    token_ids: list[int] | None = None
-
-
-class _ChatChunk(msgspec.Struct):
-    choices: list[_ChatChoice] = []
-    usage: Usage | None = None
-    error: Any = None
-
-
-_decode_chat = msgspec.json.Decoder(_ChatChunk).decode
-
-
-class Chat(_Streamed):
-    """Messages in, deltas out. Reasoning and tool calls count as output; the opening delta, role alone, does not."""
-
-    name = "chat"
-    path = "/v1/chat/completions"
-    takes_tokens = False
-
-    def body(self, prompt: Prompt, settings: Settings) -> bytes:
-        messages: list[Message] = prompt.messages
-        return msgspec.json.encode(stream_fields(prompt, settings, "messages", messages))
-
-    def read(self, data: bytes) -> Event:
-        chunk = _decode_chat(data)
-        if chunk.error is not None:
-            return Event(error=describe_error(chunk.error))
-        event = Event(usage=chunk.usage)
-        for choice in chunk.choices:
-            event.finish = choice.finish_reason or event.finish
-            delta = choice.delta or choice.message
-            if delta is None:
-                continue
-            text = delta.content or ""
-            event.text += text
-            if text or delta.reasoning_content or delta.reasoning or delta.refusal or delta.tool_calls:
-                event.tokens += len(choice.token_ids) if choice.token_ids else 1
-        return event
-
-
-APIS: Final[Mapping[str, Api]] = {api.name: api for api in (Completions(), Chat())}

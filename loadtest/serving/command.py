@@ -1,15 +1,16 @@
 """``stentor bench serve``. Exit codes: 0 done, 1 nothing was answered, 2 used wrongly, 130 interrupted."""
 
-import contextlib
 import sys
 from pathlib import Path
 
 from ..record import Result, save_csv, save_record
-from ..tool import FAILED, INTERRUPTED, MISUSED, UsageError, has_plots, masked, wide_console
+from ..tool import FAILED, INTERRUPTED, MISUSED, ToolError, UsageError, complain, has_plots, masked, wide_console
+from .meter import ProgressLine
 from .options import build_load, build_parser
-from .run import LoadError, Outcome, measure
+from .run import Load, Outcome, measure
 from .table import print_result
-from .view import LineView, LiveView
+
+_PROG = "stentor bench serve"
 
 
 def main(argv: list[str]) -> int:
@@ -25,16 +26,11 @@ def main(argv: list[str]) -> int:
             _check_writable(path)
         if arguments.html is not None and not has_plots():
             raise UsageError("--html needs matplotlib: install stentor[plots]")
+        outcome = measure(load) if arguments.quiet else measure_shown(load)
     except UsageError as error:
-        return _complain(str(error), MISUSED)
-    try:
-        if arguments.quiet:
-            outcome = measure(load)
-        else:
-            with LiveView() if sys.stdout.isatty() else LineView(sys.stdout) as view:
-                outcome = measure(load, view)
-    except LoadError as error:
-        return _complain(str(error), FAILED)
+        return complain(_PROG, error, MISUSED)
+    except ToolError as error:
+        return complain(_PROG, error, FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
     unsaved = None
@@ -46,7 +42,16 @@ def main(argv: list[str]) -> int:
     if not arguments.quiet:
         print_result(wide_console(), outcome.result, outcome.interrupted)
     code = _verdict(outcome, arguments.quiet)
-    return code if unsaved is None else _complain(unsaved, code or FAILED)
+    return code if unsaved is None else complain(_PROG, unsaved, code or FAILED)
+
+
+def measure_shown(load: Load) -> Outcome:
+    """As :func:`.run.measure`, and shows on standard output how it goes."""
+    line = ProgressLine(sys.stdout, load.planned_requests, load.planned_seconds)
+    try:
+        return measure(load, line)
+    finally:
+        line.clear()
 
 
 def _verdict(outcome: Outcome, quiet: bool) -> int:
@@ -57,7 +62,7 @@ def _verdict(outcome: Outcome, quiet: bool) -> int:
         return 0
     if quiet and summary.errors:
         first = next(request.error for request in outcome.result.requests if request.error is not None)
-        _complain(f"all {summary.errors} requests failed, the first with {first}", FAILED)
+        return complain(_PROG, f"all {summary.errors} requests failed, the first with {first}", FAILED)
     return FAILED
 
 
@@ -78,9 +83,3 @@ def _check_writable(path: Path | None) -> None:
         raise UsageError(f"{path} is a folder: expected the name of a file")
     if path is not None and not path.absolute().parent.is_dir():
         raise UsageError(f"{path}: there is no folder {path.absolute().parent}; make it first")
-
-
-def _complain(message: str, code: int) -> int:
-    with contextlib.suppress(BrokenPipeError):
-        print(f"stentor bench serve: {message}", file=sys.stderr)
-    return code

@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from itertools import count
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -38,9 +39,9 @@ class _Sent(msgspec.Struct):
         return RequestRecord(
             start=round(stream.began - origin, _DIGITS),
             scheduled=round(self.scheduled - origin, _DIGITS),
-            prompt_tokens=usage.prompt_tokens if usage is not None and usage.prompt_tokens else self.nominal_tokens,
-            output_tokens=stream.output_tokens,
-            ttft=None if stream.first is None else round(stream.first - stream.began, _DIGITS),
+            prompt_tokens=(usage.prompt_tokens if usage is not None else 0) or self.nominal_tokens,
+            output_tokens=usage.completion_tokens if usage is not None else stream.tokens,
+            ttft=None if stream.ttft is None else round(stream.ttft, _DIGITS),
             itl=[round(gap, _DIGITS) for gap in stream.gaps],
             chunk_tokens=stream.chunk_tokens,
             e2e=round(stream.ended - stream.began, _DIGITS),
@@ -57,13 +58,13 @@ class _Budget:
     def __init__(self, stage: Stage, now: float) -> None:
         self.stage = stage
         self.left = stage.requests
-        self.until = None if stage.seconds is None else now + stage.seconds
+        self.until = math.inf if stage.seconds is None else now + stage.seconds
         self.spent = asyncio.Event()
         self.passed = asyncio.Event()
 
     def cut(self, session: Session) -> Session | None:
         """As much of a session as there is budget for; None where there is none."""
-        if self.until is not None and perf_counter() >= self.until:
+        if perf_counter() >= self.until:
             return None
         if self.left is None:
             return session
@@ -82,8 +83,6 @@ class Driver:
         settings: Settings,
         workload: Workload,
         seed: int,
-        *,
-        path: str | None = None,
         max_concurrency: int | None = None,
     ) -> None:
         self.meter = Meter()
@@ -92,9 +91,10 @@ class Driver:
         self._api = api
         self._settings = settings
         self._workload = workload
-        self._path = path or api.path
         self._seed = seed
-        self._slots = asyncio.Semaphore(max_concurrency) if max_concurrency else None
+        self._slots: contextlib.AbstractAsyncContextManager[Any] = (
+            asyncio.Semaphore(max_concurrency) if max_concurrency else contextlib.nullcontext()
+        )
         self._numbers: Iterator[int] = count()
         self._sent: list[_Sent] = []
         self._budget: _Budget | None = None
@@ -163,12 +163,10 @@ class Driver:
         assert stage.rate is not None
         when = perf_counter()
         for gap in gaps(rng, stage.rate, stage.burstiness):
-            if budget.until is not None and when >= budget.until:
-                return await _sleep_until(budget.until)
-            await _sleep_until(when)
-            session = self._next(budget)
+            await asyncio.sleep(max(0.0, min(when, budget.until) - perf_counter()))
+            session = self._next(budget) if when < budget.until else None
             if session is None:
-                return None
+                return
             group.create_task(self._converse(session, stage.name, when))
             when += gap
 
@@ -190,33 +188,25 @@ class Driver:
                 prompt = Prompt(messages, output_tokens=turn.output_tokens)
             else:
                 prompt = Prompt(tokens=turn.tokens, output_tokens=turn.output_tokens)
-            stream = await self._ask(prompt, stage, scheduled, keep_text=not last)
+            async with self._slots:
+                stream = await self._send(prompt, stage, scheduled, keep_text=not last)
             if stream.error is not None:
                 if stream.error.startswith("connection"):
                     await asyncio.sleep(_PAUSE_AFTER_REFUSAL)
                 return
             messages.append(Message("assistant", stream.text))
 
-    async def _ask(self, prompt: Prompt, stage: str, scheduled: float, keep_text: bool) -> Stream:
-        if self._slots is None:
-            return await self._send(prompt, stage, scheduled, keep_text)
-        async with self._slots:
-            return await self._send(prompt, stage, scheduled, keep_text)
-
     async def _send(self, prompt: Prompt, stage: str, scheduled: float, keep_text: bool) -> Stream:
         body = self._api.body(prompt, self._settings)
         meter = self.meter
-        stream = Stream(self._api, meter, keep_text)
-        meter.began()
+        stream = Stream(self._api.read, meter, keep_text)
+        meter.begin()
         stream.begin()
         try:
-            await self._client.post(self._path, body, stream)
-        finally:
-            meter.ended()
-        meter.count(failed=stream.error is not None)
+            await self._client.post(self._api.path, body, stream)
+        finally:  # also of a request that an interrupt cut off, which counts as nothing
+            meter.in_flight -= 1
+        meter.completed += stream.error is None
+        meter.errors += stream.error is not None
         self._sent.append(_Sent(stream, stage, scheduled, prompt.nominal_tokens))
         return stream
-
-
-async def _sleep_until(when: float) -> None:
-    await asyncio.sleep(max(0.0, when - perf_counter()))

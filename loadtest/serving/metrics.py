@@ -15,7 +15,7 @@ def parse_metrics(text: str) -> dict[str, float]:
     times at which counters were made (``_created``)."""
     found = {}
     for line in text.splitlines():
-        if not line or line.startswith("#") or (match := _SAMPLE.fullmatch(line)) is None:
+        if line.startswith("#") or (match := _SAMPLE.fullmatch(line)) is None:
             continue
         try:
             value = float(match[2])
@@ -26,11 +26,10 @@ def parse_metrics(text: str) -> dict[str, float]:
     return found
 
 
-def changes(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """What counters of the server rose by; histograms' buckets and what did not move are left out."""
-    counted = {
-        name: value - before.get(name, 0.0)
-        for name, value in after.items()
-        if (bare := name.partition("{")[0]).endswith(("_total", "_sum", "_count")) and not bare.startswith("python_")
-    }
-    return {name: change for name, change in counted.items() if change > 0}
+def rise(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float:
+    """What a counter rose by in all, whatever its labels are and whatever stands before ``:`` in its name."""
+    return sum(
+        value - before.get(sample, 0.0)
+        for sample, value in after.items()
+        if sample.partition("{")[0].rpartition(":")[2] == name
+    )

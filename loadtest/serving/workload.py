@@ -5,7 +5,6 @@ concurrency a run has.
 """
 
 from enum import IntEnum
-from functools import lru_cache
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -79,13 +78,14 @@ class Random(msgspec.Struct, frozen=True):
 
     def session(self, number: int) -> Session:
         rng = generator(self.seed, Part.SESSION, number)
-        prefix = int(rng.integers(self.prefixes)) if self.prefixes else None
+        shared = generator(self.seed, Part.PREFIX, int(rng.integers(self.prefixes))) if self.prefixes else None
         turns = max(1, whole(self.turns, rng))
         if self.token_range is not None:
-            shared = [] if prefix is None else self._prefix_ids(prefix)
-            ids = [*shared, *random_tokens(rng, whole(self.inputs, rng), *self.token_range)]
-            return Session([Turn(tokens=ids, output_tokens=whole(self.outputs, rng))])
-        opening = [] if prefix is None else [Message("system", self._prefix_text(prefix))]
+            low, high = self.token_range
+            prefix = [] if shared is None else shared.integers(low, high, self.prefix_tokens).tolist()
+            own = rng.integers(low, high, whole(self.inputs, rng)).tolist()
+            return Session([Turn(tokens=prefix + own, output_tokens=whole(self.outputs, rng))])
+        opening = [] if shared is None else [Message("system", random_words(shared, self.prefix_tokens))]
         return Session([self._turn(rng, index) for index in range(turns)], opening)
 
     def describe(self) -> dict[str, Any]:
@@ -95,23 +95,6 @@ class Random(msgspec.Struct, frozen=True):
         text = random_words(rng, whole(self.inputs, rng))
         think = self.think.draw(rng) if index else 0.0
         return Turn(text, output_tokens=whole(self.outputs, rng), think=think)
-
-    def _prefix_text(self, number: int) -> str:
-        return _prefix_text(self.seed, number, self.prefix_tokens)
-
-    def _prefix_ids(self, number: int) -> tuple[int, ...]:
-        assert self.token_range is not None
-        return _prefix_ids(self.seed, number, self.prefix_tokens, self.token_range)
-
-
-@lru_cache(maxsize=1024)
-def _prefix_text(seed: int, number: int, length: int) -> str:
-    return random_words(generator(seed, Part.PREFIX, number), length)
-
-
-@lru_cache(maxsize=1024)
-def _prefix_ids(seed: int, number: int, length: int, bounds: tuple[int, int]) -> tuple[int, ...]:
-    return tuple(random_tokens(generator(seed, Part.PREFIX, number), length, *bounds))
 
 
 _TEXT: Final = (
@@ -137,9 +120,3 @@ WORDS: Final = tuple(_TEXT.split())
 def random_words(rng: np.random.Generator, count: int) -> str:
     """``count`` words with blanks between them."""
     return " ".join([WORDS[index] for index in rng.integers(0, len(WORDS), count).tolist()])
-
-
-def random_tokens(rng: np.random.Generator, count: int, low: int, high: int) -> list[int]:
-    """``count`` token ids from ``low`` up to but not including ``high``."""
-    ids: list[int] = rng.integers(low, high, count).tolist()
-    return ids

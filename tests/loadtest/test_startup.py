@@ -13,7 +13,6 @@ from stentor.loadtest.startup import (
     drop_pages,
     read_phases,
     resident_bytes,
-    starts_of_round,
     weight_files,
 )
 from stentor.tests.loadtest.made_up import made_up
@@ -45,12 +44,6 @@ def test_phases_follow_one_another_and_add_up_to_the_start() -> None:
 
 def test_a_silent_server_has_one_phase() -> None:
     assert read_phases("", BEGAN.timestamp(), 2.0) == {"starting processes": 2.0}
-
-
-def test_a_warm_start_follows_a_cold_one_that_counts_only_where_it_was_asked_for() -> None:
-    assert starts_of_round(None) == [(True, True), (False, True)]
-    assert starts_of_round("cold") == [(True, True)]
-    assert starts_of_round("warm") == [(True, False), (False, True)]
 
 
 def test_pages_that_were_dropped_are_seen_to_be_gone(tmp_path: Path) -> None:

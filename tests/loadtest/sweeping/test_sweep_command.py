@@ -47,18 +47,8 @@ def test_every_value_runs_as_often_as_asked_and_its_median_is_kept(out: Path) ->
 def test_a_name_in_brackets_is_printed_as_it_is(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _sweep(out, "--name", "[/u]") == 0
     assert "│ [/u]" in capsys.readouterr().out
-    argv = [
-        "--saturate",
-        "--goodput",
-        "ttft:500",
-        "--out",
-        str(out.with_name("b")),
-        "--cooldown",
-        "0",
-        "--name",
-        "[/u]",
-    ]
-    assert main(argv, Scripted(capacity(3.0))) == 0
+    argv = ["--saturate", "--goodput", "ttft:500", "--cooldown", "0", "--name", "[/u]"]
+    assert main([*argv, "--out", str(out.with_name("b"))], Scripted(capacity(3.0))) == 0
     assert "[/u]: 2.9" in capsys.readouterr().out
 
 
@@ -107,7 +97,6 @@ def test_a_sweep_may_be_widened(out: Path) -> None:
         (["--target", "a=http://127.0.0.1:9"], "concurrency", "targets: server=.*now a="),
         ([], "rate", "axis: concurrency, now rate"),
         (["--seed", "5"], "concurrency", "options: none, now --seed 5"),
-        (["--same-seed"], "concurrency", "now the same"),
         (["--requests-each", "2"], "concurrency", "now --requests-each=2"),
     ],
 )
@@ -163,12 +152,10 @@ def test_requests_grow_with_the_users(out: Path) -> None:
 
 
 def test_a_seed_of_the_operators_own_moves_every_run(out: Path) -> None:
-    first, second, same = Scripted(), Scripted(), Scripted()
+    first, second = Scripted(), Scripted()
     _sweep(out, measure=first)
     _sweep(out.with_name("b"), "--seed=7", measure=second)
-    _sweep(out.with_name("c"), "--same-seed", measure=same)
     assert set(first.heard("seed")).isdisjoint(second.heard("seed"))
-    assert same.heard("seed") == [("",)] * 6
     over = Scripted()
     _sweep(out.with_name("d"), axis="seed", values="1,2", measure=over)
     assert over.heard("seed") == [("1",)] * 3 + [("2",)] * 3
@@ -179,13 +166,11 @@ def test_words_can_be_varied(out: Path) -> None:
     assert [point.value for point in points_of(_read(out / "sweep.json"))] == ["chat", "completions"]
 
 
-def test_requests_are_kept_in_the_runs_and_in_the_sweep_where_asked(out: Path) -> None:
+def test_requests_are_kept_in_the_runs_and_left_out_of_the_sweep(out: Path) -> None:
     measure = Scripted(lambda options: result([request()]))
     assert _sweep(out, "--repeats", "1", measure=measure) == 0
     assert [point.result.requests for point in _read(out / "sweep.json").points] == [[], []]
     assert len(load_result(out / "runs" / "server" / "8.0.json").requests) == 1
-    assert _sweep(out, "--repeats", "1", "--keep-requests") == 0
-    assert [len(point.result.requests) for point in _read(out / "sweep.json").points] == [1, 1]
 
 
 def test_secrets_stay_out_of_every_file(out: Path) -> None:
