@@ -18,19 +18,16 @@ from .serving.machine import describe_machine
 from .step_curves import Figure
 
 FORMAT: Final = 1
+MEASURES: Final = {
+    "ttft": "time to first token",
+    "itl": "inter-token latency",
+    "tpot": "time per output token",
+    "e2e": "end-to-end time",
+}
+STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99", "max")
 CSV_COLUMNS: Final = (
-    "started_at",
-    "scheduled_at",
-    "stage",
-    "prompt_tokens",
-    "output_tokens",
-    "ttft_ms",
-    "tpot_ms",
-    "itl_mean_ms",
-    "itl_max_ms",
-    "e2e_ms",
-    "finish_reason",
-    "error",
+    *("started_at", "scheduled_at", "stage", "prompt_tokens", "output_tokens"),
+    *("ttft_ms", "tpot_ms", "itl_mean_ms", "itl_max_ms", "e2e_ms", "finish_reason", "error"),
 )
 
 
@@ -198,8 +195,6 @@ class StartupRound(msgspec.Struct, frozen=True):
     """Until ``/ping`` answered."""
     first_token_s: float = 0.0
     """Until the first token of a short completion, which is sent once the server is ready."""
-    memory: dict[str, int] = {}
-    """Bytes of each process after that token, its share of what it shares with others counted in part (PSS)."""
     model_bytes_in_memory: int = 0
     """Of the model's files, in the page cache just before the start."""
 

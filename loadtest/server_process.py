@@ -9,12 +9,8 @@ import sys
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
-
-from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.loading.hub import resolve_model
 
 HOST: Final = "127.0.0.1"
 _START_SECONDS: Final = 120.0
@@ -123,12 +119,6 @@ class ServerProcess(Launched):
         """How it was started; the port comes last."""
         serve = [sys.executable, "-P", "-m", self._module, "serve", *self._arguments]
         return [*serve, "--host", HOST, "--port", str(self.port)]
-
-    @property
-    def weights(self) -> Path:
-        """The file or folder that holds the served model."""
-        checkpoint = open_checkpoint(resolve_model(self._arguments[0]), "auto")
-        return checkpoint.files[0] if checkpoint.format == "gguf" else checkpoint.folder
 
     def __enter__(self) -> Self:
         self.launch(self.command, env=self._environment)

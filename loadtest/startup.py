@@ -28,7 +28,6 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
 
 from .client import STREAMED, StreamError, complete
-from .processes import pss_bytes, tree
 from .record import Startup, StartupRound
 from .server_process import ServerProcess, StartFailed
 from .tool import at_least, make_parser, run_tool, table
@@ -95,15 +94,6 @@ class TimedStart(ServerProcess):
             raise StartFailed(f"the first request failed: {error}") from error
         return stream.arrivals[0] - self.began
 
-    def memory(self) -> dict[str, int]:
-        """Bytes (PSS) by name of process."""
-        found: dict[str, int] = {}
-        for pid in tree(self.pid):
-            called = Path(f"/proc/{pid}/comm").read_text().strip()
-            name = "server" if pid == self.pid else called.removeprefix("stentor-")
-            found[name] = found.get(name, 0) + pss_bytes(pid)
-        return found
-
 
 def read_phases(log: str, began_at: float, ready: float) -> dict[str, float]:
     """Seconds from each phase's first line to that of the next, the last one to ``ready``.
@@ -138,7 +128,6 @@ def _start_once(model: Path, arguments: argparse.Namespace, cold: bool, cache: s
             ready,
             listening_s=listening,
             first_token_s=first_token,
-            memory=start.memory(),
             model_bytes_in_memory=resident,
         )
 
@@ -181,8 +170,8 @@ def resident_bytes(files: Sequence[Path]) -> int:
 def print_rounds(console: Console, record: Startup) -> None:
     groups = [[each for each in record.rounds if each.cold == cold] for cold in (True, False)]
 
-    def medians(read: Callable[[StartupRound], float], form: str = ".2f") -> list[str]:
-        return [format(statistics.median(map(read, group)), form) for group in groups]
+    def medians(read: Callable[[StartupRound], float]) -> list[str]:
+        return [f"{statistics.median(map(read, group)):.2f}" for group in groups]
 
     times = [
         ["until it listens", *medians(lambda each: each.listening_s)],
@@ -193,11 +182,6 @@ def print_rounds(console: Console, record: Startup) -> None:
         times.append([phase, *medians(lambda each, phase=phase: each.phases.get(phase, 0.0))])  # type: ignore[misc]
     columns = ["", *(f"{name} ({len(group)})" for name, group in zip(("cold", "warm"), groups, strict=True))]
     console.print(table(columns, times, title="seconds of a start, medians"))
-    sizes = []
-    for name in dict.fromkeys(process for each in record.rounds for process in each.memory):
-        sizes.append([name, *medians(lambda each, name=name: each.memory.get(name, 0) / MIB, ",.0f")])  # type: ignore[misc]
-    sizes.append(["all", *medians(lambda each: sum(each.memory.values()) / MIB, ",.0f")])
-    console.print(table(["process", "cold", "warm"], sizes, title="MiB once it has answered"))
     if most := max(each.model_bytes_in_memory for each in groups[0]):
         console.print(
             f"{most / MIB:,.0f} MiB of the model stayed in memory before a cold start: another process has it mapped"

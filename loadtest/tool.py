@@ -38,6 +38,9 @@ class ToolError(Exception):
 class Parser(argparse.ArgumentParser):
     """Raises :class:`UsageError` where argparse would exit."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
 

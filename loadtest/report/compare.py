@@ -4,7 +4,7 @@ import argparse
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,7 +12,7 @@ from typing import Final
 from rich.markup import escape
 from rich.table import Table
 
-from ..record import RecordError, Result, Saved, Startup, Sweep, load_record
+from ..record import MEASURES, RecordError, Result, Saved, Startup, Sweep, load_record
 from ..tool import FAILED, MISUSED, UsageError, complain, table, wide_console
 from .figures import (
     READY,
@@ -25,32 +25,21 @@ from .figures import (
     points_of,
     show_figure,
     show_value,
-    startup_figures,
 )
 
 _PROG: Final = "stentor bench compare"
-_MARKS: Final = {"better": "▲ better", "worse": "▼ worse", "same": "= same", "": ""}
-_STYLES: Final = {"better": "green", "worse": "red", "same": "dim", "": ""}
+_MARKS: Final = {"better": ("▲ better", "green"), "worse": ("▼ worse", "red"), "same": ("= same", "dim"), "": ("", "")}
 _WIDE: Final = 120
 """Columns of a table that goes to a file."""
-_OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-}
+_OPERATORS: Final = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _CONDITION: Final = re.compile(r"\s*([a-z_0-9.]+)\s*(>=|<=|>|<)\s*(\d+(?:\.\d*)?|\.\d+)\s*")
 _REPEATS: Final = 3
 """From how many runs on their extremes say something."""
 _TOLERANCE: Final = 0.02
 """A ratio without bounds is called better or worse from two percent on: runs differ by that on their own."""
 _BRIEF: Final = (
-    READY,
-    "output_tokens_per_s",
-    "requests_per_s",
-    "goodput_share",
-    "errors",
-    *(f"{measure}.{statistic}" for measure in ("ttft", "itl", "tpot", "e2e") for statistic in ("p50", "p99")),
+    *(READY, "output_tokens_per_s", "requests_per_s", "goodput_share", "errors"),
+    *(f"{measure}.{statistic}" for measure in MEASURES for statistic in ("p50", "p99")),
 )
 """What is shown of each point of a sweep."""
 
@@ -64,7 +53,7 @@ class Condition:
     bound: float
 
     def holds(self, ratio: float) -> bool:
-        return _OPERATORS[self.sign](ratio, self.bound)
+        return bool(_OPERATORS[self.sign](ratio, self.bound))
 
     def __str__(self) -> str:
         return f"{self.figure}{self.sign}{self.bound:g}"
@@ -178,9 +167,11 @@ def _points(record: Saved) -> dict[str, Sequence[Figures]]:
         case Sweep():
             return {f"{record.axis}={show_value(point.value)}": point.repeats for point in points_of(record)}
         case Startup():
-            kinds = {"cold": True, "warm": False}
-            found = {name: [startup_figures(one) for one in record.rounds if one.cold is kinds[name]] for name in kinds}
-            return {name: figures for name, figures in found.items() if figures}
+            found: dict[str, Sequence[Figures]] = {}
+            for one in sorted(record.rounds, key=lambda one: not one.cold):
+                name = "cold" if one.cold else "warm"
+                found[name] = [*found.get(name, ()), {READY: one.ready_s, **one.phases}]
+            return found
     raise UsageError(f"a {record.kind} cannot be compared: expected a serve, a sweep or a startup")
 
 
@@ -210,7 +201,7 @@ def _table(comparison: Comparison, every: bool) -> Table:
         if every or not comparison.point or name in _BRIEF or name not in known:
             figures = show_figure(name, row.before), show_figure(name, row.after), f"{row.ratio:.3f}"
             bounds = "" if row.bounds is None else "{:.3f} to {:.3f}".format(*row.bounds)
-            mark, style = _MARKS[row.verdict], _STYLES[row.verdict]
+            mark, style = _MARKS[row.verdict]
             made.add_row(escape(figure_name(name)), *figures, bounds, mark, style=style)
     return made
 

@@ -5,18 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..record import Result, Spread, StartupRound, Summary, Sweep
+from ..record import MEASURES, STATISTICS, Spread, Summary, Sweep
 
-SPREADS: Final = ("ttft", "itl", "tpot", "e2e")
-_STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99", "max")
 READY: Final = "ready_s"
 _HIGHER: Final = (
-    "output_tokens_per_s",
-    "total_tokens_per_s",
-    "requests_per_s",
-    "goodput_per_s",
-    "goodput_share",
-    "completed",
+    *("output_tokens_per_s", "total_tokens_per_s", "requests_per_s"),
+    *("goodput_per_s", "goodput_share", "completed"),
 )
 _NEITHER: Final = ("seconds", "requests", "prompt_tokens", "output_tokens", "peak_concurrency")
 _NAMES: Final = {
@@ -54,16 +48,11 @@ def figures_of(summary: Summary) -> Figures:
         value = getattr(summary, name)
         if value is not None:
             found[name] = float(value)
-    for name in SPREADS:
+    for name in MEASURES:
         spread: Spread = getattr(summary, name)
         if spread.count:
-            found.update({f"{name}.{statistic}": getattr(spread, statistic) for statistic in _STATISTICS})
+            found.update({f"{name}.{statistic}": getattr(spread, statistic) for statistic in STATISTICS})
     return found
-
-
-def startup_figures(one: StartupRound) -> Figures:
-    """``ready_s`` and the seconds of each phase, by its own name."""
-    return {READY: one.ready_s, **one.phases}
 
 
 def direction(name: str) -> int:
@@ -73,7 +62,7 @@ def direction(name: str) -> int:
 
 def known_figures() -> list[str]:
     """Every name that :func:`figures_of` may give, and that of a start."""
-    return [*_HIGHER, "errors", READY, *_NEITHER, *(f"{name}.{one}" for name in SPREADS for one in _STATISTICS)]
+    return [*_HIGHER, "errors", READY, *_NEITHER, *(f"{name}.{one}" for name in MEASURES for one in STATISTICS)]
 
 
 def figure_name(name: str) -> str:
@@ -107,13 +96,9 @@ def medians(repeats: Sequence[Figures]) -> Figures:
 
 def points_of(sweep: Sweep) -> list[Point]:
     """The points of a sweep, those of one value joined, in ascending order; words in the order they came."""
-    grouped: dict[float | str, list[Result]] = {}
+    grouped: dict[float | str, list[Figures]] = {}
     for point in sweep.points:
-        grouped.setdefault(point.value, []).append(point.result)
-    items = list(grouped.items())
-    if not any(isinstance(value, str) for value in grouped):
-        items.sort(key=lambda item: float(item[0]))
-    return [
-        Point(value, medians(repeats := [figures_of(result.summary) for result in results]), repeats)
-        for value, results in items
-    ]
+        grouped.setdefault(point.value, []).append(figures_of(point.result.summary))
+    words = any(isinstance(value, str) for value in grouped)
+    values = list(grouped) if words else sorted(grouped, key=float)
+    return [Point(value, medians(grouped[value]), grouped[value]) for value in values]

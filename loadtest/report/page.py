@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader
 
-from ..record import RecordError, Result, Saved, Startup, Steps, Sweep, load_record
+from ..record import MEASURES, STATISTICS, RecordError, Result, Saved, Startup, Steps, Sweep, load_record
 from ..tool import MISUSED, UsageError, complain
-from .figures import SPREADS, figure_name, figures_of, number, points_of, show_figure, show_value
+from .figures import figure_name, figures_of, number, points_of, show_figure, show_value
 from .plots import RESULT_PLOTS, STARTUP_PLOTS, STEP_PLOTS, SWEEP_PLOTS, Plot, phases_of, render
 
 _PROG: Final = "stentor bench report"
@@ -31,9 +31,9 @@ _COLUMNS: Final = (
     "requests_per_s",
     "goodput_share",
     *(f"{name}.{statistic}" for name in ("ttft", "itl", "tpot") for statistic in ("p50", "p99")),
+    "completed",
     "errors",
 )
-_STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99", "max", "count")
 _NOTHING: Final = "-"
 
 _Table = tuple[Sequence[str], Sequence[Sequence[str]]]
@@ -88,9 +88,8 @@ def write_html(records: Sequence[Saved], path: Path, title: str) -> None:
         page.render(
             title=title,
             style=(folder / "page.css").read_text(),
-            about=_run(results[0]) if len(results) == 1 else _join(record.name for record in records),
-            cards=_cards(results[0]) if len(results) == 1 else [],
-            side_by_side=_side_by_side(results) if len(results) > 1 else None,
+            about=_join(f"{one.name}, {one.started_at[:16].replace('T', ' ')}" for one in records),
+            headlines=_headlines(results) if results else None,
             plots=[(name, plot, base64.b64encode(svg.encode()).decode()) for name, plot, svg in drawn if svg],
             sections=[(one.name, _tables(one), shlex.join(one.command), _facts(one)) for one in records],
         ),
@@ -110,36 +109,13 @@ def _plots_for(records: Sequence[Saved]) -> Mapping[str, Plot]:
     return PLOTS[kinds.pop()]
 
 
-def _run(result: Result) -> str:
-    machine = [str(result.machine[key]) for key in ("cpu", "cpu_model", "gpu") if result.machine.get(key)]
-    return " · ".join([result.target.model, result.target.url, *machine, result.started_at[:16].replace("T", " ")])
-
-
 def _join(names: Iterable[str]) -> str:
     *rest, last = names
     return f"{', '.join(rest)} and {last}" if rest else last
 
 
-def _cards(result: Result) -> list[tuple[str, str, str]]:
-    """The headlines of one run: what, how much, and a note."""
-    summary = result.summary
-    cards = [("Output tokens/s", number(summary.output_tokens_per_s), f"in {number(summary.seconds)} s")]
-    for name in SPREADS:
-        spread = getattr(summary, name)
-        note = f"p99 {number(spread.p99)}, max {number(spread.max)}" if spread.count else "not measured"
-        cards.append((f"{name.upper()} p50, ms", number(spread.p50) if spread.count else _NOTHING, note))
-    rate = f"{number(summary.requests_per_s)}/s, at most {summary.peak_concurrency} at a time"
-    cards.append(("Requests", f"{number(summary.completed)} of {number(summary.requests)}", rate))
-    if summary.errors:
-        kinds = _join(f"{count} {kind}" for kind, count in summary.errors_by_kind.items())
-        cards.append(("Errors", number(summary.errors), kinds))
-    if summary.goodput_share is not None:
-        limits = _join([f"{name.upper()} ≤ {limit:g} ms" for name, limit in result.limits.items()] or ["no limit"])
-        cards.append(("Goodput", f"{summary.goodput_share:.1%}", limits))
-    return cards
-
-
-def _side_by_side(results: Sequence[Result]) -> _Table:
+def _headlines(results: Sequence[Result]) -> _Table:
+    """The main figures of each run, side by side."""
     sides = [figures_of(result.summary) for result in results]
     names = [name for name in _COLUMNS if any(name in side for side in sides)]
     rows = [[figure_name(name), *(_cell(name, side) for side in sides)] for name in names]
@@ -153,16 +129,17 @@ def _cell(name: str, figures: Mapping[str, float]) -> str:
 def _tables(record: Saved) -> list[_Table]:
     match record:
         case Result():
-            spreads = [(name, getattr(record.summary, name)) for name in SPREADS]
+            columns = (*STATISTICS, "count")
+            spreads = [(name, getattr(record.summary, name)) for name in MEASURES]
             rows = [
-                [f"{name.upper()}, ms", *(number(getattr(spread, each)) for each in _STATISTICS)]
+                [f"{name.upper()}, ms", *(number(getattr(spread, each)) for each in columns)]
                 for name, spread in spreads
                 if spread.count
             ]
             examples = {one.error_kind: one.error or "" for one in reversed(record.requests)}
             counts = record.summary.errors_by_kind.items()
             errors = [[kind, number(count), examples.get(kind, "")] for kind, count in counts]
-            return [(["", *_STATISTICS], rows), (["error", "requests", "the first"], errors)]
+            return [(["", *columns], rows), (["error", "requests", "the first"], errors)]
         case Sweep():
             rows = [
                 [show_value(one.value), str(len(one.repeats)), *(_cell(name, one.medians) for name in _COLUMNS)]
@@ -191,7 +168,8 @@ def _facts(record: Saved) -> dict[str, Mapping[str, Any]]:
         server = result.target.server or _NOTHING
         before, after = result.metrics_before, result.metrics_after
         facts["Target"] = {**target, "server": server, "started": result.started_at, "client": client}
-        facts["Workload"] = result.workload
+        limits = {f"limit of {name.upper()}": f"{limit:g} ms" for name, limit in result.limits.items()}
+        facts["Workload"] = {**result.workload, **limits}
         facts["Server metrics that changed"] = {
             name: f"{before.get(name, 0.0):g} → {value:g}"
             for name, value in after.items()

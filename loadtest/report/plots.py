@@ -19,9 +19,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
-from ..record import RequestRecord, Result, Startup, Steps, Sweep
+from ..record import MEASURES, RequestRecord, Result, Startup, Steps, Sweep
 from ..step_curves import curves
-from .figures import Point, points_of, show_value
+from .figures import points_of, show_value
 
 Values = NDArray[np.float64]
 _COLOURS: Final = ("#2563eb", "#d9480f", "#0f8a5f", "#9333ea", "#b8860b", "#c2255c", "#0b7285", "#5c6370")
@@ -58,12 +58,6 @@ _TICKS: Final = 12
 """Up to how many values of a sweep's axis are its ticks."""
 _DOTS: Final = 2_000
 """From how many on they are drawn as pixels."""
-_MEANING: Final = {
-    "ttft": "time to first token",
-    "itl": "inter-token latency",
-    "tpot": "time per output token",
-    "e2e": "end-to-end time",
-}
 
 
 @dataclass(frozen=True)
@@ -244,7 +238,7 @@ RESULT_PLOTS: Final[Mapping[str, Plot]] = {
             f"Share of {'gaps' if measure == 'itl' else 'requests'} at or below each {meaning}.",
             partial(_cdf, measure),
         )
-        for measure, meaning in _MEANING.items()
+        for measure, meaning in MEASURES.items()
     },
     "itl-time": Plot(
         "ITL over the run", "Time between successive chunks of output, by when they came.", _itl_over_time
@@ -305,19 +299,16 @@ def _sweep_percentiles(measure: str, axes: Axes, sweeps: Sequence[Sweep]) -> Non
 
 
 def _tradeoff(measure: str, axes: Axes, sweeps: Sequence[Sweep]) -> None:
-    reached: list[float] = []
+    latency, rate = f"{measure}.p50", "output_tokens_per_s"
     for sweep in sweeps:
-        found: list[tuple[float, float, Point]] = [
-            (point.medians[f"{measure}.p50"], point.medians["output_tokens_per_s"], point)
-            for point in points_of(sweep)
-            if {f"{measure}.p50", "output_tokens_per_s"} <= point.medians.keys()
-        ]
-        if found:
-            axes.plot([x for x, _, _ in found], [y for _, y, _ in found], label=sweep.name)
-        for x, y, point in found:
-            axes.annotate(show_value(point.value), (x, y), (4, 5), textcoords="offset points", fontsize=8)
-            reached.append(x)
-    _scale(axes.xaxis, f"{measure.upper()} p50, ms", log=wide(np.array(reached)), zero=True)
+        points = [point for point in points_of(sweep) if {latency, rate} <= point.medians.keys()]
+        where = [(point.medians[latency], point.medians[rate]) for point in points]
+        if points:
+            axes.plot(*zip(*where, strict=True), label=sweep.name)
+        for point, at in zip(points, where, strict=True):
+            axes.annotate(show_value(point.value), at, (4, 5), textcoords="offset points", fontsize=8)
+    reached = np.concatenate([np.zeros(0), *(np.asarray(line.get_xdata()) for line in axes.lines)])
+    _scale(axes.xaxis, f"{measure.upper()} p50, ms", log=wide(reached), zero=True)
     _scale(axes.yaxis, "tokens/s", zero=True)
 
 
@@ -337,7 +328,7 @@ SWEEP_PLOTS: Final[Mapping[str, Plot]] = {
     "pareto-tpot": _tradeoff_plot("tpot"),
     **{
         measure: Plot(measure.upper(), "Median and 99th percentile.", partial(_sweep_percentiles, measure))
-        for measure in ("ttft", "itl", "tpot", "e2e")
+        for measure in MEASURES
     },
     "pareto-ttft": _tradeoff_plot("ttft"),
     "request-rate": _sweep_plot("requests_per_s", "Requests a second", "requests/s", "Completed requests."),

@@ -161,23 +161,14 @@ class Chat(Api):
 APIS: Final[Mapping[str, Api]] = {api.name: api for api in (Completions(), Chat())}
 
 
-class _ErrorAnswer(msgspec.Struct):
-    error: Any = None
-    message: Any = None
-    detail: Any = None
-
-
-_read_error_answer = msgspec.json.Decoder(_ErrorAnswer).decode
-
-
 def error_text(body: bytes | bytearray) -> str:
     """What the body of a failed request says, in one line."""
     text = body.decode(errors="replace")
     try:
-        answer = _read_error_answer(body)
+        said = msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.DecodeError:
-        return one_line(text)
-    return describe_error(answer.error or answer.message or answer.detail or text)
+        said = {}
+    return describe_error(said.get("error") or said.get("message") or said.get("detail") or text)
 
 
 def describe_error(error: object) -> str:

@@ -47,7 +47,8 @@ def main(argv: list[str]) -> int:
 
 def measure_shown(load: Load) -> Outcome:
     """As :func:`.run.measure`, and shows on standard output how it goes."""
-    line = ProgressLine(sys.stdout, load.planned_requests, load.planned_seconds)
+    requests, seconds = [one.requests for one in load.stages], [one.seconds for one in load.stages]
+    line = ProgressLine(sys.stdout, sum(filter(None, requests)), sum(filter(None, seconds)))
     try:
         return measure(load, line)
     finally:

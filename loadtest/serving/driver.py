@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import count
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,31 +25,13 @@ _DIGITS: Final = 7
 """Decimals of a recorded second."""
 
 
-class _Sent(msgspec.Struct):
+class _Sent(NamedTuple):
     """A request on its way to a record."""
 
     stream: Stream
     stage: str
     scheduled: float
     nominal_tokens: int
-
-    def record(self, origin: float) -> RequestRecord:
-        stream = self.stream
-        usage = stream.usage
-        return RequestRecord(
-            start=round(stream.began - origin, _DIGITS),
-            scheduled=round(self.scheduled - origin, _DIGITS),
-            prompt_tokens=(usage.prompt_tokens if usage is not None else 0) or self.nominal_tokens,
-            output_tokens=usage.completion_tokens if usage is not None else stream.tokens,
-            ttft=None if stream.ttft is None else round(stream.ttft, _DIGITS),
-            itl=[round(gap, _DIGITS) for gap in stream.gaps],
-            chunk_tokens=stream.chunk_tokens,
-            e2e=round(stream.ended - stream.began, _DIGITS),
-            error=stream.error,
-            finish_reason=stream.finish,
-            stage=self.stage,
-            request_id="" if stream.error is None else stream.request_id,
-        )
 
 
 class _Budget:
@@ -60,7 +42,6 @@ class _Budget:
         self.left = stage.requests
         self.until = math.inf if stage.seconds is None else now + stage.seconds
         self.spent = asyncio.Event()
-        self.passed = asyncio.Event()
 
     def cut(self, session: Session) -> Session | None:
         """As much of a session as there is budget for; None where there is none."""
@@ -97,13 +78,13 @@ class Driver:
         )
         self._numbers: Iterator[int] = count()
         self._sent: list[_Sent] = []
-        self._budget: _Budget | None = None
+        self._budget: _Budget
         self._users: set[int] = set()
 
     @property
     def records(self) -> list[RequestRecord]:
         """One for each request that has ended, in order of sending."""
-        return sorted((sent.record(self.origin) for sent in self._sent), key=lambda record: record.start)
+        return sorted(map(self._record, self._sent), key=lambda record: record.start)
 
     async def run(self, stages: Sequence[Stage]) -> None:
         """Every stage in turn; returns when the last answer has come. Cancelling it ends all that is on its way."""
@@ -112,16 +93,11 @@ class Driver:
         async with asyncio.TaskGroup() as group:
             for stage in stages:
                 self.meter.stage = stage.name
-                before, self._budget = self._budget, _Budget(stage, perf_counter())
-                if before is not None:
-                    before.passed.set()
+                self._budget = _Budget(stage, perf_counter())
                 if stage.concurrency is not None:
                     await self._run_users(group, self._budget, stage.concurrency)
                 else:
                     await self._run_arrivals(group, self._budget, rng)
-            if self._budget is not None:
-                last, self._budget = self._budget, None
-                last.passed.set()
 
     async def warm_up(self, requests: int, concurrency: int) -> list[RequestRecord]:
         """Sessions that are not counted."""
@@ -134,8 +110,6 @@ class Driver:
             self._numbers = count()
             self.meter = Meter()
 
-    # ---- fixed concurrency
-
     async def _run_users(self, group: asyncio.TaskGroup, budget: _Budget, concurrency: int) -> None:
         for user in range(concurrency):
             if user not in self._users:
@@ -146,17 +120,14 @@ class Driver:
                 await budget.spent.wait()
 
     async def _user(self, user: int) -> None:
-        """Asks, waits, asks again, for as long as stages want this many users."""
-        while (budget := self._budget) is not None and user < (budget.stage.concurrency or 0):
+        """Asks, waits, asks again, for as long as the stage wants this many users; over into the next one."""
+        while user < ((budget := self._budget).stage.concurrency or 0):
             session = self._next(budget)
             if session is None:
                 budget.spent.set()
-                await budget.passed.wait()
-            else:
-                await self._converse(session, budget.stage.name, perf_counter())
+                break
+            await self._converse(session, budget.stage.name, perf_counter())
         self._users.discard(user)
-
-    # ---- arrivals at a rate
 
     async def _run_arrivals(self, group: asyncio.TaskGroup, budget: _Budget, rng: np.random.Generator) -> None:
         stage = budget.stage
@@ -169,8 +140,6 @@ class Driver:
                 return
             group.create_task(self._converse(session, stage.name, when))
             when += gap
-
-    # ----
 
     def _next(self, budget: _Budget) -> Session | None:
         return budget.cut(self._workload.session(next(self._numbers)))
@@ -210,3 +179,20 @@ class Driver:
         meter.errors += stream.error is not None
         self._sent.append(_Sent(stream, stage, scheduled, prompt.nominal_tokens))
         return stream
+
+    def _record(self, sent: _Sent) -> RequestRecord:
+        stream, usage = sent.stream, sent.stream.usage
+        return RequestRecord(
+            start=round(stream.began - self.origin, _DIGITS),
+            scheduled=round(sent.scheduled - self.origin, _DIGITS),
+            prompt_tokens=(usage.prompt_tokens if usage is not None else 0) or sent.nominal_tokens,
+            output_tokens=usage.completion_tokens if usage is not None else stream.tokens,
+            ttft=None if stream.ttft is None else round(stream.ttft, _DIGITS),
+            itl=[round(gap, _DIGITS) for gap in stream.gaps],
+            chunk_tokens=stream.chunk_tokens,
+            e2e=round(stream.ended - stream.began, _DIGITS),
+            error=stream.error,
+            finish_reason=stream.finish,
+            stage=sent.stage,
+            request_id="" if stream.error is None else stream.request_id,
+        )

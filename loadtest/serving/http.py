@@ -24,10 +24,6 @@ STALE_SECONDS: Final = 1.0
 """A kept connection lost so soon after a request went out had been closed before; later, the request was lost too."""
 
 
-class HttpError(Exception):
-    """A plain request failed; the message is one line."""
-
-
 class Sink(Protocol):
     """Who an answer goes to. Exactly one of ``end`` and ``fail`` ends it, unless it ends by itself."""
 
@@ -44,7 +40,7 @@ class Sink(Protocol):
     def fail(self, kind: str, detail: str) -> None: ...
 
 
-class Answer:
+class Response:
     """A sink that keeps the body."""
 
     def __init__(self) -> None:
@@ -78,7 +74,7 @@ class Answer:
 
 
 class Connection(asyncio.Protocol):
-    """One socket; carries one request at a time."""
+    """One socket; carries one request at a time. asyncio and httptools call its public methods but the first two."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport
@@ -119,8 +115,6 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         self.alive = False
         self.transport.abort()
-
-    # ---- what asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -165,8 +159,6 @@ class Connection(asyncio.Protocol):
             sink.end(perf_counter())
         self._finish()
 
-    # ---- what httptools calls
-
     def on_message_begin(self) -> None:
         self._headers = {}
 
@@ -183,8 +175,6 @@ class Connection(asyncio.Protocol):
         if self._parser.get_status_code() >= 200:
             self._ended = True
             self.reusable = bool(self._parser.should_keep_alive())
-
-    # ----
 
     def _check(self, timeout: float) -> None:
         """The stall watch: one timer a request, set again by how long the stream has been silent."""
@@ -224,13 +214,11 @@ class HttpClient:
         head = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         await self._exchange(f"POST {self._address.prefix}{path}", head, body, sink)
 
-    async def get(self, path: str) -> Answer:
-        """Raises :class:`HttpError` where no answer comes; any status is one."""
-        answer = Answer()
-        await self._exchange(f"GET {self._address.prefix}{path}", "", b"", answer)
-        if answer.error is not None:
-            raise HttpError(f"{self._address.url}{path}: {answer.error.partition(': ')[2]}")
-        return answer
+    async def get(self, path: str) -> Response:
+        """``error`` says where no answer came; any status is one."""
+        response = Response()
+        await self._exchange(f"GET {self._address.prefix}{path}", "", b"", response)
+        return response
 
     def close(self) -> None:
         """Every connection, also those that are in use: uvloop does not end with one that nobody closes."""

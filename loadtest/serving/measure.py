@@ -7,14 +7,11 @@ TTFT: from sending to the first output. ITL: between successive chunks of output
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
 import numpy as np
 
-from ..record import RequestRecord, Spread, Summary
+from ..record import MEASURES, RequestRecord, Spread, Summary
 from ..tool import UsageError
-
-MEASURES: Final = ("ttft", "tpot", "itl", "e2e")
 
 
 def parse_limits(words: Iterable[str]) -> dict[str, float]:

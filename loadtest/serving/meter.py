@@ -35,12 +35,12 @@ class Meter:
 class ProgressLine:
     """Shows how a run goes: on a terminal one line that is written over, elsewhere a line every few seconds."""
 
-    def __init__(self, out: TextIO, requests: int | None = None, seconds: float | None = None) -> None:
-        """``requests`` and ``seconds``: how many are planned in all."""
+    def __init__(self, out: TextIO, requests: int = 0, seconds: float = 0.0) -> None:
+        """``requests`` and ``seconds``: how many are planned in all, where it is known."""
         self._out = out
         self._live = out.isatty()
-        self._of = f"/{requests}" if requests is not None else ""
-        self._until = f"/{seconds:g}" if seconds is not None else ""
+        self._of = f"/{requests}" if requests else ""
+        self._until = f"/{seconds:g}" if seconds else ""
         self._due = 0.0 if self._live else LINE_SECONDS
         self._before = (0.0, 0)
 

@@ -3,27 +3,18 @@
 Format: https://prometheus.io/docs/instrumenting/exposition_formats/.
 """
 
-import math
 import re
 from collections.abc import Mapping
 
-_SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*(?:\{.*\})?)\s+(\S+)(?:\s+-?\d+)?\s*")
+_NUMBER = r"[+-]?\d+\.?\d*(?:[eE][+-]?\d+)?"
+_SAMPLE = re.compile(rf"^([a-zA-Z_:][\w:]*(?:\{{.*\}})?)[ \t]+({_NUMBER})(?:[ \t]+-?\d+)?[ \t]*$", re.MULTILINE)
 
 
 def parse_metrics(text: str) -> dict[str, float]:
     """Samples by ``name{labels}`` as written. What is not a finite number, or no sample, is left out, and so are the
     times at which counters were made (``_created``)."""
-    found = {}
-    for line in text.splitlines():
-        if line.startswith("#") or (match := _SAMPLE.fullmatch(line)) is None:
-            continue
-        try:
-            value = float(match[2])
-        except ValueError:
-            continue
-        if math.isfinite(value) and not match[1].partition("{")[0].endswith("_created"):
-            found[match[1]] = value
-    return found
+    samples = _SAMPLE.findall(text)
+    return {name: float(value) for name, value in samples if not name.partition("{")[0].endswith("_created")}
 
 
 def rise(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float:

@@ -9,13 +9,14 @@ from typing import Any, Final
 
 import msgspec
 
+from ..record import MEASURES
 from ..tool import Parser, UsageError, add_flag, at_least, between
 from .address import parse_address
 from .api import APIS, Settings
 from .arrivals import RAMP_HELP, Stage, plan
 from .dataset import Dataset
 from .lengths import LENGTHS_HELP, Lengths, parse_lengths
-from .measure import MEASURES, parse_limits
+from .measure import parse_limits
 from .run import Load
 from .workload import Random, Workload
 
@@ -39,8 +40,6 @@ def build_parser() -> argparse.ArgumentParser:
         description="Loads a server that speaks OpenAI's API over streams, and measures what its clients see:\n"
         "time to the first token (TTFT), between tokens (ITL, TPOT), to the end (E2E), tokens and requests a second.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     _add_server(parser.add_argument_group("the server").add_argument)
     _add_workload(parser.add_argument_group("what is asked", _LENGTH))

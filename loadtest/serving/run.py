@@ -19,7 +19,7 @@ from .address import Address
 from .api import Api, Settings, error_text
 from .arrivals import Stage
 from .driver import Driver
-from .http import HttpClient, HttpError
+from .http import HttpClient
 from .machine import describe_machine
 from .measure import span, summarise
 from .meter import Meter
@@ -57,16 +57,6 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrency: int | None = None
     warmup: int = 0
     limits: Mapping[str, float] = {}
-
-    @property
-    def planned_requests(self) -> int | None:
-        shares = [stage.requests for stage in self.stages]
-        return None if None in shares else sum(filter(None, shares))
-
-    @property
-    def planned_seconds(self) -> float | None:
-        shares = [stage.seconds for stage in self.stages]
-        return None if None in shares else sum(filter(None, shares))
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -140,18 +130,17 @@ async def _until_interrupted(work: Coroutine[None, None, None]) -> bool:
 
 
 async def _run(driver: Driver, load: Load, view: View | None) -> None:
-    async def keep_showing(view: View) -> None:
-        while True:
+    async def keep_showing() -> None:
+        while view is not None:
             await asyncio.sleep(VIEW_SECONDS)
             view.show(driver.meter, time.perf_counter() - driver.origin)
 
     with _rare_collections():
-        shown = asyncio.create_task(keep_showing(view)) if view is not None else None
+        showing = asyncio.create_task(keep_showing())
         try:
             await driver.run(load.stages)
         finally:
-            if shown is not None:
-                shown.cancel()
+            showing.cancel()
 
 
 async def _warm_up(driver: Driver, load: Load) -> None:
@@ -164,33 +153,24 @@ async def _warm_up(driver: Driver, load: Load) -> None:
 async def _find_model(load: Load, client: HttpClient) -> tuple[str, str]:
     """The model to ask for, and what the server calls itself."""
     where = f"{load.address.url}/v1/models"
-    try:
-        answer = await client.get("/v1/models")
-    except HttpError as error:
-        raise ToolError(f"no answer from {error}; is the server running?") from None
+    answer = await client.get("/v1/models")
+    if answer.error is not None:
+        raise ToolError(f"no answer from {where}: {answer.error.partition(': ')[2]}; is the server running?")
     if load.settings.model:
         return load.settings.model, answer.server
     if answer.status != 200:
         raise ToolError(f"{where} gave status {answer.status}: {error_text(answer.body)}; name the model by --model")
     try:
-        return msgspec.json.decode(answer.body, type=_Models).data[0].id, answer.server
-    except (msgspec.DecodeError, IndexError):
+        return str(msgspec.json.decode(answer.body)["data"][0]["id"]), answer.server
+    except (msgspec.DecodeError, LookupError, TypeError):
         raise ToolError(f"{where} lists no model; name one by --model") from None
-
-
-class _Model(msgspec.Struct):
-    id: str
-
-
-class _Models(msgspec.Struct):
-    data: list[_Model] = []
 
 
 async def _metrics(client: HttpClient) -> dict[str, float]:
     try:
         async with asyncio.timeout(METRICS_SECONDS):
             answer = await client.get("/metrics")
-    except (HttpError, TimeoutError):
+    except TimeoutError:
         return {}
     return parse_metrics(answer.body.decode(errors="replace")) if answer.status == 200 else {}
 
@@ -215,10 +195,7 @@ def _describe(load: Load) -> dict[str, Any]:
         **load.workload.describe(),
         "seed": load.seed,
         "stages": msgspec.to_builtins(list(load.stages)),
-        "max_concurrency": load.max_concurrency,
-        "warmup": load.warmup,
-        "timeout": load.timeout,
-        "temperature": settings.temperature,
-        "ignore_eos": settings.ignore_eos,
+        **{name: getattr(load, name) for name in ("max_concurrency", "warmup", "timeout")},
+        **{name: getattr(settings, name) for name in ("temperature", "ignore_eos")},
         "extra_body": dict(settings.extra),
     }

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from .api import Event, Usage, error_text
-from .http import Answer
+from .http import Response
 from .meter import Meter
 from .sse import EventSplitter
 
@@ -21,7 +21,7 @@ _ERROR_BYTES: Final = 1 << 16
 _DONE: Final = b"[DONE]"
 
 
-class Stream(Answer):
+class Stream(Response):
     """Fed by a connection; holds numbers, and the text only where ``keep_text`` asks for it."""
 
     def __init__(

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from ..record import Result, Summary
+from ..record import MEASURES, STATISTICS, Result, Summary
 from ..tool import table
 from .measure import span, spread, summarise
 from .metrics import rise
@@ -19,13 +19,6 @@ _LATE_MS: Final = 20.0
 """Requests that leave later than this, one in a hundred, did not come as the arrivals say."""
 _MANY_CHUNKS: Final = 10_000
 """Below, what a run costs the client once is most of it."""
-_STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99", "max")
-_MEASURES: Final = {
-    "ttft": "time to first token",
-    "itl": "between chunks",
-    "tpot": "a token after the first",
-    "e2e": "whole answer",
-}
 
 
 def print_result(console: Console, result: Result, interrupted: bool = False) -> None:
@@ -86,11 +79,11 @@ def _totals(result: Result) -> Table:
 
 def _latencies(summary: Summary) -> Table:
     rows = []
-    for name, title in _MEASURES.items():
+    for name, title in MEASURES.items():
         found = getattr(summary, name)
-        cells = [f"{getattr(found, each):,.2f}" if found.count else "-" for each in _STATISTICS]
+        cells = [f"{getattr(found, each):,.2f}" if found.count else "-" for each in STATISTICS]
         rows.append([f"{name.upper()}  [dim]{title}[/dim]", *cells])
-    return table(["ms", *_STATISTICS], rows, box=SIMPLE_HEAD)
+    return table(["ms", *STATISTICS], rows, box=SIMPLE_HEAD)
 
 
 def _stages(result: Result) -> Table:

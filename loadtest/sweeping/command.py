@@ -67,7 +67,7 @@ def main(argv: list[str], measure: Callable[[Sequence[str]], Result] = serve) ->
     try:
         given, options = _parser().parse_known_args(argv)
         runs = _runs(given, options, measure)
-        runs.open(given.restart)
+        runs.open()
         searches: dict[str, Search] = {}
         code = 0
         try:
@@ -89,15 +89,11 @@ def main(argv: list[str], measure: Callable[[Sequence[str]], Result] = serve) ->
         return complain(_PROG, f"{error.filename}: {error.strerror}", FAILED)
 
 
-def check(options: Sequence[str], *, whole: bool = True) -> argparse.Namespace:
-    """What serve makes of its options. ``whole`` also reads what they name, such as a data set.
-
-    Raises :class:`.tool.UsageError`.
-    """
+def check(options: Sequence[str]) -> argparse.Namespace:
+    """What serve makes of its options, and of what they name, such as a data set. Raises :class:`.tool.UsageError`."""
     try:
         parsed = build_parser().parse_args(list(options))
-        if whole:
-            build_load(parsed, [])
+        build_load(parsed, [])
     except UsageError as error:
         raise UsageError(str(error).replace("stentor bench serve --help", f"{_PROG} --help")) from None
     for name in _TAKEN:
@@ -119,10 +115,7 @@ def _runs(given: argparse.Namespace, options: list[str], measure: Callable[[Sequ
         raise UsageError("--url and --target exclude one another, and so do --name and --target")
     if given.requests_each is not None and axis != "concurrency":
         raise UsageError(f"--requests-each is for --axis concurrency, not {axis}")
-    first, *others = [show_value(value) for value in values] or ["1"]
-    served = check([*options, f"--{axis}={first}"])
-    for value in others:
-        check([*options, f"--{axis}={value}"], whole=False)
+    served, *_ = [check([*options, f"--{axis}={show_value(value)}"]) for value in values or [1.0]]
     if given.saturate is not None and not served.goodput:
         raise UsageError("--saturate needs limits that a rate is to hold: --goodput ttft:500 tpot:50")
     targets = _targets(given.target) or [Target(served.name or "server", served.url)]
@@ -218,11 +211,9 @@ def _verdict(name: str, search: Search) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog=_PROG,
-        description="Runs `stentor bench serve` over a range of one parameter, several times each, against one server "
+        description="Runs `stentor bench serve` over a range of one parameter, several times each, against one server\n"
         "or several in turn, and draws what comes of it.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("--axis", nargs=2, metavar=("NAME", "VALUES"), help=f"an option of serve, and its values: {VALUES_HELP}")
@@ -239,5 +230,4 @@ def _parser() -> argparse.ArgumentParser:
     each = "with --axis concurrency: requests for each user, so that all values take about as long"
     add("--requests-each", type=at_least(1), metavar="N", help=each)
     add("--out", type=Path, metavar="FOLDER", help="where runs are kept (sweep-NAME)")
-    add("--restart", action="store_true", help="discard the runs that are there")
     return parser

@@ -7,7 +7,6 @@ FOLDER/sweep.html
 """
 
 import math
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -102,12 +101,9 @@ class Runs:
     _found: int = field(default=0, init=False)
     _made: int = field(default=0, init=False)
 
-    def open(self, restart: bool) -> None:
+    def open(self) -> None:
         """Makes the folder ours. Raises :class:`.tool.UsageError` where it belongs to another plan."""
         path = self.folder / "plan.json"
-        if restart and path.is_file():  # runs without a plan are not ours to discard
-            path.unlink()
-            shutil.rmtree(self.folder / "runs", ignore_errors=True)
         if path.is_file():
             return self._check(path)
         if (self.folder / "runs").exists():
@@ -192,7 +188,7 @@ class Runs:
             if (before := there.get(name)) != now:
                 raise UsageError(
                     f"{self.folder} was begun by another command ({name}: {before or 'none'}, now {now or 'none'}): "
-                    "repeat that one, name another folder by --out, or discard what it holds by --restart"
+                    "repeat that one, remove what it holds, or name another folder by --out"
                 )
 
     def _announce(self, target: Target, value: Value, repeat: int) -> None:

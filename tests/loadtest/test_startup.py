@@ -67,13 +67,11 @@ def test_a_real_start_reaches_its_milestones_in_order(tmp_path: Path) -> None:
         listening = start.reached("/ping")
         ready = start.reached("/health")
         first_token = asyncio.run(start.first_token())
-        phases, memory = read_phases(start.output(), start.began_at, ready), start.memory()
+        phases = read_phases(start.output(), start.began_at, ready)
     assert 0 < listening <= ready < first_token
     assert sum(phases.values()) == pytest.approx(ready)
     assert {"starting processes", "loading weights", "warming up"} <= set(phases)
     assert min(phases.values()) >= 0
-    assert {"server", "engine", "worker"} <= set(memory)
-    assert min(memory.values()) > 1 << 20
 
 
 def test_a_server_that_cannot_start_is_told_with_what_it_printed(tmp_path: Path) -> None:

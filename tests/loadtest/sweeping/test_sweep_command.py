@@ -115,16 +115,9 @@ def test_a_changed_command_says_what_changed_and_touches_nothing(
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
-def test_a_restart_discards_what_is_there(out: Path) -> None:
-    assert _sweep(out) == 0
-    measure = Scripted()
-    assert _sweep(out, "--input-tokens", "64", "--restart", measure=measure) == 0
-    assert len(measure.asked) == 6
-
-
 def test_the_folder_of_something_else_is_not_touched(out: Path) -> None:
     (out / "runs").mkdir(parents=True)
-    assert _sweep(out) == _sweep(out, "--restart") == 2
+    assert _sweep(out) == 2
     assert (out / "runs").is_dir()
     (out / "plan.json").write_text("[1]")
     assert _sweep(out) == 2
