@@ -4,38 +4,46 @@ import importlib
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Final
+from typing import Final, NamedTuple
 
 MISUSED: Final = 2
+
+
+class Command(NamedTuple):
+    """A module with ``main(argv: list[str]) -> int``, below this package, and what it is for."""
+
+    module: str
+    help: str
+
+
 COMMANDS: Final = {
-    "serve": (".serving.command", "load a server that speaks OpenAI's API and measure latency and throughput"),
-    "sweep": (".sweeping.command", "the same over a range of concurrency, rate or parameters; resumes"),
-    "compare": (".report.compare", "two saved results side by side"),
-    "report": (".report.page", "saved results as one self-contained HTML file, or plots as SVG"),
-    "peers": (".peers.command", "the same load on other servers in turn, and the ratios"),
-    "install-peers": (".peers.install", "install those servers and libraries, each into its own environment"),
-    "start": (".startup", "time from start to ready, cold and warm, by phase"),
-    "latency": (".latency", "one batch through the engine, without a server"),
-    "throughput": (".throughput", "as many tokens a second as the engine gives, without a server"),
-    "voice": (".voice.loop", "speech in, speech out: from the last word to the answer, and interruptions"),
-    "callers": (".voice.sessions", "many callers at once, each transcribed while it speaks"),
-    "speech": (".voice.speaking", "texts spoken alone and many at once: when sound begins, and how fast"),
-    "transcription": (".voice.speed", "speed of transcription beside faster-whisper"),
-    "wer": (".voice.accuracy", "word error rate of spoken sentences beside faster-whisper"),
-    "embeddings": (".embedding.command", "texts a second beside sentence-transformers; a sentence beside a job"),
-    "quality": (".quality.command", "perplexity of a fixed text beside transformers in float32"),
-    "kernels": (".kernels.command", "each kernel beside what the machine's memory and arithmetic allow"),
-    "model": (".model_speed", "a model's steps with made-up weights beside what the machine can do"),
-    "steps": (".step_cost", "step time of the CPU worker against batch and context"),
-    "grid": (".grid", "kernels or model once for every combination of parameters, as one CSV"),
-    "gpu": (".gpu", "every GPU benchmark in turn"),
-    "server-cost": (".server_cost", "CPU time of server and engine a streamed token"),
-    "scheduler-cost": (".scheduler_cost", "CPU time of the engine a step, without a model"),
-    "grammar-cost": (".grammar_cost", "time of a mask, and constrained streams beside free ones"),
-    "recovery": (".recovery", "how long streams stand still when a worker or an engine is killed"),
-    "picture": (".picture", "what a command shows on a terminal, as SVG"),
+    "serve": Command(".serving.command", "load a server that speaks OpenAI's API and measure latency and throughput"),
+    "sweep": Command(".sweeping.command", "the same over a range of concurrency, rate or parameters; resumes"),
+    "compare": Command(".report.compare", "two saved results side by side"),
+    "report": Command(".report.page", "saved results as one self-contained HTML file, or plots as SVG"),
+    "peers": Command(".peers.command", "the same load on other servers in turn, and the ratios"),
+    "install-peers": Command(".peers.install", "install those servers and libraries, each into its own environment"),
+    "start": Command(".startup", "time from start to ready, cold and warm, by phase"),
+    "latency": Command(".latency", "one batch through the engine, without a server"),
+    "throughput": Command(".throughput", "as many tokens a second as the engine gives, without a server"),
+    "voice": Command(".voice.loop", "speech in, speech out: from the last word to the answer, and interruptions"),
+    "callers": Command(".voice.sessions", "many callers at once, each transcribed while it speaks"),
+    "speech": Command(".voice.speaking", "texts spoken alone and many at once: when sound begins, and how fast"),
+    "transcription": Command(".voice.speed", "speed of transcription beside faster-whisper"),
+    "wer": Command(".voice.accuracy", "word error rate of spoken sentences beside faster-whisper"),
+    "embeddings": Command(".embedding.command", "texts a second beside sentence-transformers; a sentence beside a job"),
+    "quality": Command(".quality.command", "perplexity of a fixed text beside transformers in float32"),
+    "kernels": Command(".kernels.command", "each kernel beside what the machine's memory and arithmetic allow"),
+    "model": Command(".model_speed", "a model's steps with made-up weights beside what the machine can do"),
+    "steps": Command(".step_cost", "step time of the CPU worker against batch and context"),
+    "grid": Command(".grid", "kernels or model once for every combination of parameters, as one CSV"),
+    "gpu": Command(".gpu", "every GPU benchmark in turn"),
+    "server-cost": Command(".server_cost", "CPU time of server and engine a streamed token"),
+    "scheduler-cost": Command(".scheduler_cost", "CPU time of the engine a step, without a model"),
+    "grammar-cost": Command(".grammar_cost", "time of a mask, and constrained streams beside free ones"),
+    "recovery": Command(".recovery", "how long streams stand still when a worker or an engine is killed"),
+    "picture": Command(".picture", "what a command shows on a terminal, as SVG"),
 }
-"""Of each a module with ``main(argv: list[str]) -> int``, below this package, and what it is for."""
 OLDER: Final = {"startup": "start"}
 """Names of earlier versions."""
 
@@ -53,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"stentor bench: no benchmark is called {given[0]}; {hint}", file=sys.stderr)
         return MISUSED
     try:
-        module = importlib.import_module(command[0], __package__)  # late: some bring torch
+        module = importlib.import_module(command.module, __package__)  # late: some bring torch
     except ModuleNotFoundError as error:
         if error.name not in ("cycler", "matplotlib"):
             raise
@@ -64,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _usage() -> str:
     lines = ["usage: stentor bench COMMAND [options]", "", "Benchmarks; `stentor bench COMMAND --help` says more."]
-    return "\n".join([*lines, "", *(f"  {name:<15} {about}" for name, (_, about) in COMMANDS.items())])
+    return "\n".join([*lines, "", *(f"  {name:<15} {command.help}" for name, command in COMMANDS.items())])
 
 
 if __name__ == "__main__":

@@ -183,9 +183,8 @@ def print_rounds(console: Console, record: Startup) -> None:
     columns = ["", *(f"{name} ({len(group)})" for name, group in zip(("cold", "warm"), groups, strict=True))]
     console.print(table(columns, times, title="seconds of a start, medians"))
     if most := max(each.model_bytes_in_memory for each in groups[0]):
-        console.print(
-            f"{most / MIB:,.0f} MiB of the model stayed in memory before a cold start: another process has it mapped"
-        )
+        stayed = "MiB of the model stayed in memory before a cold start: another process has it mapped"
+        console.print(f"{most / MIB:,.0f} {stayed}")
 
 
 def _parser() -> argparse.ArgumentParser:

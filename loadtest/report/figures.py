@@ -19,7 +19,6 @@ _NAMES: Final = {
     "requests_per_s": "requests/s",
     "goodput_per_s": "goodput, requests/s",
     "goodput_share": "within limits",
-    "seconds": "seconds",
     "peak_concurrency": "most at a time",
     READY: "ready, s",
 }

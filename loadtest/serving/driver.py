@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import count
 from time import perf_counter
@@ -39,7 +40,7 @@ class _Budget:
 
     def __init__(self, stage: Stage, now: float) -> None:
         self.stage = stage
-        self.left = stage.requests
+        self.left = stage.requests or sys.maxsize
         self.until = math.inf if stage.seconds is None else now + stage.seconds
         self.spent = asyncio.Event()
 
@@ -47,8 +48,6 @@ class _Budget:
         """As much of a session as there is budget for; None where there is none."""
         if perf_counter() >= self.until:
             return None
-        if self.left is None:
-            return session
         turns = session.turns[: self.left]
         self.left -= len(turns)
         return msgspec.structs.replace(session, turns=turns) if turns else None

@@ -88,7 +88,7 @@ class Connection(asyncio.Protocol):
         self._over: asyncio.Future[None] | None = None
         self._heard = False
         self._touched = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle
         self._headers: dict[bytes, bytes] = {}
         self._bodies: list[bytes] = []
         self.on_body = self._bodies.append
@@ -145,7 +145,8 @@ class Connection(asyncio.Protocol):
             if self._ended or sink.error is not None:
                 self._finish()
             else:
-                self._finish_in(AFTER_DONE_SECONDS)
+                self._timer.cancel()
+                self._timer = asyncio.get_running_loop().call_later(AFTER_DONE_SECONDS, self._finish)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.alive = self.reusable = False
@@ -186,11 +187,6 @@ class Connection(asyncio.Protocol):
             self._finish()
         else:
             self._timer = asyncio.get_running_loop().call_later(timeout - silent, self._check, timeout)
-
-    def _finish_in(self, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._finish)
 
     def _finish(self) -> None:
         if self._over is not None and not self._over.done():

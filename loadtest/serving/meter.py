@@ -15,7 +15,6 @@ class Meter:
 
     def __init__(self) -> None:
         self.stage = ""
-        self.sent = 0
         self.completed = 0
         self.errors = 0
         self.in_flight = 0
@@ -27,7 +26,6 @@ class Meter:
 
     def begin(self) -> None:
         """A request is sent."""
-        self.sent += 1
         self.in_flight += 1
         self.peak = max(self.peak, self.in_flight)
 

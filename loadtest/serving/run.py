@@ -68,10 +68,9 @@ class Outcome(msgspec.Struct, frozen=True):
 
 def measure(load: Load, view: View | None = None) -> Outcome:
     """Runs ``load`` to its end, or until SIGINT, and returns what has completed. Raises :class:`.tool.ToolError`."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:  # each request on its way is an open file
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # each request on its way is an open file
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(measure_async(load, view))
 

@@ -35,9 +35,8 @@ def print_result(console: Console, result: Result, interrupted: bool = False) ->
         parts.append(Text("the client was busy most of the time: what it measured is partly itself", style="yellow"))
     late = spread([request.start - request.scheduled for request in result.requests])
     if late.p99 > _LATE_MS:
-        about = f"p50 {late.p50:,.0f} ms, p99 {late.p99:,.0f} ms, at most {late.max:,.0f} ms"
-        warning = f"requests were sent later than they were due, which no latency counts: {about}"
-        parts.append(Text(warning, style="yellow"))
+        warning = "requests were sent later than they were due, which no latency counts: p99 "
+        parts.append(Text(f"{warning}{late.p99:,.0f} ms, at most {late.max:,.0f} ms", style="yellow"))
     if interrupted:
         parts.append(Text("interrupted: only what had ended is counted", style="yellow"))
     console.print(Group(*parts))

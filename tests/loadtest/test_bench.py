@@ -26,9 +26,9 @@ def test_the_server_s_command_leads_to_it() -> None:
 def test_the_list_names_them_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     printed = capsys.readouterr().out
-    for name, (_, about) in COMMANDS.items():
+    for name, command in COMMANDS.items():
         assert name in printed
-        assert about in printed
+        assert command.help in printed
     assert main([]) == 2
 
 
