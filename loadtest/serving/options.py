@@ -24,7 +24,7 @@ DEFAULT_REQUESTS: Final = 100
 DEFAULT_CONCURRENCY: Final = 8
 DEFAULT_LENGTH: Final = "128"
 DEFAULT_TOKEN_RANGE: Final = "1000:30000"
-_LENGTH: Final = f"LENGTH is {LENGTHS_HELP}.".replace(" lognormal", "\n  lognormal", 1).replace("; ", ";\n  ")
+_LENGTH: Final = f"LENGTH is {LENGTHS_HELP}.".replace("; ", ";\n  ")
 _EPILOG: Final = """\
 examples:
   stentor bench serve --concurrency 32 --requests 256 --input-tokens 128 --output-tokens 128 --ignore-eos
