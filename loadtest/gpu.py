@@ -24,10 +24,10 @@ LLAMA, QWEN = CONFIGS / "llama-3.1-8b", CONFIGS / "qwen3-32b"
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A module of loadtest and its arguments, without those that say where results go."""
+    """A command of ``stentor bench`` and its arguments, without those that say where results go."""
 
     name: str
-    module: str
+    command: str
     arguments: tuple[str, ...]
     seconds: int
     """It is ended after these."""
@@ -53,19 +53,19 @@ def benchmarks() -> Iterator[Benchmark]:
     )
     yield Benchmark(
         "llama-3.1-8b",
-        "model_speed",
+        "model",
         (str(LLAMA), "--decode", "1", "--decode", "64", "--decode", "256", "--prefill", "8192"),
         150,
     )
     yield Benchmark(
         "llama-3.1-8b-fp8",
-        "model_speed",
+        "model",
         (str(LLAMA), "--decode", "1", "--decode", "64", "--quantization", "fp8"),
         150,
     )
     yield Benchmark(
         "llama-3.1-8b-peer",
-        "model_speed",
+        "model",
         (str(LLAMA), "--decode", "1", "--decode", "256", "--prefill", "8192", "--peer"),
         420,
     )
@@ -80,7 +80,7 @@ def benchmarks() -> Iterator[Benchmark]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="gpu", description="Runs every GPU benchmark.")
+    parser = argparse.ArgumentParser(prog="stentor bench gpu", description="Runs every GPU benchmark.")
     parser.add_argument("--output", type=Path, default=Path("loadtest/results"), metavar="FOLDER")
     parser.add_argument("--only", action="append", metavar="NAME", help="may be repeated; otherwise all")
     arguments = parser.parse_args(argv)
@@ -110,8 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(benchmark: Benchmark, output: Path) -> str | None:
     """Runs one, whose files begin with ``output``; returns what went wrong."""
-    files = ["--json", f"{output}.json", *(("--csv", f"{output}.csv") if benchmark.writes_csv else ())]
-    command = [sys.executable, "-P", "-m", f"stentor.loadtest.{benchmark.module}", *benchmark.arguments, *files]
+    files = ["--save", f"{output}.json", *(("--csv", f"{output}.csv") if benchmark.writes_csv else ())]
+    command = [sys.executable, "-P", "-m", "stentor.loadtest.bench", benchmark.command, *benchmark.arguments, *files]
     try:
         done = subprocess.run(command, timeout=benchmark.seconds, check=False)
     except subprocess.TimeoutExpired:

@@ -1,6 +1,6 @@
 """What grammars cost: the time of a mask, and the rate of constrained streams beside that of free ones.
 
-    python -P -m stentor.loadtest.grammar_cost --model FOLDER --streams 8 --tokens 256 --rounds 3
+    stentor bench grammar-cost --model FOLDER --streams 8 --output-tokens 256 --rounds 3
 
 *Masks*: everything that the engine does for one token of one choice beyond what it does without a grammar (feed the
 token, compute what may follow, put it into a message and encode that), on this model's vocabulary, along random texts
@@ -13,16 +13,13 @@ import argparse
 import json
 import random
 import statistics
-import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import anyio
 import msgspec
 from rich.console import Console
-from rich.table import Table
 from tokenizers import Tokenizer
 
 from stentor.engine.client.client import EngineClient
@@ -36,7 +33,9 @@ from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 
 from .processes import cpu_seconds, tree
-from .worker_options import add_worker_options, worker_config
+from .record import Record, quantile
+from .tool import add_flag, make_parser, run_tool, table
+from .worker_options import add_worker_options, describe, worker_config
 
 WHITESPACE: Final = {"whitespace_flexible": False, "whitespace_pattern": r"\n?(?:\x20{0,32}|\t{0,8})"}
 """As the server has it by default."""
@@ -173,14 +172,14 @@ def mask_cost(name: str, compiler: Compiler, vocabulary: TokenBytes, tokens: int
             seconds.append(time.thread_time() - began)
             frames.append(len(frame))
             token = _draw(rng, allowed, len(vocabulary.tokens))
-    micro = sorted(each * 1e6 for each in seconds)
+    micro = [each * 1e6 for each in seconds]
     return MaskCost(
         name,
         len(micro),
         compiled * 1e3,
         statistics.median(micro),
-        micro[int(len(micro) * 0.99)],
-        micro[-1],
+        quantile(micro, 0.99),
+        max(micro),
         statistics.fmean(frames),
     )
 
@@ -250,63 +249,60 @@ async def rate_cost(
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="grammar_cost", description="Times masks, and streams with and without them.")
-    add_worker_options(parser)
-    parser.add_argument("--streams", type=int, nargs="*", default=[8])
-    parser.add_argument("--tokens", type=int, default=256, help="of each stream")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--mask-tokens", type=int, default=2000, help="for each schema; 0: none")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args(argv)
+class GrammarCost(Record, frozen=True, kw_only=True):
+    """What ``stentor bench grammar-cost`` saves."""
+
+    kind: Literal["grammar cost"] = "grammar cost"
+    worker: dict[str, Any]
+    masks: list[MaskCost]
+    rates: list[RateCost]
+
+
+def main(argv: list[str]) -> int:
+    return run_tool(_parser(), argv, _measure, _show)
+
+
+def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> GrammarCost:
     config = worker_config(arguments)
-    console = Console()
     vocabulary = read_vocabulary(Path(config.model))
     masks: list[MaskCost] = []
     if arguments.mask_tokens:
         began = time.perf_counter()
         compiler = Compiler(vocabulary)
-        console.print(
-            f"{len(vocabulary.tokens)} tokens; llguidance imported and ready in {time.perf_counter() - began:.2f} s"
-        )
+        ready = time.perf_counter() - began
+        print(f"{len(vocabulary.tokens)} tokens; llguidance imported and ready in {ready:.2f} s")
         masks = [mask_cost(name, compiler, vocabulary, arguments.mask_tokens) for name in SCHEMAS]
-        table = Table("schema", "tokens", "compile ms", "p50 µs", "p99 µs", "max µs", "frame bytes")
-        for each in masks:
-            table.add_row(
-                each.schema,
-                str(each.tokens),
-                f"{each.compile_ms:.1f}",
-                f"{each.p50:.0f}",
-                f"{each.p99:.0f}",
-                f"{each.highest:.0f}",
-                f"{each.frame_bytes:.0f}",
-            )
-        console.print(table)
-    rates: list[RateCost] = []
-    for streams in arguments.streams:
-        engine = EngineConfig(config)
-        found = anyio.run(
-            rate_cost,
-            engine,
-            vocabulary,
-            streams,
-            arguments.tokens,
-            arguments.rounds,
-            arguments.temperature,
-            backend_options={"use_uvloop": True},
-        )
-        rates.append(found)
+    amount = (arguments.output_tokens, arguments.rounds, arguments.temperature)
+    rates = [
+        anyio.run(rate_cost, EngineConfig(config), vocabulary, streams, *amount, backend_options={"use_uvloop": True})
+        for streams in arguments.streams
+    ]
+    return GrammarCost(worker=describe(config), masks=masks, rates=rates, **about)
+
+
+def _show(console: Console, record: GrammarCost) -> None:
+    rows = [
+        [each.schema, str(each.tokens), f"{each.compile_ms:.1f}"]
+        + [f"{figure:.0f}" for figure in (each.p50, each.p99, each.highest, each.frame_bytes)]
+        for each in record.masks
+    ]
+    if rows:
+        console.print(table(("schema", "tokens", "compile ms", "p50 µs", "p99 µs", "max µs", "frame bytes"), rows))
+    for found in record.rates:
         console.print(
-            f"{streams} streams: free {', '.join(f'{each:.0f}' for each in found.free)} tokens/s, constrained "
+            f"{found.streams} streams: free {', '.join(f'{each:.0f}' for each in found.free)} tokens/s, constrained "
             f"{', '.join(f'{each:.0f}' for each in found.constrained)}; ratio {found.ratio:.3f}; CPU a token "
             f"{statistics.median(found.free_cpu_ms):.2f} and {statistics.median(found.constrained_cpu_ms):.2f} ms, "
             f"ratio {found.cpu_ratio:.3f}"
         )
-    if arguments.json is not None:
-        arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode({"masks": masks, "rates": rates}), indent=2))
-    return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("grammar-cost", "Times masks, and streams with and without them.")
+    add_worker_options(parser)
+    parser.add_argument("--streams", type=int, nargs="*", default=[8])
+    add_flag(parser, "--output-tokens", "--tokens", type=int, default=256, metavar="N", help="of each stream")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--mask-tokens", type=int, default=2000, help="for each schema; 0: none")
+    return parser

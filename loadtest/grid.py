@@ -1,7 +1,7 @@
 """Runs a benchmark once for every combination of parameters and joins the results in one CSV.
 
-    python -P -m stentor.loadtest.grid --vary block-size=16,32,64 --vary kv-dtype=auto,fp8 \\
-        --output grid.csv kernels 64q1kv4k --operation attention
+    stentor bench grid --vary block-size=16,32,64 --vary kv-dtype=auto,fp8 \\
+        --csv grid.csv kernels 64q1kv4k --operation attention
 
 What follows the benchmark's name goes to it as it is. A combination whose rows are in the file already is
 passed over, so that a run that was ended goes on where it was.
@@ -19,8 +19,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-BENCHMARKS = {"kernels": "results", "model_speed": "figures"}
-"""Modules of loadtest that write JSON, and where the rows lie in it."""
+from .tool import MISUSED, add_flag, complain
+
+BENCHMARKS = {"kernels": "results", "model": "figures"}
+"""Commands of ``stentor bench``, and where the rows lie in the JSON that they write."""
 
 Combination = Mapping[str, str]
 
@@ -29,20 +31,21 @@ class GridError(ValueError):
     """The parameters cannot be used."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="grid", description="Varies parameters of a benchmark.")
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="stentor bench grid", description="Varies parameters of a benchmark.")
     parser.add_argument("--vary", action="append", required=True, metavar="NAME=VALUE,…", help="may be repeated")
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="CSV; rows are added to it")
+    add_flag(
+        parser, "--csv", "--output", type=Path, default=Path("grid.csv"), metavar="FILE", help="rows are added to it"
+    )
     parser.add_argument("benchmark", choices=BENCHMARKS)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
     given = parser.parse_args(argv)
     console = Console()
     try:
         combinations = list(combine(given.vary))
-        done = read_done(given.output, combinations[0])
+        done = read_done(given.csv, combinations[0])
     except GridError as error:
-        print(f"grid: {error}", file=sys.stderr)
-        return 2
+        return complain(parser.prog, error, MISUSED)
     failed = 0
     for number, combination in enumerate(combinations, 1):
         shown = " ".join(f"{name}={value}" for name, value in combination.items())
@@ -52,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.rule(f"{number} of {len(combinations)}: {shown}")
         rows = run(given.benchmark, given.arguments, combination)
         failed += not rows
-        append(given.output, combination, rows)
+        append(given.csv, combination, rows)
     return 1 if failed else 0
 
 
@@ -85,8 +88,8 @@ def run(benchmark: str, arguments: Sequence[str], combination: Combination) -> l
     flags = [part for name, value in combination.items() for part in (f"--{name}", value)]
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        command = [sys.executable, "-P", "-m", f"stentor.loadtest.{benchmark}", *arguments, *flags]
-        done = subprocess.run([*command, "--json", str(result)], check=False)
+        command = [sys.executable, "-P", "-m", "stentor.loadtest.bench", benchmark, *arguments, *flags]
+        done = subprocess.run([*command, "--save", str(result)], check=False)
         if done.returncode or not result.is_file():
             return []
         rows: list[dict[str, object]] = json.loads(result.read_text())[BENCHMARKS[benchmark]]
@@ -104,7 +107,3 @@ def append(output: Path, combination: Combination, rows: Sequence[Mapping[str, o
         if fresh:
             writer.writerow([*combination, *rows[0]])
         writer.writerows([*combination.values(), *row.values()] for row in rows)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,26 +1,25 @@
 """``stentor bench latency``: one batch of requests at a time through an engine, without a server.
 
-    stentor bench latency --batch-size 8 --input 128 --output 128
+    stentor bench latency --batch-size 8 --input-tokens 128 --output-tokens 128
 
 All requests of a batch are sent at once. *Prefill* is the time until every one of them has its first token; the
 gaps *per token* are those after that, when the batch does nothing but decode.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
-from .offline import Answer, run_command, running_engine
-from .record import FORMAT, Spread, now_iso
-from .serving.machine import describe_machine
+from stentor.engine.loading.errors import CheckpointError
+
+from .offline import Answer, offline, running_engine
+from .record import Record, Spread
 from .serving.measure import spread
-from .worker_options import add_worker_options, at_least, describe, worker_config
+from .tool import add_flag, at_least, make_parser, run_tool, table
+from .worker_options import add_worker_options, describe, worker_config
 
 LEAST_SEQS = 128
 """Sequences that a worker runs at once on any device unless it is told otherwise."""
@@ -35,15 +34,11 @@ class Iteration(msgspec.Struct, frozen=True):
     total_s: float
 
 
-class Latency(msgspec.Struct, frozen=True, kw_only=True):
+class Latency(Record, frozen=True, kw_only=True):
     """What ``stentor bench latency`` saves. Every :class:`.record.Spread` is in milliseconds."""
 
-    format: int = FORMAT
     kind: Literal["latency"] = "latency"
-    started_at: str
-    command: list[str] = []
-    machine: dict[str, Any] = {}
-    worker: dict[str, Any] = {}
+    worker: dict[str, Any]
     batch_size: int
     input: int
     output: int
@@ -53,16 +48,16 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
     prefill_tokens_per_s: float
     decode_tokens_per_s: float
     """Of the whole batch, in the median."""
-    iterations: list[Iteration] = []
+    iterations: list[Iteration]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return run_command("latency", _parser(), argv, measure, print_result)
+def main(argv: list[str]) -> int:
+    return run_tool(_parser(), argv, offline(measure), print_result, CheckpointError)
 
 
-async def measure(arguments: argparse.Namespace, given: list[str], console: Console) -> Latency:
+async def measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Latency:
     """Loads the model, warms up, and times every iteration."""
-    started = now_iso()
+    console = Console(stderr=True)
     batch = arguments.batch_size
     config = worker_config(arguments)
     if not config.max_num_seqs and batch > LEAST_SEQS:
@@ -73,23 +68,21 @@ async def measure(arguments: argparse.Namespace, given: list[str], console: Cons
             for number in range(-arguments.warmup, arguments.iterations):
                 if number >= 0:
                     status.update(f"iteration {number + 1} of {arguments.iterations}")
-                answers = await engine.run([(arguments.input, arguments.output)] * batch)
+                answers = await engine.run([(arguments.input_tokens, arguments.output_tokens)] * batch)
                 if number >= 0:
                     iterations.append(read_iteration(answers))
     prefill = spread([each.prefill_s for each in iterations])
     per_token = spread([gap for each in iterations for gap in each.gaps_s])
     return Latency(
-        started_at=started,
-        command=["stentor", "bench", "latency", *given],
-        machine=describe_machine(),
+        **about,
         worker=describe(config),
         batch_size=batch,
-        input=arguments.input,
-        output=arguments.output,
+        input=arguments.input_tokens,
+        output=arguments.output_tokens,
         prefill=prefill,
         per_token=per_token,
         total=spread([each.total_s for each in iterations]),
-        prefill_tokens_per_s=1e3 * batch * arguments.input / prefill.p50,
+        prefill_tokens_per_s=1e3 * batch * arguments.input_tokens / prefill.p50,
         decode_tokens_per_s=1e3 * batch / per_token.p50 if per_token.count else 0.0,
         iterations=iterations,
     )
@@ -109,39 +102,36 @@ def read_iteration(answers: Sequence[Answer]) -> Iteration:
 
 
 def print_result(console: Console, result: Latency) -> None:
-    table = Table(
-        title=f"{result.batch_size} at once, {result.input} tokens in, {result.output} out; "
-        f"{len(result.iterations)} iterations",
-        caption=f"prefill {result.prefill_tokens_per_s:,.0f} tokens/s, decode {result.decode_tokens_per_s:,.0f} "
-        "tokens/s, by the medians",
-    )
-    table.add_column("milliseconds")
-    for column in ("mean", "p50", "p90", "p99", "max", "samples"):
-        table.add_column(column, justify="right")
-    for name, each in (
-        ("prefill of the batch", result.prefill),
-        ("per token after it", result.per_token),
-        ("whole batch", result.total),
-    ):
-        figures = (f"{value:,.2f}" for value in (each.mean, each.p50, each.p90, each.p99, each.max))
-        table.add_row(name, *figures, str(each.count))
-    console.print(table)
+    def row(name: str, each: Spread) -> list[str]:
+        return [
+            name,
+            *(f"{value:,.2f}" for value in (each.mean, each.p50, each.p90, each.p99, each.max)),
+            str(each.count),
+        ]
+
+    rows = [
+        row("prefill of the batch", result.prefill),
+        row("per token after it", result.per_token),
+        row("whole batch", result.total),
+    ]
+    asked = f"{result.batch_size} at once, {result.input} tokens in, {result.output} out"
+    title = f"{asked}; {len(result.iterations)} iterations"
+    rates = f"prefill {result.prefill_tokens_per_s:,.0f} tokens/s, decode {result.decode_tokens_per_s:,.0f} tokens/s"
+    columns = ("milliseconds", "mean", "p50", "p90", "p99", "max", "samples")
+    console.print(table(columns, rows, title=title, caption=f"{rates}, by the medians"))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="stentor bench latency",
-        description="Latency of one batch at a time through an engine, without a server: prefill and time per token.",
+    parser = make_parser(
+        "latency",
+        "Latency of one batch at a time through an engine, without a server: prefill and time per token.",
+        older_save=(),
     )
-    parser.add_argument("--batch-size", type=at_least(1), default=1, metavar="N", help="requests sent at once (1)")
-    parser.add_argument("--input", type=at_least(1), default=128, metavar="TOKENS", help="of each prompt (128)")
-    parser.add_argument("--output", type=at_least(1), default=128, metavar="TOKENS", help="of each answer (128)")
+    number = at_least(1)
+    parser.add_argument("--batch-size", type=number, default=1, metavar="N", help="requests sent at once (1)")
+    add_flag(parser, "--input-tokens", "--input", type=number, default=128, metavar="N", help="of each prompt (128)")
+    add_flag(parser, "--output-tokens", "--output", type=number, default=128, metavar="N", help="of each answer (128)")
     parser.add_argument("--warmup", type=at_least(0), default=2, metavar="N", help="batches that are not counted (2)")
-    parser.add_argument("--iterations", type=at_least(1), default=10, metavar="N", help="batches that are (10)")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write the figures and every iteration here")
+    parser.add_argument("--iterations", type=number, default=10, metavar="N", help="batches that are (10)")
     add_worker_options(parser)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """A model's steps, timed in one process and put beside what the machine and transformers can do.
 
-    python -P -m stentor.loadtest.model_speed loadtest/configs/llama-3.1-8b --decode 1 --decode 256 --prefill 8192
+    stentor bench model loadtest/configs/llama-3.1-8b --decode 1 --decode 256 --prefill 8192
 
 Weights are made up (only ``config.json`` is needed). Decode runs so many streams for some steps after a short
 prompt each; its limit is reading all weights once a step and every key and value. On CUDA the share of the time
@@ -10,25 +10,24 @@ in this process and after ours: a static cache, compiled, scaled dot-product att
 
 import argparse
 import gc
-import json
 import random
 import statistics
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.model_config.decoder_config import DecoderConfig
 from stentor.protocols.ipc.config import WorkerConfig
 
-from .kernels.report import machine
-from .kernels.timing import Ceilings, measure_ceilings
+from .kernels.timing import Ceilings, machine, measure_ceilings
 from .local_engine import LocalEngine, StepTime
+from .record import Record
+from .tool import make_parser, run_tool, table
 
 PROMPT = 64
 """Tokens of each prompt before decode steps."""
@@ -48,12 +47,22 @@ class Figure:
     """Share of the device's time between the first and last kernel in which none ran."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
-    console = Console()
+class ModelSpeed(Record, frozen=True, kw_only=True):
+    """What ``stentor bench model`` saves."""
+
+    kind: Literal["model speed"] = "model speed"
+    ceilings: Ceilings
+    figures: list[Figure]
+
+
+def main(argv: list[str]) -> int:
+    return run_tool(_parser(), argv, _measure, print_figures)
+
+
+def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> ModelSpeed:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ceilings = measure_ceilings(device)
-    figures = list(measure_ours(arguments, device, ceilings, console))
+    figures = list(measure_ours(arguments, device, ceilings, Console()))
     if arguments.peer:
         gc.collect()
         if device.type == "cuda":
@@ -65,13 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ):
             ours = next(figure for figure in figures if figure.work == work)
             figures.append(_figure(work, "transformers", batch, milliseconds, ours.limit_milliseconds))
-    print_figures(console, figures)
-    if arguments.json:
-        about = {"machine": machine(device), "command": " ".join(sys.argv), "ceilings": asdict(ceilings)}
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        content = {**about, "figures": [asdict(figure) for figure in figures]}
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
-    return 0
+    return ModelSpeed(ceilings=ceilings, figures=figures, **{**about, "machine": machine(device)})
 
 
 def measure_ours(
@@ -178,14 +181,9 @@ def _prompt(model: DecoderConfig, length: int) -> list[int]:
     return random.choices(range(model.vocab_size), k=length)
 
 
-def print_figures(console: Console, figures: Iterable[Figure]) -> None:
-    table = Table()
-    for title in ("work", "side"):
-        table.add_column(title)
-    for title in ("tokens/s", "ms a step", "limit ms", "share of limit", "idle"):
-        table.add_column(title, justify="right")
-    for each in figures:
-        table.add_row(
+def print_figures(console: Console, record: ModelSpeed) -> None:
+    rows = [
+        [
             each.work,
             each.side,
             f"{each.tokens_per_second:,.0f}",
@@ -193,12 +191,15 @@ def print_figures(console: Console, figures: Iterable[Figure]) -> None:
             f"{each.limit_milliseconds:.2f}",
             f"{each.share:.0%}",
             "" if each.idle is None else f"{each.idle:.1%}",
-        )
-    console.print(table)
+        ]
+        for each in record.figures
+    ]
+    columns = ("work", "side", "tokens/s", "ms a step", "limit ms", "share of limit", "idle")
+    console.print(table(columns, rows, left=2))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="model_speed", description="Times a model's steps in one process.")
+    parser = make_parser("model", "Times a model's steps in one process.")
     parser.add_argument("model", type=Path, help="a folder with config.json")
     parser.add_argument("--decode", type=int, action="append", default=[], metavar="STREAMS")
     parser.add_argument("--prefill", type=int, action="append", default=[], metavar="TOKENS")
@@ -209,9 +210,4 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kv-cache-memory", type=int, help="bytes; otherwise what is left")
     parser.add_argument("--no-graphs", action="store_true")
     parser.add_argument("--peer", action="store_true", help="transformers too, in the same run")
-    parser.add_argument("--json", type=Path)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

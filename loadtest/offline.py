@@ -4,9 +4,7 @@ The processes and channels are those of ``stentor serve``; HTTP, tokenizer and t
 """
 
 import argparse
-import os
 import random
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -15,22 +13,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
-import msgspec
 from rich.console import Console
 
 from stentor.engine.client.client import EngineClient, EngineUnavailable
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.processes.exception_groups import first_cause
 from stentor.protocols.ipc.actors import EngineReady, Finished, Progress, SequenceTokens
 from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig, SchedulerConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 
-from .serving.lengths import LengthError
-
-
-class OfflineError(Exception):
-    """A measurement cannot be made; the message is one line for the operator."""
+from .tool import ToolError
 
 
 @dataclass
@@ -56,7 +48,7 @@ class Engine:
     async def run(self, lengths: Sequence[tuple[int, int]]) -> list[Answer]:
         """Sends greedy requests of (prompt, output) tokens all at once and waits for all.
 
-        Raises :class:`OfflineError` where one is refused, or the engine ends.
+        Raises :class:`ToolError` where one is refused, or the engine ends.
         """
         prompts = [[self._random.randrange(self._vocab_size) for _ in range(prompt)] for prompt, _ in lengths]
         answers: list[Answer] = []
@@ -72,7 +64,7 @@ class Engine:
         try:
             stream = self._client.submit(prompt, params, [0])
         except EngineUnavailable as error:
-            raise OfflineError(f"the engine takes no more requests: {error}") from error
+            raise ToolError(f"the engine takes no more requests: {error}") from error
         async for events in stream:
             now = time.perf_counter()
             for event in events:
@@ -80,13 +72,13 @@ class Engine:
                     answer.arrivals.append(now)
                     answer.tokens += len(event.tokens)
                 elif isinstance(event, Finished) and event.reason == "error":
-                    raise OfflineError(f"a request of {len(prompt)} tokens in, {output} out failed: {event.message}")
+                    raise ToolError(f"a request of {len(prompt)} tokens in, {output} out failed: {event.message}")
         answer.ended = time.perf_counter()
 
 
 @asynccontextmanager
 async def running_engine(config: WorkerConfig, console: Console, seed: int) -> AsyncIterator[Engine]:
-    """An engine that is ready; its processes end with the block. Raises :class:`OfflineError` where it cannot start.
+    """An engine that is ready; its processes end with the block. Raises :class:`ToolError` where it cannot start.
 
     Raises :class:`stentor.engine.loading.errors.CheckpointError` for a model that cannot be used.
     """
@@ -103,7 +95,7 @@ async def running_engine(config: WorkerConfig, console: Console, seed: int) -> A
             try:
                 ready = await client.wait_started()
             except EngineUnavailable as error:
-                raise OfflineError(str(error)) from error
+                raise ToolError(str(error)) from error
             status.stop()
             try:
                 yield Engine(client, ready, vocab_size, seed)
@@ -111,59 +103,20 @@ async def running_engine(config: WorkerConfig, console: Console, seed: int) -> A
                 tasks.cancel_scope.cancel()
 
 
-T = TypeVar("T")
-R = TypeVar("R", bound=msgspec.Struct)
+R = TypeVar("R")
 
 
-def run_command(
-    name: str,
-    parser: argparse.ArgumentParser,
-    argv: Sequence[str] | None,
-    measure: Callable[[argparse.Namespace, list[str], Console], Coroutine[Any, Any, R]],
-    show: Callable[[Console, R], None],
-) -> int:
-    """``stentor bench NAME`` from its command line to the file of ``--save``.
+def offline(
+    measure: Callable[[argparse.Namespace, dict[str, Any]], Coroutine[Any, Any, R]],
+) -> Callable[[argparse.Namespace, dict[str, Any]], R]:
+    """``measure`` on a loop of its own; what it raises comes out without a group around it."""
 
-    Exit codes: 0 done, 1 failed while running, 2 used wrongly.
-    """
-    given = sys.argv[1:] if argv is None else list(argv)
-    arguments = parser.parse_args(given)
-    try:
-        record = run_offline(lambda: measure(arguments, given, Console(stderr=True)))
-    except (LengthError, OfflineError, CheckpointError) as error:
-        print(f"stentor bench {name}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, LengthError) else 1
-    show(wide_console(), record)
-    if arguments.save:
+    def run(arguments: argparse.Namespace, about: dict[str, Any]) -> R:
+        failure: BaseException
         try:
-            save(record, arguments.save)
-        except OSError as error:
-            print(f"stentor bench {name}: {error.filename or arguments.save}: {error.strerror}", file=sys.stderr)
-            return 1
-    return 0
+            return anyio.run(measure, arguments, about, backend_options={"use_uvloop": True})
+        except* Exception as group:
+            failure = first_cause(group)
+        raise failure
 
-
-def run_offline(measure: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Runs a measurement on a loop of its own; what it raises comes out without a group around it."""
-    failure: BaseException
-    try:
-        return anyio.run(measure, backend_options={"use_uvloop": True})
-    except* Exception as group:
-        failure = first_cause(group)
-    raise failure
-
-
-def wide_console() -> Console:
-    """Standard output; where that is no terminal, wide enough for a table not to be folded."""
-    return Console(width=None if sys.stdout.isatty() else 120)
-
-
-def save(record: msgspec.Struct, path: Path) -> None:
-    """Indented JSON, whole or not at all; folders on the way are made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    return run

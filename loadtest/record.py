@@ -7,32 +7,51 @@ Times are seconds unless named otherwise; every :class:`Spread` is in millisecon
 import csv
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
+from .serving.machine import describe_machine
+from .step_curves import Figure
+
 FORMAT: Final = 1
+MEASURES: Final = {
+    "ttft": "time to first token",
+    "itl": "inter-token latency",
+    "tpot": "time per output token",
+    "e2e": "end-to-end time",
+}
+STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99", "max")
 CSV_COLUMNS: Final = (
-    "started_at",
-    "scheduled_at",
-    "stage",
-    "prompt_tokens",
-    "output_tokens",
-    "ttft_ms",
-    "tpot_ms",
-    "itl_mean_ms",
-    "itl_max_ms",
-    "e2e_ms",
-    "finish_reason",
-    "error",
+    *("started_at", "scheduled_at", "stage", "prompt_tokens", "output_tokens"),
+    *("ttft_ms", "tpot_ms", "itl_mean_ms", "itl_max_ms", "e2e_ms", "finish_reason", "error"),
 )
 
 
 class RecordError(ValueError):
     """A file that does not hold what it was read as; the message is one line for the operator."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What every file says of the run that it is from; subclasses add their ``kind`` and what was measured."""
+
+    format: int = FORMAT
+    started_at: str
+    """ISO 8601, UTC."""
+    command: list[str] = []
+    machine: dict[str, Any] = {}
+
+
+def about(tool: str, given: Sequence[str]) -> dict[str, Any]:
+    """The fields of :class:`Record` for a run of ``stentor bench TOOL`` that starts now."""
+    return {
+        "started_at": now_iso(),
+        "command": ["stentor", "bench", tool, *given],
+        "machine": describe_machine(),
+    }
 
 
 class RequestRecord(msgspec.Struct, frozen=True):
@@ -87,6 +106,12 @@ class Spread(msgspec.Struct, frozen=True):
     count: int = 0
 
 
+def quantile(values: Sequence[float], share: float) -> float:
+    """The smallest of at least one value that at least ``share`` of them do not exceed, without interpolation."""
+    ordered = sorted(values)
+    return ordered[max(0, min(len(ordered) - 1, -int(-share * len(ordered) // 1) - 1))]
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What a run came to. Rates are over ``seconds``, and count completed requests alone."""
 
@@ -122,19 +147,14 @@ class Target(msgspec.Struct, frozen=True):
     """The ``Server`` header of its answers."""
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class Result(Record, frozen=True, kw_only=True):
     """One run of ``stentor bench serve``."""
 
-    format: int = FORMAT
     kind: Literal["serve"] = "serve"
     name: str
-    started_at: str
-    """ISO 8601, UTC."""
-    command: list[str] = []
     target: Target
     workload: dict[str, Any] = {}
     """Every parameter of the requests and their arrivals, and the seed."""
-    machine: dict[str, Any] = {}
     limits: dict[str, float] = {}
     """Milliseconds by measure (``ttft``, ``tpot``, ``itl``, ``e2e``): what goodput was counted by."""
     summary: Summary
@@ -153,14 +173,11 @@ class SweepPoint(msgspec.Struct, frozen=True):
     result: Result
 
 
-class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+class Sweep(Record, frozen=True, kw_only=True):
     """Several runs along one axis."""
 
-    format: int = FORMAT
     kind: Literal["sweep"] = "sweep"
     name: str
-    started_at: str
-    command: list[str] = []
     axis: str
     """``concurrency``, ``rate`` or a parameter's name."""
     points: list[SweepPoint] = []
@@ -178,34 +195,47 @@ class StartupRound(msgspec.Struct, frozen=True):
     """Until ``/ping`` answered."""
     first_token_s: float = 0.0
     """Until the first token of a short completion, which is sent once the server is ready."""
-    memory: dict[str, int] = {}
-    """Bytes of each process after that token, its share of what it shares with others counted in part (PSS)."""
     model_bytes_in_memory: int = 0
     """Of the model's files, in the page cache just before the start."""
 
 
-class Startup(msgspec.Struct, frozen=True, kw_only=True):
+class Startup(Record, frozen=True, kw_only=True):
     """How long a server takes from its first instruction to its first answer."""
 
-    format: int = FORMAT
     kind: Literal["startup"] = "startup"
     name: str
-    started_at: str
-    command: list[str] = []
-    machine: dict[str, Any] = {}
     rounds: list[StartupRound] = []
 
 
+class Steps(Record, frozen=True, kw_only=True):
+    """Step times of a worker against batch and context, beside the machine's ceilings."""
+
+    kind: Literal["step cost"] = "step cost"
+    worker: dict[str, Any] = {}
+    ceilings: dict[str, Any] = {}
+    figures: list[Figure] = []
+    surprises: list[str] = []
+
+    @property
+    def name(self) -> str:
+        return str(self.worker.get("model", "steps"))
+
+
+Saved = Result | Sweep | Startup | Steps
+"""What ``stentor bench report`` reads."""
+KINDS: Final[dict[str, type[Saved]]] = {"serve": Result, "sweep": Sweep, "startup": Startup, "step cost": Steps}
+
+
 class _Header(msgspec.Struct):
-    format: int
     kind: str
+    format: int = 1
 
 
 _read_header = msgspec.json.Decoder(_Header).decode
 
 
-def load_record(path: str | os.PathLike[str]) -> Result | Sweep | Startup:
-    """Whatever a ``stentor bench`` command saved at ``path``. Raises :class:`RecordError`, and OSError."""
+def load_record(path: str | os.PathLike[str]) -> Saved:
+    """What a ``stentor bench`` command saved at ``path`` for reports. Raises :class:`RecordError`, and OSError."""
     raw = Path(path).read_bytes()
     try:
         header = _read_header(raw)
@@ -213,15 +243,9 @@ def load_record(path: str | os.PathLike[str]) -> Result | Sweep | Startup:
             raise RecordError(
                 f"{path} has format {header.format}, expected at most {FORMAT}: read it with a newer Stentor"
             )
-        match header.kind:
-            case "serve":
-                return msgspec.json.decode(raw, type=Result)
-            case "sweep":
-                return msgspec.json.decode(raw, type=Sweep)
-            case "startup":
-                return msgspec.json.decode(raw, type=Startup)
-            case _:
-                raise RecordError(f"{path} holds a {header.kind!r}, expected serve, sweep or startup")
+        if header.kind not in KINDS:
+            raise RecordError(f"{path} holds a {header.kind!r}, expected {', '.join(KINDS)}")
+        return msgspec.json.decode(raw, type=KINDS[header.kind])
     except msgspec.DecodeError as error:
         raise RecordError(f"{path} is no file of `stentor bench` ({error}): expected what --save wrote") from None
 
@@ -234,7 +258,7 @@ def load_result(path: str | os.PathLike[str]) -> Result:
     return record
 
 
-def save_record(record: Result | Sweep | Startup, path: str | os.PathLike[str]) -> None:
+def save_record(record: object, path: str | os.PathLike[str]) -> None:
     """Writes indented JSON, whole or not at all: an interrupted run leaves an older file as it was."""
     target = Path(path)
     beside = target.with_name(f".{target.name}.{os.getpid()}")
@@ -245,46 +269,26 @@ def save_record(record: Result | Sweep | Startup, path: str | os.PathLike[str]) 
         beside.unlink(missing_ok=True)
 
 
-def save_result(result: Result, path: str | os.PathLike[str]) -> None:
-    """As :func:`save_record`, for one run."""
-    save_record(result, path)
-
-
 def save_csv(result: Result, path: str | os.PathLike[str]) -> None:
     """One row a request, in order of sending, with absolute times in UTC."""
     began = datetime.fromisoformat(result.started_at)
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(CSV_COLUMNS)
-        writer.writerows(_rows(began, sorted(result.requests, key=lambda request: request.start)))
+        for one in sorted(result.requests, key=lambda request: request.start):
+            moments = (began + timedelta(seconds=seconds) for seconds in (one.start, one.scheduled))
+            gaps = (math.fsum(one.itl) / len(one.itl), max(one.itl)) if one.itl else (None, None)
+            latencies = (one.ttft, one.tpot, *gaps, one.e2e)
+            writer.writerow(
+                [
+                    *(moment.isoformat(timespec="microseconds") for moment in moments),
+                    *(one.stage, one.prompt_tokens, one.output_tokens),
+                    *("" if seconds is None else f"{seconds * 1e3:.3f}" for seconds in latencies),
+                    *(one.finish_reason, one.error),
+                ]
+            )
 
 
 def now_iso() -> str:
     """The present moment as ``started_at`` wants it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def _rows(began: datetime, requests: Iterable[RequestRecord]) -> Iterable[tuple[object, ...]]:
-    for one in requests:
-        yield (
-            _absolute(began, one.start),
-            _absolute(began, one.scheduled),
-            one.stage,
-            one.prompt_tokens,
-            one.output_tokens,
-            _milliseconds(one.ttft),
-            _milliseconds(one.tpot),
-            _milliseconds(math.fsum(one.itl) / len(one.itl) if one.itl else None),
-            _milliseconds(max(one.itl, default=None)),
-            _milliseconds(one.e2e),
-            one.finish_reason or "",
-            one.error or "",
-        )
-
-
-def _absolute(began: datetime, seconds: float) -> str:
-    return (began + timedelta(seconds=seconds)).isoformat(timespec="microseconds")
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds * 1e3:.3f}"

@@ -1,6 +1,6 @@
 """How long streams stand still when a worker or an engine is killed under them.
 
-    python -P -m stentor.loadtest.recovery --streams 8 --kills 10 -- --dtype float32
+    stentor bench recovery --streams 8 --kills 10 -- --dtype float32
 
 A real server serves streams without end. When all of them flow, one of its processes is sent SIGKILL, again and again.
 A pause is the time between two tokens of one stream. A stream's recovery is the time from the kill to the end of the
@@ -14,24 +14,21 @@ import os
 import random
 import signal
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Literal
 
 from rich.console import Console
-from rich.table import Table
 
 from stentor.engine.loading.hub import DEFAULT_MODEL
 
-from .client import RequestFailed, Stream, stream_completion
-from .offline import wide_console
+from .client import STREAMED, StreamError, complete
 from .processes import named
+from .record import Record
 from .server_process import ServerProcess
-from .worker_options import at_least
+from .tool import ToolError, add_flag, at_least, make_parser, run_tool, table
 
-_HOST: Final = "127.0.0.1"
 _NAME: Final = "recovery"
 _FLOWING: Final = 3
 """Reads with tokens of every stream since the last kill, before the next."""
@@ -49,15 +46,17 @@ class Load:
 
     port: int
     tokens: int
-    done: list[Stream] = field(default_factory=list)
-    now: list[Stream] = field(default_factory=list)
+    streams: list[list[float]] = field(default_factory=list)
+    """When output came, of all; the last of each lane flows."""
+    now: list[list[float]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
     async def lane(self, number: int) -> None:
-        self.now.append(Stream(time.perf_counter()))
+        self.now.append([])
         while True:
-            stream = self.now[number] = Stream(time.perf_counter())
-            prompt = f"Stream {number} tells a tale of {len(self.done)} travellers."
+            arrivals = self.now[number] = []
+            self.streams.append(arrivals)
+            prompt = f"Stream {number} tells a tale of {len(self.streams)} travellers."
             body = {
                 "model": _NAME,
                 "prompt": prompt,
@@ -67,21 +66,16 @@ class Load:
                 "temperature": 0 if number % 2 else 1,
             }
             try:
-                await stream_completion(_HOST, self.port, body, stream=stream)
-                if stream.tokens != self.tokens:
-                    self.failures.append(f"{stream.tokens} tokens came of {self.tokens}")
-            except (RequestFailed, OSError) as error:
+                answer = await complete(self.port, {**STREAMED, **body}, arrivals=arrivals)
+                if answer.tokens != self.tokens:
+                    self.failures.append(f"{answer.tokens} tokens came of {self.tokens}")
+            except StreamError as error:
                 self.failures.append(str(error))
                 await asyncio.sleep(0.1)
-            self.done.append(stream)
 
     def flows_since(self, moment: float) -> bool:
         """Whether every lane has had tokens a few times since."""
-        return all(sum(at > moment for at, _ in stream.arrivals) >= _FLOWING for stream in self.now)
-
-    @property
-    def streams(self) -> list[Stream]:
-        return [*self.done, *self.now]
+        return all(len({at for at in arrivals if at > moment}) >= _FLOWING for arrivals in self.now)
 
 
 @dataclass(frozen=True)
@@ -95,6 +89,18 @@ class Recoveries:
     undisturbed: float
     """The median pause between tokens when nothing is killed."""
     failures: Sequence[str]
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        return statistics.median(self.each), max(self.each), self.longest_pause, self.undisturbed
+
+
+class Recovery(Record, frozen=True, kw_only=True):
+    """What ``stentor bench recovery`` saves."""
+
+    kind: Literal["recovery"] = "recovery"
+    streams: int
+    measured: list[Recoveries]
 
 
 async def measure(server: ServerProcess, victim: str, streams: int, kills: int, tokens: int) -> Recoveries:
@@ -115,7 +121,7 @@ async def measure(server: ServerProcess, victim: str, streams: int, kills: int, 
         for lane in lanes:
             lane.cancel()
         await asyncio.gather(*lanes, return_exceptions=True)
-    arrivals = [[at for at, _ in stream.arrivals] for stream in load.streams]
+    arrivals = [sorted(set(each)) for each in load.streams]  # chunks that one read brought count as one
     pauses = [after - before for each in arrivals for before, after in itertools.pairwise(each)]
     return Recoveries(
         victim,
@@ -152,56 +158,50 @@ def recovery(arrivals: Sequence[Sequence[float]], moment: float) -> float:
 
 
 def print_recoveries(console: Console, measured: Sequence[Recoveries], streams: int) -> None:
-    table = Table(title=f"seconds until {streams} streams go on after a SIGKILL", title_justify="left")
-    for column in ("killed", "kills", "median", "worst", "longest pause", "usual pause", "streams lost"):
-        table.add_column(column, justify="left" if column == "killed" else "right")
-    for each in measured:
-        table.add_row(
-            each.victim,
-            str(len(each.each)),
-            f"{statistics.median(each.each):.3f}",
-            f"{max(each.each):.3f}",
-            f"{each.longest_pause:.3f}",
-            f"{each.undisturbed:.3f}",
-            str(len(each.failures)),
-        )
-    console.print(table)
+    rows = [
+        [each.victim, str(len(each.each)), *(f"{seconds:.3f}" for seconds in each.seconds), str(len(each.failures))]
+        for each in measured
+    ]
+    columns = ("killed", "kills", "median", "worst", "longest pause", "usual pause", "streams lost")
+    console.print(table(columns, rows, title=f"seconds until {streams} streams go on after a SIGKILL"))
     for each in measured:
         for failure in each.failures:
             console.print(f"{each.victim}: {failure}", markup=False)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
-    victims = [arguments.only] if arguments.only else ["worker", "engine"]
+def main(argv: list[str]) -> int:
+    """Exit code: 0 where no stream was lost, else 1."""
+    return run_tool(_parser(), argv, _measure, _show)
+
+
+def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Recovery:
     measured = []
     with ServerProcess([arguments.model, "--served-model-name", _NAME, *arguments.serve]) as server:
-        for victim in victims:
+        for victim in [arguments.only] if arguments.only else ["worker", "engine"]:
             try:
-                measured.append(
-                    asyncio.run(measure(server, victim, arguments.streams, arguments.kills, arguments.tokens))
-                )
+                work = measure(server, victim, arguments.streams, arguments.kills, arguments.output_tokens)
+                measured.append(asyncio.run(work))
             except TimeoutError:
-                print(f"streams do not go on after the {victim} was killed:\n{server.output()}", file=sys.stderr)
-                return 1
-    print_recoveries(wide_console(), measured, arguments.streams)
-    return int(any(each.failures for each in measured))
+                raise ToolError(f"streams do not go on after the {victim} was killed:\n{server.output()}") from None
+    return Recovery(streams=arguments.streams, measured=measured, **about)
+
+
+def _show(console: Console, record: Recovery) -> int:
+    print_recoveries(console, record.measured, record.streams)
+    return int(any(each.failures for each in record.measured))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -P -m stentor.loadtest.recovery",
-        description="Time for which streams stand still when a worker or an engine is killed.",
+    parser = make_parser(
+        "recovery",
+        "Time for which streams stand still when a worker or an engine is killed.",
         epilog="What follows -- goes to `stentor serve` as it is.",
     )
+    number = at_least(1)
     parser.add_argument("--model", default=DEFAULT_MODEL, help="as of `stentor serve` (%(default)s)")
-    parser.add_argument("--streams", type=at_least(1), default=8, metavar="N", help="at a time (8)")
-    parser.add_argument("--kills", type=at_least(1), default=10, metavar="N", help="of each kind of process (10)")
-    parser.add_argument("--tokens", type=at_least(1), default=400, metavar="N", help="of one stream (400)")
+    parser.add_argument("--streams", type=number, default=8, metavar="N", help="at a time (8)")
+    parser.add_argument("--kills", type=number, default=10, metavar="N", help="of each kind of process (10)")
+    add_flag(parser, "--output-tokens", "--tokens", type=number, default=400, metavar="N", help="of one stream (400)")
     parser.add_argument("--only", choices=("worker", "engine"), help="kill processes of one kind")
     parser.add_argument("serve", nargs="*", metavar="OPTION", help="for `stentor serve`, after --")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

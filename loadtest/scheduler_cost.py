@@ -1,6 +1,6 @@
 """What the engine costs a step, without a model, by rows that run and requests that wait.
 
-    python -P -m stentor.loadtest.scheduler_cost --rows 1 32 128 --queue 0 2000 --json FILE
+    stentor bench scheduler-cost --rows 1 32 128 --queue 0 2000 --save FILE
 
 *Scheduler*: all that the engine computes at a step (decode the result, complete it, plan, encode plan and tokens), in
 this process and with warm caches. *Engine process*: a real engine between a client and a worker that computes nothing,
@@ -15,13 +15,11 @@ import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from stentor.engine.client.client import EngineClient
 from stentor.engine.core.scheduler import MAX_IN_FLIGHT, Scheduler
@@ -32,6 +30,8 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan, StepResult
 
 from .processes import cpu_seconds
+from .record import Record, quantile
+from .tool import make_parser, run_tool, table
 
 BLOCK_SIZE = 32
 PROMPT_TOKENS = 128
@@ -132,7 +132,7 @@ def measure_scheduler(rows: int, queue: int, steps: int) -> SchedulerCost:
         plan_us=planning,
         messages_us=decoding + encoding,
         total_us=statistics.median(totals),
-        total_p99_us=sorted(totals)[len(totals) * 99 // 100],
+        total_p99_us=quantile(totals, 0.99),
     )
 
 
@@ -160,25 +160,34 @@ async def measure_process(rows: int, queue: int, seconds: float) -> ProcessCost:
     return ProcessCost(1e6 * spent / max(1, made), made)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 128, 256])
-    parser.add_argument("--queue", type=int, nargs="+", default=[0, 2_000, 20_000])
-    parser.add_argument("--steps", type=int, default=300, help="of the scheduler (300)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of the engine process; 0 leaves it out (4)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here")
-    args = parser.parse_args(argv)
+class SchedulerCosts(Record, frozen=True, kw_only=True):
+    """What ``stentor bench scheduler-cost`` saves."""
+
+    kind: Literal["scheduler cost"] = "scheduler cost"
+    costs: list[Cost]
+
+
+def main(argv: list[str]) -> int:
+    return run_tool(_parser(), argv, _measure, _show)
+
+
+def _measure(args: argparse.Namespace, about: dict[str, Any]) -> SchedulerCosts:
     costs = []
     for rows in args.rows:
         for queue in args.queue:
             scheduler = measure_scheduler(rows, queue, args.steps)
             process = asyncio.run(measure_process(rows, queue, args.seconds)) if args.seconds > 0 else None
             costs.append(Cost(rows, queue, scheduler, process))
-    _print(costs)
-    if args.json is not None:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(costs)))
-    return 0
+    return SchedulerCosts(costs=costs, **about)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("scheduler-cost", __doc__)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 128, 256])
+    parser.add_argument("--queue", type=int, nargs="+", default=[0, 2_000, 20_000])
+    parser.add_argument("--steps", type=int, default=300, help="of the scheduler (300)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of the engine process; 0 leaves it out (4)")
+    return parser
 
 
 def _prompts(count: int) -> list[list[int]]:
@@ -186,17 +195,13 @@ def _prompts(count: int) -> list[list[int]]:
     return [[draw.randrange(VOCABULARY) for _ in range(PROMPT_TOKENS)] for _ in range(count)]
 
 
-def _print(costs: Sequence[Cost]) -> None:
-    table = Table(title="µs of CPU a step: medians, and of the engine process the mean")
-    for column in ("rows", "queue", "complete", "plan", "messages", "scheduler", "its p99", "engine process"):
-        table.add_column(column, justify="right")
-    for cost in costs:
+def _show(console: Console, record: SchedulerCosts) -> None:
+    rows = []
+    for cost in record.costs:
         parts = cost.scheduler
         figures = (parts.complete_us, parts.plan_us, parts.messages_us, parts.total_us, parts.total_p99_us)
         process = "" if cost.process is None else f"{cost.process.step_us:.0f}"
-        table.add_row(str(cost.rows), f"{cost.queue:,}", *(f"{figure:.1f}" for figure in figures), process)
-    Console().print(table)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        rows.append([str(cost.rows), f"{cost.queue:,}", *(f"{figure:.1f}" for figure in figures), process])
+    columns = ("rows", "queue", "complete", "plan", "messages", "scheduler", "its p99", "engine process")
+    title = "µs of CPU a step: medians, and of the engine process the mean"
+    console.print(table(columns, rows, left=0, title=title))

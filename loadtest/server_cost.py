@@ -1,6 +1,6 @@
 """What server and engine themselves cost per streamed token: a real server over a worker that computes nothing.
 
-    python -P -m stentor.loadtest.server_cost      # needs a checkout: the echo server is part of the tests
+    stentor bench server-cost      # needs a checkout: the echo server is part of the tests
 
 CPU time of each process by the kernel's accounting. Every round has streams of two lengths: what the long ones cost
 more is the tokens', the rest is the requests'. Beside it, in the same rounds, a bare Starlette application sends as
@@ -12,21 +12,21 @@ import asyncio
 import json
 import os
 import statistics
-import sys
 import urllib.request
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from rich.console import Console
-from rich.table import Table
 
 from . import bare_server
-from .client import stream_completion
+from .client import HOST, STREAMED, complete
 from .processes import cpu_seconds, named
+from .record import Record
 from .server_process import ServerProcess
+from .tool import ToolError, add_flag, make_parser, run_tool, table
 
-_HOST = "127.0.0.1"
 _ECHO = "stentor.tests.echo_server"
 _BARE = "stentor.loadtest.bare_server"
 UNPACED = "--unpaced"
@@ -63,7 +63,7 @@ class Side:
     def chunk_bytes(self) -> int:
         """Of the longest chunk in mid-stream."""
         request = urllib.request.Request(
-            f"http://{_HOST}:{self._port}{self._path}",
+            f"http://{HOST}:{self._port}{self._path}",
             json.dumps({**self._body, "max_tokens": 3, "stream": True}).encode(),
             {"content-type": "application/json"},
         )
@@ -80,10 +80,7 @@ class Side:
         return Cost(streams * tokens / (many - few), request, each[0], user, *each[1:])
 
     def _spent(self, streams: int, tokens: int) -> tuple[list[float], int]:
-        """Seconds of the server in user mode, of the server and of each process below it; and events that came.
-
-        Some events of a stream carry no token; of two lengths of streams these are as many.
-        """
+        """Seconds of the server in user mode, of the server and of each process below it; and chunks that came."""
         before = self._clocks()
         chunks = asyncio.run(self._load(streams, tokens))
         return [now - then for then, now in zip(before, self._clocks(), strict=True)], chunks
@@ -92,11 +89,11 @@ class Side:
         return [_user_seconds(self._processes[0]), *map(cpu_seconds, self._processes)]
 
     async def _load(self, streams: int, tokens: int) -> int:
-        body = {**self._body, "max_tokens": tokens}
-        done = await asyncio.gather(*(stream_completion(_HOST, self._port, body, self._path) for _ in range(streams)))
-        if any(stream.tokens != tokens for stream in done):
-            raise SystemExit("a stream ended early")
-        return sum(chunks for stream in done for _, chunks in stream.arrivals)
+        body = {**STREAMED, **self._body, "max_tokens": tokens}
+        done = await asyncio.gather(*(complete(self._port, body, self._path) for _ in range(streams)))
+        if any(answer.tokens != tokens for answer in done):
+            raise ToolError("a stream ended early")
+        return sum(len(answer.arrivals) for answer in done)
 
 
 def _user_seconds(pid: int) -> float:
@@ -138,47 +135,51 @@ def medians(costs: Sequence[Cost]) -> Cost:
     return Cost(*(statistics.median(column) for column in zip(*map(astuple, costs), strict=True)))
 
 
-def _table(results: Mapping[int, Result], title: str) -> Table:
-    table = Table(title=title)
-    columns = ("streams", "tokens/chunk", "server", "user mode", "bare", "ratio", "engine", "worker", "per request")
-    for column in columns:
-        table.add_column(column, justify="right")
+def _rows(results: Mapping[str, Result]) -> Iterator[list[str]]:
     for streams, result in results.items():
         ours, bare = medians(result.ours), medians(result.bare)
-        figures = (ours.server, ours.server_user, bare.server)
-        table.add_row(
-            str(streams),
+        yield [
+            streams,
             f"{ours.tokens_per_chunk:.2f}",
-            *(f"{figure:.1f}" for figure in figures),
+            *(f"{figure:.1f}" for figure in (ours.server, ours.server_user, bare.server)),
             f"{ours.server / bare.server:.2f}",
             f"{ours.engine:.1f}",
             f"{ours.worker:.1f}",
             f"{ours.request:.0f}",
-        )
-    return table
+        ]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+class ServerCost(Record, frozen=True, kw_only=True):
+    """What ``stentor bench server-cost`` saves."""
+
+    kind: Literal["server cost"] = "server cost"
+    path: str
+    streams: dict[str, Result]
+    """By number of streams."""
+
+
+def main(argv: list[str]) -> int:
+    return run_tool(_parser(), argv, _measure, _show)
+
+
+def _measure(args: argparse.Namespace, about: dict[str, Any]) -> ServerCost:
+    results = measure(args.path, args.streams, args.output_tokens, args.rounds, paced=not args.unpaced)
+    return ServerCost(path=args.path, streams={str(streams): result for streams, result in results.items()}, **about)
+
+
+def _show(console: Console, record: ServerCost) -> None:
+    columns = ("streams", "tokens/chunk", "server", "user mode", "bare", "ratio", "engine", "worker", "per request")
+    title = f"{record.path}: µs of CPU per token, medians"
+    console.print(table(columns, _rows(record.streams), left=0, title=title))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("server-cost", __doc__)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32, 128])
-    parser.add_argument("--tokens", type=int, default=256, help="of each stream")
+    add_flag(parser, "--output-tokens", "--tokens", type=int, default=256, metavar="N", help="of each stream")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--path", default="/v1/chat/completions")
     parser.add_argument(
         UNPACED, action="store_true", help="answer steps at once, so that a server that is behind sends several tokens"
     )
-    parser.add_argument("--json", type=Path, help="write every round here")
-    args = parser.parse_args(argv)
-    results = measure(args.path, args.streams, args.tokens, args.rounds, paced=not args.unpaced)
-    Console().print(_table(results, f"{args.path}: µs of CPU per token, medians of {args.rounds} rounds"))
-    if args.json:
-        given = sys.argv[1:] if argv is None else argv
-        document = {
-            "command": " ".join(["python -P -m stentor.loadtest.server_cost", *given]),
-            "streams": {str(streams): asdict(result) for streams, result in results.items()},
-        }
-        args.json.write_text(json.dumps(document, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    return parser

@@ -1,108 +1,139 @@
-"""A real ``stentor serve`` on a free port, for as long as a block lasts."""
+"""A server as a process: launched on a port, found ready, ended; of ours, for as long as a block lasts."""
 
+import contextlib
+import http.client
 import os
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-import urllib.error
-import urllib.request
 import weakref
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import IO, Self
+from typing import Any, Final, Self
 
-from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.loading.hub import resolve_model
-
-_HOST = "127.0.0.1"
-_START_SECONDS = 120.0
-_STOP_SECONDS = 15.0
-_POLL_SECONDS = 0.02
+HOST: Final = "127.0.0.1"
+_START_SECONDS: Final = 120.0
+_STOP_SECONDS: Final = 15.0
+_POLL_SECONDS: Final = 0.02
 
 
-class ServerProcess:
-    """Context manager: leaves once ``/health`` answers 200, ends with SIGTERM."""
+class StartFailed(Exception):
+    """A server did not come up; the message says why, in one line."""
 
-    def __init__(self, arguments: Sequence[str], module: str = "stentor.server.main.cli") -> None:
-        self._arguments = list(arguments)
-        self._module = module
-        self._log: IO[bytes] | None = None
-        held = hold_port()
-        self.port: int = held.getsockname()[1]
-        weakref.finalize(self, held.close)
-        self.seconds_to_ready = 0.0
+
+class Launched:
+    """A server's process and what it prints, from :meth:`launch` to :meth:`end`; both may be called again."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.began = self.began_at = 0.0
+        """Of the last launch, by ``time.perf_counter()`` and ``time.time()``."""
+        self._log: int | None = None
+        """Memory that has no name: what the server prints."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int:
-        if self._process is None:
-            raise RuntimeError("the server has not been started")
-        return self._process.pid
+        return self._running.pid
 
-    @property
-    def command(self) -> list[str]:
-        """How it was started; the port comes last."""
-        serve = [sys.executable, "-P", "-m", self._module, "serve", *self._arguments]
-        return [*serve, "--host", _HOST, "--port", str(self.port)]
+    def launch(self, command: Sequence[str], **options: Any) -> None:
+        """``options`` are those of ``subprocess.Popen``."""
+        self._log = os.memfd_create("log", os.MFD_CLOEXEC)
+        self.began, self.began_at = time.perf_counter(), time.time()
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT, **options
+        )
+
+    def wait_until(self, path: str, seconds: float) -> float:
+        """Seconds from the launch until ``path`` answers 200. Raises :class:`StartFailed`."""
+        while not self._answers(path):
+            if self._running.poll() is not None:
+                raise StartFailed(f"ended with status {self._running.returncode}")
+            if time.perf_counter() - self.began > seconds:
+                raise StartFailed(f"gave no 200 from {path} within {seconds:.0f} s")
+            time.sleep(_POLL_SECONDS)
+        return time.perf_counter() - self.began
 
     def wait(self, seconds: float) -> int:
         """The exit code of a server that ends by itself within ``seconds``."""
-        if self._process is None:
-            raise RuntimeError("the server has not been started")
-        return self._process.wait(seconds)
+        return self._running.wait(seconds)
 
-    @property
-    def weights(self) -> Path:
-        """The file or folder that holds the served model."""
-        checkpoint = open_checkpoint(resolve_model(self._arguments[0]), "auto")
-        return checkpoint.files[0] if checkpoint.format == "gguf" else checkpoint.folder
-
-    def __enter__(self) -> Self:
-        began = time.monotonic()
-        self._log = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(
-            self.command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT
-        )
-        while not self._healthy():
-            if self._process.poll() is not None or time.monotonic() - began > _START_SECONDS:
-                printed = self.output()
-                self.__exit__(None, None, None)
-                raise SystemExit(f"the server did not start:\n{printed}")
-            time.sleep(_POLL_SECONDS)
-        self.seconds_to_ready = time.monotonic() - began
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def end(self, seconds: float = _STOP_SECONDS) -> None:
+        """SIGTERM, and SIGKILL after ``seconds``; nothing where it does not run."""
         if self._process is None or self._log is None:
             return
         self._process.terminate()
         try:
-            self._process.wait(_STOP_SECONDS)
+            self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         finally:
-            self._log.close()
+            os.close(self._log)
+            self._log = None
 
     def output(self) -> str:
         """What it has printed so far."""
         if self._log is None:
             raise RuntimeError("the server has not been started")
         # not by seek and read: the server writes at the offset that both share
-        log = self._log.fileno()
-        return os.pread(log, os.fstat(log).st_size, 0).decode(errors="replace")
+        return os.pread(self._log, os.fstat(self._log).st_size, 0).decode(errors="replace")
 
-    def _healthy(self) -> bool:
+    @property
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("the server has not been started")
+        return self._process
+
+    def _answers(self, path: str) -> bool:
+        # the socket takes connections before anybody reads them: a request waits, and is answered at once then
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=5)
+        with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
+            connection.request("GET", path)
+            return connection.getresponse().status == 200
+        return False
+
+
+class ServerProcess(Launched):
+    """Context manager around a real ``stentor serve``: enters once ``/health`` answers 200, ends it with SIGTERM."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        module: str = "stentor.server.main.cli",
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """``environment`` is added to this process's own."""
+        held = hold_port()
+        super().__init__(held.getsockname()[1])
+        weakref.finalize(self, held.close)
+        self.seconds_to_ready = 0.0
+        self._arguments = list(arguments)
+        self._module = module
+        self._environment = {**os.environ, **(environment or {})}
+
+    @property
+    def command(self) -> list[str]:
+        """How it was started; the port comes last."""
+        serve = [sys.executable, "-P", "-m", self._module, "serve", *self._arguments]
+        return [*serve, "--host", HOST, "--port", str(self.port)]
+
+    def __enter__(self) -> Self:
+        self.launch(self.command, env=self._environment)
         try:
-            with urllib.request.urlopen(f"http://{_HOST}:{self.port}/health", timeout=1) as answer:
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+            self.seconds_to_ready = self.wait_until("/health", _START_SECONDS)
+        except StartFailed:
+            printed = self.output()
+            self.end()
+            raise SystemExit(f"the server did not start:\n{printed}") from None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
 
 
 def hold_port() -> socket.socket:
@@ -110,12 +141,11 @@ def hold_port() -> socket.socket:
     a server, which sets ``SO_REUSEADDR``, can listen on it."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.bind((_HOST, 0))
+    sock.bind((HOST, 0))
     return sock
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind((_HOST, 0))
+    with hold_port() as sock:
         port: int = sock.getsockname()[1]
         return port

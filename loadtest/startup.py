@@ -1,6 +1,6 @@
-"""``stentor bench startup``: how long ``stentor serve`` takes from its first instruction to its first token.
+"""``stentor bench start``: how long ``stentor serve`` takes from its first instruction to its first token.
 
-    stentor bench startup --rounds 5 -- --dtype bfloat16
+    stentor bench start --rounds 5 -- --dtype bfloat16
 
 *Cold*: the cache folder is empty, so that the CPU kernels are compiled, and the pages of the model's files are
 dropped from the kernel's page cache, so that they are read from the disk. Code that other processes have mapped
@@ -10,93 +10,124 @@ beginning to that of the next, so that together they are the time until it is re
 
 import argparse
 import asyncio
+import contextlib
 import ctypes
 import mmap
 import os
 import statistics
-import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
+from typing import Any, Final, Self
 
+import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
 
-from .offline import wide_console
-from .record import Startup, StartupRound, now_iso, save_record
-from .serving.machine import describe_machine
-from .timed_start import StartFailed, TimedStart
-from .worker_options import at_least
+from .client import STREAMED, StreamError, complete
+from .record import Startup, StartupRound
+from .server_process import ServerProcess, StartFailed
+from .tool import at_least, make_parser, run_tool, table
 
-MIB = 1 << 20
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    given = sys.argv[1:] if argv is None else list(argv)
-    arguments = _parser().parse_args(given)
-    console = Console(stderr=True)
-    started = now_iso()
-    try:
-        model = resolve_model(arguments.model)
-        rounds = measure(model, weight_files(model), arguments, console)
-    except (StartFailed, CheckpointError) as error:
-        print(f"stentor bench startup: {error}", file=sys.stderr)
-        return 1
-    print_rounds(wide_console(), rounds)
-    if arguments.save:
-        record = Startup(
-            name=model.name,
-            started_at=started,
-            command=["stentor", "bench", "startup", *given],
-            machine=describe_machine(),
-            rounds=rounds,
-        )
-        arguments.save.parent.mkdir(parents=True, exist_ok=True)
-        save_record(record, arguments.save)
-    return 0
+NAME: Final = "startup"
+PROMPT: Final = list(range(1, 17))
+MIB: Final = 1 << 20
+_BEGUN: Final = "…"
 
 
-def measure(model: Path, files: Sequence[Path], arguments: argparse.Namespace, console: Console) -> list[StartupRound]:
+class _Line(msgspec.Struct):
+    time: datetime
+    message: str
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+def main(argv: list[str]) -> int:
+    return run_tool(_parser(), argv, measure, print_rounds, StartFailed, CheckpointError)
+
+
+def measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Startup:
     """Cold and warm starts in turn; the warm ones use the cache that the cold ones filled.
 
-    Raises :class:`.timed_start.StartFailed`.
+    Raises :class:`StartFailed`.
     """
+    model = resolve_model(arguments.model)
     rounds: list[StartupRound] = []
     for number in range(arguments.rounds):
         with tempfile.TemporaryDirectory(prefix="stentor-startup-") as cache:
-            for cold, counted in starts_of_round(arguments.only):
-                with console.status(f"round {number + 1} of {arguments.rounds}, {'cold' if cold else 'warm'}"):
-                    measured = _start_once(model, files, arguments.serve, cold, cache, arguments.timeout)
-                if counted:
-                    rounds.append(measured)
-    return rounds
+            for cold in (True, False):
+                kind = "cold" if cold else "warm"
+                with Console(stderr=True).status(f"round {number + 1} of {arguments.rounds}, {kind}"):
+                    rounds.append(_start_once(model, arguments, cold, cache))
+    return Startup(name=model.name, rounds=rounds, **about)
 
 
-def starts_of_round(only: str | None) -> list[tuple[bool, bool]]:
-    """(cold, counted) of each start of a round: one that is warm needs a cold one before it."""
-    return [(True, only != "warm")] + ([(False, True)] if only != "cold" else [])
+class TimedStart(ServerProcess):
+    """Context manager: enters at the launch. All times are seconds since then. Raises :class:`StartFailed`."""
+
+    def __init__(self, model: Path, serve: Sequence[str], environment: Mapping[str, str], timeout: float) -> None:
+        own = ["--served-model-name", NAME, "--log-format", "json"]
+        super().__init__([str(model), *own, *serve], environment=environment)
+        self._timeout = timeout
+
+    def __enter__(self) -> Self:
+        self.launch(self.command, env=self._environment)
+        return self
+
+    def reached(self, path: str) -> float:
+        """When ``path`` first answered 200: ``/ping`` as soon as it listens, ``/health`` once it is ready."""
+        try:
+            return self.wait_until(path, self._timeout)
+        except StartFailed as error:
+            raise StartFailed(f"the server {error}:\n{self.output()}") from None
+
+    async def first_token(self) -> float:
+        """Sends a short completion; until its first token."""
+        body = {**STREAMED, "model": NAME, "prompt": PROMPT, "max_tokens": 2, "temperature": 0, "ignore_eos": True}
+        try:
+            stream = await complete(self.port, body)
+        except StreamError as error:
+            raise StartFailed(f"the first request failed: {error}") from error
+        return stream.arrivals[0] - self.began
 
 
-def _start_once(
-    model: Path, files: Sequence[Path], serve: Sequence[str], cold: bool, cache: str, timeout: float
-) -> StartupRound:
+def read_phases(log: str, began_at: float, ready: float) -> dict[str, float]:
+    """Seconds from each phase's first line to that of the next, the last one to ``ready``.
+
+    Args:
+        log: lines of JSON among others; one whose message ends in an ellipsis begins a phase.
+        began_at: ``time.time()`` of the start; what comes before the first phase is ``starting processes``.
+        ready: seconds from then to the end of the last phase.
+    """
+    begins: dict[str, float] = {"starting processes": 0.0}
+    for text in log.splitlines():
+        with contextlib.suppress(msgspec.DecodeError):
+            line = _decode_line(text)
+            if line.message.endswith(_BEGUN):
+                begins.setdefault(line.message.removesuffix(_BEGUN), line.time.timestamp() - began_at)
+    ends = [*list(begins.values())[1:], ready]
+    return {name: end - begin for (name, begin), end in zip(begins.items(), ends, strict=True)}
+
+
+def _start_once(model: Path, arguments: argparse.Namespace, cold: bool, cache: str) -> StartupRound:
+    files = weight_files(model)
     if cold:
         drop_pages(files)
     resident = resident_bytes(files)
-    with TimedStart(model, serve, {"XDG_CACHE_HOME": cache}, timeout) as start:
-        listening = start.wait_until_listening()
-        ready = start.wait_until_ready()
+    with TimedStart(model, arguments.serve, {"XDG_CACHE_HOME": cache}, arguments.timeout) as start:
+        listening = start.reached("/ping")
+        ready = start.reached("/health")
         first_token = asyncio.run(start.first_token())
         return StartupRound(
             cold,
-            start.phases(ready),
+            read_phases(start.output(), start.began_at, ready),
             ready,
             listening_s=listening,
             first_token_s=first_token,
-            memory=start.memory(),
             model_bytes_in_memory=resident,
         )
 
@@ -123,8 +154,7 @@ def resident_bytes(files: Sequence[Path]) -> int:
     libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
     total = 0
     for file in files:
-        length = file.stat().st_size
-        if not length:
+        if not (length := file.stat().st_size):
             continue
         with file.open("rb") as opened, mmap.mmap(opened.fileno(), length, access=mmap.ACCESS_COPY) as pages:
             first = ctypes.c_char.from_buffer(pages)
@@ -137,60 +167,36 @@ def resident_bytes(files: Sequence[Path]) -> int:
     return total
 
 
-def print_rounds(console: Console, rounds: Sequence[StartupRound]) -> None:
-    groups = {name: [each for each in rounds if each.cold == cold] for name, cold in (("cold", True), ("warm", False))}
-    groups = {name: group for name, group in groups.items() if group}
-    table = Table(title="seconds of a start, medians", title_justify="left")
-    table.add_column("")
-    for name, group in groups.items():
-        table.add_column(f"{name} ({len(group)})", justify="right")
-    milestones = {
-        "until it listens": lambda each: each.listening_s,
-        "until it is ready": lambda each: each.ready_s,
-        "until its first token": lambda each: each.first_token_s,
-    }
-    for title, read in milestones.items():
-        table.add_row(title, *(f"{statistics.median(map(read, group)):.2f}" for group in groups.values()))
-    table.add_section()
-    for phase in dict.fromkeys(phase for each in rounds for phase in each.phases):
-        cells = ([each.phases.get(phase, 0.0) for each in group] for group in groups.values())
-        table.add_row(phase, *(f"{statistics.median(values):.2f}" for values in cells))
-    console.print(table)
-    sizes = Table(title="MiB once it has answered", title_justify="left")
-    sizes.add_column("process")
-    for name in groups:
-        sizes.add_column(name, justify="right")
-    processes = dict.fromkeys(process for each in rounds for process in each.memory)
-    for process in processes:
-        cells = ([each.memory.get(process, 0) for each in group] for group in groups.values())
-        sizes.add_row(process, *(f"{statistics.median(values) / MIB:,.0f}" for values in cells))
-    totals = ([sum(each.memory.values()) for each in group] for group in groups.values())
-    sizes.add_section()
-    sizes.add_row("all", *(f"{statistics.median(values) / MIB:,.0f}" for values in totals))
-    console.print(sizes)
-    if any(each.cold and each.model_bytes_in_memory for each in rounds):
-        most = max(each.model_bytes_in_memory for each in rounds if each.cold)
-        console.print(
-            f"{most / MIB:,.0f} MiB of the model stayed in memory before a cold start: another process has it mapped"
-        )
+def print_rounds(console: Console, record: Startup) -> None:
+    groups = [[each for each in record.rounds if each.cold == cold] for cold in (True, False)]
+
+    def medians(read: Callable[[StartupRound], float]) -> list[str]:
+        return [f"{statistics.median(map(read, group)):.2f}" for group in groups]
+
+    times = [
+        ["until it listens", *medians(lambda each: each.listening_s)],
+        ["until it is ready", *medians(lambda each: each.ready_s)],
+        ["until its first token", *medians(lambda each: each.first_token_s)],
+    ]
+    for phase in dict.fromkeys(phase for each in record.rounds for phase in each.phases):
+        times.append([phase, *medians(lambda each, phase=phase: each.phases.get(phase, 0.0))])  # type: ignore[misc]
+    columns = ["", *(f"{name} ({len(group)})" for name, group in zip(("cold", "warm"), groups, strict=True))]
+    console.print(table(columns, times, title="seconds of a start, medians"))
+    if most := max(each.model_bytes_in_memory for each in groups[0]):
+        stayed = "MiB of the model stayed in memory before a cold start: another process has it mapped"
+        console.print(f"{most / MIB:,.0f} {stayed}")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="stentor bench startup",
-        description="Time from the start of `stentor serve` to its first token, cold and warm, by phase.",
-        epilog="What follows -- goes to `stentor serve` as it is: stentor bench startup -- --dtype bfloat16",
+    parser = make_parser(
+        "start",
+        "Time from the start of `stentor serve` to its first token, cold and warm, by phase.",
+        epilog="What follows -- goes to `stentor serve` as it is: stentor bench start -- --dtype bfloat16",
     )
     parser.add_argument(
         "--model", default=DEFAULT_MODEL, help="as of `stentor serve`, fetched before the clock starts (%(default)s)"
     )
     parser.add_argument("--rounds", type=at_least(1), default=5, metavar="N", help="starts of each kind (5)")
-    parser.add_argument("--only", choices=("cold", "warm"), help="measure starts of one kind")
     parser.add_argument("--timeout", type=float, default=300.0, metavar="SECONDS", help="for one start (300)")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write every round here")
     parser.add_argument("serve", nargs="*", metavar="OPTION", help="for `stentor serve`, after --")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,7 @@
 """How a worker's step grows with its batch and its context, beside what the machine can do at most.
 
-    python -P -m stentor.loadtest.step_cost --json steps.json --svg steps.svg
+    stentor bench steps --save steps.json
+    stentor bench report steps.json --svg batch,context,prefill,chunk --width 1040 --height 640 --out steps.svg
 
 One process, no scheduler: plans are made by hand and handed to the runner. Decode steps are timed over a grid of
 sequences at once and tokens that each has in the cache; prefill steps over their tokens, and a chunk over what is
@@ -10,16 +11,14 @@ limit of a decode step is reading all weights once and every key and value; that
 
 import argparse
 import random
-import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import msgspec
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from stentor.engine.layers.weights import WeightError
 from stentor.engine.loading.checkpoint import open_checkpoint
@@ -29,17 +28,32 @@ from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import set_up
 from stentor.protocols.ipc.actors import WorkerReady
 
-from .ceilings import CpuCeilings, measure_cpu_ceilings
-from .offline import wide_console
-from .record import now_iso
-from .serving.machine import describe_machine
-from .step_curves import CHUNK, Figure, draw_all, make_plots, surprises
+from .record import Steps
+from .step_curves import CHUNK, Figure, surprises
 from .step_runs import StepRunner, StepTimes, decode_length, forward_flops
-from .worker_options import add_worker_options, at_least, describe, worker_config
+from .tool import at_least, make_parser, run_tool, table
+from .worker_options import add_worker_options, describe, worker_config
 
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 CONTEXTS = (16, 128, 512, 1024, 2048, 4096, 8192)
 PREFILLS = (16, 32, 64, 128, 256, 512, 1024, 2048)
+_READ_BYTES = 512 << 20
+_SIDES = (512, 1024, 2048)
+_PASSES = 7
+
+
+@dataclass(frozen=True)
+class CpuCeilings:
+    """The best of several passes each: neighbours on the machine can only take away."""
+
+    read_bytes_per_second: float
+    """One stream of float32 far larger than any cache, read by the fastest of several reductions."""
+    product_flops_per_second: dict[int, float]
+    """bfloat16 products of random square matrices, by their side."""
+
+    @property
+    def flops_per_second(self) -> float:
+        return max(self.product_flops_per_second.values())
 
 
 class Shape(NamedTuple):
@@ -57,37 +71,14 @@ class Shape(NamedTuple):
         return f"{self.kind} of {self.rows} x {self.tokens} at {self.context}"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    given = sys.argv[1:] if argv is None else list(argv)
-    arguments = _parser().parse_args(given)
-    console = wide_console()
-    started = now_iso()
-    try:
-        figures, ceilings, worker = measure(arguments, Console(stderr=True))
-    except (CheckpointError, SetupError, WeightError) as error:
-        print(f"step_cost: {error}", file=sys.stderr)
-        return 1
+def main(argv: list[str]) -> int:
+    return run_tool(_parser(), argv, _measure, print_steps, CheckpointError, SetupError, WeightError)
+
+
+def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Steps:
+    figures, ceilings, worker = measure(arguments, Console(stderr=True))
     found = surprises(figures)
-    print_figures(console, figures, ceilings)
-    for line in found:
-        console.print(f"surprise: {line}", highlight=False)
-    if arguments.json:
-        content = {
-            "kind": "step cost",
-            "started_at": started,
-            "command": ["python", "-P", "-m", "stentor.loadtest.step_cost", *given],
-            "machine": describe_machine(),
-            "worker": worker,
-            "ceilings": asdict(ceilings),
-            "figures": [asdict(figure) for figure in figures],
-            "surprises": found,
-        }
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
-    if arguments.svg:
-        arguments.svg.parent.mkdir(parents=True, exist_ok=True)
-        arguments.svg.write_text(draw_all(make_plots(figures)))
-    return 0
+    return Steps(worker=worker, ceilings=asdict(ceilings), figures=figures, surprises=found, **about)
 
 
 def measure(arguments: argparse.Namespace, console: Console) -> tuple[list[Figure], CpuCeilings, dict[str, object]]:
@@ -179,28 +170,65 @@ def make_figure(
     )
 
 
-def print_figures(console: Console, figures: Sequence[Figure], ceilings: CpuCeilings) -> None:
-    products = ", ".join(f"{side}: {rate / 1e9:,.0f}" for side, rate in ceilings.product_flops_per_second.items())
-    table = Table(
-        caption="share: of the bytes that can be read for decode, of the products for prefill; "
+def print_steps(console: Console, record: Steps) -> None:
+    rates = record.ceilings["product_flops_per_second"].items()
+    products = ", ".join(f"{side}: {rate / 1e9:,.0f}" for side, rate in rates)
+    caption = (
+        "share: of the bytes that can be read for decode, of the products for prefill; "
         f"measured in this run with {torch.get_num_threads()} threads: "
-        f"{ceilings.read_bytes_per_second / 1e9:.1f} GB/s read; GFLOP/s of bfloat16 products by side: {products}"
+        f"{record.ceilings['read_bytes_per_second'] / 1e9:.1f} GB/s read; "
+        f"GFLOP/s of bfloat16 products by side: {products}"
     )
-    for title in ("step", "ms", "fastest", "tokens/s", "GB/s", "GFLOP/s", "share"):
-        table.add_column(title, justify="left" if title == "step" else "right")
-    for each in figures:
+    rows = []
+    for each in record.figures:
         seconds = each.milliseconds / 1e3
         shape = f"{each.rows} rows" if each.kind == "decode" else f"{each.tokens} tokens"
-        table.add_row(
-            f"{each.kind}, {shape}" + (f" at {each.context:,}" if each.kind != "prefill" else ""),
-            f"{each.milliseconds:,.2f}",
-            f"{each.fastest_milliseconds:,.2f}",
-            f"{each.tokens_per_second:,.0f}",
-            f"{each.megabytes / 1e3 / seconds:,.1f}",
-            f"{each.gigaflops / seconds:,.0f}",
-            f"{each.share:.0%}",
+        rows.append(
+            [
+                f"{each.kind}, {shape}" + (f" at {each.context:,}" if each.kind != "prefill" else ""),
+                f"{each.milliseconds:,.2f}",
+                f"{each.fastest_milliseconds:,.2f}",
+                f"{each.tokens_per_second:,.0f}",
+                f"{each.megabytes / 1e3 / seconds:,.1f}",
+                f"{each.gigaflops / seconds:,.0f}",
+                f"{each.share:.0%}",
+            ]
         )
-    console.print(table)
+    columns = ("step", "ms", "fastest", "tokens/s", "GB/s", "GFLOP/s", "share")
+    console.print(table(columns, rows, caption=caption))
+    for line in record.surprises:
+        console.print(f"surprise: {line}", highlight=False)
+
+
+def measure_cpu_ceilings(read_bytes: int = _READ_BYTES, sides: tuple[int, ...] = _SIDES) -> CpuCeilings:
+    """Takes some seconds."""
+    return CpuCeilings(_read_rate(read_bytes), {side: _product_rate(side) for side in sides})
+
+
+def _read_rate(size: int) -> float:
+    data = torch.ones(size // 4)
+    reductions: tuple[Callable[[], object], ...] = (
+        lambda: torch.linalg.vector_norm(data),
+        data.sum,
+        data.amax,
+        lambda: torch.mv(data.view(-1, min(4096, len(data))), data[: min(4096, len(data))]),
+    )
+    return size / min(_fastest(reduction) for reduction in reductions)
+
+
+def _product_rate(side: int) -> float:
+    a, b = (torch.randn(side, side).bfloat16() for _ in range(2))
+    out = torch.empty_like(a)
+    return 2 * side**3 / _fastest(lambda: torch.mm(a, b, out=out))
+
+
+def _fastest(call: Callable[[], object]) -> float:
+    times = []
+    for _ in range(1 + _PASSES):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return min(times[1:])
 
 
 def _cache_bytes(model: DecoderConfig, tokens: int) -> int:
@@ -209,9 +237,7 @@ def _cache_bytes(model: DecoderConfig, tokens: int) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="step_cost", description="Times a worker's steps on the CPU against batch size and context length."
-    )
+    parser = make_parser("steps", "Times a worker's steps on the CPU against batch size and context length.")
     number = at_least(1)
     parser.add_argument("--batch", type=number, nargs="+", default=list(BATCHES), metavar="ROWS")
     parser.add_argument("--context", type=number, nargs="+", default=list(CONTEXTS), metavar="TOKENS")
@@ -226,11 +252,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=0.5, help="of decode steps of one shape (0.5)")
     parser.add_argument("--repeats", type=number, default=5, help="of a prefill step (5)")
     parser.add_argument("--read-bytes", type=at_least(1 << 20), default=512 << 20, help="to measure bandwidth (2**29)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the curves into this file")
     add_worker_options(parser, without=("device", "max-model-len", "max-num-seqs", "max-num-batched-tokens"))
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

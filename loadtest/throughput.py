@@ -1,27 +1,26 @@
 """``stentor bench throughput``: many requests at once through an engine, without a server.
 
-    stentor bench throughput --requests 256 --input uniform:64:256 --output 128
+    stentor bench throughput --requests 256 --input-tokens uniform:64:256 --output-tokens 128
 
 Every request is sent at the start of a round, which lasts until the last one has ended; rates are over that time.
 """
 
 import argparse
 import statistics
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-from .offline import Answer, run_command, running_engine
-from .record import FORMAT, now_iso
+from stentor.engine.loading.errors import CheckpointError
+
+from .offline import Answer, offline, running_engine
+from .record import Record
 from .serving.lengths import LENGTHS_HELP, Lengths, parse_lengths, whole
-from .serving.machine import describe_machine
-from .worker_options import add_worker_options, at_least, describe, worker_config
+from .tool import add_flag, at_least, make_parser, run_tool, table
+from .worker_options import add_worker_options, describe, worker_config
 
 _WARMUP_REQUESTS = 4
 _WARMUP_OUTPUT = 16
@@ -35,15 +34,11 @@ class Round(msgspec.Struct, frozen=True):
     output_tokens: int
 
 
-class Throughput(msgspec.Struct, frozen=True, kw_only=True):
+class Throughput(Record, frozen=True, kw_only=True):
     """What ``stentor bench throughput`` saves. Rates are medians over the rounds, a second."""
 
-    format: int = FORMAT
     kind: Literal["throughput"] = "throughput"
-    started_at: str
-    command: list[str] = []
-    machine: dict[str, Any] = {}
-    worker: dict[str, Any] = {}
+    worker: dict[str, Any]
     requests: int
     input: str
     """As it was asked for: a number of tokens, or their distribution."""
@@ -52,17 +47,17 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_per_s: float
     total_tokens_per_s: float
     requests_per_s: float
-    rounds: list[Round] = []
+    rounds: list[Round]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return run_command("throughput", _parser(), argv, measure, print_result)
+def main(argv: list[str]) -> int:
+    return run_tool(_parser(), argv, offline(measure), print_result, CheckpointError)
 
 
-async def measure(arguments: argparse.Namespace, given: list[str], console: Console) -> Throughput:
+async def measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Throughput:
     """Loads the model, warms up, and times every round. All rounds have requests of the same lengths."""
-    started = now_iso()
-    prompts, outputs = parse_lengths(arguments.input), parse_lengths(arguments.output)
+    console = Console(stderr=True)
+    prompts, outputs = parse_lengths(arguments.input_tokens), parse_lengths(arguments.output_tokens)
     config = worker_config(arguments)
     lengths = draw_lengths(arguments.requests, prompts, outputs, config.seed)
     rounds: list[Round] = []
@@ -77,13 +72,11 @@ async def measure(arguments: argparse.Namespace, given: list[str], console: Cons
         return statistics.median(count / each.seconds for count, each in zip(counts, rounds, strict=True))
 
     return Throughput(
-        started_at=started,
-        command=["stentor", "bench", "throughput", *given],
-        machine=describe_machine(),
+        **about,
         worker=describe(config),
         requests=arguments.requests,
-        input=arguments.input,
-        output=arguments.output,
+        input=arguments.input_tokens,
+        output=arguments.output_tokens,
         prompt_tokens_per_s=rate([each.prompt_tokens for each in rounds]),
         output_tokens_per_s=rate([each.output_tokens for each in rounds]),
         total_tokens_per_s=rate([each.prompt_tokens + each.output_tokens for each in rounds]),
@@ -105,35 +98,29 @@ def read_round(lengths: Sequence[tuple[int, int]], answers: Sequence[Answer]) ->
 
 
 def print_result(console: Console, result: Throughput) -> None:
-    table = Table(
-        title=f"{result.requests} requests, {result.input} tokens in, {result.output} out; "
-        f"median of {len(result.rounds)} rounds"
-    )
-    for column in ("seconds", "prompt tokens/s", "output tokens/s", "total tokens/s", "requests/s"):
-        table.add_column(column, justify="right")
-    table.add_row(
+    row = [
         f"{statistics.median(each.seconds for each in result.rounds):,.2f}",
         f"{result.prompt_tokens_per_s:,.0f}",
         f"{result.output_tokens_per_s:,.0f}",
         f"{result.total_tokens_per_s:,.0f}",
         f"{result.requests_per_s:,.2f}",
-    )
-    console.print(table)
+    ]
+    columns = ("seconds", "prompt tokens/s", "output tokens/s", "total tokens/s", "requests/s")
+    asked = f"{result.requests} requests, {result.input} tokens in, {result.output} out"
+    console.print(table(columns, [row], left=0, title=f"{asked}; median of {len(result.rounds)} rounds"))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="stentor bench throughput",
-        description="Tokens a second of many requests sent at once through an engine, without a server.",
+    parser = make_parser(
+        "throughput",
+        "Tokens a second of many requests sent at once through an engine, without a server.",
+        older_save=(),
     )
     parser.add_argument("--requests", type=at_least(1), default=64, metavar="N", help="in each round (64)")
-    parser.add_argument("--input", default="128", metavar="LENGTHS", help=f"tokens of a prompt: {LENGTHS_HELP} (128)")
-    parser.add_argument("--output", default="128", metavar="LENGTHS", help="tokens of an answer, likewise (128)")
+    help_in = f"tokens of a prompt: {LENGTHS_HELP} (128)"
+    add_flag(parser, "--input-tokens", "--input", default="128", metavar="LENGTHS", help=help_in)
+    help_out = "tokens of an answer, likewise (128)"
+    add_flag(parser, "--output-tokens", "--output", default="128", metavar="LENGTHS", help=help_out)
     parser.add_argument("--rounds", type=at_least(1), default=3, metavar="N", help="of which the median is told (3)")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write the figures and every round here")
     add_worker_options(parser)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,7 +2,6 @@
 
 import argparse
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -10,6 +9,8 @@ import msgspec
 
 from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
 from stentor.protocols.ipc.config import CacheDType, Device, DType, LoadFormat, OnlineQuantization, WorkerConfig
+
+from .tool import at_least
 
 _SIZE: Final = re.compile(r"(\d+)\s*(?:([KMGT])i?B?|B)?", flags=re.IGNORECASE)
 
@@ -50,18 +51,6 @@ def size(text: str) -> int:
     if match is None:
         raise ValueError(f"expected a size such as 4GiB, got {text!r}")
     return int(match[1]) << (10 * (1 + "KMGT".index(match[2].upper())) if match[2] else 0)
-
-
-def at_least(least: int) -> Callable[[str], int]:
-    """An argparse type: an integer from ``least`` on."""
-
-    def integer(text: str) -> int:
-        value = int(text)
-        if value < least:
-            raise argparse.ArgumentTypeError(f"expected at least {least}, got {value}")
-        return value
-
-    return integer
 
 
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {

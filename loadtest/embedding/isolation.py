@@ -8,7 +8,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -21,14 +20,14 @@ from stentor.engine.loading.hub import (
     resolve_model,
 )
 
-from ..client import stream_completion
+from ..client import STREAMED, complete
 from ..record import Spread
 from ..server_process import ServerProcess
 from ..serving.measure import spread
 from ..voice.clips import joined, spoken
 from ..voice.sentences import SENTENCES
 from ..voice.sides import Ours as Transcriber
-from .bulk import Bulk
+from .asking import Bulk
 from .texts import Texts, skewed
 
 ALONE: Final = "alone"
@@ -101,11 +100,11 @@ def measure(rounds: int, tokens: int, threads: int, *, transcription: bool = Tru
 
 async def stream_gaps(port: int, tokens: int) -> list[float]:
     """Seconds between the reads that brought output."""
-    body = {"model": DEFAULT_MODEL, "prompt": _PROMPT, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
-    stream = await stream_completion("127.0.0.1", port, body)
-    if stream.tokens != tokens:
-        raise RuntimeError(f"the stream had {stream.tokens} tokens, expected {tokens}")
-    return [after - before for (before, _), (after, _) in pairwise(stream.arrivals)]
+    fields = {"model": DEFAULT_MODEL, "prompt": _PROMPT, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+    answer = await complete(port, {**STREAMED, **fields})
+    if answer.tokens != tokens:
+        raise RuntimeError(f"the stream had {answer.tokens} tokens, expected {tokens}")
+    return answer.gaps
 
 
 def summary(gaps: dict[str, list[float]], done: dict[str, int], streams: int) -> list[Beside]:

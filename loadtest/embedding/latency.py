@@ -11,8 +11,7 @@ from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, resolve_model
 from ..record import Spread
 from ..server_process import ServerProcess
 from ..serving.measure import spread
-from .asking import Connection
-from .bulk import Bulk
+from .asking import Bulk, Connection
 from .texts import Texts, skewed
 
 SHORT_TOKENS: Final = 16

@@ -12,12 +12,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..tool import UsageError
+
 _GROUP = re.compile(r"(?P<count>\d+)?q(?P<q>\d+k?)(?:kv(?P<kv>\d+k?))?", flags=re.ASCII)
 MAX_SEQUENCES = 65536
 MAX_LENGTH = 1 << 24
 
 
-class SpecError(ValueError):
+class SpecError(UsageError):
     """The text is no batch."""
 
 

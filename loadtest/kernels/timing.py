@@ -4,6 +4,7 @@ On CUDA the call is captured as a graph, so that the time is the GPU's and not P
 overwritten before each replay. On a CPU it is wall time.
 """
 
+import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -51,6 +52,13 @@ def time_call(call: Callable[[], object], device: torch.device, *, seconds: floa
 def measure_ceilings(device: torch.device) -> Ceilings:
     """A copy far larger than any cache, and a bfloat16 matrix product on random data."""
     return Ceilings(_copy_rate(device), _product_rate(device))
+
+
+def machine(device: torch.device) -> dict[str, str]:
+    """What was measured on."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    threads = {} if device.type == "cuda" else {"threads": str(torch.get_num_threads())}
+    return {"device": name, "torch": str(torch.__version__), "python": platform.python_version(), **threads}
 
 
 def _copy_rate(device: torch.device) -> float:

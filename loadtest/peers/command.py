@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import signal
-import socket
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,31 +16,31 @@ from rich.status import Status
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
 
-from ..record import now_iso
-from ..serving.machine import describe_machine
+from ..record import about, save_record
+from ..server_process import free_port
+from ..tool import INTERRUPTED, add_flag, make_parser, wide_console
 from .figures import Column, Report, measures, medians, settle_shapes
 from .measuring import Entry, Settings, run_rounds, start_all, weigh_starts
 from .places import installed, llama_binary, root
 from .prompts import Words
 from .running import Server, shown
-from .sides import HOST, SIDES, Side
+from .sides import SIDES, Side
 from .tables import markdown, remarks, terminal_tables, title
 from .weights import Weights, WeightsError
 
 DESCRIPTION = """\
 Starts Stentor's server and every installed peer with the same weights, and puts the same prompts to each in turn,
 round by round, so that a machine that slows down slows all. Only one server works at a time. Prints medians and
-ratios; --output keeps every round. Peers are installed by `make peers`.
+ratios; --save keeps every round. Peers are installed by `make peers`.
 """
-INTERRUPTED = 130
 WIDE = 200
 """Columns of tables that go to a file."""
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: list[str]) -> int:
     """Exit code: 0 done, 1 something failed while running, 2 used wrongly, 130 interrupted."""
     arguments = _parser().parse_args(argv)
-    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
+    console = wide_console(WIDE)
     if arguments.list:
         for side in SIDES.values():
             console.print(f"{side.name:<22} {side.missing or 'ready'}", highlight=False)
@@ -50,28 +49,21 @@ def main(argv: Sequence[str]) -> int:
         sides = choose(arguments.only)
         settings = Settings(
             shapes=settle_shapes(arguments.shapes),
-            rounds=_at_least(arguments.rounds, 1, "--rounds"),
-            starts=_at_least(arguments.starts, 0, "--starts"),
-            prompt=_at_least(arguments.prompt, 1, "--prompt"),
-            output=_at_least(arguments.tokens, 2, "--tokens"),
-            long_prompt=_at_least(arguments.long_prompt, 1, "--long-prompt"),
+            rounds=_checked(arguments.rounds, 1, "--rounds"),
+            starts=_checked(arguments.starts, 0, "--starts"),
+            prompt=_checked(arguments.input_tokens, 1, "--input-tokens"),
+            output=_checked(arguments.output_tokens, 2, "--output-tokens"),
+            long_prompt=_checked(arguments.long_prompt, 1, "--long-prompt"),
             seed=arguments.seed,
         )
-        for file in (arguments.output, arguments.markdown):
+        for file in (arguments.save, arguments.markdown):
             if file is not None and not file.parent.is_dir():
                 raise ValueError(f"{file} cannot be written: there is no folder {file.parent}")
     except ValueError as error:
         print(f"peers: {error}", file=sys.stderr)
         return 2
-    report = Report(
-        started_at=now_iso(),
-        command=["stentor", "bench", "peers", *argv],
-        model=arguments.model,
-        machine=describe_machine(),
-        settings=msgspec.to_builtins(settings),
-        columns=[],
-        skipped={},
-    )
+    given = msgspec.to_builtins(settings)
+    report = Report(model=arguments.model, settings=given, columns=[], skipped={}, **about("peers", argv))
     try:
         with _ending_on_sigterm(), console.status("looking for weights") as status:
             _run(report, sides, settings, arguments.model, console, status)
@@ -118,7 +110,7 @@ def _run(
         if why is not None:
             report.skipped[side.name] = why
             console.print(f"{side.name} skipped: {why}", highlight=False)
-    report.columns = [entry.column for entry in entries]
+    report.columns.extend(entry.column for entry in entries)
     with _stopping(entries):
         weigh_starts(entries, settings, words, say)
         start_all([entry for entry in entries if entry.live], words, say)
@@ -149,7 +141,7 @@ def _stopping(entries: Sequence[Entry]) -> Iterator[None]:
 
 
 def _entry(side: Side, weights: Path) -> Entry:
-    server = Server(side, weights, _free_port())
+    server = Server(side, weights, free_port())
     files = [weights] if weights.is_file() else list(weights.glob("*.safetensors"))
     known = installed(side.peer)
     return Entry(
@@ -175,36 +167,24 @@ def _tell(report: Report, settings: Settings, arguments: argparse.Namespace, con
     console.print("How each was started:")
     for column in report.columns:
         console.print(f"  {column.name}: {column.command}", highlight=False, soft_wrap=True)
-    if arguments.output is not None:
-        content = {
-            **msgspec.to_builtins(report),
-            "medians": medians(report.columns, measures(settings.shapes)),
-        }
-        arguments.output.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
-        console.print(f"written: {arguments.output}", highlight=False)
+    if arguments.save is not None:
+        content = {**msgspec.to_builtins(report), "medians": medians(report.columns, measures(settings.shapes))}
+        save_record(content, arguments.save)
+        console.print(f"written: {arguments.save}", highlight=False)
     if arguments.markdown is not None:
         arguments.markdown.write_text(markdown(report, settings.shapes), encoding="utf-8")
         console.print(f"written: {arguments.markdown}", highlight=False)
     return 1 if not report.columns or any(column.failed for column in report.columns) else 0
 
 
-def _at_least(given: int, least: int, flag: str) -> int:
+def _checked(given: int, least: int, flag: str) -> int:
     if given < least:
         raise ValueError(f"{flag} is {given}, expected at least {least}")
     return given
 
 
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind((HOST, 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="stentor bench peers", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser("peers", DESCRIPTION)
     parser.add_argument("--model", default=DEFAULT_MODEL, help="a .gguf file, or what names one (default: %(default)s)")
     parser.add_argument(
         "--only", metavar="SIDE,…", help="measure these in this order; --list names them (default: all)"
@@ -217,13 +197,12 @@ def _parser() -> argparse.ArgumentParser:
         default=3,
         help="timed starts of each side, one where it takes 30 s; 0 for none (default: 3)",
     )
-    parser.add_argument("--prompt", type=int, default=128, metavar="N", help="tokens in (default: 128)")
-    parser.add_argument("--tokens", type=int, default=128, metavar="N", help="tokens out (default: 128)")
+    add_flag(parser, "--input-tokens", "--prompt", type=int, default=128, metavar="N", help="tokens in (128)")
+    add_flag(parser, "--output-tokens", "--tokens", type=int, default=128, metavar="N", help="tokens out (128)")
     parser.add_argument(
         "--long-prompt", type=int, default=2048, metavar="N", help="tokens in of the shape prefill (default: 2048)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the prompts (default: 0)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write every round as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
     parser.add_argument("--list", action="store_true", help="name the sides and whether they are installed")
     return parser

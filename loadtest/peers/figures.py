@@ -2,11 +2,12 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from .stream import Answer
+from ..client import Answer
+from ..record import Record, quantile
 
 Round = dict[str, float]
 """Figures of one side, one shape and one round, by name."""
@@ -45,15 +46,11 @@ class Column(msgspec.Struct, kw_only=True):
     """Why it was not measured to the end."""
 
 
-class Report(msgspec.Struct, kw_only=True):
+class Report(Record, frozen=True, kw_only=True):
     """A whole run, as it is saved."""
 
-    format: int = 1
-    kind: str = "peers"
-    started_at: str
-    command: list[str]
+    kind: Literal["peers"] = "peers"
     model: str
-    machine: dict[str, object]
     settings: dict[str, object]
     columns: list[Column]
     skipped: dict[str, str]
@@ -117,12 +114,6 @@ def prefill_round(first: Answer, again: Answer) -> Round:
         "ttft_ms": 1e3 * first.ttft,
         "again_ttft_ms": 1e3 * again.ttft,
     }
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least ``share`` of the values do not exceed, without interpolation."""
-    ordered = sorted(values)
-    return ordered[max(0, min(len(ordered) - 1, -int(-share * len(ordered) // 1) - 1))]
 
 
 def value(column: Column, measure: Measure) -> float | None:

@@ -1,7 +1,7 @@
 """Installs peers, each into an environment of its own below ``~/.cache/stentor/peers``; what is there is kept.
 
-    python -P -m stentor.loadtest.peers.install              # all of them
-    python -P -m stentor.loadtest.peers.install llama.cpp
+    stentor bench install-peers              # all of them
+    stentor bench install-peers llama.cpp
 
 Nothing of it touches Stentor's own environment. A peer that cannot be installed says why in one line, and the next
 one follows.
@@ -154,7 +154,7 @@ def _explain(what: str, status: int, tail: list[str], log: Path) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -P -m stentor.loadtest.peers.install",
+        prog="stentor bench install-peers",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -162,7 +162,3 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--torch-index", metavar="URL", help="a further package index, for a CPU build of torch")
     parser.add_argument("--again", action="store_true", help="take every step again, also where all is installed")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,18 +1,18 @@
 """The run itself: every side started and weighed alone, then all of them up, and one at a time under load."""
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from .disturbance import Disturbance
+from ..client import Answer, StreamError, complete
 from .figures import PREFILL, START, Column, Round, prefill_round, streams_round
 from .prompts import Words
 from .running import Server, ServerError
-from .sides import HOST
-from .stream import Answer, StreamError, complete
 
 Say = Callable[[str], None]
 
@@ -152,7 +152,7 @@ async def _in_time(work: Awaitable[Round]) -> Round:
 
 async def _streams(server: Server, streams: int, prompt: int, output: int, words: Words, rng: random.Random) -> Round:
     bodies = [server.side.body(server.weights, words.prompt(prompt, rng), output) for _ in range(streams)]
-    answers = await asyncio.gather(*(complete(HOST, server.port, body) for body in bodies))
+    answers = await asyncio.gather(*(complete(server.port, body) for body in bodies))
     for answer in answers:
         _check(answer, prompt, output)
     return streams_round(answers)
@@ -160,7 +160,7 @@ async def _streams(server: Server, streams: int, prompt: int, output: int, words
 
 async def _prefill(server: Server, settings: Settings, words: Words, rng: random.Random) -> Round:
     body = server.side.body(server.weights, words.prompt(settings.long_prompt, rng), 1)
-    answers = [await complete(HOST, server.port, body) for _ in range(2)]
+    answers = [await complete(server.port, body) for _ in range(2)]
     for answer in answers:
         _check(answer, settings.long_prompt, 1)
     return prefill_round(*answers)
@@ -183,3 +183,36 @@ def _describe(shape: str) -> str:
     if shape == PREFILL:
         return "a long prompt twice"
     return "alone" if shape == "1" else f"{shape} streams"
+
+
+_BUSY: Final = (1, 2, 3, 6, 7, 8)
+"""Columns of /proc/stat's first line: user, nice, system, irq, softirq, steal (proc_stat(5))."""
+
+
+class Disturbance:
+    """CPU time, from when it is made, of all but the measured server and this client."""
+
+    def __init__(self, measured: Server, others: Sequence[Server]) -> None:
+        self._measured = measured
+        self._others = others
+        self._began = time.monotonic()
+        self._before = self._now()
+
+    def figures(self) -> Round:
+        """Cores' worth of CPU time since: ``others_cores`` of servers that should be idle, ``strangers_cores`` of
+        processes that are not of this run.
+        """
+        seconds = time.monotonic() - self._began
+        busy, ours, others = (now - before for now, before in zip(self._now(), self._before, strict=True))
+        return {"others_cores": others / seconds, "strangers_cores": max(0.0, busy - ours - others) / seconds}
+
+    def _now(self) -> tuple[float, float, float]:
+        times = os.times()
+        ours = self._measured.cpu() + times.user + times.system
+        return busy_seconds(), ours, sum(server.cpu() for server in self._others)
+
+
+def busy_seconds(stat: Path = Path("/proc/stat")) -> float:
+    """CPU seconds that the machine has computed since it started, over all cores."""
+    fields = stat.read_text().split("\n", 1)[0].split()
+    return sum(int(fields[number]) for number in _BUSY) / os.sysconf("SC_CLK_TCK")

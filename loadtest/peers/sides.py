@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from ..client import HOST, STREAMED
 from .places import installed, llama_binary, script
 from .prompts import Prompt
 from .weights import Form
 
-HOST: Final = "127.0.0.1"
 MODEL: Final = "peer"
 """The name that requests use, where a server lets one choose it."""
 SLOTS: Final = 32
@@ -105,8 +105,7 @@ def _openai(weights: Path, prompt: Prompt, tokens: int) -> dict[str, Any]:
         "max_tokens": tokens,
         "temperature": 0,
         "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
+        **STREAMED,
     }
 
 

@@ -1,22 +1,16 @@
 """The figures of a summary by dotted names, which way each is better, and medians over repeats."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..record import Result, Spread, StartupRound, Summary, Sweep
+from ..record import MEASURES, STATISTICS, Spread, Summary, Sweep
 
-SPREADS: Final = ("ttft", "itl", "tpot", "e2e")
-_STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99", "max")
 READY: Final = "ready_s"
 _HIGHER: Final = (
-    "output_tokens_per_s",
-    "total_tokens_per_s",
-    "requests_per_s",
-    "goodput_per_s",
-    "goodput_share",
-    "completed",
+    *("output_tokens_per_s", "total_tokens_per_s", "requests_per_s"),
+    *("goodput_per_s", "goodput_share", "completed"),
 )
 _NEITHER: Final = ("seconds", "requests", "prompt_tokens", "output_tokens", "peak_concurrency")
 _NAMES: Final = {
@@ -25,7 +19,6 @@ _NAMES: Final = {
     "requests_per_s": "requests/s",
     "goodput_per_s": "goodput, requests/s",
     "goodput_share": "within limits",
-    "seconds": "seconds",
     "peak_concurrency": "most at a time",
     READY: "ready, s",
 }
@@ -40,7 +33,6 @@ class Point:
     value: float | str
     medians: Figures
     repeats: Sequence[Figures]
-    results: Sequence[Result]
 
     def spread(self, name: str) -> tuple[float, float] | None:
         """Lowest and highest of the repeats."""
@@ -55,16 +47,11 @@ def figures_of(summary: Summary) -> Figures:
         value = getattr(summary, name)
         if value is not None:
             found[name] = float(value)
-    for name in SPREADS:
+    for name in MEASURES:
         spread: Spread = getattr(summary, name)
         if spread.count:
-            found.update({f"{name}.{statistic}": getattr(spread, statistic) for statistic in _STATISTICS})
+            found.update({f"{name}.{statistic}": getattr(spread, statistic) for statistic in STATISTICS})
     return found
-
-
-def startup_figures(one: StartupRound) -> Figures:
-    """``ready_s`` and the seconds of each phase, by its own name."""
-    return {READY: one.ready_s, **one.phases}
 
 
 def direction(name: str) -> int:
@@ -74,7 +61,7 @@ def direction(name: str) -> int:
 
 def known_figures() -> list[str]:
     """Every name that :func:`figures_of` may give, and that of a start."""
-    return [*_HIGHER, "errors", READY, *_NEITHER, *(f"{name}.{one}" for name in SPREADS for one in _STATISTICS)]
+    return [*_HIGHER, "errors", READY, *_NEITHER, *(f"{name}.{one}" for name in MEASURES for one in STATISTICS)]
 
 
 def figure_name(name: str) -> str:
@@ -95,6 +82,11 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or float(value).is_integer() else f"{value:.3g}"
 
 
+def show_value(value: float | str) -> str:
+    """A value of a sweep's axis, as an option takes it and as a file is named after it."""
+    return value if isinstance(value, str) else f"{value:.12g}"
+
+
 def medians(repeats: Sequence[Figures]) -> Figures:
     """The median of each figure over the repeats that have it."""
     names = dict.fromkeys(name for figures in repeats for name in figures)
@@ -103,17 +95,9 @@ def medians(repeats: Sequence[Figures]) -> Figures:
 
 def points_of(sweep: Sweep) -> list[Point]:
     """The points of a sweep, those of one value joined, in ascending order; words in the order they came."""
-    grouped: dict[float | str, list[Result]] = {}
+    grouped: dict[float | str, list[Figures]] = {}
     for point in sweep.points:
-        grouped.setdefault(point.value, []).append(point.result)
-    return [
-        Point(value, medians(repeats := [figures_of(result.summary) for result in results]), repeats, results)
-        for value, results in _ordered(grouped.items())
-    ]
-
-
-def _ordered(items: Iterable[tuple[float | str, list[Result]]]) -> list[tuple[float | str, list[Result]]]:
-    listed = list(items)
-    if any(isinstance(value, str) for value, _ in listed):
-        return listed
-    return sorted(listed, key=lambda item: float(item[0]))
+        grouped.setdefault(point.value, []).append(figures_of(point.result.summary))
+    words = any(isinstance(value, str) for value in grouped)
+    values = list(grouped) if words else sorted(grouped, key=float)
+    return [Point(value, medians(grouped[value]), grouped[value]) for value in values]

@@ -4,14 +4,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from ..tool import UsageError
+
 _PORTS = {"http": 80, "https": 443}
-
-
-class AddressError(ValueError):
-    """Not where a server could be; the message is one line."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(f"{url} is no address of a server: expected http://HOST:PORT or https://HOST")
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -33,13 +28,13 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def parse_address(url: str) -> Address:
-    """``http://host:port/prefix``, a trailing ``/v1`` dropped. Raises :class:`AddressError`."""
+    """``http://host:port/prefix``, a trailing ``/v1`` dropped. Raises :class:`.tool.UsageError`."""
     try:
         split = urlsplit(url if "://" in url else f"http://{url}")
-        port = split.port
-    except ValueError:  # of the port
-        raise AddressError(url) from None
-    if split.scheme not in _PORTS or not split.hostname:
-        raise AddressError(url)
+        port = split.port or _PORTS[split.scheme]
+        if not split.hostname:
+            raise ValueError
+    except (ValueError, KeyError):  # of the port or the host, of the scheme
+        raise UsageError(f"{url} is no address of a server: expected http://HOST:PORT or https://HOST") from None
     prefix = split.path.rstrip("/").removesuffix("/v1").rstrip("/")
-    return Address(split.scheme, split.hostname, port or _PORTS[split.scheme], prefix)
+    return Address(split.scheme, split.hostname, port, prefix)

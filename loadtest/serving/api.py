@@ -1,9 +1,10 @@
 """What the load needs of an API: how a request is written, and what one event of the answer says.
 
-A new API is a file with a class that satisfies :class:`Api`, and a line in :data:`stentor.loadtest.serving.apis.APIS`.
+A new API is a subclass of :class:`Api`, and its place in :data:`APIS`.
 """
 
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -16,7 +17,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Event(msgspec.Struct, gc=False):
-    """What one event of a stream, or a whole answer, brought."""
+    """What one event of a stream brought."""
 
     text: str = ""
     tokens: int = 0
@@ -55,11 +56,37 @@ class Settings(msgspec.Struct, frozen=True):
     model: str
     temperature: float | None = None
     ignore_eos: bool = False
-    extra: dict[str, Any] = {}
+    extra: Mapping[str, Any] = {}
     """Fields put over the others; null removes one."""
 
 
-class Api(Protocol):
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+
+
+class Chunk(msgspec.Struct):
+    """One event of completions or of chat."""
+
+    choices: list[_Choice] = []
+    usage: Usage | None = None
+    error: Any = None
+
+
+decode_chunk = msgspec.json.Decoder(Chunk).decode
+
+
+class Api:
     """One API of the server. Methods keep no state between requests."""
 
     name: str
@@ -67,32 +94,81 @@ class Api(Protocol):
     takes_tokens: bool
     """Whether a prompt may be token ids."""
 
+    def fields(self, prompt: Prompt) -> dict[str, Any]:
+        """The prompt, as the API names and writes it."""
+        raise NotImplementedError
+
     def body(self, prompt: Prompt, settings: Settings) -> bytes:
-        """The JSON body of one request."""
+        """The JSON body of one request; ``settings.extra`` has the last word."""
+        fields = {
+            "model": settings.model,
+            **self.fields(prompt),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "max_tokens": prompt.output_tokens,
+            "temperature": settings.temperature,
+            "ignore_eos": settings.ignore_eos or None,
+            **settings.extra,
+        }
+        return msgspec.json.encode({name: value for name, value in fields.items() if value is not None})
 
     def read(self, data: bytes) -> Event:
-        """One event's data, ``[DONE]`` excepted. Raises :class:`msgspec.DecodeError` for what is no event."""
+        """One event's data, ``[DONE]`` excepted. Raises :class:`msgspec.DecodeError` for what is no event.
 
-    def read_whole(self, body: bytes) -> Event:
-        """The answer of a server that does not stream. Raises :class:`msgspec.DecodeError`."""
+        Reasoning and tool calls count as output; the opening delta of a chat, role alone, does not.
+        """
+        chunk = decode_chunk(data)
+        if chunk.error is not None:
+            return Event(error=describe_error(chunk.error))
+        if not chunk.choices:
+            return Event(usage=chunk.usage)
+        choice = chunk.choices[0]  # a load asks for one
+        delta = choice.delta
+        if delta is None:
+            text = choice.text or ""
+            output: object = text
+        else:
+            text = delta.content or ""
+            output = text or delta.reasoning_content or delta.reasoning or delta.refusal or delta.tool_calls
+        ids = choice.token_ids
+        tokens = (len(ids) if ids else 1) if output else 0
+        return Event(text, tokens, choice.finish_reason, chunk.usage)
 
 
-class _ErrorAnswer(msgspec.Struct):
-    error: Any = None
-    message: Any = None
-    detail: Any = None
+class Completions(Api):
+    """Text or token ids in, text out. A conversation becomes one text, its turns on lines of their own."""
+
+    name = "completions"
+    path = "/v1/completions"
+    takes_tokens = True
+
+    def fields(self, prompt: Prompt) -> dict[str, Any]:
+        text = "\n".join(message.content for message in prompt.messages)
+        return {"prompt": text if prompt.tokens is None else prompt.tokens}
 
 
-_read_error_answer = msgspec.json.Decoder(_ErrorAnswer).decode
+class Chat(Api):
+    """Messages in, deltas out."""
+
+    name = "chat"
+    path = "/v1/chat/completions"
+    takes_tokens = False
+
+    def fields(self, prompt: Prompt) -> dict[str, Any]:
+        return {"messages": prompt.messages}
 
 
-def error_text(body: bytes) -> str:
+APIS: Final[Mapping[str, Api]] = {api.name: api for api in (Completions(), Chat())}
+
+
+def error_text(body: bytes | bytearray) -> str:
     """What the body of a failed request says, in one line."""
+    text = body.decode(errors="replace")
     try:
-        answer = _read_error_answer(body)
+        said = msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.DecodeError:
-        return one_line(body.decode(errors="replace"))
-    return describe_error(answer.error or answer.message or answer.detail or body.decode(errors="replace"))
+        said = {}
+    return describe_error(said.get("error") or said.get("message") or said.get("detail") or text)
 
 
 def describe_error(error: object) -> str:
@@ -104,21 +180,3 @@ def one_line(text: str, limit: int = 200) -> str:
     """``text`` without line breaks, cut at ``limit`` characters."""
     flat = " ".join(text[: 4 * limit].split())
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
-
-
-def stream_fields(prompt: Prompt, settings: Settings, prompt_field: str, value: object) -> dict[str, Any]:
-    """The body that completions and chat share; ``settings.extra`` has the last word."""
-    body: dict[str, Any] = {
-        "model": settings.model,
-        prompt_field: value,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    if prompt.output_tokens is not None:
-        body["max_tokens"] = prompt.output_tokens
-    if settings.temperature is not None:
-        body["temperature"] = settings.temperature
-    if settings.ignore_eos:
-        body["ignore_eos"] = True
-    merged = {**body, **settings.extra}
-    return {name: field for name, field in merged.items() if field is not None}

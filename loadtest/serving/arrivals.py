@@ -8,16 +8,13 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from ..tool import UsageError
+
 RAMP_HELP: Final = "concurrency:FROM:TO:STEPS, rate:FROM:TO:STEPS, or a list as in concurrency:1,2,4,8"
 
 
-class ArrivalError(ValueError):
-    """Arrivals that contradict one another; the message is one line."""
-
-
 class Stage(msgspec.Struct, frozen=True):
-    """A stretch of a run: ``concurrency`` users each ask one thing after the other, or sessions begin at ``rate`` a
-    second."""
+    """A stretch of a run: ``concurrency`` users who ask one thing after the other, or sessions at ``rate`` a second."""
 
     name: str = ""
     concurrency: int | None = None
@@ -33,65 +30,59 @@ def gaps(rng: np.random.Generator, rate: float, burstiness: float) -> Iterator[f
     1 / sqrt(burstiness)."""
     if math.isinf(burstiness):
         yield from repeat(1.0 / rate)
-    scale = 1.0 / (rate * burstiness)
     while True:
-        yield from rng.gamma(burstiness, scale, 256).tolist()
+        yield from rng.gamma(burstiness, 1.0 / (rate * burstiness), 256).tolist()
 
 
 def parse_ramp(text: str) -> tuple[str, list[float]]:
-    """``concurrency`` or ``rate``, and the values of its steps. Raises :class:`ArrivalError`."""
+    """``concurrency`` or ``rate``, and the values of its steps. Raises :class:`.tool.UsageError`."""
     axis, *words = text.split(":")
     try:
-        if axis not in ("concurrency", "rate"):
-            raise ValueError
-        if len(words) == 1:
-            values = [float(word) for word in words[0].split(",")]
-        else:
-            low, high, steps = float(words[0]), float(words[1]), int(words[2])
-            values = [float(value) for value in np.linspace(low, high, steps)] if len(words) == 3 and steps > 1 else []
+        match words:
+            case [listed]:
+                values = [float(word) for word in listed.split(",")]
+            case [low, high, steps]:
+                values = np.linspace(float(low), float(high), int(steps)).tolist() if int(steps) > 1 else []
+            case _:
+                values = []
         if axis == "concurrency":
             values = [float(round(value)) for value in values]
-        if not values or not all(math.isfinite(value) and value > 0 for value in values):
-            raise ValueError
-    except (ValueError, IndexError, OverflowError):  # the last: infinity has no nearest whole number
-        raise ArrivalError(f"{text} is no ramp: expected {RAMP_HELP}, all above 0, at least two steps") from None
+    except (ValueError, OverflowError):  # the last: infinity has no nearest whole number
+        values = []
+    if axis not in ("concurrency", "rate") or not values or not all(0 < value < math.inf for value in values):
+        raise UsageError(f"{text} is no ramp: expected {RAMP_HELP}, all above 0, at least two steps")
     return axis, values
 
 
 def plan(
     *,
-    concurrency: int | None,
-    rate: float | None,
-    burstiness: float,
-    ramp: str | None,
-    requests: int | None,
-    seconds: float | None,
+    concurrency: int | None = None,
+    rate: float | None = None,
+    burstiness: float = 1.0,
+    ramp: str | None = None,
+    requests: int | None = None,
+    seconds: float | None = None,
 ) -> list[Stage]:
     """The stages of a run; requests and seconds are those of the whole run, shared out evenly.
 
-    Raises :class:`ArrivalError` where more than one way to arrive is asked for.
+    Raises :class:`.tool.UsageError` where more than one way to arrive is asked for.
     """
     if sum(way is not None for way in (concurrency, rate, ramp)) > 1:
-        raise ArrivalError("--concurrency, --rate and --ramp exclude one another: give one")
+        raise UsageError("--concurrency, --rate and --ramp exclude one another: give one")
     if ramp is None:
         return [Stage("", None if rate else concurrency or 1, rate, burstiness, requests, seconds)]
     axis, values = parse_ramp(ramp)
-    if requests is not None and requests < len(values):
-        raise ArrivalError(f"--requests {requests} is too few for {len(values)} steps of the ramp")
+    steps = len(values)
+    if requests is not None and requests < steps:
+        raise UsageError(f"--requests {requests} is too few for {steps} steps of the ramp")
     return [
         Stage(
             name=f"{axis}={value:g}",
             concurrency=int(value) if axis == "concurrency" else None,
             rate=value if axis == "rate" else None,
             burstiness=burstiness,
-            requests=share,
-            seconds=seconds / len(values) if seconds is not None else None,
+            requests=None if requests is None else requests // steps + (index < requests % steps),
+            seconds=None if seconds is None else seconds / steps,
         )
-        for value, share in zip(values, _shares(requests, len(values)), strict=True)
+        for index, value in enumerate(values)
     ]
-
-
-def _shares(total: int | None, parts: int) -> list[int | None]:
-    if total is None:
-        return [None] * parts
-    return [total // parts + (index < total % parts) for index in range(parts)]

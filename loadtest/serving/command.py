@@ -1,24 +1,16 @@
 """``stentor bench serve``. Exit codes: 0 done, 1 nothing was answered, 2 used wrongly, 130 interrupted."""
 
-import contextlib
 import sys
 from pathlib import Path
-from typing import Final
 
-from rich.console import Console
-
-from ..record import Result, save_csv, save_result
-from .options import UsageError, build_load, build_parser
-from .run import LoadError, Outcome, measure
-from .secrets import masked
+from ..record import Result, save_csv, save_record
+from ..tool import FAILED, INTERRUPTED, MISUSED, ToolError, UsageError, complain, has_plots, masked, wide_console
+from .meter import ProgressLine
+from .options import build_load, build_parser
+from .run import Load, Outcome, measure
 from .table import print_result
-from .view import LineView, LiveView
 
-FAILED: Final = 1
-MISUSED: Final = 2
-INTERRUPTED: Final = 130
-WIDE: Final = 150
-"""Columns of a table that goes to a file."""
+_PROG = "stentor bench serve"
 
 
 def main(argv: list[str]) -> int:
@@ -28,20 +20,17 @@ def main(argv: list[str]) -> int:
         if arguments.self_test:
             from .selftest import self_test  # late: only this needs its server
 
-            return self_test(Console(width=None if sys.stdout.isatty() else WIDE))
+            return self_test(wide_console())
         load = build_load(arguments, ["stentor", "bench", "serve", *masked(argv)])
         for path in (arguments.save, arguments.csv, arguments.html):
             _check_writable(path)
+        if arguments.html is not None and not has_plots():
+            raise UsageError("--html needs matplotlib: install stentor[plots]")
+        outcome = measure(load) if arguments.quiet else measure_shown(load)
     except UsageError as error:
-        return _complain(str(error), MISUSED)
-    try:
-        if arguments.quiet:
-            outcome = measure(load)
-        else:
-            with LiveView() if sys.stdout.isatty() else LineView(sys.stdout) as view:
-                outcome = measure(load, view)
-    except LoadError as error:
-        return _complain(str(error), FAILED)
+        return complain(_PROG, error, MISUSED)
+    except ToolError as error:
+        return complain(_PROG, error, FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
     unsaved = None
@@ -51,9 +40,19 @@ def main(argv: list[str]) -> int:
     except OSError as error:  # what was measured is printed all the same
         unsaved = f"{error.filename or 'output'}: {error.strerror or error}"
     if not arguments.quiet:
-        print_result(Console(width=None if sys.stdout.isatty() else WIDE), outcome.result, outcome.interrupted)
+        print_result(wide_console(), outcome.result, outcome.interrupted)
     code = _verdict(outcome, arguments.quiet)
-    return code if unsaved is None else _complain(unsaved, code or FAILED)
+    return code if unsaved is None else complain(_PROG, unsaved, code or FAILED)
+
+
+def measure_shown(load: Load) -> Outcome:
+    """As :func:`.run.measure`, and shows on standard output how it goes."""
+    requests, seconds = [one.requests for one in load.stages], [one.seconds for one in load.stages]
+    line = ProgressLine(sys.stdout, sum(filter(None, requests)), sum(filter(None, seconds)))
+    try:
+        return measure(load, line)
+    finally:
+        line.clear()
 
 
 def _verdict(outcome: Outcome, quiet: bool) -> int:
@@ -64,17 +63,17 @@ def _verdict(outcome: Outcome, quiet: bool) -> int:
         return 0
     if quiet and summary.errors:
         first = next(request.error for request in outcome.result.requests if request.error is not None)
-        _complain(f"all {summary.errors} requests failed, the first with {first}", FAILED)
+        return complain(_PROG, f"all {summary.errors} requests failed, the first with {first}", FAILED)
     return FAILED
 
 
 def _save(result: Result, save: Path | None, csv: Path | None, html: Path | None) -> None:
     if save is not None:
-        save_result(result, save)
+        save_record(result, save)
     if csv is not None:
         save_csv(result, csv)
     if html is not None:
-        from ..report.html import write_html  # late: plots are not for every run
+        from ..report.page import write_html  # late: plots are not for every run
 
         write_html([result], html, result.name)
 
@@ -85,9 +84,3 @@ def _check_writable(path: Path | None) -> None:
         raise UsageError(f"{path} is a folder: expected the name of a file")
     if path is not None and not path.absolute().parent.is_dir():
         raise UsageError(f"{path}: there is no folder {path.absolute().parent}; make it first")
-
-
-def _complain(message: str, code: int) -> int:
-    with contextlib.suppress(BrokenPipeError):
-        print(f"stentor bench serve: {message}", file=sys.stderr)
-    return code

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import math
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import count
 from time import perf_counter
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,7 +26,7 @@ _DIGITS: Final = 7
 """Decimals of a recorded second."""
 
 
-class _Sent(msgspec.Struct):
+class _Sent(NamedTuple):
     """A request on its way to a record."""
 
     stream: Stream
@@ -32,41 +34,20 @@ class _Sent(msgspec.Struct):
     scheduled: float
     nominal_tokens: int
 
-    def record(self, origin: float) -> RequestRecord:
-        stream = self.stream
-        usage = stream.usage
-        return RequestRecord(
-            start=round(stream.began - origin, _DIGITS),
-            scheduled=round(self.scheduled - origin, _DIGITS),
-            prompt_tokens=usage.prompt_tokens if usage is not None and usage.prompt_tokens else self.nominal_tokens,
-            output_tokens=stream.output_tokens,
-            ttft=None if stream.first is None else round(stream.first - stream.began, _DIGITS),
-            itl=[round(gap, _DIGITS) for gap in stream.gaps],
-            chunk_tokens=stream.chunk_tokens,
-            e2e=round(stream.ended - stream.began, _DIGITS),
-            error=stream.error,
-            finish_reason=stream.finish,
-            stage=self.stage,
-            request_id="" if stream.error is None else stream.request_id,
-        )
-
 
 class _Budget:
     """How much of a stage is left, in requests and in time."""
 
     def __init__(self, stage: Stage, now: float) -> None:
         self.stage = stage
-        self.left = stage.requests
-        self.until = None if stage.seconds is None else now + stage.seconds
+        self.left = stage.requests or sys.maxsize
+        self.until = math.inf if stage.seconds is None else now + stage.seconds
         self.spent = asyncio.Event()
-        self.passed = asyncio.Event()
 
     def cut(self, session: Session) -> Session | None:
         """As much of a session as there is budget for; None where there is none."""
-        if self.until is not None and perf_counter() >= self.until:
+        if perf_counter() >= self.until:
             return None
-        if self.left is None:
-            return session
         turns = session.turns[: self.left]
         self.left -= len(turns)
         return msgspec.structs.replace(session, turns=turns) if turns else None
@@ -82,8 +63,6 @@ class Driver:
         settings: Settings,
         workload: Workload,
         seed: int,
-        *,
-        path: str | None = None,
         max_concurrency: int | None = None,
     ) -> None:
         self.meter = Meter()
@@ -92,18 +71,19 @@ class Driver:
         self._api = api
         self._settings = settings
         self._workload = workload
-        self._path = path or api.path
         self._seed = seed
-        self._slots = asyncio.Semaphore(max_concurrency) if max_concurrency else None
+        self._slots: contextlib.AbstractAsyncContextManager[Any] = (
+            asyncio.Semaphore(max_concurrency) if max_concurrency else contextlib.nullcontext()
+        )
         self._numbers: Iterator[int] = count()
         self._sent: list[_Sent] = []
-        self._budget: _Budget | None = None
+        self._budget: _Budget
         self._users: set[int] = set()
 
     @property
     def records(self) -> list[RequestRecord]:
         """One for each request that has ended, in order of sending."""
-        return sorted((sent.record(self.origin) for sent in self._sent), key=lambda record: record.start)
+        return sorted(map(self._record, self._sent), key=lambda record: record.start)
 
     async def run(self, stages: Sequence[Stage]) -> None:
         """Every stage in turn; returns when the last answer has come. Cancelling it ends all that is on its way."""
@@ -112,16 +92,11 @@ class Driver:
         async with asyncio.TaskGroup() as group:
             for stage in stages:
                 self.meter.stage = stage.name
-                before, self._budget = self._budget, _Budget(stage, perf_counter())
-                if before is not None:
-                    before.passed.set()
+                self._budget = _Budget(stage, perf_counter())
                 if stage.concurrency is not None:
                     await self._run_users(group, self._budget, stage.concurrency)
                 else:
                     await self._run_arrivals(group, self._budget, rng)
-            if self._budget is not None:
-                last, self._budget = self._budget, None
-                last.passed.set()
 
     async def warm_up(self, requests: int, concurrency: int) -> list[RequestRecord]:
         """Sessions that are not counted."""
@@ -134,8 +109,6 @@ class Driver:
             self._numbers = count()
             self.meter = Meter()
 
-    # ---- fixed concurrency
-
     async def _run_users(self, group: asyncio.TaskGroup, budget: _Budget, concurrency: int) -> None:
         for user in range(concurrency):
             if user not in self._users:
@@ -146,33 +119,26 @@ class Driver:
                 await budget.spent.wait()
 
     async def _user(self, user: int) -> None:
-        """Asks, waits, asks again, for as long as stages want this many users."""
-        while (budget := self._budget) is not None and user < (budget.stage.concurrency or 0):
+        """Asks, waits, asks again, for as long as the stage wants this many users; over into the next one."""
+        while user < ((budget := self._budget).stage.concurrency or 0):
             session = self._next(budget)
             if session is None:
                 budget.spent.set()
-                await budget.passed.wait()
-            else:
-                await self._converse(session, budget.stage.name, perf_counter())
+                break
+            await self._converse(session, budget.stage.name, perf_counter())
         self._users.discard(user)
-
-    # ---- arrivals at a rate
 
     async def _run_arrivals(self, group: asyncio.TaskGroup, budget: _Budget, rng: np.random.Generator) -> None:
         stage = budget.stage
         assert stage.rate is not None
         when = perf_counter()
         for gap in gaps(rng, stage.rate, stage.burstiness):
-            if budget.until is not None and when >= budget.until:
-                return await _sleep_until(budget.until)
-            await _sleep_until(when)
-            session = self._next(budget)
+            await asyncio.sleep(max(0.0, min(when, budget.until) - perf_counter()))
+            session = self._next(budget) if when < budget.until else None
             if session is None:
-                return None
+                return
             group.create_task(self._converse(session, stage.name, when))
             when += gap
-
-    # ----
 
     def _next(self, budget: _Budget) -> Session | None:
         return budget.cut(self._workload.session(next(self._numbers)))
@@ -190,33 +156,42 @@ class Driver:
                 prompt = Prompt(messages, output_tokens=turn.output_tokens)
             else:
                 prompt = Prompt(tokens=turn.tokens, output_tokens=turn.output_tokens)
-            stream = await self._ask(prompt, stage, scheduled, keep_text=not last)
+            async with self._slots:
+                stream = await self._send(prompt, stage, scheduled, keep_text=not last)
             if stream.error is not None:
                 if stream.error.startswith("connection"):
                     await asyncio.sleep(_PAUSE_AFTER_REFUSAL)
                 return
             messages.append(Message("assistant", stream.text))
 
-    async def _ask(self, prompt: Prompt, stage: str, scheduled: float, keep_text: bool) -> Stream:
-        if self._slots is None:
-            return await self._send(prompt, stage, scheduled, keep_text)
-        async with self._slots:
-            return await self._send(prompt, stage, scheduled, keep_text)
-
     async def _send(self, prompt: Prompt, stage: str, scheduled: float, keep_text: bool) -> Stream:
         body = self._api.body(prompt, self._settings)
         meter = self.meter
-        stream = Stream(self._api, meter, keep_text)
-        meter.began()
+        stream = Stream(self._api.read, meter, keep_text)
+        meter.begin()
         stream.begin()
         try:
-            await self._client.post(self._path, body, stream)
-        finally:
-            meter.ended()
-        meter.count(failed=stream.error is not None)
+            await self._client.post(self._api.path, body, stream)
+        finally:  # also of a request that an interrupt cut off, which counts as nothing
+            meter.in_flight -= 1
+        meter.completed += stream.error is None
+        meter.errors += stream.error is not None
         self._sent.append(_Sent(stream, stage, scheduled, prompt.nominal_tokens))
         return stream
 
-
-async def _sleep_until(when: float) -> None:
-    await asyncio.sleep(max(0.0, when - perf_counter()))
+    def _record(self, sent: _Sent) -> RequestRecord:
+        stream, usage = sent.stream, sent.stream.usage
+        return RequestRecord(
+            start=round(stream.began - self.origin, _DIGITS),
+            scheduled=round(sent.scheduled - self.origin, _DIGITS),
+            prompt_tokens=(usage.prompt_tokens if usage is not None else 0) or sent.nominal_tokens,
+            output_tokens=usage.completion_tokens if usage is not None else stream.tokens,
+            ttft=None if stream.ttft is None else round(stream.ttft, _DIGITS),
+            itl=[round(gap, _DIGITS) for gap in stream.gaps],
+            chunk_tokens=stream.chunk_tokens,
+            e2e=round(stream.ended - stream.began, _DIGITS),
+            error=stream.error,
+            finish_reason=stream.finish,
+            stage=sent.stage,
+            request_id="" if stream.error is None else stream.request_id,
+        )

@@ -8,10 +8,10 @@ streams in one burst after the other, as an engine's steps come.
 """
 
 import asyncio
-import os
 import re
 import sys
-from typing import Final, cast
+from contextlib import suppress
+from typing import Final
 
 import uvloop
 
@@ -38,112 +38,61 @@ def frame(data: bytes) -> bytes:
     return f"{len(event):x}\r\n".encode() + event + b"\r\n"
 
 
-class Firehose(asyncio.Protocol):
-    """One connection. ``ready`` holds the streams that a paced burst serves."""
+class Firehose:
+    """Answers connections. ``rate`` is in chunks a second, of all streams together."""
 
-    def __init__(self, ready: "set[Firehose] | None") -> None:
-        self._ready = ready
-        self._received = b""
-        self._path = ""
-        self._left = 0
-        self._tokens = 0
-        self._open = True
-        self.transport: asyncio.Transport
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+        self._waiting: list[asyncio.Future[None]] = []
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):  # the client has gone
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = _LENGTH.search(head)
+                body = await reader.readexactly(int(length[1]) if length else 0)
+                path, asked = head.split(b" ", 2)[1].decode(), _MAX_TOKENS.search(body)
+                if path in CHUNK and asked is not None:
+                    await self._stream(writer, frame(CHUNK[path]), int(asked[1]))
+                else:
+                    status, body = (b"200 OK", MODELS) if path == "/v1/models" else (b"404 Not Found", b"{}")
+                    writer.write(b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n%s" % (status, len(body), body))
 
-    def connection_lost(self, error: Exception | None) -> None:
-        self._left = 0
-        if self._ready is not None:
-            self._ready.discard(self)
-
-    def pause_writing(self) -> None:
-        self._open = False
-
-    def resume_writing(self) -> None:
-        self._open = True
-        self._pour()
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        head, blank, body = self._received.partition(b"\r\n\r\n")
-        length = _LENGTH.search(head)
-        if not blank or (length is not None and len(body) < int(length[1])):
-            return
-        self._received = b""
-        self._path = head.split(b" ", 2)[1].decode()
-        asked = _MAX_TOKENS.search(body)
-        if self._path == "/v1/models":
-            self._answer(b"200 OK", MODELS)
-        elif self._path not in CHUNK or asked is None:
-            self._answer(b"404 Not Found", b"{}")
-        else:
-            self._left = self._tokens = int(asked[1])
-            self.transport.write(HEAD)
-            if self._ready is None:
-                self._pour()
+    async def _stream(self, writer: asyncio.StreamWriter, chunk: bytes, count: int) -> None:
+        writer.write(HEAD)
+        block = _BLOCK if self._rate is None else 1
+        for sent in range(0, count, block):
+            if self._rate is None:
+                await writer.drain()
             else:
-                self._ready.add(self)
+                self._waiting.append(turn := asyncio.get_running_loop().create_future())
+                await turn
+            writer.write(chunk * min(block, count - sent))
+        usage = b'{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":%d}}' % count
+        writer.write(frame(usage) + frame(b"[DONE]") + b"0\r\n\r\n")
 
-    def drip(self) -> None:
-        """One chunk."""
-        self.transport.write(frame(CHUNK[self._path]))
-        self._left -= 1
-        if not self._left:
-            if self._ready is not None:
-                self._ready.discard(self)
-            self._end()
-
-    def _pour(self) -> None:
-        if self._ready is not None:
-            return
-        while self._open and self._left:
-            events = min(_BLOCK, self._left)
-            self._left -= events
-            self.transport.write(frame(CHUNK[self._path]) * events)
-            if not self._left:
-                self._end()
-
-    def _end(self) -> None:
-        usage = b'{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":%d}}' % self._tokens
-        self.transport.write(frame(usage) + frame(b"[DONE]") + b"0\r\n\r\n")
-
-    def _answer(self, status: bytes, body: bytes) -> None:
-        self.transport.write(
-            b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (status, len(body), body)
-        )
+    async def pace(self, rate: float) -> None:
+        """Lets every stream that waits send one chunk, again and again."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            ready, self._waiting = self._waiting, []
+            for turn in ready:
+                turn.set_result(None)
+            due = max(due, loop.time() - 0.1) + max(len(ready), 1) / rate
+            await asyncio.sleep(max(0.0, due - loop.time()))
 
 
-async def _drip_all(ready: set[Firehose], chunks_a_second: float) -> None:
-    loop = asyncio.get_running_loop()
-    due = loop.time()
-    while True:
-        streams = list(ready)
-        for stream in streams:
-            stream.drip()
-        due = max(due, loop.time() - 0.1) + max(len(streams), 1) / chunks_a_second
-        await asyncio.sleep(max(0.0, due - loop.time()))
-
-
-async def _serve(chunks_a_second: float | None) -> None:
-    loop = asyncio.get_running_loop()
-    ready: set[Firehose] | None = None if chunks_a_second is None else set()
-    server = await loop.create_server(lambda: Firehose(ready), "127.0.0.1", 0)
+async def _serve(rate: float | None) -> None:
+    firehose = Firehose(rate)
+    server = await asyncio.start_server(firehose.serve, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
-    paced = asyncio.create_task(_drip_all(ready, chunks_a_second)) if ready is not None and chunks_a_second else None
-    ended = asyncio.Event()
-    loop.add_reader(sys.stdin, lambda: None if os.read(sys.stdin.fileno(), 1) else ended.set())
-    await ended.wait()
-    if paced is not None:
-        paced.cancel()
+    pacing = asyncio.create_task(firehose.pace(rate)) if rate is not None else None
+    await asyncio.to_thread(sys.stdin.read)
+    if pacing is not None:
+        pacing.cancel()
     server.close()
 
 
-def main() -> int:
-    uvloop.run(_serve(float(sys.argv[1]) if len(sys.argv) > 1 else None))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    uvloop.run(_serve(float(sys.argv[1]) if len(sys.argv) > 1 else None))

@@ -1,69 +1,202 @@
-"""The HTTP client of the load: connections kept alive and taken up again, last in first out."""
+"""The HTTP/1.1 client of the load: one time stamp a read, nothing parsed that is not needed, connections kept alive.
+
+httptools (llhttp) takes the framing apart in C. Bodies are collected by ``list.append`` and handed on once a read, so
+that a chunk of a stream costs no Python call of its own here.
+"""
 
 import asyncio
 import os
 import ssl
 from collections.abc import Mapping
-from typing import Final
+from time import perf_counter
+from typing import Final, Protocol, cast
 
-import msgspec
+import httptools
 
 from stentor import __version__
 
 from .address import Address
-from .api import error_text
-from .connection import Connection, Sink
+from .api import one_line
 
-MAX_GET_BYTES: Final = 1 << 24
-
-
-class HttpError(Exception):
-    """A plain request failed; the message is one line."""
+AFTER_DONE_SECONDS: Final = 1.0
+"""How long the end of a message may lag behind the end of its stream."""
+STALE_SECONDS: Final = 1.0
+"""A kept connection lost so soon after a request went out had been closed before; later, the request was lost too."""
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What a plain request brought."""
+class Sink(Protocol):
+    """Who an answer goes to. Exactly one of ``end`` and ``fail`` ends it, unless it ends by itself."""
 
-    status: int
-    body: bytes
-    server: str = ""
-    """Its ``Server`` header."""
+    error: str | None
+    over: bool
+    """Nothing more is wanted."""
+
+    def head(self, status: int, content_type: str, server: str, request_id: str) -> None: ...
+
+    def feed(self, data: bytes, now: float) -> None: ...
+
+    def end(self, now: float) -> None: ...
+
+    def fail(self, kind: str, detail: str) -> None: ...
 
 
-class _Whole:
+class Response:
     """A sink that keeps the body."""
 
     def __init__(self) -> None:
+        self.over = False
         self.error: str | None = None
+        self.ended = 0.0
+        """When it was over, by ``time.perf_counter()``."""
         self.status = 0
         self.server = ""
+        """Its ``Server`` header."""
+        self.request_id = ""
+        """Its ``X-Request-Id`` header, by which the server's log names it."""
         self.body = bytearray()
-        self.over = False
 
     def head(self, status: int, content_type: str, server: str, request_id: str) -> None:
-        self.status, self.server = status, server
+        self.status, self.server, self.request_id = status, server, request_id
 
     def feed(self, data: bytes, now: float) -> None:
         self.body += data
-        if len(self.body) > MAX_GET_BYTES:
-            self.fail("malformed", f"an answer of more than {MAX_GET_BYTES >> 20} MiB")
 
     def end(self, now: float) -> None:
         if not self.status:
             self.fail("connection", "closed before an answer came")
-        self.over = True
+        elif not self.over:
+            self.over, self.ended = True, now
 
     def fail(self, kind: str, detail: str) -> None:
         if not self.over:
-            self.error, self.over = f"{kind}: {detail}", True
+            self.error = one_line(f"{kind}: {detail}")
+            self.over, self.ended = True, perf_counter()
+
+
+class Connection(asyncio.Protocol):
+    """One socket; carries one request at a time. asyncio and httptools call its public methods but the first two."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport
+        self.alive = False
+        self._ended = False
+        """The last answer has ended as HTTP wants it."""
+        self.reusable = False
+        """And the connection may carry another."""
+        self._requests = 0
+        self._sink: Sink | None = None
+        self._over: asyncio.Future[None] | None = None
+        self._heard = False
+        self._touched = 0.0
+        self._timer: asyncio.TimerHandle
+        self._headers: dict[bytes, bytes] = {}
+        self._bodies: list[bytes] = []
+        self.on_body = self._bodies.append
+        self._parser = httptools.HttpResponseParser(self)
+
+    async def run(self, request: bytes, sink: Sink, timeout: float) -> bool:
+        """Sends and waits for the end; False where a kept connection proved dead before anything came."""
+        loop = asyncio.get_running_loop()
+        self._requests += 1
+        self._sink, self._over = sink, loop.create_future()
+        self._ended = self.reusable = self._heard = False
+        self._touched = perf_counter()
+        self._timer = loop.call_later(timeout, self._check, timeout)
+        self.transport.write(request)
+        try:
+            await self._over
+        finally:
+            self._timer.cancel()
+            self._sink = self._over = None
+            if not self.reusable:
+                self.close()
+        return self._heard or sink.over
+
+    def close(self) -> None:
+        self.alive = False
+        self.transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.alive = True
+
+    def data_received(self, data: bytes) -> None:
+        now = perf_counter()
+        sink = self._sink
+        if sink is None:  # nobody asked
+            self.close()
+            return
+        self._touched = now
+        self._heard = True
+        broken = None
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            broken = error
+        bodies = self._bodies
+        if bodies:
+            sink.feed(bodies[0] if len(bodies) == 1 else b"".join(bodies), now)
+            bodies.clear()
+        if broken is not None:
+            sink.fail("malformed", f"no HTTP answer: {broken}")
+        elif self._ended:
+            sink.end(now)
+        if sink.over:
+            if self._ended or sink.error is not None:
+                self._finish()
+            else:
+                self._timer.cancel()
+                self._timer = asyncio.get_running_loop().call_later(AFTER_DONE_SECONDS, self._finish)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.alive = self.reusable = False
+        sink = self._sink
+        if sink is None:
+            return
+        stale = self._requests > 1 and not self._heard and perf_counter() - self._touched < STALE_SECONDS
+        if not stale:  # otherwise an idle connection that the server had closed: again
+            if error is not None:
+                sink.fail("connection", f"lost: {error}")
+            sink.end(perf_counter())
+        self._finish()
+
+    def on_message_begin(self) -> None:
+        self._headers = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status >= 200 and self._sink is not None:
+            named = (b"content-type", b"server", b"x-request-id")
+            self._sink.head(status, *(self._headers.get(name, b"").decode("latin-1") for name in named))
+
+    def on_message_complete(self) -> None:
+        if self._parser.get_status_code() >= 200:
+            self._ended = True
+            self.reusable = bool(self._parser.should_keep_alive())
+
+    def _check(self, timeout: float) -> None:
+        """The stall watch: one timer a request, set again by how long the stream has been silent."""
+        silent = perf_counter() - self._touched
+        if self._sink is None:
+            return
+        if silent >= timeout:
+            self._sink.fail("timeout", f"silent for {timeout:g} s")
+            self._finish()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(timeout - silent, self._check, timeout)
+
+    def _finish(self) -> None:
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
 
 
 class HttpClient:
     """Requests to one address. ``timeout`` is how many seconds a server may be silent."""
 
-    def __init__(
-        self, address: Address, headers: Mapping[str, str], timeout: float, tls: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self, address: Address, headers: Mapping[str, str], timeout: float, tls: ssl.SSLContext | None = None):
         self._address = address
         self._timeout = timeout
         self._tls = (tls or ssl.create_default_context()) if address.scheme == "https" else None
@@ -75,17 +208,13 @@ class HttpClient:
     async def post(self, path: str, body: bytes, sink: Sink) -> None:
         """Sends JSON; whatever goes wrong ends in ``sink.fail``, never in an exception."""
         head = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        await self._exchange(
-            f"POST {self._address.prefix}{path} HTTP/1.1\r\n{self._fields}{head}\r\n".encode() + body, sink
-        )
+        await self._exchange(f"POST {self._address.prefix}{path}", head, body, sink)
 
-    async def get(self, path: str) -> Answer:
-        """Raises :class:`HttpError` where no answer comes; any status is one."""
-        sink = _Whole()
-        await self._exchange(f"GET {self._address.prefix}{path} HTTP/1.1\r\n{self._fields}\r\n".encode(), sink)
-        if sink.error is not None:
-            raise HttpError(f"{self._address.url}{path}: {sink.error.partition(': ')[2]}")
-        return Answer(sink.status, bytes(sink.body), sink.server)
+    async def get(self, path: str) -> Response:
+        """``error`` says where no answer came; any status is one."""
+        response = Response()
+        await self._exchange(f"GET {self._address.prefix}{path}", "", b"", response)
+        return response
 
     def close(self) -> None:
         """Every connection, also those that are in use: uvloop does not end with one that nobody closes."""
@@ -94,8 +223,10 @@ class HttpClient:
         self._open.clear()
         self._idle.clear()
 
-    async def _exchange(self, request: bytes, sink: Sink) -> None:
-        while True:
+    async def _exchange(self, line: str, head: str, body: bytes, sink: Sink) -> None:
+        request = f"{line} HTTP/1.1\r\n{self._fields}{head}\r\n".encode() + body
+        answered = False
+        while not answered:
             connection = self._take() or await self._connect(sink)
             if connection is None:
                 return
@@ -106,10 +237,9 @@ class HttpClient:
                     self._idle.append(connection)
                 else:
                     self._open.discard(connection)
-            if answered:
-                return
 
     def _take(self) -> Connection | None:
+        """The connection that was used last, of those that are idle and alive."""
         while self._idle:
             connection = self._idle.pop()
             if connection.alive:
@@ -138,8 +268,3 @@ def _reason(error: OSError) -> str:
     if error.errno and error.errno > 0 and not isinstance(error, ssl.SSLError):
         return os.strerror(error.errno)
     return error.strerror or str(error) or type(error).__name__
-
-
-def describe_status(answer: Answer) -> str:
-    """A refusal in one line."""
-    return f"status {answer.status}: {error_text(answer.body)}"

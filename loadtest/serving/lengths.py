@@ -1,144 +1,72 @@
 """Distributions of lengths and times, written in one word: ``128``, ``uniform:64:256``, ``lognormal:200:0.8``."""
 
 import math
-from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
+
+from ..tool import UsageError
 
 LENGTHS_HELP: Final = (
-    "N, uniform:LOW:HIGH, normal:MEAN:DEVIATION, lognormal:MEDIAN:SIGMA or zipf:EXPONENT:MOST; "
-    "normal and lognormal may end in :LEAST:MOST"
+    "N, uniform:LOW:HIGH, normal:MEAN:DEVIATION or lognormal:MEDIAN:SIGMA; normal and lognormal may end in :LEAST:MOST"
 )
-_ZIPF_MOST: Final = 1e6
-_FORMS: Final = {"constant": (1, 1), "uniform": (2, 2), "normal": (2, 4), "lognormal": (2, 4), "zipf": (2, 2)}
+_NUMBERS: Final = {"constant": (1,), "uniform": (2,), "normal": (2, 4), "lognormal": (2, 4)}
 
 
-class LengthError(ValueError):
-    """A distribution that is none; the message is one line."""
+class Lengths(msgspec.Struct, frozen=True):
+    """Where a number comes from, each time anew.
 
+    ``constant`` is ``first``. ``uniform`` draws whole numbers from ``first`` to ``second``, both included. ``normal``
+    has mean and deviation. Half of the draws of ``lognormal`` are below ``first``; ``second`` is the deviation of
+    their logarithms.
+    """
 
-class Lengths(Protocol):
-    """Where a number comes from, each time anew."""
-
-    def draw(self, rng: np.random.Generator) -> float:
-        """One value, at least the least."""
-
-    @property
-    def greatest(self) -> float:
-        """No draw is above it; infinite where none is excluded."""
-
-
-class Constant(msgspec.Struct, frozen=True):
-    value: float
-
-    def draw(self, rng: np.random.Generator) -> float:
-        return self.value
-
-    @property
-    def greatest(self) -> float:
-        return self.value
-
-
-class Uniform(msgspec.Struct, frozen=True):
-    """Whole numbers from ``low`` to ``high``, both included, each as likely."""
-
-    low: float
-    high: float
-
-    def draw(self, rng: np.random.Generator) -> float:
-        return float(rng.integers(round(self.low), round(self.high), endpoint=True))
-
-    @property
-    def greatest(self) -> float:
-        return self.high
-
-
-class Normal(msgspec.Struct, frozen=True):
-    mean: float
-    deviation: float
+    form: str
+    first: float
+    second: float
     least: float
-    most: float = math.inf
+    """No draw is below it."""
+    greatest: float
+    """No draw is above it; infinite where none is excluded."""
 
     def draw(self, rng: np.random.Generator) -> float:
-        return min(max(rng.normal(self.mean, self.deviation), self.least), self.most)
-
-    @property
-    def greatest(self) -> float:
-        return self.most
-
-
-class Lognormal(msgspec.Struct, frozen=True):
-    """Half of the draws are below ``median``; ``sigma`` is the deviation of their logarithms."""
-
-    median: float
-    sigma: float
-    least: float
-    most: float = math.inf
-
-    def draw(self, rng: np.random.Generator) -> float:
-        return min(max(self.median * math.exp(rng.normal(0.0, self.sigma)), self.least), self.most)
-
-    @property
-    def greatest(self) -> float:
-        return self.most
+        match self.form:
+            case "constant":
+                return self.first
+            case "uniform":
+                return float(rng.integers(round(self.first), round(self.second), endpoint=True))
+            case "normal":
+                value = rng.normal(self.first, self.second)
+            case _:
+                value = self.first * math.exp(rng.normal(0.0, self.second))
+        return min(max(value, self.least), self.greatest)
 
 
-class Zipf(msgspec.Struct, frozen=True):
-    """P(n) proportional to n ** -exponent for n from 1 to ``most``; any exponent above 0."""
-
-    exponent: float
-    most: float
-
-    def draw(self, rng: np.random.Generator) -> float:
-        cumulative = _zipf(self.exponent, int(self.most))
-        return float(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right") + 1)
-
-    @property
-    def greatest(self) -> float:
-        return self.most
-
-
-@lru_cache
-def _zipf(exponent: float, most: int) -> NDArray[np.float64]:
-    return np.cumsum(np.arange(1, most + 1, dtype=np.float64) ** -exponent)
+def constant(value: float) -> Lengths:
+    return Lengths("constant", value, 0.0, value, value)
 
 
 def parse_lengths(text: str, least: float = 1.0) -> Lengths:
-    """One word as in :data:`LENGTHS_HELP`; ``least`` bounds every draw from below. Raises :class:`LengthError`."""
-    name, *rest = text.split(":")
-    if not rest:
-        name, rest = "constant", [name]
-    if name not in _FORMS or not _FORMS[name][0] <= len(rest) <= _FORMS[name][1]:
-        raise LengthError(f"{text} is no length: expected {LENGTHS_HELP}")
+    """One word as in :data:`LENGTHS_HELP`; ``least`` bounds every draw from below. Raises :class:`.tool.UsageError`."""
+    form, *words = text.split(":")
+    if not words:
+        form, words = "constant", [form]
     try:
-        values = [float(word) for word in rest]
+        values = [float(word) for word in words]
     except ValueError:
-        raise LengthError(f"{text} holds what is no number: expected {LENGTHS_HELP}") from None
-    if not all(math.isfinite(value) and value >= 0 for value in values):
-        raise LengthError(f"{text} holds a number that is negative or not finite")
-    return _build(text, name, values, least)
-
-
-def _build(text: str, name: str, values: list[float], least: float) -> Lengths:
-    made: Lengths
-    match name:
-        case "constant":
-            made, ordered = Constant(*values), least <= values[0]
-        case "uniform":
-            made, ordered = Uniform(*values), least <= values[0] <= values[1]
-        case "zipf":
-            made, ordered = Zipf(*values), values[0] > 0 and least <= values[1] <= _ZIPF_MOST
-        case _:
-            low = max(values[2], least) if len(values) > 2 else least
-            high = values[3] if len(values) > 3 else math.inf
-            kind = Normal if name == "normal" else Lognormal
-            made, ordered = kind(values[0], values[1], low, high), low <= high
-    if not ordered:
-        raise LengthError(f"{text} allows no length: values must be at least {least:g} and in order")
-    return made
+        values = []
+    if len(values) not in _NUMBERS.get(form, ()):
+        raise UsageError(f"{text} is no length: expected {LENGTHS_HELP}")
+    if form in ("constant", "uniform"):
+        bounds = (values[0], values[-1])
+    elif len(values) == 4:
+        bounds = (max(values[2], least), values[3])
+    else:
+        bounds = (least, math.inf)
+    if not all(0 <= value < math.inf for value in values) or not least <= bounds[0] <= bounds[1]:
+        raise UsageError(f"{text} allows no length: values must be finite, at least {least:g} and in order")
+    return Lengths(form, values[0], values[1] if len(values) > 1 else 0.0, *bounds)
 
 
 def whole(lengths: Lengths, rng: np.random.Generator) -> int:

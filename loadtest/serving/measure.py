@@ -7,32 +7,25 @@ TTFT: from sending to the first output. ITL: between successive chunks of output
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
 import numpy as np
 
-from ..record import RequestRecord, Spread, Summary
-
-MEASURES: Final = ("ttft", "tpot", "itl", "e2e")
-_OTHER_NAMES: Final = {"e2el": "e2e", "latency": "e2e"}
-
-
-class LimitError(ValueError):
-    """A limit that is none; the message is one line."""
+from ..record import MEASURES, RequestRecord, Spread, Summary
+from ..tool import UsageError
 
 
 def parse_limits(words: Iterable[str]) -> dict[str, float]:
-    """``ttft:500 tpot:50`` as milliseconds by measure. Raises :class:`LimitError`."""
+    """``ttft:500 tpot:50`` as milliseconds by measure. Raises :class:`.tool.UsageError`."""
     limits = {}
     for word in words:
         name, _, value = word.partition(":")
-        name = _OTHER_NAMES.get(name, name)
+        name = "e2e" if name == "e2el" else name  # vLLM's name
         try:
             limit = float(value)
         except ValueError:
             limit = 0.0
         if name not in MEASURES or not limit > 0:
-            raise LimitError(f"{word} is no limit: expected MEASURE:MILLISECONDS with {', '.join(MEASURES)}")
+            raise UsageError(f"{word} is no limit: expected MEASURE:MILLISECONDS with {', '.join(MEASURES)}")
         limits[name] = limit
     return limits
 
@@ -91,11 +84,6 @@ def summarise(
         peak_concurrency=peak_concurrency,
         errors_by_kind=dict(Counter(kind for request in requests if (kind := request.error_kind) is not None)),
     )
-
-
-def lateness(requests: Sequence[RequestRecord]) -> Spread:
-    """From when a request was due to when it was sent: what latencies, which count from the sending, leave out."""
-    return spread([request.start - request.scheduled for request in requests])
 
 
 def span(requests: Sequence[RequestRecord]) -> float:

@@ -1,87 +1,75 @@
-"""What a run counts while it goes on: for the live view, and for the peak of concurrency."""
+"""What a run counts while it goes on, and the line that shows it."""
 
 from collections import deque
-from typing import Final
+from typing import Final, TextIO
 
-import msgspec
+from ..record import quantile
 
+LINE_SECONDS: Final = 5.0
+"""Between two lines of a log."""
 _RECENT: Final = 2048
 
 
-class Snapshot(msgspec.Struct, frozen=True):
-    """The state of a run at one moment. Latencies are in milliseconds, of what was seen most recently."""
-
-    seconds: float
-    stage: str
-    sent: int
-    completed: int
-    errors: int
-    in_flight: int
-    tokens: int
-    planned: int | None
-    """Requests in all, where a number was asked for."""
-    planned_seconds: float | None
-    ttft_p50: float | None
-    ttft_p99: float | None
-    itl_p50: float | None
-    itl_p99: float | None
-
-
 class Meter:
-    """Counters, and the latest latencies. Nothing here grows with the length of a run."""
+    """Counters, and the latest latencies in seconds. Nothing here grows with the length of a run."""
 
     def __init__(self) -> None:
         self.stage = ""
-        self.sent = 0
         self.completed = 0
         self.errors = 0
         self.in_flight = 0
         self.peak = 0
         self.tokens = 0
-        self._ttft: deque[float] = deque(maxlen=_RECENT)
-        self._gaps: deque[float] = deque(maxlen=_RECENT)
-        self.first = self._ttft.append
-        """Call with the seconds to a first token."""
-        self.gap = self._gaps.append
-        """Call with the seconds between two reads of one stream."""
+        self.ttft: deque[float] = deque(maxlen=_RECENT)
+        self.gaps: deque[float] = deque(maxlen=_RECENT)
+        """Between two reads of one stream."""
 
-    def read(self, tokens: int) -> None:
-        """One read brought so many output tokens."""
-        self.tokens += tokens
-
-    def began(self) -> None:
-        self.sent += 1
+    def begin(self) -> None:
+        """A request is sent."""
         self.in_flight += 1
         self.peak = max(self.peak, self.in_flight)
 
-    def ended(self) -> None:
-        """Also called for a request that an interrupt cut off, which counts as nothing."""
-        self.in_flight -= 1
 
-    def count(self, failed: bool) -> None:
-        if failed:
-            self.errors += 1
-        else:
-            self.completed += 1
+class ProgressLine:
+    """Shows how a run goes: on a terminal one line that is written over, elsewhere a line every few seconds."""
 
-    def snapshot(self, seconds: float, planned: int | None, planned_seconds: float | None) -> Snapshot:
-        ttft, gaps = sorted(self._ttft), sorted(self._gaps)
-        return Snapshot(
-            seconds=seconds,
-            stage=self.stage,
-            sent=self.sent,
-            completed=self.completed,
-            errors=self.errors,
-            in_flight=self.in_flight,
-            tokens=self.tokens,
-            planned=planned,
-            planned_seconds=planned_seconds,
-            ttft_p50=_at(ttft, 0.5),
-            ttft_p99=_at(ttft, 0.99),
-            itl_p50=_at(gaps, 0.5),
-            itl_p99=_at(gaps, 0.99),
-        )
+    def __init__(self, out: TextIO, requests: int = 0, seconds: float = 0.0) -> None:
+        """``requests`` and ``seconds``: how many are planned in all, where it is known."""
+        self._out = out
+        self._live = out.isatty()
+        self._of = f"/{requests}" if requests else ""
+        self._until = f"/{seconds:g}" if seconds else ""
+        self._due = 0.0 if self._live else LINE_SECONDS
+        self._before = (0.0, 0)
+
+    def show(self, meter: Meter, seconds: float) -> None:
+        """``seconds``: since the run's start."""
+        if seconds < self._due:
+            return
+        before, tokens = self._before
+        rate = (meter.tokens - tokens) / (seconds - before) if seconds > before else 0.0
+        parts = [
+            f"{seconds:6.1f}{self._until} s",
+            meter.stage,
+            f"{meter.completed}{self._of} done",
+            f"{meter.in_flight} running",
+            f"{rate:,.0f} tokens/s",
+            f"TTFT {_percentiles(meter.ttft)}",
+            f"ITL {_percentiles(meter.gaps)}",
+            f"{meter.errors} failed",
+        ]
+        line = "  ".join(filter(None, parts))
+        print(f"\r\x1b[K{line}" if self._live else line, end="" if self._live else "\n", file=self._out, flush=True)
+        self._before = seconds, meter.tokens
+        if not self._live:
+            self._due = (seconds // LINE_SECONDS + 1) * LINE_SECONDS
+
+    def clear(self) -> None:
+        """Leaves a terminal as it was."""
+        if self._live:
+            print("\r\x1b[K", end="", file=self._out, flush=True)
 
 
-def _at(ordered: list[float], share: float) -> float | None:
-    return ordered[round(share * (len(ordered) - 1))] * 1e3 if ordered else None
+def _percentiles(recent: deque[float]) -> str:
+    ordered = sorted(recent)
+    return f"p50 {1e3 * quantile(ordered, 0.5):,.1f} p99 {1e3 * quantile(ordered, 0.99):,.1f} ms" if ordered else "-"

@@ -4,40 +4,38 @@ import asyncio
 import contextlib
 import gc
 import resource
+import signal
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
+import uvloop
 
 from ..record import Result, Target, now_iso
+from ..tool import ToolError
 from .address import Address
-from .api import Api, Settings
+from .api import Api, Settings, error_text
 from .arrivals import Stage
 from .driver import Driver
-from .http import HttpClient, HttpError, describe_status
-from .interrupt import until_interrupted
+from .http import HttpClient
 from .machine import describe_machine
 from .measure import span, summarise
-from .meter import Snapshot
+from .meter import Meter
 from .metrics import parse_metrics
 from .workload import Workload
 
-VIEW_SECONDS: Final = 0.25
+VIEW_SECONDS: Final = 0.5
 METRICS_SECONDS: Final = 5.0
 """How long a server's counters are waited for: one that hangs does not keep what was measured."""
 _GC_THRESHOLD: Final = 200_000
 
 
-class LoadError(Exception):
-    """The run could not begin; the message is one line."""
-
-
 class View(Protocol):
     """Who is shown how a run goes."""
 
-    def show(self, snapshot: Snapshot) -> None: ...
+    def show(self, meter: Meter, seconds: float) -> None: ...
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,34 +43,20 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     address: Address
     api: Api
+    settings: Settings = Settings("")
+    """A model without a name is the first that the server lists."""
     workload: Workload
     stages: Sequence[Stage]
     seed: int = 0
     name: str = ""
     command: Sequence[str] = ()
-    model: str | None = None
-    """None takes the first that the server lists."""
-    endpoint: str | None = None
     headers: Mapping[str, str] = {}
     tls: ssl.SSLContext | None = None
     timeout: float = 600.0
     """Seconds that a server may be silent within a request."""
-    temperature: float | None = None
-    ignore_eos: bool = False
-    extra_body: Mapping[str, Any] = {}
     max_concurrency: int | None = None
     warmup: int = 0
     limits: Mapping[str, float] = {}
-
-    @property
-    def planned_requests(self) -> int | None:
-        shares = [stage.requests for stage in self.stages]
-        return None if None in shares else sum(share for share in shares if share is not None)
-
-    @property
-    def planned_seconds(self) -> float | None:
-        shares = [stage.seconds for stage in self.stages]
-        return None if None in shares else sum(share for share in shares if share is not None)
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -83,15 +67,11 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def measure(load: Load, view: View | None = None) -> Outcome:
-    """Runs ``load`` to its end, or until SIGINT, and returns what has completed. Raises :class:`LoadError`."""
-    _allow_many_sockets()
-    try:
-        import uvloop
-    except ImportError:  # it is not on every platform
-        factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-    else:
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
+    """Runs ``load`` to its end, or until SIGINT, and returns what has completed. Raises :class:`.tool.ToolError`."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # each request on its way is an open file
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(measure_async(load, view))
 
 
@@ -106,24 +86,14 @@ async def measure_async(load: Load, view: View | None = None) -> Outcome:
 
 async def _measure(load: Load, client: HttpClient, view: View | None) -> Outcome:
     model, server = await _find_model(load, client)
-    settings = Settings(model, load.temperature, load.ignore_eos, dict(load.extra_body))
-    driver = Driver(
-        client,
-        load.api,
-        settings,
-        load.workload,
-        load.seed,
-        path=load.endpoint,
-        max_concurrency=load.max_concurrency,
-    )
-    with until_interrupted() as interrupt:
-        if load.warmup:
-            await interrupt.watch(_warm_up(driver, load))
-        before = await _metrics(client)
-        started_at, cpu_before = now_iso(), time.process_time()
-        if not interrupt.raised:
-            await interrupt.watch(_run(driver, load, view))
-        client_seconds = time.process_time() - cpu_before
+    settings = msgspec.structs.replace(load.settings, model=model)
+    driver = Driver(client, load.api, settings, load.workload, load.seed, load.max_concurrency)
+    interrupted = bool(load.warmup) and await _until_interrupted(_warm_up(driver, load))
+    before = await _metrics(client)
+    started_at, cpu_before = now_iso(), time.process_time()
+    if not interrupted:
+        interrupted = await _until_interrupted(_run(driver, load, view))
+    client_seconds = time.process_time() - cpu_before
     after = {} if not before else await _metrics(client)
     records = driver.records
     result = Result(
@@ -140,61 +110,66 @@ async def _measure(load: Load, client: HttpClient, view: View | None) -> Outcome
         metrics_after=after,
         client_seconds=client_seconds,
     )
-    return Outcome(result, interrupt.raised)
+    return Outcome(result, interrupted)
+
+
+async def _until_interrupted(work: Coroutine[None, None, None]) -> bool:
+    """Runs ``work`` to its end or until SIGINT, whichever comes first; whether it was SIGINT."""
+    task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
+    with contextlib.suppress(ValueError, RuntimeError):  # outside of the main thread there are no signals to take
+        loop.add_signal_handler(signal.SIGINT, task.cancel)
+    try:
+        await asyncio.wait([task])
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        task.cancel()  # where somebody else wants an end
+    if not task.cancelled():
+        task.result()
+    return task.cancelled()
 
 
 async def _run(driver: Driver, load: Load, view: View | None) -> None:
+    async def keep_showing() -> None:
+        while view is not None:
+            await asyncio.sleep(VIEW_SECONDS)
+            view.show(driver.meter, time.perf_counter() - driver.origin)
+
     with _rare_collections():
-        shown = asyncio.create_task(_keep_showing(driver, load, view)) if view is not None else None
+        showing = asyncio.create_task(keep_showing())
         try:
             await driver.run(load.stages)
         finally:
-            if shown is not None and view is not None:
-                shown.cancel()
-                view.show(_snapshot(driver, load))
-
-
-async def _keep_showing(driver: Driver, load: Load, view: View) -> None:
-    while True:
-        await asyncio.sleep(VIEW_SECONDS)
-        view.show(_snapshot(driver, load))
-
-
-def _snapshot(driver: Driver, load: Load) -> Snapshot:
-    return driver.meter.snapshot(time.perf_counter() - driver.origin, load.planned_requests, load.planned_seconds)
+            showing.cancel()
 
 
 async def _warm_up(driver: Driver, load: Load) -> None:
     widest = max((stage.concurrency or load.max_concurrency or load.warmup for stage in load.stages), default=1)
     records = await driver.warm_up(load.warmup, min(load.warmup, widest))
     if records and all(record.error is not None for record in records):
-        raise LoadError(f"every warm-up request failed, the first with {records[0].error}")
+        raise ToolError(f"every warm-up request failed, the first with {records[0].error}")
 
 
 async def _find_model(load: Load, client: HttpClient) -> tuple[str, str]:
     """The model to ask for, and what the server calls itself."""
-    try:
-        answer = await client.get("/v1/models")
-    except HttpError as error:
-        raise LoadError(f"no answer from {error}; is the server running?") from None
-    if load.model is not None:
-        return load.model, answer.server
+    where = f"{load.address.url}/v1/models"
+    answer = await client.get("/v1/models")
+    if answer.error is not None:
+        raise ToolError(f"no answer from {where}: {answer.error.partition(': ')[2]}; is the server running?")
+    if load.settings.model:
+        return load.settings.model, answer.server
     if answer.status != 200:
-        raise LoadError(f"{load.address.url}/v1/models gave {describe_status(answer)}; name the model by --model")
+        raise ToolError(f"{where} gave status {answer.status}: {error_text(answer.body)}; name the model by --model")
     try:
-        models = msgspec.json.decode(answer.body, type=_Models).data
-    except msgspec.DecodeError:
-        models = []
-    if not models:
-        raise LoadError(f"{load.address.url}/v1/models lists no model; name one by --model")
-    return models[0].id, answer.server
+        return str(msgspec.json.decode(answer.body)["data"][0]["id"]), answer.server
+    except (msgspec.DecodeError, LookupError, TypeError):
+        raise ToolError(f"{where} lists no model; name one by --model") from None
 
 
 async def _metrics(client: HttpClient) -> dict[str, float]:
     try:
         async with asyncio.timeout(METRICS_SECONDS):
             answer = await client.get("/metrics")
-    except (HttpError, TimeoutError):
+    except TimeoutError:
         return {}
     return parse_metrics(answer.body.decode(errors="replace")) if answer.status == 200 else {}
 
@@ -213,31 +188,13 @@ def _rare_collections() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _allow_many_sockets() -> None:
-    """As many open files as the system lets us have: each request on its way is one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def _describe(load: Load) -> dict[str, Any]:
+    settings = load.settings
     return {
         **load.workload.describe(),
         "seed": load.seed,
         "stages": msgspec.to_builtins(list(load.stages)),
-        "max_concurrency": load.max_concurrency,
-        "warmup": load.warmup,
-        "timeout": load.timeout,
-        "temperature": load.temperature,
-        "ignore_eos": load.ignore_eos,
-        "extra_body": dict(load.extra_body),
+        **{name: getattr(load, name) for name in ("max_concurrency", "warmup", "timeout")},
+        **{name: getattr(settings, name) for name in ("temperature", "ignore_eos")},
+        "extra_body": dict(settings.extra),
     }
-
-
-class _Model(msgspec.Struct):
-    id: str
-
-
-class _Models(msgspec.Struct):
-    data: list[_Model] = []

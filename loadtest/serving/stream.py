@@ -1,185 +1,116 @@
 """One request as it comes back: when each chunk of output arrived, how many tokens it held, how it ended.
 
-waiting ── head 200, event stream ──▶ streaming ── [DONE] ──▶ done
+waiting ── head 200, event stream ──▶ streaming ── [DONE] ──▶ over
    │                                      │
-   └── any other head, error, silence ────┴──▶ failed
+   └── any other head, error, silence ────┴──▶ over, with an error
 """
 
-from enum import Enum
+from collections.abc import Callable
+from itertools import pairwise
 from time import perf_counter
 from typing import Final
 
 import msgspec
 
-from .api import Api, Event, Usage, error_text, one_line
+from .api import Event, Usage, error_text
+from .http import Response
 from .meter import Meter
-from .sse import EventSplitter, EventTooLong
+from .sse import EventSplitter
 
-MAX_WHOLE_BYTES: Final = 1 << 24
-MAX_CHUNKS: Final = 1 << 20
 _ERROR_BYTES: Final = 1 << 16
 _DONE: Final = b"[DONE]"
 
 
-class State(Enum):
-    WAITING = "waiting"
-    """nothing has come"""
-    STREAMING = "streaming"
-    """events come"""
-    WHOLE = "whole"
-    """an answer in one piece comes"""
-    REFUSED = "refused"
-    """the body of a status other than 200 comes"""
-    DONE = "done"
-    FAILED = "failed"
-
-
-class Stream:
+class Stream(Response):
     """Fed by a connection; holds numbers, and the text only where ``keep_text`` asks for it."""
 
-    def __init__(self, api: Api, meter: Meter, keep_text: bool = False) -> None:
-        self.state = State.WAITING
-        self.error: str | None = None
+    def __init__(
+        self, read: Callable[[bytes], Event], meter: Meter, keep_text: bool = False, *, needs_done: bool = True
+    ) -> None:
+        """``read`` is an API's; ``needs_done``: a stream with output that ends without ``[DONE]`` is truncated."""
+        super().__init__()
         self.began = self.ended = perf_counter()
-        self.first: float | None = None
-        self.gaps: list[float] = []
+        self.arrivals: list[float] = []
+        """When each chunk of output was read, by ``time.perf_counter()``."""
         self.chunk_tokens: list[int] = []
+        """Of each chunk after the first."""
         self.tokens = 0
         """Output tokens counted chunk by chunk."""
         self.finish: str | None = None
         self.usage: Usage | None = None
-        self.server = ""
-        self.request_id = ""
-        """Its ``X-Request-Id`` header, by which the server's log names it."""
-        self._status = 0
-        self._api = api
-        self._read = api.read
+        self._streams = False
+        self._read = read
         self._meter = meter
-        self._last = 0.0
+        self._needs_done = needs_done
         self._splitter = EventSplitter()
         self._text: list[str] | None = [] if keep_text else None
-        self._body = bytearray()
+
+    @property
+    def ttft(self) -> float | None:
+        """Seconds to the first output; None where none came."""
+        return self.arrivals[0] - self.began if self.arrivals else None
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between successive chunks, 0 for those that one read brought."""
+        return [later - earlier for earlier, later in pairwise(self.arrivals)]
 
     @property
     def text(self) -> str:
         """The answer, where ``keep_text`` was asked for."""
         return "".join(self._text or ())
 
-    @property
-    def output_tokens(self) -> int:
-        """The server's count, or else ours."""
-        return self.usage.completion_tokens if self.usage is not None else self.tokens
-
-    @property
-    def over(self) -> bool:
-        return self.state in (State.DONE, State.FAILED)
-
     def begin(self) -> None:
         """Called right before the request is sent."""
         self.began = self.ended = perf_counter()
 
     def head(self, status: int, content_type: str, server: str, request_id: str) -> None:
-        """The answer's head has come."""
-        self.server = server
-        self.request_id = request_id
-        self._status = status
-        if status != 200:
-            self.state = State.REFUSED
-        elif content_type.startswith("application/json"):
-            self.state = State.WHOLE
-        else:
-            self.state = State.STREAMING
+        super().head(status, content_type, server, request_id)
+        self._streams = status == 200 and not content_type.startswith("application/json")
 
     def feed(self, data: bytes, now: float) -> None:
-        """A piece of the body, read at ``now``. After the end it is passed over."""
-        if self.state is State.STREAMING:
+        if not self._streams:
+            self.body += data[: _ERROR_BYTES - len(self.body)]
+        elif not self.over:
+            before = self.tokens
             try:
                 self._take(self._splitter.feed(data), now)
-            except EventTooLong as error:
-                self.fail("malformed", str(error))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 self.fail("malformed", f"an event that is not the API's: {error}")
-        elif self.state is State.WHOLE:
-            self._body += data
-            if len(self._body) > MAX_WHOLE_BYTES:
-                self.fail("malformed", f"an answer of more than {MAX_WHOLE_BYTES >> 20} MiB")
-        elif self.state is State.REFUSED:
-            self._body += data[: _ERROR_BYTES - len(self._body)]
+            self._meter.tokens += self.tokens - before
 
     def end(self, now: float) -> None:
-        """The body is complete, or the connection closed: the last that a connection says."""
-        if self.state is State.WHOLE:
-            self._take_whole(now)
-        elif self.state is State.REFUSED:
-            self.fail(f"http {self._status}", error_text(bytes(self._body)))
-        elif self.state is State.STREAMING:
+        if self._streams and (self._needs_done or not self.arrivals):
             self.fail("truncated", "the stream ended before [DONE]")
-        elif self.state is State.WAITING:
-            self.fail("connection", "closed before an answer came")
-
-    def fail(self, kind: str, detail: str) -> None:
-        """Ends it with an error, unless it has ended."""
-        if not self.over:
-            self.state = State.FAILED
-            self.error = one_line(f"{kind}: {detail}")
-            self.ended = perf_counter()
-            self._body.clear()
+        elif self.status and not self._streams:
+            self.fail(f"http {self.status}", error_text(self.body))
+        super().end(now)
 
     def _take(self, events: list[bytes], now: float) -> None:
-        before = self.tokens
+        arrivals, read = self.arrivals, self._read
         for data in events:
             if data == _DONE:
-                self.state = State.DONE
-                self.ended = now
-                break
-            event = self._read(data)
+                return super().end(now)
+            event = read(data)
             if event.error is not None:
-                self.fail("stream", event.error)
-                break
+                return self.fail("stream", event.error)
             if event.finish is not None:
                 self.finish = event.finish
+            tokens = event.tokens
             if event.usage is not None:
-                self._count(event, event.usage)
-            if event.tokens:
-                self._chunk(event.tokens, now)
-                if self._text is not None:
-                    self._text.append(event.text)
-        if self.tokens != before:
-            self._meter.read(self.tokens - before)
-            if len(self.gaps) > MAX_CHUNKS:
-                self.fail("malformed", f"more than {MAX_CHUNKS} chunks in one answer")
-
-    def _count(self, event: Event, usage: Usage) -> None:
-        """Usage in every chunk (``continuous_usage_stats``) tells how many tokens a chunk holds."""
-        self.usage = usage
-        if event.tokens:
-            event.tokens = max(event.tokens, usage.completion_tokens - self.tokens)
-
-    def _chunk(self, tokens: int, now: float) -> None:
-        self.tokens += tokens
-        if self.first is None:
-            self.first = now
-            self._meter.first(now - self.began)
-        else:
-            gap = now - self._last
-            self.gaps.append(gap)
-            self.chunk_tokens.append(tokens)
-            if gap:
-                self._meter.gap(gap)
-        self._last = now
-
-    def _take_whole(self, now: float) -> None:
-        try:
-            event = self._api.read_whole(bytes(self._body))
-        except msgspec.DecodeError as error:
-            return self.fail("malformed", f"an answer that is not the API's: {error}")
-        if event.error is not None:
-            return self.fail("stream", event.error)
-        self.finish, self.usage = event.finish, event.usage
-        if event.tokens:
-            self._chunk(event.tokens, now)
-            self._meter.read(event.tokens)
+                self.usage = event.usage
+                if tokens:  # usage in every chunk (continuous_usage_stats) tells how many tokens it holds
+                    tokens = max(tokens, event.usage.completion_tokens - self.tokens)
+            if not tokens:
+                continue
+            self.tokens += tokens
+            if not arrivals:
+                self._meter.ttft.append(now - self.began)
+            else:
+                self.chunk_tokens.append(tokens)
+                if gap := now - arrivals[-1]:
+                    self._meter.gaps.append(gap)
+            arrivals.append(now)
             if self._text is not None:
                 self._text.append(event.text)
-        self.state = State.DONE
-        self.ended = now
+        return None

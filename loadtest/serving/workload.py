@@ -5,15 +5,13 @@ concurrency a run has.
 """
 
 from enum import IntEnum
-from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
 
 from .api import Message
 from .lengths import Lengths, whole
-from .words import random_tokens, random_words
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -80,13 +78,14 @@ class Random(msgspec.Struct, frozen=True):
 
     def session(self, number: int) -> Session:
         rng = generator(self.seed, Part.SESSION, number)
-        prefix = int(rng.integers(self.prefixes)) if self.prefixes else None
+        shared = generator(self.seed, Part.PREFIX, int(rng.integers(self.prefixes))) if self.prefixes else None
         turns = max(1, whole(self.turns, rng))
         if self.token_range is not None:
-            shared = [] if prefix is None else self._prefix_ids(prefix)
-            ids = [*shared, *random_tokens(rng, whole(self.inputs, rng), *self.token_range)]
-            return Session([Turn(tokens=ids, output_tokens=whole(self.outputs, rng))])
-        opening = [] if prefix is None else [Message("system", self._prefix_text(prefix))]
+            low, high = self.token_range
+            prefix = [] if shared is None else shared.integers(low, high, self.prefix_tokens).tolist()
+            own = rng.integers(low, high, whole(self.inputs, rng)).tolist()
+            return Session([Turn(tokens=prefix + own, output_tokens=whole(self.outputs, rng))])
+        opening = [] if shared is None else [Message("system", random_words(shared, self.prefix_tokens))]
         return Session([self._turn(rng, index) for index in range(turns)], opening)
 
     def describe(self) -> dict[str, Any]:
@@ -97,19 +96,27 @@ class Random(msgspec.Struct, frozen=True):
         think = self.think.draw(rng) if index else 0.0
         return Turn(text, output_tokens=whole(self.outputs, rng), think=think)
 
-    def _prefix_text(self, number: int) -> str:
-        return _prefix_text(self.seed, number, self.prefix_tokens)
 
-    def _prefix_ids(self, number: int) -> tuple[int, ...]:
-        assert self.token_range is not None
-        return _prefix_ids(self.seed, number, self.prefix_tokens, self.token_range)
+_TEXT: Final = (
+    "the of and to in is you that it he was for on are with as his they be at one have this from or had by but "
+    "some what there we can out other were all your when up use word how said an each she which do their time if "
+    "will way about many then them would write like so these her long make thing see him two has look more day "
+    "could go come did my sound no most number who over know water than call first people may down side been now "
+    "find any new work part take get place made live where after back little only round man year came show every "
+    "good me give our under name very through just form much great think say help low line before turn cause same "
+    "mean differ move right boy old too does tell sentence set three want air well also play small end put home "
+    "read hand port large spell add even land here must big high such follow act why ask men change went light "
+    "kind off need house picture try us again animal point mother world near build self earth father head stand "
+    "own page should country found answer school grow study still learn plant cover food sun four thought let "
+    "keep eye never last door between city tree cross since hard start might story saw far sea draw left late run "
+    "while press close night real life few stop open seem together next white children begin got walk example "
+    "ease paper often always music those both mark book letter until mile river car feet care second group carry "
+    "took rain eat room friend began idea fish mountain north once base hear horse cut sure watch color face wood "
+    "main"
+)
+WORDS: Final = tuple(_TEXT.split())
 
 
-@lru_cache(maxsize=1024)
-def _prefix_text(seed: int, number: int, length: int) -> str:
-    return random_words(generator(seed, Part.PREFIX, number), length)
-
-
-@lru_cache(maxsize=1024)
-def _prefix_ids(seed: int, number: int, length: int, bounds: tuple[int, int]) -> tuple[int, ...]:
-    return tuple(random_tokens(generator(seed, Part.PREFIX, number), length, *bounds))
+def random_words(rng: np.random.Generator, count: int) -> str:
+    """``count`` words with blanks between them."""
+    return " ".join([WORDS[index] for index in rng.integers(0, len(WORDS), count).tolist()])

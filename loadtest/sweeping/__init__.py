@@ -1,5 +1,1 @@
 """``stentor bench sweep``: the same load over a range of concurrency, rate or any other parameter."""
-
-from .command import main
-
-__all__ = ["main"]

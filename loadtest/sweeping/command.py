@@ -3,150 +3,141 @@
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from rich.console import Console
 from rich.markup import escape
 
-from ..record import RecordError, save_record
-from ..report.html import write_sweep_html
-from ..serving.secrets import masked
-from .axis import VALUES_HELP, AxisError, Value, parse_axis, show_value
-from .progress import Progress, print_sweeps
-from .runs import Interrupted, Measure, RunError, Runs
-from .search import Search
-from .serve import Serve, ServeError, check
-from .store import Plan, Store, StoreError, Target
+from ..record import RecordError, Result, Sweep, save_record
+from ..report.figures import figure_name, points_of, show_figure, show_value
+from ..serving.command import measure_shown
+from ..serving.options import build_load, build_parser
+from ..serving.run import measure
+from ..tool import (
+    FAILED,
+    INTERRUPTED,
+    MISUSED,
+    Parser,
+    ToolError,
+    UsageError,
+    at_least,
+    between,
+    complain,
+    has_plots,
+    masked,
+    table,
+    wide_console,
+)
+from .axis import VALUES_HELP, Value, parse_axis
+from .runs import SHARE, Runs, Search, Target
 
-FAILED: Final = 1
-MISUSED: Final = 2
-INTERRUPTED: Final = 130
-_WIDE: Final = 150
-"""Columns of a table that goes to a file."""
+_PROG: Final = "stentor bench sweep"
+_TAKEN: Final = ("save", "csv", "html", "self_test")
+"""What a sweep sees to itself."""
+_MOST: Final = 1e9
 _SECONDS: Final = 30
 """How long a rate is tried for, where nothing else is said."""
+_COLUMNS = ("output_tokens_per_s", "requests_per_s", "ttft.p50", "ttft.p99", "itl.p50", "itl.p99", "goodput_share")
 _EPILOG: Final = """\
 Every other option goes to `stentor bench serve` (see its --help). Each run draws prompts of its own, so that no
 answer comes out of a prefix cache by accident; all targets get the same ones. The same command goes on where an
 interrupted one stopped.
 
 examples:
-  stentor bench sweep --axis concurrency 1:32:x2 --requests-each 4 --input 128 --output 128 --ignore-eos
+  stentor bench sweep --axis concurrency 1:32:x2 --requests-each 4 --input-tokens 128 --output-tokens 128 --ignore-eos
   stentor bench sweep --axis concurrency 1,8,32 --target ours=http://127.0.0.1:8000 --target theirs=http://127.0.0.1:8080
   stentor bench sweep --saturate 1 --goodput ttft:500 tpot:50 --duration 60
 """
 
 
-class UsageError(Exception):
-    """Options that are wrong; the message is one line."""
+def serve(options: Sequence[str]) -> Result:
+    """Measures once, and shows how it goes where there is a terminal. Raises :class:`.tool.ToolError`, and
+    KeyboardInterrupt for a run that was interrupted."""
+    load = build_load(build_parser().parse_args(list(options)), ["stentor", "bench", "serve", *masked(options)])
+    outcome = measure_shown(load) if sys.stdout.isatty() else measure(load)
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    return outcome.result
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see {self.prog} --help)")
-
-
-def main(argv: list[str], measure: Measure | None = None) -> int:
+def main(argv: list[str], measure: Callable[[Sequence[str]], Result] = serve) -> int:
     """Sweep, write what came of it, and return the exit code. ``measure`` stands in for the load itself."""
     try:
         given, options = _parser().parse_known_args(argv)
-        return _Command(given, options, argv).run(measure)
-    except (UsageError, AxisError, ServeError, StoreError, RecordError) as error:
-        print(f"stentor bench sweep: {error}", file=sys.stderr)
-        return MISUSED
-    except OSError as error:
-        print(f"stentor bench sweep: {error.filename}: {error.strerror}", file=sys.stderr)
-        return FAILED
-
-
-class _Command:
-    """One sweep, checked whole before its first run."""
-
-    def __init__(self, given: argparse.Namespace, options: list[str], argv: Sequence[str]) -> None:
-        self.given = given
-        self.command = ["stentor", "bench", "sweep", *masked(argv)]
-        self.axis, self.values = self._axis()
-        if self.axis == "rate" and given.saturate is not None and not _names(options, "--duration", "--requests"):
-            options = [*options, f"--duration={_SECONDS}"]
-        self.options = options
-        self.served = self._check()
-        targets = _targets(given.target) or [Target(self.served.name or "server", self.served.url)]
-        seed = "the same" if given.same_seed else f"of each run, from {self.served.seed}"
-        each = [f"--requests-each={given.requests_each}"] if given.requests_each is not None else []
-        plan = Plan(self.axis, masked([*options, *each]), targets, seed)
-        self.store = Store(given.out or Path(f"sweep-{self.axis}"), plan)
-
-    def run(self, measure: Measure | None) -> int:
-        console = Console(width=None if sys.stdout.isatty() else _WIDE)
-        targets = self.store.plan.targets
-        planned = len(self.values) * self.given.repeats * len(targets) if self.values else None
-        runs = Runs(
-            store=self.store,
-            measure=measure or Serve(live=not self.given.quiet),
-            watcher=Progress(console, self.axis, self.given.repeats, planned),
-            options=self.options,
-            seed=None if self.given.same_seed or self.axis == "seed" else self.served.seed,
-            repeats=self.given.repeats,
-            cooldown=self.given.cooldown,
-            requests_each=self.given.requests_each,
-        )
-        self.store.open(self.given.restart)
+        runs = _runs(given, options, measure)
+        runs.open()
         searches: dict[str, Search] = {}
         code = 0
         try:
-            if self.given.saturate is None:
-                runs.sweep(self.values)
+            if given.saturate is None:
+                runs.sweep()
             else:
-                searches = runs.saturate(self.given.saturate, self.given.precision, self.given.share / 100)
-        except RunError as error:
-            print(f"\nstentor bench sweep: {error}; the same command goes on from here", file=sys.stderr)
-            code = FAILED
-        except (Interrupted, KeyboardInterrupt):
-            print("\nstentor bench sweep: interrupted; the same command goes on from here", file=sys.stderr)
-            code = INTERRUPTED
-        self._write(console, runs)
+                searches = runs.saturate(given.saturate)
+        except ToolError as error:
+            code = complain(f"\n{_PROG}", f"{error}; the same command goes on from here", FAILED)
+        except KeyboardInterrupt:
+            code = complain(f"\n{_PROG}", "interrupted; the same command goes on from here", INTERRUPTED)
+        _write(runs, [*_PROG.split(), *masked(argv)])
         for name, search in searches.items():
-            console.print(_verdict(escape(name), search, self.given.share), highlight=False)
+            runs.console.print(_verdict(escape(name), search), highlight=False)
         return code
+    except (UsageError, RecordError) as error:
+        return complain(_PROG, error, MISUSED)
+    except OSError as error:
+        return complain(_PROG, f"{error.filename}: {error.strerror}", FAILED)
 
-    def _write(self, console: Console, runs: Runs) -> None:
-        sweeps = []
-        for target in self.store.plan.targets:
-            values = self.values or list(runs.tried.get(target.name, {}))
-            sweep = self.store.gather(target, values, self.given.repeats, self.command, self.given.keep_requests)
-            if sweep.points:
-                save_record(sweep, self.store.sweep_path(target))
-                console.print(str(self.store.sweep_path(target)), style="dim", markup=False, highlight=False)
-                sweeps.append(sweep)
-        if sweeps:
-            title = self.given.title or f"{' and '.join(sweep.name for sweep in sweeps)} over {self.axis}"
-            write_sweep_html(sweeps, self.store.page_path, title)
-            console.print(str(self.store.page_path), style="dim", markup=False, highlight=False)
-            print_sweeps(console, sweeps)
 
-    def _axis(self) -> tuple[str, list[Value]]:
-        if (self.given.axis is None) == (self.given.saturate is None):
-            raise UsageError("expected either --axis NAME VALUES or --saturate")
-        return parse_axis(*self.given.axis) if self.given.axis is not None else ("rate", [])
+def check(options: Sequence[str]) -> argparse.Namespace:
+    """What serve makes of its options, and of what they name, such as a data set. Raises :class:`.tool.UsageError`."""
+    try:
+        parsed = build_parser().parse_args(list(options))
+        build_load(parsed, [])
+    except UsageError as error:
+        raise UsageError(str(error).replace("stentor bench serve --help", f"{_PROG} --help")) from None
+    for name in _TAKEN:
+        if getattr(parsed, name):
+            raise UsageError(f"--{name.replace('_', '-')} is for `stentor bench serve`: a sweep writes into --out")
+    return parsed
 
-    def _check(self) -> argparse.Namespace:
-        if _names(self.options, f"--{self.axis}"):
-            raise UsageError(f"--{self.axis} is what is varied: leave it out")
-        if self.given.target and _names(self.options, "--url", "--base-url"):
-            raise UsageError("--url and --target exclude one another")
-        if self.given.target and _names(self.options, "--name"):
-            raise UsageError("--name and --target exclude one another: a target has a name")
-        if self.given.requests_each is not None and self.axis != "concurrency":
-            raise UsageError(f"--requests-each is for --axis concurrency, not {self.axis}")
-        tried = [show_value(value) for value in self.values] or ["1"]
-        served = check([*self.options, f"--{self.axis}={tried[0]}"])
-        for value in tried[1:]:
-            check([*self.options, f"--{self.axis}={value}"], whole=False)
-        if self.given.saturate is not None and not served.goodput:
-            raise UsageError("--saturate needs limits that a rate is to hold: --goodput ttft:500 tpot:50")
-        return served
+
+def _runs(given: argparse.Namespace, options: list[str], measure: Callable[[Sequence[str]], Result]) -> Runs:
+    """Every option and value checked, before the first run. Raises :class:`.tool.UsageError`."""
+    if (given.axis is None) == (given.saturate is None):
+        raise UsageError("expected either --axis NAME VALUES or --saturate")
+    axis, values = ("rate", list[Value]()) if given.axis is None else parse_axis(*given.axis)
+    if given.saturate is not None and not _names(options, "--duration", "--requests"):
+        options = [*options, f"--duration={_SECONDS}"]
+    if _names(options, f"--{axis}"):
+        raise UsageError(f"--{axis} is what is varied: leave it out")
+    if given.target and _names(options, "--url", "--base-url", "--name"):
+        raise UsageError("--url and --target exclude one another, and so do --name and --target")
+    if given.requests_each is not None and axis != "concurrency":
+        raise UsageError(f"--requests-each is for --axis concurrency, not {axis}")
+    served, *_ = [check([*options, f"--{axis}={show_value(value)}"]) for value in values or [1.0]]
+    if given.saturate is not None and not served.goodput:
+        raise UsageError("--saturate needs limits that a rate is to hold: --goodput ttft:500 tpot:50")
+    targets = _targets(given.target) or [Target(served.name or "server", served.url)]
+    each = [f"--requests-each={given.requests_each}"] if given.requests_each is not None else []
+    return Runs(
+        folder=given.out or Path(f"sweep-{axis}"),
+        axis=axis,
+        values=values,
+        targets=targets,
+        options=options,
+        plan={
+            "axis": axis,
+            "options": " ".join(masked([*options, *each])),
+            "targets": " ".join(f"{target.name}={target.url}" for target in targets),
+        },
+        seed=served.seed,
+        repeats=given.repeats,
+        cooldown=given.cooldown,
+        requests_each=given.requests_each,
+        measure=measure,
+        console=wide_console(),
+    )
 
 
 def _names(options: Sequence[str], *names: str) -> bool:
@@ -157,7 +148,7 @@ def _targets(given: Sequence[str]) -> list[Target]:
     targets = []
     for text in given:
         name, equals, address = text.partition("=")
-        if not equals or not re.fullmatch(r"[\w.+ -]+", name) or name.startswith(".") or not address:
+        if not equals or not re.fullmatch(r"[\w+ -][\w.+ -]*", name) or not address:
             raise UsageError(f"--target {text}: expected NAME=URL, the name of letters, digits and .+-_")
         targets.append(Target(name, address))
     if len({target.name for target in targets}) < len(targets):
@@ -165,95 +156,78 @@ def _targets(given: Sequence[str]) -> list[Target]:
     return targets
 
 
-def _verdict(name: str, search: Search, share: float) -> str:
+def _write(runs: Runs, command: Sequence[str]) -> None:
+    sweeps, written = [], []
+    for target in runs.targets:
+        sweep = runs.gather(target, command)
+        if sweep.points:
+            written.append(runs.folder / ("sweep.json" if len(runs.targets) == 1 else f"sweep-{target.name}.json"))
+            save_record(sweep, written[-1])
+            sweeps.append(sweep)
+    if not sweeps:
+        return
+    print_sweeps(runs.console, sweeps)
+    if has_plots():
+        from ..report.page import write_html  # late: matplotlib takes a second
+
+        written.append(runs.folder / "sweep.html")
+        write_html(sweeps, written[-1], f"{' and '.join(sweep.name for sweep in sweeps)} over {runs.axis}")
+    else:
+        runs.console.print("no page is drawn without matplotlib: install stentor[plots]", highlight=False)
+    for path in written:
+        runs.console.print(str(path), style="dim", markup=False, highlight=False)
+
+
+def print_sweeps(console: Console, sweeps: Sequence[Sweep]) -> None:
+    """Medians of every value, the sweeps' rows of one value below one another."""
+    found = [(sweep.name, point) for sweep in sweeps for point in points_of(sweep)]
+    values = list(dict.fromkeys(point.value for _, point in found))
+    if all(isinstance(value, float) for value in values):
+        values.sort(key=float)
+    columns = [name for name in (*_COLUMNS, "errors") if any(name in point.medians for _, point in found)]
+    rows = [
+        [
+            *(escape(show_value(value)), escape(name), str(len(point.repeats))),
+            *(show_figure(each, point.medians[each]) if each in point.medians else "" for each in columns),
+        ]
+        for value in values
+        for name, point in found
+        if point.value == value
+    ]
+    axis = sweeps[0].axis
+    heads = [axis, "server", "runs", *map(figure_name, columns)]
+    console.print(table(heads, rows, left=3, title=f"medians over {axis}"))
+
+
+def _verdict(name: str, search: Search) -> str:
+    keep = f"{SHARE:.0%} within the limits"
     if search.low is None:
-        return f"{name}: no rate down to {search.high:g} requests/s keeps {share:g}% within the limits"
+        return f"{name}: no rate down to {search.high:g} requests/s keeps {keep}"
     if search.high is None:
-        return f"{name}: {search.low:g} requests/s and maybe more keep {share:g}% within the limits"
-    return f"[bold]{name}: {search.low:g} requests/s[/] keep {share:g}% within the limits; {search.high:g} do not"
+        return f"{name}: {search.low:g} requests/s and maybe more keep {keep}"
+    return f"[bold]{name}: {search.low:g} requests/s[/] keep {keep}; {search.high:g} do not"
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="stentor bench sweep",
-        description="Runs `stentor bench serve` over a range of one parameter, several times each, against one server "
+    parser = Parser(
+        prog=_PROG,
+        description="Runs `stentor bench serve` over a range of one parameter, several times each, against one server\n"
         "or several in turn, and draws what comes of it.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
-    parser.add_argument(
-        "--axis", nargs=2, metavar=("NAME", "VALUES"), help=f"an option of serve, and its values: {VALUES_HELP}"
+    add = parser.add_argument
+    add("--axis", nargs=2, metavar=("NAME", "VALUES"), help=f"an option of serve, and its values: {VALUES_HELP}")
+    rate = (
+        "find the highest rate, from this many requests a second on (1), at which 95 percent keep the limits of "
+        "--goodput; a queue takes time to grow, so short runs flatter"
     )
-    parser.add_argument(
-        "--saturate",
-        type=_positive,
-        nargs="?",
-        const=1.0,
-        metavar="RATE",
-        help="find the highest rate that keeps the limits of --goodput, beginning at this many requests a second (1); "
-        "a queue takes time to grow, so short runs flatter",
-    )
-    parser.add_argument(
-        "--share", type=_percent, default=95.0, metavar="PERCENT", help="of requests that must keep them (95)"
-    )
-    parser.add_argument(
-        "--precision", type=_positive, default=0.05, help="how near --saturate gets, as a part of the rate (0.05)"
-    )
-    parser.add_argument("--repeats", type=_count, default=3, metavar="N", help="of each value; medians are shown (3)")
-    parser.add_argument(
-        "--cooldown", type=_seconds, default=2.0, metavar="SECONDS", help="of rest between two runs (2)"
-    )
-    parser.add_argument(
-        "--target",
-        action="append",
-        default=[],
-        metavar="NAME=URL",
-        help="a server; given more than once, they take turns at every repeat",
-    )
-    parser.add_argument(
-        "--requests-each",
-        type=_count,
-        metavar="N",
-        help="with --axis concurrency: requests for each user, so that all values take about as long",
-    )
-    parser.add_argument("--same-seed", action="store_true", help="ask the same in every run, prefix caches or not")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where runs are kept (sweep-NAME)")
-    parser.add_argument("--restart", action="store_true", help="discard the runs that are there")
-    parser.add_argument(
-        "--keep-requests", action="store_true", help="every request in sweep.json too, not in runs/ alone"
-    )
-    parser.add_argument("--title", help="of the page")
-    parser.add_argument("--quiet", action="store_true", help="no picture of the run in progress")
+    add("--saturate", type=between(0, _MOST), nargs="?", const=1.0, metavar="RATE", help=rate)
+    add("--repeats", type=at_least(1), default=3, metavar="N", help="of each value; medians are shown (3)")
+    rest = "of rest between two runs (2)"
+    add("--cooldown", type=between(0, _MOST, closed=True), default=2.0, metavar="SECONDS", help=rest)
+    target = "a server; given more than once, they take turns at every repeat"
+    add("--target", action="append", default=[], metavar="NAME=URL", help=target)
+    each = "with --axis concurrency: requests for each user, so that all values take about as long"
+    add("--requests-each", type=at_least(1), metavar="N", help=each)
+    add("--out", type=Path, metavar="FOLDER", help="where runs are kept (sweep-NAME)")
     return parser
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number") from None
-
-
-def _positive(text: str) -> float:
-    if not 0 < (value := _number(text)) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
-    return value
-
-
-def _seconds(text: str) -> float:
-    if not 0 <= (value := _number(text)) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, 0 or more")
-    return value
-
-
-def _percent(text: str) -> float:
-    if not 0 < (value := _number(text)) <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected percent, above 0 and at most 100")
-    return value
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number above 0")
-    return int(text)

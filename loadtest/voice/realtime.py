@@ -5,7 +5,7 @@ import base64
 import json
 import time
 import wave
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,9 +135,3 @@ async def session(port: int, query: str, **settings: Any) -> AsyncIterator[Realt
         finally:
             await socket.close()
             await asyncio.gather(reading, return_exceptions=True)
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Of at least one value: the smallest that so large a share of them does not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]

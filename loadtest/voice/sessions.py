@@ -1,4 +1,4 @@
-"""``make voice``: many callers at once, each transcribed while it speaks, at the speed of speech.
+"""``stentor bench callers``: many callers at once, each transcribed while it speaks, at the speed of speech.
 
 Every session speaks a few sentences, commits them the moment they end, and goes on with the next at once. What counts
 is the time from the commit to the final transcript, how often partial transcripts come, whether anything is left over,
@@ -9,21 +9,20 @@ import argparse
 import asyncio
 import contextlib
 import random
-import sys
 import time
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
+from rich.console import Console
 
 from ..processes import alive, pss_bytes, tree
-from ..record import now_iso
+from ..record import Record, quantile
 from ..server_process import ServerProcess
-from ..serving.machine import describe_machine
+from ..tool import make_parser, run_tool
 from .clips import spoken
-from .realtime import RATE, RealtimeClient, Speech, percentile, session, speech_of
+from .realtime import RATE, RealtimeClient, Speech, session, speech_of
 from .sentences import SENTENCES
 from .wer import Normalizer, WordErrors, word_errors
 
@@ -33,12 +32,10 @@ _MEMORY_SECONDS: Final = 5.0
 _PAUSE: Final = bytes(2 * RATE * 3 // 10)
 
 
-class Sessions(msgspec.Struct, frozen=True):
+class Sessions(Record, frozen=True, kw_only=True):
     """Seconds unless named otherwise."""
 
-    command: list[str]
-    taken: str
-    machine: dict[str, Any]
+    kind: Literal["callers"] = "callers"
     server: list[str]
     sessions: int
     sentences: int
@@ -61,6 +58,8 @@ class Sessions(msgspec.Struct, frozen=True):
     word_error_rate: float
     memory_mib: list[int]
     """Of all processes, every few seconds."""
+    aim: float
+    """Of ``lag_p95``."""
 
 
 class Caller:
@@ -139,14 +138,14 @@ async def measure(server: ServerProcess, sessions: int, seconds: float, at_once:
     errors = sum((caller.errors for caller in callers), WordErrors(0, 0))
     return {
         "commits": sum(len(caller.commits) for caller in callers),
-        "lag_p50": round(percentile(lags, 0.5), 3),
-        "lag_p95": round(percentile(lags, 0.95), 3),
+        "lag_p50": round(quantile(lags, 0.5), 3),
+        "lag_p95": round(quantile(lags, 0.95), 3),
         "lag_slowest": round(max(lags), 3),
         "unfinished": sum(caller.unfinished for caller in callers),
         "failed": sum(caller.failed for caller in callers),
         "partials": sum(caller.partials for caller in callers),
-        "partial_interval_p50": round(percentile(intervals, 0.5), 3) if intervals else 0.0,
-        "first_partial_p50": round(percentile(firsts, 0.5), 3) if firsts else 0.0,
+        "partial_interval_p50": round(quantile(intervals, 0.5), 3) if intervals else 0.0,
+        "first_partial_p50": round(quantile(firsts, 0.5), 3) if firsts else 0.0,
         "word_error_rate": round(errors.rate, 4),
         "memory_mib": memory,
     }
@@ -162,34 +161,28 @@ async def _watch(pid: int, memory: list[int]) -> None:
         await asyncio.sleep(_MEMORY_SECONDS)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: list[str]) -> int:
     """Exit code: 0 where the aim is met, else 1."""
-    parser = argparse.ArgumentParser(prog="stentor bench callers", description=__doc__)
+    return run_tool(_parser(), argv, _measure, _judge)
+
+
+def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Sessions:
+    with ServerProcess(args.server) as server:
+        found = asyncio.run(measure(server, args.sessions, args.seconds, args.sentences))
+    print(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
+    told = {"sessions": args.sessions, "sentences": args.sentences, "seconds": args.seconds, "aim": args.aim}
+    return Sessions(server=["stentor", "serve", *args.server], **told, **found, **about)
+
+
+def _judge(console: Console, record: Sessions) -> int:
+    return 0 if record.lag_p95 <= record.aim and not record.unfinished and not record.failed else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("callers", __doc__)
     parser.add_argument("--sessions", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--sentences", type=int, default=3, help="of one turn")
     parser.add_argument("--aim", type=float, default=2.0, metavar="SECONDS", help="of the lag's 95th percentile")
-    parser.add_argument("--output", type=Path, help="where figures go, as JSON")
     parser.add_argument("server", nargs="*", default=["--demo"], help="what `stentor serve` is given")
-    args = parser.parse_args(argv)
-    with ServerProcess(args.server) as server:
-        found = asyncio.run(measure(server, args.sessions, args.seconds, args.sentences))
-        command = ["stentor", "bench", "callers", *(sys.argv[1:] if argv is None else argv)]
-        record = Sessions(
-            command=command,
-            taken=now_iso(),
-            machine=describe_machine(),
-            server=["stentor", "serve", *args.server],
-            sessions=args.sessions,
-            sentences=args.sentences,
-            seconds=args.seconds,
-            **found,
-        )
-    print(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
-    if args.output is not None:
-        args.output.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
-    return 0 if record.lag_p95 <= args.aim and not record.unfinished and not record.failed else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return parser

@@ -1,20 +1,17 @@
-"""``make voice``: texts spoken alone, and many at once: when sound begins, and how fast it is made."""
+"""``stentor bench speech``: texts spoken alone, and many at once: when sound begins, and how fast it is made."""
 
 import argparse
 import asyncio
-import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import httpx
 import msgspec
+from rich.console import Console
 
-from ..record import now_iso
+from ..record import Record, quantile
 from ..server_process import ServerProcess
-from ..serving.machine import describe_machine
-from .realtime import percentile
+from ..tool import make_parser, run_tool
 
 TEXTS: Final = {
     "a clause": "Sure, I can help you with that.",
@@ -50,10 +47,8 @@ class Crowd(msgspec.Struct, frozen=True):
     """How far playing that begins with the first sound would fall behind what has come, at worst."""
 
 
-class Speaking(msgspec.Struct, frozen=True):
-    command: list[str]
-    taken: str
-    machine: dict[str, Any]
+class Speaking(Record, frozen=True, kw_only=True):
+    kind: Literal["speech"] = "speech"
     server: list[str]
     alone: list[Alone]
     crowd: Crowd
@@ -91,17 +86,17 @@ async def measure(port: int, times: int, texts: int) -> tuple[list[Alone], Crowd
                 Alone(
                     text=name,
                     chars=len(text),
-                    first_audio=round(percentile([each.first for each in heard], 0.5), 3),
+                    first_audio=round(quantile([each.first for each in heard], 0.5), 3),
                     first_audio_slowest=round(max(each.first for each in heard), 3),
-                    audio=round(percentile([each.audio for each in heard], 0.5), 2),
-                    real_time_factor=round(percentile([each.last / each.audio for each in heard], 0.5), 4),
+                    audio=round(quantile([each.audio for each in heard], 0.5), 2),
+                    real_time_factor=round(quantile([each.last / each.audio for each in heard], 0.5), 4),
                 )
             )
         together = await asyncio.gather(*(hear(client, f"This is voice {n}. " + TEXTS["a page"]) for n in range(texts)))
     firsts = [each.first for each in together]
     crowd = Crowd(
         texts=texts,
-        first_audio_median=round(percentile(firsts, 0.5), 3),
+        first_audio_median=round(quantile(firsts, 0.5), 3),
         first_audio_slowest=round(max(firsts), 3),
         last_byte=round(max(each.last for each in together), 2),
         audio=round(sum(each.audio for each in together), 1),
@@ -110,30 +105,32 @@ async def measure(port: int, times: int, texts: int) -> tuple[list[Alone], Crowd
     return alone, crowd
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="stentor.loadtest.voice.speaking", description=__doc__)
-    parser.add_argument("--times", type=int, default=10, help="that each text is spoken alone")
-    parser.add_argument("--texts", type=int, default=16, help="that are spoken at once")
-    parser.add_argument("--output", type=Path, help="where figures go, as JSON")
-    parser.add_argument("server", nargs="*", default=["--demo"], help="what `stentor serve` is given")
-    args = parser.parse_args(argv)
+def main(argv: list[str]) -> int:
+    return run_tool(_parser(), argv, _measure, _show)
+
+
+def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Speaking:
     with ServerProcess(args.server) as server:
         alone, crowd = asyncio.run(measure(server.port, args.times, args.texts))
-        command = ["python", "-P", "-m", "stentor.loadtest.voice.speaking", *(sys.argv[1:] if argv is None else argv)]
-        record = Speaking(command, now_iso(), describe_machine(), server.command, alone, crowd)
-    for one in alone:
+        return Speaking(server=server.command, alone=alone, crowd=crowd, **about)
+
+
+def _show(console: Console, record: Speaking) -> None:
+    for one in record.alone:
         print(
             f"{one.text} ({one.chars} characters, {one.audio:.1f} s): first audio after "
             f"{one.first_audio * 1000:.0f} ms, {one.real_time_factor:.3f} s a second"
         )
+    crowd = record.crowd
     print(
         f"{crowd.texts} at once: first audio after {crowd.first_audio_median * 1000:.0f} ms, the last after "
         f"{crowd.first_audio_slowest * 1000:.0f} ms; {crowd.audio:.0f} s of audio in {crowd.last_byte:.1f} s"
     )
-    if args.output is not None:
-        args.output.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
-    return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("speech", __doc__)
+    parser.add_argument("--times", type=int, default=10, help="that each text is spoken alone")
+    parser.add_argument("--texts", type=int, default=16, help="that are spoken at once")
+    parser.add_argument("server", nargs="*", default=["--demo"], help="what `stentor serve` is given")
+    return parser

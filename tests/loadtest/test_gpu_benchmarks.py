@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stentor.loadtest import gpu, model_speed
-from stentor.loadtest.kernels import __main__ as kernels
+from stentor.loadtest.kernels import command as kernels
 from stentor.loadtest.kernels import timing
 from stentor.loadtest.kernels.cases import OPERATIONS
 
@@ -37,7 +37,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_operation_is_timed_and_its_figures_fit_each_other(model: Path) -> None:
-    files = ["--json", str(model / "out.json"), "--csv", str(model / "out.csv")]
+    files = ["--save", str(model / "out.json"), "--csv", str(model / "out.csv")]
     arguments = ["2q1kv20_q5kv9", "--model", str(model), "--block-size", "16", "--seconds", "0", "--device", "cpu"]
     assert kernels.main([*arguments, *files]) == 0
     content = json.loads((model / "out.json").read_text())
@@ -67,17 +67,17 @@ def test_what_cannot_be_timed_is_one_line(arguments: list[str], capsys: pytest.C
 def test_the_steps_of_a_model_are_timed(model: Path) -> None:
     shapes = ["--decode", "1", "--decode", "3", "--prefill", "40"]
     sizes = ["--steps", "8", "--block-size", "16", "--kv-cache-memory", str(1 << 22)]
-    assert model_speed.main([str(model), *shapes, *sizes, "--json", str(model / "out.json")]) == 0
+    assert model_speed.main([str(model), *shapes, *sizes, "--save", str(model / "out.json")]) == 0
     figures = json.loads((model / "out.json").read_text())["figures"]
     assert [figure["work"] for figure in figures] == ["decode of 1", "decode of 3", "prefill of 40"]
     for figure, tokens in zip(figures, (1, 3, 40), strict=True):
         assert figure["tokens_per_second"] == pytest.approx(1e3 * tokens / figure["milliseconds"])
 
 
-def test_the_benchmarks_of_a_gpu_name_modules_that_take_their_arguments() -> None:
+def test_the_benchmarks_of_a_gpu_name_commands_that_take_their_arguments() -> None:
     for benchmark in gpu.benchmarks():
-        parser = {"kernels": kernels._parser, "model_speed": model_speed._parser}[benchmark.module]()
-        parsed = parser.parse_args([*benchmark.arguments, "--json", "x.json"])
+        parser = {"kernels": kernels._parser, "model": model_speed._parser}[benchmark.command]()
+        parsed = parser.parse_args([*benchmark.arguments, "--save", "x.json"])
         assert (parsed.model / "config.json").is_file()
 
 

@@ -22,7 +22,7 @@ def test_prefill_ends_with_the_last_first_token_and_gaps_count_from_there() -> N
 
 def test_a_batch_is_measured_and_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved = tmp_path / "deep" / "latency.json"
-    shape = ["--batch-size", "3", "--input", "20", "--output", "40", "--warmup", "1", "--iterations", "2"]
+    shape = ["--batch-size", "3", "--input-tokens", "20", "--output-tokens", "40", "--warmup", "1", "--iterations", "2"]
     assert latency.main([*shape, *made_up(tmp_path), "--save", str(saved)]) == 0
     result = msgspec.json.decode(saved.read_bytes(), type=Latency)
     assert (result.batch_size, result.input, result.output, len(result.iterations)) == (3, 20, 40, 2)

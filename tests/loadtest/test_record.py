@@ -23,7 +23,6 @@ from stentor.loadtest.record import (
     load_result,
     save_csv,
     save_record,
-    save_result,
 )
 
 SUMMARY = Summary(
@@ -72,7 +71,7 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path, saved: Result | Sweep | S
 
 
 def test_a_result_is_read_as_one_and_nothing_else(tmp_path: Path) -> None:
-    save_result(RESULT, tmp_path / "r.json")
+    save_record(RESULT, tmp_path / "r.json")
     assert load_result(tmp_path / "r.json") == RESULT
     save_record(SWEEP, tmp_path / "s.json")
     with pytest.raises(RecordError, match="holds a sweep, expected the result"):
@@ -85,7 +84,7 @@ def test_a_result_is_read_as_one_and_nothing_else(tmp_path: Path) -> None:
         ("", "is no file of `stentor bench`"),
         ("[1]", "is no file of `stentor bench`"),
         ('{"format":1,"kind":"serve"}', "is no file of `stentor bench`"),
-        ('{"format":1,"kind":"dance"}', "holds a 'dance', expected serve, sweep or startup"),
+        ('{"format":1,"kind":"dance"}', "holds a 'dance', expected serve, sweep, startup, step cost"),
         ('{"format":99,"kind":"serve"}', "has format 99, expected at most 1"),
     ],
 )
@@ -97,14 +96,14 @@ def test_another_file_is_refused_in_one_line(tmp_path: Path, text: str, message:
 
 
 def test_a_failed_write_leaves_the_older_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_result(RESULT, tmp_path / "r.json")
+    save_record(RESULT, tmp_path / "r.json")
 
     def full(self: Path, target: Path) -> Path:
         raise OSError("no space")
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OSError, match="no space"):
-        save_result(msgspec.structs.replace(RESULT, name="other"), tmp_path / "r.json")
+        save_record(msgspec.structs.replace(RESULT, name="other"), tmp_path / "r.json")
     assert load_result(tmp_path / "r.json").name == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
 

@@ -30,6 +30,6 @@ def test_what_is_printed_says_the_median_the_worst_and_what_was_lost() -> None:
 
 
 def test_streams_go_on_after_real_kills(demo_model: object, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--kills", "1", "--streams", "2", "--tokens", "200", "--", "--log-level", "warning"]) == 0
+    assert main(["--kills", "1", "--streams", "2", "--output-tokens", "200", "--", "--log-level", "warning"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if "worker" in line or "engine" in line]
     assert len(rows) == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stentor.loadtest import bare_server, server_cost
-from stentor.loadtest.client import stream_completion
+from stentor.loadtest.client import complete
 from stentor.loadtest.server_process import ServerProcess
 
 
@@ -18,17 +18,17 @@ def test_the_bare_server_sends_as_many_chunks_of_as_many_bytes_as_it_is_told() -
         url = f"http://127.0.0.1:{server.port}{bare_server.PATH}"
         with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode())) as response:
             frames: list[bytes] = response.read().split(b"\n\n")
-        stream = asyncio.run(stream_completion("127.0.0.1", server.port, body, bare_server.PATH))
+        answer = asyncio.run(complete(server.port, body, bare_server.PATH))
     assert [len(frame) + 2 for frame in frames[:3]] == [217] * 3
-    assert (stream.tokens, sum(chunks for _, chunks in stream.arrivals)) == (3, 3 + 2)
+    assert (answer.tokens, len(answer.arrivals)) == (3, 3)
 
 
 def test_a_run_reports_what_each_process_spent_on_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_cost, "SHORT", 4)  # each token is a step of 20 ms
     report = tmp_path / "cost.json"
-    server_cost.main(["--streams", "4", "--tokens", "24", "--rounds", "1", "--json", str(report)])
+    server_cost.main(["--streams", "4", "--output-tokens", "24", "--rounds", "1", "--save", str(report)])
     document = json.loads(report.read_text())
-    assert document["command"].endswith("--streams 4 --tokens 24 --rounds 1 --json " + str(report))
+    assert document["command"][:5] == ["stentor", "bench", "server-cost", "--streams", "4"]
     (ours,), (bare,) = document["streams"]["4"]["ours"], document["streams"]["4"]["bare"]
     assert 1 <= ours["tokens_per_chunk"] <= 2
     assert bare["tokens_per_chunk"] == 1

@@ -9,6 +9,8 @@ import pytest
 
 from stentor.engine.model_config.decoder_config import DecoderConfig
 from stentor.loadtest import step_cost
+from stentor.loadtest.report import page
+from stentor.loadtest.report.plots import STEP_PLOTS
 from stentor.loadtest.step_cost import make_shapes
 from stentor.loadtest.step_curves import CHUNK, Figure, surprises
 from stentor.loadtest.step_runs import decode_length, forward_flops
@@ -90,7 +92,7 @@ def test_a_small_model_is_measured_and_drawn(tmp_path: Path, capsys: pytest.Capt
     options = [option for option in made_up(tmp_path) if option not in ("--device", "cpu")]
     grid = ["--batch", "1", "4", "--context", "16", "64", "--prefill", "8", "32", "--cache-tokens", "1024"]
     cheap = ["--seconds", "0", "--repeats", "1", "--read-bytes", str(1 << 20)]
-    files = ["--json", str(tmp_path / "steps.json"), "--svg", str(tmp_path / "steps.svg")]
+    files = ["--save", str(tmp_path / "steps.json")]
     assert step_cost.main([*grid, *cheap, *options, *files]) == 0
     content = json.loads((tmp_path / "steps.json").read_text())
     figures = content["figures"]
@@ -108,8 +110,10 @@ def test_a_small_model_is_measured_and_drawn(tmp_path: Path, capsys: pytest.Capt
     keys_and_values = 65 * 2 * 2 * 2 * 32  # tokens, K and V, layers, heads, dimensions
     bytes_each = 1e6 * (four["megabytes"] - one["megabytes"]) / 3 / keys_and_values
     assert bytes_each in (pytest.approx(2), pytest.approx(4)), "of bfloat16 or float32"
-    picture = ElementTree.parse(tmp_path / "steps.svg").getroot()
-    assert len(picture.findall("{http://www.w3.org/2000/svg}svg")) == 4
+    plots = ["--svg", ",".join(STEP_PLOTS), "--out", str(tmp_path / "steps.svg")]
+    assert page.main([str(tmp_path / "steps.json"), *plots]) == 0
+    texts = {text.text for text in ElementTree.parse(tmp_path / "steps.svg").getroot().iter() if text.text}
+    assert {plot.title for plot in STEP_PLOTS.values()} <= texts
     assert "GB/s read" in capsys.readouterr().out
 
 

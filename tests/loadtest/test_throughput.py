@@ -28,7 +28,8 @@ def test_a_round_lasts_from_the_first_that_was_sent_to_the_last_that_ended() -> 
 
 def test_every_token_of_every_round_is_counted(tmp_path: Path) -> None:
     saved = tmp_path / "throughput.json"
-    shape = ["--requests", "7", "--input", "uniform:5:9", "--output", "4", "--rounds", "2", "--max-num-seqs", "3"]
+    lengths = ["--input-tokens", "uniform:5:9", "--output-tokens", "4"]
+    shape = ["--requests", "7", *lengths, "--rounds", "2", "--max-num-seqs", "3"]
     assert throughput.main([*shape, *made_up(tmp_path), "--save", str(saved)]) == 0
     result = msgspec.json.decode(saved.read_bytes(), type=Throughput)
     first, second = result.rounds

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL
-from stentor.loadtest.embedding import __main__ as command
-from stentor.loadtest.embedding import isolation, speed
-from stentor.loadtest.embedding.bulk import Bulk
+from stentor.loadtest.embedding import command, isolation, speed
+from stentor.loadtest.embedding.asking import Bulk
 from stentor.loadtest.embedding.sides import Ours
 from stentor.loadtest.server_process import ServerProcess
 
@@ -32,7 +31,7 @@ def test_speed_of_our_side_alone() -> None:
 
 def test_latency_beside_a_job_is_written_by_the_command(tmp_path: Path) -> None:
     target = tmp_path / "figures.json"
-    given = ["--parts", "latency", "--job", "60", "--alone", "3", "--threads", "1", "--output", str(target)]
+    given = ["--parts", "latency", "--job", "60", "--alone", "3", "--threads", "1", "--save", str(target)]
     assert command.main(given) == 0
     record = msgspec.json.decode(target.read_bytes(), type=command.Embeddings)
     assert json.loads(target.read_bytes())["speed"] is None

@@ -25,7 +25,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--only", "ollama"], "no side is called 'ollama'; expected stentor-bf16, "),
         (["--shapes", "many"], "no shape is called 'many'"),
         (["--rounds", "0"], "--rounds is 0, expected at least 1"),
-        (["--output", "/no/such/folder/x.json"], "there is no folder /no/such/folder"),
+        (["--save", "/no/such/folder/x.json"], "there is no folder /no/such/folder"),
     ],
 )
 def test_a_mistake_is_told_in_one_line_before_anything_starts(
@@ -61,7 +61,7 @@ def test_a_peer_that_is_not_installed_is_skipped_with_a_line(cache: Path, capsys
     write_tokenizer(folder, 400)
     (folder / "config.json").write_text("{}")
     output = cache / "out.json"
-    assert bench.main(["peers", "--model", str(folder), "--only", "vllm-bf16", "--output", str(output)]) == 1
+    assert bench.main(["peers", "--model", str(folder), "--only", "vllm-bf16", "--save", str(output)]) == 1
     assert "vllm-bf16 skipped: vllm is not installed; run: make peers ARGS=vllm" in capsys.readouterr().out
     saved = msgspec.json.decode(output.read_bytes(), type=Report)
     assert saved.columns == []

@@ -2,6 +2,7 @@
 
 import pytest
 
+from stentor.loadtest.client import Answer
 from stentor.loadtest.peers.figures import (
     Column,
     Measure,
@@ -10,14 +11,13 @@ from stentor.loadtest.peers.figures import (
     measures,
     medians,
     prefill_round,
-    quantile,
     ratios,
     settle_shapes,
     streams_round,
     times_better,
     value,
 )
-from stentor.loadtest.peers.stream import Answer
+from stentor.loadtest.record import quantile
 
 RATE = Measure("8", "output_tokens_per_s", "8 streams: output tokens/s", True)
 WAIT = Measure("8", "itl_ms_p99", "8 streams: ITL p99 ms", False, 1)

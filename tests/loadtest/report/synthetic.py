@@ -9,11 +9,13 @@ from stentor.loadtest.record import (
     Spread,
     Startup,
     StartupRound,
+    Steps,
     Summary,
     Sweep,
     SweepPoint,
     Target,
 )
+from stentor.loadtest.step_curves import Figure
 
 
 def request(
@@ -114,3 +116,15 @@ def lively(seed: int = 1, count: int = 300, speed: float = 1.0) -> list[RequestR
         ]
         made.append(request(now, (0.02 + 2e-4 * prompt) * rng.lognormvariate(0, 0.3) / speed, gaps, prompt))
     return made
+
+
+def steps(rows: Sequence[int] = (1, 2)) -> Steps:
+    """Steps that take a millisecond for each row and 16 tokens."""
+
+    def step(kind: str, rows: int, tokens: int, context: int, milliseconds: float) -> Figure:
+        return Figure(kind, rows, tokens, context, milliseconds, milliseconds, 5, 1.0, 1.0, 1.0, 0.5)
+
+    figures = [step("decode", count, 1, context, count + context / 16) for count in rows for context in (16, 64)]
+    figures += [step("prefill", 1, tokens, 0, tokens / 16) for tokens in (16, 32)]
+    figures += [step("chunk", 1, 512, context, 32 + context / 16) for context in (16, 64)]
+    return Steps(started_at="2026-01-02T03:04:05.000+00:00", worker={"model": "tiny"}, figures=figures)

@@ -1,22 +1,19 @@
 """Ratios against numbers worked out by hand, and the exit status a check in CI relies on."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from stentor.loadtest.record import Result, Sweep, save_record
-from stentor.loadtest.report.bootstrap import ratio_interval
-from stentor.loadtest.report.compare import main
-from stentor.loadtest.report.comparison import ComparisonError, Row, compare, judge, ratio_of
-from stentor.loadtest.report.conditions import ConditionError, parse_conditions
+from stentor.loadtest.report.compare import Row, compare, judge, main, parse_conditions, ratio_of
 from stentor.loadtest.report.figures import READY, figures_of, known_figures, medians, points_of
-from stentor.tests.loadtest.report.synthetic import lively, request, result, startup, summary, sweep
+from stentor.loadtest.tool import UsageError
+from stentor.tests.loadtest.report.synthetic import lively, result, startup, summary, sweep
 
 
 def _rows(before: Result, after: Result) -> dict[str, Row]:
     (one,) = compare(before, after)
-    return {row.figure: row for row in one.rows}
+    return dict(one.rows)
 
 
 def test_ratios_are_after_over_before() -> None:
@@ -54,18 +51,18 @@ def test_every_figure_has_a_name_that_conditions_know() -> None:
 def test_sweeps_are_compared_value_by_value_by_the_medians_of_their_repeats() -> None:
     found = compare(sweep({1: [100, 80, 90], 8: [400]}, "a"), sweep({8: [600], 1: [135], 16: [1]}, "b"))
     assert [one.point for one in found] == ["concurrency=1", "concurrency=8"]
-    assert [next(r.ratio for r in one.rows if r.figure == "output_tokens_per_s") for one in found] == [1.5, 1.5]
+    assert [one.rows["output_tokens_per_s"].ratio for one in found] == [1.5, 1.5]
 
 
 def test_repeats_bound_a_ratio_by_their_extremes() -> None:
     (one,) = compare(sweep({1: [100, 80, 90]}, "a"), sweep({1: [99, 120, 110]}, "b"))
-    row = next(row for row in one.rows if row.figure == "output_tokens_per_s")
-    assert (row.ratio, row.low, row.high) == pytest.approx((110 / 90, 99 / 100, 120 / 80))
-    assert (row.basis, row.verdict) == ("repeats", "same")
+    row = one.rows["output_tokens_per_s"]
+    assert (row.ratio, *(row.bounds or ())) == pytest.approx((110 / 90, 99 / 100, 120 / 80))
+    assert row.verdict == "same"
     (one,) = compare(sweep({1: [100, 80, 90]}, "a"), sweep({1: [101, 120, 110]}, "b"))
-    assert next(row.verdict for row in one.rows if row.figure == "output_tokens_per_s") == "better"
+    assert one.rows["output_tokens_per_s"].verdict == "better"
     (one,) = compare(sweep({1: [100, 80]}, "a"), sweep({1: [99, 120]}, "b"))
-    assert next(row.basis for row in one.rows if row.figure == "output_tokens_per_s") == ""
+    assert one.rows["output_tokens_per_s"].bounds is None
 
 
 def test_starts_are_compared_cold_with_cold_and_warm_with_warm() -> None:
@@ -73,10 +70,10 @@ def test_starts_are_compared_cold_with_cold_and_warm_with_warm() -> None:
     after = startup([(True, 10.0), (False, 1.05)], "b")
     cold, warm = compare(before, after)
     assert (cold.point, warm.point) == ("cold", "warm")
-    assert {row.figure: row.ratio for row in cold.rows} == {"ready_s": 2.0, "importing": 2.0, "loading": 2.0}
-    assert [row.verdict for row in warm.rows] == ["better"] * 3
+    assert {name: row.ratio for name, row in cold.rows.items()} == {"ready_s": 2.0, "importing": 2.0, "loading": 2.0}
+    assert [row.verdict for row in warm.rows.values()] == ["better"] * 3
     assert judge([cold], parse_conditions(["ready_s>1.5"])) == ["ready_s>1.5 holds at cold: b / a is 2.000"]
-    with pytest.raises(ComparisonError, match="some of the same kind"):
+    with pytest.raises(UsageError, match="something that both have"):
         compare(startup([(True, 1.0)]), startup([(False, 1.0)]))
 
 
@@ -90,12 +87,12 @@ def test_medians_are_of_each_figure_by_itself() -> None:
     ("other", "why"),
     [
         (result(), "a sweep and a serve"),
-        (sweep({1: [1]}, axis="rate"), "over concurrency and over rate"),
-        (sweep({2: [1]}), "share no value"),
+        (sweep({1: [1]}, "other", axis="rate"), "ours has concurrency=1, other has rate=1: expected something"),
+        (sweep({2: [1]}), r"\(A\) has concurrency=1, ours \(B\) has concurrency=2: expected something"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(other: Result | Sweep, why: str) -> None:
-    with pytest.raises(ComparisonError, match=why):
+    with pytest.raises(UsageError, match=why):
         compare(sweep({1: [1]}), other)
 
 
@@ -122,15 +119,15 @@ def test_a_condition_holds_as_it_is_written(text: str, ratio: float, holds: bool
         ("itl.p99>1.1 or 1", "expected FIGURE>RATIO"),
         ("itl.p99==1", "expected FIGURE>RATIO"),
         ("__import__('os')>1", "expected FIGURE>RATIO"),
-        ("itl.p98>1", "did you mean itl.p9"),
-        ("speed>1", "no figure is called speed; expected one of"),
-        ("itl.p99>1e", "1e is no number"),
-        ("itl.p99>1e999", "is no number"),
+        ("itl.p98>1", "no figure itl.p98, expected output_tokens_per_s"),
+        ("speed>1", "no figure speed, expected output_tokens_per_s"),
+        ("itl.p99>1e", "expected FIGURE>RATIO"),
+        ("itl.p99>1e999", "expected FIGURE>RATIO"),
         ("", "expected FIGURE>RATIO"),
     ],
 )
 def test_a_condition_that_says_nothing_is_refused(text: str, why: str) -> None:
-    with pytest.raises(ConditionError, match=why):
+    with pytest.raises(UsageError, match=why):
         parse_conditions([text])
 
 
@@ -145,43 +142,8 @@ def test_several_conditions_may_stand_in_one_option() -> None:
 def test_a_condition_on_what_was_not_measured_is_no_pass() -> None:
     comparisons = compare(result(), result())
     assert judge(comparisons, parse_conditions(["ttft.p50>1"])) == []
-    with pytest.raises(ConditionError, match="goodput_share was not measured on both sides"):
+    with pytest.raises(UsageError, match="goodput_share was not measured on both sides"):
         judge(comparisons, parse_conditions(["goodput_share<1"]))
-
-
-def test_the_interval_of_a_true_difference_leaves_out_one_and_holds_the_ratio() -> None:
-    before, after = lively(1), lively(2, speed=2.0)
-    low, high = ratio_interval(before, after, "ttft", 0.5) or (0, 0)
-    assert 0.35 < low < 0.5 < high < 0.65
-    low, high = ratio_interval(before, after, "itl", 0.5) or (0, 0)
-    assert 0.49 < low < 0.5 + 1e-9 < high < 0.51 or 0.48 < low < high < 0.52
-
-
-def test_the_interval_of_no_difference_holds_one_and_is_the_same_each_time() -> None:
-    before, after = lively(10), lively(11)
-    first = ratio_interval(before, after, "ttft", 0.5)
-    assert first is not None
-    assert first[0] < 1 < first[1]
-    assert ratio_interval(before, after, "ttft", 0.5) == first
-    assert ratio_interval(before, after, "ttft", 0.5, seed=1) != first
-
-
-def test_gaps_of_one_answer_are_drawn_together() -> None:
-    # Ten answers, each steady at a pace of its own: forty times as many gaps make nothing surer.
-    def answers(gaps: int) -> list[object]:
-        return [request(itl=[0.01 * (1 + index)] * gaps) for index in range(10)]
-
-    few = ratio_interval(answers(1), answers(1), "itl", 0.5)  # type: ignore[arg-type]
-    many = ratio_interval(answers(40), answers(40), "itl", 0.5)  # type: ignore[arg-type]
-    assert few == pytest.approx(many)
-    assert few is not None
-    assert few[1] - few[0] > 0.3
-
-
-def test_too_few_requests_have_no_interval() -> None:
-    assert ratio_interval([request()] * 4, [request()] * 50, "ttft", 0.5) is None
-    assert ratio_interval([request(itl=[])] * 50, [request(itl=[])] * 50, "itl", 0.5) is None
-    assert ratio_interval([request(itl=[0.0])] * 50, [request()] * 50, "itl", 0.5) is None
 
 
 @pytest.fixture
@@ -218,16 +180,6 @@ def test_a_condition_that_holds_ends_with_1_and_says_why(files: list[str], capsy
     assert main([*files, "--fail-if", "itl.p99>1.6"]) == 0
     assert main([*files, "--fail-if", "itl.p99>1.1"]) == 1
     assert "itl.p99>1.1 holds: after / before is 1.500" in capsys.readouterr().err
-
-
-def test_json_holds_the_ratios(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*files, "--json", "--fail-if", "output_tokens_per_s<1"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    figures = {row["figure"]: row for row in said["comparisons"][0]["figures"]}
-    assert figures["output_tokens_per_s"]["ratio"] == 1.5
-    assert figures["ttft.p50"]["low"] < figures["ttft.p50"]["high"]
-    assert figures["ttft.mean"]["low"] is None
-    assert said["failed"] == []
 
 
 @pytest.mark.parametrize("extra", [["--fail-if", "x"], ["--fail-if", "goodput_share<1"]])

@@ -2,12 +2,12 @@
 
 import math
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import pytest
 
-from stentor.loadtest.serving.arrivals import ArrivalError, Stage, gaps, parse_ramp, plan
+from stentor.loadtest.serving.arrivals import Stage, gaps, parse_ramp, plan
+from stentor.loadtest.tool import UsageError
 
 
 def _gaps(rate: float, burstiness: float, seed: int = 3) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -55,29 +55,24 @@ def test_a_ramp_is_even_steps_or_a_list(text: str, axis: str, values: list[float
     ["", "rate", "users:1:2:3", "rate:1:2:1", "rate:0:2:3", "concurrency:0.2,1", "concurrency:inf,2", "rate:a,b"],
 )
 def test_what_is_no_ramp_is_refused(text: str) -> None:
-    with pytest.raises(ArrivalError, match="is no ramp"):
+    with pytest.raises(UsageError, match="is no ramp"):
         parse_ramp(text)
 
 
-def _plan(**options: Any) -> list[Stage]:
-    nothing = {"concurrency": None, "rate": None, "burstiness": 1.0, "ramp": None, "requests": None, "seconds": None}
-    return plan(**{**nothing, **options})
-
-
 def test_a_plain_run_is_one_stage_without_a_name() -> None:
-    assert _plan(concurrency=4, requests=9) == [Stage(concurrency=4, requests=9)]
-    assert _plan(rate=2.5, seconds=3.0, burstiness=0.5) == [Stage(rate=2.5, seconds=3.0, burstiness=0.5)]
+    assert plan(concurrency=4, requests=9) == [Stage(concurrency=4, requests=9)]
+    assert plan(rate=2.5, seconds=3.0, burstiness=0.5) == [Stage(rate=2.5, seconds=3.0, burstiness=0.5)]
 
 
 def test_a_ramp_shares_out_requests_and_time() -> None:
-    stages = _plan(ramp="rate:1,2,3", requests=8, seconds=6.0)
+    stages = plan(ramp="rate:1,2,3", requests=8, seconds=6.0)
     assert [stage.requests for stage in stages] == [3, 3, 2]
     assert [stage.name for stage in stages] == ["rate=1", "rate=2", "rate=3"]
     assert {stage.seconds for stage in stages} == {2.0}
 
 
 def test_two_ways_to_arrive_contradict_and_a_ramp_needs_a_request_a_step() -> None:
-    with pytest.raises(ArrivalError, match="exclude one another"):
-        _plan(concurrency=4, rate=2.0)
-    with pytest.raises(ArrivalError, match="too few"):
-        _plan(ramp="rate:1,2,3", requests=2)
+    with pytest.raises(UsageError, match="exclude one another"):
+        plan(concurrency=4, rate=2.0)
+    with pytest.raises(UsageError, match="too few"):
+        plan(ramp="rate:1,2,3", requests=2)

@@ -56,20 +56,7 @@ def test_a_run_prints_a_table_and_saves_what_it_measured(tmp_path: Path) -> None
     with _served() as script:
         done = _bench(
             script,
-            *(
-                "--api",
-                "chat",
-                "--concurrency",
-                "3",
-                "--requests",
-                "7",
-                "--output",
-                "5",
-                "--warmup",
-                "1",
-                "--seed",
-                "4",
-            ),
+            *shlex.split("--api chat --concurrency 3 --requests 7 --output 5 --warmup 1 --seed 4"),
             *("--save", str(tmp_path / "run.json"), "--csv", str(tmp_path / "run.csv"), "--name", "mine"),
             *("--goodput", "ttft:5000", "e2e:9000", "--api-key", "secret", "--header", "X-Team: red"),
         )
@@ -154,7 +141,7 @@ def test_an_interrupt_prints_and_saves_what_has_completed(tmp_path: Path) -> Non
     ("arguments", "message"),
     [
         ("--concurrency 2 --rate 3", "--concurrency, --rate and --ramp exclude one another"),
-        ("--concurrency 0", "expected a whole number above 0"),
+        ("--concurrency 0", "expected a whole number, at least 1"),
         ("--input uniform:9:1", "uniform:9:1 allows no length"),
         ("--api chat --tokens", "--tokens: the chat API takes text alone"),
         ("--tokens --turns 3", "--tokens and --turns exclude one another"),
@@ -162,14 +149,13 @@ def test_an_interrupt_prints_and_saves_what_has_completed(tmp_path: Path) -> Non
         ("--tokens --token-range 5:2", "expected LOW:HIGH"),
         ("--prefixes 3", "--prefixes 3: expected N:TOKENS"),
         ("--dataset /no/such/file", "cannot read /no/such/file"),
-        ("--dataset x --input 3", "--input and --dataset exclude one another"),
+        ("--dataset x --input 3", "--input-tokens and --dataset exclude one another"),
         ("--goodput speed:1", "speed:1 is no limit"),
-        ("--endpoint v1/completions", "expected a path as in /v1/completions"),
         ("--header nocolon", "expected NAME:VALUE"),
         ("--extra-body [1]", "expected a JSON object"),
         ("--url ftp://here", "is no address of a server"),
         ("--ramp users:1,2", "is no ramp"),
-        ("--seed -1", "expected 0 or more"),
+        ("--seed -1", "expected a whole number, at least 0"),
         ("--save /no/such/folder/run.json", "there is no folder /no/such/folder"),
         ("--save /", "/ is a folder: expected the name of a file"),
         ("--unknown", "unrecognized arguments: --unknown"),
@@ -234,7 +220,7 @@ def test_the_self_test_counts_every_chunk(api: str, rate: float | None) -> None:
     cost = run_case(Case("small", api, streams=4, chunks=500, rate=rate))
     assert cost.chunks == 2000
     assert 4 <= cost.reads <= 2000
-    assert cost.chunks_a_cpu_second > 1000
+    assert 0 < cost.cpu_seconds < 2
 
 
 def test_the_self_test_prints_its_cases(tmp_path: Path) -> None:
@@ -246,7 +232,7 @@ def test_the_self_test_prints_its_cases(tmp_path: Path) -> None:
 
 def test_on_a_terminal_the_run_is_drawn(tmp_path: Path) -> None:
     async def slow(asked: Asked, write: Write) -> None:
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3)  # the line is drawn twice a second
         await tokens(asked, write)
 
     ours, theirs = os.openpty()
@@ -269,6 +255,6 @@ def test_on_a_terminal_the_run_is_drawn(tmp_path: Path) -> None:
             os.close(ours)
         assert process.wait(20) == 0
     text = drawn.decode()
-    assert "/4 requests" in text
+    assert "/4 done" in text
     assert "tokens/s" in text
     assert "4 completed, 0 failed" in text

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from stentor.loadtest.serving.api import Message
-from stentor.loadtest.serving.dataset import Dataset, DatasetError
-from stentor.loadtest.serving.lengths import Constant
+from stentor.loadtest.serving.dataset import Dataset
+from stentor.loadtest.serving.lengths import constant
+from stentor.loadtest.tool import UsageError
 
 SHAREGPT = {
     "id": "x",
@@ -27,13 +28,12 @@ MESSAGES = {
     ]
 }
 PROMPT = {"prompt": "Write", "output_tokens": 9}
-IDS = {"prompt": [4, 5, 6], "max_tokens": 2}
 
 
 def _dataset(folder: Path, entries: list[Any], lines: bool = False, turns: float = 9, **options: Any) -> Dataset:
     path = folder / "data.json"
     path.write_text("\n".join(map(json.dumps, entries)) + "\n\n" if lines else json.dumps(entries))
-    return Dataset(path, options.pop("seed", 0), Constant(turns), options.pop("outputs", None), Constant(0))
+    return Dataset(path, options.pop("seed", 0), constant(turns), options.pop("outputs", None), constant(0))
 
 
 @pytest.mark.parametrize("lines", [False, True])
@@ -51,14 +51,11 @@ def test_messages_keep_the_text_of_their_parts(tmp_path: Path) -> None:
 def test_a_prompt_a_line_may_say_how_long_its_answer_is(tmp_path: Path) -> None:
     dataset = _dataset(tmp_path, [PROMPT], lines=True)
     assert dataset.session(0).turns[0].output_tokens == 9
-    assert not dataset.has_tokens
-    ids = _dataset(tmp_path, [IDS])
-    assert (ids.session(0).turns[0].tokens, ids.session(0).turns[0].output_tokens) == ([4, 5, 6], 2)
-    assert ids.has_tokens
+    assert _dataset(tmp_path, [{"prompt": "Write", "max_tokens": 2}]).session(0).turns[0].output_tokens == 2
 
 
 def test_turns_and_lengths_can_be_set_from_outside(tmp_path: Path) -> None:
-    session = _dataset(tmp_path, [SHAREGPT], turns=1, outputs=Constant(77)).session(0)
+    session = _dataset(tmp_path, [SHAREGPT], turns=1, outputs=constant(77)).session(0)
     assert [(turn.text, turn.output_tokens) for turn in session.turns] == [("One", 77)]
 
 
@@ -79,16 +76,16 @@ def test_the_seed_shuffles_and_what_runs_out_begins_again(tmp_path: Path) -> Non
         ("[]", "holds no conversation"),
         ('{"prompt": ""}\n{"messages": []}', "holds no conversation"),
         ('{"prompt": "a"}\n{"prompt"', "line 2"),
-        ('[{"prompt": 3}]', "no list of conversations"),
+        ('[{"prompt": 3}]', "no conversation: Expected `str`"),
     ],
 )
 def test_a_file_without_conversations_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "broken"
     path.write_text(text)
-    with pytest.raises(DatasetError, match=message):
-        Dataset(path, 0, Constant(1), None, Constant(0))
+    with pytest.raises(UsageError, match=message):
+        Dataset(path, 0, constant(1), None, constant(0))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"cannot read .*nowhere"):
-        Dataset(tmp_path / "nowhere", 0, Constant(1), None, Constant(0))
+    with pytest.raises(UsageError, match=r"cannot read .*nowhere"):
+        Dataset(tmp_path / "nowhere", 0, constant(1), None, constant(0))

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from stentor.loadtest.serving.lengths import LengthError, parse_lengths, whole
+from stentor.loadtest.serving.lengths import parse_lengths, whole
+from stentor.loadtest.tool import UsageError
 
 DRAWS = 4000
 
@@ -40,30 +41,22 @@ def test_lognormal_has_its_median_and_sigma() -> None:
     assert _draws("lognormal:400:2:10:1000").max() == 1000
 
 
-def test_zipf_falls_as_its_exponent_says() -> None:
-    counts = np.bincount(_draws("zipf:1:50"), minlength=51)
-    harmonic = (1 / np.arange(1, 51)).sum()
-    assert abs(counts[1] / DRAWS - 1 / harmonic) < 0.03
-    assert abs(counts[2] / DRAWS - 0.5 / harmonic) < 0.03
-    assert counts[1:].sum() == DRAWS
-
-
 def test_times_may_be_nought_where_lengths_may_not() -> None:
     assert parse_lengths("0", least=0.0).greatest == 0
-    with pytest.raises(LengthError, match="at least 1"):
+    with pytest.raises(UsageError, match="at least 1"):
         parse_lengths("0")
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "uniform:4", "uniform:9:3", "normal:1", "zipf:1:0", "zipf:1:1e9", "1:2", "-3"]
+    "text", ["", "x", "uniform:4", "uniform:9:3", "normal:1", "normal:1:2:3", "zipf:1:50", "1:2", "-3"]
 )
 def test_what_is_no_length_is_refused_in_one_line(text: str) -> None:
-    with pytest.raises(LengthError) as caught:
+    with pytest.raises(UsageError) as caught:
         parse_lengths(text)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "normal:10:5:30:20", "uniform:1:inf"])
 def test_numbers_that_allow_nothing_are_refused(text: str) -> None:
-    with pytest.raises(LengthError):
+    with pytest.raises(UsageError):
         parse_lengths(text)

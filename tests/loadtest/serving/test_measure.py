@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.loadtest.record import RequestRecord, Spread
-from stentor.loadtest.serving.measure import LimitError, keeps, parse_limits, span, spread, summarise
+from stentor.loadtest.serving.measure import keeps, parse_limits, span, spread, summarise
+from stentor.loadtest.tool import UsageError
 
 
 def _request(
@@ -105,5 +106,5 @@ def test_a_run_spans_from_the_first_start_to_the_last_end() -> None:
 def test_limits_are_read_and_refused() -> None:
     assert parse_limits(["ttft:500", "tpot:50.5", "e2el:9"]) == {"ttft": 500.0, "tpot": 50.5, "e2e": 9.0}
     for word in ("ttft", "ttft:", "ttft:-1", "ttft:nan", "speed:3"):
-        with pytest.raises(LimitError, match="is no limit"):
+        with pytest.raises(UsageError, match="is no limit"):
             parse_limits([word])

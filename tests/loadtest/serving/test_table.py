@@ -1,5 +1,8 @@
 """What the tables say, and that names which others choose are shown as they are."""
 
+from typing import Any
+
+import msgspec
 from rich.console import Console
 
 from stentor.loadtest.record import RequestRecord, Result, Summary, Target
@@ -9,10 +12,10 @@ from stentor.loadtest.serving.table import print_result
 HOSTILE = "[/x] [bold]<b>"
 
 
-def _printed(requests: list[RequestRecord], name: str = "m") -> str:
+def _printed(requests: list[RequestRecord], name: str = "m", **fields: Any) -> str:
     summary: Summary = summarise(requests, 1.0, {})
     target = Target("http://h", name, "completions", name)
-    result = Result(name=name, started_at="2026-01-01", target=target, summary=summary, requests=requests)
+    result = Result(name=name, started_at="2026-01-01", target=target, summary=summary, requests=requests, **fields)
     console = Console(width=150)
     with console.capture() as captured:
         print_result(console, result)
@@ -40,3 +43,22 @@ def test_requests_that_left_late_are_told_since_no_latency_counts_it() -> None:
     printed = _printed([_request(0.999), _request(0.2)])
     assert "requests were sent later than they were due" in printed
     assert "at most 800 ms" in printed
+
+
+def test_what_the_server_counted_of_its_prefix_cache_is_told() -> None:
+    before = {"vllm:prefix_cache_queries_total": 100.0, "vllm:prefix_cache_hits_total": 10.0}
+    after = {"vllm:prefix_cache_queries_total": 300.0, "vllm:prefix_cache_hits_total": 60.0}
+    after["vllm:num_preemptions_total"] = 2.0
+    printed = _printed([_request()], metrics_before=before, metrics_after=after)
+    assert "prefix cache      50 of 200 prompt tokens, 25.0%" in printed
+    assert "preemptions       2" in printed
+    assert "prefix cache" not in _printed([_request()])
+
+
+def test_stages_are_told_in_their_order() -> None:
+    requests = [msgspec.structs.replace(_request(), stage=f"rate={rate}") for rate in (2, 10)]
+    lines = [line.split() for line in _printed(requests).splitlines()]
+    assert [line[:3] for line in lines if line and line[0].startswith("rate=")] == [
+        ["rate=2", "1", "0"],
+        ["rate=10", "1", "0"],
+    ]

@@ -5,12 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.loadtest.serving.lengths import Constant, Lengths, parse_lengths
-from stentor.loadtest.serving.words import WORDS
-from stentor.loadtest.serving.workload import Random, Session
+from stentor.loadtest.serving.lengths import Lengths, constant, parse_lengths
+from stentor.loadtest.serving.workload import WORDS, Random, Session
 
 
-def _random(seed: int = 1, turns: Lengths = Constant(1), **options: object) -> Random:  # noqa: B008
+def _random(seed: int = 1, turns: Lengths = constant(1), **options: object) -> Random:  # noqa: B008
     made = Random(seed, parse_lengths("uniform:5:40"), parse_lengths("uniform:1:9"), turns, parse_lengths("0", 0))
     return msgspec.structs.replace(made, **options)
 
@@ -39,14 +38,14 @@ def test_what_warms_up_is_not_measured() -> None:
 
 
 def test_prompts_in_words_have_as_many_words_as_tokens_were_asked_for() -> None:
-    (turn,) = _random(inputs=Constant(300)).session(0).turns
+    (turn,) = _random(inputs=constant(300)).session(0).turns
     assert len(turn.text.split()) == 300
     assert set(turn.text.split()) <= set(WORDS)
     assert len(set(WORDS)) == len(WORDS)
 
 
 def test_prompts_in_ids_have_their_length_and_stay_in_their_range() -> None:
-    ids = [session.turns[0].tokens or [] for session in _numbered(_random(inputs=Constant(200), token_range=(50, 60)))]
+    ids = [session.turns[0].tokens or [] for session in _numbered(_random(inputs=constant(200), token_range=(50, 60)))]
     assert {len(one) for one in ids} == {200}
     assert {token for one in ids for token in one} == set(range(50, 60))
 
@@ -67,7 +66,7 @@ def test_prefixes_are_shared_and_all_of_them_are_used(token_range: tuple[int, in
 
 
 def test_conversations_have_their_turns_and_think_between_them_only() -> None:
-    workload = _random(turns=parse_lengths("uniform:2:4"), think=Constant(1.5))
+    workload = _random(turns=parse_lengths("uniform:2:4"), think=constant(1.5))
     sessions = _numbered(workload, range(50))
     assert {len(session.turns) for session in sessions} == {2, 3, 4}
     assert all(session.turns[0].think == 0 for session in sessions)
@@ -77,5 +76,6 @@ def test_conversations_have_their_turns_and_think_between_them_only() -> None:
 def test_every_parameter_is_described() -> None:
     described = _random(prefixes=2, prefix_tokens=5).describe()
     assert described["kind"] == "random"
-    assert described["inputs"] == {"low": 5.0, "high": 40.0}
+    bounds = {"least": 5.0, "greatest": 40.0}
+    assert described["inputs"] == {"form": "uniform", "first": 5.0, "second": 40.0, **bounds}
     assert (described["prefixes"], described["prefix_tokens"], described["seed"]) == (2, 5, 1)

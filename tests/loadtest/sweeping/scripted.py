@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 
 from stentor.loadtest.record import Result
-from stentor.loadtest.sweeping.runs import Interrupted
 from stentor.tests.loadtest.report.synthetic import result, summary
 
 
@@ -17,7 +16,7 @@ class Scripted:
 
     def __call__(self, options: Sequence[str]) -> Result:
         if len(self.asked) == self._stop_after:
-            raise Interrupted
+            raise KeyboardInterrupt
         parsed = dict(option.removeprefix("--").partition("=")[::2] for option in options if "=" in option)
         self.asked.append(parsed)
         return self._answer(parsed)

@@ -1,6 +1,8 @@
 import pytest
 
-from stentor.loadtest.sweeping.axis import AxisError, Value, parse_axis, parse_values, show_value
+from stentor.loadtest.report.figures import show_value
+from stentor.loadtest.sweeping.axis import Value, parse_axis
+from stentor.loadtest.tool import UsageError
 
 
 @pytest.mark.parametrize(
@@ -18,20 +20,20 @@ from stentor.loadtest.sweeping.axis import AxisError, Value, parse_axis, parse_v
     ],
 )
 def test_values_come_as_they_are_written(text: str, values: list[Value]) -> None:
-    assert parse_values(text) == values
+    assert parse_axis("rate", text) == ("rate", values)
 
 
 @pytest.mark.parametrize(
     "text", ["", "1,,2", "1,1", "a,a", "1:16:x1", "16:1:x2", "0:8:x2", "1:8:0", "1:8:-1", "1:8:xx", "1:1000000:1"]
 )
 def test_values_that_say_nothing_are_refused(text: str) -> None:
-    with pytest.raises(AxisError, match="--axis values"):
-        parse_values(text)
+    with pytest.raises(UsageError, match="--axis values"):
+        parse_axis("rate", text)
 
 
 def test_the_name_may_be_written_as_an_option() -> None:
     assert parse_axis("--max_concurrency", "1")[0] == "max-concurrency"
-    with pytest.raises(AxisError, match="expected the name of an option"):
+    with pytest.raises(UsageError, match="expected the name of an option"):
         parse_axis("a b", "1")
 
 

@@ -1,10 +1,10 @@
 import pytest
 
-from stentor.loadtest.sweeping.search import Search
+from stentor.loadtest.sweeping.runs import Search
 
 
-def _search(limit: float, start: float, precision: float = 0.05) -> tuple[Search, list[float]]:
-    search, tried = Search(start, precision), []
+def _search(limit: float, start: float) -> tuple[Search, list[float]]:
+    search, tried = Search(start), list[float]()
     while (rate := search.next_rate()) is not None:
         tried.append(rate)
         assert len(tried) < 60
@@ -45,7 +45,7 @@ def test_a_server_that_holds_nothing_ends_the_search_too() -> None:
 
 
 def test_a_lucky_run_above_the_limit_is_not_believed() -> None:
-    search = Search(1.0, 0.05)
+    search = Search(1.0)
     search.tell(1.0, True)
     search.tell(4.0, False)
     search.tell(8.0, True)

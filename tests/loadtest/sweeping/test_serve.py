@@ -11,20 +11,15 @@ from pathlib import Path
 import pytest
 
 from stentor.loadtest.record import Sweep, load_record
-from stentor.loadtest.serving.secrets import masked
-from stentor.loadtest.sweeping.command import main
-from stentor.loadtest.sweeping.serve import ServeError, check
-
-FIREHOSE = [sys.executable, "-P", "-m", "stentor.loadtest.serving.firehose", "20000"]
+from stentor.loadtest.serving.selftest import firehose
+from stentor.loadtest.sweeping.command import check, main
+from stentor.loadtest.tool import UsageError, masked
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with subprocess.Popen(FIREHOSE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        yield f"http://127.0.0.1:{int(server.stdout.readline())}"
-        server.stdin.close()
+    with firehose(20_000) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def test_a_sweep_measures_a_server(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,7 +59,7 @@ def test_an_interrupt_ends_the_sweep_and_keeps_what_was_measured(url: str, tmp_p
 
 def test_serve_checks_its_own_options() -> None:
     assert check(["--rate", "3"]).rate == 3
-    with pytest.raises(ServeError, match=r"--ratte 3 \(see stentor bench sweep --help\)"):
+    with pytest.raises(UsageError, match=r"--ratte 3 \(see stentor bench sweep --help\)"):
         check(["--ratte", "3"])
 
 

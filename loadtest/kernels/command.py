@@ -1,14 +1,16 @@
 """Times every operation on the shapes of a model.
 
-    python -P -m stentor.loadtest.kernels 64q1kv4k q8k --model loadtest/configs/llama-3.1-8b
+    stentor bench kernels 64q1kv4k q8k --model loadtest/configs/llama-3.1-8b
 
 A batch is written as ``8q1kv4k`` (see :mod:`.spec`). Without a GPU the CPU's kernels are timed.
 """
 
 import argparse
-import sys
+import csv
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
@@ -19,41 +21,85 @@ from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.decoder_config import ConfigError
 from stentor.engine.model_config.hf_config import decoder_config_from_hf
 
+from ..record import Record
+from ..tool import UsageError, make_parser, run_tool, table, wide_console
 from .cases import FP8, OPERATIONS, Setting
-from .report import Result, machine, make_result, print_table, write_csv, write_json
-from .spec import BatchSpec, SpecError, parse_spec
-from .timing import Ceilings, measure_ceilings, time_call
+from .spec import BatchSpec, parse_spec
+from .timing import Ceilings, Timing, machine, measure_ceilings, time_call
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DEFAULT_BATCHES = ("q1kv4k", "64q1kv4k", "256q1kv1k", "q2k", "q8k", "64q1kv4k_q512kv8k")
-WIDE = 180
-"""Columns of a table that goes to a file."""
 CONFIGS = Path(__file__).parent.parent / "configs"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
+@dataclass(frozen=True)
+class Result:
+    """One operation on one batch. ``share``: of the ceiling that binds it, 1 being all of it."""
+
+    operation: str
+    batch: str
+    shape: str
+    dtype: str
+    variant: str
+    settings: str
+    microseconds: float
+    low: float
+    high: float
+    calls: int
+    gigabytes: float
+    gigaflops: float
+    share: float
+    bound: str
+
+
+def make_result(labels: dict[str, str], timing: Timing, bytes_moved: float, flops: float, ceilings: Ceilings) -> Result:
+    """Puts a time beside what the bytes and operations would take at the ceilings."""
+    by_bytes = bytes_moved / ceilings.bytes_per_second
+    by_flops = flops / ceilings.flops_per_second
+    return Result(
+        **labels,
+        microseconds=1e6 * timing.median,
+        low=1e6 * timing.low,
+        high=1e6 * timing.high,
+        calls=timing.calls,
+        gigabytes=bytes_moved / 1e9,
+        gigaflops=flops / 1e9,
+        share=max(by_bytes, by_flops) / timing.median,
+        bound="memory" if by_bytes >= by_flops else "arithmetic",
+    )
+
+
+class Kernels(Record, frozen=True, kw_only=True):
+    """What ``stentor bench kernels`` saves."""
+
+    kind: Literal["kernels"] = "kernels"
+    model: str
+    ceilings: Ceilings
+    results: list[Result]
+
+
+def main(argv: list[str]) -> int:
+    return run_tool(_parser(), argv, _measure, print_results)
+
+
+def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Kernels:
     device = torch.device(arguments.device)
     try:
         specs = [parse_spec(text) for text in arguments.batches or DEFAULT_BATCHES]
         model = decoder_config_from_hf(read_json(arguments.model / "config.json"))
-    except (SpecError, ConfigError, CheckpointError) as error:
-        print(f"kernels: {error}", file=sys.stderr)
-        return 2
+    except (ConfigError, CheckpointError) as error:
+        raise UsageError(str(error)) from None
     dtype = DTYPES[arguments.dtype]
     on = Setting(
         model, device, dtype, FP8 if arguments.kv_dtype == "fp8" else dtype, arguments.block_size, arguments.variant
     )
-    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     ceilings = measure_ceilings(device)
-    results = list(run(specs, arguments.operation or list(OPERATIONS), on, ceilings, arguments.seconds, console))
-    print_table(console, results, ceilings)
-    about = {"machine": machine(device), "command": " ".join(sys.argv), "model": model.architecture}
-    if arguments.json:
-        write_json(arguments.json, results, ceilings, about)
+    operations = arguments.operation or list(OPERATIONS)
+    results = list(run(specs, operations, on, ceilings, arguments.seconds, wide_console()))
     if arguments.csv:
         write_csv(arguments.csv, results)
-    return 0
+    about["machine"] = machine(device)
+    return Kernels(model=model.architecture, ceilings=ceilings, results=results, **about)
 
 
 def run(
@@ -71,7 +117,7 @@ def run(
             for spec in specs:
                 progress.update(task, description=f"{operation} {spec.text}")
                 try:
-                    yield from _measure(operation, spec, on, ceilings, seconds)
+                    yield from _time(operation, spec, on, ceilings, seconds)
                 except (ValueError, NotImplementedError, torch.OutOfMemoryError, RuntimeError) as error:
                     console.print(f"{operation} {spec.text}: not timed: {' '.join(str(error).split())[:200]}")
                 progress.advance(task)
@@ -79,7 +125,7 @@ def run(
                     torch.cuda.empty_cache()
 
 
-def _measure(operation: str, spec: BatchSpec, on: Setting, ceilings: Ceilings, seconds: float) -> Iterator[Result]:
+def _time(operation: str, spec: BatchSpec, on: Setting, ceilings: Ceilings, seconds: float) -> Iterator[Result]:
     with torch.inference_mode():
         for case in OPERATIONS[operation](spec, on):
             timing = time_call(case.run, on.device, seconds=seconds)
@@ -94,8 +140,39 @@ def _measure(operation: str, spec: BatchSpec, on: Setting, ceilings: Ceilings, s
             yield make_result(labels, timing, case.bytes, case.flops, ceilings)
 
 
+def print_results(console: Console, record: Kernels) -> None:
+    ceilings = record.ceilings
+    rows = [
+        [
+            *(r.operation, r.batch, r.shape, r.variant, r.settings),
+            f"{r.microseconds:,.1f}",
+            f"{r.low:,.1f} to {r.high:,.1f}",
+            f"{1e6 * r.gigabytes / r.microseconds:,.0f}",
+            f"{1e3 * r.gigaflops / r.microseconds:,.2f}",
+            f"{r.share:.0%}",
+            r.bound,
+        ]
+        for r in record.results
+    ]
+    words = ("operation", "batch", "shape", "variant", "settings")
+    numbers = ("µs", "middle half", "GB/s", "TFLOP/s", "share", "bound")
+    caption = (
+        f"share of {ceilings.bytes_per_second / 1e9:,.0f} GB/s copied and "
+        f"{ceilings.flops_per_second / 1e12:,.2f} TFLOP/s of bfloat16 products, both measured in this run"
+    )
+    console.print(table([*words, *numbers], rows, left=len(words), caption=caption))
+
+
+def write_csv(path: Path, results: Sequence[Result]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(Result.__dataclass_fields__))
+        writer.writeheader()
+        writer.writerows(asdict(result) for result in results)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="kernels", description="Times single operations.")
+    parser = make_parser("kernels", "Times single operations.")
     parser.add_argument("batches", nargs="*", metavar="BATCH", help=f"such as 8q1kv4k ({' '.join(DEFAULT_BATCHES)})")
     parser.add_argument("--operation", action="append", choices=OPERATIONS, help="may be repeated; otherwise all")
     parser.add_argument("--model", type=Path, default=CONFIGS / "llama-3.1-8b", help="a folder with config.json")
@@ -105,10 +182,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--variant", choices=("auto", "triton", "native", "reference"), default="auto")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seconds", type=float, default=0.2, help="spent on each case, about")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--csv", type=Path)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())
