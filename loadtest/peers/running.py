@@ -9,11 +9,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from ..client import Answer, StreamError, complete
-from ..processes import alive, children, cpu_seconds, pss_bytes
+from ..client import StreamError, complete
+from ..processes import alive, cpu_seconds, pss_bytes, tree
 from ..server_process import Launched, StartFailed
 from .places import home
 from .prompts import Words
@@ -59,8 +60,9 @@ class Server(Launched):
         )
         try:
             self.wait_until("/health", START_SECONDS)
-            self.ask(words, random.Random(0), 16, _FIRST_TOKENS)
-        except StartFailed as error:
+            body = self.side.body(self.weights, words.prompt(16, random.Random(0)), _FIRST_TOKENS)
+            asyncio.run(asyncio.wait_for(complete(self.port, body), START_SECONDS))
+        except (StartFailed, StreamError, TimeoutError) as error:
             said = self._last()
             self.stop()
             raise ServerError(f"{self.side.name} {error}; it said last: {said}") from None
@@ -68,14 +70,6 @@ class Server(Launched):
             self.stop()
             raise
         return time.perf_counter() - self.began
-
-    def ask(self, words: Words, rng: random.Random, prompt: int, output: int) -> Answer:
-        """One completion, alone. Raises :class:`ServerError`."""
-        body = self.side.body(self.weights, words.prompt(prompt, rng), output)
-        try:
-            return asyncio.run(asyncio.wait_for(complete(self.port, body), START_SECONDS))
-        except (StreamError, TimeoutError) as error:
-            raise ServerError(f"{self.side.name} failed a request: {error}; it said last: {self._last()}") from error
 
     def memory(self) -> int:
         """Proportional set size of all its processes, in bytes."""
@@ -115,15 +109,10 @@ class Server(Launched):
         """It, all below it, and what of its session has outlived its parent."""
         if self._process is None:
             return []
-        found: list[int] = []
-        waiting = [self._process.pid, *_session(self._process.pid)]
-        while waiting:
-            pid = waiting.pop()
-            if pid not in found and alive(pid):
-                found.append(pid)
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                    waiting += children(pid)
-        return found
+        leader = self._process.pid
+        session = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+        found = {each for pid in [leader, *filter(partial(_in_session, leader), session)] for each in tree(pid)}
+        return [pid for pid in found if alive(pid)]
 
     def _signal(self, number: signal.Signals) -> None:
         for pid in self._pids():
@@ -136,14 +125,11 @@ def shown(text: str) -> str:
     return text.replace(sys.executable, "python").replace(f"{Path.home()}/", "~/")
 
 
-def _session(leader: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                if os.getsid(int(entry.name)) == leader:
-                    found.append(int(entry.name))
-    return found
+def _in_session(leader: int, pid: int) -> bool:
+    try:
+        return os.getsid(pid) == leader
+    except (ProcessLookupError, PermissionError):
+        return False
 
 
 def _of_each(pids: list[int], measure: Callable[[int], _Number]) -> list[_Number]:

@@ -75,9 +75,8 @@ def _llama_cpp(weights: Path, port: int) -> Launch:
 def _vllm(weights: Path, port: int) -> Launch:
     command = [str(script("vllm", "vllm")), "serve", str(weights), "--served-model-name", MODEL]
     command += ["--dtype", "bfloat16", "--max-model-len", "8192", "--host", HOST, "--port", str(port)]
-    bound = f"{cores()[0]}-{cores()[-1]}" if _contiguous(cores()) else ",".join(map(str, cores()))
     environment = {
-        "VLLM_CPU_OMP_THREADS_BIND": bound,
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores())),
         "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",  # it would otherwise leave one core out
         "VLLM_CPU_KVCACHE_SPACE": "2",
         "VLLM_NO_USAGE_STATS": "1",
@@ -121,24 +120,16 @@ def _transformers_body(weights: Path, prompt: Prompt, tokens: int) -> dict[str, 
     }
 
 
-def _contiguous(numbers: list[int]) -> bool:
-    return numbers == list(range(numbers[0], numbers[-1] + 1))
-
-
-def _sides() -> Mapping[str, Side]:
-    found = [
-        Side("stentor-bf16", "stentor", "hf", "bf16", _stentor, _openai),
-        Side("stentor-q4_0", "stentor", "q4_0", "q4_0", _stentor, _openai),
-        Side("stentor-q4_1", "stentor", "q4_1", "q4_1", _stentor, _openai),
-        Side("llama.cpp-bf16", "llama.cpp", "bf16", "bf16", _llama_cpp, _openai),
-        Side("llama.cpp-q4_0", "llama.cpp", "q4_0", "q4_0", _llama_cpp, _openai),
-        Side("llama.cpp-q4_1", "llama.cpp", "q4_1", "q4_1", _llama_cpp, _openai),
-        Side("vllm-bf16", "vllm", "hf", "bf16", _vllm, _openai),
-        Side("transformers-bf16", "transformers", "hf", "bf16", _transformers, _transformers_body, parallel=False),
-        Side("transformers-batching", "transformers", "hf", "bf16", _transformers_batching, _transformers_body),
-    ]
-    return {side.name: side for side in found}
-
-
-SIDES: Final = _sides()
+_ALL: Final = (
+    Side("stentor-bf16", "stentor", "hf", "bf16", _stentor, _openai),
+    Side("stentor-q4_0", "stentor", "q4_0", "q4_0", _stentor, _openai),
+    Side("stentor-q4_1", "stentor", "q4_1", "q4_1", _stentor, _openai),
+    Side("llama.cpp-bf16", "llama.cpp", "bf16", "bf16", _llama_cpp, _openai),
+    Side("llama.cpp-q4_0", "llama.cpp", "q4_0", "q4_0", _llama_cpp, _openai),
+    Side("llama.cpp-q4_1", "llama.cpp", "q4_1", "q4_1", _llama_cpp, _openai),
+    Side("vllm-bf16", "vllm", "hf", "bf16", _vllm, _openai),
+    Side("transformers-bf16", "transformers", "hf", "bf16", _transformers, _transformers_body, parallel=False),
+    Side("transformers-batching", "transformers", "hf", "bf16", _transformers_batching, _transformers_body),
+)
+SIDES: Final[Mapping[str, Side]] = {side.name: side for side in _ALL}
 """By name, in the order of the table's columns."""

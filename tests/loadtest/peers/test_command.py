@@ -10,7 +10,7 @@ from stentor.loadtest import bench
 from stentor.loadtest.peers.command import choose
 from stentor.loadtest.peers.figures import Column, Report, measures
 from stentor.loadtest.peers.sides import SIDES
-from stentor.loadtest.peers.tables import markdown, remarks, terminal_tables
+from stentor.loadtest.peers.tables import grids, markdown, remarks
 
 
 @pytest.fixture(autouse=True)
@@ -24,8 +24,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (["--only", "ollama"], "no side is called 'ollama'; expected stentor-bf16, "),
         (["--shapes", "many"], "no shape is called 'many'"),
-        (["--rounds", "0"], "--rounds is 0, expected at least 1"),
-        (["--save", "/no/such/folder/x.json"], "there is no folder /no/such/folder"),
     ],
 )
 def test_a_mistake_is_told_in_one_line_before_anything_starts(
@@ -118,9 +116,11 @@ def test_the_page_has_medians_ratios_and_commands() -> None:
 
 
 def test_the_terminal_shows_a_table_of_medians_and_one_of_ratios() -> None:
-    medians, compared = terminal_tables(_report(), ["8"])
-    assert medians.row_count == len(measures(["8"]))
-    assert compared.row_count == 1
+    (columns, medians), (_, compared) = grids(_report(), ["8"], "[bold]{}[/bold]")
+    assert columns == ["", "stentor-q4_0", "llama.cpp-q4_0"]
+    assert len(medians) == len(measures(["8"]))
+    assert medians[0] == ["8 streams: output tokens/s", "[bold]300[/bold]", "200"]
+    assert len(compared) == 1
 
 
 def test_a_reader_is_told_what_to_doubt() -> None:
