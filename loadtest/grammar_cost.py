@@ -14,10 +14,10 @@ import json
 import random
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import anyio
 import msgspec
 from rich.console import Console
 from tokenizers import Tokenizer
@@ -27,11 +27,12 @@ from stentor.engine.core.grammar.constraint import ParameterSets, TokenConstrain
 from stentor.engine.core.grammar.matcher import Compiler
 from stentor.engine.core.grammar.token_sets import MaskWriter, ids_in
 from stentor.engine.core.grammar.vocabulary import TokenBytes, pieces_of
-from stentor.protocols.ipc.actors import ChoiceTokens, Finished
+from stentor.engine.loading.errors import CheckpointError
 from stentor.protocols.ipc.codec import encoder
-from stentor.protocols.ipc.config import EngineConfig
+from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 
+from .offline import Engine, offline, running_engine
 from .processes import cpu_seconds, tree
 from .record import Record, quantile
 from .tool import add_flag, make_parser, run_tool, table
@@ -40,55 +41,33 @@ from .worker_options import add_worker_options, describe, worker_config
 WHITESPACE: Final = {"whitespace_flexible": False, "whitespace_pattern": r"\n?(?:\x20{0,32}|\t{0,8})"}
 """As the server has it by default."""
 _TEXT: Final = {"type": "string", "maxLength": 40}
+
+
+def _object(required: Sequence[str] | None = None, **properties: Any) -> dict[str, Any]:
+    """All properties are required where ``required`` names none."""
+    names = list(properties if required is None else required)
+    return {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
+
+
+_NODES: Final = {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 2}
 SCHEMAS: Final[dict[str, dict[str, Any]]] = {
-    "person": {
-        "type": "object",
-        "properties": {"name": _TEXT, "age": {"type": "integer", "minimum": 0, "maximum": 150}, "mail": _TEXT},
-        "required": ["name", "age", "mail"],
-        "additionalProperties": False,
-    },
-    "enums": {
-        "type": "object",
-        "properties": {f"field_{n}": {"enum": [f"value {n} {m}" for m in range(20)]} for n in range(12)},
-        "required": [f"field_{n}" for n in range(12)],
-        "additionalProperties": False,
-    },
+    "person": _object(name=_TEXT, age={"type": "integer", "minimum": 0, "maximum": 150}, mail=_TEXT),
+    "enums": _object(None, **{f"field_{n}": {"enum": [f"value {n} {m}" for m in range(20)]} for n in range(12)}),
     "nested": {
-        "$defs": {
-            "node": {
-                "type": "object",
-                "properties": {
-                    "label": _TEXT,
-                    "weight": {"type": "number"},
-                    "children": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 2},
-                },
-                "required": ["label", "weight", "children"],
-                "additionalProperties": False,
-            }
-        },
+        "$defs": {"node": _object(label=_TEXT, weight={"type": "number"}, children=_NODES)},
         "$ref": "#/$defs/node",
     },
     "choice": {
         "anyOf": [
-            {
-                "type": "object",
-                "properties": {"kind": {"const": f"kind{n}"}, f"only_{n}": _TEXT, "note": _TEXT},
-                "required": ["kind", f"only_{n}"],
-                "additionalProperties": False,
-            }
+            _object(["kind", f"only_{n}"], kind={"const": f"kind{n}"}, **{f"only_{n}": _TEXT}, note=_TEXT)
             for n in range(30)
         ]
     },
-    "pattern": {
-        "type": "object",
-        "properties": {
-            "id": {"type": "string", "pattern": "^[A-Z]{3}-[0-9]{4,8}(/[a-z]+){0,3}$"},
-            "when": {"type": "string", "format": "date-time"},
-            "mail": {"type": "string", "format": "email"},
-        },
-        "required": ["id", "when", "mail"],
-        "additionalProperties": False,
-    },
+    "pattern": _object(
+        id={"type": "string", "pattern": "^[A-Z]{3}-[0-9]{4,8}(/[a-z]+){0,3}$"},
+        when={"type": "string", "format": "date-time"},
+        mail={"type": "string", "format": "email"},
+    ),
 }
 _ENDLESS: Final = {"type": "array", "items": SCHEMAS["person"], "minItems": 10_000}
 """So that streams end by their length alone."""
@@ -193,60 +172,43 @@ def _draw(rng: random.Random, allowed: int, size: int) -> int:
     return rng.choice(ids_in(allowed))
 
 
-async def rate_cost(
-    config: EngineConfig, vocabulary: TokenBytes, streams: int, tokens: int, rounds: int, temperature: float
-) -> RateCost:
-    client = EngineClient(config)
+async def rate_cost(arguments: argparse.Namespace, config: WorkerConfig, vocabulary: TokenBytes) -> list[RateCost]:
+    """At each number of streams, in turns without a grammar and with one that ends by its length alone."""
     special, eos = frozenset(vocabulary.special), frozenset(vocabulary.eos)
-    client.set_vocabulary(lambda: pieces_of(vocabulary.tokens, special, eos))
-    rng = random.Random(2)
-    params = SamplingParams(max_tokens=tokens, temperature=temperature)
-    grammar = source_of(_ENDLESS)
 
-    async def read(number: int, source: str, arrivals: list[float]) -> None:
-        prompt = [rng.randrange(300, len(vocabulary.tokens)) for _ in range(32)]
-        async for events in client.submit(prompt, params, [number], grammar=source):
-            now = time.perf_counter()
-            for event in events:
-                if isinstance(event, ChoiceTokens):
-                    arrivals.extend([now] * len(event.tokens))
-                elif isinstance(event, Finished) and event.reason != "length":
-                    raise RuntimeError(f"a stream ended with {event.reason}: {event.message}")
+    def prepare(client: EngineClient) -> None:
+        client.set_vocabulary(lambda: pieces_of(vocabulary.tokens, special, eos))
 
-    async def rate(source: str) -> tuple[float, float]:
-        arrivals: list[float] = []
-        pids = tree(client.pid or 0)
+    async def rate(engine: Engine, streams: int, grammar: str) -> tuple[float, float]:
+        """Tokens a second after all prompts, and milliseconds of CPU a token."""
+        pids = tree(engine.client.pid or 0)
         before = sum(map(cpu_seconds, pids))
-        async with anyio.create_task_group() as readers:
-            for number in range(streams):
-                readers.start_soon(read, number, source, arrivals)
-        # the first tokens tell of prompts
-        arrivals.sort()
-        first = arrivals[streams]
-        cpu = (sum(map(cpu_seconds, pids)) - before) / len(arrivals)
-        return (len(arrivals) - streams) / (arrivals[-1] - first), cpu * 1e3
+        lengths = [(32, arguments.output_tokens)] * streams
+        answers = await engine.run(lengths, temperature=arguments.temperature, grammar=grammar)
+        tokens = sum(answer.tokens for answer in answers)
+        cpu = (sum(map(cpu_seconds, pids)) - before) / tokens
+        arrivals = sorted(moment for answer in answers for moment in answer.arrivals)
+        return (tokens - streams) / (arrivals[-1] - arrivals[streams]), cpu * 1e3
 
-    free: list[tuple[float, float]] = []
-    constrained: list[tuple[float, float]] = []
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(client.run)
-        await client.wait_started()
-        for source in ("", grammar):
-            await rate(source)
-        for _ in range(rounds):
-            free.append(await rate(""))
-            constrained.append(await rate(grammar))
-        tasks.cancel_scope.cancel()
-    pairs = list(zip(free, constrained, strict=True))
-    return RateCost(
-        streams,
-        [rate for rate, _ in free],
-        [rate for rate, _ in constrained],
-        statistics.median(with_[0] / without[0] for without, with_ in pairs),
-        [cpu for _, cpu in free],
-        [cpu for _, cpu in constrained],
-        statistics.median(without[1] / with_[1] for without, with_ in pairs),
-    )
+    found = []
+    async with running_engine(config, prepare) as engine:
+        for streams in arguments.streams:
+            rounds = [
+                (await rate(engine, streams, ""), await rate(engine, streams, source_of(_ENDLESS)))
+                for _ in range(1 + arguments.rounds)
+            ][1:]  # the first one warms up
+            found.append(
+                RateCost(
+                    streams,
+                    [free[0] for free, _ in rounds],
+                    [with_[0] for _, with_ in rounds],
+                    statistics.median(with_[0] / free[0] for free, with_ in rounds),
+                    [free[1] for free, _ in rounds],
+                    [with_[1] for _, with_ in rounds],
+                    statistics.median(free[1] / with_[1] for free, with_ in rounds),
+                )
+            )
+    return found
 
 
 class GrammarCost(Record, frozen=True, kw_only=True):
@@ -259,24 +221,16 @@ class GrammarCost(Record, frozen=True, kw_only=True):
 
 
 def main(argv: list[str]) -> int:
-    return run_tool(_parser(), argv, _measure, _show)
+    return run_tool(_parser(), argv, offline(_measure), _show, CheckpointError)
 
 
-def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> GrammarCost:
+async def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> GrammarCost:
     config = worker_config(arguments)
     vocabulary = read_vocabulary(Path(config.model))
-    masks: list[MaskCost] = []
-    if arguments.mask_tokens:
-        began = time.perf_counter()
-        compiler = Compiler(vocabulary)
-        ready = time.perf_counter() - began
-        print(f"{len(vocabulary.tokens)} tokens; llguidance imported and ready in {ready:.2f} s")
-        masks = [mask_cost(name, compiler, vocabulary, arguments.mask_tokens) for name in SCHEMAS]
-    amount = (arguments.output_tokens, arguments.rounds, arguments.temperature)
-    rates = [
-        anyio.run(rate_cost, EngineConfig(config), vocabulary, streams, *amount, backend_options={"use_uvloop": True})
-        for streams in arguments.streams
-    ]
+    compiler = Compiler(vocabulary)
+    count = arguments.mask_tokens
+    masks = [mask_cost(name, compiler, vocabulary, count) for name in SCHEMAS] if count else []
+    rates = await rate_cost(arguments, config, vocabulary) if arguments.streams else []
     return GrammarCost(worker=describe(config), masks=masks, rates=rates, **about)
 
 

@@ -57,20 +57,16 @@ def main(argv: list[str]) -> int:
 
 async def measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Latency:
     """Loads the model, warms up, and times every iteration."""
-    console = Console(stderr=True)
     batch = arguments.batch_size
     config = worker_config(arguments)
     if not config.max_num_seqs and batch > LEAST_SEQS:
         config = worker_config(arguments, max_num_seqs=batch)
     iterations: list[Iteration] = []
-    async with running_engine(config, console, config.seed) as engine:
-        with console.status("warming up") as status:
-            for number in range(-arguments.warmup, arguments.iterations):
-                if number >= 0:
-                    status.update(f"iteration {number + 1} of {arguments.iterations}")
-                answers = await engine.run([(arguments.input_tokens, arguments.output_tokens)] * batch)
-                if number >= 0:
-                    iterations.append(read_iteration(answers))
+    async with running_engine(config) as engine:
+        for number in range(arguments.warmup + arguments.iterations):
+            answers = await engine.run([(arguments.input_tokens, arguments.output_tokens)] * batch)
+            if number >= arguments.warmup:
+                iterations.append(read_iteration(answers))
     prefill = spread([each.prefill_s for each in iterations])
     per_token = spread([gap for each in iterations for gap in each.gaps_s])
     return Latency(
@@ -102,17 +98,14 @@ def read_iteration(answers: Sequence[Answer]) -> Iteration:
 
 
 def print_result(console: Console, result: Latency) -> None:
-    def row(name: str, each: Spread) -> list[str]:
-        return [
-            name,
-            *(f"{value:,.2f}" for value in (each.mean, each.p50, each.p90, each.p99, each.max)),
-            str(each.count),
-        ]
-
+    spreads = {
+        "prefill of the batch": result.prefill,
+        "per token after it": result.per_token,
+        "whole batch": result.total,
+    }
     rows = [
-        row("prefill of the batch", result.prefill),
-        row("per token after it", result.per_token),
-        row("whole batch", result.total),
+        [name, *(f"{value:,.2f}" for value in (each.mean, each.p50, each.p90, each.p99, each.max)), str(each.count)]
+        for name, each in spreads.items()
     ]
     asked = f"{result.batch_size} at once, {result.input} tokens in, {result.output} out"
     title = f"{asked}; {len(result.iterations)} iterations"

@@ -10,6 +10,7 @@ Both are CPU time, so that neighbours disturb them as little as they can.
 
 import argparse
 import asyncio
+import itertools
 import random
 import statistics
 import sys
@@ -43,29 +44,20 @@ _SETTLE_SECONDS = 0.6
 _POLL_SECONDS = 0.1
 
 
-class SchedulerCost(msgspec.Struct, frozen=True):
-    """CPU time of one step in microseconds; medians, and the worst percent."""
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """CPU time of one step in microseconds: of the scheduler medians and the worst percent, of the process the mean."""
 
+    rows: int
+    queue: int
     complete_us: float
     plan_us: float
     messages_us: float
     """Decoding the result, encoding the plan and the tokens."""
     total_us: float
     total_p99_us: float
-
-
-class ProcessCost(msgspec.Struct, frozen=True):
-    step_us: float
-    """CPU time of the engine process a step, in microseconds."""
-    steps: int
-
-
-class Cost(msgspec.Struct, frozen=True):
-    rows: int
-    queue: int
-    scheduler: SchedulerCost
-    process: ProcessCost | None
+    process_us: float | None = None
     """None where it was not measured."""
+    process_steps: int = 0
 
 
 class SteadyDecode:
@@ -121,13 +113,15 @@ class SteadyDecode:
         return StepResult(plan.epoch, plan.step, [_TOKEN for row in plan.rows if row.sample], None, [], 0.0)
 
 
-def measure_scheduler(rows: int, queue: int, steps: int) -> SchedulerCost:
+def measure_scheduler(rows: int, queue: int, steps: int) -> Cost:
     """Of a step in which ``rows`` decode while ``queue`` requests wait, over so many steps."""
     decode = SteadyDecode(rows, queue, steps)
     times = [decode.step() for _ in range(steps)]
     totals = [sum(parts) / 1e3 for parts in times]
     decoding, completing, planning, encoding = (statistics.median(part) / 1e3 for part in zip(*times, strict=True))
-    return SchedulerCost(
+    return Cost(
+        rows=rows,
+        queue=queue,
         complete_us=completing,
         plan_us=planning,
         messages_us=decoding + encoding,
@@ -136,8 +130,8 @@ def measure_scheduler(rows: int, queue: int, steps: int) -> SchedulerCost:
     )
 
 
-async def measure_process(rows: int, queue: int, seconds: float) -> ProcessCost:
-    """The same of a whole engine process, over so many seconds."""
+async def measure_process(rows: int, queue: int, seconds: float) -> tuple[float, int]:
+    """Microseconds a step of a whole engine process over so many seconds, and the steps."""
     config = EngineConfig(WorkerConfig(model="", max_num_seqs=rows), worker_module=_ECHO_WORKER)
     client = EngineClient(config)
     running = asyncio.create_task(client.run())
@@ -157,7 +151,7 @@ async def measure_process(rows: int, queue: int, seconds: float) -> ProcessCost:
         running.cancel()
         with suppress(asyncio.CancelledError):
             await running
-    return ProcessCost(1e6 * spent / max(1, made), made)
+    return 1e6 * spent / max(1, made), made
 
 
 class SchedulerCosts(Record, frozen=True, kw_only=True):
@@ -173,11 +167,12 @@ def main(argv: list[str]) -> int:
 
 def _measure(args: argparse.Namespace, about: dict[str, Any]) -> SchedulerCosts:
     costs = []
-    for rows in args.rows:
-        for queue in args.queue:
-            scheduler = measure_scheduler(rows, queue, args.steps)
-            process = asyncio.run(measure_process(rows, queue, args.seconds)) if args.seconds > 0 else None
-            costs.append(Cost(rows, queue, scheduler, process))
+    for rows, queue in itertools.product(args.rows, args.queue):
+        cost = measure_scheduler(rows, queue, args.steps)
+        if args.seconds > 0:
+            micro, made = asyncio.run(measure_process(rows, queue, args.seconds))
+            cost = msgspec.structs.replace(cost, process_us=micro, process_steps=made)
+        costs.append(cost)
     return SchedulerCosts(costs=costs, **about)
 
 
@@ -198,9 +193,8 @@ def _prompts(count: int) -> list[list[int]]:
 def _show(console: Console, record: SchedulerCosts) -> None:
     rows = []
     for cost in record.costs:
-        parts = cost.scheduler
-        figures = (parts.complete_us, parts.plan_us, parts.messages_us, parts.total_us, parts.total_p99_us)
-        process = "" if cost.process is None else f"{cost.process.step_us:.0f}"
+        figures = (cost.complete_us, cost.plan_us, cost.messages_us, cost.total_us, cost.total_p99_us)
+        process = "" if cost.process_us is None else f"{cost.process_us:.0f}"
         rows.append([str(cost.rows), f"{cost.queue:,}", *(f"{figure:.1f}" for figure in figures), process])
     columns = ("rows", "queue", "complete", "plan", "messages", "scheduler", "its p99", "engine process")
     title = "µs of CPU a step: medians, and of the engine process the mean"

@@ -30,14 +30,13 @@ from stentor.protocols.ipc.actors import WorkerReady
 
 from .record import Steps
 from .step_curves import CHUNK, Figure, surprises
-from .step_runs import StepRunner, StepTimes, decode_length, forward_flops
+from .step_runs import StepRunner, StepTimes, decode_bytes, decode_length, forward_flops
 from .tool import at_least, make_parser, run_tool, table
 from .worker_options import add_worker_options, describe, worker_config
 
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 CONTEXTS = (16, 128, 512, 1024, 2048, 4096, 8192)
 PREFILLS = (16, 32, 64, 128, 256, 512, 1024, 2048)
-_READ_BYTES = 512 << 20
 _SIDES = (512, 1024, 2048)
 _PASSES = 7
 
@@ -76,12 +75,6 @@ def main(argv: list[str]) -> int:
 
 
 def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Steps:
-    figures, ceilings, worker = measure(arguments, Console(stderr=True))
-    found = surprises(figures)
-    return Steps(worker=worker, ceilings=asdict(ceilings), figures=figures, surprises=found, **about)
-
-
-def measure(arguments: argparse.Namespace, console: Console) -> tuple[list[Figure], CpuCeilings, dict[str, object]]:
     """Loads the model, fills the cache, and times every shape that fits into it."""
     named = worker_config(arguments)
     model = open_checkpoint(Path(named.model), named.load_format).decoder
@@ -94,7 +87,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> tuple[list[Figur
         kv_cache_memory=arguments.kv_cache_memory or _cache_bytes(model, arguments.cache_tokens),
         device="cpu",
     )
-    with console.status("loading") as status:
+    with Console(stderr=True).status("loading") as status:
         setup = set_up(config, lambda phase, done, total: status.update(f"{phase} {done / max(total, 1):.0%}"))
         status.update("measuring what the machine can do")
         ceilings = measure_cpu_ceilings(arguments.read_bytes)
@@ -110,10 +103,10 @@ def measure(arguments: argparse.Namespace, console: Console) -> tuple[list[Figur
                 times.append((shape, runner.decode(shape.rows, shape.context, arguments.seconds)))
             else:
                 times.append((shape, runner.prefill(shape.tokens, shape.context, arguments.repeats)))
-    weights, per_token = read_bytes(setup.ready, model), kv_bytes(setup.ready)
-    figures = [make_figure(shape.kind, each, model, weights, per_token, ceilings) for shape, each in times]
+    figures = [make_figure(shape.kind, each, model, setup.ready, ceilings) for shape, each in times]
     figures.sort(key=lambda each: (each.kind, each.rows, each.tokens, each.context))
-    return figures, ceilings, describe(config)
+    found = surprises(figures)
+    return Steps(worker=describe(config), ceilings=asdict(ceilings), figures=figures, surprises=found, **about)
 
 
 def make_shapes(arguments: argparse.Namespace, longest: int) -> list[Shape]:
@@ -130,43 +123,23 @@ def make_shapes(arguments: argparse.Namespace, longest: int) -> list[Shape]:
     return [*decode, *prefill, *(chunks if arguments.prefill else [])]
 
 
-def read_bytes(ready: WorkerReady, model: DecoderConfig) -> float:
-    """Of weights, in a decode step: all but an embedding table that is not the head too, taken as stored like the
-    average of the rest."""
-    total = next(line.bytes for line in ready.memory if line.what == "weights")
-    if model.tie_embeddings:
-        return float(total)
-    table = model.vocab_size * model.hidden_size
-    query, kv = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    products = model.hidden_size * (2 * query + 2 * kv + 3 * model.intermediate_size)
-    return total * (1 - table / (2 * table + model.num_layers * products))
-
-
-def kv_bytes(ready: WorkerReady) -> float:
-    """Keys and values of one token, over all layers."""
-    total = next(line.bytes for line in ready.memory if line.what == "KV cache")
-    return total / (ready.num_blocks * ready.limits.block_size)
-
-
-def make_figure(
-    kind: str, times: StepTimes, model: DecoderConfig, weights: float, per_token: float, ceilings: CpuCeilings
-) -> Figure:
-    read = weights + times.rows * (times.context + times.tokens) * per_token
+def make_figure(kind: str, times: StepTimes, model: DecoderConfig, ready: WorkerReady, ceilings: CpuCeilings) -> Figure:
+    read = decode_bytes(ready, model, times.rows, times.context + times.tokens)
     flops = times.rows * forward_flops(model, times.tokens, times.context - (kind == "decode"), sampled=1)
     by_memory = read / ceilings.read_bytes_per_second
     by_products = flops / ceilings.flops_per_second
     return Figure(
-        kind,
-        times.rows,
-        times.tokens,
-        times.context,
-        1e3 * times.median,
-        1e3 * times.low,
-        times.steps,
-        times.rows * times.tokens / times.median,
-        read / 1e6,
-        flops / 1e9,
-        (by_memory if kind == "decode" else by_products) / times.median,
+        kind=kind,
+        rows=times.rows,
+        tokens=times.tokens,
+        context=times.context,
+        milliseconds=1e3 * times.median,
+        fastest_milliseconds=1e3 * times.low,
+        steps=times.steps,
+        tokens_per_second=times.rows * times.tokens / times.median,
+        megabytes=read / 1e6,
+        gigaflops=flops / 1e9,
+        share=(by_memory if kind == "decode" else by_products) / times.median,
     )
 
 
@@ -200,20 +173,18 @@ def print_steps(console: Console, record: Steps) -> None:
         console.print(f"surprise: {line}", highlight=False)
 
 
-def measure_cpu_ceilings(read_bytes: int = _READ_BYTES, sides: tuple[int, ...] = _SIDES) -> CpuCeilings:
+def measure_cpu_ceilings(read_bytes: int) -> CpuCeilings:
     """Takes some seconds."""
-    return CpuCeilings(_read_rate(read_bytes), {side: _product_rate(side) for side in sides})
-
-
-def _read_rate(size: int) -> float:
-    data = torch.ones(size // 4)
+    data = torch.ones(read_bytes // 4)
+    wide = min(4096, len(data))
     reductions: tuple[Callable[[], object], ...] = (
         lambda: torch.linalg.vector_norm(data),
         data.sum,
         data.amax,
-        lambda: torch.mv(data.view(-1, min(4096, len(data))), data[: min(4096, len(data))]),
+        lambda: torch.mv(data.view(-1, wide), data[:wide]),
     )
-    return size / min(_fastest(reduction) for reduction in reductions)
+    rate = read_bytes / min(map(_fastest, reductions))
+    return CpuCeilings(rate, {side: _product_rate(side) for side in _SIDES})
 
 
 def _product_rate(side: int) -> float:

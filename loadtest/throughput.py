@@ -56,17 +56,12 @@ def main(argv: list[str]) -> int:
 
 async def measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Throughput:
     """Loads the model, warms up, and times every round. All rounds have requests of the same lengths."""
-    console = Console(stderr=True)
     prompts, outputs = parse_lengths(arguments.input_tokens), parse_lengths(arguments.output_tokens)
     config = worker_config(arguments)
     lengths = draw_lengths(arguments.requests, prompts, outputs, config.seed)
-    rounds: list[Round] = []
-    async with running_engine(config, console, config.seed) as engine:
-        with console.status("warming up") as status:
-            await engine.run([(prompt, min(out, _WARMUP_OUTPUT)) for prompt, out in lengths[:_WARMUP_REQUESTS]])
-            for number in range(arguments.rounds):
-                status.update(f"round {number + 1} of {arguments.rounds}")
-                rounds.append(read_round(lengths, await engine.run(lengths)))
+    async with running_engine(config) as engine:
+        await engine.run([(prompt, min(out, _WARMUP_OUTPUT)) for prompt, out in lengths[:_WARMUP_REQUESTS]])
+        rounds = [read_round(lengths, await engine.run(lengths)) for _ in range(arguments.rounds)]
 
     def rate(counts: Sequence[int]) -> float:
         return statistics.median(count / each.seconds for count, each in zip(counts, rounds, strict=True))

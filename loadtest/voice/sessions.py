@@ -17,10 +17,10 @@ from typing import Any, Final, Literal
 import msgspec
 from rich.console import Console
 
-from ..processes import alive, pss_bytes, tree
+from ..processes import pss_bytes, tree
 from ..record import Record, quantile
 from ..server_process import ServerProcess
-from ..tool import make_parser, run_tool
+from ..tool import ToolError, make_parser, run_tool
 from .clips import spoken
 from .realtime import RATE, RealtimeClient, Speech, session, speech_of
 from .sentences import SENTENCES
@@ -62,91 +62,95 @@ class Sessions(Record, frozen=True, kw_only=True):
     """Of ``lag_p95``."""
 
 
-class Caller:
-    """One session, and what it saw."""
+class Seen:
+    """What all callers saw."""
 
-    def __init__(self, sentences: Sequence[Speech], number: int, at_once: int) -> None:
-        self._sentences = sentences
-        self._at_once = at_once
-        self._random = random.Random(number)
-        self.commits: list[tuple[str, float]] = []
-        """What was said, and when it was committed."""
+    def __init__(self) -> None:
         self.lags: list[float] = []
         self.firsts: list[float] = []
         self.intervals: list[float] = []
-        self.partials = self.unfinished = self.failed = 0
+        self.commits = self.partials = self.unfinished = self.failed = 0
         self.errors = WordErrors(0, 0)
 
-    async def run(self, port: int, seconds: float, normalizer: Normalizer) -> None:
-        settings = {
-            "type": "transcription",
-            "audio": {"input": {"transcription": {"language": "en"}, "turn_detection": None}},
-        }
-        async with session(port, "intent=transcription", **settings) as client:
-            await asyncio.sleep(self._random.uniform(0, 4))  # not all at once
-            end = time.monotonic() + seconds
-            begins = []
-            while time.monotonic() < end:
-                said = self._random.sample(self._sentences, self._at_once)
-                begins.append(await client.speak(_PAUSE.join(speech.pcm for speech in said)))
-                await client.send(type="input_audio_buffer.commit")
-                self.commits.append((" ".join(speech.text for speech in said), time.monotonic()))
-            with contextlib.suppress(TimeoutError):
-                await self._finish(client)
-            self._look(client, begins, normalizer)
 
-    async def _finish(self, client: RealtimeClient) -> None:
-        async with asyncio.timeout(20):
-            while sum(event.type == COMPLETED for event in client.events) < len(self.commits):
-                await asyncio.sleep(0.05)
+async def call(
+    port: int,
+    number: int,
+    sentences: Sequence[Speech],
+    at_once: int,
+    seconds: float,
+    normalizer: Normalizer,
+    seen: Seen,
+) -> None:
+    """One session; adds to ``seen``. Raises :class:`ToolError` where deltas do not join to their transcript."""
+    draw = random.Random(number)
+    settings = {
+        "type": "transcription",
+        "audio": {"input": {"transcription": {"language": "en"}, "turn_detection": None}},
+    }
+    turns: list[tuple[str, float, float]] = []  # what is said, when it begins, when it is committed
+    async with session(port, "intent=transcription", **settings) as client:
+        await asyncio.sleep(draw.uniform(0, 4))  # not all at once
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            said = draw.sample(sentences, at_once)
+            begin = await client.speak(_PAUSE.join(speech.pcm for speech in said))
+            await client.send(type="input_audio_buffer.commit")
+            turns.append((" ".join(speech.text for speech in said), begin, time.monotonic()))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(20):
+                while sum(event.type == COMPLETED for event in client.events) < len(turns):
+                    await asyncio.sleep(0.05)
+    seen.commits += len(turns)
+    seen.failed += sum(event.type == "error" or event.type.endswith(".failed") for event in client.events)
+    items = [event.body["item_id"] for event in client.events if event.type == "input_audio_buffer.committed"]
+    seen.unfinished += len(turns) - len(items)
+    for item, turn in zip(items, turns, strict=False):
+        _look(client, item, *turn, normalizer, seen)
 
-    def _look(self, client: RealtimeClient, begins: Sequence[float], normalizer: Normalizer) -> None:
-        items = [event.body["item_id"] for event in client.events if event.type == "input_audio_buffer.committed"]
-        for item, begin, (text, committed) in zip(items, begins, self.commits, strict=False):
-            mine = [event for event in client.events if event.body.get("item_id") == item]
-            early = [event.at for event in mine if event.type == DELTA and event.at < committed]
-            self.partials += len(early)
-            self.firsts += [at - begin for at in early[:1]]
-            self.intervals += [after - before for before, after in pairwise(early)]
-            done = next((event for event in mine if event.type == COMPLETED), None)
-            if done is None:
-                self.unfinished += 1
-                continue
-            self.lags.append(done.at - committed)
-            self.errors += word_errors(normalizer.words(text), normalizer.words(done.body["transcript"]))
-            told = "".join(event.body["delta"] for event in mine if event.type == DELTA)
-            if told != done.body["transcript"]:
-                raise RuntimeError(f"deltas do not join to the transcript: {told!r}, {done.body['transcript']!r}")
-        self.unfinished += len(self.commits) - len(items)
-        self.failed = sum(event.type == "error" or event.type.endswith(".failed") for event in client.events)
+
+def _look(
+    client: RealtimeClient, item: str, text: str, begin: float, committed: float, normalizer: Normalizer, seen: Seen
+) -> None:
+    mine = [event for event in client.events if event.body.get("item_id") == item]
+    early = [event.at for event in mine if event.type == DELTA and event.at < committed]
+    seen.partials += len(early)
+    seen.firsts += [at - begin for at in early[:1]]
+    seen.intervals += [after - before for before, after in pairwise(early)]
+    done = next((event for event in mine if event.type == COMPLETED), None)
+    if done is None:
+        seen.unfinished += 1
+        return
+    seen.lags.append(done.at - committed)
+    heard = done.body["transcript"]
+    seen.errors += word_errors(normalizer.words(text), normalizer.words(heard))
+    told = "".join(event.body["delta"] for event in mine if event.type == DELTA)
+    if told != heard:
+        raise ToolError(f"deltas do not join to the transcript: {told!r}, {heard!r}")
 
 
 async def measure(server: ServerProcess, sessions: int, seconds: float, at_once: int = 1) -> dict[str, Any]:
     """The figures, by name."""
     sentences = [speech_of(clip.path, clip.text) for clip in spoken(SENTENCES, natural=False)]
-    callers = [Caller(sentences, number, at_once) for number in range(sessions)]
-    normalizer = Normalizer()
+    normalizer, seen = Normalizer(), Seen()
     memory: list[int] = []
     watching = asyncio.create_task(_watch(server.pid, memory))
+    calls = (call(server.port, number, sentences, at_once, seconds, normalizer, seen) for number in range(sessions))
     try:
-        await asyncio.gather(*(caller.run(server.port, seconds, normalizer) for caller in callers))
+        await asyncio.gather(*calls)
     finally:
         watching.cancel()
-    lags = [lag for caller in callers for lag in caller.lags]
-    intervals = [interval for caller in callers for interval in caller.intervals]
-    firsts = [first for caller in callers for first in caller.firsts]
-    errors = sum((caller.errors for caller in callers), WordErrors(0, 0))
     return {
-        "commits": sum(len(caller.commits) for caller in callers),
-        "lag_p50": round(quantile(lags, 0.5), 3),
-        "lag_p95": round(quantile(lags, 0.95), 3),
-        "lag_slowest": round(max(lags), 3),
-        "unfinished": sum(caller.unfinished for caller in callers),
-        "failed": sum(caller.failed for caller in callers),
-        "partials": sum(caller.partials for caller in callers),
-        "partial_interval_p50": round(quantile(intervals, 0.5), 3) if intervals else 0.0,
-        "first_partial_p50": round(quantile(firsts, 0.5), 3) if firsts else 0.0,
-        "word_error_rate": round(errors.rate, 4),
+        "commits": seen.commits,
+        "lag_p50": quantile(seen.lags, 0.5),
+        "lag_p95": quantile(seen.lags, 0.95),
+        "lag_slowest": max(seen.lags),
+        "unfinished": seen.unfinished,
+        "failed": seen.failed,
+        "partials": seen.partials,
+        "partial_interval_p50": quantile(seen.intervals or [0.0], 0.5),
+        "first_partial_p50": quantile(seen.firsts or [0.0], 0.5),
+        "word_error_rate": round(seen.errors.rate, 4),
         "memory_mib": memory,
     }
 
@@ -156,7 +160,7 @@ async def _watch(pid: int, memory: list[int]) -> None:
         total = 0
         for each in tree(pid):
             with contextlib.suppress(OSError):
-                total += pss_bytes(each) if alive(each) else 0
+                total += pss_bytes(each)
         memory.append(total >> 20)
         await asyncio.sleep(_MEMORY_SECONDS)
 

@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 
 from ..record import Record, quantile
-from ..server_process import ServerProcess
+from ..server_process import HOST, ServerProcess
 from ..tool import make_parser, run_tool
 
 TEXTS: Final = {
@@ -55,6 +55,8 @@ class Speaking(Record, frozen=True, kw_only=True):
 
 
 class Heard(NamedTuple):
+    """One text, in seconds since it was asked for."""
+
     first: float
     last: float
     audio: float
@@ -62,7 +64,7 @@ class Heard(NamedTuple):
 
 
 async def hear(client: httpx.AsyncClient, text: str) -> Heard:
-    """Has one text spoken. Seconds since it was asked for."""
+    """Has one text spoken."""
     began = time.monotonic()
     first, played, starving = 0.0, 0.0, 0.0
     async with client.stream("POST", "/v1/audio/speech", json={"input": text, "response_format": "pcm"}) as response:
@@ -77,32 +79,17 @@ async def hear(client: httpx.AsyncClient, text: str) -> Heard:
 
 async def measure(port: int, times: int, texts: int) -> tuple[list[Alone], Crowd]:
     limits = httpx.Limits(max_connections=texts)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=600, limits=limits) as client:
+    async with httpx.AsyncClient(base_url=f"http://{HOST}:{port}", timeout=600, limits=limits) as client:
         alone = []
         for name, text in TEXTS.items():
             await hear(client, text)
             heard = [await hear(client, text) for _ in range(times)]
-            alone.append(
-                Alone(
-                    text=name,
-                    chars=len(text),
-                    first_audio=round(quantile([each.first for each in heard], 0.5), 3),
-                    first_audio_slowest=round(max(each.first for each in heard), 3),
-                    audio=round(quantile([each.audio for each in heard], 0.5), 2),
-                    real_time_factor=round(quantile([each.last / each.audio for each in heard], 0.5), 4),
-                )
-            )
+            first, _, audio, _ = (quantile(column, 0.5) for column in zip(*heard, strict=True))
+            factor = quantile([each.last / each.audio for each in heard], 0.5)
+            alone.append(Alone(name, len(text), first, max(each.first for each in heard), audio, factor))
         together = await asyncio.gather(*(hear(client, f"This is voice {n}. " + TEXTS["a page"]) for n in range(texts)))
-    firsts = [each.first for each in together]
-    crowd = Crowd(
-        texts=texts,
-        first_audio_median=round(quantile(firsts, 0.5), 3),
-        first_audio_slowest=round(max(firsts), 3),
-        last_byte=round(max(each.last for each in together), 2),
-        audio=round(sum(each.audio for each in together), 1),
-        latest_starving=round(max(each.starving for each in together), 3),
-    )
-    return alone, crowd
+    firsts, lasts, audios, starving = zip(*together, strict=True)
+    return alone, Crowd(texts, quantile(firsts, 0.5), max(firsts), max(lasts), sum(audios), max(starving))
 
 
 def main(argv: list[str]) -> int:
