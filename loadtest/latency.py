@@ -8,6 +8,7 @@ gaps *per token* are those after that, when the batch does nothing but decode.
 
 import argparse
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 import msgspec
@@ -57,18 +58,16 @@ def main(argv: list[str]) -> int:
 
 async def measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Latency:
     """Loads the model, warms up, and times every iteration."""
-    batch = arguments.batch_size
+    batch, lengths = arguments.batch_size, (arguments.input_tokens, arguments.output_tokens)
     config = worker_config(arguments)
     if not config.max_num_seqs and batch > LEAST_SEQS:
         config = worker_config(arguments, max_num_seqs=batch)
-    iterations: list[Iteration] = []
     async with running_engine(config) as engine:
-        for number in range(arguments.warmup + arguments.iterations):
-            answers = await engine.run([(arguments.input_tokens, arguments.output_tokens)] * batch)
-            if number >= arguments.warmup:
-                iterations.append(read_iteration(answers))
-    prefill = spread([each.prefill_s for each in iterations])
-    per_token = spread([gap for each in iterations for gap in each.gaps_s])
+        for _ in range(arguments.warmup):
+            await engine.run([lengths] * batch)
+        found = [read_iteration(await engine.run([lengths] * batch)) for _ in range(arguments.iterations)]
+    prefill = spread([each.prefill_s for each in found])
+    per_token = spread([gap for each in found for gap in each.gaps_s])
     return Latency(
         **about,
         worker=describe(config),
@@ -77,10 +76,10 @@ async def measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Laten
         output=arguments.output_tokens,
         prefill=prefill,
         per_token=per_token,
-        total=spread([each.total_s for each in iterations]),
+        total=spread([each.total_s for each in found]),
         prefill_tokens_per_s=1e3 * batch * arguments.input_tokens / prefill.p50,
         decode_tokens_per_s=1e3 * batch / per_token.p50 if per_token.count else 0.0,
-        iterations=iterations,
+        iterations=found,
     )
 
 
@@ -88,12 +87,8 @@ def read_iteration(answers: Sequence[Answer]) -> Iteration:
     """What one batch took."""
     sent = min(answer.sent for answer in answers)
     prefilled = max(answer.arrivals[0] for answer in answers)
-    gaps = [
-        late - early
-        for answer in answers
-        for early, late in zip(answer.arrivals, answer.arrivals[1:], strict=False)
-        if early >= prefilled
-    ]
+    pairs = [pair for answer in answers for pair in pairwise(answer.arrivals)]
+    gaps = [late - early for early, late in pairs if early >= prefilled]
     return Iteration(prefilled - sent, gaps, max(answer.ended for answer in answers) - sent)
 
 
@@ -108,10 +103,11 @@ def print_result(console: Console, result: Latency) -> None:
         for name, each in spreads.items()
     ]
     asked = f"{result.batch_size} at once, {result.input} tokens in, {result.output} out"
-    title = f"{asked}; {len(result.iterations)} iterations"
     rates = f"prefill {result.prefill_tokens_per_s:,.0f} tokens/s, decode {result.decode_tokens_per_s:,.0f} tokens/s"
     columns = ("milliseconds", "mean", "p50", "p90", "p99", "max", "samples")
-    console.print(table(columns, rows, title=title, caption=f"{rates}, by the medians"))
+    console.print(
+        table(columns, rows, title=f"{asked}; {len(result.iterations)} iterations", caption=f"{rates}, by the medians")
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

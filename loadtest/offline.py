@@ -73,8 +73,7 @@ class Engine:
                     answer.arrivals.append(now)
                     answer.tokens += len(event.tokens)
                 elif isinstance(event, Finished) and event.reason != "length":
-                    asked = f"{len(prompt)} tokens in, {params.max_tokens} out"
-                    raise ToolError(f"a request of {asked} ended with {event.reason}: {event.message}")
+                    raise ToolError(f"a request of {len(prompt)} tokens ended with {event.reason}: {event.message}")
         answer.ended = time.perf_counter()
 
 

@@ -9,11 +9,9 @@ many chunks of as many bytes.
 
 import argparse
 import asyncio
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import httpx
@@ -21,7 +19,7 @@ from rich.console import Console
 
 from . import bare_server
 from .client import HOST, STREAMED, Answer, complete
-from .processes import cpu_seconds, named, tree
+from .processes import cpu_seconds, named, tree, user_seconds
 from .record import Record
 from .server_process import ServerProcess
 from .tool import ToolError, add_flag, make_parser, run_tool, table
@@ -88,8 +86,7 @@ class Side:
         return spent, sum(len(answer.arrivals) for answer in answers)
 
     def _clocks(self) -> list[float]:
-        fields = Path(f"/proc/{self._processes[0]}/stat").read_text().rpartition(")")[2].split()
-        return [int(fields[11]) / os.sysconf("SC_CLK_TCK"), *map(cpu_seconds, self._processes)]
+        return [user_seconds(self._processes[0]), *map(cpu_seconds, self._processes)]
 
 
 @dataclass

@@ -10,7 +10,6 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 from rich.console import Console
 
@@ -26,14 +25,6 @@ _WARMUP_REQUESTS = 4
 _WARMUP_OUTPUT = 16
 
 
-class Round(msgspec.Struct, frozen=True):
-    """All requests once."""
-
-    seconds: float
-    prompt_tokens: int
-    output_tokens: int
-
-
 class Throughput(Record, frozen=True, kw_only=True):
     """What ``stentor bench throughput`` saves. Rates are medians over the rounds, a second."""
 
@@ -47,7 +38,11 @@ class Throughput(Record, frozen=True, kw_only=True):
     output_tokens_per_s: float
     total_tokens_per_s: float
     requests_per_s: float
-    rounds: list[Round]
+    seconds: list[float]
+    """Of each round."""
+    prompt_tokens: int
+    """Of one round, as the next."""
+    output_tokens: int
 
 
 def main(argv: list[str]) -> int:
@@ -61,22 +56,24 @@ async def measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Throu
     lengths = draw_lengths(arguments.requests, prompts, outputs, config.seed)
     async with running_engine(config) as engine:
         await engine.run([(prompt, min(out, _WARMUP_OUTPUT)) for prompt, out in lengths[:_WARMUP_REQUESTS]])
-        rounds = [read_round(lengths, await engine.run(lengths)) for _ in range(arguments.rounds)]
-
-    def rate(counts: Sequence[int]) -> float:
-        return statistics.median(count / each.seconds for count, each in zip(counts, rounds, strict=True))
-
+        rounds = [await engine.run(lengths) for _ in range(arguments.rounds)]
+    seconds = [seconds_of(answers) for answers in rounds]
+    prompt_tokens = sum(prompt for prompt, _ in lengths)
+    output_tokens = sum(answer.tokens for answer in rounds[-1])
+    rate = statistics.median(1 / each for each in seconds)
     return Throughput(
         **about,
         worker=describe(config),
         requests=arguments.requests,
         input=arguments.input_tokens,
         output=arguments.output_tokens,
-        prompt_tokens_per_s=rate([each.prompt_tokens for each in rounds]),
-        output_tokens_per_s=rate([each.output_tokens for each in rounds]),
-        total_tokens_per_s=rate([each.prompt_tokens + each.output_tokens for each in rounds]),
-        requests_per_s=rate([arguments.requests] * len(rounds)),
-        rounds=rounds,
+        prompt_tokens_per_s=rate * prompt_tokens,
+        output_tokens_per_s=rate * output_tokens,
+        total_tokens_per_s=rate * (prompt_tokens + output_tokens),
+        requests_per_s=rate * arguments.requests,
+        seconds=seconds,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
     )
 
 
@@ -86,23 +83,18 @@ def draw_lengths(requests: int, prompts: Lengths, outputs: Lengths, seed: int) -
     return [(whole(prompts, rng), whole(outputs, rng)) for _ in range(requests)]
 
 
-def read_round(lengths: Sequence[tuple[int, int]], answers: Sequence[Answer]) -> Round:
-    """What a round came to, from the first request that was sent to the last that ended."""
-    seconds = max(answer.ended for answer in answers) - min(answer.sent for answer in answers)
-    return Round(seconds, sum(prompt for prompt, _ in lengths), sum(answer.tokens for answer in answers))
+def seconds_of(answers: Sequence[Answer]) -> float:
+    """From the first request that was sent to the last that ended."""
+    return max(answer.ended for answer in answers) - min(answer.sent for answer in answers)
 
 
 def print_result(console: Console, result: Throughput) -> None:
-    row = [
-        f"{statistics.median(each.seconds for each in result.rounds):,.2f}",
-        f"{result.prompt_tokens_per_s:,.0f}",
-        f"{result.output_tokens_per_s:,.0f}",
-        f"{result.total_tokens_per_s:,.0f}",
-        f"{result.requests_per_s:,.2f}",
-    ]
+    rates = (result.prompt_tokens_per_s, result.output_tokens_per_s, result.total_tokens_per_s)
+    seconds = f"{statistics.median(result.seconds):,.2f}"
+    row = [seconds, *(f"{rate:,.0f}" for rate in rates), f"{result.requests_per_s:,.2f}"]
     columns = ("seconds", "prompt tokens/s", "output tokens/s", "total tokens/s", "requests/s")
     asked = f"{result.requests} requests, {result.input} tokens in, {result.output} out"
-    console.print(table(columns, [row], left=0, title=f"{asked}; median of {len(result.rounds)} rounds"))
+    console.print(table(columns, [row], left=0, title=f"{asked}; median of {len(result.seconds)} rounds"))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -96,7 +96,7 @@ def measure_latency(job_texts: int, alone: int, threads: int) -> Latency:
         quiet = probe(ask, sentences, lambda asked: asked < alone)
         began = time.perf_counter()
         parts = [job[start : start + MOST_TEXTS] for start in range(0, len(job), MOST_TEXTS)]
-        with Company([_job(server, part) for part in parts]) as company:
+        with Company([partial(_job, server, part) for part in parts]) as company:
             busy = probe(ask, sentences, lambda _: company.running)
             seconds = time.perf_counter() - began
     tokens = sum(map(texts.count, job))
@@ -119,10 +119,10 @@ def probe(
         time.sleep(_PAUSE)
 
 
-def _job(server: ServerProcess, texts: Sequence[str]) -> Callable[[], int]:
-    """Sends the texts in one request over a connection of its own, which is kept."""
-    connection = connect(server.port)
-    return lambda: len(vectors_of(DEMO_EMBEDDING_MODEL, connection, texts))
+def _job(server: ServerProcess, texts: Sequence[str]) -> int:
+    """Sends the texts in one request; returns how many vectors came."""
+    with closing(connect(server.port)) as connection:
+        return len(vectors_of(DEMO_EMBEDDING_MODEL, connection, texts))
 
 
 def measure(rounds: int, tokens: int, threads: int, *, transcription: bool = True) -> Isolation:
@@ -134,7 +134,7 @@ def measure(rounds: int, tokens: int, threads: int, *, transcription: bool = Tru
     gaps: dict[str, list[float]] = {}
     done: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as scratch, ServerProcess(arguments) as server:
-        companies: dict[str, list[Callable[[], int]]] = {ALONE: [], EMBEDDING: [_job(server, job), _job(server, job)]}
+        companies: dict[str, list[Callable[[], int]]] = {ALONE: [], EMBEDDING: [partial(_job, server, job)] * 2}
         if transcription:
             files, side = _files(Path(scratch)), Transcriber(server)
             companies[TRANSCRIPTION] = [lambda: len(side.run([next(files)], 1).made)]

@@ -8,10 +8,9 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from ..client import StreamError, complete
 from ..processes import alive, cpu_seconds, pss_bytes, tree
@@ -23,7 +22,6 @@ from .sides import Side
 START_SECONDS: Final = 600.0
 STOP_SECONDS: Final = 20.0
 _FIRST_TOKENS: Final = 8
-_Number = TypeVar("_Number", int, float)
 
 
 class ServerError(Exception):
@@ -42,7 +40,7 @@ class Server(Launched):
 
     @property
     def command(self) -> str:
-        """As one would type it, with what is added to the environment; nothing of this machine but folder names."""
+        """As one would type it, with what is added to the environment."""
         added = [f"{name}={shlex.quote(value)}" for name, value in self._start.environment.items()]
         return shown(" ".join([*added, shlex.join(self._start.command)]))
 
@@ -65,7 +63,8 @@ class Server(Launched):
         except (StartFailed, StreamError, TimeoutError) as error:
             said = self._last()
             self.stop()
-            raise ServerError(f"{self.side.name} {error}; it said last: {said}") from None
+            why = str(error) or "gave no answer in time"
+            raise ServerError(f"{self.side.name} {why}; it said last: {said}") from None
         except BaseException:
             self.stop()
             raise
@@ -73,11 +72,11 @@ class Server(Launched):
 
     def memory(self) -> int:
         """Proportional set size of all its processes, in bytes."""
-        return sum(_of_each(self._pids(), pss_bytes))
+        return sum(map(pss_bytes, self._pids()))
 
     def cpu(self) -> float:
         """CPU seconds that all of its processes have used."""
-        return sum(_of_each(self._pids(), cpu_seconds))
+        return sum(map(cpu_seconds, self._pids()))
 
     def pause(self) -> None:
         """Stops every process of it by signal, so that none can spin."""
@@ -110,8 +109,8 @@ class Server(Launched):
         if self._process is None:
             return []
         leader = self._process.pid
-        session = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-        found = {each for pid in [leader, *filter(partial(_in_session, leader), session)] for each in tree(pid)}
+        everybody = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+        found = {each for pid in [leader, *filter(partial(_in_session, leader), everybody)] for each in tree(pid)}
         return [pid for pid in found if alive(pid)]
 
     def _signal(self, number: signal.Signals) -> None:
@@ -130,12 +129,3 @@ def _in_session(leader: int, pid: int) -> bool:
         return os.getsid(pid) == leader
     except (ProcessLookupError, PermissionError):
         return False
-
-
-def _of_each(pids: list[int], measure: Callable[[int], _Number]) -> list[_Number]:
-    """Without those that ended meanwhile."""
-    found = []
-    for pid in pids:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found.append(measure(pid))
-    return found

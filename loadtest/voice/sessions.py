@@ -22,7 +22,7 @@ from ..record import Record, quantile
 from ..server_process import ServerProcess
 from ..tool import ToolError, make_parser, run_tool
 from .clips import spoken
-from .realtime import RATE, RealtimeClient, Speech, session, speech_of
+from .realtime import RATE, Event, session, speech_of
 from .sentences import SENTENCES
 from .wer import Normalizer, WordErrors, word_errors
 
@@ -33,135 +33,105 @@ _PAUSE: Final = bytes(2 * RATE * 3 // 10)
 
 
 class Sessions(Record, frozen=True, kw_only=True):
-    """Seconds unless named otherwise."""
-
     kind: Literal["callers"] = "callers"
     server: list[str]
     sessions: int
     sentences: int
     """In one turn."""
     seconds: float
-    commits: int
-    lag_p50: float
-    """From the commit to the final transcript."""
-    lag_p95: float
-    lag_slowest: float
-    unfinished: int
-    """Commits without a transcript a while after the end."""
-    failed: int
-    partials: int
-    """Deltas before the commit of their turn."""
-    partial_interval_p50: float
-    """Between two of one turn."""
-    first_partial_p50: float
-    """From the beginning of a turn to its first."""
-    word_error_rate: float
-    memory_mib: list[int]
-    """Of all processes, every few seconds."""
     aim: float
-    """Of ``lag_p95``."""
+    """Of the figure ``lag_p95``."""
+    figures: dict[str, Any]
+    """What :func:`measure` found."""
 
 
-class Seen:
-    """What all callers saw."""
+class Callers:
+    """What callers say, and what all of them saw."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int, seconds: float) -> None:
+        self._sentences = [speech_of(clip.path, clip.text) for clip in spoken(SENTENCES, natural=False)]
+        self._normalizer = Normalizer()
+        self._at_once = at_once
+        self._seconds = seconds
         self.lags: list[float] = []
         self.firsts: list[float] = []
         self.intervals: list[float] = []
         self.commits = self.partials = self.unfinished = self.failed = 0
         self.errors = WordErrors(0, 0)
 
+    async def call(self, port: int, number: int) -> None:
+        """One session. Raises :class:`ToolError` where deltas do not join to their transcript."""
+        draw = random.Random(number)
+        heard = {"transcription": {"language": "en"}, "turn_detection": None}
+        turns: list[tuple[str, float, float]] = []  # what is said, when it begins, when it is committed
+        async with session(port, "intent=transcription", type="transcription", audio={"input": heard}) as client:
+            await asyncio.sleep(draw.uniform(0, 4))  # not all at once
+            end = time.monotonic() + self._seconds
+            while time.monotonic() < end:
+                said = draw.sample(self._sentences, self._at_once)
+                begin = await client.speak(_PAUSE.join(speech.pcm for speech in said))
+                await client.send(type="input_audio_buffer.commit")
+                turns.append((" ".join(speech.text for speech in said), begin, time.monotonic()))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(20):
+                    while sum(event.type == COMPLETED for event in client.events) < len(turns):
+                        await asyncio.sleep(0.05)
+        items = [event.body["item_id"] for event in client.events if event.type == "input_audio_buffer.committed"]
+        self.commits += len(turns)
+        self.unfinished += len(turns) - len(items)
+        self.failed += sum(event.type == "error" or event.type.endswith(".failed") for event in client.events)
+        for item, turn in zip(items, turns, strict=False):
+            self._look([event for event in client.events if event.body.get("item_id") == item], *turn)
 
-async def call(
-    port: int,
-    number: int,
-    sentences: Sequence[Speech],
-    at_once: int,
-    seconds: float,
-    normalizer: Normalizer,
-    seen: Seen,
-) -> None:
-    """One session; adds to ``seen``. Raises :class:`ToolError` where deltas do not join to their transcript."""
-    draw = random.Random(number)
-    settings = {
-        "type": "transcription",
-        "audio": {"input": {"transcription": {"language": "en"}, "turn_detection": None}},
-    }
-    turns: list[tuple[str, float, float]] = []  # what is said, when it begins, when it is committed
-    async with session(port, "intent=transcription", **settings) as client:
-        await asyncio.sleep(draw.uniform(0, 4))  # not all at once
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            said = draw.sample(sentences, at_once)
-            begin = await client.speak(_PAUSE.join(speech.pcm for speech in said))
-            await client.send(type="input_audio_buffer.commit")
-            turns.append((" ".join(speech.text for speech in said), begin, time.monotonic()))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(20):
-                while sum(event.type == COMPLETED for event in client.events) < len(turns):
-                    await asyncio.sleep(0.05)
-    seen.commits += len(turns)
-    seen.failed += sum(event.type == "error" or event.type.endswith(".failed") for event in client.events)
-    items = [event.body["item_id"] for event in client.events if event.type == "input_audio_buffer.committed"]
-    seen.unfinished += len(turns) - len(items)
-    for item, turn in zip(items, turns, strict=False):
-        _look(client, item, *turn, normalizer, seen)
-
-
-def _look(
-    client: RealtimeClient, item: str, text: str, begin: float, committed: float, normalizer: Normalizer, seen: Seen
-) -> None:
-    mine = [event for event in client.events if event.body.get("item_id") == item]
-    early = [event.at for event in mine if event.type == DELTA and event.at < committed]
-    seen.partials += len(early)
-    seen.firsts += [at - begin for at in early[:1]]
-    seen.intervals += [after - before for before, after in pairwise(early)]
-    done = next((event for event in mine if event.type == COMPLETED), None)
-    if done is None:
-        seen.unfinished += 1
-        return
-    seen.lags.append(done.at - committed)
-    heard = done.body["transcript"]
-    seen.errors += word_errors(normalizer.words(text), normalizer.words(heard))
-    told = "".join(event.body["delta"] for event in mine if event.type == DELTA)
-    if told != heard:
-        raise ToolError(f"deltas do not join to the transcript: {told!r}, {heard!r}")
+    def _look(self, events: Sequence[Event], text: str, begin: float, committed: float) -> None:
+        """At the events of one turn."""
+        early = [event.at for event in events if event.type == DELTA and event.at < committed]
+        self.partials += len(early)
+        self.firsts += [at - begin for at in early[:1]]
+        self.intervals += [after - before for before, after in pairwise(early)]
+        done = next((event for event in events if event.type == COMPLETED), None)
+        if done is None:
+            self.unfinished += 1
+            return
+        self.lags.append(done.at - committed)
+        heard = done.body["transcript"]
+        self.errors += word_errors(self._normalizer.words(text), self._normalizer.words(heard))
+        told = "".join(event.body["delta"] for event in events if event.type == DELTA)
+        if told != heard:
+            raise ToolError(f"deltas do not join to the transcript: {told!r}, {heard!r}")
 
 
 async def measure(server: ServerProcess, sessions: int, seconds: float, at_once: int = 1) -> dict[str, Any]:
-    """The figures, by name."""
-    sentences = [speech_of(clip.path, clip.text) for clip in spoken(SENTENCES, natural=False)]
-    normalizer, seen = Normalizer(), Seen()
+    """The figures, by name; times are in seconds."""
+    seen = Callers(at_once, seconds)
     memory: list[int] = []
     watching = asyncio.create_task(_watch(server.pid, memory))
-    calls = (call(server.port, number, sentences, at_once, seconds, normalizer, seen) for number in range(sessions))
     try:
-        await asyncio.gather(*calls)
+        await asyncio.gather(*(seen.call(server.port, number) for number in range(sessions)))
     finally:
         watching.cancel()
     return {
         "commits": seen.commits,
+        # from the commit to the final transcript
         "lag_p50": quantile(seen.lags, 0.5),
         "lag_p95": quantile(seen.lags, 0.95),
         "lag_slowest": max(seen.lags),
+        # commits without a transcript a while after the end
         "unfinished": seen.unfinished,
         "failed": seen.failed,
+        # deltas before the commit of their turn, between two of one turn, and from its beginning to the first
         "partials": seen.partials,
         "partial_interval_p50": quantile(seen.intervals or [0.0], 0.5),
         "first_partial_p50": quantile(seen.firsts or [0.0], 0.5),
         "word_error_rate": round(seen.errors.rate, 4),
+        # of all processes, every few seconds
         "memory_mib": memory,
     }
 
 
 async def _watch(pid: int, memory: list[int]) -> None:
     while True:
-        total = 0
-        for each in tree(pid):
-            with contextlib.suppress(OSError):
-                total += pss_bytes(each)
-        memory.append(total >> 20)
+        memory.append(sum(map(pss_bytes, tree(pid))) >> 20)
         await asyncio.sleep(_MEMORY_SECONDS)
 
 
@@ -175,11 +145,12 @@ def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Sessions:
         found = asyncio.run(measure(server, args.sessions, args.seconds, args.sentences))
     print(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
     told = {"sessions": args.sessions, "sentences": args.sentences, "seconds": args.seconds, "aim": args.aim}
-    return Sessions(server=["stentor", "serve", *args.server], **told, **found, **about)
+    return Sessions(server=["stentor", "serve", *args.server], figures=found, **told, **about)
 
 
 def _judge(console: Console, record: Sessions) -> int:
-    return 0 if record.lag_p95 <= record.aim and not record.unfinished and not record.failed else 1
+    found = record.figures
+    return 0 if found["lag_p95"] <= record.aim and not found["unfinished"] and not found["failed"] else 1
 
 
 def _parser() -> argparse.ArgumentParser:
