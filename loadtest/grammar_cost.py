@@ -87,14 +87,14 @@ class MaskCost(msgspec.Struct, frozen=True):
 
 
 class RateCost(msgspec.Struct, frozen=True):
+    """Tokens a second, and milliseconds of CPU of engine and worker a token, of each round."""
+
     streams: int
-    free: list[float]
-    """Tokens a second, a round each."""
-    constrained: list[float]
+    free: Sequence[float]
+    constrained: Sequence[float]
     ratio: float
-    free_cpu_ms: list[float]
-    """CPU time of engine and worker a token, a round each."""
-    constrained_cpu_ms: list[float]
+    free_cpu_ms: Sequence[float]
+    constrained_cpu_ms: Sequence[float]
     cpu_ratio: float
     """Of the free to the constrained: below 1 where grammars cost."""
 
@@ -197,18 +197,15 @@ async def rate_cost(arguments: argparse.Namespace, config: WorkerConfig, vocabul
                 (await rate(engine, streams, ""), await rate(engine, streams, source_of(_ENDLESS)))
                 for _ in range(1 + arguments.rounds)
             ][1:]  # the first one warms up
-            found.append(
-                RateCost(
-                    streams,
-                    [free[0] for free, _ in rounds],
-                    [with_[0] for _, with_ in rounds],
-                    statistics.median(with_[0] / free[0] for free, with_ in rounds),
-                    [free[1] for free, _ in rounds],
-                    [with_[1] for _, with_ in rounds],
-                    statistics.median(free[1] / with_[1] for free, with_ in rounds),
-                )
-            )
+            free, free_cpu = zip(*(one for one, _ in rounds), strict=True)
+            constrained, constrained_cpu = zip(*(one for _, one in rounds), strict=True)
+            ratios = (_ratio(constrained, free), _ratio(free_cpu, constrained_cpu))
+            found.append(RateCost(streams, free, constrained, ratios[0], free_cpu, constrained_cpu, ratios[1]))
     return found
+
+
+def _ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    return statistics.median(one / other for one, other in zip(above, below, strict=True))
 
 
 class GrammarCost(Record, frozen=True, kw_only=True):

@@ -13,7 +13,6 @@ import argparse
 import random
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,22 +40,8 @@ _SIDES = (512, 1024, 2048)
 _PASSES = 7
 
 
-@dataclass(frozen=True)
-class CpuCeilings:
-    """The best of several passes each: neighbours on the machine can only take away."""
-
-    read_bytes_per_second: float
-    """One stream of float32 far larger than any cache, read by the fastest of several reductions."""
-    product_flops_per_second: dict[int, float]
-    """bfloat16 products of random square matrices, by their side."""
-
-    @property
-    def flops_per_second(self) -> float:
-        return max(self.product_flops_per_second.values())
-
-
 class Shape(NamedTuple):
-    """One kind of step. ``length`` is what each of its sequences needs of the cache."""
+    """One kind of step."""
 
     kind: str
     """``decode``, ``prefill`` (of a whole prompt) or ``chunk`` (after some context)."""
@@ -64,7 +49,11 @@ class Shape(NamedTuple):
     tokens: int
     """Of each row."""
     context: int
-    length: int
+
+    @property
+    def length(self) -> int:
+        """What each of its sequences needs of the cache."""
+        return decode_length(self.context) if self.kind == "decode" else self.tokens + self.context
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.rows} x {self.tokens} at {self.context}"
@@ -96,47 +85,50 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Steps:
         runner.fill()
         shapes = [shape for shape in make_shapes(arguments, length) if runner.fits(shape.rows, shape.length)]
         random.Random(config.seed).shuffle(shapes)
-        times = []
+        figures = []
         for number, shape in enumerate(shapes, 1):
             status.update(f"{number} of {len(shapes)}: {shape}")
             if shape.kind == "decode":
-                times.append((shape, runner.decode(shape.rows, shape.context, arguments.seconds)))
+                taken = runner.decode(shape.rows, shape.context, arguments.seconds)
             else:
-                times.append((shape, runner.prefill(shape.tokens, shape.context, arguments.repeats)))
-    figures = [make_figure(shape.kind, each, model, setup.ready, ceilings) for shape, each in times]
+                taken = runner.prefill(shape.tokens, shape.context, arguments.repeats)
+            figures.append(make_figure(shape, taken, model, setup.ready, ceilings))
     figures.sort(key=lambda each: (each.kind, each.rows, each.tokens, each.context))
     found = surprises(figures)
-    return Steps(worker=describe(config), ceilings=asdict(ceilings), figures=figures, surprises=found, **about)
+    return Steps(worker=describe(config), ceilings=ceilings, figures=figures, surprises=found, **about)
 
 
 def make_shapes(arguments: argparse.Namespace, longest: int) -> list[Shape]:
     """Every shape that was asked for; a context is cut where a sequence would outgrow ``longest`` tokens."""
     room = longest - decode_length(0)
     decode = [
-        Shape("decode", rows, 1, context, decode_length(context))
+        Shape("decode", rows, 1, context)
         for rows in arguments.batch
         for context in dict.fromkeys(min(context, room) for context in arguments.context)
     ]
-    prefill = [Shape("prefill", 1, tokens, 0, tokens) for tokens in arguments.prefill if tokens <= longest]
+    prefill = [Shape("prefill", 1, tokens, 0) for tokens in arguments.prefill if tokens <= longest]
     before = dict.fromkeys(min(context, longest - CHUNK) for context in arguments.context)
-    chunks = [Shape("chunk", 1, CHUNK, context, CHUNK + context) for context in before if context > 0]
+    chunks = [Shape("chunk", 1, CHUNK, context) for context in before if context > 0]
     return [*decode, *prefill, *(chunks if arguments.prefill else [])]
 
 
-def make_figure(kind: str, times: StepTimes, model: DecoderConfig, ready: WorkerReady, ceilings: CpuCeilings) -> Figure:
-    read = decode_bytes(ready, model, times.rows, times.context + times.tokens)
-    flops = times.rows * forward_flops(model, times.tokens, times.context - (kind == "decode"), sampled=1)
-    by_memory = read / ceilings.read_bytes_per_second
-    by_products = flops / ceilings.flops_per_second
+def make_figure(
+    shape: Shape, times: StepTimes, model: DecoderConfig, ready: WorkerReady, ceilings: dict[str, Any]
+) -> Figure:
+    kind, rows, tokens, context = shape
+    read = decode_bytes(ready, model, rows, context + tokens)
+    flops = rows * forward_flops(model, tokens, context - (kind == "decode"), sampled=1)
+    by_memory = read / ceilings["read_bytes_per_second"]
+    by_products = flops / max(ceilings["product_flops_per_second"].values())
     return Figure(
         kind=kind,
-        rows=times.rows,
-        tokens=times.tokens,
-        context=times.context,
+        rows=rows,
+        tokens=tokens,
+        context=context,
         milliseconds=1e3 * times.median,
         fastest_milliseconds=1e3 * times.low,
         steps=times.steps,
-        tokens_per_second=times.rows * times.tokens / times.median,
+        tokens_per_second=rows * tokens / times.median,
         megabytes=read / 1e6,
         gigaflops=flops / 1e9,
         share=(by_memory if kind == "decode" else by_products) / times.median,
@@ -147,34 +139,28 @@ def print_steps(console: Console, record: Steps) -> None:
     rates = record.ceilings["product_flops_per_second"].items()
     products = ", ".join(f"{side}: {rate / 1e9:,.0f}" for side, rate in rates)
     caption = (
-        "share: of the bytes that can be read for decode, of the products for prefill; "
-        f"measured in this run with {torch.get_num_threads()} threads: "
-        f"{record.ceilings['read_bytes_per_second'] / 1e9:.1f} GB/s read; "
+        "share: of the bytes that can be read for decode, of the products for prefill; measured in this run with "
+        f"{torch.get_num_threads()} threads: {record.ceilings['read_bytes_per_second'] / 1e9:.1f} GB/s read; "
         f"GFLOP/s of bfloat16 products by side: {products}"
     )
     rows = []
     for each in record.figures:
         seconds = each.milliseconds / 1e3
         shape = f"{each.rows} rows" if each.kind == "decode" else f"{each.tokens} tokens"
-        rows.append(
-            [
-                f"{each.kind}, {shape}" + (f" at {each.context:,}" if each.kind != "prefill" else ""),
-                f"{each.milliseconds:,.2f}",
-                f"{each.fastest_milliseconds:,.2f}",
-                f"{each.tokens_per_second:,.0f}",
-                f"{each.megabytes / 1e3 / seconds:,.1f}",
-                f"{each.gigaflops / seconds:,.0f}",
-                f"{each.share:.0%}",
-            ]
-        )
+        name = f"{each.kind}, {shape}" + (f" at {each.context:,}" if each.kind != "prefill" else "")
+        times = (f"{each.milliseconds:,.2f}", f"{each.fastest_milliseconds:,.2f}", f"{each.tokens_per_second:,.0f}")
+        rates = (f"{each.megabytes / 1e3 / seconds:,.1f}", f"{each.gigaflops / seconds:,.0f}", f"{each.share:.0%}")
+        rows.append([name, *times, *rates])
     columns = ("step", "ms", "fastest", "tokens/s", "GB/s", "GFLOP/s", "share")
     console.print(table(columns, rows, caption=caption))
     for line in record.surprises:
         console.print(f"surprise: {line}", highlight=False)
 
 
-def measure_cpu_ceilings(read_bytes: int) -> CpuCeilings:
-    """Takes some seconds."""
+def measure_cpu_ceilings(read_bytes: int) -> dict[str, Any]:
+    """The best of several passes each: neighbours on the machine can only take away. One stream of float32 far larger
+    than any cache, read by the fastest of several reductions, and bfloat16 products of square matrices by their side.
+    """
     data = torch.ones(read_bytes // 4)
     wide = min(4096, len(data))
     reductions: tuple[Callable[[], object], ...] = (
@@ -184,7 +170,10 @@ def measure_cpu_ceilings(read_bytes: int) -> CpuCeilings:
         lambda: torch.mv(data.view(-1, wide), data[:wide]),
     )
     rate = read_bytes / min(map(_fastest, reductions))
-    return CpuCeilings(rate, {side: _product_rate(side) for side in _SIDES})
+    return {
+        "read_bytes_per_second": rate,
+        "product_flops_per_second": {side: _product_rate(side) for side in _SIDES},
+    }
 
 
 def _product_rate(side: int) -> float:

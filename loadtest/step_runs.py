@@ -27,11 +27,8 @@ _GREEDY = SamplingParams(max_tokens=1 << 20, temperature=0.0)
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of steps of one shape: ``rows`` sequences, ``tokens`` of each, after ``context`` in the cache."""
+    """Seconds of steps of one shape."""
 
-    rows: int
-    tokens: int
-    context: int
     median: float
     low: float
     """The fastest."""
@@ -84,15 +81,15 @@ class StepRunner:
                 yield self._plan([] if number else entering, spans)
 
         for taken in self._run(plans()):
-            times.append(taken)
+            times.append(taken)  # noqa: PERF402: plans() looks at them meanwhile
         self._runner.release(list(range(rows)))
-        return _summary(rows, 1, context, times[_WARMUP:])
+        return _summary(times[_WARMUP:])
 
     def prefill(self, tokens: int, context: int, repeats: int) -> StepTimes:
         """Steps of one sequence: a chunk of ``tokens`` after ``context`` that are in the cache."""
         blocks = range(self._blocks_of(tokens + context))
         times = [self._prefill(blocks, context, tokens) for _ in range(1 + repeats)]  # the first one warms up
-        return _summary(1, tokens, context, times[1:])
+        return _summary(times[1:])
 
     def _prefill(self, blocks: Sequence[int], context: int, tokens: int | None = None) -> float:
         """Of all that fits into the blocks where ``tokens`` is None."""
@@ -138,8 +135,8 @@ class StepRunner:
         return -(-tokens // self._block_size)
 
 
-def _summary(rows: int, tokens: int, context: int, times: Sequence[float]) -> StepTimes:
-    return StepTimes(rows, tokens, context, statistics.median(times), min(times), len(times))
+def _summary(times: Sequence[float]) -> StepTimes:
+    return StepTimes(statistics.median(times), min(times), len(times))
 
 
 def decode_length(context: int, most: int = MOST) -> int:
