@@ -1,4 +1,4 @@
-"""An engine and its worker without a server: what the tools ``latency``, ``throughput`` and ``grammar-cost`` measure.
+"""An engine and its worker without a server: what ``stentor bench latency`` and ``throughput`` measure.
 
 The processes and channels are those of ``stentor serve``; HTTP, tokenizer and text are left out.
 """
@@ -42,28 +42,25 @@ class Engine:
     """A running engine. Prompts are random tokens, drawn from ``seed``: nothing is shared between two of them."""
 
     def __init__(self, client: EngineClient, vocab_size: int, seed: int) -> None:
-        self.client = client
+        self._client = client
         self._vocab_size = vocab_size
         self._random = random.Random(seed)
 
-    async def run(
-        self, lengths: Sequence[tuple[int, int]], *, temperature: float = 0.0, grammar: str = ""
-    ) -> list[Answer]:
-        """Sends requests of (prompt, output) tokens all at once and waits for all.
+    async def run(self, lengths: Sequence[tuple[int, int]]) -> list[Answer]:
+        """Sends greedy requests of (prompt, output) tokens all at once and waits for all.
 
         Raises :class:`ToolError` where one is refused or ends before its length, or the engine ends.
         """
         prompts = [[self._random.randrange(self._vocab_size) for _ in range(prompt)] for prompt, _ in lengths]
         answers = [Answer(time.perf_counter()) for _ in lengths]
         async with anyio.create_task_group() as tasks:
-            for number, (prompt, (_, output), answer) in enumerate(zip(prompts, lengths, answers, strict=True)):
-                params = SamplingParams(max_tokens=output, temperature=temperature)
-                tasks.start_soon(self._one, prompt, params, number, grammar, answer)
+            for prompt, (_, output), answer in zip(prompts, lengths, answers, strict=True):
+                tasks.start_soon(self._one, prompt, output, answer)
         return answers
 
-    async def _one(self, prompt: list[int], params: SamplingParams, seed: int, grammar: str, answer: Answer) -> None:
+    async def _one(self, prompt: list[int], output: int, answer: Answer) -> None:
         try:
-            stream = self.client.submit(prompt, params, [seed], grammar=grammar)
+            stream = self._client.submit(prompt, SamplingParams(max_tokens=output, temperature=0.0), [0])
         except EngineUnavailable as error:
             raise ToolError(f"the engine takes no more requests: {error}") from error
         async for events in stream:
@@ -78,10 +75,8 @@ class Engine:
 
 
 @asynccontextmanager
-async def running_engine(
-    config: WorkerConfig, prepare: Callable[[EngineClient], None] = lambda client: None
-) -> AsyncIterator[Engine]:
-    """An engine that is ready; its processes end with the block. ``prepare`` is called before it starts.
+async def running_engine(config: WorkerConfig) -> AsyncIterator[Engine]:
+    """An engine that is ready; its processes end with the block.
 
     Raises :class:`ToolError` where it cannot start, and :class:`stentor.engine.loading.errors.CheckpointError` for a
     model that cannot be used.
@@ -94,7 +89,6 @@ async def running_engine(
 
         once = RecoveryConfig(max_engine_deaths=1, max_worker_deaths=1)  # what was recovered from is no measurement
         client = EngineClient(EngineConfig(config, SchedulerConfig(prefix_cache=False), once), show)
-        prepare(client)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.run)
             try:

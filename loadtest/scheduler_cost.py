@@ -2,35 +2,29 @@
 
     stentor bench scheduler-cost --rows 1 32 128 --queue 0 2000 --save FILE
 
-*Scheduler*: all that the engine computes at a step (decode the result, complete it, plan, encode plan and tokens), in
-this process and with warm caches. *Engine process*: a real engine between a client and a worker that computes nothing,
-its CPU time over the steps it made; that adds what wakes it, the channels, and caches gone cold since the last step.
-Both are CPU time, so that neighbours disturb them as little as they can.
+All that the engine computes at a step (decode the result, complete it, plan, encode plan and tokens), in this process
+and with warm caches. It is CPU time, so that neighbours disturb it as little as they can. ``stentor bench
+server-cost`` measures a whole engine process.
 """
 
 import argparse
-import asyncio
 import itertools
 import random
 import statistics
-import sys
 import time
 from collections import deque
-from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
 from rich.console import Console
 
-from stentor.engine.client.client import EngineClient
 from stentor.engine.core.scheduler import MAX_IN_FLIGHT, Scheduler
 from stentor.protocols.ipc.actors import Submit
 from stentor.protocols.ipc.codec import decode_engine_worker, encoder
-from stentor.protocols.ipc.config import EngineConfig, SchedulerConfig, WorkerConfig
+from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan, StepResult
 
-from .processes import cpu_seconds
 from .record import Record, quantile
 from .tool import make_parser, run_tool, table
 
@@ -39,13 +33,10 @@ PROMPT_TOKENS = 128
 VOCABULARY = 32_000
 _TOKEN = 5
 _STEP_TOKENS = 512
-_ECHO_WORKER = "stentor.loadtest.echo_worker"
-_SETTLE_SECONDS = 0.6
-_POLL_SECONDS = 0.1
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """CPU time of one step in microseconds: of the scheduler medians and the worst percent, of the process the mean."""
+    """CPU time of one step in microseconds; medians, and the worst percent."""
 
     rows: int
     queue: int
@@ -55,9 +46,6 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """Decoding the result, encoding the plan and the tokens."""
     total_us: float
     total_p99_us: float
-    process_us: float | None = None
-    """None where it was not measured."""
-    process_steps: int = 0
 
 
 class SteadyDecode:
@@ -113,7 +101,7 @@ class SteadyDecode:
         return StepResult(plan.epoch, plan.step, [_TOKEN for row in plan.rows if row.sample], None, [], 0.0)
 
 
-def measure_scheduler(rows: int, queue: int, steps: int) -> Cost:
+def measure(rows: int, queue: int, steps: int) -> Cost:
     """Of a step in which ``rows`` decode while ``queue`` requests wait, over so many steps."""
     decode = SteadyDecode(rows, queue, steps)
     times = [decode.step() for _ in range(steps)]
@@ -130,30 +118,6 @@ def measure_scheduler(rows: int, queue: int, steps: int) -> Cost:
     )
 
 
-async def measure_process(rows: int, queue: int, seconds: float) -> tuple[float, int]:
-    """Microseconds a step of a whole engine process over so many seconds, and the steps."""
-    config = EngineConfig(WorkerConfig(model="", max_num_seqs=rows), worker_module=_ECHO_WORKER)
-    client = EngineClient(config)
-    running = asyncio.create_task(client.run())
-    try:
-        await client.wait_started()
-        params = SamplingParams(max_tokens=sys.maxsize, temperature=0.0)
-        for prompt in _prompts(rows + queue):
-            client.submit(prompt, params, [1])
-        while client.stats.running + client.stats.waiting < rows + queue or client.stats.running < rows:
-            await asyncio.sleep(_POLL_SECONDS)
-        await asyncio.sleep(_SETTLE_SECONDS)
-        assert client.pid is not None
-        before, steps = cpu_seconds(client.pid), client.stats.steps
-        await asyncio.sleep(seconds)
-        spent, made = cpu_seconds(client.pid) - before, client.stats.steps - steps
-    finally:
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
-    return 1e6 * spent / max(1, made), made
-
-
 class SchedulerCosts(Record, frozen=True, kw_only=True):
     """What ``stentor bench scheduler-cost`` saves."""
 
@@ -166,13 +130,7 @@ def main(argv: list[str]) -> int:
 
 
 def _measure(args: argparse.Namespace, about: dict[str, Any]) -> SchedulerCosts:
-    costs = []
-    for rows, queue in itertools.product(args.rows, args.queue):
-        cost = measure_scheduler(rows, queue, args.steps)
-        if args.seconds > 0:
-            micro, made = asyncio.run(measure_process(rows, queue, args.seconds))
-            cost = msgspec.structs.replace(cost, process_us=micro, process_steps=made)
-        costs.append(cost)
+    costs = [measure(rows, queue, args.steps) for rows, queue in itertools.product(args.rows, args.queue)]
     return SchedulerCosts(costs=costs, **about)
 
 
@@ -180,8 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = make_parser("scheduler-cost", __doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 128, 256])
     parser.add_argument("--queue", type=int, nargs="+", default=[0, 2_000, 20_000])
-    parser.add_argument("--steps", type=int, default=300, help="of the scheduler (300)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of the engine process; 0 leaves it out (4)")
+    parser.add_argument("--steps", type=int, default=300, help="that are timed (300)")
     return parser
 
 
@@ -194,8 +151,6 @@ def _show(console: Console, record: SchedulerCosts) -> None:
     rows = []
     for cost in record.costs:
         figures = (cost.complete_us, cost.plan_us, cost.messages_us, cost.total_us, cost.total_p99_us)
-        process = "" if cost.process_us is None else f"{cost.process_us:.0f}"
-        rows.append([str(cost.rows), f"{cost.queue:,}", *(f"{figure:.1f}" for figure in figures), process])
-    columns = ("rows", "queue", "complete", "plan", "messages", "scheduler", "its p99", "engine process")
-    title = "µs of CPU a step: medians, and of the engine process the mean"
-    console.print(table(columns, rows, left=0, title=title))
+        rows.append([str(cost.rows), f"{cost.queue:,}", *(f"{figure:.1f}" for figure in figures)])
+    columns = ("rows", "queue", "complete", "plan", "messages", "all", "p99 of all")
+    console.print(table(columns, rows, left=0, title="µs of CPU a step, medians"))

@@ -81,7 +81,7 @@ class StepRunner:
                 yield self._plan([] if number else entering, spans)
 
         for taken in self._run(plans()):
-            times.append(taken)  # noqa: PERF402: plans() looks at them meanwhile
+            times.append(taken)
         self._runner.release(list(range(rows)))
         return _summary(times[_WARMUP:])
 

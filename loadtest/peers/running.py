@@ -1,4 +1,4 @@
-"""A server of any side as a process: started, found ready, weighed, put to sleep, ended."""
+"""A server of any side as a process: started, found ready, weighed, ended."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,6 @@ class Server(Launched):
         super().__init__(port)
         self.side = side
         self.weights = weights
-        self.paused = False
         self._start = side.launch(weights, port)
 
     @property
@@ -78,24 +77,14 @@ class Server(Launched):
         """CPU seconds that all of its processes have used."""
         return sum(map(cpu_seconds, self._pids()))
 
-    def pause(self) -> None:
-        """Stops every process of it by signal, so that none can spin."""
-        self._signal(signal.SIGSTOP)
-        self.paused = True
-
-    def resume(self) -> None:
-        """After :meth:`pause`; otherwise nothing."""
-        if self.paused:
-            self._signal(signal.SIGCONT)
-            self.paused = False
-
     def stop(self) -> None:
         """Ends it and everything that it started."""
         if self._process is None:
             return
-        self.resume()
         self.end(STOP_SECONDS)
-        self._signal(signal.SIGKILL)  # those that outlived it
+        for pid in self._pids():  # those that outlived it
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._process = None
 
     def _last(self) -> str:
@@ -112,11 +101,6 @@ class Server(Launched):
         everybody = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
         found = {each for pid in [leader, *filter(partial(_in_session, leader), everybody)] for each in tree(pid)}
         return [pid for pid in found if alive(pid)]
-
-    def _signal(self, number: signal.Signals) -> None:
-        for pid in self._pids():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
 
 
 def shown(text: str) -> str:

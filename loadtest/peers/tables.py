@@ -51,11 +51,9 @@ def markdown(report: Report, shapes: Sequence[str]) -> str:
 
 
 def remarks(report: Report) -> list[str]:
-    """What a reader has to know of single columns: paused, failed, skipped, disturbed."""
+    """What a reader has to know of single columns: failed, skipped, disturbed."""
     told = []
     for column in report.columns:
-        if column.paused:
-            told.append(f"{column.name} used CPU while idle: it was stopped (SIGSTOP) while others were measured")
         if column.failed is not None:
             told.append(f"{column.name} failed: {column.failed}")
         for figure, who in (("others_cores", "other servers of the run"), ("strangers_cores", "other processes")):
