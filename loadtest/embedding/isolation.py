@@ -22,7 +22,7 @@ from ..serving.measure import spread
 from ..tool import ToolError
 from ..voice.clips import half_minute, spoken
 from ..voice.sentences import SENTENCES
-from ..voice.sides import Ours as Transcriber
+from ..voice.sides import ours as transcriber
 from .sides import Company, vectors_of
 from .texts import Texts, skewed
 
@@ -136,7 +136,7 @@ def measure(rounds: int, tokens: int, threads: int, *, transcription: bool = Tru
     with tempfile.TemporaryDirectory() as scratch, ServerProcess(arguments) as server:
         companies: dict[str, list[Callable[[], int]]] = {ALONE: [], EMBEDDING: [partial(_job, server, job)] * 2}
         if transcription:
-            files, side = _files(Path(scratch)), Transcriber(server)
+            files, side = _files(Path(scratch)), transcriber(server)
             companies[TRANSCRIPTION] = [lambda: len(side.run([next(files)], 1).made)]
         for number in range(rounds + 1):
             for name, works in companies.items():

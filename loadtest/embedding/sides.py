@@ -3,6 +3,7 @@
 import http.client
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Final, Self
 
 import msgspec
 
-from ..peers.libraries import OURS, Done, LibrarySide, Load, ask_all, post
+from ..peers.libraries import OURS, Done, Load, Side, ask_all, library_side, post
 from ..server_process import ServerProcess
 
 PEER: Final = "sentence-transformers"
@@ -35,24 +36,18 @@ def vectors_of(model: str, connection: http.client.HTTPConnection, texts: Sequen
     return [each.embedding for each in _decode(post(connection, "/v1/embeddings", body)).data]
 
 
-class Ours:
-    """A server that is running, over ``connections`` at a time."""
+def ours(server: ServerProcess, model: str, connections: int) -> Side:
+    """A server that is running, over ``connections`` at a time: vectors of texts, so many of them a request."""
 
-    name = OURS
-
-    def __init__(self, server: ServerProcess, model: str, connections: int) -> None:
-        self._server = server
-        self._model = model
-        self._connections = connections
-
-    def run(self, load: Load, size: int) -> Done:
-        """Vectors of texts, ``size`` of them a request."""
+    def run(load: Load, size: int) -> Done:
         parts = [load[start : start + size] for start in range(0, len(load), size)]
-        return ask_all(self._server, parts, self._connections, partial(vectors_of, self._model))
+        return ask_all(server, parts, connections, partial(vectors_of, model))
+
+    return Side(OURS, run)
 
 
-def sentence_transformers(model: Path, dtype: str, threads: int) -> LibrarySide:
-    return LibrarySide(PEER, PEER, str(model), "--dtype", dtype, "--threads", str(threads))
+def sentence_transformers(model: Path, dtype: str, threads: int) -> AbstractContextManager[Side]:
+    return library_side(PEER, PEER, str(model), "--dtype", dtype, "--threads", str(threads))
 
 
 class Company:

@@ -17,7 +17,7 @@ from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, resolve_model
 
 from ..peers.libraries import OURS, Load, Rounds, Side, Timed, run_rounds, timed_fields
 from ..server_process import ServerProcess
-from .sides import PEER, Ours, sentence_transformers
+from .sides import PEER, ours, sentence_transformers
 from .texts import MEDIAN_TOKENS, Texts, skewed
 
 LENGTHS: Final = (16, 64, 256)
@@ -67,11 +67,10 @@ def measure(dtypes: Sequence[str], rounds: int, tokens: int, threads: int, *, pe
         with ExitStack() as at_end:
             arguments = [DEMO_EMBEDDING_MODEL, "--embedding-dtype", dtype, "--threads", str(threads)]
             server = at_end.enter_context(ServerProcess(arguments))
-            sides: list[Side] = [Ours(server, DEMO_EMBEDDING_MODEL, CONNECTIONS)]
+            sides = [ours(server, DEMO_EMBEDDING_MODEL, CONNECTIONS)]
             if peer:
-                other = at_end.enter_context(sentence_transformers(folder, dtype, threads))
-                version = other.version
-                sides.append(other)
+                sides.append(at_end.enter_context(sentence_transformers(folder, dtype, threads)))
+                version = sides[-1].version
             batches = best_batches(sides, loads[0])
             timed += summary(run_rounds(sides, loads[1:], lambda *at: batches[at]), batches, dtype, counts)  # noqa: B023
     return Speed(DEMO_EMBEDDING_MODEL, CONNECTIONS, version, rounds, timed)

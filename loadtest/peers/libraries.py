@@ -10,12 +10,11 @@ import os
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -40,12 +39,12 @@ class Done(NamedTuple):
     made: list[str]
 
 
-class Side(Protocol):
-    @property
-    def name(self) -> str: ...
+class Side(NamedTuple):
+    """Who is compared. ``run`` takes a load, so much of it at a time."""
 
-    def run(self, load: Load, size: int) -> Done:
-        """``size`` of the load at a time."""
+    name: str
+    run: Callable[[Load, int], Done]
+    version: str = ""
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,48 +135,40 @@ def post(connection: http.client.HTTPConnection, path: str, body: bytes, kind: s
     return content
 
 
-class LibrarySide:
-    """Context manager around the library's process, which says its version first and then answers each line."""
+@contextmanager
+def library_side(name: str, peer: str, *arguments: str) -> Iterator[Side]:
+    """The library's process for the length of the block. Raises :class:`ToolError` where the peer is not installed, and
+    where the process ends."""
+    python = script(peer, "python")
+    if not python.is_file():
+        raise ToolError(f"{peer} is not installed (there is no {python}): make peers ARGS={peer}")
+    process = subprocess.Popen(
+        [str(python), "-P", str(Path(__file__).with_name("library_child.py")), peer, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    questions, answers = process.stdin, process.stdout
+    assert questions is not None
+    assert answers is not None
 
-    def __init__(self, name: str, peer: str, *arguments: str) -> None:
-        """Raises :class:`ToolError` where the peer is not installed."""
-        self.name = name
-        self.version = ""
-        self._peer = peer
-        python = script(peer, "python")
-        if not python.is_file():
-            raise ToolError(f"{peer} is not installed (there is no {python}): make peers ARGS={peer}")
-        program = Path(__file__).with_name("library_child.py")
-        self._command = [str(python), "-P", str(program), peer, *arguments]
-
-    def __enter__(self) -> Self:
-        """Raises :class:`ToolError` where it does not start."""
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-        self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        self.version = self._read()["version"]
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def run(self, load: Load, size: int) -> Done:
-        """Raises :class:`ToolError` where the process has ended."""
-        assert self._process.stdin is not None
-        used = tree_cpu_seconds(self._process.pid)
-        self._process.stdin.write(json.dumps({"load": list(load), "size": size}) + "\n")
-        self._process.stdin.flush()
-        answer = self._read()
-        return Done(answer["seconds"], tree_cpu_seconds(self._process.pid) - used, answer["made"])
-
-    def _read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+    def read() -> dict[str, Any]:
+        line = answers.readline()
         if not line:
-            raise ToolError(f"{self._peer} ended with {self._process.wait()}; its words are above")
+            raise ToolError(f"{peer} ended with {process.wait()}; its words are above")
         found: dict[str, Any] = json.loads(line)
         return found
+
+    def run(load: Load, size: int) -> Done:
+        used = tree_cpu_seconds(process.pid)
+        questions.write(json.dumps({"load": list(load), "size": size}) + "\n")
+        questions.flush()
+        answer = read()
+        return Done(answer["seconds"], tree_cpu_seconds(process.pid) - used, answer["made"])
+
+    try:
+        yield Side(name, run, read()["version"])
+    finally:
+        process.kill()
+        process.communicate()

@@ -97,10 +97,8 @@ class Server(Launched):
         """It, all below it, and what of its session has outlived its parent."""
         if self._process is None:
             return []
-        leader = self._process.pid
-        everybody = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-        found = {each for pid in [leader, *filter(partial(_in_session, leader), everybody)] for each in tree(pid)}
-        return [pid for pid in found if alive(pid)]
+        session = filter(partial(_in_session, self._process.pid), map(int, filter(str.isdecimal, os.listdir("/proc"))))
+        return [pid for pid in {each for pid in session for each in tree(pid)} if alive(pid)]
 
 
 def shown(text: str) -> str:

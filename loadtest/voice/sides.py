@@ -2,35 +2,28 @@
 
 import http.client
 import json
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import httpx
 
-from ..peers.libraries import OURS, Done, LibrarySide, Load, ask_all, post
+from ..peers.libraries import OURS, Side, ask_all, library_side, post
 from ..server_process import ServerProcess
 
 Body = tuple[str, bytes]
 """Content type and body of an upload."""
 
 
-class Ours:
-    """A server that is running."""
-
-    name = OURS
-
-    def __init__(self, server: ServerProcess) -> None:
-        self._server = server
-
-    def run(self, load: Load, size: int) -> Done:
-        """Texts of files, ``size`` of them at a time."""
-        return ask_all(self._server, [_form(Path(file)) for file in load], size, _ask)
+def ours(server: ServerProcess) -> Side:
+    """A server that is running: texts of files, so many of them at a time."""
+    return Side(OURS, lambda load, size: ask_all(server, [_form(Path(file)) for file in load], size, _ask))
 
 
-def faster_whisper(model: Path, compute_type: str, threads: int, workers: int = 1) -> LibrarySide:
+def faster_whisper(model: Path, compute_type: str, threads: int, workers: int = 1) -> AbstractContextManager[Side]:
     """Of ``workers`` at a time, each with so many threads."""
     name = f"faster-whisper {compute_type}" + (f" x{workers}" if workers > 1 else "")
     options = ["--dtype", compute_type, "--threads", str(threads), "--workers", str(workers)]
-    return LibrarySide(name, "faster-whisper", str(model), *options)
+    return library_side(name, "faster-whisper", str(model), *options)
 
 
 def _ask(connection: http.client.HTTPConnection, body: Body) -> list[str]:

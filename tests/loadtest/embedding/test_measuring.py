@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL
 from stentor.loadtest.embedding import command, isolation, speed
-from stentor.loadtest.embedding.sides import Company, Ours, vectors_of
+from stentor.loadtest.embedding.sides import Company, ours, vectors_of
 from stentor.loadtest.peers.libraries import connect
 from stentor.loadtest.server_process import ServerProcess
 from stentor.loadtest.tool import ToolError
@@ -58,9 +58,9 @@ def test_chat_beside_a_job_of_texts(demo_model: Path) -> None:
 def test_vectors_come_in_order_over_several_connections_and_an_endless_job_ends_with_its_block() -> None:
     texts = [f"number {number}" for number in range(23)]
     with ServerProcess([DEMO_EMBEDDING_MODEL, "--embedding-dtype", "float32", "--threads", "1"]) as server:
-        ours = Ours(server, DEMO_EMBEDDING_MODEL, connections=3)
-        together = ours.run(texts, 2)
-        alone = [ours.run([text], 1).made[0] for text in texts]
+        side = ours(server, DEMO_EMBEDDING_MODEL, connections=3)
+        together = side.run(texts, 2)
+        alone = [side.run([text], 1).made[0] for text in texts]
         assert together.seconds > 0
         for one, other in zip(together.made, alone, strict=True):
             assert np.abs(vector(one) - vector(other)).max() < 1e-5

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stentor.loadtest.embedding import speed
-from stentor.loadtest.peers.libraries import Done, run_rounds
+from stentor.loadtest.peers.libraries import Done, Side, run_rounds
 
 
 def encoded(vector: Sequence[float]) -> str:
@@ -28,6 +28,10 @@ class Scripted:
         return Done(self._seconds[size], 2 * self._seconds[size], [self._vector] * len(load))
 
 
+def as_sides(scripted: Sequence[Scripted]) -> list[Side]:
+    return [Side(each.name, each.run) for each in scripted]
+
+
 @pytest.fixture
 def sides() -> list[Scripted]:
     ours = Scripted("stentor", {32: 2.0, 128: 1.0}, [0.6, 0.8])
@@ -39,10 +43,10 @@ def test_each_side_takes_its_best_batch_and_the_ratio_is_how_many_times_as_fast_
     sides: list[Scripted],
 ) -> None:
     loads = {"16": ["a", "b"], "mixed": ["c", "d", "e", "f"]}
-    batches = speed.best_batches(sides, loads)
+    batches = speed.best_batches(as_sides(sides), loads)
     assert set(batches.values()) == {128, 16}
     assert sides[1].asked == [1] * 8 + [2] * 8, "half of each load, every size twice"
-    found = run_rounds(sides, [loads] * 3, lambda *at: batches[at])
+    found = run_rounds(as_sides(sides), [loads] * 3, lambda *at: batches[at])
     ours, theirs = (one for one in speed.summary(found, batches, "float32", {"16": 9, "mixed": 20}) if one.texts == 4)
     assert (ours.load, ours.size, ours.tokens, ours.ratio, ours.texts_per_s) == ("mixed", 128, 20, 1.0, 4.0)
     assert (theirs.size, theirs.ratio, theirs.cpu_ratio, theirs.seconds) == (16, 3.0, 3.0, [3.0] * 3)
