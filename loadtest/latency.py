@@ -53,7 +53,19 @@ class Latency(Record, frozen=True, kw_only=True):
 
 
 def main(argv: list[str]) -> int:
-    return run_tool(_parser(), argv, offline(measure), print_result, CheckpointError)
+    parser = make_parser(
+        "latency",
+        "Latency of one batch at a time through an engine, without a server: prefill and time per token.",
+        older_save=(),
+    )
+    number = at_least(1)
+    parser.add_argument("--batch-size", type=number, default=1, metavar="N", help="requests sent at once (1)")
+    add_flag(parser, "--input-tokens", "--input", type=number, default=128, metavar="N", help="of each prompt (128)")
+    add_flag(parser, "--output-tokens", "--output", type=number, default=128, metavar="N", help="of each answer (128)")
+    parser.add_argument("--warmup", type=at_least(0), default=2, metavar="N", help="batches that are not counted (2)")
+    parser.add_argument("--iterations", type=number, default=10, metavar="N", help="batches that are (10)")
+    add_worker_options(parser)
+    return run_tool(parser, argv, offline(measure), print_result, CheckpointError)
 
 
 async def measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Latency:
@@ -108,19 +120,3 @@ def print_result(console: Console, result: Latency) -> None:
     console.print(
         table(columns, rows, title=f"{asked}; {len(result.iterations)} iterations", caption=f"{rates}, by the medians")
     )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser(
-        "latency",
-        "Latency of one batch at a time through an engine, without a server: prefill and time per token.",
-        older_save=(),
-    )
-    number = at_least(1)
-    parser.add_argument("--batch-size", type=number, default=1, metavar="N", help="requests sent at once (1)")
-    add_flag(parser, "--input-tokens", "--input", type=number, default=128, metavar="N", help="of each prompt (128)")
-    add_flag(parser, "--output-tokens", "--output", type=number, default=128, metavar="N", help="of each answer (128)")
-    parser.add_argument("--warmup", type=at_least(0), default=2, metavar="N", help="batches that are not counted (2)")
-    parser.add_argument("--iterations", type=number, default=10, metavar="N", help="batches that are (10)")
-    add_worker_options(parser)
-    return parser

@@ -160,7 +160,19 @@ def print_recoveries(console: Console, measured: Sequence[Recoveries], streams: 
 
 def main(argv: list[str]) -> int:
     """Exit code: 0 where no stream was lost, else 1."""
-    return run_tool(_parser(), argv, _measure, _show)
+    parser = make_parser(
+        "recovery",
+        "Time for which streams stand still when a worker or an engine is killed.",
+        epilog="What follows -- goes to `stentor serve` as it is.",
+    )
+    number = at_least(1)
+    parser.add_argument("--model", default=DEFAULT_MODEL, help="as of `stentor serve` (%(default)s)")
+    parser.add_argument("--streams", type=number, default=8, metavar="N", help="at a time (8)")
+    parser.add_argument("--kills", type=number, default=10, metavar="N", help="of each kind of process (10)")
+    add_flag(parser, "--output-tokens", "--tokens", type=number, default=400, metavar="N", help="of one stream (400)")
+    parser.add_argument("--only", choices=("worker", "engine"), help="kill processes of one kind")
+    parser.add_argument("serve", nargs="*", metavar="OPTION", help="for `stentor serve`, after --")
+    return run_tool(parser, argv, _measure, _show)
 
 
 def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Recovery:
@@ -178,19 +190,3 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Recovery:
 def _show(console: Console, record: Recovery) -> int:
     print_recoveries(console, record.measured, record.streams)
     return int(any(each.failures for each in record.measured))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser(
-        "recovery",
-        "Time for which streams stand still when a worker or an engine is killed.",
-        epilog="What follows -- goes to `stentor serve` as it is.",
-    )
-    number = at_least(1)
-    parser.add_argument("--model", default=DEFAULT_MODEL, help="as of `stentor serve` (%(default)s)")
-    parser.add_argument("--streams", type=number, default=8, metavar="N", help="at a time (8)")
-    parser.add_argument("--kills", type=number, default=10, metavar="N", help="of each kind of process (10)")
-    add_flag(parser, "--output-tokens", "--tokens", type=number, default=400, metavar="N", help="of one stream (400)")
-    parser.add_argument("--only", choices=("worker", "engine"), help="kill processes of one kind")
-    parser.add_argument("serve", nargs="*", metavar="OPTION", help="for `stentor serve`, after --")
-    return parser

@@ -126,20 +126,16 @@ class SchedulerCosts(Record, frozen=True, kw_only=True):
 
 
 def main(argv: list[str]) -> int:
-    return run_tool(_parser(), argv, _measure, _show)
+    parser = make_parser("scheduler-cost", __doc__)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 128, 256])
+    parser.add_argument("--queue", type=int, nargs="+", default=[0, 2_000, 20_000])
+    parser.add_argument("--steps", type=int, default=300, help="that are timed (300)")
+    return run_tool(parser, argv, _measure, _show)
 
 
 def _measure(args: argparse.Namespace, about: dict[str, Any]) -> SchedulerCosts:
     costs = [measure(rows, queue, args.steps) for rows, queue in itertools.product(args.rows, args.queue)]
     return SchedulerCosts(costs=costs, **about)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("scheduler-cost", __doc__)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 128, 256])
-    parser.add_argument("--queue", type=int, nargs="+", default=[0, 2_000, 20_000])
-    parser.add_argument("--steps", type=int, default=300, help="that are timed (300)")
-    return parser
 
 
 def _prompts(count: int) -> list[list[int]]:

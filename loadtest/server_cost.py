@@ -111,7 +111,15 @@ class ServerCost(Record, frozen=True, kw_only=True):
 
 
 def main(argv: list[str]) -> int:
-    return run_tool(_parser(), argv, _measure, _show)
+    parser = make_parser("server-cost", __doc__)
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32, 128])
+    add_flag(parser, "--output-tokens", "--tokens", type=int, default=256, metavar="N", help="of each stream")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--path", default="/v1/chat/completions")
+    parser.add_argument(
+        UNPACED, action="store_true", help="answer steps at once, so that a server that is behind sends several tokens"
+    )
+    return run_tool(parser, argv, _measure, _show)
 
 
 def _measure(args: argparse.Namespace, about: dict[str, Any]) -> ServerCost:
@@ -144,15 +152,3 @@ def _show(console: Console, record: ServerCost) -> None:
     columns = ("streams", "tokens/chunk", "server", "user mode", "bare", "ratio", "engine", "worker", "per request")
     title = f"{record.path}: µs of CPU per token, medians"
     console.print(table(columns, rows, left=0, title=title))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("server-cost", __doc__)
-    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32, 128])
-    add_flag(parser, "--output-tokens", "--tokens", type=int, default=256, metavar="N", help="of each stream")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--path", default="/v1/chat/completions")
-    parser.add_argument(
-        UNPACED, action="store_true", help="answer steps at once, so that a server that is behind sends several tokens"
-    )
-    return parser

@@ -60,7 +60,23 @@ class Shape(NamedTuple):
 
 
 def main(argv: list[str]) -> int:
-    return run_tool(_parser(), argv, _measure, print_steps, CheckpointError, SetupError, WeightError)
+    parser = make_parser("steps", "Times a worker's steps on the CPU against batch size and context length.")
+    number = at_least(1)
+    parser.add_argument("--batch", type=number, nargs="+", default=list(BATCHES), metavar="ROWS")
+    parser.add_argument("--context", type=number, nargs="+", default=list(CONTEXTS), metavar="TOKENS")
+    parser.add_argument("--prefill", type=number, nargs="*", default=list(PREFILLS), metavar="TOKENS")
+    parser.add_argument(
+        "--cache-tokens",
+        type=number,
+        default=40960,
+        metavar="TOKENS",
+        help="of KV cache, filled first; shapes that need more are left out (40960)",
+    )
+    parser.add_argument("--seconds", type=float, default=0.5, help="of decode steps of one shape (0.5)")
+    parser.add_argument("--repeats", type=number, default=5, help="of a prefill step (5)")
+    parser.add_argument("--read-bytes", type=at_least(1 << 20), default=512 << 20, help="to measure bandwidth (2**29)")
+    add_worker_options(parser, without=("device", "max-model-len", "max-num-seqs", "max-num-batched-tokens"))
+    return run_tool(parser, argv, _measure, print_steps, CheckpointError, SetupError, WeightError)
 
 
 def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Steps:
@@ -194,23 +210,3 @@ def _fastest(call: Callable[[], object]) -> float:
 def _cache_bytes(model: DecoderConfig, tokens: int) -> int:
     """Room for ``tokens`` in the widest type that a cache has."""
     return 2 * model.num_layers * model.num_kv_heads * model.head_dim * 4 * (tokens + 1024)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("steps", "Times a worker's steps on the CPU against batch size and context length.")
-    number = at_least(1)
-    parser.add_argument("--batch", type=number, nargs="+", default=list(BATCHES), metavar="ROWS")
-    parser.add_argument("--context", type=number, nargs="+", default=list(CONTEXTS), metavar="TOKENS")
-    parser.add_argument("--prefill", type=number, nargs="*", default=list(PREFILLS), metavar="TOKENS")
-    parser.add_argument(
-        "--cache-tokens",
-        type=number,
-        default=40960,
-        metavar="TOKENS",
-        help="of KV cache, filled first; shapes that need more are left out (40960)",
-    )
-    parser.add_argument("--seconds", type=float, default=0.5, help="of decode steps of one shape (0.5)")
-    parser.add_argument("--repeats", type=number, default=5, help="of a prefill step (5)")
-    parser.add_argument("--read-bytes", type=at_least(1 << 20), default=512 << 20, help="to measure bandwidth (2**29)")
-    add_worker_options(parser, without=("device", "max-model-len", "max-num-seqs", "max-num-batched-tokens"))
-    return parser

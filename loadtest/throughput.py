@@ -46,7 +46,19 @@ class Throughput(Record, frozen=True, kw_only=True):
 
 
 def main(argv: list[str]) -> int:
-    return run_tool(_parser(), argv, offline(measure), print_result, CheckpointError)
+    parser = make_parser(
+        "throughput",
+        "Tokens a second of many requests sent at once through an engine, without a server.",
+        older_save=(),
+    )
+    parser.add_argument("--requests", type=at_least(1), default=64, metavar="N", help="in each round (64)")
+    help_in = f"tokens of a prompt: {LENGTHS_HELP} (128)"
+    add_flag(parser, "--input-tokens", "--input", default="128", metavar="LENGTHS", help=help_in)
+    help_out = "tokens of an answer, likewise (128)"
+    add_flag(parser, "--output-tokens", "--output", default="128", metavar="LENGTHS", help=help_out)
+    parser.add_argument("--rounds", type=at_least(1), default=3, metavar="N", help="of which the median is told (3)")
+    add_worker_options(parser)
+    return run_tool(parser, argv, offline(measure), print_result, CheckpointError)
 
 
 async def measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Throughput:
@@ -95,19 +107,3 @@ def print_result(console: Console, result: Throughput) -> None:
     columns = ("seconds", "prompt tokens/s", "output tokens/s", "total tokens/s", "requests/s")
     asked = f"{result.requests} requests, {result.input} tokens in, {result.output} out"
     console.print(table(columns, [row], left=0, title=f"{asked}; median of {len(result.seconds)} rounds"))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser(
-        "throughput",
-        "Tokens a second of many requests sent at once through an engine, without a server.",
-        older_save=(),
-    )
-    parser.add_argument("--requests", type=at_least(1), default=64, metavar="N", help="in each round (64)")
-    help_in = f"tokens of a prompt: {LENGTHS_HELP} (128)"
-    add_flag(parser, "--input-tokens", "--input", default="128", metavar="LENGTHS", help=help_in)
-    help_out = "tokens of an answer, likewise (128)"
-    add_flag(parser, "--output-tokens", "--output", default="128", metavar="LENGTHS", help=help_out)
-    parser.add_argument("--rounds", type=at_least(1), default=3, metavar="N", help="of which the median is told (3)")
-    add_worker_options(parser)
-    return parser

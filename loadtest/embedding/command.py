@@ -28,7 +28,16 @@ class Embeddings(Record, frozen=True, kw_only=True):
 
 
 def main(argv: list[str]) -> int:
-    return run_tool(_parser(), argv, _measure, lambda console, record: None)
+    parser = make_parser("embeddings", __doc__)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--threads", type=int, default=2, help="of each side")
+    parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
+    parser.add_argument("--rounds", type=int, default=5, help="of speed; isolation takes as many")
+    parser.add_argument("--tokens", type=int, default=8192, help="of one load of speed in one round")
+    parser.add_argument("--job", type=int, default=5000, help="texts that one sentence is sent beside")
+    parser.add_argument("--alone", type=int, default=300, help="sentences that are sent alone")
+    add_flag(parser, "--output-tokens", "--stream", type=int, default=200, metavar="N", help="of a chat stream")
+    return run_tool(parser, argv, _measure, lambda console, record: None)
 
 
 def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Embeddings:
@@ -46,16 +55,3 @@ def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Embeddings:
         if args.save is not None:
             save_record(record, args.save)
     return record
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("embeddings", __doc__)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--threads", type=int, default=2, help="of each side")
-    parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
-    parser.add_argument("--rounds", type=int, default=5, help="of speed; isolation takes as many")
-    parser.add_argument("--tokens", type=int, default=8192, help="of one load of speed in one round")
-    parser.add_argument("--job", type=int, default=5000, help="texts that one sentence is sent beside")
-    parser.add_argument("--alone", type=int, default=300, help="sentences that are sent alone")
-    add_flag(parser, "--output-tokens", "--stream", type=int, default=200, metavar="N", help="of a chat stream")
-    return parser

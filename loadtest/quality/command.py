@@ -40,7 +40,25 @@ class Quality(Record, frozen=True, kw_only=True):
 
 def main(argv: list[str]) -> int:
     errors = (CheckpointError, ReferenceError, SetupError, WeightError)
-    return run_tool(_parser(), argv, _measure, _judge, *errors)
+    parser = make_parser("quality", "Compares the perplexity of a fixed text with that of transformers in float32.")
+    parser.add_argument(
+        "--cases",
+        nargs="+",
+        choices=CASES,
+        default=list(CASES),
+        help="served: as `stentor serve` with the options below; the others: plain weights in that type (all)",
+    )
+    parser.add_argument(
+        "--window", type=at_least(2), nargs="+", default=[512, 2048], metavar="TOKENS", help="of prompts (512 2048)"
+    )
+    parser.add_argument(
+        "--decode", type=at_least(1), nargs="*", default=[1, 8, 32], metavar="ROWS", help="batch sizes (1 8 32)"
+    )
+    parser.add_argument("--tokens", type=at_least(256), metavar="N", help="read only the first of the text")
+    parser.add_argument("--text", type=Path, metavar="FILE", help="another text, in UTF-8")
+    parser.add_argument("--limit", type=float, default=0.5, metavar="PERCENT", help="of difference (0.5)")
+    add_worker_options(parser)
+    return run_tool(parser, argv, _measure, _judge, *errors)
 
 
 def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Quality:
@@ -77,25 +95,3 @@ def print_verdicts(console: Console, verdicts: Sequence[Verdict], limit: float) 
     title = f"perplexity beside transformers' in float32, at most {limit:.2%} apart"
     caption = "same: share of positions with the same likeliest token; KL: nats, at least"
     console.print(table(columns, rows, title=title, caption=caption))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("quality", "Compares the perplexity of a fixed text with that of transformers in float32.")
-    parser.add_argument(
-        "--cases",
-        nargs="+",
-        choices=CASES,
-        default=list(CASES),
-        help="served: as `stentor serve` with the options below; the others: plain weights in that type (all)",
-    )
-    parser.add_argument(
-        "--window", type=at_least(2), nargs="+", default=[512, 2048], metavar="TOKENS", help="of prompts (512 2048)"
-    )
-    parser.add_argument(
-        "--decode", type=at_least(1), nargs="*", default=[1, 8, 32], metavar="ROWS", help="batch sizes (1 8 32)"
-    )
-    parser.add_argument("--tokens", type=at_least(256), metavar="N", help="read only the first of the text")
-    parser.add_argument("--text", type=Path, metavar="FILE", help="another text, in UTF-8")
-    parser.add_argument("--limit", type=float, default=0.5, metavar="PERCENT", help="of difference (0.5)")
-    add_worker_options(parser)
-    return parser

@@ -43,7 +43,11 @@ class Accuracy(Record, frozen=True, kw_only=True):
 
 def main(argv: list[str]) -> int:
     """Exit code: 0 where ours is accurate enough and no worse than the other, else 1."""
-    return run_tool(_parser(), argv, _measure, _judge)
+    parser = make_parser("wer", __doc__)
+    parser.add_argument("--model", default=MODEL, help="a Whisper model in CTranslate2's format")
+    parser.add_argument("--compute-type", default="float32", help="what faster-whisper computes in")
+    parser.add_argument("--sentences", type=int, default=len(SENTENCES), metavar="N")
+    return run_tool(parser, argv, _measure, _judge)
 
 
 def _judge(console: Console, record: Accuracy) -> int:
@@ -77,11 +81,3 @@ def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Accuracy:
 def folder_of(model: str) -> Path:
     place = resolve_model(model)
     return place if (place / "model.bin").is_file() else next(place.rglob("model.bin")).parent
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("wer", __doc__)
-    parser.add_argument("--model", default=MODEL, help="a Whisper model in CTranslate2's format")
-    parser.add_argument("--compute-type", default="float32", help="what faster-whisper computes in")
-    parser.add_argument("--sentences", type=int, default=len(SENTENCES), metavar="N")
-    return parser

@@ -139,7 +139,13 @@ def _answered(client: RealtimeClient) -> bool:
 
 def main(argv: list[str]) -> int:
     """Exit code: 0 where the aims are met, else 1."""
-    return run_tool(_parser(), argv, _measure, _judge)
+    parser = make_parser("voice", __doc__)
+    parser.add_argument("--turns", type=int, default=20)
+    parser.add_argument("--interruptions", type=int, default=5, help="of the first turns' answers")
+    parser.add_argument("--silence", type=int, nargs="*", default=[200, 500], metavar="MS")
+    parser.add_argument("--aim", type=float, default=1.5, metavar="SECONDS", help="of the median at the first silence")
+    parser.add_argument("server", nargs="*", default=["--demo"], help="what `stentor serve` is given")
+    return run_tool(parser, argv, _measure, _judge)
 
 
 def _measure(args: argparse.Namespace, about: dict[str, Any]) -> VoiceLoop:
@@ -159,13 +165,3 @@ def _measure(args: argparse.Namespace, about: dict[str, Any]) -> VoiceLoop:
 def _judge(console: Console, record: VoiceLoop) -> int:
     met = record.results[0].median <= record.aim and all(one.interruption_slowest <= 0.2 for one in record.results)
     return 0 if met else 1
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("voice", __doc__)
-    parser.add_argument("--turns", type=int, default=20)
-    parser.add_argument("--interruptions", type=int, default=5, help="of the first turns' answers")
-    parser.add_argument("--silence", type=int, nargs="*", default=[200, 500], metavar="MS")
-    parser.add_argument("--aim", type=float, default=1.5, metavar="SECONDS", help="of the median at the first silence")
-    parser.add_argument("server", nargs="*", default=["--demo"], help="what `stentor serve` is given")
-    return parser

@@ -137,7 +137,13 @@ async def _watch(pid: int, memory: list[int]) -> None:
 
 def main(argv: list[str]) -> int:
     """Exit code: 0 where the aim is met, else 1."""
-    return run_tool(_parser(), argv, _measure, _judge)
+    parser = make_parser("callers", __doc__)
+    parser.add_argument("--sessions", type=int, default=16)
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--sentences", type=int, default=3, help="of one turn")
+    parser.add_argument("--aim", type=float, default=2.0, metavar="SECONDS", help="of the lag's 95th percentile")
+    parser.add_argument("server", nargs="*", default=["--demo"], help="what `stentor serve` is given")
+    return run_tool(parser, argv, _measure, _judge)
 
 
 def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Sessions:
@@ -151,13 +157,3 @@ def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Sessions:
 def _judge(console: Console, record: Sessions) -> int:
     found = record.figures
     return 0 if found["lag_p95"] <= record.aim and not found["unfinished"] and not found["failed"] else 1
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("callers", __doc__)
-    parser.add_argument("--sessions", type=int, default=16)
-    parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--sentences", type=int, default=3, help="of one turn")
-    parser.add_argument("--aim", type=float, default=2.0, metavar="SECONDS", help="of the lag's 95th percentile")
-    parser.add_argument("server", nargs="*", default=["--demo"], help="what `stentor serve` is given")
-    return parser

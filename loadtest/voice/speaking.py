@@ -86,7 +86,11 @@ async def measure(port: int, times: int, texts: int) -> tuple[list[dict[str, Any
 
 
 def main(argv: list[str]) -> int:
-    return run_tool(_parser(), argv, _measure, _show)
+    parser = make_parser("speech", __doc__)
+    parser.add_argument("--times", type=int, default=10, help="that each text is spoken alone")
+    parser.add_argument("--texts", type=int, default=16, help="that are spoken at once")
+    parser.add_argument("server", nargs="*", default=["--demo"], help="what `stentor serve` is given")
+    return run_tool(parser, argv, _measure, _show)
 
 
 def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Speaking:
@@ -105,11 +109,3 @@ def _show(console: Console, record: Speaking) -> None:
         "{texts} at once: first audio after {first_audio_median:.3f} s, the last after {first_audio_slowest:.3f} s; "
         "{audio:.0f} s of audio in {last_byte:.1f} s".format(**record.crowd)
     )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("speech", __doc__)
-    parser.add_argument("--times", type=int, default=10, help="that each text is spoken alone")
-    parser.add_argument("--texts", type=int, default=16, help="that are spoken at once")
-    parser.add_argument("server", nargs="*", default=["--demo"], help="what `stentor serve` is given")
-    return parser

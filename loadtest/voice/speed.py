@@ -44,7 +44,14 @@ class Speed(Record, frozen=True, kw_only=True):
 
 
 def main(argv: list[str]) -> int:
-    return run_tool(_parser(), argv, _measure, _show)
+    parser = make_parser("transcription", __doc__)
+    parser.add_argument("--model", default=MODEL, help="a Whisper model in CTranslate2's format")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2, help="of each side")
+    parser.add_argument(
+        "--compute-type", nargs="+", default=["int8", "float32"], help="what faster-whisper computes in, one or several"
+    )
+    return run_tool(parser, argv, _measure, _show)
 
 
 def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Speed:
@@ -101,14 +108,3 @@ def _show(console: Console, record: Speed) -> None:
             f"{one.side:<26} x{one.load}  rtf {one.median_rtf:.4f}  {one.ratio:5.2f} times ours, "
             f"CPU {one.cpu_ratio:5.2f}"
         )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("transcription", __doc__)
-    parser.add_argument("--model", default=MODEL, help="a Whisper model in CTranslate2's format")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2, help="of each side")
-    parser.add_argument(
-        "--compute-type", nargs="+", default=["int8", "float32"], help="what faster-whisper computes in, one or several"
-    )
-    return parser
