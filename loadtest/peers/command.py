@@ -17,8 +17,8 @@ from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
 
 from ..server_process import free_port
 from ..tool import INTERRUPTED, UsageError, add_flag, at_least, make_parser, run_tool, table, wide_console
-from .figures import Column, Report, measures, medians, settle_shapes
-from .measuring import Entry, Settings, run_rounds, start_all, weigh_starts
+from .figures import Column, Report, Settings, measures, medians, settle_shapes
+from .measuring import Entry, run_rounds, start_all, weigh_starts
 from .places import installed, llama_binary, root
 from .prompts import Words
 from .running import Server, shown
@@ -66,24 +66,27 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Report:
         long_prompt=arguments.long_prompt,
         seed=arguments.seed,
     )
-    given = msgspec.to_builtins(settings)
-    report = Report(model=arguments.model, settings=given, columns=[], skipped={}, **about)
+    report = Report(model=arguments.model, settings=settings, columns=[], skipped={}, **about)
+    sides = choose(arguments.only)
     interrupted = False
+    if arguments.markdown is not None:
+        arguments.markdown.parent.mkdir(parents=True, exist_ok=True)
     try:
         with _ending_on_sigterm():
-            _run(report, choose(arguments.only), settings)
+            _run(report, sides)
     except KeyboardInterrupt:
         print("stentor bench peers: interrupted; what was measured follows", file=sys.stderr)
         interrupted = True
     found = medians(report.columns, measures(settings.shapes))
     report = msgspec.structs.replace(report, medians=found, interrupted=interrupted)
     if arguments.markdown is not None:
-        arguments.markdown.write_text(markdown(report, settings.shapes), encoding="utf-8")
+        arguments.markdown.write_text(markdown(report), encoding="utf-8")
     return report
 
 
-def _run(report: Report, sides: Sequence[Side], settings: Settings) -> None:
+def _run(report: Report, sides: Sequence[Side]) -> None:
     """Fills the report's columns."""
+    settings = report.settings
     console = wide_console(WIDE)
     with console.status("looking for weights") as status:
 
@@ -147,12 +150,11 @@ def _entry(side: Side, weights: Path) -> Entry:
 
 def _show(console: Console, report: Report) -> int:
     console = wide_console(WIDE)
-    lines = [title(report)]
-    for columns, rows in grids(report, msgspec.convert(report.settings["shapes"], list[str]), "[bold]{}[/bold]"):
+    console.print(title(report), highlight=False)
+    for columns, rows in grids(report, "[bold]{}[/bold]"):
         console.print(table(columns, rows))
-    lines += remarks(report)
-    lines += ["How each was started:", *(f"  {column.name}: {column.command}" for column in report.columns)]
-    for line in lines:
+    commands = [f"  {column.name}: {column.command}" for column in report.columns]
+    for line in [*remarks(report), "How each was started:", *commands]:
         console.print(line, highlight=False, soft_wrap=True)
     if report.interrupted:
         return INTERRUPTED

@@ -45,12 +45,24 @@ class Column(msgspec.Struct, kw_only=True):
     """Why it was not measured to the end."""
 
 
+class Settings(msgspec.Struct, frozen=True):
+    """What a run does."""
+
+    shapes: list[str]
+    rounds: int = 5
+    starts: int = 3
+    prompt: int = 128
+    output: int = 128
+    long_prompt: int = 2048
+    seed: int = 0
+
+
 class Report(Record, frozen=True, kw_only=True):
     """A whole run, as it is saved."""
 
     kind: Literal["peers"] = "peers"
     model: str
-    settings: dict[str, object]
+    settings: Settings
     columns: list[Column]
     skipped: dict[str, str]
     """Sides that were not measured, and why."""

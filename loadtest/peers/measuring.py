@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ..client import StreamError, complete
-from .figures import PREFILL, START, Column, Round, prefill_round, streams_round
+from .figures import PREFILL, START, Column, Round, Settings, prefill_round, streams_round
 from .prompts import Words
 from .running import Server, ServerError
 
@@ -24,19 +24,6 @@ SPINNING: Final = 0.05
 """Cores' worth of CPU time from which a server is not idle."""
 SLOW_START: Final = 30.0
 """Seconds from which a start is not repeated."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a run does."""
-
-    shapes: list[str]
-    rounds: int = 5
-    starts: int = 3
-    prompt: int = 128
-    output: int = 128
-    long_prompt: int = 2048
-    seed: int = 0
 
 
 @dataclass

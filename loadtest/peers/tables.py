@@ -19,15 +19,14 @@ def title(report: Report) -> str:
     counts = [len(rounds) for column in report.columns for shape, rounds in column.rounds.items() if shape != START]
     least, most = min(counts, default=0), max(counts, default=0)
     return (
-        f"{report.model}: {settings['prompt']} tokens in, {settings['output']} out, long prompt "
-        f"{settings['long_prompt']}; medians of {least if least == most else f'{least} to {most}'} rounds, "
-        "one side at a time"
+        f"{report.model}: {settings.prompt} tokens in, {settings.output} out, long prompt {settings.long_prompt}; "
+        f"medians of {least if least == most else f'{least} to {most}'} rounds, one side at a time"
     )
 
 
-def grids(report: Report, shapes: Sequence[str], bold: str) -> list[Grid]:
+def grids(report: Report, bold: str) -> list[Grid]:
     """Medians, the best of each row as ``bold`` has it, and ours beside the best peer where there is one."""
-    rows = measures(shapes)
+    rows = measures(report.settings.shapes)
     names = [column.name for column in report.columns]
     made: list[Grid] = [(["", *names], [[row.label, *_cells(report.columns, row, bold)] for row in rows])]
     compared = [
@@ -39,10 +38,11 @@ def grids(report: Report, shapes: Sequence[str], bold: str) -> list[Grid]:
     return made
 
 
-def markdown(report: Report, shapes: Sequence[str]) -> str:
+def markdown(report: Report) -> str:
     """The tables of a page, and how each server was started."""
-    lines = [f"{title(report)}. Above 1 is better.", ""]
-    for columns, rows in grids(report, shapes, "**{}**"):
+    lines = [f"{title(report)}.", ""]
+    for number, (columns, rows) in enumerate(grids(report, "**{}**")):
+        lines += ["Ours beside the best peer; above 1 is better:", ""] if number else []
         rule = ["---", *("---:" for _ in columns[1:])]
         lines += [f"| {' | '.join(row)} |" for row in (columns, rule, *rows)] + [""]
     lines += ["How each was started:", "", "```"]

@@ -8,7 +8,7 @@ import pytest
 
 from stentor.loadtest import bench
 from stentor.loadtest.peers.command import choose
-from stentor.loadtest.peers.figures import Column, Report, measures
+from stentor.loadtest.peers.figures import Column, Report, Settings, measures
 from stentor.loadtest.peers.sides import SIDES
 from stentor.loadtest.peers.tables import grids, markdown, remarks
 
@@ -64,7 +64,7 @@ def test_a_peer_that_is_not_installed_is_skipped_with_a_line(cache: Path, capsys
     saved = msgspec.json.decode(output.read_bytes(), type=Report)
     assert saved.columns == []
     assert list(saved.skipped) == ["vllm-bf16"]
-    assert saved.settings["rounds"] == 5
+    assert saved.settings.rounds == 5
 
 
 def test_a_model_that_is_not_there_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,13 +88,12 @@ def _report() -> Report:
         }
         return msgspec.convert(made, Column)
 
-    settings: dict[str, object] = {"prompt": 128, "output": 128, "long_prompt": 2048, "rounds": 5}
     return Report(
         started_at="",
         command=[],
         model="m",
         machine={},
-        settings=settings,
+        settings=Settings(["8"]),
         columns=[
             column("stentor-q4_0", 300),
             column("llama.cpp-q4_0", 1200.4, rounds={"8": [{"output_tokens_per_s": 200}]}),
@@ -104,7 +103,7 @@ def _report() -> Report:
 
 
 def test_the_page_has_medians_ratios_and_commands() -> None:
-    page = markdown(_report(), ["8"])
+    page = markdown(_report())
     assert page.startswith("m: 128 tokens in, 128 out, long prompt 2048; medians of 1 rounds")
     assert "|  | stentor-q4_0 | llama.cpp-q4_0 |" in page
     assert "| 8 streams: output tokens/s | **300** | 200 |" in page
@@ -116,7 +115,7 @@ def test_the_page_has_medians_ratios_and_commands() -> None:
 
 
 def test_the_terminal_shows_a_table_of_medians_and_one_of_ratios() -> None:
-    (columns, medians), (_, compared) = grids(_report(), ["8"], "[bold]{}[/bold]")
+    (columns, medians), (_, compared) = grids(_report(), "[bold]{}[/bold]")
     assert columns == ["", "stentor-q4_0", "llama.cpp-q4_0"]
     assert len(medians) == len(measures(["8"]))
     assert medians[0] == ["8 streams: output tokens/s", "[bold]300[/bold]", "200"]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from stentor.loadtest.peers import measuring
-from stentor.loadtest.peers.figures import Column
-from stentor.loadtest.peers.measuring import Entry, Settings, busy_seconds, run_rounds, start_all, weigh_starts
+from stentor.loadtest.peers.figures import Column, Settings
+from stentor.loadtest.peers.measuring import Entry, busy_seconds, run_rounds, start_all, weigh_starts
 from stentor.loadtest.peers.prompts import Prompt, Words
 from stentor.loadtest.peers.running import Server, ServerError, shown
 from stentor.loadtest.peers.sides import Launch, Side
