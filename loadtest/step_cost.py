@@ -36,6 +36,7 @@ from .worker_options import add_worker_options, describe, worker_config
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 CONTEXTS = (16, 128, 512, 1024, 2048, 4096, 8192)
 PREFILLS = (16, 32, 64, 128, 256, 512, 1024, 2048)
+_COLUMNS = 4096
 _SIDES = (512, 1024, 2048)
 _PASSES = 7
 
@@ -177,15 +178,14 @@ def measure_cpu_ceilings(read_bytes: int) -> dict[str, Any]:
     """The best of several passes each: neighbours on the machine can only take away. One stream of float32 far larger
     than any cache, read by the fastest of several reductions, and bfloat16 products of square matrices by their side.
     """
-    data = torch.ones(read_bytes // 4)
-    wide = min(4096, len(data))
+    data = torch.ones(read_bytes // 4 // _COLUMNS, _COLUMNS)
     reductions: tuple[Callable[[], object], ...] = (
         lambda: torch.linalg.vector_norm(data),
         data.sum,
         data.amax,
-        lambda: torch.mv(data.view(-1, wide), data[:wide]),
+        lambda: torch.mv(data, data[0]),
     )
-    rate = read_bytes / min(map(_fastest, reductions))
+    rate = data.nbytes / min(map(_fastest, reductions))
     return {
         "read_bytes_per_second": rate,
         "product_flops_per_second": {side: _product_rate(side) for side in _SIDES},
