@@ -35,6 +35,14 @@ def test_a_mistake_is_told_in_one_line_before_anything_starts(
     assert told.count("\n") == 1
 
 
+@pytest.mark.parametrize("options", [["--rounds", "0"], ["--starts", "-1"], ["--output-tokens", "1"]])
+def test_a_number_that_is_too_small_is_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        bench.main(["peers", *options])
+    assert ended.value.code == 2
+    assert f"argument {options[0]}" in capsys.readouterr().err
+
+
 def test_sides_are_measured_in_the_order_in_which_they_are_named() -> None:
     assert [side.name for side in choose("llama.cpp-q4_0, stentor-q4_0,llama.cpp-q4_0")] == [
         "llama.cpp-q4_0",
