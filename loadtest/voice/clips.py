@@ -22,6 +22,7 @@ _SENTENCES: Final = 8
 _STEP: Final = 7
 """Sentences between the beginnings of two files."""
 _LEAD_SECONDS: Final = 0.03
+"""Of silence before a file, so that none comes twice: the server keeps what it has made of one."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def joined(clips: Sequence[Clip], target: Path, lead_seconds: float = 0.0) -> Cl
 
 
 def half_minute(clips: Sequence[Clip], number: int, lead: float, target: Path) -> Clip:
-    """Sentences from another one on for another ``number``, after ``lead`` times 0.03 s of silence."""
+    """About half a minute: sentences that ``number`` chooses, after silence of which ``lead`` says how much."""
     begin = _STEP * number % (len(clips) - _SENTENCES + 1)
     return joined(clips[begin : begin + _SENTENCES], target, _LEAD_SECONDS * lead)
 

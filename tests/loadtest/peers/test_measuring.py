@@ -105,9 +105,8 @@ def test_a_server_that_spins_while_idle_is_told_beside_the_figures_of_others(
     finally:
         for entry in entries:
             entry.server.stop()
-    spinning, idle = (entry.column.rounds["1"][0]["others_cores"] for entry in entries)
-    assert idle > 0.2 > spinning
-
+    beside_idle, beside_spinning = (entry.column.rounds["1"][0]["others_cores"] for entry in entries)
+    assert beside_spinning > 0.01 + 5 * beside_idle, "however little of a busy machine it gets"
     assert [entry.column.failed for entry in entries] == [None, None]
 
 
