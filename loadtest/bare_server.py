@@ -32,49 +32,35 @@ class _Body(msgspec.Struct):
     chunk_bytes: int
 
 
-class _Steps:
-    """What all streams wait for, as they would for the steps of an engine."""
+async def _serve(host: str, port: int, step_seconds: float) -> None:
+    step = asyncio.Event()
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._step = asyncio.Event()
-
-    async def run(self) -> None:
+    async def run_steps() -> None:
+        """Wakes all streams at once, as the steps of an engine would."""
+        nonlocal step
         while True:
-            await asyncio.sleep(self._seconds)
-            step, self._step = self._step, asyncio.Event()
-            step.set()
+            await asyncio.sleep(step_seconds)
+            done, step = step, asyncio.Event()
+            done.set()
 
-    async def wait(self) -> None:
-        await self._step.wait()
+    async def chunks(body: _Body) -> AsyncGenerator[bytes, None]:
+        chunk = _HEAD + b"x" * (body.chunk_bytes - len(_HEAD) - len(_TAIL)) + _TAIL
+        for _ in range(body.max_tokens):
+            await step.wait()
+            yield chunk
+        yield b'data: {"usage":{"prompt_tokens":0,"completion_tokens":%d}}\n\ndata: [DONE]\n\n' % body.max_tokens
 
-
-async def _chunks(steps: _Steps, body: _Body) -> AsyncGenerator[bytes, None]:
-    chunk = _HEAD + b"x" * (body.chunk_bytes - len(_HEAD) - len(_TAIL)) + _TAIL
-    for _ in range(body.max_tokens):
-        await steps.wait()
-        yield chunk
-    yield b'data: {"usage":{"prompt_tokens":0,"completion_tokens":%d}}\n\ndata: [DONE]\n\n' % body.max_tokens
-
-
-def _app(steps: _Steps) -> Starlette:
     async def stream(request: Request) -> Response:
         body = msgspec.json.decode(await request.body(), type=_Body)
-        return StreamingResponse(_chunks(steps, body), media_type="text/event-stream")
+        return StreamingResponse(chunks(body), media_type="text/event-stream")
 
     async def health(_request: Request) -> Response:
         return Response()
 
-    return Starlette(routes=[Route(PATH, stream, methods=["POST"]), Route("/health", health)])
-
-
-async def _serve(host: str, port: int, step: float) -> None:
-    steps = _Steps(step)
-    config = uvicorn.Config(
-        _app(steps), host, port, http="httptools", lifespan="off", log_config=None, access_log=False
-    )
+    app = Starlette(routes=[Route(PATH, stream, methods=["POST"]), Route("/health", health)])
+    config = uvicorn.Config(app, host, port, http="httptools", lifespan="off", log_config=None, access_log=False)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(steps.run)
+        tasks.start_soon(run_steps)
         await uvicorn.Server(config).serve()
         tasks.cancel_scope.cancel()
 

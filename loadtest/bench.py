@@ -40,7 +40,7 @@ COMMANDS: Final = {
     "gpu": Command(".gpu", "every GPU benchmark in turn"),
     "server-cost": Command(".server_cost", "CPU time of server and engine a streamed token"),
     "scheduler-cost": Command(".scheduler_cost", "CPU time of the engine a step, without a model"),
-    "grammar-cost": Command(".grammar_cost", "time of a mask, and constrained streams beside free ones"),
+    "grammar-cost": Command(".grammar_cost", "time of a mask on a model's vocabulary"),
     "recovery": Command(".recovery", "how long streams stand still when a worker or an engine is killed"),
     "picture": Command(".picture", "what a command shows on a terminal, as SVG"),
 }

@@ -8,6 +8,7 @@ gaps *per token* are those after that, when the batch does nothing but decode.
 
 import argparse
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 import msgspec
@@ -52,76 +53,6 @@ class Latency(Record, frozen=True, kw_only=True):
 
 
 def main(argv: list[str]) -> int:
-    return run_tool(_parser(), argv, offline(measure), print_result, CheckpointError)
-
-
-async def measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Latency:
-    """Loads the model, warms up, and times every iteration."""
-    console = Console(stderr=True)
-    batch = arguments.batch_size
-    config = worker_config(arguments)
-    if not config.max_num_seqs and batch > LEAST_SEQS:
-        config = worker_config(arguments, max_num_seqs=batch)
-    iterations: list[Iteration] = []
-    async with running_engine(config, console, config.seed) as engine:
-        with console.status("warming up") as status:
-            for number in range(-arguments.warmup, arguments.iterations):
-                if number >= 0:
-                    status.update(f"iteration {number + 1} of {arguments.iterations}")
-                answers = await engine.run([(arguments.input_tokens, arguments.output_tokens)] * batch)
-                if number >= 0:
-                    iterations.append(read_iteration(answers))
-    prefill = spread([each.prefill_s for each in iterations])
-    per_token = spread([gap for each in iterations for gap in each.gaps_s])
-    return Latency(
-        **about,
-        worker=describe(config),
-        batch_size=batch,
-        input=arguments.input_tokens,
-        output=arguments.output_tokens,
-        prefill=prefill,
-        per_token=per_token,
-        total=spread([each.total_s for each in iterations]),
-        prefill_tokens_per_s=1e3 * batch * arguments.input_tokens / prefill.p50,
-        decode_tokens_per_s=1e3 * batch / per_token.p50 if per_token.count else 0.0,
-        iterations=iterations,
-    )
-
-
-def read_iteration(answers: Sequence[Answer]) -> Iteration:
-    """What one batch took."""
-    sent = min(answer.sent for answer in answers)
-    prefilled = max(answer.arrivals[0] for answer in answers)
-    gaps = [
-        late - early
-        for answer in answers
-        for early, late in zip(answer.arrivals, answer.arrivals[1:], strict=False)
-        if early >= prefilled
-    ]
-    return Iteration(prefilled - sent, gaps, max(answer.ended for answer in answers) - sent)
-
-
-def print_result(console: Console, result: Latency) -> None:
-    def row(name: str, each: Spread) -> list[str]:
-        return [
-            name,
-            *(f"{value:,.2f}" for value in (each.mean, each.p50, each.p90, each.p99, each.max)),
-            str(each.count),
-        ]
-
-    rows = [
-        row("prefill of the batch", result.prefill),
-        row("per token after it", result.per_token),
-        row("whole batch", result.total),
-    ]
-    asked = f"{result.batch_size} at once, {result.input} tokens in, {result.output} out"
-    title = f"{asked}; {len(result.iterations)} iterations"
-    rates = f"prefill {result.prefill_tokens_per_s:,.0f} tokens/s, decode {result.decode_tokens_per_s:,.0f} tokens/s"
-    columns = ("milliseconds", "mean", "p50", "p90", "p99", "max", "samples")
-    console.print(table(columns, rows, title=title, caption=f"{rates}, by the medians"))
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = make_parser(
         "latency",
         "Latency of one batch at a time through an engine, without a server: prefill and time per token.",
@@ -134,4 +65,58 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--warmup", type=at_least(0), default=2, metavar="N", help="batches that are not counted (2)")
     parser.add_argument("--iterations", type=number, default=10, metavar="N", help="batches that are (10)")
     add_worker_options(parser)
-    return parser
+    return run_tool(parser, argv, offline(measure), print_result, CheckpointError)
+
+
+async def measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Latency:
+    """Loads the model, warms up, and times every iteration."""
+    batch, lengths = arguments.batch_size, (arguments.input_tokens, arguments.output_tokens)
+    config = worker_config(arguments)
+    if not config.max_num_seqs and batch > LEAST_SEQS:
+        config = worker_config(arguments, max_num_seqs=batch)
+    async with running_engine(config) as engine:
+        for _ in range(arguments.warmup):
+            await engine.run([lengths] * batch)
+        found = [read_iteration(await engine.run([lengths] * batch)) for _ in range(arguments.iterations)]
+    prefill = spread([each.prefill_s for each in found])
+    per_token = spread([gap for each in found for gap in each.gaps_s])
+    return Latency(
+        **about,
+        worker=describe(config),
+        batch_size=batch,
+        input=arguments.input_tokens,
+        output=arguments.output_tokens,
+        prefill=prefill,
+        per_token=per_token,
+        total=spread([each.total_s for each in found]),
+        prefill_tokens_per_s=1e3 * batch * arguments.input_tokens / prefill.p50,
+        decode_tokens_per_s=1e3 * batch / per_token.p50 if per_token.count else 0.0,
+        iterations=found,
+    )
+
+
+def read_iteration(answers: Sequence[Answer]) -> Iteration:
+    """What one batch took."""
+    sent = min(answer.sent for answer in answers)
+    prefilled = max(answer.arrivals[0] for answer in answers)
+    pairs = [pair for answer in answers for pair in pairwise(answer.arrivals)]
+    gaps = [late - early for early, late in pairs if early >= prefilled]
+    return Iteration(prefilled - sent, gaps, max(answer.ended for answer in answers) - sent)
+
+
+def print_result(console: Console, result: Latency) -> None:
+    spreads = {
+        "prefill of the batch": result.prefill,
+        "per token after it": result.per_token,
+        "whole batch": result.total,
+    }
+    rows = [
+        [name, *(f"{value:,.2f}" for value in (each.mean, each.p50, each.p90, each.p99, each.max)), str(each.count)]
+        for name, each in spreads.items()
+    ]
+    asked = f"{result.batch_size} at once, {result.input} tokens in, {result.output} out"
+    rates = f"prefill {result.prefill_tokens_per_s:,.0f} tokens/s, decode {result.decode_tokens_per_s:,.0f} tokens/s"
+    columns = ("milliseconds", "mean", "p50", "p90", "p99", "max", "samples")
+    console.print(
+        table(columns, rows, title=f"{asked}; {len(result.iterations)} iterations", caption=f"{rates}, by the medians")
+    )

@@ -3,17 +3,16 @@
     stentor bench model loadtest/configs/llama-3.1-8b --decode 1 --decode 256 --prefill 8192
 
 Weights are made up (only ``config.json`` is needed). Decode runs so many streams for some steps after a short
-prompt each; its limit is reading all weights once a step and every key and value. On CUDA the share of the time
+context each; its limit is reading all weights once a step and every key and value. On CUDA the share of the time
 in which no kernel ran is measured by torch's profiler. ``--peer`` runs transformers on the same shapes,
 in this process and after ours: a static cache, compiled, scaled dot-product attention.
 """
 
 import argparse
 import gc
-import random
-import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,16 +20,16 @@ import torch
 from rich.console import Console
 
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.model_config.decoder_config import DecoderConfig
+from stentor.engine.worker.setup import set_up
 from stentor.protocols.ipc.config import WorkerConfig
 
 from .kernels.timing import Ceilings, machine, measure_ceilings
-from .local_engine import LocalEngine, StepTime
 from .record import Record
+from .step_runs import StepRunner, decode_bytes, decode_length, forward_flops
 from .tool import make_parser, run_tool, table
 
 PROMPT = 64
-"""Tokens of each prompt before decode steps."""
+"""Tokens before decode steps."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def main(argv: list[str]) -> int:
 def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> ModelSpeed:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ceilings = measure_ceilings(device)
-    figures = list(measure_ours(arguments, device, ceilings, Console()))
+    figures = list(measure_ours(arguments, device, ceilings))
     if arguments.peer:
         gc.collect()
         if device.type == "cuda":
@@ -77,83 +76,43 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> ModelSpeed
     return ModelSpeed(ceilings=ceilings, figures=figures, **{**about, "machine": machine(device)})
 
 
-def measure_ours(
-    arguments: argparse.Namespace, device: torch.device, ceilings: Ceilings, console: Console
-) -> Iterable[Figure]:
+def measure_ours(arguments: argparse.Namespace, device: torch.device, ceilings: Ceilings) -> Iterable[Figure]:
     """Loads once, then times each shape."""
-    longest = max([PROMPT + arguments.steps, *arguments.prefill]) + 1
-    config = WorkerConfig(
-        model=str(arguments.model),
-        load_format="dummy",
-        device="cuda" if device.type == "cuda" else "cpu",
-        dtype=arguments.dtype,
-        max_model_len=longest,
-        max_num_seqs=max([1, *arguments.decode]),
-        max_num_batched_tokens=max([512, *arguments.prefill]),
-        block_size=arguments.block_size,
-        quantization=arguments.quantization,
-        kv_cache_memory=arguments.kv_cache_memory,
-        cuda_graph_sizes=tuple(arguments.decode),
-        cuda_graphs=not arguments.no_graphs,
-    )
-    with console.status("loading"):
-        engine = LocalEngine(config, lambda phase, done, total: None)
-        engine.capture_all()
-    for line in engine.ready.memory:
-        console.print(f"{line.what}: {line.bytes / 2**30:.2f} GiB, {line.note}")
-    weights = next(line.bytes for line in engine.ready.memory if line.what == "weights")
     model = open_checkpoint(arguments.model, "dummy").decoder
-    for batch in arguments.decode:
-        yield _decode(engine, model, batch, arguments.steps, weights, ceilings, device)
-    for length in arguments.prefill:
-        yield _prefill(engine, model, length, ceilings)
-
-
-def _decode(
-    engine: LocalEngine,
-    model: DecoderConfig,
-    batch: int,
-    steps: int,
-    weights: int,
-    ceilings: Ceilings,
-    device: torch.device,
-) -> Figure:
-    def go() -> list[StepTime]:
-        for _ in range(batch):
-            engine.submit(_prompt(model, PROMPT), steps)
-        return [step for step in engine.run() if step.rows == step.tokens == batch]
-
-    go()
-    times = go()
-    median = statistics.median(step.seconds for step in times)
-    per_token = 2 * model.num_layers * model.num_kv_heads * model.head_dim * 2
-    table = model.vocab_size * model.hidden_size * 2
-    # the embedding table is not read, a few rows of it are
-    read = weights - (0 if model.tie_embeddings else table) + batch * (PROMPT + steps / 2) * per_token
-    idle = _idle_share(go) if device.type == "cuda" else None
-    limit = 1e3 * read / ceilings.bytes_per_second
-    return _figure(f"decode of {batch}", "stentor", batch, 1e3 * median, limit, idle)
-
-
-def _prefill(engine: LocalEngine, model: DecoderConfig, length: int, ceilings: Ceilings) -> Figure:
-    seconds = []
-    for _ in range(4):
-        engine.submit(_prompt(model, length), 1)
-        seconds.append(sum(step.seconds for step in engine.run()))
-    return _figure(
-        f"prefill of {length}",
-        "stentor",
-        length,
-        1e3 * statistics.median(seconds[1:]),
-        1e3 * _prefill_flops(model, length) / ceilings.flops_per_second,
+    length = decode_length(PROMPT, arguments.steps)
+    rows = max([1, *arguments.decode])
+    setup = set_up(
+        WorkerConfig(
+            model=str(arguments.model),
+            load_format="dummy",
+            device="cuda" if device.type == "cuda" else "cpu",
+            dtype=arguments.dtype,
+            max_model_len=max([length, *arguments.prefill]) + 1,
+            max_num_seqs=rows,
+            max_num_batched_tokens=max([512, *arguments.prefill]),
+            block_size=arguments.block_size,
+            quantization=arguments.quantization,
+            kv_cache_memory=arguments.kv_cache_memory,
+            cuda_graph_sizes=tuple(arguments.decode),
+            cuda_graphs=not arguments.no_graphs,
+        ),
+        lambda phase, done, total: None,
     )
-
-
-def _prefill_flops(model: DecoderConfig, tokens: int) -> float:
-    query, kv = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    products = model.hidden_size * (2 * query + 2 * kv + 3 * model.intermediate_size)
-    attention = 4 * query * (tokens + 1) / 2
-    return tokens * model.num_layers * (2 * products + attention)
+    for line in setup.ready.memory:
+        print(f"{line.what}: {line.bytes / 2**30:.2f} GiB, {line.note}")
+    runner = StepRunner(setup, model, rows * (length + arguments.block_size), seed=0)
+    runner.capture_all()
+    runner.fill()
+    for batch in arguments.decode:
+        taken = runner.decode(batch, PROMPT, most=arguments.steps)
+        again = partial(runner.decode, batch, PROMPT, most=arguments.steps)
+        idle = _idle_share(again) if device.type == "cuda" else None
+        limit = decode_bytes(setup.ready, model, batch, PROMPT + arguments.steps / 2) / ceilings.bytes_per_second
+        yield _figure(f"decode of {batch}", "stentor", batch, 1e3 * taken.median, 1e3 * limit, idle)
+    for tokens in arguments.prefill:
+        taken = runner.prefill(tokens, 0, repeats=3)
+        limit = forward_flops(model, tokens, 0, sampled=1) / ceilings.flops_per_second
+        yield _figure(f"prefill of {tokens}", "stentor", tokens, 1e3 * taken.median, 1e3 * limit)
 
 
 def _idle_share(go: Callable[[], object]) -> float:
@@ -164,7 +123,7 @@ def _idle_share(go: Callable[[], object]) -> float:
     spans = sorted(
         (event.time_range.start, event.time_range.end) for event in profile.events() if event.device_type.name == "CUDA"
     )
-    # the second half: prompts are done by then
+    # the second half: all rows have entered by then
     spans = spans[len(spans) // 2 :]
     idle, reached = 0.0, spans[0][0]
     for begin, end in spans:
@@ -175,10 +134,6 @@ def _idle_share(go: Callable[[], object]) -> float:
 
 def _figure(work: str, side: str, tokens: int, milliseconds: float, limit: float, idle: float | None = None) -> Figure:
     return Figure(work, side, 1e3 * tokens / milliseconds, milliseconds, limit, limit / milliseconds, idle)
-
-
-def _prompt(model: DecoderConfig, length: int) -> list[int]:
-    return random.choices(range(model.vocab_size), k=length)
 
 
 def print_figures(console: Console, record: ModelSpeed) -> None:

@@ -18,11 +18,13 @@ from rich.console import Console
 from stentor.engine.client.client import EngineClient, EngineUnavailable
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.processes.exception_groups import first_cause
-from stentor.protocols.ipc.actors import EngineReady, Finished, Progress, SequenceTokens
+from stentor.protocols.ipc.actors import Finished, Progress, SequenceTokens
 from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig, SchedulerConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 
 from .tool import ToolError
+
+R = TypeVar("R")
 
 
 @dataclass
@@ -39,8 +41,7 @@ class Answer:
 class Engine:
     """A running engine. Prompts are random tokens, drawn from ``seed``: nothing is shared between two of them."""
 
-    def __init__(self, client: EngineClient, ready: EngineReady, vocab_size: int, seed: int) -> None:
-        self.ready = ready
+    def __init__(self, client: EngineClient, vocab_size: int, seed: int) -> None:
         self._client = client
         self._vocab_size = vocab_size
         self._random = random.Random(seed)
@@ -48,21 +49,18 @@ class Engine:
     async def run(self, lengths: Sequence[tuple[int, int]]) -> list[Answer]:
         """Sends greedy requests of (prompt, output) tokens all at once and waits for all.
 
-        Raises :class:`ToolError` where one is refused, or the engine ends.
+        Raises :class:`ToolError` where one is refused or ends before its length, or the engine ends.
         """
         prompts = [[self._random.randrange(self._vocab_size) for _ in range(prompt)] for prompt, _ in lengths]
-        answers: list[Answer] = []
+        answers = [Answer(time.perf_counter()) for _ in lengths]
         async with anyio.create_task_group() as tasks:
-            for prompt, (_, output) in zip(prompts, lengths, strict=True):
-                answer = Answer(time.perf_counter())
-                answers.append(answer)
+            for prompt, (_, output), answer in zip(prompts, lengths, answers, strict=True):
                 tasks.start_soon(self._one, prompt, output, answer)
         return answers
 
     async def _one(self, prompt: list[int], output: int, answer: Answer) -> None:
-        params = SamplingParams(max_tokens=output, temperature=0.0)
         try:
-            stream = self._client.submit(prompt, params, [0])
+            stream = self._client.submit(prompt, SamplingParams(max_tokens=output, temperature=0.0), [0])
         except EngineUnavailable as error:
             raise ToolError(f"the engine takes no more requests: {error}") from error
         async for events in stream:
@@ -71,19 +69,20 @@ class Engine:
                 if isinstance(event, SequenceTokens):
                     answer.arrivals.append(now)
                     answer.tokens += len(event.tokens)
-                elif isinstance(event, Finished) and event.reason == "error":
-                    raise ToolError(f"a request of {len(prompt)} tokens in, {output} out failed: {event.message}")
+                elif isinstance(event, Finished) and event.reason != "length":
+                    raise ToolError(f"a request of {len(prompt)} tokens ended with {event.reason}: {event.message}")
         answer.ended = time.perf_counter()
 
 
 @asynccontextmanager
-async def running_engine(config: WorkerConfig, console: Console, seed: int) -> AsyncIterator[Engine]:
-    """An engine that is ready; its processes end with the block. Raises :class:`ToolError` where it cannot start.
+async def running_engine(config: WorkerConfig) -> AsyncIterator[Engine]:
+    """An engine that is ready; its processes end with the block.
 
-    Raises :class:`stentor.engine.loading.errors.CheckpointError` for a model that cannot be used.
+    Raises :class:`ToolError` where it cannot start, and :class:`stentor.engine.loading.errors.CheckpointError` for a
+    model that cannot be used.
     """
     vocab_size = open_checkpoint(Path(config.model), config.load_format).config.vocab_size
-    with console.status("starting the engine") as status:
+    with Console(stderr=True).status("starting the engine") as status:
 
         def show(progress: Progress) -> None:
             status.update(f"{progress.phase} {progress.done / max(progress.total, 1):.0%}")
@@ -93,17 +92,14 @@ async def running_engine(config: WorkerConfig, console: Console, seed: int) -> A
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.run)
             try:
-                ready = await client.wait_started()
+                await client.wait_started()
             except EngineUnavailable as error:
                 raise ToolError(str(error)) from error
             status.stop()
             try:
-                yield Engine(client, ready, vocab_size, seed)
+                yield Engine(client, vocab_size, config.seed)
             finally:
                 tasks.cancel_scope.cancel()
-
-
-R = TypeVar("R")
 
 
 def offline(

@@ -1,62 +1,60 @@
-"""What the kernel says of a server's processes."""
+"""What the kernel says of a server's processes. Of one that has ended there is nothing: no children, 0 seconds."""
 
-import contextlib
 import os
+from glob import glob
 from pathlib import Path
 
 
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except (FileNotFoundError, ProcessLookupError):  # the latter where it ends between opening and reading
+        return ""
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of proc_pid_stat(5) from the third on: the state first."""
+    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
 def children(pid: int) -> list[int]:
-    """Direct children of a process; none where it has ended."""
-    found = []
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += [int(child) for child in (task / "children").read_text().split()]
-    return found
+    """Direct children of a process."""
+    return [int(child) for task in glob(f"/proc/{pid}/task/*") for child in _read(f"{task}/children").split()]
 
 
 def tree(pid: int) -> list[int]:
     """The process and all below it: server, engine, fork server and worker."""
-    found = [pid]
-    for child in children(pid):
-        found += tree(child)
-    return found
+    return [pid, *(each for child in children(pid) for each in tree(child))]
 
 
 def named(pid: int, name: str) -> list[int]:
     """The process and all below it that live and have this name: ``stentor-engine``, ``-forksrv``, ``-worker``."""
-    found = []
-    for each in tree(pid):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
-            if Path(f"/proc/{each}/comm").read_text().strip() == name and alive(each):
-                found.append(each)
-    return found
+    return [each for each in tree(pid) if _read(f"/proc/{each}/comm").strip() == name and alive(each)]
 
 
 def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # the latter where it ends between opening and reading
-        return False
+    return _stat(pid)[:1] not in ([], ["Z"])
 
 
 def cpu_seconds(pid: int) -> float:
     """CPU time of all threads, from the scheduler's own nanosecond count."""
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
+    counts = (_read(f"{task}/schedstat").split() for task in glob(f"/proc/{pid}/task/*"))
+    return sum(int(count[0]) for count in counts if count) / 1e9
+
+
+def user_seconds(pid: int) -> float:
+    """CPU time that was not spent in the kernel, to its tick."""
+    return sum(map(int, _stat(pid)[11:12])) / os.sysconf("SC_CLK_TCK")
 
 
 def tree_cpu_seconds(pid: int) -> float:
     """CPU time of a process and all below it, threads that have ended included, to the kernel's tick."""
-    ticks = 0
-    for each in tree(pid):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return sum(int(ticks) for each in tree(pid) for ticks in _stat(each)[11:13]) / os.sysconf("SC_CLK_TCK")
 
 
-def pss_bytes(pid: int, *, anonymous_only: bool = False) -> int:
+def pss_bytes(pid: int) -> int:
     """Proportional set size."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss_Anon:" if anonymous_only else "Pss:"):
+    for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
+        if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
     return 0

@@ -16,7 +16,7 @@ import signal
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from rich.console import Console
@@ -40,42 +40,44 @@ _MOST_WAIT: Final = 0.5
 """Seconds, at most, between streams that flow and the kill: it shall meet any moment of a step."""
 
 
-@dataclass
 class Load:
     """Streams that follow one another, as many at a time as there are lanes."""
 
-    port: int
-    tokens: int
-    streams: list[list[float]] = field(default_factory=list)
-    """When output came, of all; the last of each lane flows."""
-    now: list[list[float]] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
+    def __init__(self, port: int, tokens: int) -> None:
+        self._port = port
+        self._tokens = tokens
+        self.streams: list[list[float]] = []
+        """When output came, of all."""
+        self.now: dict[int, list[float]] = {}
+        """Of the stream that flows in each lane."""
+        self.failures: list[str] = []
 
     async def lane(self, number: int) -> None:
-        self.now.append([])
         while True:
             arrivals = self.now[number] = []
             self.streams.append(arrivals)
-            prompt = f"Stream {number} tells a tale of {len(self.streams)} travellers."
             body = {
+                **STREAMED,
                 "model": _NAME,
-                "prompt": prompt,
-                "max_tokens": self.tokens,
+                "prompt": f"Stream {number} tells a tale of {len(self.streams)} travellers.",
+                "max_tokens": self._tokens,
                 "ignore_eos": True,
                 "seed": number,
                 "temperature": 0 if number % 2 else 1,
             }
             try:
-                answer = await complete(self.port, {**STREAMED, **body}, arrivals=arrivals)
-                if answer.tokens != self.tokens:
-                    self.failures.append(f"{answer.tokens} tokens came of {self.tokens}")
+                answer = await complete(self._port, body, arrivals=arrivals)
+                if answer.tokens != self._tokens:
+                    self.failures.append(f"{answer.tokens} tokens came of {self._tokens}")
             except StreamError as error:
                 self.failures.append(str(error))
                 await asyncio.sleep(0.1)
 
-    def flows_since(self, moment: float) -> bool:
-        """Whether every lane has had tokens a few times since."""
-        return all(len({at for at in arrivals if at > moment}) >= _FLOWING for arrivals in self.now)
+    async def flows_since(self, moment: float) -> None:
+        """Waits until every lane has had tokens a few times since. Raises TimeoutError."""
+        async with asyncio.timeout(_PATIENCE):
+            while not all(len({at for at in seen if at > moment}) >= _FLOWING for seen in self.now.values() or [[]]):
+                await asyncio.sleep(_POLL_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -89,10 +91,6 @@ class Recoveries:
     undisturbed: float
     """The median pause between tokens when nothing is killed."""
     failures: Sequence[str]
-
-    @property
-    def seconds(self) -> tuple[float, ...]:
-        return statistics.median(self.each), max(self.each), self.longest_pause, self.undisturbed
 
 
 class Recovery(Record, frozen=True, kw_only=True):
@@ -108,15 +106,15 @@ async def measure(server: ServerProcess, victim: str, streams: int, kills: int, 
     load = Load(server.port, tokens)
     lanes = [asyncio.create_task(load.lane(number)) for number in range(streams)]
     draw = random.Random(victim)
-    moments: list[float] = []
+    moments = [0.0]
     try:
         for _ in range(kills):
-            await _until_it_flows(load, moments[-1] if moments else 0.0)
+            await load.flows_since(moments[-1])
             await asyncio.sleep(draw.uniform(0.0, _MOST_WAIT))
             (pid,) = named(server.pid, f"stentor-{victim}")
             moments.append(time.perf_counter())
             os.kill(pid, signal.SIGKILL)
-        await _until_it_flows(load, moments[-1])
+        await load.flows_since(moments[-1])
     finally:
         for lane in lanes:
             lane.cancel()
@@ -125,26 +123,16 @@ async def measure(server: ServerProcess, victim: str, streams: int, kills: int, 
     pauses = [after - before for each in arrivals for before, after in itertools.pairwise(each)]
     return Recoveries(
         victim,
-        [recovery(arrivals, moment) for moment in moments],
+        [recovery(arrivals, moment) for moment in moments[1:]],
         max(pauses),
         statistics.median(pauses),
         load.failures,
     )
 
 
-async def _until_it_flows(load: Load, since: float) -> None:
-    async with asyncio.timeout(_PATIENCE):
-        while not load.now or not load.flows_since(since):
-            await asyncio.sleep(_POLL_SECONDS)
-
-
 def recovery(arrivals: Sequence[Sequence[float]], moment: float) -> float:
-    """Seconds from ``moment`` to the end of the longest pause that begins before it or soon after.
-
-    In the stream that waits most.
-
-    ``arrivals`` are the moments at which each stream had tokens.
-    """
+    """Seconds from ``moment`` to the end of the longest pause that begins before it or soon after, in the stream that
+    waits most. ``arrivals`` are the moments at which each stream had tokens."""
     longest = 0.0
     for times in arrivals:
         pauses = [
@@ -158,10 +146,11 @@ def recovery(arrivals: Sequence[Sequence[float]], moment: float) -> float:
 
 
 def print_recoveries(console: Console, measured: Sequence[Recoveries], streams: int) -> None:
-    rows = [
-        [each.victim, str(len(each.each)), *(f"{seconds:.3f}" for seconds in each.seconds), str(len(each.failures))]
-        for each in measured
-    ]
+    rows = []
+    for each in measured:
+        seconds = (statistics.median(each.each), max(each.each), each.longest_pause, each.undisturbed)
+        figures = [f"{figure:.3f}" for figure in seconds]
+        rows.append([each.victim, str(len(each.each)), *figures, str(len(each.failures))])
     columns = ("killed", "kills", "median", "worst", "longest pause", "usual pause", "streams lost")
     console.print(table(columns, rows, title=f"seconds until {streams} streams go on after a SIGKILL"))
     for each in measured:
@@ -171,7 +160,19 @@ def print_recoveries(console: Console, measured: Sequence[Recoveries], streams: 
 
 def main(argv: list[str]) -> int:
     """Exit code: 0 where no stream was lost, else 1."""
-    return run_tool(_parser(), argv, _measure, _show)
+    parser = make_parser(
+        "recovery",
+        "Time for which streams stand still when a worker or an engine is killed.",
+        epilog="What follows -- goes to `stentor serve` as it is.",
+    )
+    number = at_least(1)
+    parser.add_argument("--model", default=DEFAULT_MODEL, help="as of `stentor serve` (%(default)s)")
+    parser.add_argument("--streams", type=number, default=8, metavar="N", help="at a time (8)")
+    parser.add_argument("--kills", type=number, default=10, metavar="N", help="of each kind of process (10)")
+    add_flag(parser, "--output-tokens", "--tokens", type=number, default=400, metavar="N", help="of one stream (400)")
+    parser.add_argument("--only", choices=("worker", "engine"), help="kill processes of one kind")
+    parser.add_argument("serve", nargs="*", metavar="OPTION", help="for `stentor serve`, after --")
+    return run_tool(parser, argv, _measure, _show)
 
 
 def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Recovery:
@@ -189,19 +190,3 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Recovery:
 def _show(console: Console, record: Recovery) -> int:
     print_recoveries(console, record.measured, record.streams)
     return int(any(each.failures for each in record.measured))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser(
-        "recovery",
-        "Time for which streams stand still when a worker or an engine is killed.",
-        epilog="What follows -- goes to `stentor serve` as it is.",
-    )
-    number = at_least(1)
-    parser.add_argument("--model", default=DEFAULT_MODEL, help="as of `stentor serve` (%(default)s)")
-    parser.add_argument("--streams", type=number, default=8, metavar="N", help="at a time (8)")
-    parser.add_argument("--kills", type=number, default=10, metavar="N", help="of each kind of process (10)")
-    add_flag(parser, "--output-tokens", "--tokens", type=number, default=400, metavar="N", help="of one stream (400)")
-    parser.add_argument("--only", choices=("worker", "engine"), help="kill processes of one kind")
-    parser.add_argument("serve", nargs="*", metavar="OPTION", help="for `stentor serve`, after --")
-    return parser

@@ -2,34 +2,29 @@
 
     stentor bench scheduler-cost --rows 1 32 128 --queue 0 2000 --save FILE
 
-*Scheduler*: all that the engine computes at a step (decode the result, complete it, plan, encode plan and tokens), in
-this process and with warm caches. *Engine process*: a real engine between a client and a worker that computes nothing,
-its CPU time over the steps it made; that adds what wakes it, the channels, and caches gone cold since the last step.
-Both are CPU time, so that neighbours disturb them as little as they can.
+All that the engine computes at a step (decode the result, complete it, plan, encode plan and tokens), in this process
+and with warm caches. It is CPU time, so that neighbours disturb it as little as they can. ``stentor bench
+server-cost`` measures a whole engine process.
 """
 
 import argparse
-import asyncio
+import itertools
 import random
 import statistics
-import sys
 import time
 from collections import deque
-from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
 from rich.console import Console
 
-from stentor.engine.client.client import EngineClient
 from stentor.engine.core.scheduler import MAX_IN_FLIGHT, Scheduler
 from stentor.protocols.ipc.actors import Submit
 from stentor.protocols.ipc.codec import decode_engine_worker, encoder
-from stentor.protocols.ipc.config import EngineConfig, SchedulerConfig, WorkerConfig
+from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan, StepResult
 
-from .processes import cpu_seconds
 from .record import Record, quantile
 from .tool import make_parser, run_tool, table
 
@@ -38,34 +33,19 @@ PROMPT_TOKENS = 128
 VOCABULARY = 32_000
 _TOKEN = 5
 _STEP_TOKENS = 512
-_ECHO_WORKER = "stentor.loadtest.echo_worker"
-_SETTLE_SECONDS = 0.6
-_POLL_SECONDS = 0.1
 
 
-class SchedulerCost(msgspec.Struct, frozen=True):
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """CPU time of one step in microseconds; medians, and the worst percent."""
 
+    rows: int
+    queue: int
     complete_us: float
     plan_us: float
     messages_us: float
     """Decoding the result, encoding the plan and the tokens."""
     total_us: float
     total_p99_us: float
-
-
-class ProcessCost(msgspec.Struct, frozen=True):
-    step_us: float
-    """CPU time of the engine process a step, in microseconds."""
-    steps: int
-
-
-class Cost(msgspec.Struct, frozen=True):
-    rows: int
-    queue: int
-    scheduler: SchedulerCost
-    process: ProcessCost | None
-    """None where it was not measured."""
 
 
 class SteadyDecode:
@@ -121,43 +101,21 @@ class SteadyDecode:
         return StepResult(plan.epoch, plan.step, [_TOKEN for row in plan.rows if row.sample], None, [], 0.0)
 
 
-def measure_scheduler(rows: int, queue: int, steps: int) -> SchedulerCost:
+def measure(rows: int, queue: int, steps: int) -> Cost:
     """Of a step in which ``rows`` decode while ``queue`` requests wait, over so many steps."""
     decode = SteadyDecode(rows, queue, steps)
     times = [decode.step() for _ in range(steps)]
     totals = [sum(parts) / 1e3 for parts in times]
     decoding, completing, planning, encoding = (statistics.median(part) / 1e3 for part in zip(*times, strict=True))
-    return SchedulerCost(
+    return Cost(
+        rows=rows,
+        queue=queue,
         complete_us=completing,
         plan_us=planning,
         messages_us=decoding + encoding,
         total_us=statistics.median(totals),
         total_p99_us=quantile(totals, 0.99),
     )
-
-
-async def measure_process(rows: int, queue: int, seconds: float) -> ProcessCost:
-    """The same of a whole engine process, over so many seconds."""
-    config = EngineConfig(WorkerConfig(model="", max_num_seqs=rows), worker_module=_ECHO_WORKER)
-    client = EngineClient(config)
-    running = asyncio.create_task(client.run())
-    try:
-        await client.wait_started()
-        params = SamplingParams(max_tokens=sys.maxsize, temperature=0.0)
-        for prompt in _prompts(rows + queue):
-            client.submit(prompt, params, [1])
-        while client.stats.running + client.stats.waiting < rows + queue or client.stats.running < rows:
-            await asyncio.sleep(_POLL_SECONDS)
-        await asyncio.sleep(_SETTLE_SECONDS)
-        assert client.pid is not None
-        before, steps = cpu_seconds(client.pid), client.stats.steps
-        await asyncio.sleep(seconds)
-        spent, made = cpu_seconds(client.pid) - before, client.stats.steps - steps
-    finally:
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
-    return ProcessCost(1e6 * spent / max(1, made), made)
 
 
 class SchedulerCosts(Record, frozen=True, kw_only=True):
@@ -168,26 +126,16 @@ class SchedulerCosts(Record, frozen=True, kw_only=True):
 
 
 def main(argv: list[str]) -> int:
-    return run_tool(_parser(), argv, _measure, _show)
-
-
-def _measure(args: argparse.Namespace, about: dict[str, Any]) -> SchedulerCosts:
-    costs = []
-    for rows in args.rows:
-        for queue in args.queue:
-            scheduler = measure_scheduler(rows, queue, args.steps)
-            process = asyncio.run(measure_process(rows, queue, args.seconds)) if args.seconds > 0 else None
-            costs.append(Cost(rows, queue, scheduler, process))
-    return SchedulerCosts(costs=costs, **about)
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = make_parser("scheduler-cost", __doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 128, 256])
     parser.add_argument("--queue", type=int, nargs="+", default=[0, 2_000, 20_000])
-    parser.add_argument("--steps", type=int, default=300, help="of the scheduler (300)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of the engine process; 0 leaves it out (4)")
-    return parser
+    parser.add_argument("--steps", type=int, default=300, help="that are timed (300)")
+    return run_tool(parser, argv, _measure, _show)
+
+
+def _measure(args: argparse.Namespace, about: dict[str, Any]) -> SchedulerCosts:
+    costs = [measure(rows, queue, args.steps) for rows, queue in itertools.product(args.rows, args.queue)]
+    return SchedulerCosts(costs=costs, **about)
 
 
 def _prompts(count: int) -> list[list[int]]:
@@ -198,10 +146,7 @@ def _prompts(count: int) -> list[list[int]]:
 def _show(console: Console, record: SchedulerCosts) -> None:
     rows = []
     for cost in record.costs:
-        parts = cost.scheduler
-        figures = (parts.complete_us, parts.plan_us, parts.messages_us, parts.total_us, parts.total_p99_us)
-        process = "" if cost.process is None else f"{cost.process.step_us:.0f}"
-        rows.append([str(cost.rows), f"{cost.queue:,}", *(f"{figure:.1f}" for figure in figures), process])
-    columns = ("rows", "queue", "complete", "plan", "messages", "scheduler", "its p99", "engine process")
-    title = "µs of CPU a step: medians, and of the engine process the mean"
-    console.print(table(columns, rows, left=0, title=title))
+        figures = (cost.complete_us, cost.plan_us, cost.messages_us, cost.total_us, cost.total_p99_us)
+        rows.append([str(cost.rows), f"{cost.queue:,}", *(f"{figure:.1f}" for figure in figures)])
+    columns = ("rows", "queue", "complete", "plan", "messages", "all", "p99 of all")
+    console.print(table(columns, rows, left=0, title="µs of CPU a step, medians"))

@@ -13,7 +13,6 @@ import argparse
 import random
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,34 +29,20 @@ from stentor.protocols.ipc.actors import WorkerReady
 
 from .record import Steps
 from .step_curves import CHUNK, Figure, surprises
-from .step_runs import StepRunner, StepTimes, decode_length, forward_flops
+from .step_runs import StepRunner, StepTimes, decode_bytes, decode_length, forward_flops
 from .tool import at_least, make_parser, run_tool, table
 from .worker_options import add_worker_options, describe, worker_config
 
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 CONTEXTS = (16, 128, 512, 1024, 2048, 4096, 8192)
 PREFILLS = (16, 32, 64, 128, 256, 512, 1024, 2048)
-_READ_BYTES = 512 << 20
+_COLUMNS = 4096
 _SIDES = (512, 1024, 2048)
 _PASSES = 7
 
 
-@dataclass(frozen=True)
-class CpuCeilings:
-    """The best of several passes each: neighbours on the machine can only take away."""
-
-    read_bytes_per_second: float
-    """One stream of float32 far larger than any cache, read by the fastest of several reductions."""
-    product_flops_per_second: dict[int, float]
-    """bfloat16 products of random square matrices, by their side."""
-
-    @property
-    def flops_per_second(self) -> float:
-        return max(self.product_flops_per_second.values())
-
-
 class Shape(NamedTuple):
-    """One kind of step. ``length`` is what each of its sequences needs of the cache."""
+    """One kind of step."""
 
     kind: str
     """``decode``, ``prefill`` (of a whole prompt) or ``chunk`` (after some context)."""
@@ -65,23 +50,37 @@ class Shape(NamedTuple):
     tokens: int
     """Of each row."""
     context: int
-    length: int
+
+    @property
+    def length(self) -> int:
+        """What each of its sequences needs of the cache."""
+        return decode_length(self.context) if self.kind == "decode" else self.tokens + self.context
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.rows} x {self.tokens} at {self.context}"
 
 
 def main(argv: list[str]) -> int:
-    return run_tool(_parser(), argv, _measure, print_steps, CheckpointError, SetupError, WeightError)
+    parser = make_parser("steps", "Times a worker's steps on the CPU against batch size and context length.")
+    number = at_least(1)
+    parser.add_argument("--batch", type=number, nargs="+", default=list(BATCHES), metavar="ROWS")
+    parser.add_argument("--context", type=number, nargs="+", default=list(CONTEXTS), metavar="TOKENS")
+    parser.add_argument("--prefill", type=number, nargs="*", default=list(PREFILLS), metavar="TOKENS")
+    parser.add_argument(
+        "--cache-tokens",
+        type=number,
+        default=40960,
+        metavar="TOKENS",
+        help="of KV cache, filled first; shapes that need more are left out (40960)",
+    )
+    parser.add_argument("--seconds", type=float, default=0.5, help="of decode steps of one shape (0.5)")
+    parser.add_argument("--repeats", type=number, default=5, help="of a prefill step (5)")
+    parser.add_argument("--read-bytes", type=at_least(1 << 20), default=512 << 20, help="to measure bandwidth (2**29)")
+    add_worker_options(parser, without=("device", "max-model-len", "max-num-seqs", "max-num-batched-tokens"))
+    return run_tool(parser, argv, _measure, print_steps, CheckpointError, SetupError, WeightError)
 
 
 def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Steps:
-    figures, ceilings, worker = measure(arguments, Console(stderr=True))
-    found = surprises(figures)
-    return Steps(worker=worker, ceilings=asdict(ceilings), figures=figures, surprises=found, **about)
-
-
-def measure(arguments: argparse.Namespace, console: Console) -> tuple[list[Figure], CpuCeilings, dict[str, object]]:
     """Loads the model, fills the cache, and times every shape that fits into it."""
     named = worker_config(arguments)
     model = open_checkpoint(Path(named.model), named.load_format).decoder
@@ -94,7 +93,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> tuple[list[Figur
         kv_cache_memory=arguments.kv_cache_memory or _cache_bytes(model, arguments.cache_tokens),
         device="cpu",
     )
-    with console.status("loading") as status:
+    with Console(stderr=True).status("loading") as status:
         setup = set_up(config, lambda phase, done, total: status.update(f"{phase} {done / max(total, 1):.0%}"))
         status.update("measuring what the machine can do")
         ceilings = measure_cpu_ceilings(arguments.read_bytes)
@@ -103,70 +102,53 @@ def measure(arguments: argparse.Namespace, console: Console) -> tuple[list[Figur
         runner.fill()
         shapes = [shape for shape in make_shapes(arguments, length) if runner.fits(shape.rows, shape.length)]
         random.Random(config.seed).shuffle(shapes)
-        times = []
+        figures = []
         for number, shape in enumerate(shapes, 1):
             status.update(f"{number} of {len(shapes)}: {shape}")
             if shape.kind == "decode":
-                times.append((shape, runner.decode(shape.rows, shape.context, arguments.seconds)))
+                taken = runner.decode(shape.rows, shape.context, arguments.seconds)
             else:
-                times.append((shape, runner.prefill(shape.tokens, shape.context, arguments.repeats)))
-    weights, per_token = read_bytes(setup.ready, model), kv_bytes(setup.ready)
-    figures = [make_figure(shape.kind, each, model, weights, per_token, ceilings) for shape, each in times]
+                taken = runner.prefill(shape.tokens, shape.context, arguments.repeats)
+            figures.append(make_figure(shape, taken, model, setup.ready, ceilings))
     figures.sort(key=lambda each: (each.kind, each.rows, each.tokens, each.context))
-    return figures, ceilings, describe(config)
+    found = surprises(figures)
+    return Steps(worker=describe(config), ceilings=ceilings, figures=figures, surprises=found, **about)
 
 
 def make_shapes(arguments: argparse.Namespace, longest: int) -> list[Shape]:
     """Every shape that was asked for; a context is cut where a sequence would outgrow ``longest`` tokens."""
     room = longest - decode_length(0)
     decode = [
-        Shape("decode", rows, 1, context, decode_length(context))
+        Shape("decode", rows, 1, context)
         for rows in arguments.batch
         for context in dict.fromkeys(min(context, room) for context in arguments.context)
     ]
-    prefill = [Shape("prefill", 1, tokens, 0, tokens) for tokens in arguments.prefill if tokens <= longest]
+    prefill = [Shape("prefill", 1, tokens, 0) for tokens in arguments.prefill if tokens <= longest]
     before = dict.fromkeys(min(context, longest - CHUNK) for context in arguments.context)
-    chunks = [Shape("chunk", 1, CHUNK, context, CHUNK + context) for context in before if context > 0]
+    chunks = [Shape("chunk", 1, CHUNK, context) for context in before if context > 0]
     return [*decode, *prefill, *(chunks if arguments.prefill else [])]
 
 
-def read_bytes(ready: WorkerReady, model: DecoderConfig) -> float:
-    """Of weights, in a decode step: all but an embedding table that is not the head too, taken as stored like the
-    average of the rest."""
-    total = next(line.bytes for line in ready.memory if line.what == "weights")
-    if model.tie_embeddings:
-        return float(total)
-    table = model.vocab_size * model.hidden_size
-    query, kv = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    products = model.hidden_size * (2 * query + 2 * kv + 3 * model.intermediate_size)
-    return total * (1 - table / (2 * table + model.num_layers * products))
-
-
-def kv_bytes(ready: WorkerReady) -> float:
-    """Keys and values of one token, over all layers."""
-    total = next(line.bytes for line in ready.memory if line.what == "KV cache")
-    return total / (ready.num_blocks * ready.limits.block_size)
-
-
 def make_figure(
-    kind: str, times: StepTimes, model: DecoderConfig, weights: float, per_token: float, ceilings: CpuCeilings
+    shape: Shape, times: StepTimes, model: DecoderConfig, ready: WorkerReady, ceilings: dict[str, Any]
 ) -> Figure:
-    read = weights + times.rows * (times.context + times.tokens) * per_token
-    flops = times.rows * forward_flops(model, times.tokens, times.context - (kind == "decode"), sampled=1)
-    by_memory = read / ceilings.read_bytes_per_second
-    by_products = flops / ceilings.flops_per_second
+    kind, rows, tokens, context = shape
+    read = decode_bytes(ready, model, rows, context + tokens)
+    flops = rows * forward_flops(model, tokens, context - (kind == "decode"), sampled=1)
+    by_memory = read / ceilings["read_bytes_per_second"]
+    by_products = flops / max(ceilings["product_flops_per_second"].values())
     return Figure(
-        kind,
-        times.rows,
-        times.tokens,
-        times.context,
-        1e3 * times.median,
-        1e3 * times.low,
-        times.steps,
-        times.rows * times.tokens / times.median,
-        read / 1e6,
-        flops / 1e9,
-        (by_memory if kind == "decode" else by_products) / times.median,
+        kind=kind,
+        rows=rows,
+        tokens=tokens,
+        context=context,
+        milliseconds=1e3 * times.median,
+        fastest_milliseconds=1e3 * times.low,
+        steps=times.steps,
+        tokens_per_second=rows * tokens / times.median,
+        megabytes=read / 1e6,
+        gigaflops=flops / 1e9,
+        share=(by_memory if kind == "decode" else by_products) / times.median,
     )
 
 
@@ -174,46 +156,40 @@ def print_steps(console: Console, record: Steps) -> None:
     rates = record.ceilings["product_flops_per_second"].items()
     products = ", ".join(f"{side}: {rate / 1e9:,.0f}" for side, rate in rates)
     caption = (
-        "share: of the bytes that can be read for decode, of the products for prefill; "
-        f"measured in this run with {torch.get_num_threads()} threads: "
-        f"{record.ceilings['read_bytes_per_second'] / 1e9:.1f} GB/s read; "
+        "share: of the bytes that can be read for decode, of the products for prefill; measured in this run with "
+        f"{torch.get_num_threads()} threads: {record.ceilings['read_bytes_per_second'] / 1e9:.1f} GB/s read; "
         f"GFLOP/s of bfloat16 products by side: {products}"
     )
     rows = []
     for each in record.figures:
         seconds = each.milliseconds / 1e3
         shape = f"{each.rows} rows" if each.kind == "decode" else f"{each.tokens} tokens"
-        rows.append(
-            [
-                f"{each.kind}, {shape}" + (f" at {each.context:,}" if each.kind != "prefill" else ""),
-                f"{each.milliseconds:,.2f}",
-                f"{each.fastest_milliseconds:,.2f}",
-                f"{each.tokens_per_second:,.0f}",
-                f"{each.megabytes / 1e3 / seconds:,.1f}",
-                f"{each.gigaflops / seconds:,.0f}",
-                f"{each.share:.0%}",
-            ]
-        )
+        name = f"{each.kind}, {shape}" + (f" at {each.context:,}" if each.kind != "prefill" else "")
+        times = (f"{each.milliseconds:,.2f}", f"{each.fastest_milliseconds:,.2f}", f"{each.tokens_per_second:,.0f}")
+        rates = (f"{each.megabytes / 1e3 / seconds:,.1f}", f"{each.gigaflops / seconds:,.0f}", f"{each.share:.0%}")
+        rows.append([name, *times, *rates])
     columns = ("step", "ms", "fastest", "tokens/s", "GB/s", "GFLOP/s", "share")
     console.print(table(columns, rows, caption=caption))
     for line in record.surprises:
         console.print(f"surprise: {line}", highlight=False)
 
 
-def measure_cpu_ceilings(read_bytes: int = _READ_BYTES, sides: tuple[int, ...] = _SIDES) -> CpuCeilings:
-    """Takes some seconds."""
-    return CpuCeilings(_read_rate(read_bytes), {side: _product_rate(side) for side in sides})
-
-
-def _read_rate(size: int) -> float:
-    data = torch.ones(size // 4)
+def measure_cpu_ceilings(read_bytes: int) -> dict[str, Any]:
+    """The best of several passes each: neighbours on the machine can only take away. One stream of float32 far larger
+    than any cache, read by the fastest of several reductions, and bfloat16 products of square matrices by their side.
+    """
+    data = torch.ones(read_bytes // 4 // _COLUMNS, _COLUMNS)
     reductions: tuple[Callable[[], object], ...] = (
         lambda: torch.linalg.vector_norm(data),
         data.sum,
         data.amax,
-        lambda: torch.mv(data.view(-1, min(4096, len(data))), data[: min(4096, len(data))]),
+        lambda: torch.mv(data, data[0]),
     )
-    return size / min(_fastest(reduction) for reduction in reductions)
+    rate = data.nbytes / min(map(_fastest, reductions))
+    return {
+        "read_bytes_per_second": rate,
+        "product_flops_per_second": {side: _product_rate(side) for side in _SIDES},
+    }
 
 
 def _product_rate(side: int) -> float:
@@ -234,23 +210,3 @@ def _fastest(call: Callable[[], object]) -> float:
 def _cache_bytes(model: DecoderConfig, tokens: int) -> int:
     """Room for ``tokens`` in the widest type that a cache has."""
     return 2 * model.num_layers * model.num_kv_heads * model.head_dim * 4 * (tokens + 1024)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("steps", "Times a worker's steps on the CPU against batch size and context length.")
-    number = at_least(1)
-    parser.add_argument("--batch", type=number, nargs="+", default=list(BATCHES), metavar="ROWS")
-    parser.add_argument("--context", type=number, nargs="+", default=list(CONTEXTS), metavar="TOKENS")
-    parser.add_argument("--prefill", type=number, nargs="*", default=list(PREFILLS), metavar="TOKENS")
-    parser.add_argument(
-        "--cache-tokens",
-        type=number,
-        default=40960,
-        metavar="TOKENS",
-        help="of KV cache, filled first; shapes that need more are left out (40960)",
-    )
-    parser.add_argument("--seconds", type=float, default=0.5, help="of decode steps of one shape (0.5)")
-    parser.add_argument("--repeats", type=number, default=5, help="of a prefill step (5)")
-    parser.add_argument("--read-bytes", type=at_least(1 << 20), default=512 << 20, help="to measure bandwidth (2**29)")
-    add_worker_options(parser, without=("device", "max-model-len", "max-num-seqs", "max-num-batched-tokens"))
-    return parser

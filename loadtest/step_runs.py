@@ -1,33 +1,34 @@
 """Drives a worker's runner with plans made by hand, so that a step is exactly what is to be measured."""
 
+import math
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from stentor.engine.model_config.decoder_config import DecoderConfig
+from stentor.engine.worker.device_runner import MAX_PENDING, DeviceRunner
 from stentor.engine.worker.setup_parts import Setup
+from stentor.protocols.ipc.actors import WorkerReady
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
+from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan, StepResult
 
 FILL = 512
 """Tokens of each step, and of each sequence, that fill the cache."""
-
-_LEAST = 5
-_MOST = 48
+MOST = 48
 """Timed decode steps of one shape; a sequence grows by one token with each."""
+_LEAST = 5
 _WARMUP = 2
 _GREEDY = SamplingParams(max_tokens=1 << 20, temperature=0.0)
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of steps of one shape: ``rows`` sequences, ``tokens`` of each, after ``context`` in the cache."""
+    """Seconds of steps of one shape."""
 
-    rows: int
-    tokens: int
-    context: int
     median: float
     low: float
     """The fastest."""
@@ -35,13 +36,14 @@ class StepTimes:
 
 
 class StepRunner:
-    """One runner, whose KV cache is filled before anything is timed: pages that were never written read as one."""
+    """One runner. Its KV cache is filled before anything is timed: pages that were never written read as one."""
 
     def __init__(self, setup: Setup, model: DecoderConfig, cache_tokens: int, seed: int) -> None:
         self._runner = setup.runner
         self._model = model
         self._block_size = setup.ready.limits.block_size
         self._num_blocks = min(cache_tokens // self._block_size, setup.ready.num_blocks)
+        self._longest = setup.ready.max_model_len
         self._random = random.Random(seed)
         self._step = 0
 
@@ -49,50 +51,82 @@ class StepRunner:
         """Whether so many sequences have blocks of their own."""
         return rows * self._blocks_of(length) <= self._num_blocks
 
+    def capture_all(self) -> None:
+        """Captures every size of decode steps now, where the runner captures any."""
+        if isinstance(self._runner, DeviceRunner):
+            while self._runner.advance(busy=False) is not None:
+                pass
+
     def fill(self) -> None:
         """Writes every block, by prefilling prompts."""
-        count = self._blocks_of(FILL)
+        count = max(1, min(FILL, self._longest) // self._block_size)
         for first in range(0, self._num_blocks, count):
-            blocks = list(range(first, min(first + count, self._num_blocks)))
-            length = len(blocks) * self._block_size
-            self._run([NewRow(0, self._tokens(length), length, _GREEDY, 0, blocks)], [(0, 0, length)])
-            self._runner.release([0])
+            self._prefill(range(first, min(first + count, self._num_blocks)), 0)
 
-    def decode(self, rows: int, context: int, seconds: float) -> StepTimes:
-        """Steps in which each of ``rows`` sequences gains a token, the first one seeing ``context`` tokens."""
-        blocks = self._blocks_of(context + _WARMUP + _MOST)
+    def decode(self, rows: int, context: int, seconds: float = math.inf, most: int = MOST) -> StepTimes:
+        """Steps in which each of ``rows`` sequences gains a token, the first one seeing ``context`` tokens: for
+        ``seconds``, and at most so many."""
+        blocks = self._blocks_of(context + _WARMUP + most)
         entering = [
             NewRow(row, self._tokens(context), 1, _GREEDY, row, list(range(row * blocks, (row + 1) * blocks)))
             for row in range(rows)
         ]
         times: list[float] = []
-        for number in range(_WARMUP + _MOST):
-            position = context - 1 + number
-            taken = self._run(entering if number == 0 else [], [(row, position, 1) for row in range(rows)])
-            if number >= _WARMUP:
-                times.append(taken)
-            if len(times) >= _LEAST and sum(times) >= seconds:
-                break
+
+        def plans() -> Iterator[StepPlan]:
+            for number in range(_WARMUP + most):
+                if len(times) - _WARMUP >= _LEAST and sum(times[_WARMUP:]) >= seconds:
+                    return
+                spans = [RowStep(row, context - 1 + number, 1, [], True) for row in range(rows)]
+                yield self._plan([] if number else entering, spans)
+
+        for taken in self._run(plans()):
+            times.append(taken)
         self._runner.release(list(range(rows)))
-        return StepTimes(rows, 1, context, statistics.median(times), min(times), len(times))
+        return _summary(times[_WARMUP:])
 
     def prefill(self, tokens: int, context: int, repeats: int) -> StepTimes:
         """Steps of one sequence: a chunk of ``tokens`` after ``context`` that are in the cache."""
-        length = tokens + context
-        times: list[float] = []
-        for _ in range(1 + repeats):  # the first one warms up
-            row = NewRow(0, self._tokens(length), length, _GREEDY, 0, list(range(self._blocks_of(length))))
-            times.append(self._run([row], [(0, context, tokens)]))
-            self._runner.release([0])
-        return StepTimes(1, tokens, context, statistics.median(times[1:]), min(times[1:]), repeats)
+        blocks = range(self._blocks_of(tokens + context))
+        times = [self._prefill(blocks, context, tokens) for _ in range(1 + repeats)]  # the first one warms up
+        return _summary(times[1:])
 
-    def _run(self, new: list[NewRow], spans: Sequence[tuple[int, int, int]]) -> float:
-        rows = [RowStep(slot, start, count, [], True) for slot, start, count in spans]
-        plan = StepPlan(0, self._step, [], new, rows)
+    def _prefill(self, blocks: Sequence[int], context: int, tokens: int | None = None) -> float:
+        """Of all that fits into the blocks where ``tokens`` is None."""
+        length = min(self._longest, len(blocks) * self._block_size) if tokens is None else context + tokens
+        row = NewRow(0, self._tokens(length), length, _GREEDY, 0, list(blocks))
+        (taken,) = self._run([self._plan([row], [RowStep(0, context, length - context, [], True)])])
+        self._runner.release([0])
+        return taken
+
+    def _plan(self, new: list[NewRow], rows: list[RowStep]) -> StepPlan:
         self._step += 1
-        began = time.perf_counter()
-        self._runner.step(plan)
-        return time.perf_counter() - began
+        return StepPlan(0, self._step, [], new, rows)
+
+    def _run(self, plans: Iterable[StepPlan]) -> Iterator[float]:
+        """Seconds of each step; on a device a step is launched before the one before it is finished."""
+        ahead = MAX_PENDING if isinstance(self._runner, DeviceRunner) else 1
+        flying: deque[tuple[float, Callable[[], StepResult]]] = deque()
+        last = 0.0
+
+        def finish() -> float:
+            nonlocal last
+            began, wait = flying.popleft()
+            wait()
+            before, last = last, time.perf_counter()
+            return last - max(began, before)
+
+        for plan in plans:
+            flying.append((time.perf_counter(), self._launch(plan)))
+            if len(flying) == ahead:
+                yield finish()
+        while flying:
+            yield finish()
+
+    def _launch(self, plan: StepPlan) -> Callable[[], StepResult]:
+        if isinstance(self._runner, DeviceRunner):
+            return partial(self._runner.finish, self._runner.launch(plan))
+        return partial(self._runner.step, plan)
 
     def _tokens(self, count: int) -> list[int]:
         return self._random.choices(range(self._model.vocab_size), k=count)
@@ -101,16 +135,35 @@ class StepRunner:
         return -(-tokens // self._block_size)
 
 
-def decode_length(context: int) -> int:
+def _summary(times: Sequence[float]) -> StepTimes:
+    return StepTimes(statistics.median(times), min(times), len(times))
+
+
+def decode_length(context: int, most: int = MOST) -> int:
     """The longest that a sequence of :meth:`StepRunner.decode` may become."""
-    return context + _WARMUP + _MOST
+    return context + _WARMUP + most
+
+
+def weight_products(model: DecoderConfig) -> int:
+    """Elements of the matrices of one layer, each of which a token is multiplied with once."""
+    query, kv = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    return model.hidden_size * (2 * query + 2 * kv + 3 * model.intermediate_size)
 
 
 def forward_flops(model: DecoderConfig, tokens: int, context: int, sampled: int) -> float:
     """Multiplications and additions of one forward pass: products with weights, attention to all that is before
     each token and to itself, and logits of ``sampled`` rows. Windows that cut attention short are left out."""
-    query, kv = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    products = model.hidden_size * (2 * query + 2 * kv + 3 * model.intermediate_size)
     pairs = tokens * context + tokens * (tokens + 1) / 2
-    attention = 4 * query * pairs
-    return model.num_layers * (2 * products * tokens + attention) + 2 * sampled * model.hidden_size * model.vocab_size
+    attention = 4 * model.num_heads * model.head_dim * pairs
+    logits = 2 * sampled * model.hidden_size * model.vocab_size
+    return model.num_layers * (2 * weight_products(model) * tokens + attention) + logits
+
+
+def decode_bytes(ready: WorkerReady, model: DecoderConfig, rows: int, context: float) -> float:
+    """Read by a decode step: all weights but an embedding table that is not the head too, taken as stored like the
+    average of the rest; and the keys and values of ``context`` tokens of each row, in all layers."""
+    stored = {line.what: line.bytes for line in ready.memory}
+    per_token = stored["KV cache"] / (ready.num_blocks * ready.limits.block_size)
+    table = 0 if model.tie_embeddings else model.vocab_size * model.hidden_size
+    share = 1 - table / (2 * table + model.num_layers * weight_products(model))
+    return stored["weights"] * share + rows * context * per_token

@@ -10,7 +10,6 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 from rich.console import Console
 
@@ -26,14 +25,6 @@ _WARMUP_REQUESTS = 4
 _WARMUP_OUTPUT = 16
 
 
-class Round(msgspec.Struct, frozen=True):
-    """All requests once."""
-
-    seconds: float
-    prompt_tokens: int
-    output_tokens: int
-
-
 class Throughput(Record, frozen=True, kw_only=True):
     """What ``stentor bench throughput`` saves. Rates are medians over the rounds, a second."""
 
@@ -47,70 +38,14 @@ class Throughput(Record, frozen=True, kw_only=True):
     output_tokens_per_s: float
     total_tokens_per_s: float
     requests_per_s: float
-    rounds: list[Round]
+    seconds: list[float]
+    """Of each round."""
+    prompt_tokens: int
+    """Of one round, as the next."""
+    output_tokens: int
 
 
 def main(argv: list[str]) -> int:
-    return run_tool(_parser(), argv, offline(measure), print_result, CheckpointError)
-
-
-async def measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Throughput:
-    """Loads the model, warms up, and times every round. All rounds have requests of the same lengths."""
-    console = Console(stderr=True)
-    prompts, outputs = parse_lengths(arguments.input_tokens), parse_lengths(arguments.output_tokens)
-    config = worker_config(arguments)
-    lengths = draw_lengths(arguments.requests, prompts, outputs, config.seed)
-    rounds: list[Round] = []
-    async with running_engine(config, console, config.seed) as engine:
-        with console.status("warming up") as status:
-            await engine.run([(prompt, min(out, _WARMUP_OUTPUT)) for prompt, out in lengths[:_WARMUP_REQUESTS]])
-            for number in range(arguments.rounds):
-                status.update(f"round {number + 1} of {arguments.rounds}")
-                rounds.append(read_round(lengths, await engine.run(lengths)))
-
-    def rate(counts: Sequence[int]) -> float:
-        return statistics.median(count / each.seconds for count, each in zip(counts, rounds, strict=True))
-
-    return Throughput(
-        **about,
-        worker=describe(config),
-        requests=arguments.requests,
-        input=arguments.input_tokens,
-        output=arguments.output_tokens,
-        prompt_tokens_per_s=rate([each.prompt_tokens for each in rounds]),
-        output_tokens_per_s=rate([each.output_tokens for each in rounds]),
-        total_tokens_per_s=rate([each.prompt_tokens + each.output_tokens for each in rounds]),
-        requests_per_s=rate([arguments.requests] * len(rounds)),
-        rounds=rounds,
-    )
-
-
-def draw_lengths(requests: int, prompts: Lengths, outputs: Lengths, seed: int) -> list[tuple[int, int]]:
-    """(prompt, output) tokens of each request."""
-    rng = np.random.default_rng(seed)
-    return [(whole(prompts, rng), whole(outputs, rng)) for _ in range(requests)]
-
-
-def read_round(lengths: Sequence[tuple[int, int]], answers: Sequence[Answer]) -> Round:
-    """What a round came to, from the first request that was sent to the last that ended."""
-    seconds = max(answer.ended for answer in answers) - min(answer.sent for answer in answers)
-    return Round(seconds, sum(prompt for prompt, _ in lengths), sum(answer.tokens for answer in answers))
-
-
-def print_result(console: Console, result: Throughput) -> None:
-    row = [
-        f"{statistics.median(each.seconds for each in result.rounds):,.2f}",
-        f"{result.prompt_tokens_per_s:,.0f}",
-        f"{result.output_tokens_per_s:,.0f}",
-        f"{result.total_tokens_per_s:,.0f}",
-        f"{result.requests_per_s:,.2f}",
-    ]
-    columns = ("seconds", "prompt tokens/s", "output tokens/s", "total tokens/s", "requests/s")
-    asked = f"{result.requests} requests, {result.input} tokens in, {result.output} out"
-    console.print(table(columns, [row], left=0, title=f"{asked}; median of {len(result.rounds)} rounds"))
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = make_parser(
         "throughput",
         "Tokens a second of many requests sent at once through an engine, without a server.",
@@ -123,4 +58,52 @@ def _parser() -> argparse.ArgumentParser:
     add_flag(parser, "--output-tokens", "--output", default="128", metavar="LENGTHS", help=help_out)
     parser.add_argument("--rounds", type=at_least(1), default=3, metavar="N", help="of which the median is told (3)")
     add_worker_options(parser)
-    return parser
+    return run_tool(parser, argv, offline(measure), print_result, CheckpointError)
+
+
+async def measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Throughput:
+    """Loads the model, warms up, and times every round. All rounds have requests of the same lengths."""
+    prompts, outputs = parse_lengths(arguments.input_tokens), parse_lengths(arguments.output_tokens)
+    config = worker_config(arguments)
+    lengths = draw_lengths(arguments.requests, prompts, outputs, config.seed)
+    async with running_engine(config) as engine:
+        await engine.run([(prompt, min(out, _WARMUP_OUTPUT)) for prompt, out in lengths[:_WARMUP_REQUESTS]])
+        rounds = [await engine.run(lengths) for _ in range(arguments.rounds)]
+    seconds = [seconds_of(answers) for answers in rounds]
+    prompt_tokens = sum(prompt for prompt, _ in lengths)
+    output_tokens = sum(answer.tokens for answer in rounds[-1])
+    rate = statistics.median(1 / each for each in seconds)
+    return Throughput(
+        **about,
+        worker=describe(config),
+        requests=arguments.requests,
+        input=arguments.input_tokens,
+        output=arguments.output_tokens,
+        prompt_tokens_per_s=rate * prompt_tokens,
+        output_tokens_per_s=rate * output_tokens,
+        total_tokens_per_s=rate * (prompt_tokens + output_tokens),
+        requests_per_s=rate * arguments.requests,
+        seconds=seconds,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+    )
+
+
+def draw_lengths(requests: int, prompts: Lengths, outputs: Lengths, seed: int) -> list[tuple[int, int]]:
+    """(prompt, output) tokens of each request."""
+    rng = np.random.default_rng(seed)
+    return [(whole(prompts, rng), whole(outputs, rng)) for _ in range(requests)]
+
+
+def seconds_of(answers: Sequence[Answer]) -> float:
+    """From the first request that was sent to the last that ended."""
+    return max(answer.ended for answer in answers) - min(answer.sent for answer in answers)
+
+
+def print_result(console: Console, result: Throughput) -> None:
+    rates = (result.prompt_tokens_per_s, result.output_tokens_per_s, result.total_tokens_per_s)
+    seconds = f"{statistics.median(result.seconds):,.2f}"
+    row = [seconds, *(f"{rate:,.0f}" for rate in rates), f"{result.requests_per_s:,.2f}"]
+    columns = ("seconds", "prompt tokens/s", "output tokens/s", "total tokens/s", "requests/s")
+    asked = f"{result.requests} requests, {result.input} tokens in, {result.output} out"
+    console.print(table(columns, [row], left=0, title=f"{asked}; median of {len(result.seconds)} rounds"))

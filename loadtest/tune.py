@@ -7,7 +7,6 @@ A candidate that does not compile, or whose launch fails, is passed over.
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +14,13 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.progress import track
 
 from stentor.kernels.tunables import all_tunables
 from stentor.kernels.tuning import Config, Tunable, load_table, overridden, table_path, tuning_name, untuned
 
 from .kernels.timing import Timing, time_call
+from .tool import FAILED, MISUSED, complain, table
 
 Measure = Callable[[Callable[[], object], torch.device], Timing]
 
@@ -43,21 +42,25 @@ class Outcome:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
+    parser = argparse.ArgumentParser(
+        prog="stentor tune", description="Searches the block sizes of GPU kernels and keeps the fastest."
+    )
+    parser.add_argument("--only", metavar="WORDS", help="operations and keys that contain these words")
+    parser.add_argument("--list", action="store_true", help="show what there is to tune")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="otherwise the table in the cache")
+    arguments = parser.parse_args(argv)
     console = Console()
     chosen = [each for each in all_tunables() if matches(each, arguments.only)]
     if not chosen:
-        print(f"stentor tune: no operation matches {arguments.only!r}; --list shows them", file=sys.stderr)
-        return 2
+        return complain(parser.prog, f"no operation matches {arguments.only!r}; --list shows them", MISUSED)
     if arguments.list:
         for each in chosen:
             console.print(f"{each.operation} {each.key}: {len(each.candidates)} candidates")
         return 0
     name = tuning_name()
     if name is None:
-        print("stentor tune: there is no CUDA device here; block sizes are searched on the GPU that serves",
-              file=sys.stderr)  # fmt: skip
-        return 1
+        why = "there is no CUDA device here; block sizes are searched on the GPU that serves"
+        return complain(parser.prog, why, FAILED)
     outcomes = search(chosen, torch.device("cuda"), console)
     path = arguments.output or table_path(name)
     write_table(path, outcomes, load_table(name))
@@ -68,8 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def matches(tunable: Tunable, pattern: str | None) -> bool:
     """Whether operation or key contain every word of ``pattern``."""
-    text = f"{tunable.operation} {tunable.key}"
-    return all(word in text for word in re.split(r"\s+", pattern or "") if word)
+    return all(word in f"{tunable.operation} {tunable.key}" for word in (pattern or "").split())
 
 
 def search(
@@ -77,22 +79,16 @@ def search(
 ) -> list[Outcome]:
     """Times all candidates of each; one whose candidates all fail is left out and named."""
     outcomes: list[Outcome] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=sum(len(each.candidates) for each in tunables))
-        for tunable in tunables:
-            progress.update(task, description=f"{tunable.operation} {tunable.key}")
-            outcome = _search_one(tunable, device, measure, lambda: progress.advance(task))
-            if outcome is None:
-                console.print(f"{tunable.operation} {tunable.key}: no candidate runs here")
-            else:
-                outcomes.append(outcome)
+    for tunable in track(tunables, console=console, transient=True):
+        outcome = _search_one(tunable, device, measure)
+        if outcome is None:
+            console.print(f"{tunable.operation} {tunable.key}: no candidate runs here")
+        else:
+            outcomes.append(outcome)
     return outcomes
 
 
-def _search_one(
-    tunable: Tunable, device: torch.device, measure: Measure, advance: Callable[[], None]
-) -> Outcome | None:
+def _search_one(tunable: Tunable, device: torch.device, measure: Measure) -> Outcome | None:
     call = tunable.workload(device)
     with untuned():  # not under an older table, whose entry would not be beaten, and then be dropped
         plain = _time(call, device, measure)
@@ -102,7 +98,6 @@ def _search_one(
             taken = _time(call, device, measure)
         if taken is not None:
             times.append((taken, number))
-        advance()
     failed = len(tunable.candidates) - len(times)
     if not times and plain is None:
         return None
@@ -124,40 +119,25 @@ def _time(call: Callable[[], object], device: torch.device, measure: Measure) ->
 
 def write_table(path: Path, outcomes: Iterable[Outcome], known: Mapping[str, Mapping[str, Mapping[str, int]]]) -> None:
     """Adds what was found to what is ``known``, sorted, so that two files can be compared."""
-    table: dict[str, dict[str, Mapping[str, int]]] = {name: dict(entries) for name, entries in known.items()}
+    merged: dict[str, dict[str, Mapping[str, int]]] = {name: dict(entries) for name, entries in known.items()}
     for outcome in outcomes:
-        entries = table.setdefault(outcome.tunable.operation, {})
+        entries = merged.setdefault(outcome.tunable.operation, {})
         if outcome.best is None:
             entries.pop(outcome.tunable.key, None)
         else:
             entries[outcome.tunable.key] = outcome.best.to_json()
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
+    path.write_text(json.dumps(merged, indent=1, sort_keys=True) + "\n")
 
 
 def print_outcomes(console: Console, outcomes: Iterable[Outcome]) -> None:
-    table = Table()
-    for title in ("operation", "key", "best"):
-        table.add_column(title)
-    for title in ("µs", "untuned µs", "did not run"):
-        table.add_column(title, justify="right")
+    rows = []
     for each in outcomes:
         sizes = " ".join(f"{name}={size}" for name, size in each.best.to_json().items()) if each.best else "as it is"
         untuned = "does not run" if each.untuned_seconds is None else f"{1e6 * each.untuned_seconds:,.1f}"
-        table.add_row(
-            each.tunable.operation, each.tunable.key, sizes, f"{1e6 * each.seconds:,.1f}", untuned, str(each.failed)
-        )
-    console.print(table)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="stentor tune", description="Searches the block sizes of GPU kernels and keeps the fastest."
-    )
-    parser.add_argument("--only", metavar="WORDS", help="operations and keys that contain these words")
-    parser.add_argument("--list", action="store_true", help="show what there is to tune")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="otherwise the table in the cache")
-    return parser
+        times = (f"{1e6 * each.seconds:,.1f}", untuned, str(each.failed))
+        rows.append([each.tunable.operation, each.tunable.key, sizes, *times])
+    console.print(table(("operation", "key", "best", "µs", "untuned µs", "did not run"), rows, left=3))
 
 
 if __name__ == "__main__":

@@ -1,33 +1,29 @@
-"""Time between the tokens of a chat stream: alone, beside a job of texts, beside files that are heard without end.
-
-All three models have one device and equal shares of its time.
-"""
+"""Who waits for whom on one device: one sentence beside a job of texts, and a chat stream beside a job or files."""
 
 import asyncio
 import tempfile
-import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import closing
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from stentor.engine.loading.hub import (
-    DEFAULT_MODEL,
-    DEMO_EMBEDDING_MODEL,
-    DEMO_TRANSCRIPTION_MODEL,
-    resolve_model,
-)
+from stentor.engine.loading.hub import DEFAULT_MODEL, DEMO_EMBEDDING_MODEL, DEMO_TRANSCRIPTION_MODEL, resolve_model
 
 from ..client import STREAMED, complete
+from ..peers.libraries import connect
 from ..record import Spread
 from ..server_process import ServerProcess
 from ..serving.measure import spread
-from ..voice.clips import joined, spoken
+from ..tool import ToolError
+from ..voice.clips import half_minute, spoken
 from ..voice.sentences import SENTENCES
-from ..voice.sides import Ours as Transcriber
-from .asking import Bulk
+from ..voice.sides import ours as transcriber
+from .sides import Company, vectors_of
 from .texts import Texts, skewed
 
 ALONE: Final = "alone"
@@ -35,12 +31,29 @@ EMBEDDING: Final = "beside a job of texts"
 TRANSCRIPTION: Final = "beside transcription"
 JOB_TEXTS: Final = 256
 """Of one request; two are on their way at a time."""
+SHORT_TOKENS: Final = 16
+MOST_TEXTS: Final = 2048
+"""Of one request of a job that a sentence is sent beside."""
+_PAUSE: Final = 0.03
+"""Seconds between an answer and the next sentence."""
 _PROMPT: Final = "Once upon a time, in a house by the sea,"
-_SENTENCES_A_FILE: Final = 8
-_STEP: Final = 7
-"""Sentences between the beginnings of two files."""
-_LEAD_SECONDS: Final = 0.03
-"""Of silence, more in every file: the server keeps what it has made of one that comes again."""
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """Milliseconds, of one sentence at a time."""
+
+    model: str
+    server: list[str]
+    alone: Spread
+    beside_a_job: Spread
+    job_texts: int
+    job_tokens: int
+    job_seconds: float
+
+    def lines(self) -> list[str]:
+        spreads = (("alone", self.alone), (f"beside {self.job_texts} texts", self.beside_a_job))
+        return [f"one sentence {name:<22} p50 {one.p50:.1f} ms, p99 {one.p99:.1f} ms, of {one.count}"
+                for name, one in spreads]  # fmt: skip
 
 
 class Beside(msgspec.Struct, frozen=True):
@@ -52,7 +65,6 @@ class Beside(msgspec.Struct, frozen=True):
     p99_ratio: float
     """To that alone."""
     p50_ratio: float
-    streams: int
     company_done: int
     """Texts or files, meanwhile."""
 
@@ -64,38 +76,78 @@ class Isolation(msgspec.Struct, frozen=True):
     """Of one stream."""
     results: list[Beside]
 
+    def lines(self) -> list[str]:
+        return [
+            f"chat {one.company:<22} p50 {one.itl.p50:.1f} ms, p99 {one.itl.p99:.1f} ms, {one.p99_ratio:.2f} times; "
+            f"{one.company_done} done beside it"
+            for one in self.results
+        ]
 
-class Counted:
-    """How much somebody has done."""
 
-    def __init__(self, done: Callable[[], int] = lambda: 0) -> None:
-        self.done = done
+def measure_latency(job_texts: int, alone: int, threads: int) -> Latency:
+    """``alone`` sentences, then a job with sentences for as long as it takes, its requests all sent at once."""
+    texts = Texts(resolve_model(DEMO_EMBEDDING_MODEL))
+    job = texts.of(skewed(job_texts, seed=1), seed=1)
+    sentences = texts.of([SHORT_TOKENS] * 64, seed=2)
+    arguments = [DEMO_EMBEDDING_MODEL, "--threads", str(threads)]
+    with ServerProcess(arguments) as server, closing(connect(server.port)) as connection:
+        ask = partial(vectors_of, DEMO_EMBEDDING_MODEL, connection)
+        probe(ask, sentences, lambda asked: asked < len(sentences))
+        quiet = probe(ask, sentences, lambda asked: asked < alone)
+        began = time.perf_counter()
+        parts = [job[start : start + MOST_TEXTS] for start in range(0, len(job), MOST_TEXTS)]
+        with Company([partial(_job, server, part) for part in parts]) as company:
+            busy = probe(ask, sentences, lambda _: company.running)
+            seconds = time.perf_counter() - began
+    tokens = sum(map(texts.count, job))
+    return Latency(DEMO_EMBEDDING_MODEL, arguments, spread(quiet), spread(busy), company.done, tokens, seconds)
+
+
+def probe(
+    ask: Callable[[Sequence[str]], object], sentences: Sequence[str], go_on: Callable[[int], bool]
+) -> list[float]:
+    """Seconds of each request; ``go_on`` is asked after each, with how many there were. The last is left out where
+    it is not the only one: what it waited for may have ended before it.
+    """
+    found: list[float] = []
+    while True:
+        began = time.perf_counter()
+        ask([sentences[len(found) % len(sentences)]])
+        found.append(time.perf_counter() - began)
+        if not go_on(len(found)):
+            return found[:-1] or found
+        time.sleep(_PAUSE)
+
+
+def _job(server: ServerProcess, texts: Sequence[str]) -> int:
+    """Sends the texts in one request; returns how many vectors came."""
+    with closing(connect(server.port)) as connection:
+        return len(vectors_of(DEMO_EMBEDDING_MODEL, connection, texts))
 
 
 def measure(rounds: int, tokens: int, threads: int, *, transcription: bool = True) -> Isolation:
-    """A stream in each company in turn, ``rounds`` times, after one that does not count."""
+    """A chat stream in each company in turn, ``rounds`` times, after one that does not count. All three models have
+    one device and equal shares of its time."""
     arguments = [DEFAULT_MODEL, "--embedding-model", DEMO_EMBEDDING_MODEL, "--threads", str(threads)]
     arguments += ["--transcription-model", DEMO_TRANSCRIPTION_MODEL] if transcription else []
     job = Texts(resolve_model(DEMO_EMBEDDING_MODEL)).of(skewed(JOB_TEXTS, seed=3), seed=3)
     gaps: dict[str, list[float]] = {}
     done: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as scratch, ServerProcess(arguments) as server:
-        files = _files(Path(scratch))
-        companies: dict[str, Callable[[], AbstractContextManager[Counted]]] = {
-            ALONE: lambda: nullcontext(Counted()),
-            EMBEDDING: lambda: _texts(server, job),
-        }
+        companies: dict[str, list[Callable[[], int]]] = {ALONE: [], EMBEDDING: [partial(_job, server, job)] * 2}
         if transcription:
-            companies[TRANSCRIPTION] = lambda: _transcription(server, files)
+            files, side = _files(Path(scratch)), transcriber(server)
+            companies[TRANSCRIPTION] = [lambda: len(side.run([next(files)], 1).made)]
         for number in range(rounds + 1):
-            for company, start in companies.items():
-                with start() as counted:
+            for name, works in companies.items():
+                with Company(works, endless=True) as company:
                     found = asyncio.run(stream_gaps(server.port, tokens))
-                    if number:
-                        gaps.setdefault(company, []).extend(found)
-                        done[company] = done.get(company, 0) + counted.done()
-                print(f"{number} chat {company:<22} p99 {spread(found).p99:.1f} ms", flush=True)
-    return Isolation(arguments, rounds, tokens, summary(gaps, done, rounds))
+                    made = company.done
+                if number:
+                    gaps.setdefault(name, []).extend(found)
+                    done[name] = done.get(name, 0) + made
+                print(f"{number} chat {name:<22} p99 {spread(found).p99:.1f} ms", flush=True)
+    return Isolation(arguments, rounds, tokens, summary(gaps, done))
 
 
 async def stream_gaps(port: int, tokens: int) -> list[float]:
@@ -103,58 +155,21 @@ async def stream_gaps(port: int, tokens: int) -> list[float]:
     fields = {"model": DEFAULT_MODEL, "prompt": _PROMPT, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
     answer = await complete(port, {**STREAMED, **fields})
     if answer.tokens != tokens:
-        raise RuntimeError(f"the stream had {answer.tokens} tokens, expected {tokens}")
+        raise ToolError(f"the stream had {answer.tokens} tokens, expected {tokens}")
     return answer.gaps
 
 
-def summary(gaps: dict[str, list[float]], done: dict[str, int], streams: int) -> list[Beside]:
-    alone = spread(gaps[ALONE])
-    results = []
-    for company, found in gaps.items():
-        here = spread(found)
-        ratios = (round(here.p99 / alone.p99, 2), round(here.p50 / alone.p50, 2))
-        results.append(Beside(company, here, *ratios, streams, done[company]))
-    return results
+def summary(gaps: dict[str, list[float]], done: dict[str, int]) -> list[Beside]:
+    spreads = {name: spread(found) for name, found in gaps.items()}
+    alone = spreads[ALONE]
+    return [
+        Beside(name, here, round(here.p99 / alone.p99, 2), round(here.p50 / alone.p50, 2), done[name])
+        for name, here in spreads.items()
+    ]
 
 
-@contextmanager
-def _texts(server: ServerProcess, job: Sequence[str]) -> Iterator[Counted]:
-    with Bulk(server.port, DEMO_EMBEDDING_MODEL, [job, job], endless=True) as bulk:
-        yield Counted(lambda: bulk.texts)
-
-
-@contextmanager
-def _transcription(server: ServerProcess, files: Iterator[Path]) -> Iterator[Counted]:
-    """One file after the other; the last one is waited for."""
-    side = Transcriber(server)
-    ending = threading.Event()
-    heard: list[str] = []
-    failed: list[Exception] = []
-
-    def work() -> None:
-        try:
-            while not ending.is_set():
-                heard.extend(side.transcribe([next(files)], parallel=1).texts)
-        except Exception as error:  # of whatever kind: told where it can be raised
-            failed.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield Counted(lambda: len(heard))
-    finally:
-        ending.set()
-        thread.join()
-    if failed:
-        raise failed[0]
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """About half a minute of speech each, no two the same."""
+def _files(folder: Path) -> Iterator[str]:
+    """About half a minute of speech each, no two the same: the server keeps what it has made of one."""
     clips = spoken(SENTENCES)
-    number = 0
-    while True:
-        begin = number * _STEP % (len(clips) - _SENTENCES_A_FILE + 1)
-        chosen = clips[begin : begin + _SENTENCES_A_FILE]
-        yield joined(chosen, folder / f"{number}.wav", _LEAD_SECONDS * number).path
-        number += 1
+    for number in count():
+        yield str(half_minute(clips, number, number, folder / f"{number}.wav").path)

@@ -1,83 +1,91 @@
 """Whoever makes vectors of texts: our server over HTTP, or sentence-transformers in a process of its own."""
 
-import base64
-import time
-from collections.abc import Sequence
+import http.client
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Final, Protocol
+from threading import Event, Lock
+from types import TracebackType
+from typing import Final, Self
 
 import msgspec
 
-from ..peers.child import PeerChild
-from ..processes import tree_cpu_seconds
+from ..peers.libraries import OURS, Done, Load, Side, ask_all, library_side, post
 from ..server_process import ServerProcess
-from .asking import Connection
 
 PEER: Final = "sentence-transformers"
 
 
-class Encoded(msgspec.Struct, frozen=True):
-    """What came of some texts, in order, and how long all of them took together."""
-
-    seconds: float
-    cpu_seconds: float
-    """Of all processes of the side: on a machine with neighbours a steadier figure than the time."""
-    vectors: list[bytes]
-    """Of float32."""
+class _Vector(msgspec.Struct):
+    embedding: str
 
 
-class Side(Protocol):
+class _Answer(msgspec.Struct):
+    data: list[_Vector]
+
+
+_decode = msgspec.json.Decoder(_Answer).decode
+
+
+def vectors_of(model: str, connection: http.client.HTTPConnection, texts: Sequence[str]) -> list[str]:
+    """One request: base64 of float32, in order. Raises what :func:`.post` raises."""
+    body = msgspec.json.encode({"model": model, "input": texts, "encoding_format": "base64"})
+    return [each.embedding for each in _decode(post(connection, "/v1/embeddings", body)).data]
+
+
+def ours(server: ServerProcess, model: str, connections: int) -> Side:
+    """A server that is running, over ``connections`` at a time: vectors of texts, so many of them a request."""
+
+    def run(load: Load, size: int) -> Done:
+        parts = [load[start : start + size] for start in range(0, len(load), size)]
+        return ask_all(server, parts, connections, partial(vectors_of, model))
+
+    return Side(OURS, run)
+
+
+def sentence_transformers(model: Path, dtype: str, threads: int) -> AbstractContextManager[Side]:
+    return library_side(PEER, PEER, str(model), "--dtype", dtype, "--threads", str(threads))
+
+
+class Company:
+    """Context manager: work on threads of its own while something else is measured.
+
+    ``endless`` repeats each piece of work until the block ends, which waits for what runs then. Leaving raises what a
+    piece of work raised.
+    """
+
+    def __init__(self, works: Sequence[Callable[[], int]], *, endless: bool = False) -> None:
+        """Each returns how many texts or files it has done."""
+        self._works = works
+        self._endless = endless
+        self._ending = Event()
+        self._lock = Lock()
+        self.done = 0
+
     @property
-    def name(self) -> str: ...
+    def running(self) -> bool:
+        return any(not future.done() for future in self._futures)
 
-    def encode(self, texts: Sequence[str], batch: int) -> Encoded:
-        """``batch`` of them at a time."""
+    def __enter__(self) -> Self:
+        self._threads = ThreadPoolExecutor(len(self._works) or 1)
+        self._futures = [self._threads.submit(self._repeat, work) for work in self._works]
+        return self
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending.set()
+        self._threads.shutdown()
+        for future in self._futures if error is None else []:
+            future.result()
 
-class Ours:
-    """A server that is running, over ``connections`` at a time."""
-
-    name = "stentor"
-
-    def __init__(self, server: ServerProcess, model: str, connections: int) -> None:
-        self._server = server
-        self._model = model
-        self._connections = connections
-
-    def encode(self, texts: Sequence[str], batch: int) -> Encoded:
-        parts = [texts[start : start + batch] for start in range(0, len(texts), batch)]
-        places = iter(range(len(parts)))  # whoever is free takes the next; next() of it is one step of the interpreter
-        found: list[list[bytes]] = [[] for _ in parts]
-
-        def work(_: int) -> None:
-            with Connection(self._server.port, self._model) as connection:
-                for place in places:
-                    found[place] = connection.ask(parts[place]).vectors
-
-        used = tree_cpu_seconds(self._server.pid)
-        began = time.perf_counter()
-        with ThreadPoolExecutor(self._connections) as threads:
-            list(threads.map(work, range(self._connections)))
-        seconds = time.perf_counter() - began
-        return Encoded(
-            seconds, tree_cpu_seconds(self._server.pid) - used, [vector for part in found for vector in part]
-        )
-
-
-class SentenceTransformers(PeerChild):
-    """The peer's process."""
-
-    name = PEER
-
-    def __init__(self, model: Path, dtype: str, threads: int) -> None:
-        program = Path(__file__).with_name("sentence_transformers_child.py")
-        arguments = [str(model), "--dtype", dtype, "--threads", str(threads)]
-        super().__init__(PEER, program, arguments, {"HF_HUB_OFFLINE": "1"})
-
-    def encode(self, texts: Sequence[str], batch: int) -> Encoded:
-        answer, used = self.ask({"texts": list(texts), "batch": batch})
-        data = base64.b64decode(answer["vectors"])
-        size = len(data) // len(texts)
-        vectors = [data[start : start + size] for start in range(0, len(data), size)]
-        return Encoded(answer["seconds"], used, vectors)
+    def _repeat(self, work: Callable[[], int]) -> None:
+        for _ in count() if self._endless else range(1):
+            if self._ending.is_set():
+                return
+            made = work()
+            with self._lock:
+                self.done += made

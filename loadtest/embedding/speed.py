@@ -1,10 +1,10 @@
 """Texts a second: through our server, and by sentence-transformers in process, in turn.
 
-Both have loaded the same weights before the first round and only one works at a time. Ratios are of times in the same
-round, so that a machine that slows down slows both. A round that does not count goes before the others; in it each side
-finds the batch that suits it best.
+Both have loaded the same weights before the first round. A round that does not count goes before the others; in it each
+side finds the batch that suits it best.
 """
 
+import base64
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -15,85 +15,72 @@ import numpy as np
 
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, resolve_model
 
+from ..peers.libraries import OURS, Load, Rounds, Side, Timed, run_rounds, timed_fields
 from ..server_process import ServerProcess
-from .sides import PEER, Encoded, Ours, SentenceTransformers, Side
+from .sides import PEER, ours, sentence_transformers
 from .texts import MEDIAN_TOKENS, Texts, skewed
 
 LENGTHS: Final = (16, 64, 256)
 MIXED: Final = "mixed"
 CONNECTIONS: Final = 4
-BATCHES: Final[dict[str, tuple[int, ...]]] = {Ours.name: (32, 128), PEER: (8, 16, 32, 64)}
+BATCHES: Final[dict[str, tuple[int, ...]]] = {OURS: (32, 128), PEER: (8, 16, 32, 64)}
 """Sizes that each side tries: of its requests, of what the model gets at a time."""
 _MEAN_SKEWED: Final = 38
 """Tokens of a text, about."""
 
-Load = Sequence[str]
 
+class TimedTexts(Timed, frozen=True, kw_only=True):
+    """``load`` is the tokens of every text, or ``mixed``; ``size`` the best batch that it tried."""
 
-class Timed(msgspec.Struct, frozen=True):
-    """One side under one load."""
-
-    side: str
     dtype: str
-    load: str
-    """Tokens of every text, or ``mixed``."""
     texts: int
     tokens: int
-    batch: int
-    """The best that it tried."""
-    seconds: list[float]
-    """Of each round."""
     texts_per_s: float
     """Median."""
-    ratio: float
-    """Median, over rounds, of this side's time over ours: how many times as fast ours is."""
-    cpu_seconds: list[float]
-    cpu_ratio: float
-    """As ``ratio``, of the processor time that was used."""
     least_cosine: float
     """Of its vectors to ours."""
 
 
 class Speed(msgspec.Struct, frozen=True):
     model: str
-    servers: list[list[str]]
-    """Arguments of each."""
     connections: int
     peer_version: str
     rounds: int
-    timed: list[Timed]
+    timed: list[TimedTexts]
+
+    def lines(self) -> list[str]:
+        return [
+            f"{one.side:<22} {one.dtype:<9} {one.load:>5}  {one.texts_per_s:8.1f} texts/s (batch {one.size})  "
+            f"{one.ratio:5.2f} times ours, CPU {one.cpu_ratio:5.2f}"
+            for one in self.timed
+        ]
 
 
 def measure(dtypes: Sequence[str], rounds: int, tokens: int, threads: int, *, peer: bool = True) -> Speed:
-    """``tokens`` a load, about. Raises ``RuntimeError`` where the peer is not installed."""
+    """``tokens`` a load, about. Raises :class:`.ToolError` where the peer is not installed."""
     folder = resolve_model(DEMO_EMBEDDING_MODEL)
     texts = Texts(folder)
     loads = [loads_of(texts, tokens, number) for number in range(rounds + 1)]
-    servers, timed, version = [], [], ""
+    counts = {name: sum(map(texts.count, load)) for name, load in loads[-1].items()}
+    timed, version = [], ""
     for dtype in dtypes:
-        arguments = [DEMO_EMBEDDING_MODEL, "--embedding-dtype", dtype, "--threads", str(threads)]
         with ExitStack() as at_end:
+            arguments = [DEMO_EMBEDDING_MODEL, "--embedding-dtype", dtype, "--threads", str(threads)]
             server = at_end.enter_context(ServerProcess(arguments))
-            sides: list[Side] = [Ours(server, DEMO_EMBEDDING_MODEL, CONNECTIONS)]
+            sides = [ours(server, DEMO_EMBEDDING_MODEL, CONNECTIONS)]
             if peer:
-                other = at_end.enter_context(SentenceTransformers(folder, dtype, threads))
-                version = other.version
-                sides.append(other)
+                sides.append(at_end.enter_context(sentence_transformers(folder, dtype, threads)))
+                version = sides[-1].version
             batches = best_batches(sides, loads[0])
-            found = run_rounds(sides, loads[1:], batches)
-        servers.append(arguments)
-        counts = {name: sum(map(texts.count, load)) for name, load in loads[-1].items()}
-        timed += summary(found, batches, dtype, counts)
-    return Speed(DEMO_EMBEDDING_MODEL, servers, CONNECTIONS, version, rounds, timed)
+            timed += summary(run_rounds(sides, loads[1:], lambda *at: batches[at]), batches, dtype, counts)  # noqa: B023
+    return Speed(DEMO_EMBEDDING_MODEL, CONNECTIONS, version, rounds, timed)
 
 
 def loads_of(texts: Texts, tokens: int, number: int) -> dict[str, Load]:
     """What every side gets in one round, by name. The texts of two rounds differ, their lengths do not."""
-    loads: dict[str, Load] = {
-        str(length): texts.of([length] * max(1, tokens // length), seed=number) for length in LENGTHS
-    }
-    loads[MIXED] = texts.of(skewed(max(1, tokens // _MEAN_SKEWED), seed=MEDIAN_TOKENS), seed=number)
-    return loads
+    lengths = {str(length): [length] * max(1, tokens // length) for length in LENGTHS}
+    lengths[MIXED] = skewed(max(1, tokens // _MEAN_SKEWED), seed=MEDIAN_TOKENS)
+    return {name: texts.of(each, seed=number) for name, each in lengths.items()}
 
 
 def best_batches(sides: Sequence[Side], loads: Mapping[str, Load]) -> dict[tuple[str, str], int]:
@@ -102,61 +89,35 @@ def best_batches(sides: Sequence[Side], loads: Mapping[str, Load]) -> dict[tuple
     for name, load in loads.items():
         half = load[: len(load) // 2 or 1]
         for side in sides:
-            tried: dict[int, list[float]] = {}
-            for batch in BATCHES[side.name] * 2:
-                tried.setdefault(batch, []).append(side.encode(half, batch).seconds)
-            best[side.name, name] = min(tried, key=lambda batch: min(tried[batch]))
+            tried = [(side.run(half, batch).seconds, batch) for batch in BATCHES[side.name] * 2]
+            best[side.name, name] = min(tried)[1]
     return best
-
-
-Rounds = Mapping[tuple[str, str], Sequence[Encoded]]
-"""What came of each round, by side and load."""
-
-
-def run_rounds(
-    sides: Sequence[Side], rounds: Sequence[Mapping[str, Load]], batches: Mapping[tuple[str, str], int]
-) -> Rounds:
-    """Every side under every load, in turn."""
-    found: dict[tuple[str, str], list[Encoded]] = {}
-    for number, loads in enumerate(rounds, 1):
-        for name, load in loads.items():
-            for side in sides:
-                done = side.encode(load, batches[side.name, name])
-                print(f"{number} {side.name:<22} {name:>5}  {len(load) / done.seconds:7.1f} texts/s", flush=True)
-                found.setdefault((side.name, name), []).append(done)
-    return found
 
 
 def summary(
     rounds: Rounds, batches: Mapping[tuple[str, str], int], dtype: str, tokens: Mapping[str, int]
-) -> list[Timed]:
+) -> list[TimedTexts]:
     """``tokens`` of one round of each load."""
     timed = []
     for (side, load), done in rounds.items():
-        ours = rounds[Ours.name, load]
-        pairs = list(zip(done, ours, strict=True))
-        count = len(done[0].vectors)
+        count = len(done[0].made)
+        pairs = zip(done, rounds[OURS, load], strict=True)
         timed.append(
-            Timed(
-                side,
-                dtype,
-                load,
-                count,
-                tokens[load],
-                batches[side, load],
-                [round(one.seconds, 4) for one in done],
-                round(statistics.median(count / one.seconds for one in done), 2),
-                round(statistics.median(theirs.seconds / own.seconds for theirs, own in pairs), 3),
-                [round(one.cpu_seconds, 2) for one in done],
-                round(statistics.median(theirs.cpu_seconds / max(own.cpu_seconds, 0.01) for theirs, own in pairs), 3),
-                round(min(least_cosine(theirs.vectors, own.vectors) for theirs, own in pairs), 6),
+            TimedTexts(
+                dtype=dtype,
+                texts=count,
+                tokens=tokens[load],
+                texts_per_s=round(statistics.median(count / one.seconds for one in done), 2),
+                least_cosine=round(min(least_cosine(theirs.made, own.made) for theirs, own in pairs), 6),
+                **timed_fields(rounds, side, load, batches[side, load]),
             )
         )
     return timed
 
 
-def least_cosine(some: Sequence[bytes], others: Sequence[bytes]) -> float:
-    """Between vectors of the same text."""
-    one, other = (np.frombuffer(b"".join(side), np.float32).reshape(len(side), -1) for side in (some, others))
+def least_cosine(some: Sequence[str], others: Sequence[str]) -> float:
+    """Between vectors of the same text, each in base64 of float32."""
+    one, other = (np.array([np.frombuffer(base64.b64decode(each), np.float32) for each in side])
+                  for side in (some, others))  # fmt: skip
     lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
     return float(((one * other).sum(1) / lengths).min())

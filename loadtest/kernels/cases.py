@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -52,35 +53,17 @@ Maker = Callable[[BatchSpec, Setting], Iterator[Case]]
 def _norm(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     hidden, tokens = on.model.hidden_size, spec.tokens
     x, residual, weight = on.random(tokens, hidden), on.random(tokens, hidden), on.random(hidden)
-    size = x.nbytes
-    yield Case(
-        f"{tokens}x{hidden}",
-        "",
-        lambda: kernels.rms_norm(x, weight, 1e-5, variant=on.variant),
-        2 * size,
-        0,
-        kernels.norm.choose(x, on.variant),
-    )
-    yield Case(
-        f"{tokens}x{hidden}",
-        "with residual",
-        lambda: kernels.add_rms_norm(x, residual, weight, 1e-5, variant=on.variant),
-        4 * size,
-        0,
-        kernels.norm.choose(x, on.variant),
-    )
+    shape, variant = f"{tokens}x{hidden}", kernels.norm.choose(x, on.variant)
+    plain = partial(kernels.rms_norm, x, weight, 1e-5, variant=on.variant)
+    yield Case(shape, "", plain, 2 * x.nbytes, 0, variant)
+    added = partial(kernels.add_rms_norm, x, residual, weight, 1e-5, variant=on.variant)
+    yield Case(shape, "with residual", added, 4 * x.nbytes, 0, variant)
 
 
 def _activation(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     x = on.random(spec.tokens, 2 * on.model.intermediate_size)
-    yield Case(
-        f"{x.shape[0]}x{x.shape[1]}",
-        "",
-        lambda: kernels.gated_activation(x, "silu", variant=on.variant),
-        1.5 * x.nbytes,
-        0,
-        kernels.activation.choose(x, on.variant),
-    )
+    run = partial(kernels.gated_activation, x, "silu", variant=on.variant)
+    yield Case(_shape(x), "", run, 1.5 * x.nbytes, 0, kernels.activation.choose(x, on.variant))
 
 
 def _embedding(spec: BatchSpec, on: Setting) -> Iterator[Case]:
@@ -128,15 +111,21 @@ def _cache_scale(on: Setting) -> torch.Tensor | None:
 
 def _attention(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     (k, v), batch = _cache(spec, on)
-    q = on.random(spec.tokens, on.model.num_heads, on.model.head_dim)
-    ones, scale = _cache_scale(on), on.model.scale
-    per_key = 2 * on.model.num_kv_heads * on.model.head_dim * on.kv_dtype.itemsize
+    model = on.model
+    q = on.random(spec.tokens, model.num_heads, model.head_dim)
+    options: dict[str, Any] = {
+        "scale": model.scale,
+        "k_scale": _cache_scale(on),
+        "v_scale": _cache_scale(on),
+        "variant": on.variant,
+    }
+    per_key = 2 * model.num_kv_heads * model.head_dim * on.kv_dtype.itemsize
     yield Case(
-        f"{on.model.num_heads}/{on.model.num_kv_heads}x{on.model.head_dim}",
+        _heads(model),
         f"blocks of {on.block_size}, {_name(on.kv_dtype)} cache",
-        lambda: kernels.paged_attention(q, k, v, batch, scale=scale, k_scale=ones, v_scale=ones, variant=on.variant),
+        partial(kernels.paged_attention, q, k, v, batch, **options),
         2 * q.nbytes + spec.keys * per_key,
-        4 * spec.pairs * on.model.num_heads * on.model.head_dim,
+        4 * spec.pairs * model.num_heads * model.head_dim,
         kernels.attention.choose(q, k, on.variant),
     )
 
@@ -147,17 +136,15 @@ def _rotate_and_write(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     heads, kv_heads, dim = model.num_heads, model.num_kv_heads, model.head_dim
     qkv = on.random(tokens, (heads + 2 * kv_heads) * dim)
     q, k, v = (part.view(tokens, -1, dim) for part in qkv.split([heads * dim, kv_heads * dim, kv_heads * dim], dim=1))
-    longest = batch.max_seq_len
-    cos, sin = torch.rand(longest, dim // 2, device=on.device), torch.rand(longest, dim // 2, device=on.device)
+    cos, sin = (torch.rand(batch.max_seq_len, dim // 2, device=on.device) for _ in range(2))
     positions = torch.cat([torch.arange(keys - new, keys) for new, keys in spec.sequences]).to(on.device)
-    ones = _cache_scale(on)
+    tensors = (q, k, v, cos, sin, positions, k_cache, v_cache, batch.slots)
+    options: dict[str, Any] = {"k_scale": _cache_scale(on), "v_scale": _cache_scale(on), "variant": on.variant}
     written = 2 * tokens * kv_heads * dim * on.kv_dtype.itemsize
     yield Case(
-        f"{tokens}x{heads}/{kv_heads}x{dim}",
+        f"{tokens}x{_heads(model)}",
         f"blocks of {on.block_size}, {_name(on.kv_dtype)} cache",
-        lambda: kernels.rotate_and_write_kv_(
-            q, k, v, cos, sin, positions, k_cache, v_cache, batch.slots, k_scale=ones, v_scale=ones, variant=on.variant
-        ),
+        partial(kernels.rotate_and_write_kv_, *tensors, **options),
         qkv.nbytes + q.numel() * q.itemsize + written,
         0,
         on.variant,
@@ -174,67 +161,62 @@ def _projections(on: Setting) -> Iterator[tuple[str, int, int]]:
     yield "down", model.hidden_size, model.intermediate_size
 
 
-def _linear(spec: BatchSpec, on: Setting) -> Iterator[Case]:
-    for name, outputs, inputs in _projections(on):
-        x, weight = on.random(spec.tokens, inputs), on.random(outputs, inputs)
-        yield _product(name, spec.tokens, outputs, inputs, weight.nbytes, on, partial(kernels.linear, x, weight))
+Product = tuple[int, Callable[[], object]]
+"""Bytes of a weight, and a call that multiplies with it."""
 
 
-def _linear_fp8(spec: BatchSpec, on: Setting) -> Iterator[Case]:
-    scheme = kernels.ActivationScheme(FP8, "token")
-    for name, outputs, inputs in _projections(on):
-        x = kernels.quantize(on.random(spec.tokens, inputs), scheme)
-        weight, scale = kernels.quantize_weight_fp8(on.random(outputs, inputs), "channel")
-        run = partial(kernels.linear_fp8, x, weight, scale, None, out_dtype=on.dtype)
-        yield _product(name, spec.tokens, outputs, inputs, weight.nbytes + scale.nbytes, on, run)
+def _products(make: Callable[[torch.Tensor, int, Setting], Product | None], prefix: str = "") -> Maker:
+    """Cases of all products of a layer. ``make`` gets inputs and the number of outputs; None: no weight is so."""
+
+    def cases(spec: BatchSpec, on: Setting) -> Iterator[Case]:
+        for name, outputs, inputs in _projections(on):
+            made = make(on.random(spec.tokens, inputs), outputs, on)
+            if made is not None:
+                moved = made[0] + spec.tokens * (inputs + outputs) * on.dtype.itemsize
+                flops = 2.0 * spec.tokens * inputs * outputs
+                yield Case(f"{spec.tokens}x{inputs}x{outputs}", prefix + name, made[1], moved, flops)
+
+    return cases
 
 
-def _linear_fp8_block(spec: BatchSpec, on: Setting) -> Iterator[Case]:
-    scheme = kernels.ActivationScheme(FP8, "group")
-    for name, outputs, inputs in _projections(on):
-        x = kernels.quantize(on.random(spec.tokens, inputs), scheme)
-        weight, scale = kernels.quantize_weight_fp8(on.random(outputs, inputs), "block")
-        run = partial(kernels.linear_fp8, x, weight, scale, None, out_dtype=on.dtype)
-        yield _product(name, spec.tokens, outputs, inputs, weight.nbytes + scale.nbytes, on, run)
+def _plain(x: torch.Tensor, outputs: int, on: Setting) -> Product:
+    weight = on.random(outputs, x.shape[1])
+    return weight.nbytes, partial(kernels.linear, x, weight)
 
 
-def _linear_int8(spec: BatchSpec, on: Setting) -> Iterator[Case]:
-    scheme = kernels.ActivationScheme(torch.int8, "token")
-    for name, outputs, inputs in _projections(on):
-        x = kernels.quantize(on.random(spec.tokens, inputs), scheme)
-        weight, scale = kernels.quantize_weight_int8(on.random(outputs, inputs))
-        run = partial(kernels.linear_int8, x, weight, scale, None, out_dtype=on.dtype)
-        yield _product(name, spec.tokens, outputs, inputs, weight.nbytes + scale.nbytes, on, run)
+def _scaled(
+    dtype: torch.dtype, by: Any, quantize: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+) -> Callable[[torch.Tensor, int, Setting], Product]:
+    def make(x: torch.Tensor, outputs: int, on: Setting) -> Product:
+        weight, scale = quantize(on.random(outputs, x.shape[1]))
+        rows = kernels.quantize(x, kernels.ActivationScheme(dtype, by))
+        product: Callable[..., object] = kernels.linear_fp8 if dtype == FP8 else kernels.linear_int8
+        return weight.nbytes + scale.nbytes, partial(product, rows, weight, scale, None, out_dtype=on.dtype)
+
+    return make
 
 
-def _linear_w4(spec: BatchSpec, on: Setting) -> Iterator[Case]:
-    for name, outputs, inputs in _projections(on):
-        x = on.random(spec.tokens, inputs)
-        codes = torch.randint(16, (outputs, inputs), dtype=torch.uint8, device=on.device)
-        weight = kernels.W4Weight.from_codes(codes, on.random(outputs, inputs // 128), group=128)
-        del codes
-        yield _product(name, spec.tokens, outputs, inputs, weight.nbytes, on, partial(kernels.linear_w4, x, weight))
+def _w4(x: torch.Tensor, outputs: int, on: Setting) -> Product:
+    inputs = x.shape[1]
+    codes = torch.randint(16, (outputs, inputs), dtype=torch.uint8, device=on.device)
+    weight = kernels.W4Weight.from_codes(codes, on.random(outputs, inputs // 128), group=128)
+    return weight.nbytes, partial(kernels.linear_w4, x, weight)
 
 
 def _linear_gguf(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     sizes: dict[Kind, tuple[int, int]] = {"Q4_K": (256, 144), "Q6_K": (256, 210), "Q8_0": (32, 34)}
-    for kind, (elements, size) in sizes.items():
-        for name, outputs, inputs in _projections(on):
-            if inputs % elements:  # such a matrix is stored in another type
-                continue
-            x = on.random(spec.tokens, inputs)
-            shape = (outputs, inputs // elements * size)
-            blocks = torch.randint(0, 60, shape, dtype=torch.uint8, device=on.device)
-            weight = kernels.GGUFWeight.from_blocks(blocks, kind)
-            run = partial(kernels.linear_gguf, x, weight)
-            yield _product(f"{kind} {name}", spec.tokens, outputs, inputs, weight.nbytes, on, run)
+    for kind, size in sizes.items():
+        yield from _products(partial(_gguf, kind, size), f"{kind} ")(spec, on)
 
 
-def _product(
-    name: str, tokens: int, outputs: int, inputs: int, weight_bytes: int, on: Setting, run: Callable[[], object]
-) -> Case:
-    moved = weight_bytes + tokens * (inputs + outputs) * on.dtype.itemsize
-    return Case(f"{tokens}x{inputs}x{outputs}", name, run, moved, 2.0 * tokens * inputs * outputs)
+def _gguf(kind: Kind, size: tuple[int, int], x: torch.Tensor, outputs: int, on: Setting) -> Product | None:
+    elements, bytes_each = size
+    if x.shape[1] % elements:  # such a matrix is stored in another type
+        return None
+    shape = (outputs, x.shape[1] // elements * bytes_each)
+    blocks = torch.randint(0, 60, shape, dtype=torch.uint8, device=on.device)
+    weight = kernels.GGUFWeight.from_blocks(blocks, kind)
+    return weight.nbytes, partial(kernels.linear_gguf, x, weight)
 
 
 def _sample(spec: BatchSpec, on: Setting) -> Iterator[Case]:
@@ -266,7 +248,7 @@ def _on_device(slot_params: sampling.SlotParams, device: torch.device) -> sampli
 def _layer_norm(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     x, weight = on.random(spec.tokens, on.model.hidden_size), on.random(on.model.hidden_size)
     run = partial(kernels.layer_norm, x, weight, weight, 1e-5, variant=on.variant)
-    yield Case(f"{x.shape[0]}x{x.shape[1]}", "", run, 2 * x.nbytes, 0)
+    yield Case(_shape(x), "", run, 2 * x.nbytes, 0)
 
 
 def _quantised_rows(spec: BatchSpec, on: Setting) -> Iterator[Case]:
@@ -279,7 +261,7 @@ def _quantised_rows(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     norm = partial(kernels.rms_norm_quantized, x, weight, 1e-5, scheme, variant=on.variant)
     yield Case(shape, "norm", norm, x.nbytes + values, 0)
     gated = partial(kernels.gated_activation_quantized, gate_up, "silu", scheme, variant=on.variant)
-    yield Case(f"{spec.tokens}x{2 * inner}", "activation", gated, gate_up.nbytes + spec.tokens * inner, 0)
+    yield Case(_shape(gate_up), "activation", gated, gate_up.nbytes + spec.tokens * inner, 0)
 
 
 def _write_kv(spec: BatchSpec, on: Setting) -> Iterator[Case]:
@@ -303,14 +285,10 @@ def _varlen_attention(spec: BatchSpec, on: Setting) -> Iterator[Case]:
         for lengths in (new, keys)
     )
 
-    def run() -> object:
-        return kernels.varlen_attention(
-            q, k, k, q_start, k_start, max(new), max(keys), scale=model.scale, variant=on.variant
-        )
-
+    tensors = (q, k, k, q_start, k_start, max(new), max(keys))
+    run = partial(kernels.varlen_attention, *tensors, scale=model.scale, variant=on.variant)
     pairs = sum(count * length for count, length in spec.sequences)
-    flops = 4 * pairs * model.num_heads * model.head_dim
-    yield Case(f"{model.num_heads}/{model.num_kv_heads}x{model.head_dim}", "", run, 2 * (q.nbytes + k.nbytes), flops)
+    yield Case(_heads(model), "", run, 2 * (q.nbytes + k.nbytes), 4 * pairs * model.num_heads * model.head_dim)
 
 
 OPERATIONS: Mapping[str, Maker] = {
@@ -323,14 +301,22 @@ OPERATIONS: Mapping[str, Maker] = {
     "quantised_rows": _quantised_rows,
     "activation": _activation,
     "embedding": _embedding,
-    "linear": _linear,
-    "linear_fp8": _linear_fp8,
-    "linear_fp8_block": _linear_fp8_block,
-    "linear_int8": _linear_int8,
-    "linear_w4": _linear_w4,
+    "linear": _products(_plain),
+    "linear_fp8": _products(_scaled(FP8, "token", lambda weight: kernels.quantize_weight_fp8(weight, "channel"))),
+    "linear_fp8_block": _products(_scaled(FP8, "group", lambda weight: kernels.quantize_weight_fp8(weight, "block"))),
+    "linear_int8": _products(_scaled(torch.int8, "token", kernels.quantize_weight_int8)),
+    "linear_w4": _products(_w4),
     "linear_gguf": _linear_gguf,
     "sample": _sample,
 }
+
+
+def _shape(x: torch.Tensor) -> str:
+    return "x".join(map(str, x.shape))
+
+
+def _heads(model: DecoderConfig) -> str:
+    return f"{model.num_heads}/{model.num_kv_heads}x{model.head_dim}"
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -6,15 +6,14 @@ A batch is written as ``8q1kv4k`` (see :mod:`.spec`). Without a GPU the CPU's ke
 """
 
 import argparse
-import csv
+import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from rich.console import Console
-from rich.progress import Progress
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
@@ -22,10 +21,10 @@ from stentor.engine.model_config.decoder_config import ConfigError
 from stentor.engine.model_config.hf_config import decoder_config_from_hf
 
 from ..record import Record
-from ..tool import UsageError, make_parser, run_tool, table, wide_console
+from ..tool import UsageError, make_parser, run_tool, table
 from .cases import FP8, OPERATIONS, Setting
 from .spec import BatchSpec, parse_spec
-from .timing import Ceilings, Timing, machine, measure_ceilings, time_call
+from .timing import Ceilings, machine, measure_ceilings, time_call
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DEFAULT_BATCHES = ("q1kv4k", "64q1kv4k", "256q1kv1k", "q2k", "q8k", "64q1kv4k_q512kv8k")
@@ -50,23 +49,6 @@ class Result:
     gigaflops: float
     share: float
     bound: str
-
-
-def make_result(labels: dict[str, str], timing: Timing, bytes_moved: float, flops: float, ceilings: Ceilings) -> Result:
-    """Puts a time beside what the bytes and operations would take at the ceilings."""
-    by_bytes = bytes_moved / ceilings.bytes_per_second
-    by_flops = flops / ceilings.flops_per_second
-    return Result(
-        **labels,
-        microseconds=1e6 * timing.median,
-        low=1e6 * timing.low,
-        high=1e6 * timing.high,
-        calls=timing.calls,
-        gigabytes=bytes_moved / 1e9,
-        gigaflops=flops / 1e9,
-        share=max(by_bytes, by_flops) / timing.median,
-        bound="memory" if by_bytes >= by_flops else "arithmetic",
-    )
 
 
 class Kernels(Record, frozen=True, kw_only=True):
@@ -94,50 +76,49 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Kernels:
         model, device, dtype, FP8 if arguments.kv_dtype == "fp8" else dtype, arguments.block_size, arguments.variant
     )
     ceilings = measure_ceilings(device)
-    operations = arguments.operation or list(OPERATIONS)
-    results = list(run(specs, operations, on, ceilings, arguments.seconds, wide_console()))
-    if arguments.csv:
-        write_csv(arguments.csv, results)
+    results = list(run(specs, arguments.operation or list(OPERATIONS), on, ceilings, arguments.seconds))
     about["machine"] = machine(device)
     return Kernels(model=model.architecture, ceilings=ceilings, results=results, **about)
 
 
 def run(
-    specs: Sequence[BatchSpec],
-    operations: Sequence[str],
-    on: Setting,
-    ceilings: Ceilings,
-    seconds: float,
-    console: Console,
+    specs: Sequence[BatchSpec], operations: Sequence[str], on: Setting, ceilings: Ceilings, seconds: float
 ) -> Iterator[Result]:
     """Times each operation on each batch; one that cannot run says why and is passed over."""
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(specs) * len(operations))
-        for operation in operations:
-            for spec in specs:
-                progress.update(task, description=f"{operation} {spec.text}")
-                try:
-                    yield from _time(operation, spec, on, ceilings, seconds)
-                except (ValueError, NotImplementedError, torch.OutOfMemoryError, RuntimeError) as error:
-                    console.print(f"{operation} {spec.text}: not timed: {' '.join(str(error).split())[:200]}")
-                progress.advance(task)
-                if on.device.type == "cuda":
-                    torch.cuda.empty_cache()
+    for operation in operations:
+        for spec in specs:
+            try:
+                yield from _time(operation, spec, on, ceilings, seconds)
+            except (ValueError, NotImplementedError, torch.OutOfMemoryError, RuntimeError) as error:
+                why = " ".join(str(error).split())[:200]
+                print(f"{operation} {spec.text}: not timed: {why}", file=sys.stderr, flush=True)
+            if on.device.type == "cuda":
+                torch.cuda.empty_cache()
 
 
 def _time(operation: str, spec: BatchSpec, on: Setting, ceilings: Ceilings, seconds: float) -> Iterator[Result]:
+    """Puts the time of each case beside what its bytes and operations would take at the ceilings."""
     with torch.inference_mode():
         for case in OPERATIONS[operation](spec, on):
             timing = time_call(case.run, on.device, seconds=seconds)
-            labels = {
-                "operation": operation,
-                "batch": spec.text,
-                "shape": case.shape,
-                "dtype": str(on.dtype).removeprefix("torch."),
-                "variant": case.variant,
-                "settings": case.settings,
-            }
-            yield make_result(labels, timing, case.bytes, case.flops, ceilings)
+            by_bytes = case.bytes / ceilings.bytes_per_second
+            by_flops = case.flops / ceilings.flops_per_second
+            yield Result(
+                operation=operation,
+                batch=spec.text,
+                shape=case.shape,
+                dtype=str(on.dtype).removeprefix("torch."),
+                variant=case.variant,
+                settings=case.settings,
+                microseconds=1e6 * timing.median,
+                low=1e6 * timing.low,
+                high=1e6 * timing.high,
+                calls=timing.calls,
+                gigabytes=case.bytes / 1e9,
+                gigaflops=case.flops / 1e9,
+                share=max(by_bytes, by_flops) / timing.median,
+                bound="memory" if by_bytes >= by_flops else "arithmetic",
+            )
 
 
 def print_results(console: Console, record: Kernels) -> None:
@@ -163,14 +144,6 @@ def print_results(console: Console, record: Kernels) -> None:
     console.print(table([*words, *numbers], rows, left=len(words), caption=caption))
 
 
-def write_csv(path: Path, results: Sequence[Result]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(Result.__dataclass_fields__))
-        writer.writeheader()
-        writer.writerows(asdict(result) for result in results)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = make_parser("kernels", "Times single operations.")
     parser.add_argument("batches", nargs="*", metavar="BATCH", help=f"such as 8q1kv4k ({' '.join(DEFAULT_BATCHES)})")
@@ -182,5 +155,4 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--variant", choices=("auto", "triton", "native", "reference"), default="auto")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seconds", type=float, default=0.2, help="spent on each case, about")
-    parser.add_argument("--csv", type=Path)
     return parser

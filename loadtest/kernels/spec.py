@@ -9,7 +9,6 @@
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..tool import UsageError
@@ -51,27 +50,20 @@ class BatchSpec:
 
 def parse_spec(text: str) -> BatchSpec:
     """Decodes come first, as a scheduler orders them. Raises :class:`SpecError` saying what is wrong."""
-    groups = list(_groups(text))
-    groups.sort(key=lambda group: group[0] != 1)
-    return BatchSpec(text, tuple(groups))
-
-
-def _groups(text: str) -> Iterator[tuple[int, int]]:
-    made = 0
+    groups: list[tuple[int, int]] = []
     for part in text.split("_"):
         found = _GROUP.fullmatch(part)
         if found is None:
             raise SpecError(f"{part!r} in {text!r} is no group of sequences; expected one such as 8q1kv4k or q512")
-        new = _number(found["q"])
+        new, count = _number(found["q"]), int(found["count"] or 1)
         keys = _number(found["kv"]) if found["kv"] else new
-        count = int(found["count"] or 1)
-        made += count
-        if not 0 < new <= keys <= MAX_LENGTH or not 0 < made <= MAX_SEQUENCES:
+        if not 0 < new <= keys <= MAX_LENGTH or not 0 < count <= MAX_SEQUENCES - len(groups):
             raise SpecError(
                 f"{part!r} in {text!r}: expected 1 to {MAX_SEQUENCES} sequences of at least one new token, "
                 "and no fewer keys than those"
             )
-        yield from [(new, keys)] * count
+        groups += [(new, keys)] * count
+    return BatchSpec(text, tuple(sorted(groups, key=lambda group: group[0] != 1)))
 
 
 def _number(text: str) -> int:

@@ -7,25 +7,23 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 from rich.console import Console
-from rich.status import Status
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
 
-from ..record import about, save_record
 from ..server_process import free_port
-from ..tool import INTERRUPTED, add_flag, make_parser, wide_console
-from .figures import Column, Report, measures, medians, settle_shapes
-from .measuring import Entry, Settings, run_rounds, start_all, weigh_starts
+from ..tool import INTERRUPTED, UsageError, add_flag, at_least, make_parser, run_tool, table, wide_console
+from .figures import Column, Report, Settings, measures, medians, settle_shapes
+from .measuring import Entry, run_rounds, start_all, weigh_starts
 from .places import installed, llama_binary, root
 from .prompts import Words
 from .running import Server, shown
 from .sides import SIDES, Side
-from .tables import markdown, remarks, terminal_tables, title
+from .tables import grids, markdown, remarks, title
 from .weights import Weights, WeightsError
 
 DESCRIPTION = """\
@@ -39,82 +37,84 @@ WIDE = 200
 
 def main(argv: list[str]) -> int:
     """Exit code: 0 done, 1 something failed while running, 2 used wrongly, 130 interrupted."""
-    arguments = _parser().parse_args(argv)
-    console = wide_console(WIDE)
-    if arguments.list:
+    parser = _parser()
+    if parser.parse_args(argv).list:
         for side in SIDES.values():
-            console.print(f"{side.name:<22} {side.missing or 'ready'}", highlight=False)
+            print(f"{side.name:<22} {side.missing or 'ready'}")
         return 0
-    try:
-        sides = choose(arguments.only)
-        settings = Settings(
-            shapes=settle_shapes(arguments.shapes),
-            rounds=_checked(arguments.rounds, 1, "--rounds"),
-            starts=_checked(arguments.starts, 0, "--starts"),
-            prompt=_checked(arguments.input_tokens, 1, "--input-tokens"),
-            output=_checked(arguments.output_tokens, 2, "--output-tokens"),
-            long_prompt=_checked(arguments.long_prompt, 1, "--long-prompt"),
-            seed=arguments.seed,
-        )
-        for file in (arguments.save, arguments.markdown):
-            if file is not None and not file.parent.is_dir():
-                raise ValueError(f"{file} cannot be written: there is no folder {file.parent}")
-    except ValueError as error:
-        print(f"peers: {error}", file=sys.stderr)
-        return 2
-    given = msgspec.to_builtins(settings)
-    report = Report(model=arguments.model, settings=given, columns=[], skipped={}, **about("peers", argv))
-    try:
-        with _ending_on_sigterm(), console.status("looking for weights") as status:
-            _run(report, sides, settings, arguments.model, console, status)
-    except (WeightsError, CheckpointError) as error:
-        print(f"peers: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("peers: interrupted; what was measured follows", file=sys.stderr)
-        _tell(report, settings, arguments, console)
-        return INTERRUPTED
-    return _tell(report, settings, arguments, console)
+    return run_tool(parser, argv, _measure, _show, WeightsError, CheckpointError)
 
 
 def choose(only: str | None) -> list[Side]:
-    """The sides that ``--only`` names, in its order: A B A B. Raises ValueError with one line."""
+    """The sides that ``--only`` names, in its order: A B A B. Raises :class:`UsageError`."""
     if only is None:
         return list(SIDES.values())
     names = [name.strip() for name in only.split(",") if name.strip()]
     unknown = [name for name in names if name not in SIDES]
     if unknown or not names:
-        raise ValueError(f"no side is called {unknown[0] if unknown else only!r}; expected {', '.join(SIDES)}")
+        raise UsageError(f"no side is called {unknown[0] if unknown else only!r}; expected {', '.join(SIDES)}")
     return [SIDES[name] for name in dict.fromkeys(names)]
 
 
-def _run(
-    report: Report, sides: Sequence[Side], settings: Settings, model: str, console: Console, status: Status
-) -> None:
-    def say(what: str) -> None:
-        status.update(what)
-        if not console.is_terminal:
-            console.print(what, highlight=False)
+def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Report:
+    settings = Settings(
+        shapes=settle_shapes(arguments.shapes),
+        rounds=arguments.rounds,
+        starts=arguments.starts,
+        prompt=arguments.input_tokens,
+        output=arguments.output_tokens,
+        long_prompt=arguments.long_prompt,
+        seed=arguments.seed,
+    )
+    report = Report(model=arguments.model, settings=settings, columns=[], skipped={}, **about)
+    sides = choose(arguments.only)
+    interrupted = False
+    if arguments.markdown is not None:
+        arguments.markdown.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with _ending_on_sigterm():
+            _run(report, sides)
+    except KeyboardInterrupt:
+        print("stentor bench peers: interrupted; what was measured follows", file=sys.stderr)
+        interrupted = True
+    found = medians(report.columns, measures(settings.shapes))
+    report = msgspec.structs.replace(report, medians=found, interrupted=interrupted)
+    if arguments.markdown is not None:
+        arguments.markdown.write_text(markdown(report), encoding="utf-8")
+    return report
 
-    source = resolve_model(model, progress=lambda what, done, total: status.update(what))
-    weights = Weights(source, root() / "weights", llama_binary("llama-quantize"))
-    words = Words(weights.form("hf", say))
-    entries = []
-    for side in sides:
-        why = side.missing
-        if why is None:
+
+def _run(report: Report, sides: Sequence[Side]) -> None:
+    """Fills the report's columns."""
+    settings = report.settings
+    console = wide_console(WIDE)
+    with console.status("looking for weights") as status:
+
+        def say(what: str) -> None:
+            status.update(what)
+            if not console.is_terminal:
+                console.print(what, highlight=False)
+
+        source = resolve_model(report.model, progress=lambda what, done, total: status.update(what))
+        weights = Weights(source, root() / "weights", llama_binary("llama-quantize"))
+        words = Words(weights.form("hf", say))
+        entries = []
+        for side in sides:
             try:
+                if side.missing is not None:
+                    raise WeightsError(side.missing)
                 entries.append(_entry(side, weights.form(side.form, say)))
             except WeightsError as error:
-                why = str(error)
-        if why is not None:
-            report.skipped[side.name] = why
-            console.print(f"{side.name} skipped: {why}", highlight=False)
-    report.columns.extend(entry.column for entry in entries)
-    with _stopping(entries):
-        weigh_starts(entries, settings, words, say)
-        start_all([entry for entry in entries if entry.live], words, say)
-        run_rounds(entries, settings, words, say)
+                report.skipped[side.name] = str(error)
+                say(f"{side.name} skipped: {error}")
+        report.columns.extend(entry.column for entry in entries)
+        try:
+            weigh_starts(entries, settings, words, say)
+            start_all([entry for entry in entries if entry.live], words, say)
+            run_rounds(entries, settings, words, say)
+        finally:
+            for entry in entries:
+                entry.server.stop()
 
 
 @contextlib.contextmanager
@@ -131,26 +131,16 @@ def _ending_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-@contextlib.contextmanager
-def _stopping(entries: Sequence[Entry]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for entry in entries:
-            entry.server.stop()
-
-
 def _entry(side: Side, weights: Path) -> Entry:
     server = Server(side, weights, free_port())
     files = [weights] if weights.is_file() else list(weights.glob("*.safetensors"))
-    known = installed(side.peer)
     return Entry(
         server,
         Column(
             name=side.name,
             peer=side.peer,
             bits=side.bits,
-            version=known.version if known else "",
+            version=installed(side.peer) or "",
             command=server.command,
             weights=shown(str(weights)),
             weight_bytes=sum(file.stat().st_size for file in files),
@@ -158,49 +148,38 @@ def _entry(side: Side, weights: Path) -> Entry:
     )
 
 
-def _tell(report: Report, settings: Settings, arguments: argparse.Namespace, console: Console) -> int:
+def _show(console: Console, report: Report) -> int:
+    console = wide_console(WIDE)
     console.print(title(report), highlight=False)
-    for table in terminal_tables(report, settings.shapes):
-        console.print(table)
-    for line in remarks(report):
-        console.print(line, highlight=False)
-    console.print("How each was started:")
-    for column in report.columns:
-        console.print(f"  {column.name}: {column.command}", highlight=False, soft_wrap=True)
-    if arguments.save is not None:
-        content = {**msgspec.to_builtins(report), "medians": medians(report.columns, measures(settings.shapes))}
-        save_record(content, arguments.save)
-        console.print(f"written: {arguments.save}", highlight=False)
-    if arguments.markdown is not None:
-        arguments.markdown.write_text(markdown(report, settings.shapes), encoding="utf-8")
-        console.print(f"written: {arguments.markdown}", highlight=False)
+    for columns, rows in grids(report, "[bold]{}[/bold]"):
+        console.print(table(columns, rows))
+    commands = [f"  {column.name}: {column.command}" for column in report.columns]
+    for line in [*remarks(report), "How each was started:", *commands]:
+        console.print(line, highlight=False, soft_wrap=True)
+    if report.interrupted:
+        return INTERRUPTED
     return 1 if not report.columns or any(column.failed for column in report.columns) else 0
-
-
-def _checked(given: int, least: int, flag: str) -> int:
-    if given < least:
-        raise ValueError(f"{flag} is {given}, expected at least {least}")
-    return given
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = make_parser("peers", DESCRIPTION)
+    one = at_least(1)
     parser.add_argument("--model", default=DEFAULT_MODEL, help="a .gguf file, or what names one (default: %(default)s)")
     parser.add_argument(
         "--only", metavar="SIDE,…", help="measure these in this order; --list names them (default: all)"
     )
     parser.add_argument("--shapes", metavar="SHAPE,…", help="numbers of streams, and prefill (default: 1,8,32,prefill)")
-    parser.add_argument("--rounds", type=int, default=5, help="measured rounds after one to warm up (default: 5)")
+    parser.add_argument("--rounds", type=one, default=5, help="measured rounds after one to warm up (default: 5)")
     parser.add_argument(
         "--starts",
-        type=int,
+        type=at_least(0),
         default=3,
         help="timed starts of each side, one where it takes 30 s; 0 for none (default: 3)",
     )
-    add_flag(parser, "--input-tokens", "--prompt", type=int, default=128, metavar="N", help="tokens in (128)")
-    add_flag(parser, "--output-tokens", "--tokens", type=int, default=128, metavar="N", help="tokens out (128)")
+    add_flag(parser, "--input-tokens", "--prompt", type=one, default=128, metavar="N", help="tokens in (128)")
+    add_flag(parser, "--output-tokens", "--tokens", type=at_least(2), default=128, metavar="N", help="tokens out (128)")
     parser.add_argument(
-        "--long-prompt", type=int, default=2048, metavar="N", help="tokens in of the shape prefill (default: 2048)"
+        "--long-prompt", type=one, default=2048, metavar="N", help="tokens in of the shape prefill (default: 2048)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the prompts (default: 0)")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")

@@ -8,6 +8,7 @@ import msgspec
 
 from ..client import Answer
 from ..record import Record, quantile
+from ..tool import UsageError
 
 Round = dict[str, float]
 """Figures of one side, one shape and one round, by name."""
@@ -24,7 +25,7 @@ class Measure(NamedTuple):
     shape: str
     figure: str
     label: str
-    more_is_better: bool
+    more_is_better: bool = False
     digits: int = 0
 
 
@@ -38,12 +39,22 @@ class Column(msgspec.Struct, kw_only=True):
     command: str
     weights: str
     weight_bytes: int
-    paused: bool = False
-    """It used CPU while idle, and was stopped by SIGSTOP while others were measured."""
     rounds: dict[str, list[Round]] = {}
     """By shape; ``start`` has one round a start, measured while no other server was up."""
     failed: str | None = None
     """Why it was not measured to the end."""
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What a run does."""
+
+    shapes: list[str]
+    rounds: int = 5
+    starts: int = 3
+    prompt: int = 128
+    output: int = 128
+    long_prompt: int = 2048
+    seed: int = 0
 
 
 class Report(Record, frozen=True, kw_only=True):
@@ -51,10 +62,13 @@ class Report(Record, frozen=True, kw_only=True):
 
     kind: Literal["peers"] = "peers"
     model: str
-    settings: dict[str, object]
+    settings: Settings
     columns: list[Column]
     skipped: dict[str, str]
     """Sides that were not measured, and why."""
+    interrupted: bool = False
+    medians: Mapping[str, dict[str, float]] = {}
+    """What a reader of the file looks for first: by column and label."""
 
 
 def measures(shapes: Sequence[str]) -> list[Measure]:
@@ -63,19 +77,18 @@ def measures(shapes: Sequence[str]) -> list[Measure]:
     for shape in shapes:
         if shape == PREFILL:
             rows.append(Measure(shape, "prefill_tokens_per_s", "long prompt: prefill tokens/s", True))
-            rows.append(Measure(shape, "again_ttft_ms", "the same prompt again: TTFT ms", False, 1))
+            rows.append(Measure(shape, "again_ttft_ms", "the same prompt again: TTFT ms", digits=1))
         elif shape == "1":
             rows.append(Measure(shape, "decode_tokens_per_s", "alone: decode tokens/s", True))
-            rows.append(Measure(shape, "ttft_ms_p50", "alone: TTFT ms", False))
+            rows.append(Measure(shape, "ttft_ms_p50", "alone: TTFT ms"))
         else:
-            name = f"{shape} streams"
-            rows.append(Measure(shape, "output_tokens_per_s", f"{name}: output tokens/s", True))
-            rows.append(Measure(shape, "ttft_ms_p50", f"{name}: TTFT p50 ms", False))
-            rows.append(Measure(shape, "ttft_ms_p99", f"{name}: TTFT p99 ms", False))
-            rows.append(Measure(shape, "itl_ms_p50", f"{name}: ITL p50 ms", False, 1))
-            rows.append(Measure(shape, "itl_ms_p99", f"{name}: ITL p99 ms", False, 1))
-    rows.append(Measure(START, "ready_s", "start to ready, s", False, 1))
-    rows.append(Measure(START, "memory_mib", "resident MiB after load", False))
+            rows.append(Measure(shape, "output_tokens_per_s", f"{shape} streams: output tokens/s", True))
+            for time, digits in (("ttft", 0), ("itl", 1)):
+                for share in ("p50", "p99"):
+                    label = f"{shape} streams: {time.upper()} {share} ms"
+                    rows.append(Measure(shape, f"{time}_ms_{share}", label, digits=digits))
+    rows.append(Measure(START, "ready_s", "start to ready, s", digits=1))
+    rows.append(Measure(START, "memory_mib", "resident MiB after load"))
     return rows
 
 
@@ -86,21 +99,19 @@ def streams_round(answers: Sequence[Answer]) -> Round:
     of the median gap. ITL is the gap between two moments at which a stream brought output, pooled over all streams.
     """
     seconds = max(answer.ended for answer in answers) - min(answer.began for answer in answers)
+    tokens = sum(answer.tokens for answer in answers)
     ttft = [answer.ttft for answer in answers]
     gaps = [gap for answer in answers for gap in answer.gaps]
     found = {
-        "output_tokens_per_s": sum(answer.tokens for answer in answers) / seconds,
+        "output_tokens_per_s": tokens / seconds,
         "ttft_ms_p50": 1e3 * quantile(ttft, 0.5),
         "ttft_ms_p99": 1e3 * quantile(ttft, 0.99),
-        "tokens_per_chunk": sum(answer.tokens for answer in answers) / sum(len(answer.arrivals) for answer in answers),
+        "tokens_per_chunk": tokens / sum(len(answer.arrivals) for answer in answers),
     }
-    decode = [
-        (answer.tokens - 1) / (answer.ended - answer.arrivals[0])
-        for answer in answers
-        if answer.ended > answer.arrivals[0]
-    ]
-    if decode and gaps:
-        found["decode_tokens_per_s"] = statistics.median(decode)
+    if gaps:
+        found["decode_tokens_per_s"] = statistics.median(
+            (answer.tokens - 1) / (answer.ended - answer.arrivals[0]) for answer in answers if answer.gaps
+        )
         found["itl_tokens_per_s"] = 1 / quantile(gaps, 0.5)
         found["itl_ms_p50"] = 1e3 * quantile(gaps, 0.5)
         found["itl_ms_p99"] = 1e3 * quantile(gaps, 0.99)
@@ -122,20 +133,11 @@ def value(column: Column, measure: Measure) -> float | None:
     return statistics.median(found) if found else None
 
 
-class Best(NamedTuple):
-    """The best of several columns in one measure."""
-
-    name: str
-    value: float
-
-
-def best(columns: Sequence[Column], measure: Measure) -> Best | None:
-    """None where nobody was measured."""
-    found = [Best(column.name, got) for column in columns if (got := value(column, measure)) is not None]
-    if not found:
-        return None
-    choose = max if measure.more_is_better else min
-    return choose(found, key=lambda one: one.value)
+def medians(columns: Sequence[Column], rows: Sequence[Measure]) -> Mapping[str, dict[str, float]]:
+    return {
+        column.name: {row.label: round(got, 3) for row in rows if (got := value(column, row)) is not None}
+        for column in columns
+    }
 
 
 def times_better(ours: float, theirs: float, measure: Measure) -> float:
@@ -144,15 +146,30 @@ def times_better(ours: float, theirs: float, measure: Measure) -> float:
     return above / below if below else float("inf")
 
 
+class Best(NamedTuple):
+    """The best of several peers in one measure, and how many times better ours is."""
+
+    name: str
+    value: float
+    times: float
+
+
+def best(ours: float, peers: Sequence[Column], measure: Measure) -> Best | None:
+    """None where nobody was measured."""
+    found = [(peer.name, got) for peer in peers if (got := value(peer, measure)) is not None]
+    beside = [Best(name, got, times_better(ours, got, measure)) for name, got in found]
+    return min(beside, key=lambda one: one.times, default=None)
+
+
 class Ratio(NamedTuple):
     """One of our sides beside the best peer in one measure."""
 
     ours: str
     measure: Measure
-    alike: tuple[Best, float] | None
-    """The best peer with weights of the same width, and how many times better ours is."""
-    any: tuple[Best, float] | None
-    """The best peer of all."""
+    alike: Best | None
+    """Of those with weights of the same width."""
+    any: Best
+    """Of all."""
 
 
 def ratios(columns: Sequence[Column], rows: Sequence[Measure]) -> list[Ratio]:
@@ -160,16 +177,12 @@ def ratios(columns: Sequence[Column], rows: Sequence[Measure]) -> list[Ratio]:
     peers = [column for column in columns if column.peer != "stentor"]
     found = []
     for column in columns:
-        if column.peer != "stentor":
-            continue
-        alike = [peer for peer in peers if width(peer.bits) == width(column.bits)]
-        for measure in rows:
-            ours = value(column, measure)
-            if ours is None:
-                continue
-            ratio = Ratio(column.name, measure, _beside(ours, alike, measure), _beside(ours, peers, measure))
-            if ratio.any is not None:
-                found.append(ratio)
+        if column.peer == "stentor":
+            alike = [peer for peer in peers if width(peer.bits) == width(column.bits)]
+            for measure in rows:
+                ours = value(column, measure)
+                if ours is not None and (beside := best(ours, peers, measure)) is not None:
+                    found.append(Ratio(column.name, measure, best(ours, alike, measure), beside))
     return found
 
 
@@ -179,26 +192,13 @@ def width(bits: str) -> str:
 
 
 def settle_shapes(named: str | None) -> list[str]:
-    """Shapes from ``1,8,prefill``. Raises ValueError with one line."""
+    """Shapes from ``1,8,prefill``. Raises :class:`UsageError`."""
     if named is None:
         return list(STATED)
     shapes = [part.strip() for part in named.split(",") if part.strip()]
     for shape in shapes:
         if shape != PREFILL and not (shape.isdecimal() and 0 < int(shape) <= 4096):
-            raise ValueError(f"no shape is called {shape!r}; expected {PREFILL} or a number of streams, as in 1,8,32")
+            raise UsageError(f"no shape is called {shape!r}; expected {PREFILL} or a number of streams, as in 1,8,32")
     if not shapes:
-        raise ValueError("--shapes names none; expected a list as in 1,8,32,prefill")
+        raise UsageError("--shapes names none; expected a list as in 1,8,32,prefill")
     return list(dict.fromkeys(str(int(shape)) if shape != PREFILL else shape for shape in shapes))
-
-
-def _beside(ours: float, peers: Sequence[Column], measure: Measure) -> tuple[Best, float] | None:
-    found = best(peers, measure)
-    return None if found is None else (found, times_better(ours, found.value, measure))
-
-
-def medians(columns: Sequence[Column], rows: Sequence[Measure]) -> Mapping[str, dict[str, float]]:
-    """What a reader of the saved file looks for first: the medians by column and label."""
-    return {
-        column.name: {row.label: round(got, 3) for row in rows if (got := value(column, row)) is not None}
-        for column in columns
-    }

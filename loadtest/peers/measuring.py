@@ -4,13 +4,13 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ..client import Answer, StreamError, complete
-from .figures import PREFILL, START, Column, Round, prefill_round, streams_round
+from ..client import StreamError, complete
+from .figures import PREFILL, START, Column, Round, Settings, prefill_round, streams_round
 from .prompts import Words
 from .running import Server, ServerError
 
@@ -22,22 +22,8 @@ REST_LIMIT: Final = 6.0
 """How long is waited for it: some thread pools and queues wait busily for seconds after work."""
 SPINNING: Final = 0.05
 """Cores' worth of CPU time from which a server is not idle."""
-ANSWER_SECONDS: Final = 1800.0
 SLOW_START: Final = 30.0
 """Seconds from which a start is not repeated."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a run does."""
-
-    shapes: list[str]
-    rounds: int = 5
-    starts: int = 3
-    prompt: int = 128
-    output: int = 128
-    long_prompt: int = 2048
-    seed: int = 0
 
 
 @dataclass
@@ -82,107 +68,56 @@ def start_all(entries: Sequence[Entry], words: Words, say: Say) -> None:
 def run_rounds(entries: Sequence[Entry], settings: Settings, words: Words, say: Say) -> None:
     """A B A B: in every round each shape goes through all sides with the same prompts. Round 0 warms up."""
     for number in range(settings.rounds + 1):
+        output = settings.output if number else min(16, settings.output)
         for shape in settings.shapes:
             for entry in entries:
-                if not entry.live or (shape.isdecimal() and int(shape) > 1 and not entry.server.side.parallel):
+                if not entry.live or (shape not in ("1", PREFILL) and not entry.server.side.parallel):
                     continue
-                say(f"{f'round {number}' if number else 'warm-up'}: {entry.column.name}, {_describe(shape)}")
+                what = "a long prompt twice" if shape == PREFILL else f"{shape} at once"
+                say(f"{f'round {number}' if number else 'warm-up'}: {entry.column.name}, {what}")
                 rng = random.Random(f"{settings.seed} {number} {shape}")
+                others = [other.server for other in entries if other is not entry and other.live]
+                _rest(others)
+                disturbance = Disturbance(entry.server, others)
                 try:
-                    figures = _measure(entry, entries, shape, settings, words, rng, warming=number == 0)
+                    figures = asyncio.run(_load(entry.server, shape, settings, output, words, rng))
                 except (ServerError, StreamError, OSError) as error:
                     _fail(entry, error)
                     continue
+                figures.update(disturbance.figures())
                 if number:
                     entry.column.rounds.setdefault(shape, []).append(figures)
 
 
-def _measure(
-    entry: Entry,
-    entries: Sequence[Entry],
-    shape: str,
-    settings: Settings,
-    words: Words,
-    rng: random.Random,
-    *,
-    warming: bool,
-) -> Round:
-    others = [other for other in entries if other is not entry and other.live]
-    entry.server.resume()
-    _rest(others)
-    disturbance = Disturbance(entry.server, [other.server for other in others])
-    if shape == PREFILL:
-        figures = asyncio.run(_in_time(_prefill(entry.server, settings, words, rng)))
-    else:
-        output = min(16, settings.output) if warming else settings.output
-        work = _streams(entry.server, int(shape), settings.prompt, output, words, rng)
-        figures = asyncio.run(_in_time(work))
-    figures.update(disturbance.figures())
-    if entry.column.paused:
-        entry.server.pause()
-    return figures
-
-
-def _rest(others: Sequence[Entry]) -> None:
-    """Wait until nobody but the side in turn computes; a server that goes on is stopped until its own turn."""
-    limit = time.monotonic() + REST_LIMIT
-    while True:
-        before = [other.server.cpu() for other in others]
-        time.sleep(REST_SECONDS)
-        busy = [
-            other
-            for other, used in zip(others, before, strict=True)
-            if other.server.cpu() - used > SPINNING * REST_SECONDS
-        ]
-        if not busy:
-            return
-        if time.monotonic() > limit:
-            for other in busy:
-                other.column.paused = True
-                other.server.pause()
-
-
-async def _in_time(work: Awaitable[Round]) -> Round:
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS):
-            return await work
-    except TimeoutError:
-        raise StreamError(f"it did not answer within {ANSWER_SECONDS:.0f} s") from None
-
-
-async def _streams(server: Server, streams: int, prompt: int, output: int, words: Words, rng: random.Random) -> Round:
+async def _load(server: Server, shape: str, settings: Settings, output: int, words: Words, rng: random.Random) -> Round:
+    prompt, output = (settings.long_prompt, 1) if shape == PREFILL else (settings.prompt, output)
+    streams = 1 if shape == PREFILL else int(shape)
     bodies = [server.side.body(server.weights, words.prompt(prompt, rng), output) for _ in range(streams)]
     answers = await asyncio.gather(*(complete(server.port, body) for body in bodies))
+    if shape == PREFILL:
+        answers.append(await complete(server.port, bodies[0]))
     for answer in answers:
-        _check(answer, prompt, output)
-    return streams_round(answers)
+        if (answer.prompt_tokens, answer.tokens) != (prompt, output):
+            # a server that did other work than was asked for is not compared
+            raise StreamError(
+                f"it counts {answer.prompt_tokens} tokens in and {answer.tokens} out, expected {prompt} and {output}"
+            )
+    return prefill_round(*answers) if shape == PREFILL else streams_round(answers)
 
 
-async def _prefill(server: Server, settings: Settings, words: Words, rng: random.Random) -> Round:
-    body = server.side.body(server.weights, words.prompt(settings.long_prompt, rng), 1)
-    answers = [await complete(server.port, body) for _ in range(2)]
-    for answer in answers:
-        _check(answer, settings.long_prompt, 1)
-    return prefill_round(*answers)
-
-
-def _check(answer: Answer, prompt: int, output: int) -> None:
-    """A server that did other work than was asked for is not compared."""
-    if (answer.prompt_tokens, answer.tokens) != (prompt, output):
-        raise StreamError(
-            f"it counts {answer.prompt_tokens} tokens in and {answer.tokens} out, expected {prompt} and {output}"
-        )
+def _rest(others: Sequence[Server]) -> None:
+    """Waits until nobody but the side in turn computes; who goes on is told by :class:`Disturbance`."""
+    limit = time.monotonic() + REST_LIMIT
+    while time.monotonic() < limit:
+        before = [other.cpu() for other in others]
+        time.sleep(REST_SECONDS)
+        if all(other.cpu() - used <= SPINNING * REST_SECONDS for other, used in zip(others, before, strict=True)):
+            return
 
 
 def _fail(entry: Entry, error: Exception) -> None:
     entry.column.failed = " ".join(str(error).split())[:400]
     entry.server.stop()
-
-
-def _describe(shape: str) -> str:
-    if shape == PREFILL:
-        return "a long prompt twice"
-    return "alone" if shape == "1" else f"{shape} streams"
 
 
 _BUSY: Final = (1, 2, 3, 6, 7, 8)

@@ -6,28 +6,25 @@
 <root>/weights/<model>-<key>/   forms of one model, made by :mod:`.weights`
 """
 
-import os
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
-PEERS: Final = ("llama.cpp", "vllm", "transformers", "faster-whisper", "sentence-transformers")
-"""Whom ``make peers`` can install."""
+from stentor.engine.loading.hub import default_cache
 
 
-class Installed(msgspec.Struct, frozen=True):
-    """What a complete installation consists of; another recipe's means: install again."""
-
-    peer: str
+class _Installed(msgspec.Struct):
     version: str
-    recipe: int
+
+
+def cache(name: str) -> Path:
+    """A folder of benchmarks below the user's cache; it need not exist."""
+    return default_cache().parent / name
 
 
 def root() -> Path:
-    """The folder of all peers; it need not exist."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "stentor" / "peers"
+    """The folder of all peers."""
+    return cache("peers")
 
 
 def home(peer: str) -> Path:
@@ -45,17 +42,9 @@ def llama_binary(name: str) -> Path:
     return home("llama.cpp") / "build" / "bin" / name
 
 
-def installed(peer: str) -> Installed | None:
-    """What is installed of a peer; None where nothing is, or not all of it."""
+def installed(peer: str) -> str | None:
+    """The version that is installed of a peer; None where nothing is, or not all of it."""
     try:
-        return msgspec.json.decode((home(peer) / "installed.json").read_bytes(), type=Installed)
+        return msgspec.json.decode((home(peer) / "installed.json").read_bytes(), type=_Installed).version
     except (OSError, msgspec.DecodeError):
         return None
-
-
-def mark_installed(what: Installed) -> None:
-    """Says that an installation is complete."""
-    target = home(what.peer) / "installed.json"
-    beside = target.with_suffix(".partial")
-    beside.write_bytes(msgspec.json.encode(what) + b"\n")
-    beside.replace(target)

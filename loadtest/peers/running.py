@@ -1,4 +1,4 @@
-"""A server of any side as a process: started, found ready, weighed, put to sleep, ended."""
+"""A server of any side as a process: started, found ready, weighed, ended."""
 
 import asyncio
 import contextlib
@@ -8,12 +8,12 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
-from ..client import Answer, StreamError, complete
-from ..processes import alive, children, cpu_seconds, pss_bytes
+from ..client import StreamError, complete
+from ..processes import alive, cpu_seconds, pss_bytes, tree
 from ..server_process import Launched, StartFailed
 from .places import home
 from .prompts import Words
@@ -22,7 +22,6 @@ from .sides import Side
 START_SECONDS: Final = 600.0
 STOP_SECONDS: Final = 20.0
 _FIRST_TOKENS: Final = 8
-_Number = TypeVar("_Number", int, float)
 
 
 class ServerError(Exception):
@@ -36,12 +35,11 @@ class Server(Launched):
         super().__init__(port)
         self.side = side
         self.weights = weights
-        self.paused = False
         self._start = side.launch(weights, port)
 
     @property
     def command(self) -> str:
-        """As one would type it, with what is added to the environment; nothing of this machine but folder names."""
+        """As one would type it, with what is added to the environment."""
         added = [f"{name}={shlex.quote(value)}" for name, value in self._start.environment.items()]
         return shown(" ".join([*added, shlex.join(self._start.command)]))
 
@@ -59,50 +57,34 @@ class Server(Launched):
         )
         try:
             self.wait_until("/health", START_SECONDS)
-            self.ask(words, random.Random(0), 16, _FIRST_TOKENS)
-        except StartFailed as error:
+            body = self.side.body(self.weights, words.prompt(16, random.Random(0)), _FIRST_TOKENS)
+            asyncio.run(asyncio.wait_for(complete(self.port, body), START_SECONDS))
+        except (StartFailed, StreamError, TimeoutError) as error:
             said = self._last()
             self.stop()
-            raise ServerError(f"{self.side.name} {error}; it said last: {said}") from None
+            why = str(error) or "gave no answer in time"
+            raise ServerError(f"{self.side.name} {why}; it said last: {said}") from None
         except BaseException:
             self.stop()
             raise
         return time.perf_counter() - self.began
 
-    def ask(self, words: Words, rng: random.Random, prompt: int, output: int) -> Answer:
-        """One completion, alone. Raises :class:`ServerError`."""
-        body = self.side.body(self.weights, words.prompt(prompt, rng), output)
-        try:
-            return asyncio.run(asyncio.wait_for(complete(self.port, body), START_SECONDS))
-        except (StreamError, TimeoutError) as error:
-            raise ServerError(f"{self.side.name} failed a request: {error}; it said last: {self._last()}") from error
-
     def memory(self) -> int:
         """Proportional set size of all its processes, in bytes."""
-        return sum(_of_each(self._pids(), pss_bytes))
+        return sum(map(pss_bytes, self._pids()))
 
     def cpu(self) -> float:
         """CPU seconds that all of its processes have used."""
-        return sum(_of_each(self._pids(), cpu_seconds))
-
-    def pause(self) -> None:
-        """Stops every process of it by signal, so that none can spin."""
-        self._signal(signal.SIGSTOP)
-        self.paused = True
-
-    def resume(self) -> None:
-        """After :meth:`pause`; otherwise nothing."""
-        if self.paused:
-            self._signal(signal.SIGCONT)
-            self.paused = False
+        return sum(map(cpu_seconds, self._pids()))
 
     def stop(self) -> None:
         """Ends it and everything that it started."""
         if self._process is None:
             return
-        self.resume()
         self.end(STOP_SECONDS)
-        self._signal(signal.SIGKILL)  # those that outlived it
+        for pid in self._pids():  # those that outlived it
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._process = None
 
     def _last(self) -> str:
@@ -115,20 +97,8 @@ class Server(Launched):
         """It, all below it, and what of its session has outlived its parent."""
         if self._process is None:
             return []
-        found: list[int] = []
-        waiting = [self._process.pid, *_session(self._process.pid)]
-        while waiting:
-            pid = waiting.pop()
-            if pid not in found and alive(pid):
-                found.append(pid)
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                    waiting += children(pid)
-        return found
-
-    def _signal(self, number: signal.Signals) -> None:
-        for pid in self._pids():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+        session = filter(partial(_in_session, self._process.pid), map(int, filter(str.isdecimal, os.listdir("/proc"))))
+        return [pid for pid in {each for pid in session for each in tree(pid)} if alive(pid)]
 
 
 def shown(text: str) -> str:
@@ -136,20 +106,8 @@ def shown(text: str) -> str:
     return text.replace(sys.executable, "python").replace(f"{Path.home()}/", "~/")
 
 
-def _session(leader: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                if os.getsid(int(entry.name)) == leader:
-                    found.append(int(entry.name))
-    return found
-
-
-def _of_each(pids: list[int], measure: Callable[[int], _Number]) -> list[_Number]:
-    """Without those that ended meanwhile."""
-    found = []
-    for pid in pids:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found.append(measure(pid))
-    return found
+def _in_session(leader: int, pid: int) -> bool:
+    try:
+        return os.getsid(pid) == leader
+    except (ProcessLookupError, PermissionError):
+        return False

@@ -59,36 +59,35 @@ def cores() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
+def _at(port: int) -> list[str]:
+    return ["--host", HOST, "--port", str(port)]
+
+
 def _stentor(weights: Path, port: int) -> Launch:
-    dtype = ["--dtype", "bfloat16"]
-    command = [sys.executable, "-P", "-m", "stentor.server.main.cli", "serve", str(weights), *dtype]
-    return Launch([*command, "--served-model-name", MODEL, "--host", HOST, "--port", str(port)], {})
+    command = [sys.executable, "-P", "-m", "stentor.server.main.cli", "serve", str(weights)]
+    return Launch([*command, "--dtype", "bfloat16", "--served-model-name", MODEL, *_at(port)], {})
 
 
 def _llama_cpp(weights: Path, port: int) -> Launch:
-    command = [str(llama_binary("llama-server")), "--model", str(weights), "--alias", MODEL]
-    command += ["--threads", str(len(cores())), "--parallel", str(SLOTS), "--ctx-size", str(SLOTS * SLOT_TOKENS)]
-    command += ["--flash-attn", "on", "--cont-batching"]
-    return Launch([*command, "--host", HOST, "--port", str(port)], dict(OFFLINE))
+    room = f"--threads {len(cores())} --parallel {SLOTS} --ctx-size {SLOTS * SLOT_TOKENS}".split()
+    command = [str(llama_binary("llama-server")), "--model", str(weights), "--alias", MODEL, *room]
+    return Launch([*command, "--flash-attn", "on", "--cont-batching", *_at(port)], OFFLINE)
 
 
 def _vllm(weights: Path, port: int) -> Launch:
     command = [str(script("vllm", "vllm")), "serve", str(weights), "--served-model-name", MODEL]
-    command += ["--dtype", "bfloat16", "--max-model-len", "8192", "--host", HOST, "--port", str(port)]
-    bound = f"{cores()[0]}-{cores()[-1]}" if _contiguous(cores()) else ",".join(map(str, cores()))
     environment = {
-        "VLLM_CPU_OMP_THREADS_BIND": bound,
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores())),
         "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",  # it would otherwise leave one core out
         "VLLM_CPU_KVCACHE_SPACE": "2",
         "VLLM_NO_USAGE_STATS": "1",
     }
-    return Launch(command, {**OFFLINE, **environment})
+    return Launch([*command, "--dtype", "bfloat16", "--max-model-len", "8192", *_at(port)], OFFLINE | environment)
 
 
 def _transformers(weights: Path, port: int) -> Launch:
     command = [str(script("transformers", "transformers")), "serve", str(weights)]
-    command += ["--dtype", "bfloat16", "--device", "cpu", "--host", HOST, "--port", str(port)]
-    return Launch(command, dict(OFFLINE))
+    return Launch([*command, "--dtype", "bfloat16", "--device", "cpu", *_at(port)], OFFLINE)
 
 
 def _transformers_batching(weights: Path, port: int) -> Launch:
@@ -121,24 +120,16 @@ def _transformers_body(weights: Path, prompt: Prompt, tokens: int) -> dict[str, 
     }
 
 
-def _contiguous(numbers: list[int]) -> bool:
-    return numbers == list(range(numbers[0], numbers[-1] + 1))
-
-
-def _sides() -> Mapping[str, Side]:
-    found = [
-        Side("stentor-bf16", "stentor", "hf", "bf16", _stentor, _openai),
-        Side("stentor-q4_0", "stentor", "q4_0", "q4_0", _stentor, _openai),
-        Side("stentor-q4_1", "stentor", "q4_1", "q4_1", _stentor, _openai),
-        Side("llama.cpp-bf16", "llama.cpp", "bf16", "bf16", _llama_cpp, _openai),
-        Side("llama.cpp-q4_0", "llama.cpp", "q4_0", "q4_0", _llama_cpp, _openai),
-        Side("llama.cpp-q4_1", "llama.cpp", "q4_1", "q4_1", _llama_cpp, _openai),
-        Side("vllm-bf16", "vllm", "hf", "bf16", _vllm, _openai),
-        Side("transformers-bf16", "transformers", "hf", "bf16", _transformers, _transformers_body, parallel=False),
-        Side("transformers-batching", "transformers", "hf", "bf16", _transformers_batching, _transformers_body),
-    ]
-    return {side.name: side for side in found}
-
-
-SIDES: Final = _sides()
+_ALL: Final = (
+    Side("stentor-bf16", "stentor", "hf", "bf16", _stentor, _openai),
+    Side("stentor-q4_0", "stentor", "q4_0", "q4_0", _stentor, _openai),
+    Side("stentor-q4_1", "stentor", "q4_1", "q4_1", _stentor, _openai),
+    Side("llama.cpp-bf16", "llama.cpp", "bf16", "bf16", _llama_cpp, _openai),
+    Side("llama.cpp-q4_0", "llama.cpp", "q4_0", "q4_0", _llama_cpp, _openai),
+    Side("llama.cpp-q4_1", "llama.cpp", "q4_1", "q4_1", _llama_cpp, _openai),
+    Side("vllm-bf16", "vllm", "hf", "bf16", _vllm, _openai),
+    Side("transformers-bf16", "transformers", "hf", "bf16", _transformers, _transformers_body, parallel=False),
+    Side("transformers-batching", "transformers", "hf", "bf16", _transformers_batching, _transformers_body),
+)
+SIDES: Final[Mapping[str, Side]] = {side.name: side for side in _ALL}
 """By name, in the order of the table's columns."""

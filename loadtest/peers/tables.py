@@ -4,12 +4,13 @@ import statistics
 from collections.abc import Sequence
 from typing import Final
 
-from rich.table import Table
-
 from .figures import START, Best, Column, Measure, Report, measures, ratios, times_better, value
 
 DISTURBED: Final = 0.1
 """Cores' worth of CPU time of others, the median over rounds, from which figures are doubted."""
+
+Grid = tuple[list[str], list[list[str]]]
+"""Columns and rows."""
 
 
 def title(report: Report) -> str:
@@ -18,67 +19,41 @@ def title(report: Report) -> str:
     counts = [len(rounds) for column in report.columns for shape, rounds in column.rounds.items() if shape != START]
     least, most = min(counts, default=0), max(counts, default=0)
     return (
-        f"{report.model}: {settings['prompt']} tokens in, {settings['output']} out, long prompt "
-        f"{settings['long_prompt']}; medians of {least if least == most else f'{least} to {most}'} rounds, "
-        "one side at a time"
+        f"{report.model}: {settings.prompt} tokens in, {settings.output} out, long prompt {settings.long_prompt}; "
+        f"medians of {least if least == most else f'{least} to {most}'} rounds, one side at a time"
     )
 
 
-def terminal_tables(report: Report, shapes: Sequence[str]) -> list[Table]:
-    """Medians with the best of each row in bold, and ours beside the best peer."""
-    rows = measures(shapes)
-    medians = Table()
-    medians.add_column("")
-    for column in report.columns:
-        medians.add_column(column.name.replace("-", "\n", 1), justify="right")
-    for row in rows:
-        medians.add_row(row.label, *_cells(report.columns, row, "[bold]{}[/bold]"))
-    found = ratios(report.columns, rows)
-    if not found:
-        return [medians]
-    compared = Table()
-    for name in ("ours", "", "best peer of the width", "times better", "best of all", "times better"):
-        compared.add_column(name, justify="right" if name == "times better" else "left")
-    previous = ""
-    for ratio in found:
-        if previous and previous != ratio.ours:
-            compared.add_section()
-        name = ratio.ours if ratio.ours != previous else ""
-        previous = ratio.ours
-        alike, anyone = (_beside(pair, ratio.measure) for pair in (ratio.alike, ratio.any))
-        compared.add_row(name, ratio.measure.label, *alike, *anyone)
-    return [medians, compared]
+def grids(report: Report, bold: str) -> list[Grid]:
+    """Medians, the best of each row as ``bold`` has it, and ours beside the best peer where there is one."""
+    rows = measures(report.settings.shapes)
+    names = [column.name for column in report.columns]
+    made: list[Grid] = [(["", *names], [[row.label, *_cells(report.columns, row, bold)] for row in rows])]
+    compared = [
+        [one.ours, one.measure.label, *_beside(one.alike, one.measure), *_beside(one.any, one.measure)]
+        for one in ratios(report.columns, rows)
+    ]
+    if compared:
+        made.append((["ours", "", "best peer of the width", "times better", "best of all", "times better"], compared))
+    return made
 
 
-def markdown(report: Report, shapes: Sequence[str]) -> str:
-    """The same as two tables of a page, and how each server was started."""
-    rows = measures(shapes)
+def markdown(report: Report) -> str:
+    """The tables of a page, and how each server was started."""
     lines = [f"{title(report)}.", ""]
-    lines += _markdown_table(
-        ["", *(column.name for column in report.columns)],
-        [[row.label, *_cells(report.columns, row, "**{}**")] for row in rows],
-    )
-    found = ratios(report.columns, rows)
-    if found:
-        lines += ["", "Ours beside the best peer; above 1 is better:", ""]
-        lines += _markdown_table(
-            ["", "", "best peer of the width", "times better", "best of all", "times better"],
-            [
-                [one.ours, one.measure.label, *_beside(one.alike, one.measure), *_beside(one.any, one.measure)]
-                for one in found
-            ],
-        )
-    lines += ["", "How each was started:", "", "```"]
+    for number, (columns, rows) in enumerate(grids(report, "**{}**")):
+        lines += ["Ours beside the best peer; above 1 is better:", ""] if number else []
+        rule = ["---", *("---:" for _ in columns[1:])]
+        lines += [f"| {' | '.join(row)} |" for row in (columns, rule, *rows)] + [""]
+    lines += ["How each was started:", "", "```"]
     lines += [f"{column.name}: {column.command}" for column in report.columns]
     return "\n".join([*lines, "```", ""])
 
 
 def remarks(report: Report) -> list[str]:
-    """What a reader has to know of single columns: paused, failed, skipped, disturbed."""
+    """What a reader has to know of single columns: failed, skipped, disturbed."""
     told = []
     for column in report.columns:
-        if column.paused:
-            told.append(f"{column.name} used CPU while idle: it was stopped (SIGSTOP) while others were measured")
         if column.failed is not None:
             told.append(f"{column.name} failed: {column.failed}")
         for figure, who in (("others_cores", "other servers of the run"), ("strangers_cores", "other processes")):
@@ -95,27 +70,14 @@ def _cells(columns: Sequence[Column], row: Measure, bold: str) -> list[str]:
     """One row's figures; those within a hundredth of the best one in bold."""
     values = [value(column, row) for column in columns]
     known = [one for one in values if one is not None]
-    top = (max if row.more_is_better else min)(known) if len(known) > 1 else None
+    top = (max if row.more_is_better else min)(known, default=0.0)
     cells = []
     for one in values:
-        if one is None:
-            cells.append("-")
-            continue
-        text = f"{one:,.{row.digits}f}"
-        cells.append(bold.format(text) if top is not None and times_better(one, top, row) > 0.99 else text)
+        text = "-" if one is None else f"{one:,.{row.digits}f}"
+        is_best = one is not None and len(known) > 1 and times_better(one, top, row) > 0.99
+        cells.append(bold.format(text) if is_best else text)
     return cells
 
 
-def _beside(pair: tuple[Best, float] | None, row: Measure) -> tuple[str, str]:
-    if pair is None:
-        return "-", "-"
-    found, times = pair
-    return f"{found.name} {found.value:,.{row.digits}f}", f"{times:.2f}"
-
-
-def _markdown_table(head: list[str], rows: list[list[str]]) -> list[str]:
-    return [
-        f"| {' | '.join(head)} |",
-        f"|{'|'.join('---' if number == 0 else '---:' for number in range(len(head)))}|",
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]
+def _beside(found: Best | None, row: Measure) -> tuple[str, str]:
+    return ("-", "-") if found is None else (f"{found.name} {found.value:,.{row.digits}f}", f"{found.times:.2f}")

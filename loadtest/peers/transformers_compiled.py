@@ -13,12 +13,7 @@ _TIMED = 5
 
 
 def measure_transformers(
-    folder: Path,
-    device: torch.device,
-    decode: Sequence[int],
-    prefill: Sequence[int],
-    steps: int,
-    prompt: int,
+    folder: Path, device: torch.device, decode: Sequence[int], prefill: Sequence[int], steps: int, prompt: int
 ) -> Iterator[tuple[str, int, float]]:
     """Yields (work, tokens of a step, milliseconds of a step) under the names that ours go by.
 
@@ -42,11 +37,6 @@ def _decode(model: Any, config: Any, device: torch.device, batch: int, steps: in
     token = ids[:, :1].clone()
     position = torch.tensor([prompt], device=device)
 
-    def begin() -> None:
-        cache.reset()
-        model(ids, past_key_values=cache, cache_position=torch.arange(prompt, device=device), logits_to_keep=1)
-        position.fill_(prompt)
-
     def run() -> None:
         for _ in range(steps):
             logits = forward(token, past_key_values=cache, cache_position=position).logits
@@ -55,28 +45,29 @@ def _decode(model: Any, config: Any, device: torch.device, batch: int, steps: in
 
     times = []
     for _ in range(1 + _TIMED):  # the first one compiles
-        begin()
-        times.append(_seconds(run, device) / steps)
+        cache.reset()
+        model(ids, past_key_values=cache, cache_position=torch.arange(prompt, device=device), logits_to_keep=1)
+        position.fill_(prompt)
+        times.append(_milliseconds(run, device) / steps)
     _forget_compiled()
-    return 1e3 * statistics.median(times[1:])
+    return statistics.median(times[1:])
 
 
 def _prefill(model: Any, config: Any, device: torch.device, length: int) -> float:
     ids = torch.randint(0, config.vocab_size, (1, length), device=device)
     positions = torch.arange(length, device=device)
 
-    def run(forward: Any) -> Callable[[], object]:
-        def call() -> object:
+    def median(forward: Any) -> float:
+        def call() -> None:
             cache = _cache(config, length + 16)
-            return forward(ids, past_key_values=cache, cache_position=positions, logits_to_keep=1)
+            forward(ids, past_key_values=cache, cache_position=positions, logits_to_keep=1)
 
-        return call
+        return statistics.median([_milliseconds(call, device) for _ in range(2 + _TIMED)][2:])
 
-    best = _median(run(model), device)
     compiled: Any = torch.compile(model.forward, dynamic=False)
-    best = min(best, _median(run(compiled), device))
+    best = min(median(model), median(compiled))
     _forget_compiled()
-    return 1e3 * best
+    return best
 
 
 def _forget_compiled() -> None:
@@ -89,17 +80,12 @@ def _cache(config: Any, length: int) -> Any:
     return make(config=config, max_cache_len=length)
 
 
-def _median(call: Callable[[], object], device: torch.device) -> float:
-    for _ in range(2):
-        call()
-    return statistics.median(_seconds(call, device) for _ in range(_TIMED))
+def _milliseconds(call: Callable[[], object], device: torch.device) -> float:
+    def now() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
 
-
-def _seconds(call: Callable[[], object], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    began = time.perf_counter()
+    began = now()
     call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - began
+    return 1e3 * (now() - began)

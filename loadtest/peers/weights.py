@@ -31,33 +31,35 @@ class Weights:
     def __init__(self, source: Path, shelf: Path, quantizer: Path) -> None:
         self._source = source
         self._quantizer = quantizer
-        self._shelf = shelf / f"{source.stem}-{_key(source)}"
+        told = source.stat()
+        # changes with the file: its forms are then made anew
+        key = hashlib.sha256(f"{source.resolve()} {told.st_size} {told.st_mtime_ns}".encode()).hexdigest()[:12]
+        self._shelf = shelf / f"{source.stem}-{key}"
 
     def form(self, form: Form, progress: Progress = lambda what: None) -> Path:
         """Where ``form`` lies; it is made first where it must be. Raises :class:`WeightsError`."""
-        if form == "hf" and self._source.is_dir():
-            return self._source
-        if form == "q4_1" and self._source.suffix == ".gguf" and open_checkpoint(self._source).dtype == "Q4_1":
-            return self._source
-        if self._source.suffix != ".gguf":
-            raise WeightsError(f"{form} is made from a .gguf file, and {self._source} is a folder; name a .gguf file")
-        target = self._shelf / ("hf" if form == "hf" else f"{self._source.stem}-{form}.gguf")
+        source, quantized = self._source, form.startswith("q4")
+        if form == "hf" and source.is_dir():
+            return source
+        if source.suffix != ".gguf":
+            raise WeightsError(f"{form} is made from a .gguf file, and {source} is a folder; name a .gguf file")
+        if form == "q4_1" and open_checkpoint(source).dtype == "Q4_1":
+            return source
+        target = self._shelf / ("hf" if form == "hf" else f"{source.stem}-{form}.gguf")
         if target.exists():
             return target
-        if form in ("q4_0", "q4_1") and not self._quantizer.is_file():
+        if quantized and not self._quantizer.is_file():
             raise WeightsError(f"{form} is made by llama.cpp's llama-quantize; run: make peers ARGS=llama.cpp")
-        made_from = self.form("bf16", progress) if form in ("q4_0", "q4_1") else self._source
+        made_from = self.form("bf16", progress) if quantized else source
         progress(f"writing {target.name}")
         self._shelf.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f".partial-{target.name}")
-        _remove(partial)
-        match form:
-            case "hf":
-                write_hf_folder(made_from, partial)
-            case "bf16":
-                write_bf16_gguf(made_from, partial)
-            case _:
-                _quantize(self._quantizer, made_from, partial, form)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.unlink(missing_ok=True)
+        if quantized:
+            _quantize(self._quantizer, made_from, partial, form)
+        else:
+            (write_hf_folder if form == "hf" else write_bf16_gguf)(made_from, partial)
         partial.rename(target)
         return target
 
@@ -144,15 +146,3 @@ def _quantize(quantizer: Path, source: Path, target: Path, form: Form) -> None:
     if done.returncode or not target.is_file():
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()] or ["it said nothing"]
         raise WeightsError(f"llama-quantize ended with status {done.returncode}: {lines[-1][:200]}")
-
-
-def _key(source: Path) -> str:
-    """Changes with the file: its forms are then made anew."""
-    told = source.stat()
-    return hashlib.sha256(f"{source.resolve()} {told.st_size} {told.st_mtime_ns}".encode()).hexdigest()[:12]
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    path.unlink(missing_ok=True)

@@ -3,8 +3,8 @@
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -13,7 +13,7 @@ from stentor.protocols.ipc.config import WorkerConfig
 
 from .compare import Agreement, Comparison
 from .corpus import windows
-from .ours import Scorer, Scores, Window, batches
+from .ours import Scorer, Scores, Window
 from .reference import Reference
 
 Show = Callable[[str], None]
@@ -24,16 +24,14 @@ LEAST_DECODED = 1024
 """Tokens decoded at each batch size, or the text's own if it has fewer."""
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """One way to serve the model."""
 
     name: str
     config: WorkerConfig
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """Windows, and how they go through the worker: as prompts, or ``rows`` at a time token by token."""
 
     name: str
@@ -43,17 +41,17 @@ class Work:
     def score(self, scorer: Scorer) -> list[Scores]:
         if self.rows is None:
             return [scorer.prefill(window) for window in self.windows]
-        return [scores for batch in batches(self.windows, self.rows) for scores in scorer.decode(batch)]
+        starts = range(0, len(self.windows), self.rows)
+        return [scores for at in starts for scores in scorer.decode(self.windows[at : at + self.rows])]
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """One case at one work."""
 
     case: str
     work: str
     agreement: Agreement
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
 
 
 def make_works(tokens: Sequence[int], lengths: Sequence[int], rows: Sequence[int]) -> list[Work]:
@@ -84,30 +82,22 @@ def make_cases(
 
 def check(cases: Sequence[Case], works: Sequence[Work], reference: Reference, show: Show) -> list[Verdict]:
     """Scores every window in every case, then compares each with the reference, which computes it once."""
-    ours: dict[tuple[str, str], list[Scores]] = {}
-    notes: dict[str, list[str]] = {}
+    # works share windows: of each, the reference's distributions are held but once and not for long
+    uses: dict[tuple[int, ...], list[tuple[Comparison, Scores]]] = {}
+    found: list[tuple[str, str, Comparison, list[str]]] = []
     for case in cases:
         show(f"{case.name}: loading")
         scorer = Scorer(case.config)
-        notes[case.name] = scorer.notes
         for work in works:
             show(f"{case.name}: {work.name}")
-            ours[case.name, work.name] = work.score(scorer)
+            comparison = Comparison()
+            found.append((case.name, work.name, comparison, scorer.notes))
+            for window, scores in zip(work.windows, work.score(scorer), strict=True):
+                uses.setdefault(tuple(window), []).append((comparison, scores))
         scorer.close()
-    comparisons = {key: Comparison() for key in ours}
-    # works share windows: of each, the reference's distributions are held but once and not for long
-    uses: dict[tuple[int, ...], list[tuple[str, int]]] = {}
-    for work in works:
-        for index, window in enumerate(work.windows):
-            uses.setdefault(tuple(window), []).append((work.name, index))
-    for number, (window, places) in enumerate(uses.items(), 1):
+    for number, (window, pairs) in enumerate(uses.items(), 1):
         show(f"transformers: window {number} of {len(uses)}")
         theirs = reference.logprobs(window)
-        for case in cases:
-            for name, index in places:
-                comparisons[case.name, name].add(window, ours[case.name, name][index], theirs)
-    return [
-        Verdict(case.name, work.name, comparisons[case.name, work.name].result(), notes[case.name])
-        for case in cases
-        for work in works
-    ]
+        for comparison, scores in pairs:
+            comparison.add(window, scores, theirs)
+    return [Verdict(case, work, comparison.result(), notes) for case, work, comparison, notes in found]

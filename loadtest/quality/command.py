@@ -18,7 +18,6 @@ from stentor.engine.layers.weights import WeightError
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.worker.errors import SetupError
-from stentor.protocols.ipc.config import WorkerConfig
 
 from ..record import Record
 from ..tool import at_least, make_parser, run_tool, table
@@ -41,56 +40,6 @@ class Quality(Record, frozen=True, kw_only=True):
 
 def main(argv: list[str]) -> int:
     errors = (CheckpointError, ReferenceError, SetupError, WeightError)
-    return run_tool(_parser(), argv, _measure, _judge, *errors)
-
-
-def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Quality:
-    rows = max(arguments.decode, default=1)
-    served = worker_config(arguments, max_num_seqs=max(arguments.max_num_seqs or 0, rows))
-    verdicts = run(served, arguments, Console(stderr=True))
-    return Quality(worker=describe(served), limit=arguments.limit / 100, verdicts=verdicts, **about)
-
-
-def _judge(console: Console, record: Quality) -> int:
-    print_verdicts(console, record.verdicts, record.limit)
-    return 0 if all(verdict.agreement.within(record.limit) for verdict in record.verdicts) else 1
-
-
-def run(served: WorkerConfig, arguments: argparse.Namespace, console: Console) -> list[Verdict]:
-    """Loads both sides and compares them."""
-    checkpoint = open_checkpoint(Path(served.model), served.load_format)
-    with console.status("loading transformers") as status:
-        reference = Reference(checkpoint)
-        text = arguments.text.read_text(encoding="utf-8") if arguments.text else corpus()
-        tokens = reference.tokenize(text)[: arguments.tokens]
-        lengths = [min(length, checkpoint.decoder.max_position) for length in arguments.window]
-        works = make_works(tokens, lengths, arguments.decode)
-        with make_cases(checkpoint, reference, served, arguments.cases) as cases:
-            return check(cases, works, reference, status.update)
-
-
-def print_verdicts(console: Console, verdicts: Sequence[Verdict], limit: float) -> None:
-    rows = [
-        [
-            f"{verdict.case}, {verdict.work}",
-            f"{(found := verdict.agreement).positions:,}",
-            f"{found.perplexity:.3f}",
-            f"{found.reference_perplexity:.3f}",
-            f"{found.difference:+.3%} ± {found.error:.3%}",
-            f"{found.same_greedy:.1%}",
-            f"{found.divergence_mean:.1e}",
-            f"{found.divergence_p99:.1e}",
-            "ok" if found.within(limit) else "TOO FAR",
-        ]
-        for verdict in verdicts
-    ]
-    columns = ("case", "tokens", "ours", "reference", "apart", "same", "KL mean", "KL p99", "")
-    title = f"perplexity beside transformers' in float32, at most {limit:.2%} apart"
-    caption = "same: share of positions with the same likeliest token; KL: nats, at least"
-    console.print(table(columns, rows, title=title, caption=caption))
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = make_parser("quality", "Compares the perplexity of a fixed text with that of transformers in float32.")
     parser.add_argument(
         "--cases",
@@ -109,4 +58,40 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--text", type=Path, metavar="FILE", help="another text, in UTF-8")
     parser.add_argument("--limit", type=float, default=0.5, metavar="PERCENT", help="of difference (0.5)")
     add_worker_options(parser)
-    return parser
+    return run_tool(parser, argv, _measure, _judge, *errors)
+
+
+def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Quality:
+    """Loads both sides and compares them."""
+    rows = max(arguments.decode, default=1)
+    served = worker_config(arguments, max_num_seqs=max(arguments.max_num_seqs or 0, rows))
+    checkpoint = open_checkpoint(Path(served.model), served.load_format)
+    with Console(stderr=True).status("loading transformers") as status:
+        reference = Reference(checkpoint)
+        text = arguments.text.read_text(encoding="utf-8") if arguments.text else corpus()
+        tokens = reference.tokenize(text)[: arguments.tokens]
+        lengths = [min(length, checkpoint.decoder.max_position) for length in arguments.window]
+        works = make_works(tokens, lengths, arguments.decode)
+        with make_cases(checkpoint, reference, served, arguments.cases) as cases:
+            verdicts = check(cases, works, reference, status.update)
+    return Quality(worker=describe(served), limit=arguments.limit / 100, verdicts=verdicts, **about)
+
+
+def _judge(console: Console, record: Quality) -> int:
+    print_verdicts(console, record.verdicts, record.limit)
+    return 0 if all(verdict.agreement.within(record.limit) for verdict in record.verdicts) else 1
+
+
+def print_verdicts(console: Console, verdicts: Sequence[Verdict], limit: float) -> None:
+    rows = []
+    for verdict in verdicts:
+        found = verdict.agreement
+        perplexities = (f"{found.perplexity:.3f}", f"{found.reference_perplexity:.3f}")
+        apart = f"{found.difference:+.3%} ± {found.error:.3%}"
+        divergences = (f"{found.divergence_mean:.1e}", f"{found.divergence_p99:.1e}")
+        ends = (f"{found.same_greedy:.1%}", *divergences, "ok" if found.within(limit) else "TOO FAR")
+        rows.append([f"{verdict.case}, {verdict.work}", f"{found.positions:,}", *perplexities, apart, *ends])
+    columns = ("case", "tokens", "ours", "reference", "apart", "same", "KL mean", "KL p99", "")
+    title = f"perplexity beside transformers' in float32, at most {limit:.2%} apart"
+    caption = "same: share of positions with the same likeliest token; KL: nats, at least"
+    console.print(table(columns, rows, title=title, caption=caption))

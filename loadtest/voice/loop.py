@@ -13,9 +13,9 @@ from rich.console import Console
 
 from ..record import Record, quantile
 from ..server_process import ServerProcess
-from ..tool import make_parser, run_tool
+from ..tool import ToolError, make_parser, run_tool
 from .clips import spoken
-from .realtime import Event, RealtimeClient, Speech, session, speech_of
+from .realtime import RealtimeClient, Speech, session, speech_of
 
 QUESTIONS: Final = (
     "What is the capital of France?",
@@ -30,6 +30,7 @@ LONGEST_ANSWER: Final = 120
 _ANSWER_SECONDS: Final = 60.0
 _INTERRUPT_AFTER: Final = 1.0
 """Seconds of an answer that are heard before somebody interrupts it."""
+_AUDIO: Final = "response.output_audio.delta"
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -60,69 +61,54 @@ class VoiceLoop(Record, frozen=True, kw_only=True):
 
 
 async def measure(port: int, silence_ms: int, turns: int, interruptions: int) -> Figures:
-    """Raises ``RuntimeError`` where an answer did not come."""
-    questions = [speech_of(clip.path, clip.text) for clip in spoken(QUESTIONS)]
-    (interruption,) = (speech_of(clip.path, clip.text) for clip in spoken([INTERRUPTION]))
+    """Raises :class:`ToolError` where an answer did not come."""
+    *questions, interruption = (speech_of(clip.path, clip.text) for clip in spoken([*QUESTIONS, INTERRUPTION]))
     settings = {
         "type": "realtime",
         "instructions": "You are a helpful voice assistant. Answer in two or three sentences.",
         "max_output_tokens": LONGEST_ANSWER,
         "audio": {"input": {"turn_detection": {"type": "server_vad", "silence_duration_ms": silence_ms}}},
     }
-    latencies: list[float] = []
-    stops: list[float] = []
-    words: list[float] = []
-    cuts: list[float] = []
-    missed = 0
+    found: list[tuple[float, ...]] = []
+    cuts: list[float | None] = []
     async with session(port, "", **settings) as client:
         for turn in range(turns):
             since = len(client.events)
-            stopped, word, latency = await _ask(client, questions[turn % len(questions)])
-            stops.append(stopped)
-            words.append(word)
-            latencies.append(latency)
-            print(
-                f"  turn {turn + 1}: ended after {stopped:.2f} s, word {word:.2f} s, audio {latency:.2f} s", flush=True
-            )
+            found.append(await _ask(client, questions[turn % len(questions)]))
+            stopped, word, audio = found[-1]
+            print(f"  turn {turn + 1}: ended after {stopped:.2f} s, word {word:.2f} s, audio {audio:.2f} s", flush=True)
             if turn < interruptions:
-                cut = await _interrupt(client, interruption)
-                if cut is None:
-                    missed += 1
-                else:
-                    cuts.append(cut)
+                cuts.append(await _interrupt(client, interruption))
             elif client.first("response.done", since) is None:
                 await client.send(type="response.cancel")  # the rest of it tells nothing new
             await client.be_silent(lambda: _answered(client), _ANSWER_SECONDS)
+    stops, words, latencies = zip(*found, strict=True)
+    made = [cut for cut in cuts if cut is not None]
     return Figures(
         silence_duration_ms=silence_ms,
-        turns=len(latencies),
-        median=round(quantile(latencies, 0.5), 3),
-        p95=round(quantile(latencies, 0.95), 3),
-        slowest=round(max(latencies), 3),
-        speech_stopped_median=round(quantile(stops, 0.5), 3),
-        first_word_median=round(quantile(words, 0.5), 3),
-        interruptions=len(cuts),
-        interruption_slowest=round(max(cuts, default=0.0), 3),
-        not_interrupted=missed,
+        turns=turns,
+        median=quantile(latencies, 0.5),
+        p95=quantile(latencies, 0.95),
+        slowest=max(latencies),
+        speech_stopped_median=quantile(stops, 0.5),
+        first_word_median=quantile(words, 0.5),
+        interruptions=len(made),
+        interruption_slowest=max(made, default=0.0),
+        not_interrupted=len(cuts) - len(made),
     )
 
 
-async def _ask(client: RealtimeClient, question: Speech) -> tuple[float, float, float]:
+async def _ask(client: RealtimeClient, question: Speech) -> tuple[float, ...]:
     """Seconds from the last speech to the end of the turn, the answer's first word, and its first audio."""
     since = len(client.events)
     spoken_at = await client.speak(question.pcm) + question.voiced_ms / 1000
-
-    def audio() -> bool:
-        return client.first("response.output_audio.delta", since) is not None
-
-    await client.be_silent(audio, _ANSWER_SECONDS)
-    answer = client.first("response.output_audio.delta", since)
-    stopped = client.first("input_audio_buffer.speech_stopped", since)
-    word = client.first("response.output_audio_transcript.delta", since)
-    if answer is None or stopped is None or word is None:
+    await client.be_silent(lambda: client.first(_AUDIO, since) is not None, _ANSWER_SECONDS)
+    kinds = ("input_audio_buffer.speech_stopped", "response.output_audio_transcript.delta", _AUDIO)
+    moments = [event.at - spoken_at for kind in kinds if (event := client.first(kind, since)) is not None]
+    if len(moments) < len(kinds):
         told = [event.type for event in client.events[since:]]
-        raise RuntimeError(f"no spoken answer to {question.text!r}: {told}, {client.error}")
-    return stopped.at - spoken_at, word.at - spoken_at, answer.at - spoken_at
+        raise ToolError(f"no spoken answer to {question.text!r}: {told}, {client.error}")
+    return tuple(moments)
 
 
 async def _interrupt(client: RealtimeClient, speech: Speech) -> float | None:
@@ -133,26 +119,15 @@ async def _interrupt(client: RealtimeClient, speech: Speech) -> float | None:
     since = len(client.events)
     await client.speak(speech.pcm)
     await client.be_silent(lambda: client.first("input_audio_buffer.speech_stopped", since) is not None, 5.0)
-    done = await _done(client, response)
+    done = await client.wait("response.done")
+    while done.body["response"]["id"] != response:
+        done = await client.wait("response.done", client.events.index(done) + 1)
     started = client.first("input_audio_buffer.speech_started", since)
     details = done.body["response"].get("status_details") or {}
     if started is None or details.get("reason") != "turn_detected":
         return None
-    audio = [
-        event.at
-        for event in client.events
-        if event.type == "response.output_audio.delta" and event.body["response_id"] == response
-    ]
+    audio = [event.at for event in client.events if event.type == _AUDIO and event.body["response_id"] == response]
     return max(0.0, audio[-1] - started.at) if audio else 0.0
-
-
-async def _done(client: RealtimeClient, response: str) -> Event:
-    since = 0
-    while True:
-        event = await client.wait("response.done", since)
-        if event.body["response"]["id"] == response:
-            return event
-        since = client.events.index(event) + 1
 
 
 def _answered(client: RealtimeClient) -> bool:
@@ -164,7 +139,13 @@ def _answered(client: RealtimeClient) -> bool:
 
 def main(argv: list[str]) -> int:
     """Exit code: 0 where the aims are met, else 1."""
-    return run_tool(_parser(), argv, _measure, _judge)
+    parser = make_parser("voice", __doc__)
+    parser.add_argument("--turns", type=int, default=20)
+    parser.add_argument("--interruptions", type=int, default=5, help="of the first turns' answers")
+    parser.add_argument("--silence", type=int, nargs="*", default=[200, 500], metavar="MS")
+    parser.add_argument("--aim", type=float, default=1.5, metavar="SECONDS", help="of the median at the first silence")
+    parser.add_argument("server", nargs="*", default=["--demo"], help="what `stentor serve` is given")
+    return run_tool(parser, argv, _measure, _judge)
 
 
 def _measure(args: argparse.Namespace, about: dict[str, Any]) -> VoiceLoop:
@@ -184,13 +165,3 @@ def _measure(args: argparse.Namespace, about: dict[str, Any]) -> VoiceLoop:
 def _judge(console: Console, record: VoiceLoop) -> int:
     met = record.results[0].median <= record.aim and all(one.interruption_slowest <= 0.2 for one in record.results)
     return 0 if met else 1
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("voice", __doc__)
-    parser.add_argument("--turns", type=int, default=20)
-    parser.add_argument("--interruptions", type=int, default=5, help="of the first turns' answers")
-    parser.add_argument("--silence", type=int, nargs="*", default=[200, 500], metavar="MS")
-    parser.add_argument("--aim", type=float, default=1.5, metavar="SECONDS", help="of the median at the first silence")
-    parser.add_argument("server", nargs="*", default=["--demo"], help="what `stentor serve` is given")
-    return parser

@@ -13,8 +13,12 @@ from typing import Any, Final
 
 from websockets.asyncio.client import ClientConnection, connect
 
+from ..server_process import HOST
+
 RATE: Final = 24_000
-PIECE_MS: Final = 40
+_PIECE_SECONDS: Final = 0.04
+_PIECE: Final = 2 * RATE * 40 // 1000
+"""Bytes that are sent at a time."""
 _VOICED_SHARE: Final = 0.05
 """Of a clip's loudest sample: what is below is not speech any more."""
 
@@ -52,7 +56,8 @@ def speech_of(path: Path, text: str) -> Speech:
     with wave.open(str(path)) as file:
         samples = np.frombuffer(file.readframes(file.getnframes()), "<i2")
         samples = soxr.resample(samples, file.getframerate(), RATE)
-    loud = np.flatnonzero(np.abs(samples.astype(np.int32)) > _VOICED_SHARE * np.abs(samples.astype(np.int32)).max())
+    loudness = np.abs(samples.astype(np.int32))
+    loud = np.flatnonzero(loudness > _VOICED_SHARE * loudness.max())
     return Speech(samples.astype("<i2").tobytes(), text, float(loud[-1] + 1) / RATE * 1000)
 
 
@@ -75,25 +80,23 @@ class RealtimeClient:
 
     async def speak(self, pcm: bytes) -> float:
         """Sends it at :attr:`speed`; returns when its first sample was spoken, by ``time.monotonic()``."""
-        step = RATE * PIECE_MS // 1000 * 2
         began = time.monotonic()
-        for number, at in enumerate(range(0, len(pcm), step), 1):
+        for number, at in enumerate(range(0, len(pcm), _PIECE), 1):
             # a piece is there once it has been spoken
-            await asyncio.sleep(max(0.0, began + number * PIECE_MS / 1000 / self.speed - time.monotonic()))
-            await self.append(pcm[at : at + step])
+            await asyncio.sleep(max(0.0, began + number * _PIECE_SECONDS / self.speed - time.monotonic()))
+            await self.append(pcm[at : at + _PIECE])
         return began
 
     async def be_silent(self, until: Callable[[], bool], seconds: float) -> bool:
         """Sends silence at :attr:`speed` until something holds; returns whether it did within so many seconds."""
-        piece = bytes(RATE * PIECE_MS // 1000 * 2)
-        deadline = time.monotonic() + seconds
         due = time.monotonic()
+        deadline = due + seconds
         while not until():
             if time.monotonic() > deadline:
                 return False
-            due += PIECE_MS / 1000 / self.speed
+            due += _PIECE_SECONDS / self.speed
             await asyncio.sleep(max(0.0, due - time.monotonic()))
-            await self.append(piece)
+            await self.append(bytes(_PIECE))
         return True
 
     async def wait(self, kind: str, since: int = 0, seconds: float = 30.0, **fields: Any) -> Event:
@@ -123,7 +126,7 @@ class RealtimeClient:
 async def session(port: int, query: str, **settings: Any) -> AsyncIterator[RealtimeClient]:
     """An open session with ``settings`` as its ``session.update``."""
     async with connect(
-        f"ws://127.0.0.1:{port}/v1/realtime?{query}", compression=None, proxy=None, max_size=None
+        f"ws://{HOST}:{port}/v1/realtime?{query}", compression=None, proxy=None, max_size=None
     ) as socket:
         client = RealtimeClient(socket)
         reading = asyncio.create_task(client.read())

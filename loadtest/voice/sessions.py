@@ -17,12 +17,12 @@ from typing import Any, Final, Literal
 import msgspec
 from rich.console import Console
 
-from ..processes import alive, pss_bytes, tree
+from ..processes import pss_bytes, tree
 from ..record import Record, quantile
 from ..server_process import ServerProcess
-from ..tool import make_parser, run_tool
+from ..tool import ToolError, make_parser, run_tool
 from .clips import spoken
-from .realtime import RATE, RealtimeClient, Speech, session, speech_of
+from .realtime import RATE, Event, session, speech_of
 from .sentences import SENTENCES
 from .wer import Normalizer, WordErrors, word_errors
 
@@ -33,137 +33,117 @@ _PAUSE: Final = bytes(2 * RATE * 3 // 10)
 
 
 class Sessions(Record, frozen=True, kw_only=True):
-    """Seconds unless named otherwise."""
-
     kind: Literal["callers"] = "callers"
     server: list[str]
     sessions: int
     sentences: int
     """In one turn."""
     seconds: float
-    commits: int
-    lag_p50: float
-    """From the commit to the final transcript."""
-    lag_p95: float
-    lag_slowest: float
-    unfinished: int
-    """Commits without a transcript a while after the end."""
-    failed: int
-    partials: int
-    """Deltas before the commit of their turn."""
-    partial_interval_p50: float
-    """Between two of one turn."""
-    first_partial_p50: float
-    """From the beginning of a turn to its first."""
-    word_error_rate: float
-    memory_mib: list[int]
-    """Of all processes, every few seconds."""
     aim: float
-    """Of ``lag_p95``."""
+    """Of the figure ``lag_p95``."""
+    figures: dict[str, Any]
+    """What :func:`measure` found."""
 
 
-class Caller:
-    """One session, and what it saw."""
+class Callers:
+    """What callers say, and what all of them saw."""
 
-    def __init__(self, sentences: Sequence[Speech], number: int, at_once: int) -> None:
-        self._sentences = sentences
+    def __init__(self, at_once: int, seconds: float) -> None:
+        self._sentences = [speech_of(clip.path, clip.text) for clip in spoken(SENTENCES, natural=False)]
+        self._normalizer = Normalizer()
         self._at_once = at_once
-        self._random = random.Random(number)
-        self.commits: list[tuple[str, float]] = []
-        """What was said, and when it was committed."""
+        self._seconds = seconds
         self.lags: list[float] = []
         self.firsts: list[float] = []
         self.intervals: list[float] = []
-        self.partials = self.unfinished = self.failed = 0
+        self.commits = self.partials = self.unfinished = self.failed = 0
         self.errors = WordErrors(0, 0)
 
-    async def run(self, port: int, seconds: float, normalizer: Normalizer) -> None:
-        settings = {
-            "type": "transcription",
-            "audio": {"input": {"transcription": {"language": "en"}, "turn_detection": None}},
-        }
-        async with session(port, "intent=transcription", **settings) as client:
-            await asyncio.sleep(self._random.uniform(0, 4))  # not all at once
-            end = time.monotonic() + seconds
-            begins = []
+    async def call(self, port: int, number: int) -> None:
+        """One session. Raises :class:`ToolError` where deltas do not join to their transcript."""
+        draw = random.Random(number)
+        heard = {"transcription": {"language": "en"}, "turn_detection": None}
+        turns: list[tuple[str, float, float]] = []  # what is said, when it begins, when it is committed
+        async with session(port, "intent=transcription", type="transcription", audio={"input": heard}) as client:
+            await asyncio.sleep(draw.uniform(0, 4))  # not all at once
+            end = time.monotonic() + self._seconds
             while time.monotonic() < end:
-                said = self._random.sample(self._sentences, self._at_once)
-                begins.append(await client.speak(_PAUSE.join(speech.pcm for speech in said)))
+                said = draw.sample(self._sentences, self._at_once)
+                begin = await client.speak(_PAUSE.join(speech.pcm for speech in said))
                 await client.send(type="input_audio_buffer.commit")
-                self.commits.append((" ".join(speech.text for speech in said), time.monotonic()))
+                turns.append((" ".join(speech.text for speech in said), begin, time.monotonic()))
             with contextlib.suppress(TimeoutError):
-                await self._finish(client)
-            self._look(client, begins, normalizer)
-
-    async def _finish(self, client: RealtimeClient) -> None:
-        async with asyncio.timeout(20):
-            while sum(event.type == COMPLETED for event in client.events) < len(self.commits):
-                await asyncio.sleep(0.05)
-
-    def _look(self, client: RealtimeClient, begins: Sequence[float], normalizer: Normalizer) -> None:
+                async with asyncio.timeout(20):
+                    while sum(event.type == COMPLETED for event in client.events) < len(turns):
+                        await asyncio.sleep(0.05)
         items = [event.body["item_id"] for event in client.events if event.type == "input_audio_buffer.committed"]
-        for item, begin, (text, committed) in zip(items, begins, self.commits, strict=False):
-            mine = [event for event in client.events if event.body.get("item_id") == item]
-            early = [event.at for event in mine if event.type == DELTA and event.at < committed]
-            self.partials += len(early)
-            self.firsts += [at - begin for at in early[:1]]
-            self.intervals += [after - before for before, after in pairwise(early)]
-            done = next((event for event in mine if event.type == COMPLETED), None)
-            if done is None:
-                self.unfinished += 1
-                continue
-            self.lags.append(done.at - committed)
-            self.errors += word_errors(normalizer.words(text), normalizer.words(done.body["transcript"]))
-            told = "".join(event.body["delta"] for event in mine if event.type == DELTA)
-            if told != done.body["transcript"]:
-                raise RuntimeError(f"deltas do not join to the transcript: {told!r}, {done.body['transcript']!r}")
-        self.unfinished += len(self.commits) - len(items)
-        self.failed = sum(event.type == "error" or event.type.endswith(".failed") for event in client.events)
+        self.commits += len(turns)
+        self.unfinished += len(turns) - len(items)
+        self.failed += sum(event.type == "error" or event.type.endswith(".failed") for event in client.events)
+        for item, turn in zip(items, turns, strict=False):
+            self._look([event for event in client.events if event.body.get("item_id") == item], *turn)
+
+    def _look(self, events: Sequence[Event], text: str, begin: float, committed: float) -> None:
+        """At the events of one turn."""
+        early = [event.at for event in events if event.type == DELTA and event.at < committed]
+        self.partials += len(early)
+        self.firsts += [at - begin for at in early[:1]]
+        self.intervals += [after - before for before, after in pairwise(early)]
+        done = next((event for event in events if event.type == COMPLETED), None)
+        if done is None:
+            self.unfinished += 1
+            return
+        self.lags.append(done.at - committed)
+        heard = done.body["transcript"]
+        self.errors += word_errors(self._normalizer.words(text), self._normalizer.words(heard))
+        told = "".join(event.body["delta"] for event in events if event.type == DELTA)
+        if told != heard:
+            raise ToolError(f"deltas do not join to the transcript: {told!r}, {heard!r}")
 
 
 async def measure(server: ServerProcess, sessions: int, seconds: float, at_once: int = 1) -> dict[str, Any]:
-    """The figures, by name."""
-    sentences = [speech_of(clip.path, clip.text) for clip in spoken(SENTENCES, natural=False)]
-    callers = [Caller(sentences, number, at_once) for number in range(sessions)]
-    normalizer = Normalizer()
+    """The figures, by name; times are in seconds."""
+    seen = Callers(at_once, seconds)
     memory: list[int] = []
     watching = asyncio.create_task(_watch(server.pid, memory))
     try:
-        await asyncio.gather(*(caller.run(server.port, seconds, normalizer) for caller in callers))
+        await asyncio.gather(*(seen.call(server.port, number) for number in range(sessions)))
     finally:
         watching.cancel()
-    lags = [lag for caller in callers for lag in caller.lags]
-    intervals = [interval for caller in callers for interval in caller.intervals]
-    firsts = [first for caller in callers for first in caller.firsts]
-    errors = sum((caller.errors for caller in callers), WordErrors(0, 0))
     return {
-        "commits": sum(len(caller.commits) for caller in callers),
-        "lag_p50": round(quantile(lags, 0.5), 3),
-        "lag_p95": round(quantile(lags, 0.95), 3),
-        "lag_slowest": round(max(lags), 3),
-        "unfinished": sum(caller.unfinished for caller in callers),
-        "failed": sum(caller.failed for caller in callers),
-        "partials": sum(caller.partials for caller in callers),
-        "partial_interval_p50": round(quantile(intervals, 0.5), 3) if intervals else 0.0,
-        "first_partial_p50": round(quantile(firsts, 0.5), 3) if firsts else 0.0,
-        "word_error_rate": round(errors.rate, 4),
+        "commits": seen.commits,
+        # from the commit to the final transcript
+        "lag_p50": quantile(seen.lags, 0.5),
+        "lag_p95": quantile(seen.lags, 0.95),
+        "lag_slowest": max(seen.lags),
+        # commits without a transcript a while after the end
+        "unfinished": seen.unfinished,
+        "failed": seen.failed,
+        # deltas before the commit of their turn, between two of one turn, and from its beginning to the first
+        "partials": seen.partials,
+        "partial_interval_p50": quantile(seen.intervals or [0.0], 0.5),
+        "first_partial_p50": quantile(seen.firsts or [0.0], 0.5),
+        "word_error_rate": round(seen.errors.rate, 4),
+        # of all processes, every few seconds
         "memory_mib": memory,
     }
 
 
 async def _watch(pid: int, memory: list[int]) -> None:
     while True:
-        total = 0
-        for each in tree(pid):
-            with contextlib.suppress(OSError):
-                total += pss_bytes(each) if alive(each) else 0
-        memory.append(total >> 20)
+        memory.append(sum(map(pss_bytes, tree(pid))) >> 20)
         await asyncio.sleep(_MEMORY_SECONDS)
 
 
 def main(argv: list[str]) -> int:
     """Exit code: 0 where the aim is met, else 1."""
-    return run_tool(_parser(), argv, _measure, _judge)
+    parser = make_parser("callers", __doc__)
+    parser.add_argument("--sessions", type=int, default=16)
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--sentences", type=int, default=3, help="of one turn")
+    parser.add_argument("--aim", type=float, default=2.0, metavar="SECONDS", help="of the lag's 95th percentile")
+    parser.add_argument("server", nargs="*", default=["--demo"], help="what `stentor serve` is given")
+    return run_tool(parser, argv, _measure, _judge)
 
 
 def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Sessions:
@@ -171,18 +151,9 @@ def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Sessions:
         found = asyncio.run(measure(server, args.sessions, args.seconds, args.sentences))
     print(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
     told = {"sessions": args.sessions, "sentences": args.sentences, "seconds": args.seconds, "aim": args.aim}
-    return Sessions(server=["stentor", "serve", *args.server], **told, **found, **about)
+    return Sessions(server=["stentor", "serve", *args.server], figures=found, **told, **about)
 
 
 def _judge(console: Console, record: Sessions) -> int:
-    return 0 if record.lag_p95 <= record.aim and not record.unfinished and not record.failed else 1
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("callers", __doc__)
-    parser.add_argument("--sessions", type=int, default=16)
-    parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--sentences", type=int, default=3, help="of one turn")
-    parser.add_argument("--aim", type=float, default=2.0, metavar="SECONDS", help="of the lag's 95th percentile")
-    parser.add_argument("server", nargs="*", default=["--demo"], help="what `stentor serve` is given")
-    return parser
+    found = record.figures
+    return 0 if found["lag_p95"] <= record.aim and not found["unfinished"] and not found["failed"] else 1

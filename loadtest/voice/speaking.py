@@ -6,11 +6,10 @@ import time
 from typing import Any, Final, Literal, NamedTuple
 
 import httpx
-import msgspec
 from rich.console import Console
 
 from ..record import Record, quantile
-from ..server_process import ServerProcess
+from ..server_process import HOST, ServerProcess
 from ..tool import make_parser, run_tool
 
 TEXTS: Final = {
@@ -23,46 +22,27 @@ _BYTES_A_SECOND: Final = 48_000
 """Of ``pcm``: 24 kHz, 16 bits."""
 
 
-class Alone(msgspec.Struct, frozen=True):
-    """One text after another. Seconds, medians; ``real_time_factor`` is the time to the last byte over the audio's."""
-
-    text: str
-    chars: int
-    first_audio: float
-    first_audio_slowest: float
-    audio: float
-    real_time_factor: float
-
-
-class Crowd(msgspec.Struct, frozen=True):
-    """Equal texts that are asked for at the same moment. Seconds."""
-
-    texts: int
-    first_audio_median: float
-    first_audio_slowest: float
-    last_byte: float
-    audio: float
-    """In all."""
-    latest_starving: float
-    """How far playing that begins with the first sound would fall behind what has come, at worst."""
-
-
 class Speaking(Record, frozen=True, kw_only=True):
+    """What :func:`measure` found."""
+
     kind: Literal["speech"] = "speech"
     server: list[str]
-    alone: list[Alone]
-    crowd: Crowd
+    alone: list[dict[str, Any]]
+    crowd: dict[str, float]
 
 
 class Heard(NamedTuple):
+    """When the first and the last byte of a text came, and how much audio, in seconds."""
+
     first: float
     last: float
     audio: float
     starving: float
+    """How far playing that begins with the first sound would fall behind what has come, at worst."""
 
 
 async def hear(client: httpx.AsyncClient, text: str) -> Heard:
-    """Has one text spoken. Seconds since it was asked for."""
+    """Has one text spoken."""
     began = time.monotonic()
     first, played, starving = 0.0, 0.0, 0.0
     async with client.stream("POST", "/v1/audio/speech", json={"input": text, "response_format": "pcm"}) as response:
@@ -75,38 +55,42 @@ async def hear(client: httpx.AsyncClient, text: str) -> Heard:
     return Heard(first, time.monotonic() - began, played, starving)
 
 
-async def measure(port: int, times: int, texts: int) -> tuple[list[Alone], Crowd]:
+async def measure(port: int, times: int, texts: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """Figures of each text spoken alone, medians, and of texts that are asked for at the same moment; in seconds."""
     limits = httpx.Limits(max_connections=texts)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=600, limits=limits) as client:
+    async with httpx.AsyncClient(base_url=f"http://{HOST}:{port}", timeout=600, limits=limits) as client:
         alone = []
         for name, text in TEXTS.items():
             await hear(client, text)
             heard = [await hear(client, text) for _ in range(times)]
             alone.append(
-                Alone(
-                    text=name,
-                    chars=len(text),
-                    first_audio=round(quantile([each.first for each in heard], 0.5), 3),
-                    first_audio_slowest=round(max(each.first for each in heard), 3),
-                    audio=round(quantile([each.audio for each in heard], 0.5), 2),
-                    real_time_factor=round(quantile([each.last / each.audio for each in heard], 0.5), 4),
-                )
+                {
+                    "text": name,
+                    "chars": len(text),
+                    "first_audio": quantile([each.first for each in heard], 0.5),
+                    "first_audio_slowest": max(each.first for each in heard),
+                    "audio": quantile([each.audio for each in heard], 0.5),
+                    "real_time_factor": quantile([each.last / each.audio for each in heard], 0.5),
+                }
             )
         together = await asyncio.gather(*(hear(client, f"This is voice {n}. " + TEXTS["a page"]) for n in range(texts)))
-    firsts = [each.first for each in together]
-    crowd = Crowd(
-        texts=texts,
-        first_audio_median=round(quantile(firsts, 0.5), 3),
-        first_audio_slowest=round(max(firsts), 3),
-        last_byte=round(max(each.last for each in together), 2),
-        audio=round(sum(each.audio for each in together), 1),
-        latest_starving=round(max(each.starving for each in together), 3),
-    )
-    return alone, crowd
+    firsts, lasts, audios, starving = zip(*together, strict=True)
+    return alone, {
+        "texts": texts,
+        "first_audio_median": quantile(firsts, 0.5),
+        "first_audio_slowest": max(firsts),
+        "last_byte": max(lasts),
+        "audio": sum(audios),
+        "latest_starving": max(starving),
+    }
 
 
 def main(argv: list[str]) -> int:
-    return run_tool(_parser(), argv, _measure, _show)
+    parser = make_parser("speech", __doc__)
+    parser.add_argument("--times", type=int, default=10, help="that each text is spoken alone")
+    parser.add_argument("--texts", type=int, default=16, help="that are spoken at once")
+    parser.add_argument("server", nargs="*", default=["--demo"], help="what `stentor serve` is given")
+    return run_tool(parser, argv, _measure, _show)
 
 
 def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Speaking:
@@ -118,19 +102,10 @@ def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Speaking:
 def _show(console: Console, record: Speaking) -> None:
     for one in record.alone:
         print(
-            f"{one.text} ({one.chars} characters, {one.audio:.1f} s): first audio after "
-            f"{one.first_audio * 1000:.0f} ms, {one.real_time_factor:.3f} s a second"
+            "{text} ({chars} characters, {audio:.1f} s): first audio after {first_audio:.3f} s, "
+            "{real_time_factor:.3f} s a second".format(**one)
         )
-    crowd = record.crowd
     print(
-        f"{crowd.texts} at once: first audio after {crowd.first_audio_median * 1000:.0f} ms, the last after "
-        f"{crowd.first_audio_slowest * 1000:.0f} ms; {crowd.audio:.0f} s of audio in {crowd.last_byte:.1f} s"
+        "{texts} at once: first audio after {first_audio_median:.3f} s, the last after {first_audio_slowest:.3f} s; "
+        "{audio:.0f} s of audio in {last_byte:.1f} s".format(**record.crowd)
     )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("speech", __doc__)
-    parser.add_argument("--times", type=int, default=10, help="that each text is spoken alone")
-    parser.add_argument("--texts", type=int, default=16, help="that are spoken at once")
-    parser.add_argument("server", nargs="*", default=["--demo"], help="what `stentor serve` is given")
-    return parser

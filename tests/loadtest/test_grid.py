@@ -1,41 +1,43 @@
 import csv
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from stentor.loadtest.grid import GridError, append, combine, read_done
+from stentor.loadtest import grid
 
 
 def test_every_combination_is_run_and_the_last_parameter_varies_fastest() -> None:
-    found = [tuple(each.values()) for each in combine(["block-size=16,32", "kv-dtype=auto,fp8"])]
+    found = [
+        tuple(each.values()) for each in grid.combine([("block-size", ["16", "32"]), ("kv-dtype", ["auto", "fp8"])])
+    ]
     assert found == [("16", "auto"), ("16", "fp8"), ("32", "auto"), ("32", "fp8")]
 
 
-@pytest.mark.parametrize("vary", [["x"], ["=1"], ["x="], ["x=1", "x=2"]])
-def test_parameters_that_say_nothing_are_refused(vary: list[str]) -> None:
-    with pytest.raises(GridError, match="expected one NAME=VALUE"):
-        list(combine(vary))
+@pytest.mark.parametrize("vary", ["x", "=1", "x="])
+def test_parameters_that_say_nothing_are_refused(vary: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        grid.main(["--vary", vary, "kernels"])
+    assert "expected NAME=VALUE" in capsys.readouterr().err
 
 
-def test_a_grid_goes_on_where_it_was(tmp_path: Path) -> None:
-    output = tmp_path / "a" / "grid.csv"
-    first, second = combine(["size=1,2"])
-    assert read_done(output, first) == set()
-    append(output, first, [{"seconds": 0.5, "name": "x"}, {"seconds": 0.7, "name": "y"}])
-    assert read_done(output, first) == {("1",)}
-    append(output, second, [{"seconds": 0.9, "name": "z"}])
-    with output.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["size"], row["name"]) for row in rows] == [("1", "x"), ("1", "y"), ("2", "z")]
+def test_rows_follow_their_parameters_and_a_run_that_failed_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: dict[str, list[dict[str, Any]]] = {
+        "1": [{"seconds": 0.5, "name": "x"}, {"seconds": 0.7, "name": "y"}],
+        "2": [],
+        "3": [{"seconds": 0.9, "name": "z"}],
+    }
 
+    def run(benchmark: str, arguments: Sequence[str], combination: Mapping[str, str]) -> list[dict[str, Any]]:
+        assert (benchmark, list(arguments)) == ("kernels", ["q1", "--operation", "norm"])
+        return rows[combination["size"]]
 
-def test_the_file_of_another_grid_is_not_mixed_up(tmp_path: Path) -> None:
+    monkeypatch.setattr(grid, "run", run)
     output = tmp_path / "grid.csv"
-    append(output, {"size": "1"}, [{"seconds": 1.0}])
-    with pytest.raises(GridError, match="other parameters than dtype"):
-        read_done(output, {"dtype": "auto"})
-
-
-def test_a_run_that_failed_leaves_no_row(tmp_path: Path) -> None:
-    append(tmp_path / "grid.csv", {"size": "1"}, [])
-    assert not (tmp_path / "grid.csv").exists()
+    assert grid.main(["--vary", "size=1,2,3", "--csv", str(output), "kernels", "q1", "--operation", "norm"]) == 1
+    with output.open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [(row["size"], row["name"]) for row in found] == [("1", "x"), ("1", "y"), ("3", "z")]

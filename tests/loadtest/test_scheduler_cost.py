@@ -17,13 +17,10 @@ def test_every_row_decodes_in_each_step_that_is_measured_and_the_queue_stands() 
     decode.scheduler.check_integrity()
 
 
-def test_figures_of_scheduler_and_engine_process_are_written_as_json(tmp_path: Path) -> None:
+def test_figures_are_written_as_json(tmp_path: Path) -> None:
     file = tmp_path / "new" / "costs.json"
-    assert main(["--rows", "2", "--queue", "0", "3", "--steps", "30", "--seconds", "0.6", "--save", str(file)]) == 0
+    assert main(["--rows", "2", "--queue", "0", "3", "--steps", "30", "--save", str(file)]) == 0
     costs = msgspec.json.decode(file.read_bytes(), type=SchedulerCosts).costs
     assert [(cost.rows, cost.queue) for cost in costs] == [(2, 0), (2, 3)]
     for cost in costs:
-        assert 0 < cost.scheduler.total_us <= cost.scheduler.total_p99_us
-        assert cost.process is not None
-        assert cost.process.steps > 0
-        assert cost.process.step_us > 0
+        assert 0 < cost.total_us <= cost.total_p99_us

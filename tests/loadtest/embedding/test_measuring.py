@@ -1,18 +1,22 @@
 """Each measurement in a tiny form, with a real server."""
 
+import base64
 import json
 import time
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL
 from stentor.loadtest.embedding import command, isolation, speed
-from stentor.loadtest.embedding.asking import Bulk
-from stentor.loadtest.embedding.sides import Ours
+from stentor.loadtest.embedding.sides import Company, ours, vectors_of
+from stentor.loadtest.peers.libraries import connect
 from stentor.loadtest.server_process import ServerProcess
+from stentor.loadtest.tool import ToolError
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -54,25 +58,28 @@ def test_chat_beside_a_job_of_texts(demo_model: Path) -> None:
 def test_vectors_come_in_order_over_several_connections_and_an_endless_job_ends_with_its_block() -> None:
     texts = [f"number {number}" for number in range(23)]
     with ServerProcess([DEMO_EMBEDDING_MODEL, "--embedding-dtype", "float32", "--threads", "1"]) as server:
-        ours = Ours(server, DEMO_EMBEDDING_MODEL, connections=3)
-        together = ours.encode(texts, batch=2)
-        alone = [ours.encode([text], batch=1).vectors[0] for text in texts]
+        side = ours(server, DEMO_EMBEDDING_MODEL, connections=3)
+        together = side.run(texts, 2)
+        alone = [side.run([text], 1).made[0] for text in texts]
         assert together.seconds > 0
-        for one, other in zip(together.vectors, alone, strict=True):
-            assert np.abs(np.frombuffer(one, np.float32) - np.frombuffer(other, np.float32)).max() < 1e-5
-        with Bulk(server.port, DEMO_EMBEDDING_MODEL, [texts, texts], endless=True) as bulk:
-            while bulk.texts < 3 * len(texts):
-                assert bulk.running
+        for one, other in zip(together.made, alone, strict=True):
+            assert np.abs(vector(one) - vector(other)).max() < 1e-5
+
+        def ask(model: str = DEMO_EMBEDDING_MODEL) -> int:
+            with closing(connect(server.port)) as connection:
+                return len(vectors_of(model, connection, texts))
+
+        with Company([ask, ask], endless=True) as company:
+            while company.done < 3 * len(texts):
+                assert company.running
                 time.sleep(0.01)
-        assert not bulk.running
-        several = Bulk(server.port, DEMO_EMBEDDING_MODEL, [texts] * 4)
-        send(several)
-        assert several.texts == 4 * len(texts), "requests that overlap are all counted"
-        with pytest.raises(RuntimeError, match="the server answered 404"):
-            send(Bulk(server.port, "stranger", [texts]))
+        assert not company.running
+        with Company([ask] * 4) as several:
+            pass
+        assert several.done == 4 * len(texts), "requests that overlap are all counted"
+        with pytest.raises(ToolError, match="the server answered 404"), Company([lambda: ask("stranger")]):
+            pass
 
 
-def send(bulk: Bulk) -> None:
-    with bulk:
-        while bulk.running:
-            time.sleep(0.01)
+def vector(text: str) -> NDArray[np.float32]:
+    return np.frombuffer(base64.b64decode(text), np.float32)

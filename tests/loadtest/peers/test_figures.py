@@ -83,11 +83,12 @@ def test_a_value_is_the_median_of_the_rounds_and_absent_where_nothing_was_measur
 
 def test_the_best_has_the_highest_rate_and_the_shortest_wait() -> None:
     columns = [_column("vllm-bf16", "bf16", [10], [5]), _column("llama.cpp-bf16", "bf16", [8], [3])]
-    rate, wait = best(columns, RATE), best(columns, WAIT)
+    rate, wait = best(20, columns, RATE), best(6, columns, WAIT)
     assert rate is not None
     assert wait is not None
-    assert (rate.name, wait.name) == ("vllm-bf16", "llama.cpp-bf16")
-    assert best([], RATE) is None
+    assert (rate.name, rate.times) == ("vllm-bf16", 2)
+    assert (wait.name, wait.times) == ("llama.cpp-bf16", 0.5)
+    assert best(1, [], RATE) is None
 
 
 def test_times_better_is_above_one_where_ours_is_better_in_either_direction() -> None:
@@ -104,11 +105,9 @@ def test_ours_is_put_beside_the_best_peer_of_its_width_and_the_best_of_all() -> 
     ]
     rate, wait = ratios(columns, [RATE, WAIT])
     assert rate.alike is not None
-    assert rate.any is not None
-    assert wait.any is not None
-    assert (rate.alike[0].name, rate.alike[1]) == ("llama.cpp-q4_1", 3.0)
-    assert (rate.any[0].name, rate.any[1]) == ("vllm-bf16", 1.5)
-    assert (wait.any[0].name, wait.any[1]) == ("llama.cpp-q4_1", 0.5)
+    assert (rate.alike.name, rate.alike.times) == ("llama.cpp-q4_1", 3.0)
+    assert (rate.any.name, rate.any.times) == ("vllm-bf16", 1.5)
+    assert (wait.any.name, wait.any.times) == ("llama.cpp-q4_1", 0.5)
 
 
 def test_without_a_peer_there_is_no_ratio() -> None:

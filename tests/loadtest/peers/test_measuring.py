@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from stentor.loadtest.peers import measuring
-from stentor.loadtest.peers.figures import Column
-from stentor.loadtest.peers.measuring import Entry, Settings, busy_seconds, run_rounds, start_all, weigh_starts
+from stentor.loadtest.peers.figures import Column, Settings
+from stentor.loadtest.peers.measuring import Entry, busy_seconds, run_rounds, start_all, weigh_starts
 from stentor.loadtest.peers.prompts import Prompt, Words
 from stentor.loadtest.peers.running import Server, ServerError, shown
 from stentor.loadtest.peers.sides import Launch, Side
@@ -94,21 +94,20 @@ def test_a_server_that_counts_other_tokens_is_out_and_the_other_goes_on(words: W
     assert len(entries[1].column.rounds["1"]) == 1
 
 
-def test_a_server_that_spins_while_idle_is_stopped_until_its_turn(words: Words, ports: tuple[int, int]) -> None:
+def test_a_server_that_spins_while_idle_is_told_beside_the_figures_of_others(
+    words: Words, ports: tuple[int, int]
+) -> None:
     entries = [_entry("a", ports[0], "--spin"), _entry("b", ports[1])]
     try:
         start_all(entries, words, lambda what: None)
         run_rounds(entries, Settings(["1"], rounds=1, prompt=2, output=2), words, lambda what: None)
-        assert [entry.column.paused for entry in entries] == [True, False]
-        before = entries[0].server.cpu()
         assert busy_seconds() > 0
-        assert entries[0].server.paused
-        assert entries[0].server.cpu() == before
     finally:
         for entry in entries:
             entry.server.stop()
-    assert entries[0].column.rounds["1"]
-    assert entries[0].column.failed is None
+    beside_idle, beside_spinning = (entry.column.rounds["1"][0]["others_cores"] for entry in entries)
+    assert beside_spinning > 0.01 + 5 * beside_idle, "however little of a busy machine it gets"
+    assert [entry.column.failed for entry in entries] == [None, None]
 
 
 def test_starts_are_timed_and_weighed_one_server_at_a_time(words: Words, ports: tuple[int, int]) -> None:

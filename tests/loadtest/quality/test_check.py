@@ -12,7 +12,7 @@ import torch
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.loadtest.quality.check import Case, Work, check, make_cases, make_works
 from stentor.loadtest.quality.corpus import corpus
-from stentor.loadtest.quality.ours import TOP, Scorer, batches
+from stentor.loadtest.quality.ours import TOP, Scorer
 from stentor.loadtest.quality.reference import Reference, ReferenceError
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.server.text.loading import load_tokenizer
@@ -60,10 +60,6 @@ def test_windows_of_two_lengths_do_not_decode_together(scorer: Scorer) -> None:
         scorer.decode([_prompt(1, 10), _prompt(1, 11)])
 
 
-def test_batches_are_at_most_as_large_as_asked() -> None:
-    assert [list(batch) for batch in batches([[1], [2], [3]], 2)] == [[[1], [2]], [[3]]]
-
-
 def test_a_model_that_went_wrong_is_noticed(folder: Path, tmp_path: Path) -> None:
     """One norm weight of one layer, doubled: less than a slip in a kernel would do."""
     reference = Reference(open_checkpoint(folder))
@@ -74,11 +70,14 @@ def test_a_model_that_went_wrong_is_noticed(folder: Path, tmp_path: Path) -> Non
     config = WorkerConfig(str(folder), dtype="float32", **SMALL)
     cases = [Case("right", config), Case("wrong", WorkerConfig(str(tmp_path), dtype="float32", **SMALL))]
     tokens = _prompt(4, 300)
-    works = [Work("prefill", [tokens[:120], tokens[100:200]]), Work("decode", [tokens[:40], tokens[40:80]], 2)]
+    works = [
+        Work("prefill", [tokens[:120], tokens[100:200]]),
+        Work("decode", [tokens[:40], tokens[40:80], tokens[80:120]], 2),
+    ]
     said: list[str] = []
     right, right_decode, wrong, wrong_decode = check(cases, works, reference, said.append)
     assert (right.case, right.work, wrong_decode.work) == ("right", "prefill", "decode")
-    for verdict, positions in ((right, 218), (right_decode, 78)):
+    for verdict, positions in ((right, 218), (right_decode, 117)):
         assert verdict.agreement.positions == positions
         assert verdict.agreement.within(1e-4)
         assert verdict.agreement.same_greedy == 1.0

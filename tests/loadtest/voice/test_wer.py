@@ -6,9 +6,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stentor.loadtest.peers.libraries import Done
 from stentor.loadtest.voice.clips import Clip, joined
 from stentor.loadtest.voice.sentences import SENTENCES
-from stentor.loadtest.voice.sides import Transcribed
 from stentor.loadtest.voice.speed import summary
 from stentor.loadtest.voice.wer import WordErrors, word_errors
 
@@ -43,10 +43,10 @@ def test_sentences_are_sixty_different_ones() -> None:
 
 def test_ratios_are_of_times_in_the_same_round() -> None:
     rounds = {
-        ("stentor", 1): [Transcribed(1.0, 0.5, 10.0, [""]), Transcribed(10.0, 0.5, 10.0, [""])],
-        ("other", 1): [Transcribed(2.0, 1.0, 10.0, [""]), Transcribed(20.0, 2.0, 10.0, [""])],
+        ("stentor", "1"): [Done(1.0, 0.5, [""]), Done(10.0, 0.5, [""])],
+        ("other", "1"): [Done(2.0, 1.0, [""]), Done(20.0, 2.0, [""])],
     }
-    ours, other = summary(rounds)
+    ours, other = summary(rounds, {"1": 10.0})
     assert (ours.ratio, other.ratio, other.cpu_ratio) == (1.0, 2.0, 3.0)
     assert ours.median_rtf == 0.55
 
