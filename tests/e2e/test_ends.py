@@ -58,7 +58,7 @@ def _running(server: ServerProcess, count: int) -> bool:
 def test_a_drained_server_ends_with_0(tmp_path: Path) -> None:
     with ServerProcess(describe(tmp_path), ECHO) as server:
         processes = tree(server.pid)
-        stream = Asker(server, stream=True, max_tokens=120)
+        stream = Asker(server, stream=True, max_tokens=160)
         assert stream.begun.wait(SECONDS)
         with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
             client.get("/ping")

