@@ -5,9 +5,16 @@ import os
 import struct
 import sys
 import time
+from types import SimpleNamespace
+from typing import Any
 
+from stentor.engine.sharing import lease
 from stentor.engine.sharing.lease import Member
 
+CLOCK = 8
+"""Offset on the board of nanoseconds: the time of one that does what it is told."""
+HOLDS = 16
+"""Offset on the board of the number, from 1, of one that does what it is told and knows that it has the lease."""
 NOTED = 300 << 20
 """Bytes that one which sets up says that it has taken."""
 _WORD = struct.Struct("<Q")
@@ -32,23 +39,26 @@ def main() -> None:
         print("noted", flush=True)
         sys.stdin.read()
         return
+    if what == "told":
+        clock: Any = SimpleNamespace(monotonic_ns=lambda: _WORD.unpack_from(board, CLOCK)[0])
+        vars(lease)["time"] = clock
+        member.acquire()
+        _WORD.pack_into(board, HOLDS, number + 1)
+        for told in sys.stdin:
+            _WORD.pack_into(board, HOLDS, 0)
+            if told == "yield\n":
+                member.yield_device()
+                print("done", flush=True)
+            else:
+                member.release()
+                print("done", flush=True)
+                member.acquire()
+            _WORD.pack_into(board, HOLDS, number + 1)
+        return
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if what == "steps":
-            with member:
-                _inside(board, number, 0.002)
-        elif what == "long":
-            with member:
-                for _ in range(100):
-                    _inside(board, number, 0.003)
-                    member.yield_device()
-        elif what == "rarely":
-            began = time.monotonic()
-            with member:
-                waited = time.monotonic() - began
-                _inside(board, number, 0.001)
-            print(f"{waited:.6f}", flush=True)
-            time.sleep(0.03)
+        with member:
+            _inside(board, number, 0.002)
 
 
 def _inside(board: mmap.mmap, number: int, seconds: float) -> None:
