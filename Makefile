@@ -52,7 +52,7 @@ lint: $(STAMP) ## style, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@echo "==> mypy"
-	$(BIN)/mypy -p stentor
+	$(BIN)/mypy -n 2 -p stentor
 	@echo "==> import-linter"
 	$(BIN)/lint-imports --no-logo
 

@@ -75,13 +75,19 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported and collected stays: the garbage collector would walk a million objects again and again."""
+    """What is imported and collected stays frozen: the garbage collector would walk a million objects again and again,
+    a second each time."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.unfreeze = _stay_frozen
         gc.enable()
+
+
+def _stay_frozen() -> None:
+    """In place of ``gc.unfreeze``, which tests call that freeze what they do not measure."""
 
 
 @pytest.hookimpl(trylast=True)  # after -m and -k have chosen
@@ -108,17 +114,6 @@ def _alone(item: pytest.Item) -> bool:
 
 
 # ---- how
-
-
-def pytest_collection_finish() -> None:
-    """A full collection takes a second where it walks all tests and what they have imported: they stay frozen."""
-    gc.collect()
-    gc.freeze()
-    gc.unfreeze = _stay_frozen
-
-
-def _stay_frozen() -> None:
-    """In place of ``gc.unfreeze``, for measurements that run in this process."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
