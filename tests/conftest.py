@@ -26,7 +26,7 @@ if SHARES_CORES:
 
 from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model  # noqa: E402
 from stentor.tests.support.machine import ExpectedSkips, Machine  # noqa: E402
-from stentor.tests.support.tiers import SHARES, beyond_the_sample, beyond_the_share  # noqa: E402
+from stentor.tests.support.tiers import SHARES, beyond_the_sample, beyond_the_share, in_turns, is_alone  # noqa: E402
 
 with contextlib.suppress(ImportError):  # a GPU machine may have none
     from hypothesis import settings
@@ -92,7 +92,7 @@ def _stay_frozen() -> None:
 
 @pytest.hookimpl(trylast=True)  # after -m and -k have chosen
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what this machine cannot run and what is another turn's; tests that are alone come last."""
+    """Leaves out what this machine cannot run and what is another turn's, and orders the rest."""
     turn = config.getoption("--turn")
     left_out = {item for item in items if item.get_closest_marker("gpu") and not HAS_GPU}
     for item in items:
@@ -106,11 +106,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out |= beyond_the_share(items, turn)
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
-    items[:] = sorted((item for item in items if item not in left_out), key=_alone)
-
-
-def _alone(item: pytest.Item) -> bool:
-    return item.get_closest_marker("alone") is not None
+    items[:] = in_turns([item for item in items if item not in left_out])
 
 
 # ---- how
@@ -140,7 +136,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     machine = item.config.stash.get(MACHINE, None)
     if machine is None:
         return (yield)
-    alone = _alone(item)
+    alone = is_alone(item)
     with machine.held(alone=alone), _every_core() if alone and SHARES_CORES else contextlib.nullcontext():
         return (yield)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stentor.tests.support.machine import ExpectedSkips, Machine
-from stentor.tests.support.tiers import SHARES, beyond_the_sample, beyond_the_share
+from stentor.tests.support.tiers import SHARES, TESTS, beyond_the_sample, beyond_the_share, in_turns
 
 FORK = multiprocessing.get_context("fork")
 
@@ -73,6 +73,21 @@ def test_a_kernel_test_without_parameters_always_runs_and_one_for_a_gpu_is_not_s
     plain = cases(Case("f", "test", "triton"))
     assert not beyond_the_sample(plain, 3)
     assert not beyond_the_sample(cases(*(Case("f", "test", "gpu", a, a=a) for a in range(9))), 3)
+
+
+def test_files_that_wait_stand_between_others_whole_and_what_is_alone_comes_last() -> None:
+    names = [f"e2e/test_{number}.py" for number in range(3)] + [f"server/test_{number}.py" for number in range(10)]
+    marks = ["", "alone", ""]
+    items = cases(
+        *(Case(str(TESTS / name), f"test{place}", mark) for name in names for place, mark in enumerate(marks))
+    )
+    ran: list[Any] = in_turns(items)
+    assert sorted(map(id, ran)) == sorted(map(id, items)), "every test once"
+    assert [bool(item.get_closest_marker("alone")) for item in ran] == [False] * 26 + [True] * 13
+    files = [item.path for item in ran[:26]]
+    assert files[0::2] == files[1::2], "a file in one piece"
+    order = [path.parent.name for path in files[0::2]]
+    assert order == ["e2e", *["server"] * 4, "e2e", *["server"] * 4, "e2e", "server", "server"]
 
 
 def test_who_is_alone_waits_for_the_others_and_they_for_it(tmp_path: Path) -> None:

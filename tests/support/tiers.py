@@ -8,11 +8,18 @@ kernels: five merges cover the tier, and one commit always runs the same tests.
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
+TESTS = Path(__file__).resolve().parent.parent
+
 SHARES = 5
+WAITING = ("browser", "chaos", "e2e", "loadtest")
+"""Folders whose tests mostly wait for processes that they have started."""
+_BETWEEN = 4
+"""Files of other folders between two of these: they take about as long."""
 
 
 def beyond_the_share(items: Iterable[pytest.Item], turn: int) -> set[pytest.Item]:
@@ -55,3 +62,28 @@ def _values(case: pytest.Item) -> set[tuple[str, str]]:
         return set()
     texts = {name: repr(value) for name, value in spec.params.items()}
     return {(name, str(spec.indices[name]) if " at 0x" in text else text) for name, text in texts.items()}
+
+
+def is_alone(item: pytest.Item) -> bool:
+    return bool(item.get_closest_marker("alone"))
+
+
+def in_turns(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """File by file, with others between those that wait, so that each process that runs tests has both to do; what is
+    alone comes last."""
+    files: dict[Path, list[pytest.Item]] = defaultdict(list)
+    last = []
+    for item in items:
+        if is_alone(item):
+            last.append(item)
+        else:
+            files[item.path].append(item)
+    waiting = [path for path in files if _top(path) in WAITING]
+    others = iter([path for path in files if _top(path) not in WAITING])
+    order = [path for each in waiting for path in (each, *islice(others, _BETWEEN))]
+    return [item for path in (*order, *others) for item in files[path]] + last
+
+
+def _top(path: Path) -> str:
+    """The folder below `tests`."""
+    return path.resolve().relative_to(TESTS).parts[0]

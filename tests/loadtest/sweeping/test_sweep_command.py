@@ -7,17 +7,25 @@ import pytest
 from msgspec.structs import replace
 
 from stentor.loadtest.record import Sweep, load_record, load_result
+from stentor.loadtest.report import page
 from stentor.loadtest.report.figures import points_of
 from stentor.loadtest.sweeping.command import main
 from stentor.tests.loadtest.report.synthetic import request, result, summary
 from stentor.tests.loadtest.sweeping.scripted import Scripted, capacity
 
+WRITE_HTML = page.write_html
 TARGETS = ["--target", "ours=http://127.0.0.1:1", "--target", "theirs=http://127.0.0.1:2"]
 
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
+
+
+@pytest.fixture(autouse=True)
+def _plain_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight plots take a second: they are drawn for the test that looks at them, and by those of reports."""
+    monkeypatch.setattr(page, "write_html", lambda records, path, title: path.write_text(title))
 
 
 def _sweep(
@@ -33,7 +41,8 @@ def _read(path: Path) -> Sweep:
     return record
 
 
-def test_every_value_runs_as_often_as_asked_and_its_median_is_kept(out: Path) -> None:
+def test_every_value_runs_as_often_as_asked_and_its_median_is_kept(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "write_html", WRITE_HTML)
     rates = iter([100, 300, 110, 800, 700, 100])
     measure = Scripted(lambda options: result(of=summary(next(rates))))
     assert _sweep(out, measure=measure) == 0

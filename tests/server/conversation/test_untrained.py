@@ -43,7 +43,7 @@ def test_the_example_of_a_call_has_the_names_and_types_of_the_tool() -> None:
         },
         "required": ["city", "unit", "days", "share", "rain", "place", "hours", "undeclared"],
         "$defs": {
-            "ConnectionSlot": {
+            "Place": {
                 "type": "object",
                 "properties": {"name": {"type": "string"}, "inner": {"$ref": "#/$defs/Place"}},
                 "required": ["name", "inner"],

@@ -22,7 +22,7 @@ class _Shared:
         pass
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _forks_once() -> Iterator[None]:
     fork_server()  # from the main thread, which outlives those of the models
     with pytest.MonkeyPatch.context() as patch:
