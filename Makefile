@@ -21,9 +21,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-# Processes share the files out, one more than CI has cores, since many tests wait for servers that they have started;
-# while one runs a test that is `alone`, the others wait.
-SHARED := -n 3 --dist loadfile --no-loadscope-reorder
+# Two processes share the files out; while one runs a test that is `alone`, the other waits.
+SHARED := -n 2 --dist loadfile --no-loadscope-reorder
 # Compiled modules are kept, also where the environment says otherwise: a server that a test starts is ready 1 s sooner.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -P -m pytest
 QUICK := $(addprefix tests/,protocols server/parsing server/grammar server/config engine/scheduler engine/cache engine/channel)
