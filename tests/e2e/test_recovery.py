@@ -67,17 +67,20 @@ class Reader:
             self.answer[choice["index"]] = tokens + choice.get("token_ids", []), choice["finish_reason"], logprobs
 
 
-async def _kill_once_streams_move(readers: list[Reader], server: ServerProcess, deaths: int, victim: str) -> list[int]:
+async def _kill_once_streams_move(
+    readers: list[Reader], server: ServerProcess, deaths: int, victim: str, health: list[int]
+) -> list[int]:
+    """One after the other: the next victim is one that streams have gone on with, as ``health`` has said."""
     killed = []
     for _ in range(deaths):
         before = sum(reader.events for reader in readers)
         while sum(reader.events for reader in readers) < before + 3 * len(readers):
             await asyncio.sleep(0.002)
-        while not (found := below(server.pid, victim)):
-            await asyncio.sleep(0.002)
-        killed += [*found, *below(server.pid, "worker")]
-        os.kill(found[0], signal.SIGKILL)
-        while alive(found[0]):
+        (found,) = below(server.pid, victim)
+        killed += [found, *below(server.pid, "worker")]
+        seen = len(health)
+        os.kill(found, signal.SIGKILL)
+        while 503 not in health[seen:] or health[-1] != 200:
             await asyncio.sleep(0.002)
     return killed
 
@@ -96,7 +99,7 @@ async def _run(server: ServerProcess, deaths: int, victim: str = "engine") -> tu
                 await asyncio.sleep(0.01)
 
         watching = asyncio.create_task(watch())
-        killing = asyncio.create_task(_kill_once_streams_move(readers, server, deaths, victim))
+        killing = asyncio.create_task(_kill_once_streams_move(readers, server, deaths, victim, health))
         await asyncio.gather(*(reader.read() for reader in readers))
         watching.cancel()
         return readers, await killing, health
