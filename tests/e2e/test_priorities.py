@@ -77,5 +77,5 @@ async def test_a_stream_of_more_important_requests_starves_nobody(url: str) -> N
         for _ in range(4):
             tasks.create_task(important(client))
         tasks.create_task(patient(client))
-    assert order.index("patient") > 4, "it had to wait at all"
+    assert order.index("patient") > 0, "it had to wait at all"
     assert served[0] > 3 * AGING_SECONDS, "four levels are worth their waiting time"

@@ -1,24 +1,18 @@
 """One worker's life and the loop's patience, by a clock that the test moves and over processes that the test plays."""
 
 import os
-import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import anyio
 import pytest
 
-from stentor.engine.channel import ChannelPair, Endpoint
 from stentor.engine.core import worker_life
 from stentor.engine.core.entry import WorkerKeeper
 from stentor.engine.core.loop import _SECOND_LOOK_SECONDS as SECOND_LOOK
-from stentor.engine.core.loop import EngineLoop
-from stentor.engine.core.scheduler import Scheduler
-from stentor.engine.core.worker_life import OnProgress, WorkerLife, WorkerLost
+from stentor.engine.core.worker_life import WorkerLife, WorkerLost
 from stentor.engine.core.worker_source import WorkerSource
-from stentor.engine.processes.process import Child
 from stentor.engine.sharing.co_tenants import CoTenants
 from stentor.engine.sharing.lease import create_lease
 from stentor.protocols.ipc.actors import (
@@ -28,90 +22,23 @@ from stentor.protocols.ipc.actors import (
     Stalled,
     StartWorker,
     Stats,
-    Submit,
     TokensBatch,
     WorkerReady,
 )
-from stentor.protocols.ipc.codec import decode_client, decode_worker, encoder
-from stentor.protocols.ipc.config import RecoveryConfig, SchedulerConfig, StepLimits, WorkerConfig
-from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.codec import decode_client, decode_worker
+from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.steps import RowStep, StepPlan
-from stentor.tests.engine.channel.harness import both_ends
 from stentor.tests.engine.odd_worker import answer
 from stentor.tests.engine.test_lease import HOLDER, WAITS, write_word
 from stentor.tests.engine.unkillable import SlowToDie, Unkillable, unkillable
+from stentor.tests.engine.worker_stage import LIMITS, READY, Clock, Stage, ignore, played, stage
 
 pytestmark = pytest.mark.anyio
-
-LIMITS = StepLimits(
-    block_size=16, max_num_seqs=8, max_num_batched_tokens=64, max_mixed_prefill_tokens=64, max_prefill_chunk=64
-)
-READY = WorkerReady(64, 256, [], [], LIMITS)
 
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": True}
-
-
-class Clock:
-    """Time that passes when somebody moves it."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.slept: list[float] = []
-        self._moved = anyio.Event()
-
-    def __call__(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        until = self.now + seconds
-        while self.now < until:
-            await self._moved.wait()
-        await anyio.lowlevel.checkpoint()
-
-    async def move(self, seconds: float) -> None:
-        self.now += seconds
-        moved, self._moved = self._moved, anyio.Event()
-        moved.set()
-        for _ in range(20):
-            await anyio.lowlevel.checkpoint()
-
-
-@dataclass
-class Played:
-    """A worker whose process does nothing and whose messages the test sends."""
-
-    life: WorkerLife
-    worker: Endpoint
-    process: Child
-
-    def send(self, message: object) -> None:
-        assert self.worker.try_send(encoder.encode(message))
-
-    async def plans(self) -> list[StepPlan]:
-        found = [decode_worker.decode(frame) for frame in await self.worker.receive()]
-        return [plan for plan in found if isinstance(plan, StepPlan)]
-
-
-@asynccontextmanager
-async def played(child: Child | None = None) -> AsyncIterator[Played]:
-    pair = ChannelPair.create()
-    process = child or Child(subprocess.Popen(["sleep", "60"]), "worker")
-    try:
-        pair.parent.watch(process.pid, process.pidfd)
-        with Endpoint.attach([os.dup(fd) for fd in pair.child_fds], os.getpid()) as worker:
-            life = WorkerLife(pair.parent, process)
-            yield Played(life, worker, process)
-            await life.end(0.0)
-    finally:
-        process.close()
-
-
-async def _ignore(progress: Progress) -> None:
-    pass
 
 
 @dataclass
@@ -122,7 +49,7 @@ class Starting:
 
     async def start(self, life: WorkerLife) -> None:
         try:
-            self.ready = await life.start(WorkerConfig("m"), _ignore, clock=self.clock, sleep=self.clock.sleep)
+            self.ready = await life.start(WorkerConfig("m"), ignore, clock=self.clock, sleep=self.clock.sleep)
         except WorkerLost as lost:
             self.lost = lost
 
@@ -203,74 +130,15 @@ async def test_a_worker_that_settles_for_less_than_the_first_is_not_taken(monkey
         first.send(READY)
         second.send(WorkerReady(64, 128, [], [], LIMITS))
         third.send(WorkerReady(99, 300, [], [], LIMITS))
-        await keeper.start(_ignore)
+        await keeper.start(ignore)
         with pytest.raises(WorkerLost, match=r"sequences of 128 tokens.*first one took 256"):
-            await keeper.start(_ignore)
+            await keeper.start(ignore)
         assert second.process.returncode is not None
-        _, ready = await keeper.start(_ignore)
+        _, ready = await keeper.start(ignore)
         assert ready.num_blocks == 99
 
 
 # ---- the loop's watchdog
-
-
-@dataclass
-class Stage:
-    loop: EngineLoop
-    client: Endpoint
-    clock: Clock
-    first: Played
-    second: Played
-    lost: list[WorkerLost] = field(default_factory=list)
-    """What ended the loop."""
-    seen: list[object] = field(default_factory=list)
-
-    async def until(self, kind: type) -> None:
-        with anyio.fail_after(5):
-            while not any(isinstance(each, kind) for each in self.seen):
-                self.seen += [decode_client.decode(frame) for frame in await self.client.receive()]
-
-    def submit(self, tokens: int, prompt: int = 4) -> None:
-        submit = Submit(0, list(range(prompt)), SamplingParams(max_tokens=tokens), [1], 0, "", 0.0)
-        assert self.client.try_send(encoder.encode(submit))
-
-
-@asynccontextmanager
-async def stage(
-    factor: float = 0.0, child: Child | None = None, co_tenants: CoTenants | None = None
-) -> AsyncIterator[Stage]:
-    """``child`` is the first worker's process."""
-    clock = Clock()
-    config = RecoveryConfig(watchdog_seconds=10.0, watchdog_factor=factor)
-    scheduler = Scheduler(
-        num_blocks=64,
-        block_size=16,
-        max_num_seqs=8,
-        max_num_batched_tokens=64,
-        max_model_len=256,
-        config=SchedulerConfig(),
-    )
-    async with played(child) as first, played() as second:
-
-        async def start(on_progress: OnProgress) -> tuple[WorkerLife, WorkerReady]:
-            return second.life, READY
-
-        with both_ends() as (client, engine):
-            loop = EngineLoop(
-                engine, first.life, start, scheduler, config, clock=clock, sleep=clock.sleep, co_tenants=co_tenants
-            )
-            on = Stage(loop, client, clock, first, second)
-
-            async def run() -> None:
-                try:
-                    await loop.run()
-                except WorkerLost as lost:
-                    on.lost.append(lost)
-
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(run)
-                yield on
-                tasks.cancel_scope.cancel()
 
 
 async def test_a_step_that_is_overdue_ends_its_worker_and_the_next_one_goes_on() -> None:
