@@ -74,7 +74,8 @@ class Response:
 
 
 class Connection(asyncio.Protocol):
-    """One socket; carries one request at a time. asyncio and httptools call its public methods but the first two."""
+    """One socket; carries one request at a time. asyncio and httptools call the public methods but ``run`` and
+    ``close``."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport

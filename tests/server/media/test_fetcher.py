@@ -296,7 +296,7 @@ async def test_https_does_not_redirect_to_http(certificate: Path) -> None:
         assert "from https to http" in (await refusal(ours, web.url(host="named.test", scheme="https"))).message
 
 
-async def test_data_urls_go_through_the_same_door() -> None:
+async def test_data_urls_are_fetched_the_same_way() -> None:
     assert (await fetcher().fetch("data:image/png;base64,AAEC", PARAM)).data == b"\0\1\2"
     assert (await refusal(fetcher(max_bytes=2), "data:,abc")).code == "media_too_large"
     assert (await refusal(fetcher(), "data:;base64,AAE")).code == "media_refused"

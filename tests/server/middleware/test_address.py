@@ -1,4 +1,4 @@
-"""The sockets in the file system, and who is warned of an open door."""
+"""The sockets in the file system, and who is warned that a server is open to all."""
 
 import logging
 import os
@@ -103,7 +103,7 @@ def test_the_socket_of_another_server_is_not_removed_at_our_end(path: Path) -> N
         assert path.exists()
 
 
-# ---- an open door
+# ---- a server open to all
 
 
 @pytest.mark.parametrize(

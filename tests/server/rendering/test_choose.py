@@ -1,4 +1,4 @@
-"""Which renderer a model gets, and the door for templates of requests."""
+"""Which renderer a model gets, and whether requests may bring templates."""
 
 import json
 from pathlib import Path

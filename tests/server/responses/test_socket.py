@@ -243,7 +243,7 @@ async def test_a_message_that_is_too_long_or_no_text_closes_the_connection() -> 
                 assert closed.value.rcvd.code == code
 
 
-async def test_a_key_and_an_origin_are_asked_for_at_the_door() -> None:
+async def test_a_key_and_an_origin_are_asked_for_before_anything_else() -> None:
     keys = Keyring(api=(KeyDigest(b"one"),))
     async with serving(fake_state(access=AccessControl(keys=keys))) as address:
         for headers in ({}, {"authorization": "Bearer two"}):

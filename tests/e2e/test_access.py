@@ -1,4 +1,4 @@
-"""The command with its door closed: TLS on a socket in the file system, keys that change, an end without remains."""
+"""The command with access restricted: TLS on a socket in the file system, keys that change, an end without remains."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def children(pid: int) -> list[int]:
     return [one for child in map(int, listed) for one in (child, *children(child))]
 
 
-def test_a_closed_door_is_served_reloaded_and_cleaned_up(tmp_path: Path) -> None:
+def test_a_server_with_tls_and_keys_is_reloaded_and_cleaned_up(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     first, second = authority.sign("first"), authority.sign("second")
     cert, key, keys = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "keys"
