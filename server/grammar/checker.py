@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import logging
 import math
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,7 +24,7 @@ from .process import TOO_COMPLEX, GrammarProcess
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 1
-_COSTLY_SECONDS: Final = 60.0
+COSTLY_SECONDS: Final = 60.0
 """How long a grammar is held to cost too much: the machine may have been busy with other things."""
 TOO_COMPLEX_CODE: Final = "grammar_too_complex"
 
@@ -42,7 +43,7 @@ class GrammarsUnavailable(ServerError):
 class _Verdict(NamedTuple):
     why: str
     until: float
-    """By the loop's clock."""
+    """By the clock of the grammars."""
 
 
 @dataclass(eq=False)
@@ -63,9 +64,16 @@ class Grammars:
     refused. One whose callers have all gone is skipped. Verdicts are kept, by digest, those that were asked for last.
     """
 
-    def __init__(self, vocabulary: Callable[[], TokenBytes], limits: GrammarLimits) -> None:
-        """``vocabulary`` makes the model's; it is called once, in a thread, when the first grammar comes."""
+    def __init__(
+        self,
+        vocabulary: Callable[[], TokenBytes],
+        limits: GrammarLimits,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``vocabulary`` makes the model's; it is called once, in a thread, when the first grammar comes. ``clock``, in
+        seconds, says when a verdict is too old."""
         self._limits = limits
+        self._clock = clock
         self._process = GrammarProcess(vocabulary, limits.timeout)
         # a thread of its own, for all of the process's life: the kernel ends a child with the thread that began it
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="grammar")
@@ -98,7 +106,7 @@ class Grammars:
             said = f"`{field}`: it holds half a character (an unpaired surrogate)."
             raise BadRequest(said, field, "invalid_value") from None
         known = self._verdicts.get(key)
-        if known is None or known.until <= asyncio.get_running_loop().time():
+        if known is None or known.until <= self._clock():
             why = await self._tried(key, source)
         else:
             why = known.why
@@ -180,7 +188,7 @@ class Grammars:
             trial.verdict.exception()  # its callers may have gone
 
     def _remember(self, key: bytes, why: str) -> None:
-        until = asyncio.get_running_loop().time() + _COSTLY_SECONDS if why == TOO_COMPLEX else math.inf
+        until = self._clock() + COSTLY_SECONDS if why == TOO_COMPLEX else math.inf
         self._verdicts[key] = _Verdict(why, until)
         self._verdicts.move_to_end(key)
         while len(self._verdicts) > self._limits.cache:

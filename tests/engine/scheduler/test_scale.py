@@ -1,35 +1,11 @@
 """What a step costs, in lines of Python executed, so that the answer does not depend on the machine."""
 
-import gc
-import sys
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
-
 from stentor.engine.core.scheduler import Scheduler
 from stentor.protocols.ipc.actors import Submit
 from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan, StepResult
-
-
-def lines_executed(call: Callable[[], object]) -> int:
-    count = 0
-
-    def trace(frame: FrameType, event: str, arg: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    gc.disable()  # callbacks of a collection would be counted
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-        gc.enable()
-    return count
+from stentor.tests.support.counting import lines_executed
 
 
 def busy_scheduler(*, rows: int, waiting: int) -> Scheduler:

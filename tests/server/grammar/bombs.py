@@ -10,7 +10,7 @@ def _deep(levels: int) -> dict[str, Any]:
     return schema
 
 
-def _properties(count: int, *, required: bool) -> dict[str, Any]:
+def properties(count: int, *, required: bool) -> dict[str, Any]:
     names = [f"p{number}" for number in range(count)]
     properties = {name: {"type": "string"} for name in names}
     return {"type": "object", "properties": properties, **({"required": names} if required else {})}
@@ -44,9 +44,9 @@ BOMBS: Final[dict[str, dict[str, Any]]] = {
     "deep nesting": {"json": _deep(600)},
     "deep nesting as text": {"json": '{"items":' * 20_000 + "{}" + "}" * 20_000},
     "a huge enum": {"json": {"enum": [f"value {number}" for number in range(15_000)]}},
-    "100,000 properties": {"json": _properties(100_000, required=True)},
-    "4,000 properties": {"json": _properties(4_000, required=True)},
-    "4,000 optional properties": {"json": _properties(4_000, required=False)},
+    "100,000 properties": {"json": properties(100_000, required=True)},
+    "4,000 properties": {"json": properties(4_000, required=True)},
+    "4,000 optional properties": {"json": properties(4_000, required=False)},
     "doubling references": {"json": _CHAIN},
     "doubling intersections": {"json": _TWICE},
     "a product of options": {"json": _PRODUCT},
