@@ -44,7 +44,7 @@ async def on_loopback(state: ServerState, http: Any = HttpProtocol) -> AsyncIter
         listener.close()
 
 
-async def until(condition: Any, seconds: float = 20.0) -> None:
+async def until(condition: Any, seconds: float = 60.0) -> None:
     """Waits for ``condition()`` to hold; fails if it does not in time."""
     async with asyncio.timeout(seconds):
         while not condition():

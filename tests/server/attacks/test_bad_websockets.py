@@ -64,20 +64,20 @@ def test_a_handshake_without_what_it_needs_is_refused(lines: tuple[bytes, ...], 
     assert target.is_left()
 
 
-def test_a_websocket_that_the_application_does_not_open_is_given_up(strict: Target) -> None:
+def test_a_websocket_that_the_application_does_not_open_is_given_up(hurries_headers: Target) -> None:
     ends = threading.Event()
 
     async def hangs(_socket: WebSocket) -> None:
         await asyncio.to_thread(ends.wait, PATIENCE)
 
-    strict.app.router.routes.append(WebSocketRoute("/hangs", hangs))
-    connection = strict.connect()
+    hurries_headers.app.router.routes.append(WebSocketRoute("/hangs", hangs))
+    connection = hurries_headers.connect()
     try:
         connection.send(upgrade(path=b"/hangs"))
         answer = connection.answer()
         assert (answer.status, answer.error["code"]) == (503, "handshake_timeout")
         assert connection.is_closed()
-        assert strict.is_left()
+        assert hurries_headers.is_left()
     finally:
         ends.set()
         connection.close()

@@ -161,7 +161,7 @@ async def test_who_does_not_shake_hands_is_dropped(
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
         writer.write(greeting)
         began = time.monotonic()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                 await reader.readexactly(4096)
         assert time.monotonic() - began > 0.05
@@ -198,9 +198,10 @@ async def test_a_place_for_probes_is_held_by_a_handshake_for_a_moment_only(
     async with serving(fake_state(access=AccessControl(tls=context)), connections=connections) as url:
         port = int(url.rsplit(":", 1)[1])
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                 await silent[1][0].readexactly(1)
+        monkeypatch.setattr(tls, "PROBE_HANDSHAKE_SECONDS", 60.0)  # for one who means it
         async with client(url, trusting(files)) as http:
             assert (await http.get("/ping")).status_code == 200
         for _, writer in silent:
@@ -217,7 +218,7 @@ async def test_bytes_that_are_no_handshake_leave_no_trace_in_the_count_or_the_lo
         for junk in (b"GET / HTTP/1.1\r\n\r\n", bytes(300), b"\x16\x03\x01\x00\x05hello"):
             reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
             writer.write(junk)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 with contextlib.suppress(ConnectionError):
                     await reader.read()
             writer.close()
@@ -235,7 +236,7 @@ async def test_more_connections_than_are_told_so_are_closed_before_any_handshake
     async with serving(fake_state(access=AccessControl(tls=context)), connections=connections) as url:
         opened = [await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1])) for _ in range(3)]
         reader, _ = opened[2]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert await reader.read() == b""
         assert connections.refused[429] == 1
         for _, writer in opened:

@@ -85,7 +85,7 @@ def run(script: Script, wanted: GenerationRequest) -> list[list[Delta]]:
         async with aclosing(generate(script, pool, wanted)) as batches:
             return [batch async for batch in batches]
 
-    return asyncio.run(asyncio.wait_for(main(), 10))
+    return asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def text_of(batches: list[list[Delta]], index: int = 0) -> str:

@@ -71,7 +71,7 @@ def run(batches: list[list[EngineEvent]], wanted: GenerationRequest) -> list[Del
         async with aclosing(generate(Script(batches), POOL, wanted)) as deltas:
             return [delta async for batch in deltas for delta in batch]
 
-    return asyncio.run(asyncio.wait_for(main(), 10))
+    return asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def gathered(deltas: list[Delta], n: int = 1) -> Generation:

@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,15 @@ from typing import Any
 import pytest
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.server.text import template_process
 from stentor.server.text.errors import TemplateError, TextTooLong
 from stentor.server.text.loading import load_tokenizer
 from stentor.server.text.pool import ENCODING_BYTES, INLINE_CHARS, TokenizationBudget, TokenizerPool
 from stentor.tests.fakes import byte_tokenizer
+from stentor.tests.server.harness import until
+from stentor.tests.server.text.patience import PATIENT, patient_pool
 
 USER = {"role": "user", "content": "Hi"}
+RENDER: Any = {"add_generation_prompt": False, "continue_final_message": False}
 
 
 class Gate:
@@ -29,13 +33,14 @@ class Gate:
 
     def __call__(self) -> str:
         self.began += 1
-        assert self.go.wait(10)
+        assert self.go.wait(PATIENT)
         return "done"
 
 
 async def settle() -> None:
+    """Until every task waits."""
     for _ in range(10):
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
 
 
 def test_texts_become_ids_and_ids_become_texts() -> None:
@@ -56,12 +61,18 @@ def test_the_loop_goes_on_while_a_long_text_is_worked_on(kind: str) -> None:
     async def main() -> None:
         pool = TokenizerPool(byte_tokenizer())
         text = "a b " * 500_000
-        job = asyncio.create_task(pool.encode(text) if kind == "encode" else pool.decode(list(text.encode())))
-        turns = 0
-        while not job.done():
-            turns += 1
-            await asyncio.sleep(0.002)
-        assert turns > 10, "the interpreter's lock was held"
+        ids = list(text.encode())
+        most = 0
+        for _ in range(20):  # the machine may have kept this thread from running; the lock, held, always does
+            job = asyncio.create_task(pool.encode(text) if kind == "encode" else pool.decode(ids))
+            turns = 0
+            while not job.done():
+                turns += 1
+                await asyncio.sleep(0.002)
+            most = max(most, turns)
+            if most > 10:
+                break
+        assert most > 10, "the interpreter's lock was held"
         pool.close()
 
     asyncio.run(main())
@@ -88,13 +99,13 @@ def test_a_chat_becomes_the_ids_of_its_rendering() -> None:
 
 def test_a_template_that_does_not_end_fails_and_frees_its_thread() -> None:
     async def main() -> None:
-        pool = TokenizerPool(byte_tokenizer(), threads=1, render_seconds=0.1)
+        pool = patient_pool(0.1, threads=1)
         endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-        with pytest.raises(TemplateError, match="took longer than"):
+        with pytest.raises(TemplateError, match=TOOK_LONGER):
             await pool.render_chat(
                 [USER], add_generation_prompt=False, continue_final_message=False, chat_template=endless
             )
-        assert len(await asyncio.wait_for(pool.encode("x" * 5000), 5)) == 5000
+        assert len(await asyncio.wait_for(pool.encode("x" * 5000), PATIENT)) == 5000
         pool.close()
 
     asyncio.run(main())
@@ -105,8 +116,7 @@ def test_a_full_pool_makes_callers_wait() -> None:
         pool = TokenizerPool(byte_tokenizer(), threads=1, max_pending=2)
         gate = Gate()
         jobs = [asyncio.create_task(pool._run(gate)) for _ in range(5)]
-        await settle()
-        assert gate.began == 1
+        await until(lambda: gate.began == 1)
         assert pool._executor._work_queue.qsize() == 1
         gate.go.set()
         assert await asyncio.gather(*jobs) == ["done"] * 5
@@ -121,7 +131,7 @@ def test_a_cancelled_job_that_has_not_begun_is_skipped() -> None:
         pool = TokenizerPool(byte_tokenizer(), threads=1, max_pending=2)
         gate = Gate()
         jobs = [asyncio.create_task(pool._run(gate)) for _ in range(4)]
-        await settle()
+        await until(lambda: gate.began == 1)
         for job in jobs[1:]:
             job.cancel()
         await settle()
@@ -131,8 +141,7 @@ def test_a_cancelled_job_that_has_not_begun_is_skipped() -> None:
         assert all(isinstance(result, asyncio.CancelledError) for result in results[1:])
         assert len(await pool.encode("x" * 5000)) == 5000
         assert gate.began == 1
-        await settle()
-        assert pool._places._value == 2
+        await until(lambda: pool._places._value == 2)
         pool.close()
 
     asyncio.run(main())
@@ -143,25 +152,27 @@ def test_a_running_job_keeps_its_place_when_its_caller_goes() -> None:
         pool = TokenizerPool(byte_tokenizer(), threads=1, max_pending=1)
         gate = Gate()
         gone = asyncio.create_task(pool._run(gate))
-        await settle()
+        await until(lambda: gate.began == 1)
         gone.cancel()
         await settle()
         waiting = asyncio.create_task(pool._run(lambda: "next"))
         await settle()
         assert not waiting.done()
+        assert pool._executor._work_queue.qsize() == 0, "it waits for a place"
         gate.go.set()
-        assert await asyncio.wait_for(waiting, 5) == "next"
+        assert await asyncio.wait_for(waiting, PATIENT) == "next"
         pool.close()
 
     asyncio.run(main())
 
 
+TOOK_LONGER = "took longer than"
 HOSTILE = {
-    "holds the lock": ("{{ ([[1] * 1000] * 100000) | sum(start=[]) | length }}", "took longer than"),
+    "holds the lock": ("{{ ([[1] * 1000] * 100000) | sum(start=[]) | length }}", TOOK_LONGER),
     "compares for ever": (
         "{% set ns = namespace(a=[1], b=[1]) %}{% for i in range(40) %}"
         "{% set ns.a = [ns.a, ns.a] %}{% set ns.b = [ns.b, ns.b] %}{% endfor %}{{ ns.a == ns.b }}",
-        "took longer than",
+        TOOK_LONGER,
     ),
     "fills the memory": (
         "{% set text = 'a' * 8000000 %}{{ ([{'a': text}] * 1000) | map(attribute='a') | join | length }}",
@@ -170,45 +181,68 @@ HOSTILE = {
 }
 
 
+@contextmanager
+def hurried(pool: TokenizerPool) -> Iterator[None]:
+    """Within the block a template that a request brings is given little time by the clock: for one that would take for
+    ever."""
+    pool._foreign._seconds = 0.3
+    try:
+        yield
+    finally:
+        pool._foreign._seconds = PATIENT
+
+
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_template_of_a_request_harms_nobody_else(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_process, "_GRACE_SECONDS", 0.1)
+def test_a_template_of_a_request_harms_nobody_else(name: str) -> None:
     source, reason = HOSTILE[name]
 
     async def main() -> None:
-        pool = TokenizerPool(byte_tokenizer(), threads=1, render_seconds=0.3)
-        options: Any = {"add_generation_prompt": False, "continue_final_message": False}
-        hostile = asyncio.create_task(pool.render_chat([USER], chat_template=source, **options))
-        turns = 0
-        while not hostile.done():
-            turns += 1
-            await pool.render_chat([USER], **options)
-            await asyncio.sleep(0.002)
+        pool = patient_pool(threads=1)
+        with hurried(pool) if reason == TOOK_LONGER else nullcontext():
+            hostile = asyncio.create_task(pool.render_chat([USER], chat_template=source, **RENDER))
+            while not hostile.done():
+                await pool.render_chat([USER], **RENDER)
+                await asyncio.sleep(0.002)
         with pytest.raises(TemplateError, match=reason):
             hostile.result()
-        assert turns > 10, "others were held up"
-        assert await pool.render_chat([USER], chat_template="{{ messages[0].content }}", **options) == [72, 105]
+        assert await pool.render_chat([USER], chat_template="{{ messages[0].content }}", **RENDER) == [72, 105]
         pid = pool._foreign.pid
         assert pid is not None
         pool.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENT):
             while Path(f"/proc/{pid}").exists():
                 await asyncio.sleep(0.005)
 
     asyncio.run(main())
 
 
-def test_a_template_s_process_that_hangs_is_killed_and_the_next_one_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_process, "_GRACE_SECONDS", 0.1)
-
+def test_others_are_rendered_while_a_template_of_a_request_takes_its_time() -> None:
     async def main() -> None:
-        pool = TokenizerPool(byte_tokenizer(), render_seconds=0.3)
-        render: Any = partial(pool.render_chat, [USER], add_generation_prompt=False, continue_final_message=False)
+        pool = patient_pool(threads=1)
+        assert await pool.render_chat([USER], chat_template="{{ 1 }}", **RENDER) == [49]
+        assert pool._foreign.pid is not None
+        os.kill(pool._foreign.pid, signal.SIGSTOP)
+        slow = asyncio.create_task(pool.render_chat([USER], chat_template="{{ 2 }}", **RENDER))
+        for _ in range(10):
+            await pool.render_chat([USER], **RENDER)
+            await asyncio.sleep(0.002)
+        assert not slow.done()
+        os.kill(pool._foreign.pid, signal.SIGCONT)
+        assert await slow == [50]
+        pool.close()
+
+    asyncio.run(main())
+
+
+def test_a_template_s_process_that_hangs_is_killed_and_the_next_one_serves() -> None:
+    async def main() -> None:
+        pool = patient_pool(threads=1)
+        render: Any = partial(pool.render_chat, [USER], **RENDER)
         assert await render(chat_template="{{ 1 }}") == [49]
         first = pool._foreign.pid
         assert first is not None
         os.kill(first, signal.SIGSTOP)
-        with pytest.raises(TemplateError, match="took longer than"):
+        with hurried(pool), pytest.raises(TemplateError, match=TOOK_LONGER):
             await render(chat_template="{{ 2 }}")
         assert await render(chat_template="{{ 3 }}") == [51]
         assert pool._foreign.pid not in (first, None)
@@ -224,13 +258,12 @@ def test_what_one_template_of_a_request_leaves_behind_does_not_fail_the_next() -
     )
 
     async def main() -> None:
-        pool = TokenizerPool(byte_tokenizer(), render_seconds=10.0)
-        options: Any = {"add_generation_prompt": False, "continue_final_message": False}
+        pool = patient_pool(threads=1)
         with pytest.raises(TemplateError, match="too much memory"):
-            await pool.render_chat([USER], chat_template=greedy, **options)
+            await pool.render_chat([USER], chat_template=greedy, **RENDER)
         for _ in range(2):
             modest = "{{ ('a b ' * 100000) | wordcount }}"
-            assert await pool.render_chat([USER], chat_template=modest, **options) == list(b"200000")
+            assert await pool.render_chat([USER], chat_template=modest, **RENDER) == list(b"200000")
         pool.close()
 
     asyncio.run(main())
@@ -270,7 +303,7 @@ def test_texts_are_encoded_while_there_is_memory_for_all_of_them_and_wait_otherw
     def first() -> None:
         with room.hold(tokenizer, ["x" * 600], "prompt"):
             first_in.set()
-            assert go.wait(10)
+            assert go.wait(PATIENT)
 
     def second() -> None:
         with room.hold(tokenizer, ["x" * 200, "é" * 150], "prompt"):
@@ -278,14 +311,14 @@ def test_texts_are_encoded_while_there_is_memory_for_all_of_them_and_wait_otherw
 
     threads = [threading.Thread(target=target) for target in (first, second)]
     threads[0].start()
-    assert first_in.wait(10)
+    assert first_in.wait(PATIENT)
     with room.hold(tokenizer, ["x" * 400], "prompt"):
         assert room.held == ENCODING_BYTES * 1000
     threads[1].start()
     assert room.held == ENCODING_BYTES * 600
     assert not second_in.is_set()
     go.set()
-    assert second_in.wait(10)
+    assert second_in.wait(PATIENT)
     for thread in threads:
         thread.join()
     assert room.held == 0
