@@ -4,14 +4,13 @@ import json
 import random
 import subprocess
 import sys
-import time
 from typing import Any
 
 import jsonschema
 import pytest
 
 from stentor.engine.core.grammar.constraint import Complete, ConstraintBroken, ParameterSets, TokenConstraint
-from stentor.engine.core.grammar.matcher import Compiler, GrammarError, GuidanceMatcher
+from stentor.engine.core.grammar.matcher import MAX_ROW_ITEMS, Compiler, GrammarError, GuidanceMatcher
 from stentor.engine.core.grammar.thinking import ThinkingBudget
 from stentor.engine.core.grammar.token_sets import ids_in
 from stentor.protocols.ipc.actors import Thinking
@@ -198,13 +197,13 @@ def test_llguidance_is_not_imported_before_a_grammar_comes() -> None:
 
 
 def test_a_text_with_too_many_readings_ends_before_the_next_token_takes_long(compiler: Compiler) -> None:
+    """What a token costs grows with the cube of the items before it, of which each brings some 33 here."""
     doubled = "\n".join(f"{a}: {b} {b} {b} {b} {b} {b} {b} {b}" for a, b in zip("bcdef", "cdefg", strict=True))
     matcher = compiler.compile(f'start: b b\n{doubled}\ng: "a" | "b"?')
-    slowest = 0.0
+    tokens = 0
     while not matcher.error():
-        began = time.thread_time()
         matcher.allowed()
         matcher.consume(98)
-        slowest = max(slowest, time.thread_time() - began)
-    assert "items" in matcher.error()
-    assert slowest < 0.025
+        tokens += 1
+    assert f"max is {MAX_ROW_ITEMS}" in matcher.error()
+    assert tokens < 40
