@@ -95,7 +95,7 @@ def _running(command: str) -> Iterator[str]:
         finally:
             os.killpg(process.pid, signal.SIGTERM)
             try:
-                process.wait(20)
+                process.wait(60)
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)

@@ -31,7 +31,7 @@ def server(demo_model: object) -> Iterator[ServerProcess]:
     with ServerProcess(arguments) as running:
         yield running
         processes = tree(running.pid)
-    eventually(lambda: not any(map(alive, processes)), 5, "all processes end")
+    eventually(lambda: not any(map(alive, processes)), 60, "all processes end")
 
 
 @pytest.fixture(scope="session")

@@ -74,7 +74,7 @@ def test_a_tool_is_called_and_a_call_that_a_kill_cut_off_is_not_made_again(
             begun = client.responses.create(**_asked("wait", background=True)).id
             eventually(lambda: _calls(tools_url, "slow") != [], 60, "the tool has been called")
         os.kill(first.pid, signal.SIGKILL)
-        first.wait(10)
+        first.wait(60)
     with ServerProcess(arguments) as second:
         url = f"http://127.0.0.1:{second.port}{RESPONSES}/{begun}"
         ended = ("completed", "incomplete")

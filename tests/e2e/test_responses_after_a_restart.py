@@ -64,13 +64,13 @@ def test_a_response_outlives_two_servers_and_nobody_can_tell(arguments: list[str
             begun = client.post(RESPONSES, json=BODY).json()["id"]
             seen = _read_some(client, begun, 15)
         os.kill(first.pid, signal.SIGKILL)
-        first.wait(10)
+        first.wait(60)
     with ServerProcess(arguments) as second:
         with _client(second) as client:
             more = _read_some(client, begun, 40)
             assert more[:15] == seen
         os.kill(second.pid, signal.SIGKILL)
-        second.wait(10)
+        second.wait(60)
     with ServerProcess(arguments) as third, _client(third) as client:
         url = f"{RESPONSES}/{begun}"
         eventually(lambda: client.get(url).json()["status"] == "incomplete", 60, "the response has ended")

@@ -11,7 +11,7 @@ from stentor.protocols.ipc.actors import ClientInbox, EngineInbox, Progress, Sta
 from stentor.protocols.ipc.codec import decode_client, encoder
 from stentor.tests.e2e.processes import eventually
 
-SOON = 5.0
+SOON = 60.0
 SILENCE = 10.0
 
 

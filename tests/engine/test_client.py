@@ -55,11 +55,11 @@ def _worker(client: EngineClient) -> int | None:
 
 
 def _all_gone(processes: list[int]) -> None:
-    eventually(lambda: not any(map(alive, processes)), 5, "engine and worker are gone")
+    eventually(lambda: not any(map(alive, processes)), 60, "engine and worker are gone")
 
 
 async def _failure(client: EngineClient) -> str:
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         while client.failure is None:
             await anyio.sleep(0.005)
     return client.failure
@@ -96,14 +96,16 @@ async def test_requests_are_refused_before_the_engine_is_ready_and_after_it_ende
         client.submit(PROMPT, SamplingParams(max_tokens=1), [1])
 
 
-async def test_cancelling_while_the_worker_loads_ends_all_processes_at_once() -> None:
+async def test_cancelling_while_the_worker_loads_ends_all_processes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_SHUTDOWN_SECONDS", 60.0)
     async with running("silent") as client:
         while client.pid is None or not children(client.pid):
             await anyio.sleep(0.01)
         processes = _processes(client)
         await anyio.sleep(0.1)
-        began = time.monotonic()
-    assert time.monotonic() - began < client_module._SHUTDOWN_SECONDS, "the engine had to be killed"
+        assert client._process is not None
+        engine = client._process.child
+    assert engine.returncode == 0, "the engine had to be killed"
     _all_gone(processes)
 
 
@@ -186,12 +188,12 @@ async def test_streams_outlive_the_processes_under_them(victim: str) -> None:
         restarts = client.engine_restarts if victim == "engine" else client.stats.worker_restarts
         assert restarts == 3
         if victim == "worker":
-            with anyio.fail_after(5):  # its figures come behind the tokens that they count
+            with anyio.fail_after(60):  # its figures come behind the tokens that they count
                 while client.stats.recovered < 3:
                     await anyio.sleep(0.001)
         assert client.stats.recovered >= 3
         assert client.failure is None
-    eventually(lambda: not any(map(alive, dead)), 5, "what was killed is gone")
+    eventually(lambda: not any(map(alive, dead)), 60, "what was killed is gone")
 
 
 async def test_an_engine_that_stands_still_is_replaced() -> None:
@@ -202,7 +204,7 @@ async def test_an_engine_that_stands_still_is_replaced() -> None:
         assert client.pid is not None
         os.kill(client.pid, signal.SIGSTOP)
         delivered = len(stream._open[0])
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             tokens, ends = await read_all(stream)
         assert tokens[0][-1] == 2004
         assert len(tokens[0]) + delivered >= 2000

@@ -52,7 +52,7 @@ def test_who_waits_for_its_turn_is_seen_to_wait(members: Members) -> None:
     assert line_of(holder) == "held"
     assert not ours.worker_waits()
     waiter = members.start(0, "hold", 0)
-    eventually(ours.worker_waits, 10, "it waits")
+    eventually(ours.worker_waits, 60, "it waits")
     assert not theirs.worker_waits()
     assert theirs.are_busy(), "one that waits is about to compute"
     holder.kill()

@@ -62,7 +62,7 @@ class Members:
             found[:] = [knows] if knows >= 0 and seen[knows].holds and seen[1 - knows].waits else []
             return bool(found)
 
-        eventually(settled, 10, "one has it and one waits")
+        eventually(settled, 60, "one has it and one waits")
         return found[0]
 
     def pass_time(self, nanoseconds: int) -> None:
@@ -142,7 +142,7 @@ def test_a_long_step_lets_others_in_after_a_slice(members: Members) -> None:
     assert members.holder() == long
     members.pass_time(1_000_000)
     members.say(long, "yield")  # it is done once it has the lease again
-    eventually(lambda: peek(members.fd)[1 - long].holds, 10, "the other one is let in")
+    eventually(lambda: peek(members.fd)[1 - long].holds, 60, "the other one is let in")
     other = members.holder()
     members.pass_time(20_000_000)
     members.tell(other, "release")

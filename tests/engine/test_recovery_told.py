@@ -2,11 +2,13 @@
 
 import logging
 import threading
+from types import SimpleNamespace
 
 import anyio
 import pytest
 
 from stentor.engine.client import client as client_module
+from stentor.engine.client import outages
 from stentor.engine.client.outages import LostProcess
 from stentor.protocols.ipc.actors import Finished, Stats, Thinking, Vocabulary
 from stentor.tests.engine.recovery_world import LONG, PROMPT, die, running, settle
@@ -38,8 +40,12 @@ async def test_a_lost_worker_stalls_until_the_engine_is_ready_again(caplog: pyte
     assert back.startswith("the worker is back after 0.0"), "of the loss the engine tells itself"
 
 
-async def test_a_loss_is_one_line_and_the_return_another(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_loss_is_one_line_and_the_return_another(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level(logging.INFO)
+    moments = iter([100.0, 102.5])
+    monkeypatch.setattr(outages, "time", SimpleNamespace(monotonic=lambda: next(moments)))
     recoveries: list[tuple[LostProcess, float]] = []
     async with running() as (world, tasks):
         world.client.watch_recoveries(lambda process, seconds: recoveries.append((process, seconds)))
@@ -56,11 +62,8 @@ async def test_a_loss_is_one_line_and_the_return_another(caplog: pytest.LogCaptu
         "the engine process was lost: killed by SIGKILL; 3 requests wait",
     )
     assert back.levelname == "INFO"
-    assert back.getMessage().startswith("the engine is back after 0.0")
-    assert back.getMessage().endswith(" s; 3 requests go on")
-    ((process, seconds),) = recoveries
-    assert process == "engine"
-    assert 0 <= seconds < 1
+    assert back.getMessage() == "the engine is back after 2.50 s; 3 requests go on"
+    assert recoveries == [("engine", 2.5)]
 
 
 async def test_counters_go_on_where_those_of_the_dead_engine_ended() -> None:
@@ -102,7 +105,7 @@ async def test_each_engine_hears_of_the_vocabulary_before_the_first_request_that
             client.submit(PROMPT, LONG, [3], thinking=thinking),
         ]
         for deaths in range(2):
-            with anyio.fail_after(5):
+            with anyio.fail_after(60):
                 while len(world.engines.now.requests) < 3:
                     await anyio.sleep(0.001)
                     world.engines.now.read()
@@ -130,7 +133,7 @@ async def test_a_request_given_up_while_the_vocabulary_is_made_never_leaves() ->
 
     def vocabulary() -> list[Vocabulary]:
         making.set()
-        assert go.wait(5)
+        assert go.wait(60)
         return [Vocabulary(0, 1, [b"a"], [], [])]
 
     async with running() as (world, _):
@@ -141,7 +144,7 @@ async def test_a_request_given_up_while_the_vocabulary_is_made_never_leaves() ->
         go.set()
         assert [event.reason async for events in stream for event in events if isinstance(event, Finished)] == ["abort"]
         after = world.client.submit(PROMPT, LONG, [2])
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while not world.engines.now.requests:
                 await anyio.sleep(0.001)
                 world.engines.now.read()
@@ -158,12 +161,12 @@ async def test_an_engine_that_nobody_needs_gets_the_vocabulary_in_advance(monkey
         assert world.engines.now.vocabulary == [], "somebody waits for tokens"
         await world.finish()
         reader.check()
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while not world.engines.now.vocabulary:
                 await anyio.sleep(0.001)
                 world.engines.now.read()
         world.client.submit(PROMPT, LONG, [1], grammar="start: /a/")
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while not world.engines.now.requests:
                 await anyio.sleep(0.001)
                 world.engines.now.read()
@@ -178,7 +181,7 @@ async def test_a_vocabulary_that_cannot_be_made_costs_nobody_else_anything(caplo
         world.client.set_vocabulary(vocabulary)
         world.client.submit(PROMPT, LONG, [1], grammar="start: /a/")
         world.client.submit(PROMPT, LONG, [2])
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while len(world.engines.now.requests) < 2:
                 await anyio.sleep(0.001)
                 world.engines.now.read()

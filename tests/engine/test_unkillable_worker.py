@@ -77,7 +77,7 @@ class Running:
 @asynccontextmanager
 async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
     """An engine in this process, whose worker is ready; it must end within the block."""
-    with unkillable(Unkillable) as child, both_ends() as (client, engine), anyio.fail_after(10):
+    with unkillable(Unkillable) as child, both_ends() as (client, engine), anyio.fail_after(60):
         workers = PlayedWorkers(child)
         monkeypatch.setattr(entry, "WorkerSource", lambda *_: workers)
         monkeypatch.setattr(entry, "set_up_logging", lambda *_: None)

@@ -22,7 +22,7 @@ from stentor.engine.processes.process import Child, spawn
 from stentor.tests.engine.channel.harness import ends_within, open_descriptors
 from stentor.tests.engine.fork_server_programs import MODULE, MULTIPLYING, THREADED, UNPREPARED
 
-SOON = 10.0
+SOON = 60.0
 
 pytestmark = pytest.mark.anyio
 

@@ -103,7 +103,7 @@ class Stage:
     seen: list[object] = field(default_factory=list)
 
     async def until(self, kind: type) -> None:
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while not any(isinstance(each, kind) for each in self.seen):
                 self.seen += [decode_client.decode(frame) for frame in await self.client.receive()]
 

@@ -1,14 +1,17 @@
 """The pool of compute threads: each item exactly once, whatever else the machine does."""
 
+import os
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
 from stentor.kernels import linear, native
+from stentor.tests.e2e.processes import eventually
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no native library")
 
@@ -52,14 +55,27 @@ def test_two_python_threads_at_once_do_not_disturb_each_other() -> None:
     assert not wrong
 
 
-@pytest.mark.alone  # it measures what it spends
 def test_an_idle_pool_sleeps() -> None:
-    torch.set_num_threads(2)
-    linear(torch.randn(2, 64), torch.randn(2000, 64), invariant=True)
-    time.sleep(0.05)
-    before = time.process_time()
-    time.sleep(0.5)
-    assert time.process_time() - before < 0.02
+    """No helper is given a processor any more: a thread that runs now and then is switched to each time."""
+    x, weight = torch.randn(2, 64), torch.randn(2000, 64)
+    others = set(os.listdir("/proc/self/task"))
+    torch.set_num_threads(20)  # more than any other test
+    linear(x, weight, invariant=True)
+    helpers = set(os.listdir("/proc/self/task")) - others
+    assert len(helpers) >= 3
+
+    def sleep() -> bool:
+        before = [_state(helper) for helper in helpers]
+        time.sleep(0.3)
+        return all("S (sleeping)" in state for state in before) and before == [_state(helper) for helper in helpers]
+
+    eventually(sleep, 60, "every helper sleeps, and goes on sleeping")
+
+
+def _state(thread: str) -> str:
+    """What it does, and how often it has been given a processor and lost it."""
+    lines = Path(f"/proc/self/task/{thread}/status").read_text().splitlines()
+    return " ".join(line for line in lines if line.startswith(("State", "voluntary", "nonvoluntary")))
 
 
 def test_a_forked_process_computes_without_the_helpers_it_lost_and_the_first_one_ends_while_they_wait() -> None:

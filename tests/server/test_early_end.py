@@ -36,4 +36,4 @@ def test_told_to_end_as_soon_as_its_engine_is_there_it_ends_in_good_order(tmp_pa
         _, printed = server.communicate(timeout=10)
         assert server.returncode == 0, printed.decode()
         assert b"Traceback" not in printed
-    eventually(lambda: not any(map(alive, below)), 5.0, "both end")
+    eventually(lambda: not any(map(alive, below)), 60, "both end")

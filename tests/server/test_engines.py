@@ -51,7 +51,7 @@ async def running(configs: dict[ModelRole, EngineConfig]) -> AsyncIterator[Engin
             yield engines
             below = [pid for process in processes.values() for pid in tree(process.child.pid)]
             supervisor.cancel()
-    eventually(lambda: not any(map(alive, below)), 5, "all processes end")
+    eventually(lambda: not any(map(alive, below)), 60, "all processes end")
 
 
 async def read(engines: Engines, kind: ModelRole, began: anyio.Event | None = None) -> tuple[list[int], str]:
@@ -131,7 +131,7 @@ async def test_an_engine_that_cannot_start_ends_the_wait_for_all_and_is_named(tm
     async with running(configs) as engines:
         with (
             pytest.raises(StartError, match=r"^the transcription model: there is no such model$"),
-            anyio.fail_after(20),
+            anyio.fail_after(60),
         ):
             await engines.wait_started()
 
@@ -140,7 +140,7 @@ async def test_the_first_engine_that_is_given_up_ends_all(tmp_path: Path, caplog
     async with running(two(tmp_path, RecoveryConfig(max_worker_deaths=1))) as engines:
         await engines.wait_started()
         os.kill(latest(tmp_path / "ears"), signal.SIGKILL)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await engines.wait_ended()
         assert engines.clients["chat"].failure is None
     (line,) = [record.getMessage() for record in caplog.records if record.name == "stentor.server.app.engines"]

@@ -59,7 +59,7 @@ async def serving(state: ServerState, limits: ConnectionLimits = TIGHT) -> Async
             reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
             try:
                 writer.write(data)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     return Answer(await reader.read())
             finally:
                 writer.close()

@@ -78,7 +78,7 @@ class Target:
 
     def wait_for_the_background(self) -> None:
         for response in self.background:
-            self.runner.run(asyncio.wait_for(response.ended(), 10))
+            self.runner.run(asyncio.wait_for(response.ended(), 60))
 
 
 @cache

@@ -32,13 +32,13 @@ class Connection:
 
     async def answer(self) -> tuple[int, dict[str, Any]]:
         """Status and body of the next response, and nothing beyond it."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower()
             length = int(head.split("content-length: ")[1].split("\r\n")[0])
             return int(head.split()[1]), json.loads(await self.reader.readexactly(length))
 
     async def is_closed(self) -> bool:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await self.reader.read() == b""
 
 

@@ -163,13 +163,13 @@ async def test_an_engine_that_dies_in_the_middle_ends_streams_with_an_error_and_
         await until(lambda: engine.live >= 2)
         await asyncio.sleep(0.05)
         engine.failure = "killed by signal 9"
-        response = await asyncio.wait_for(streamed, 5)
+        response = await asyncio.wait_for(streamed, 60)
         events = events_of(response.text)
         assert response.status_code == 200
         assert json.loads(events[-1])["error"]["type"] == "server_error"
         assert len(events) > 1
         assert not any("error" in json.loads(event) for event in events[:-1])
-        response = await asyncio.wait_for(whole, 5)
+        response = await asyncio.wait_for(whole, 60)
         assert response.status_code == 500
         assert "secret" not in response.text
         assert "0xdead" not in response.text

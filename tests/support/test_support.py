@@ -93,14 +93,14 @@ def test_files_that_wait_stand_between_others_whole_and_what_is_alone_comes_last
 def test_who_is_alone_waits_for_the_others_and_they_for_it(tmp_path: Path) -> None:
     started, leave = FORK.Event(), FORK.Event()
     with Machine(tmp_path).held(alone=False), _other(tmp_path, started, leave, alone=False):
-        assert started.wait(10), "two that are not alone run side by side"
+        assert started.wait(60), "two that are not alone run side by side"
         leave.set()
     for mine, others in ((False, True), (True, False)):
         started, leave = FORK.Event(), FORK.Event()
         with Machine(tmp_path).held(alone=mine):
             other = _start(tmp_path, started, leave, alone=others)
             assert not started.wait(0.1)
-        assert started.wait(10)
+        assert started.wait(60)
         leave.set()
         other.join()
 
@@ -108,7 +108,7 @@ def test_who_is_alone_waits_for_the_others_and_they_for_it(tmp_path: Path) -> No
 def test_a_process_that_dies_leaves_the_machine(tmp_path: Path) -> None:
     started = FORK.Event()
     other = _start(tmp_path, started, FORK.Event(), alone=True)
-    assert started.wait(10)
+    assert started.wait(60)
     other.kill()
     other.join()
     with Machine(tmp_path).held(alone=True):

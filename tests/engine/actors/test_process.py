@@ -19,7 +19,7 @@ from stentor.tests.engine.channel.child_programs import MODULE
 from stentor.tests.engine.channel.harness import ends_within, open_descriptors, other_side
 from stentor.tests.engine.unkillable import Unkillable, unkillable
 
-SOON = 10.0
+SOON = 60.0
 
 
 def test_a_child_is_tied_named_and_given_only_what_was_passed(monkeypatch: pytest.MonkeyPatch) -> None:

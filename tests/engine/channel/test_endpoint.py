@@ -289,7 +289,7 @@ def test_threads_that_close_nothing_see_every_frame_of_a_blocking_pair() -> None
         thread.start()
         for number in range(2000):
             left.send_blocking(b"%d" % number)
-        thread.join(20)
+        thread.join(60)
         assert received == [b"%d" % number for number in range(2000)]
 
 

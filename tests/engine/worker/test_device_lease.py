@@ -24,7 +24,7 @@ def others() -> Iterator[Members]:
     made.close()
 
 
-def until(condition: object, seconds: float = 10.0) -> None:
+def until(condition: object, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline
@@ -79,7 +79,7 @@ def test_who_launches_ahead_lets_others_in_once_they_have_waited_for_a_slice(oth
     assert not launched.is_set(), "it is the other's turn"
     until(lambda: peek(others.fd)[0].waits)
     child.kill()
-    thread.join(10)
+    thread.join(60)
     assert launched.is_set()
     lease.end()
 

@@ -93,7 +93,7 @@ def _serving(device: FakeDevice, endpoint: Endpoint, monkeypatch: pytest.MonkeyP
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     yield codes
-    thread.join(20.0)
+    thread.join(60)
     assert not thread.is_alive()
 
 

@@ -13,7 +13,7 @@ from stentor.engine.worker.executor import AsyncExecutor, SyncExecutor
 from stentor.protocols.ipc.actors import Failed
 from stentor.protocols.ipc.steps import Masks, RowStep, StepPlan, StepResult
 
-WAIT = 10.0
+WAIT = 60.0
 
 
 def _plan(step: int) -> StepPlan:

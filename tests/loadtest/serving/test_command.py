@@ -39,7 +39,7 @@ def _served(answer: Answer = tokens) -> Iterator[Script]:
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     try:
         yield script
     finally:
@@ -253,7 +253,7 @@ def test_on_a_terminal_the_run_is_drawn(tmp_path: Path) -> None:
             pass
         finally:
             os.close(ours)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     text = drawn.decode()
     assert "/4 done" in text
     assert "tokens/s" in text

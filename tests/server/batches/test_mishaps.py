@@ -31,7 +31,7 @@ async def next_one_is_answered(client: openai.AsyncOpenAI) -> None:
 
 
 async def some_answers(client: openai.AsyncOpenAI, batch: str) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while not (await client.batches.retrieve(batch)).request_counts.completed:  # type: ignore[union-attr]
             await anyio.sleep(0.02)
 
@@ -192,7 +192,7 @@ async def test_a_batch_whose_key_is_gone_is_not_gone_on_with(tmp_path: Path) -> 
     await state.store.close()
     state = state_of(b"two", b"three", engine=FakeEngine())
     async with served(state, "two"):
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while await state.store.read(batches.unfinished):
                 await anyio.sleep(0.02)
         row = await state.store.read(lambda db: batches.load(db, batch.id))

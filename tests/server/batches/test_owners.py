@@ -111,6 +111,6 @@ async def test_a_batch_that_could_not_be_stored_gives_its_place_back() -> None:
         with pytest.raises(openai.InternalServerError):
             await client.batches.create(input_file_id=file, endpoint="/v1/chat/completions", completion_window="24h")
         await state.store.read(lambda db: db.execute("PRAGMA query_only = OFF"))
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             await ended(client, (await begun(client, lines("a"))).id, "completed")
         assert state.batches._places.total == 0

@@ -53,7 +53,7 @@ def collecting() -> Iterator[Collector]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            collector.gate.wait(20)
+            collector.gate.wait(60)
             collector.paths.append(self.path)
             if collector.status == 200:
                 collector.take(body)

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -20,7 +19,7 @@ def test_all_that_fits_is_exported_in_order_and_in_batches() -> None:
     queue = ExportQueue(export, "there", gather_seconds=0)
     for number in range(300):
         queue.put(number)
-    queue.close(5)
+    queue.close(60)
     assert [number for batch in batches for number in batch] == list(range(300))
     assert max(map(len, batches)) <= BATCH
     assert (queue.exported, queue.dropped_full, queue.dropped_failed) == (300, 0, 0)
@@ -30,26 +29,23 @@ def test_putting_never_waits_and_what_finds_no_room_is_counted() -> None:
     held = threading.Event()
 
     def export(_batch: Sequence[int]) -> bool:
-        return held.wait(20)
+        return held.wait(60)
 
     queue = ExportQueue(export, "there", capacity=10, gather_seconds=0)
-    began = time.monotonic()
     for number in range(1000):
-        queue.put(number)
-    assert time.monotonic() - began < 1
+        queue.put(number)  # were it to wait, it would until the collector has failed
     assert queue.dropped_full >= 1000 - 10 - BATCH
     held.set()
-    queue.close(5)
-    assert queue.exported == 1000 - queue.dropped_full
+    queue.close(60)
+    assert (queue.exported, queue.dropped_failed) == (1000 - queue.dropped_full, 0)
 
 
 def test_closing_waits_no_longer_than_it_may_and_takes_nothing_more() -> None:
     held = threading.Event()
-    queue: ExportQueue[int] = ExportQueue(lambda _batch: held.wait(20), "there", gather_seconds=0)
+    queue: ExportQueue[int] = ExportQueue(lambda _batch: held.wait(60), "there", gather_seconds=0)
     queue.put(1)
-    began = time.monotonic()
     queue.close(0.1)
-    assert time.monotonic() - began < 1
+    assert queue._thread.is_alive(), "it has waited for the collector"
     queue.put(2)
     assert queue.dropped_full == 1
     held.set()
@@ -70,8 +66,8 @@ def test_the_first_failure_is_said_and_the_recovery_too(caplog: pytest.LogCaptur
     with caplog.at_level(logging.INFO):
         for number in range(3):
             queue.put(number)
-            assert done.acquire(timeout=5)
-        queue.close(5)
+            assert done.acquire(timeout=60)
+        queue.close(60)
     assert (queue.exported, queue.dropped_failed) == (1, 2)
     assert [record.getMessage() for record in caplog.records] == [
         "traces do not reach there and are dropped: it did not take them",

@@ -118,7 +118,7 @@ async def test_the_permit_of_a_client_that_goes_away_is_given_back(stream: bool)
     async with on_loopback(state) as url, httpx.AsyncClient(base_url=url) as client:
         for _ in range(3):
             with pytest.raises(httpx.ReadTimeout):
-                await client.post(COMPLETIONS, json=body(stream=stream), timeout=0.2)
+                await client.post(COMPLETIONS, json=body(stream=stream), timeout=httpx.Timeout(60, read=0.2))
             await until(lambda: not state.admission.queue.requests)
             assert (state.admission.queue.tokens, engine.live) == (0, 0)
 

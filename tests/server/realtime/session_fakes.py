@@ -247,7 +247,7 @@ class Running:
             if task.done():
                 task.result()
 
-    async def until(self, kind: str, seconds: float = 20.0) -> dict[str, Any]:
+    async def until(self, kind: str, seconds: float = 60.0) -> dict[str, Any]:
         """Waits for the first event of that type that has not been waited for, and returns it."""
         async with asyncio.timeout(seconds):
             while True:
@@ -267,9 +267,9 @@ class Running:
 
     async def end(self) -> None:
         self.inbox.put_nowait(None)
-        await asyncio.wait_for(self._tasks[0], 5)
+        await asyncio.wait_for(self._tasks[0], 60)
         self.outbox.close()
-        await asyncio.wait_for(self._tasks[1], 5)
+        await asyncio.wait_for(self._tasks[1], 60)
         for task in self._tasks[2:]:
             task.cancel()
         await asyncio.gather(*self._tasks[2:], return_exceptions=True)

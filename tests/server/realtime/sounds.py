@@ -108,7 +108,7 @@ class LoudnessDetector:
         return found
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     with anyio.fail_after(seconds):
         while not condition():
             await anyio.sleep(0.002)

@@ -300,7 +300,7 @@ async def test_audio_waits_while_too_much_waits_to_be_transcribed(monkeypatch: p
             await running.ears.append(speech(4))
         assert waited.cancelled_caught
         model.gate.set()
-        with anyio.fail_after(1):
+        with anyio.fail_after(60):
             await running.ears.append(speech(4))
 
 
@@ -315,7 +315,7 @@ async def test_audio_that_comes_whole_counts_among_what_waits(monkeypatch: pytes
                 await running.ears.room()
             assert waited.cancelled_caught
         model.gate.set()
-        with anyio.fail_after(1):
+        with anyio.fail_after(60):
             await running.ears.room()
 
 

@@ -374,7 +374,7 @@ async def session(script: list[dict[str, Any]], end: str, most: float, fails: bo
                 if end == "settled":
                     real = running.real
                     await until(lambda: real is None or not real._arriving)
-                    with anyio.fail_after(5):
+                    with anyio.fail_after(60):
                         while real is not None and {*real._unsettled} - {real._growing and real._growing.hearing}:
                             await anyio.sleep(0.002)
                     assert running.share.bytes == running.lies

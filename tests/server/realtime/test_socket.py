@@ -56,7 +56,7 @@ async def told(socket: ClientConnection, kind: str) -> list[dict[str, Any]]:
     """Everything up to the first event of that type."""
     events: list[dict[str, Any]] = []
     while not events or events[-1]["type"] != kind:
-        events.append(json.loads(await asyncio.wait_for(socket.recv(), 5)))
+        events.append(json.loads(await asyncio.wait_for(socket.recv(), 60)))
     return events
 
 

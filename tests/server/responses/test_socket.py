@@ -65,7 +65,7 @@ async def ask(socket: ClientConnection, **body: Any) -> None:
 async def until_the_end(socket: ClientConnection) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = []
     while not events or events[-1]["type"] not in ENDS:
-        events.append(json.loads(await asyncio.wait_for(socket.recv(), 10)))
+        events.append(json.loads(await asyncio.wait_for(socket.recv(), 60)))
         check_event(ResponsesServerEvent, events[-1], EXTENDED)
     return events
 
@@ -315,7 +315,7 @@ async def test_messages_that_are_not_whole_are_counted_for_all_connections_and_g
         await until(lambda: 900_000 <= state.admission.memory.bytes <= 1_100_000)
         await begin_message(second, 1_000_000)
         with pytest.raises(websockets.ConnectionClosedError) as closed:
-            await asyncio.wait_for(second.recv(), 10)
+            await asyncio.wait_for(second.recv(), 60)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1013
         await until(lambda: state.admission.memory.bytes <= 1_100_000)
@@ -337,7 +337,7 @@ async def test_frames_without_bytes_count_too() -> None:
         empty = struct.pack("!BB", 0x00, 0x80) + bytes(4)
         socket.transport.write(struct.pack("!BB", 0x01, 0x80) + bytes(4) + empty * 3_000)
         with pytest.raises(websockets.ConnectionClosedError) as closed:
-            await asyncio.wait_for(socket.recv(), 10)
+            await asyncio.wait_for(socket.recv(), 60)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1009
 

@@ -117,7 +117,7 @@ async def test_what_breaks_the_text_is_raised_behind_what_came_before(tmp_path: 
 async def test_only_a_few_sentences_are_made_ahead_of_the_reader(tmp_path: Path) -> None:
     async with speaking_model(tmp_path) as model, aclosing(model.speak("Some words. " * 30)) as speaking:
         for made in (AHEAD, AHEAD + 1):
-            await until(lambda made=made: len(said(tmp_path)) >= made, 20)
+            await until(lambda made=made: len(said(tmp_path)) >= made, 60)
             await anyio.sleep(0.1)
             assert len(said(tmp_path)) == made
             await anext(speaking)
@@ -172,10 +172,10 @@ async def test_closing_stops_the_sentence_in_work_and_makes_room_at_once(tmp_pat
     async with speaking_model(tmp_path) as model:
         await model.wait_started()
         speaking = model.speak("It takes ages. And two. And three.")
-        await until(lambda: bool(said(tmp_path)), 20)
+        await until(lambda: bool(said(tmp_path)), 60)
         await speaking.aclose()
         await speaking.aclose()
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await all_of(model.speak("quick"))
         assert model.callers == 0
         with pytest.raises(StopAsyncIteration):

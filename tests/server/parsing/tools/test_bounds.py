@@ -1,7 +1,7 @@
 """Long and hostile outputs: linear time, bounded nesting, and little that is held back."""
 
-import math
-import time
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -13,37 +13,25 @@ from stentor.server.parsing.tools.registry import FORMATS, TOOL_FORMATS
 from stentor.tests.server.parsing.tools.reading import cut, joined, pieces, read
 from stentor.tests.server.parsing.tools.templates import BARE, CALLS, template
 from stentor.tests.server.parsing.tools.test_round_trips import rendered
+from stentor.tests.support.counting import takes_linear_time
 
 LONG = 1_000_000
 PIECE = 64
 
 
-GROWTH = 4
-AS_GOOD_AS_LINEAR = 6.0
-WORSE_THAN_LINEAR = 10.0
-"""Times as long for a text :data:`GROWTH` times as long: 4 where time is linear, 16 where it is quadratic."""
+def reading_is_linear(format: ToolFormat, before: str, filling: str, length: int, after: str = "") -> bool:
+    def work(length: int) -> Callable[[], None]:
+        parts = cut(before + filling * (length // len(filling)) + after, PIECE)
+        return partial(_read_parts, format, parts)
+
+    return takes_linear_time(work, length)
 
 
-def seconds(format: ToolFormat, text: str) -> float:
-    parts = cut(text, PIECE)
+def _read_parts(format: ToolFormat, parts: list[str]) -> None:
     parser = format.parser(())
-    started = time.process_time()
     for part in parts:
         parser.push(part)
     parser.finish()
-    return time.process_time() - started
-
-
-def takes_linear_time(format: ToolFormat, before: str, filling: str, length: int, after: str = "") -> bool:
-    """The best of three for each length, so that what else the machine does counts for nothing; of fewer, where they
-    leave no doubt."""
-    short, long = (before + filling * (each // len(filling)) + after for each in (length // GROWTH, length))
-    shortest = longest = math.inf
-    for _ in range(3):
-        shortest, longest = min(shortest, seconds(format, short)), min(longest, seconds(format, long))
-        if longest < AS_GOOD_AS_LINEAR * shortest:
-            return True
-    return longest < WORSE_THAN_LINEAR * shortest
 
 
 @pytest.mark.parametrize("name", sorted({*CALLS, *BARE}))
@@ -51,7 +39,7 @@ def test_a_long_argument_takes_linear_time(name: str) -> None:
     body = CALLS.get(name, BARE.get(name, ""))
     around = rendered(template(body), "", [("f", {"a": "LONG"})])
     before, _, after = around.partition("LONG")
-    assert takes_linear_time(TOOL_FORMATS[name], before, "é{< ", LONG // 8, after)
+    assert reading_is_linear(TOOL_FORMATS[name], before, "é{< ", LONG // 8, after)
 
 
 @pytest.mark.parametrize("filling", [" ", "<", "{", "[", '{"name": "', "<tool_call>", "```", "[f(a=", "\\", '"', "\n"])
@@ -59,9 +47,9 @@ def test_a_long_argument_takes_linear_time(name: str) -> None:
     "name", ["hermes", "qwen3_coder", "llama3_json", "pythonic", "plain", "functiongemma", "mistral"]
 )
 def test_repeated_beginnings_take_linear_time(name: str, filling: str) -> None:
-    assert takes_linear_time(TOOL_FORMATS[name], "", filling, LONG // 16)
+    assert reading_is_linear(TOOL_FORMATS[name], "", filling, LONG // 16)
     started = "<tool_call>\n<function=f>\n<parameter=a>\n[TOOL_CALLS]f[ARGS]<start_function_call>call:f{a:["
-    assert takes_linear_time(TOOL_FORMATS[name], started, filling, LONG // 16)
+    assert reading_is_linear(TOOL_FORMATS[name], started, filling, LONG // 16)
 
 
 @pytest.mark.parametrize("opening", ["[", "{'a': ", "("])
