@@ -209,7 +209,8 @@ async def test_an_engine_that_stands_still_is_replaced() -> None:
         assert tokens[0][-1] == 2004
         assert len(tokens[0]) + delivered >= 2000
         assert ends[0].reason == "length"
-        assert (client.engine_restarts, client.stats.watchdog_kills) == (1, 1)
+        # on a busy machine the next one may be silent for as long
+        assert client.engine_restarts == client.stats.watchdog_kills >= 1
 
 
 async def test_requests_given_up_while_the_engine_stands_still_leave_nothing_behind() -> None:

@@ -177,7 +177,7 @@ def test_the_table_is_long_enough_and_repeats_nothing() -> None:
 @pytest.mark.parametrize("url", FORMS, ids=ascii)
 async def test_a_form_is_refused_and_the_field_named(url: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        await fetcher(opened=(), resolve=names(NAMES), timeout=2.0).fetch(url, PARAM)
+        await fetcher(opened=(), resolve=names(NAMES), timeout=60.0).fetch(url, PARAM)
     refusal = caught.value
     assert (refusal.status, refusal.param, refusal.code) == (400, PARAM, "media_refused")
     assert refusal.message.startswith(f"`{PARAM}`: ")

@@ -158,9 +158,9 @@ async def test_who_does_not_shake_hands_is_dropped(
 ) -> None:
     monkeypatch.setattr(tls, "HANDSHAKE_SECONDS", 0.1)
     async with secured(ReloadingContext.load(TlsFiles(files.server.cert, files.server.key))) as url:
+        began = time.monotonic()
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
         writer.write(greeting)
-        began = time.monotonic()
         async with asyncio.timeout(60):
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                 await reader.readexactly(4096)

@@ -190,7 +190,7 @@ async def test_a_list_that_a_client_brings_does_not_open_what_it_does_not_allow(
 
 async def test_secrets_reach_their_server_and_nobody_else(tools_url: str) -> None:
     for secret in ({"authorization": "s3cret"}, {"headers": {"Authorization": "Bearer s3cret", "x-more": "s3cret"}}):
-        script = Script([call("calc__slow", seconds=0.5), call("calc__let_in"), "In."])
+        script = Script([call("calc__slow", seconds=1.5), call("calc__let_in"), "In."])
         state = state_of(script, config_of(tools_url))
         asked = tool(tools_url, **secret, allowed_tools=["let_in", "slow"])
         asked["server_url"] += "?key=s3cret"
