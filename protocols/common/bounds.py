@@ -36,10 +36,10 @@ def keys_at_most(mapping: dict[str, Any] | None, most: int, field: str) -> None:
 def rules_at_most(rules: Sized | None, prompts: int, field: str) -> None:
     """What each of several prompts is given."""
     if rules is not None and prompts > 1 and len(rules) * prompts > MAX_TOKEN_RULES:
-        raise BadRequest(
-            f"`{field}` has {len(rules)} entries, which for {prompts} prompts are more than the {MAX_TOKEN_RULES} that "
-            "one request may have; send fewer prompts.",
+        raise wrong(
             field,
+            f"has {len(rules)} entries, which for {prompts} prompts are more than the {MAX_TOKEN_RULES} that one "
+            "request may have; send fewer prompts",
             LIST_TOO_LONG,
         )
 

@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from ..common.errors import BadRequest
+from ..common.errors import wrong
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
@@ -27,7 +27,7 @@ class BatchCreate(msgspec.Struct):
     def check(self) -> None:
         """Raises BadRequest."""
         if self.metadata is not None and len(self.metadata) > _MAX_METADATA:
-            raise BadRequest(f"`metadata` has {len(self.metadata)} entries; at most 16 are allowed.", "metadata")
+            raise wrong("metadata", f"has {len(self.metadata)} entries; at most 16 are allowed")
 
 
 class BatchError(msgspec.Struct, frozen=True):

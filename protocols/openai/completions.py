@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from ..common.bounds import at_most, items_at_most, prompt_chars_at_most, rules_at_most
-from ..common.errors import BadRequest, refused, wrong
+from ..common.errors import refused, wrong
 from ..common.limits import Limits
 from .sampling import SamplingFields, TokenId, TopLogprobs, check_sampling, not_served, refuse
 from .structured import wanted_answer
@@ -63,10 +63,10 @@ class CompletionRequest(SamplingFields, kw_only=True):
         prompts = self.prompts
         items_at_most(prompts, limits.max_prompts, "prompt")
         if len(prompts) * self.choices > limits.max_sequences:
-            raise BadRequest(
-                f"`prompt`: {len(prompts)} prompts with n={self.choices} are more than the {limits.max_sequences} "
-                "sequences that one request may ask for.",
+            raise refused(
                 "prompt",
+                f"{len(prompts)} prompts with n={self.choices} are more than the {limits.max_sequences} sequences "
+                "that one request may ask for",
             )
         wanted_answer(self, limits)
         prompt_chars_at_most(prompts, limits.max_prompt_chars)

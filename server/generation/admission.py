@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from stentor.protocols.common.bounds import TOKEN_ID_BYTES, AnswerSize, described_bytes, ranked_bytes
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, wrong
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.sampling import SamplingFields, check_token_ids, parse_logit_bias
@@ -42,12 +42,9 @@ def truncate(prompt: list[int], limit: int | None, budget: Budget, context: int)
     if limit is None:
         return prompt
     if limit == 0:
-        raise BadRequest("`truncate_prompt_tokens` must be -1, or 1 and more.", "truncate_prompt_tokens")
+        raise wrong("truncate_prompt_tokens", "must be -1, or 1 and more")
     if limit > context:
-        raise BadRequest(
-            f"`truncate_prompt_tokens` ({limit}) is more than the model's context of {context} tokens.",
-            "truncate_prompt_tokens",
-        )
+        raise wrong("truncate_prompt_tokens", f"({limit}) is more than the model's context of {context} tokens")
     if limit < 0:
         limit = max(1, context - max(1, budget.wanted or budget.default or 1))
     return prompt[max(0, len(prompt) - limit) :]
@@ -79,7 +76,7 @@ def too_long(prompt_len: str, chat: ChatModel, param: str) -> BadRequest:
 def check_prompt(prompt: list[int], chat: ChatModel, param: str) -> None:
     """Raises BadRequest for a prompt without tokens, with too many, or with one outside the vocabulary."""
     if not prompt:
-        raise BadRequest(f"`{param}` must hold at least one token.", param)
+        raise wrong(param, "must hold at least one token")
     if len(prompt) > most_prompt_tokens(chat):
         raise too_long(str(len(prompt)), chat, param)
     if max(prompt) >= chat.vocab_size:
@@ -95,10 +92,10 @@ def output_room(prompt_len: int, budget: Budget, chat: ChatModel) -> int:
     if budget.wanted is None:
         return room if budget.default is None else min(budget.default, room)
     if budget.wanted > room:
-        raise BadRequest(
-            f"`{budget.wanted_field}` is {budget.wanted} and the prompt has {prompt_len} tokens; the model's context "
-            f"is {context} tokens, prompt and output together. At most {room} can be generated.",
+        raise wrong(
             budget.wanted_field,
+            f"is {budget.wanted} and the prompt has {prompt_len} tokens; the model's context is {context} tokens, "
+            f"prompt and output together. At most {room} can be generated",
             "context_length_exceeded",
         )
     return budget.wanted
@@ -157,10 +154,7 @@ def resolve_sampling(
 ) -> SamplingParams:
     """The request's values over the model's defaults. Raises BadRequest."""
     if request.min_tokens > max_tokens > 0:
-        raise BadRequest(
-            f"`min_tokens` ({request.min_tokens}) is more than the {max_tokens} tokens that can be generated.",
-            "min_tokens",
-        )
+        raise wrong("min_tokens", f"({request.min_tokens}) is more than the {max_tokens} tokens that can be generated")
     defaults = chat.defaults
     vocab = chat.vocab_size
     top_k = _given(request.top_k, defaults.top_k)

@@ -9,7 +9,7 @@ import anyio.to_thread
 import msgspec
 
 from stentor.protocols.common.bounds import TEXT_TOO_LONG
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, refused, wrong
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.actors import Thinking
 from stentor.protocols.openai.chat import ChatRequest
@@ -104,14 +104,12 @@ def _check_together(body: ChatRequest, use: ToolUse, answer: Answer | None, outp
         return
     field = "function_call" if use.legacy else "tool_choice"
     if output.tools is None:
-        raise BadRequest(
-            f"`{field}` cannot require a call: this server reads no tool calls (--tool-call-parser none).",
-            field,
-            "unsupported",
+        raise wrong(
+            field, "cannot require a call: this server reads no tool calls (--tool-call-parser none)", "unsupported"
         )
     if answer is not None and not answer.field.startswith("response_format"):
         excluded = answer.field.split(".")[0]
-        raise BadRequest(f"`{excluded}` excludes a `{field}` that requires a call; send one of them.", excluded)
+        raise wrong(excluded, f"excludes a `{field}` that requires a call; send one of them")
 
 
 def _thinking_opened(chat: ChatModel, body: ChatRequest, prompt: list[int], options: ThinkingOptions) -> bool:
@@ -184,10 +182,10 @@ def _schema_bytes(use: ToolUse, limits: Limits) -> int:
     size = sum(len(msgspec.json.encode(tool.parameters)) for tool in use.usable)
     if size > limits.max_schema_chars:
         field = "functions" if use.legacy else "tools"
-        raise BadRequest(
-            f"`{field}`: the schemas of the tools that calls are held to come to {size} bytes as JSON; this server "
-            f"allows at most {limits.max_schema_chars}. Require fewer tools, or none strictly.",
+        raise refused(
             field,
+            f"the schemas of the tools that calls are held to come to {size} bytes as JSON; this server allows at "
+            f"most {limits.max_schema_chars}. Require fewer tools, or none strictly",
             TEXT_TOO_LONG,
         )
     return size

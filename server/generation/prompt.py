@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, wrong
 from stentor.protocols.openai.chat import ChatRequest, TemplateFields
 from stentor.protocols.openai.tools import CUSTOM_INPUT, OfferedTool, ToolUse
 
@@ -71,15 +71,15 @@ async def render_messages(
         and not chat.config.trust_request_chat_template
         and not chat.pool.chat_template.has(template)
     ):
-        raise BadRequest(
-            "`chat_template` is not taken from requests here (--trust-request-chat-template); leave it out.",
+        raise wrong(
             "chat_template",
+            "is not taken from requests here (--trust-request-chat-template); leave it out",
             "untrusted_template",
         )
     kwargs = fields.chat_template_kwargs or {}
     taken = sorted(kwargs.keys() & chat.pool.chat_template.reserved)
     if taken:
-        raise BadRequest(f"`chat_template_kwargs` must not set `{taken[0]}`.", "chat_template_kwargs")
+        raise wrong("chat_template_kwargs", f"must not set `{taken[0]}`")
     try:
         return await chat.renderer.render(
             RenderRequest(

@@ -152,10 +152,10 @@ async def _questioned(
                     f"together with the query {most - left + len(document)}", _at(fields[1], place, second)
                 )
             if left < 1:
-                raise BadRequest(
-                    f"`{fields[0]}` and what the model is asked have {most - left} tokens, which leaves none of "
-                    f"{most} for a document; shorten it.",
+                raise wrong(
                     fields[0],
+                    f"and what the model is asked have {most - left} tokens, which leaves none of {most} for a "
+                    "document; shorten it",
                     "context_length_exceeded",
                 )
         prompts.append(Prompt([*before, *document[:left], *after]))

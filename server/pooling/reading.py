@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, wrong
 from stentor.protocols.pooling.common import PoolingFields, Side, Text
 
 from ..text.errors import TextTooLong
@@ -47,10 +47,7 @@ class LengthLimit:
         if wanted is None:
             return cls(length)
         if wanted > length:
-            raise BadRequest(
-                f"`truncate_prompt_tokens` ({wanted}) is more than the {length} tokens that the model takes.",
-                "truncate_prompt_tokens",
-            )
+            raise wrong("truncate_prompt_tokens", f"({wanted}) is more than the {length} tokens that the model takes")
         return cls(length if wanted < 0 else wanted, fields.truncation_side or "right")
 
     def within(self, ids: list[int], ends: AffixTokens, field: str) -> list[int]:
@@ -66,18 +63,16 @@ class LengthLimit:
         return [*ends.before, *cut(inner, room, self.cut), *ends.after]
 
     def too_long(self, tokens: str, field: str) -> BadRequest:
-        return BadRequest(
-            f"`{field}` has {tokens} tokens; the model takes at most {self.most}. Shorten it, or set {self.way} to "
-            "have the rest cut off.",
+        return wrong(
             field,
+            f"has {tokens} tokens; the model takes at most {self.most}. Shorten it, or set {self.way} to have the "
+            "rest cut off",
             "context_length_exceeded",
         )
 
     def none_left(self, special: int) -> BadRequest:
         """For a text, by its ``special`` tokens, which are not cut."""
-        return BadRequest(
-            f"`{self.named}` leaves {self.most} tokens, which the model's {special} special ones take up.", self.named
-        )
+        return wrong(self.named, f"leaves {self.most} tokens, which the model's {special} special ones take up")
 
 
 def cut(ids: list[int], most: int, side: Side = "right") -> list[int]:
@@ -119,7 +114,7 @@ async def read_texts(
         where = f"{field}[{place}]" if several else field
         fitting = room.within(ids, ends, where)
         if len(fitting) <= skip:
-            raise BadRequest(f"`{where}` must hold at least one token.", where)
+            raise wrong(where, "must hold at least one token")
         prompts.append(Prompt(fitting, skip))
     return prompts
 
@@ -139,7 +134,7 @@ async def encode(
 
 def _checked(model: EmbeddingModel, ids: list[int], room: LengthLimit, field: str) -> list[int]:
     if not ids:
-        raise BadRequest(f"`{field}` must hold at least one token.", field)
+        raise wrong(field, "must hold at least one token")
     vocab = model.config.vocab_size
     if max(ids) >= vocab:
         place = next(place for place, token in enumerate(ids) if token >= vocab)

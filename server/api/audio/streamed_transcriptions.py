@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, refused
 from stentor.protocols.openai.transcription import TranscriptionForm
 
 from ...asr.observers import observe_windows
@@ -32,10 +32,10 @@ class ResolvedStream:
 def resolve_stream(form: TranscriptionForm, model: StreamingTranscriptionModel) -> ResolvedStream:
     """Raises BadRequest for what only a model can answer that knows when a word is said."""
     if form.response_format not in ("json", "text"):
-        raise BadRequest(
-            f"`response_format`: `{model.served_names[0]}` hears words and no times, so there is no "
-            f"{form.response_format} of it; use json or text.",
+        raise refused(
             "response_format",
+            f"`{model.served_names[0]}` hears words and no times, so there is no {form.response_format} of it; use "
+            "json or text",
             "unsupported_value",
         )
     return ResolvedStream(form, model)

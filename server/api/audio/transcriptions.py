@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, refused, wrong
 from stentor.protocols.openai import transcription as answers
 from stentor.protocols.openai.transcription import TranscriptionForm, TranslationForm
 
@@ -121,7 +121,7 @@ class FormEndpoint:
 async def _file_of(form: FormData, most: int) -> bytes:
     given = form.get("file")
     if not isinstance(given, UploadFile):
-        raise BadRequest("`file` is required.", "file", "missing_required_parameter")
+        raise wrong("file", "is required", "missing_required_parameter")
     if (given.size or 0) > most:
         raise too_large(most)
     return await given.read()
@@ -218,7 +218,7 @@ def _language(model: TranscriptionModel, given: str, field: str) -> str:
         return code
     hears = "English alone" if not model.multilingual else f"{len(model.languages)} languages, by their ISO 639-1 codes"
     shown = given if len(given) <= _SHOWN_CHARS else given[:_SHOWN_CHARS] + "…"
-    raise BadRequest(f"`{field}`: the model does not hear `{shown}`; it hears {hears}.", field, "invalid_value")
+    raise refused(field, f"the model does not hear `{shown}`; it hears {hears}", "invalid_value")
 
 
 def _options(form: TranslationForm) -> TranscriptionOptions:

@@ -10,7 +10,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from stentor.protocols.common.decoding import decode
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, refused
 from stentor.protocols.ipc.pooling import Pooled
 from stentor.protocols.pooling.common import check_texts
 from stentor.protocols.pooling.pooling import (
@@ -82,7 +82,7 @@ async def pooling(services: EmbeddingServices, request: Request, content: bytes,
     wanted = pooling_of(what.model, task, body.dimensions, normalize, body.use_activation)
     binary = body.encoding_format in ("bytes", "bytes_only")
     if task == "sparse" and body.encoding_format != "float":
-        raise BadRequest("`encoding_format`: weights of tokens come as `float` alone.", "encoding_format")
+        raise refused("encoding_format", "weights of tokens come as `float` alone")
     purpose = None if body.prompt_name is None else (body.prompt_name, "prompt_name")
     if body.prompt_name is not None:
         wanted = msgspec.structs.replace(wanted, adapter=adapter_of(what.model.config, body.prompt_name))
@@ -102,7 +102,7 @@ async def pooling(services: EmbeddingServices, request: Request, content: bytes,
 async def _through_plugin(services: EmbeddingServices, what: ResolvedRequest, body: PoolingRequest) -> Response:
     plugin = what.model.plugin
     if plugin is None:
-        raise BadRequest("`task`: this server has no plugin (--pooling-plugin).", "task", "unsupported")
+        raise refused("task", "this server has no plugin (--pooling-plugin)", "unsupported")
     texts = await prompts_of(plugin, body.data)
     check_texts(texts, services.limits, "data")
     wanted = pooling_of(what.model, plugin.task or what.model.main_task, None, body.normalize, body.use_activation)

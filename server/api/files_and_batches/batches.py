@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stentor.protocols.common.decoding import decode
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, wrong
 from stentor.protocols.openai.batches import (
     WINDOW_SECONDS,
     Batch,
@@ -57,11 +57,9 @@ async def create(services: StoreServices, request: Request) -> Response:
     caller = caller_of(request.scope)
     file = await services.store.read(partial(files.find, owner=caller.owner, file=body.input_file_id))
     if file is None:
-        raise BadRequest("`input_file_id` names no file.", "input_file_id", "file_not_found")
+        raise wrong("input_file_id", "names no file", "file_not_found")
     if file.purpose != "batch":
-        raise BadRequest(
-            f"`input_file_id` names a file of purpose `{file.purpose}`; it must be `batch`.", "input_file_id"
-        )
+        raise wrong("input_file_id", f"names a file of purpose `{file.purpose}`; it must be `batch`")
     now = int(time.time())
     batch = Batch(
         id=f"batch_{uuid.uuid4().hex}",
@@ -83,7 +81,7 @@ async def listed(store: Database, request: Request) -> Response:
     after = request.query_params.get("after")
     rows = await store.read(partial(batches.listed, owner=caller_of(request.scope).owner, limit=limit + 1, after=after))
     if rows is None:
-        raise BadRequest("`after` names no batch.", "after", "invalid_value")
+        raise wrong("after", "names no batch", "invalid_value")
     shown, more = page_of([batch_decoder.decode(row) for row in rows], limit)
     first, last = (shown[0].id, shown[-1].id) if shown else (None, None)
     return json_response(BatchList(shown, first, last, more))

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, wrong
 from stentor.protocols.openai.batches import MAX_NAME_CHARS, PURPOSES, UPLOADED, File, FileDeleted, FileList
 
 from ...common.keys import Caller
@@ -64,9 +64,9 @@ async def _upload(services: StoreServices, request: Request, share: MemoryShare)
     async with upload_form(services.limits, request, share, most, _MOST_FIELDS, wanted) as form:
         given, purpose = form.get("file"), form.get("purpose")
         if not isinstance(given, UploadFile):
-            raise BadRequest("`file` is required.", "file", "missing_required_parameter")
+            raise wrong("file", "is required", "missing_required_parameter")
         if purpose not in UPLOADED:
-            raise BadRequest(f"`purpose` must be one of {', '.join(UPLOADED)}.", "purpose", "invalid_value")
+            raise wrong("purpose", f"must be one of {', '.join(UPLOADED)}", "invalid_value")
         if (given.size or 0) > most:
             raise too_large(most)
         # some charsets have halves of characters
@@ -97,10 +97,10 @@ async def listed(store: Database, request: Request) -> Response:
     limit = limit_of(request, _MOST_LISTED, _MOST_LISTED)
     order = request.query_params.get("order", "desc")
     if order not in ("asc", "desc"):
-        raise BadRequest("`order` must be asc or desc.", "order", "invalid_value")
+        raise wrong("order", "must be asc or desc", "invalid_value")
     purpose = request.query_params.get("purpose")
     if purpose is not None and purpose not in PURPOSES:
-        raise BadRequest(f"`purpose` must be one of {', '.join(PURPOSES)}.", "purpose", "invalid_value")
+        raise wrong("purpose", f"must be one of {', '.join(PURPOSES)}", "invalid_value")
     rows = await store.read(
         partial(
             files.listed,
@@ -112,7 +112,7 @@ async def listed(store: Database, request: Request) -> Response:
         )
     )
     if rows is None:
-        raise BadRequest("`after` names no file.", "after", "invalid_value")
+        raise wrong("after", "names no file", "invalid_value")
     shown, more = page_of([_shown(row) for row in rows], limit)
     return json_response(FileList(shown, *_ends(shown), more))
 

@@ -21,7 +21,7 @@ import anyio
 import anyio.abc
 
 from stentor.protocols.common.decoding import decoded_bytes
-from stentor.protocols.common.errors import BadRequest, ErrorBody
+from stentor.protocols.common.errors import ErrorBody, refused, wrong
 from stentor.protocols.openai.realtime import server as server_events
 from stentor.protocols.openai.realtime.client import (
     AnyClientEvent,
@@ -196,14 +196,14 @@ class Connection:
             case OutputClear():
                 self._answering.clear_output()
             case TranscriptionSessionUpdate():
-                raise BadRequest("`type`: there is no event `transcription_session.update`.", "type", "invalid_value")
+                raise refused("type", "there is no event `transcription_session.update`", "invalid_value")
 
     # ---- the session
 
     def _update(self, event: SessionUpdate) -> None:
         self._machine.check(Event.UPDATE)
         if not isinstance(event.session, dict):
-            raise BadRequest("`session` is required.", "session", "missing_required_parameter")
+            raise wrong("session", "is required", "missing_required_parameter")
         before = self._session
         session = self._rules.updated(
             before, event.session, pristine=self._pristine, has_spoken=self._answering.has_spoken

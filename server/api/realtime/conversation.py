@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, refused, wrong
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.given import encode_audio
 from stentor.protocols.openai.realtime.items import FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
@@ -109,7 +109,7 @@ class RealtimeConversation:
         """The place that :meth:`insert` would give it. Raises BadRequest."""
         if entry.item.id in self._by_id:
             shown = entry.item.id[:80]
-            raise BadRequest(f"`item.id`: there is an item `{shown}` already.", "item.id", DUPLICATE_ITEM)
+            raise refused("item.id", f"there is an item `{shown}` already", DUPLICATE_ITEM)
         if isinstance(entry.item, FunctionCallOutputItem):
             self._check_call(entry.item)
         self.check_room(entry.size)
@@ -141,10 +141,8 @@ class RealtimeConversation:
     def _check_call(self, output: FunctionCallOutputItem) -> None:
         calls = (entry.item for entry in self._entries if isinstance(entry.item, FunctionCallItem))
         if all(call.call_id != output.call_id for call in calls):
-            raise BadRequest(
-                f"`item.call_id`: the conversation has no call `{output.call_id[:80]}`.",
-                "item.call_id",
-                "invalid_tool_call_id",
+            raise refused(
+                "item.call_id", f"the conversation has no call `{output.call_id[:80]}`", "invalid_tool_call_id"
             )
 
     def check_room(self, chars: int = 0) -> None:
@@ -170,7 +168,7 @@ class RealtimeConversation:
         entry = self._by_id.get(id)
         if entry is None:
             code = _CODES.get(asked, "item_not_found")
-            raise BadRequest(f"`{field}`: the conversation has no item `{id[:80]}`.", field, code)
+            raise refused(field, f"the conversation has no item `{id[:80]}`", code)
         return entry
 
     def before(self, entry: Entry) -> str | None:
@@ -187,10 +185,8 @@ class RealtimeConversation:
         """Raises BadRequest, also for an item that is still being made."""
         entry = self.find(id, Event.DELETE_ITEM)
         if entry.open:
-            raise BadRequest(
-                f"`item_id`: the item `{id[:80]}` is still being made; cancel its response first.",
-                "item_id",
-                "item_in_progress",
+            raise refused(
+                "item_id", f"the item `{id[:80]}` is still being made; cancel its response first", "item_in_progress"
             )
         self._entries.remove(entry)
         del self._by_id[id]
@@ -203,14 +199,12 @@ class RealtimeConversation:
         entry = self.find(id, Event.TRUNCATE_ITEM)
         item = entry.item
         if not isinstance(item, MessageItem) or item.role != "assistant":
-            raise BadRequest("`item_id`: only messages of the assistant can be truncated.", "item_id", "invalid_value")
+            raise refused("item_id", "only messages of the assistant can be truncated", "invalid_value")
         if content_index >= len(item.content):
-            raise BadRequest(
-                f"`content_index`: the item has {len(item.content)} parts.", "content_index", "invalid_value"
-            )
+            raise refused("content_index", f"the item has {len(item.content)} parts", "invalid_value")
         part = item.content[content_index]
         if part.type != "output_audio":
-            raise BadRequest("`content_index`: this part is no audio.", "content_index", "invalid_value")
+            raise refused("content_index", "this part is no audio", "invalid_value")
         return entry
 
     def truncate(self, id: str, content_index: int, audio_end_ms: int) -> None:
@@ -225,9 +219,7 @@ class RealtimeConversation:
         part = item.content[content_index]
         lasts = math.ceil(entry.spoken.duration_ms)
         if audio_end_ms > lasts:
-            raise BadRequest(
-                f"`audio_end_ms` is {audio_end_ms}, and the audio has {lasts} ms.", "audio_end_ms", "invalid_value"
-            )
+            raise wrong("audio_end_ms", f"is {audio_end_ms}, and the audio has {lasts} ms", "invalid_value")
         part.transcript = entry.spoken.until(audio_end_ms)
         entry.spoken = SpokenText()
         entry.spoken.add(part.transcript, audio_end_ms)

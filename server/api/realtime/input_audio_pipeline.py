@@ -14,7 +14,7 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import wrong
 from stentor.protocols.openai.realtime.session import (
     AudioInput,
     SemanticVad,
@@ -250,9 +250,9 @@ class InputAudioPipeline:
         audio = audio[: len(audio) - len(audio) % wire.sample_bytes]
         ms = len(audio) * 1000 // wire.bytes_a_second
         if ms > self._max_ms:
-            raise BadRequest(
-                f"`audio` lasts {ms / 1000:.0f} s; at most {self._max_ms / 1000:.0f} s are taken at once.",
+            raise wrong(
                 "audio",
+                f"lasts {ms / 1000:.0f} s; at most {self._max_ms / 1000:.0f} s are taken at once",
                 "audio_too_long",
             )
         self._share.check(_most_held(wire, len(audio)))

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, refused, wrong
 from stentor.protocols.openai.realtime import server as server_events
 from stentor.protocols.openai.realtime.client import ResponseCancel, ResponseCreate
 from stentor.protocols.openai.realtime.given import read_item, read_reference
@@ -83,9 +83,7 @@ class ResponseManager:
         fields: ResponseFields = read_fields(given, ResponseFields, "response")
         aside = fields.conversation == "none"
         if fields.conversation not in (None, "auto", "none", self._conversation.id):
-            raise BadRequest(
-                "`response.conversation` must be `auto` or `none`.", "response.conversation", "invalid_value"
-            )
+            raise wrong("response.conversation", "must be `auto` or `none`", "invalid_value")
         self._machine.check(Event.RESPOND_ASIDE if aside else Event.RESPOND)
         assert isinstance(session, RealtimeSession)  # the machine has no responses for others
         own = session
@@ -108,18 +106,16 @@ class ResponseManager:
 
     def _check_voice(self, session: RealtimeSession, voice: str | None, *, aside: bool) -> None:
         if self.has_spoken and not aside and voice != session.audio.output.voice:
-            raise BadRequest(
-                "`response.audio.output.voice` cannot be another one any more: audio has been sent.",
+            raise wrong(
                 "response.audio.output.voice",
+                "cannot be another one any more: audio has been sent",
                 "cannot_update_voice",
             )
 
     def _own_input(self, items: list[dict[str, Any]]) -> list[Entry]:
         if len(items) > MAX_INPUT:
-            raise BadRequest(
-                f"`response.input` has {len(items)} items; at most {MAX_INPUT} are allowed.",
-                "response.input",
-                "array_above_max_length",
+            raise wrong(
+                "response.input", f"has {len(items)} items; at most {MAX_INPUT} are allowed", "array_above_max_length"
             )
         entries = []
         heard = []
@@ -223,9 +219,9 @@ class ResponseManager:
         self._machine.check(Event.CANCEL)
         assert self._response is not None  # or the machine would not let it be cancelled
         if event.response_id not in (None, self._response.answer.id):
-            raise BadRequest(
-                f"`response_id`: the response `{event.response_id[:80]}` has ended, or never was.",
+            raise refused(
                 "response_id",
+                f"the response `{event.response_id[:80]}` has ended, or never was",
                 "response_cancel_not_active",
             )
         self._machine.take(Event.CANCEL)

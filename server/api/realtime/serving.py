@@ -11,7 +11,7 @@ import anyio
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, refused
 from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 
 from ...asr.languages import code_of
@@ -100,7 +100,7 @@ class ServedModels:
         if model is None or isinstance(model, StreamingTranscriptionModel) or code in model.languages:
             return code or name
         hears = f"{len(model.languages)} languages" if model.multilingual else "English alone"
-        raise BadRequest(f"`{field}`: the model does not hear `{name[:40]}`; it hears {hears}.", field, "invalid_value")
+        raise refused(field, f"the model does not hear `{name[:40]}`; it hears {hears}", "invalid_value")
 
 
 class RealtimeServing:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stentor.protocols.common.decoding import decode
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, wrong
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.responses.conversations import (
     MAX_ITEMS_AT_ONCE,
@@ -174,15 +174,15 @@ async def delete_item(store: Database, request: Request) -> Response:
 
 def _checked(limits: Limits, items: list[dict[str, Any]]) -> list[Item]:
     if len(items) > MAX_ITEMS_AT_ONCE:
-        raise BadRequest(
-            f"`items` has {len(items)} items; at most {MAX_ITEMS_AT_ONCE} may be added at a time.",
+        raise wrong(
             "items",
+            f"has {len(items)} items; at most {MAX_ITEMS_AT_ONCE} may be added at a time",
             "array_above_max_length",
         )
     read = read_items(items, limits, random_id, "items")
     for index, item in enumerate(read):
         if item["type"] == REFERENCE:
-            raise BadRequest(f"`items[{index}]` must be an item, not a reference.", f"items[{index}]")
+            raise wrong(f"items[{index}]", "must be an item, not a reference")
     return read
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, refused
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.mcp import MCP, runs_here
 from stentor.protocols.openai.responses.request import ContextFields
@@ -89,7 +89,7 @@ def _choice(
     meant = [function for one in allowed for function in _meant(one, served, tools)]
     if choice["type"] == MCP and choice.get("name") is not None:
         if not meant:
-            raise BadRequest("`tool_choice.name`: the server has no such tool to offer.", "tool_choice.name")
+            raise refused("tool_choice.name", "the server has no such tool to offer")
         return meant[0]
     return {"type": "allowed_tools", "mode": choice.get("mode", "required"), "tools": meant} if meant else "none"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, wrong
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.responses.items import REFERENCE, Item, read_items
@@ -98,7 +98,7 @@ async def read_conversation(
     """
     limits = services.limits
     if request.input is None and request.previous_response_id is None and request.conversation is None:
-        raise BadRequest("`input` is required.", "input", "missing_required_parameter")
+        raise wrong("input", "is required", "missing_required_parameter")
     given = [] if request.input is None else read_items(request.input, limits, random_id)
     history: list[Item] = []
     if extra is not None:
@@ -112,7 +112,7 @@ async def read_conversation(
     if any(item["type"] == REFERENCE for item in given):
         given = await _resolved(services, given, history, caller, memory)
     if not history and not given:
-        raise BadRequest("`input` must hold at least one item.", "input")
+        raise wrong("input", "must hold at least one item")
     if len(history) + len(given) > limits.max_messages:
         raise BadRequest(
             f"The conversation has {len(history) + len(given)} items; this server allows at most "

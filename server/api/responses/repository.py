@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, refused
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import ItemList
 
@@ -79,10 +79,9 @@ def events_of(store: Database, found: Found, after: int) -> AsyncGenerator[list[
     if found.live is not None and found.live.log is not None:
         return found.live.log.read(after)
     if found.stored is None or not found.stored.events:
-        raise BadRequest(
-            "`stream`: the events of this response were not kept; they are where it was asked for with `stream` or "
-            "`background`.",
+        raise refused(
             "stream",
+            "the events of this response were not kept; they are where it was asked for with `stream` or `background`",
             "not_streamed",
         )
     if found.stored.open:
@@ -131,7 +130,7 @@ def page(items: list[Item], limit: int, order: str, after: str | None) -> ItemLi
     if after is not None:
         places = [place for place, item in enumerate(items) if item["id"] == after]
         if not places:
-            raise BadRequest(f"`after`: there is no item `{after[:80]}` here.", "after", "item_not_found")
+            raise refused("after", f"there is no item `{after[:80]}` here", "item_not_found")
         items = items[places[0] + 1 :]
     shown = [listed(item) for item in items[:limit]]
     first, last = (shown[0]["id"], shown[-1]["id"]) if shown else ("", "")

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
 from stentor.protocols.common.decoding import decode, decoded_bytes
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import wrong
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import (
     Compaction,
@@ -168,7 +168,7 @@ def page_of(request: Request, items: list[Item]) -> ItemList:
     """The page that the query asks for. Raises BadRequest."""
     order = request.query_params.get("order", "desc")
     if order not in ("asc", "desc"):
-        raise BadRequest("`order` must be asc or desc.", "order", "invalid_value")
+        raise wrong("order", "must be asc or desc", "invalid_value")
     limit = _number(request, "limit", 1, repository.MAX_PAGE, repository.DEFAULT_PAGE)
     return repository.page(items, limit, order, request.query_params.get("after"))
 
@@ -176,7 +176,7 @@ def page_of(request: Request, items: list[Item]) -> ItemList:
 def _switch(request: Request, name: str) -> bool:
     value = request.query_params.get(name, "false").lower()
     if value not in ("true", "false"):
-        raise BadRequest(f"`{name}` must be true or false.", name, "invalid_value")
+        raise wrong(name, "must be true or false", "invalid_value")
     return value == "true"
 
 
@@ -187,4 +187,4 @@ def _number(request: Request, name: str, low: int, high: int, default: int) -> i
     with suppress(ValueError):
         if len(value) < 20 and low <= int(value) <= high:
             return int(value)
-    raise BadRequest(f"`{name}` must be an integer from {low} to {high}.", name, "invalid_value")
+    raise wrong(name, f"must be an integer from {low} to {high}", "invalid_value")

@@ -16,7 +16,7 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from stentor.protocols.common.decoding import decode, decoded_bytes
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, refused, wrong
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.request import ResponseRequest
 from stentor.protocols.openai.sampling import Name
@@ -155,7 +155,7 @@ class ResponseSocket:
             case "response.steer":
                 await self._refuse_to_steer(kind)
             case other:
-                raise BadRequest(f"`type`: there is no event `{other[:80]}`; send response.create.", "type")
+                raise refused("type", f"there is no event `{other[:80]}`; send response.create")
 
     async def _create(
         self, lane: str | None, message: bytes, share: MemoryShare, before: anyio.Event | None, done: anyio.Event
@@ -179,7 +179,7 @@ class ResponseSocket:
         services = self._services
         body = decode(_create_decoder, message, services.limits)
         if body.background:
-            raise BadRequest("`background` is not for WebSockets; send the request by POST.", "background")
+            raise wrong("background", "is not for WebSockets; send the request by POST")
         before = self._kept.get(body.previous_response_id or "")
         extra = None if before is None else before.items
         size = len(message) + (0 if before is None else before.size)
