@@ -44,7 +44,7 @@ OnGuess = Callable[[str], None]
 """Is told what has been said up to the pause that goes on."""
 
 
-class IncrementalTranscriber:
+class IncrementalTranscriber(TranscriptionTask):
     """Owned by the task that feeds it; :meth:`run` is for another task."""
 
     def __init__(
@@ -58,6 +58,7 @@ class IncrementalTranscriber:
         share: AudioShare | None = None,
     ) -> None:
         """``begin`` is the position of the turn's first sample."""
+        super().__init__()
         self._transcribe = transcribe
         self._hearing = hearing
         self._pace = pace
@@ -76,39 +77,24 @@ class IncrementalTranscriber:
         self._tried = 0
         """The pause in which one was last tried."""
         self._guessed_at = begin
-        self._task = TranscriptionTask()
         self._flight: tuple[int, anyio.CancelScope] | None = None
         """What is being made that may be given up, and :attr:`_pauses` when it was begun."""
-
-    @property
-    def lag(self) -> float | None:
-        """Seconds from :meth:`finish` to the transcript."""
-        return self._task.lag
-
-    @property
-    def waiting_ms(self) -> int:
-        """Of audio of a complete turn that has not been settled."""
-        return self._length_ms if self._task.catches_up else 0
-
-    async def room(self, most_ms: int) -> None:
-        """Returns once less than so much is not settled, or nothing is any more."""
-        await self._task.until(lambda: self._length_ms <= most_ms)
 
     # ---- the feeding task
 
     def push(self, pcm: bytes) -> None:
         """More of the turn's audio."""
-        if self._task.over:
+        if self._over:
             return
         self._window.append(pcm)
-        self._task.notify()
+        self._notify()
 
     def pause(self) -> None:
         """The caller is silent: a transcript of what was said may soon be wanted."""
         if not self._paused:
             self._pauses += 1
             self._drop_stale()
-            self._task.notify()
+            self._notify()
 
     def resume(self) -> None:
         """The caller goes on after all."""
@@ -116,23 +102,18 @@ class IncrementalTranscriber:
             self._pauses += 1
             if not self._hearing.partials:
                 self._drop_stale()
-            self._task.notify()
+            self._notify()
 
     def finish(self, end: int | None = None) -> None:
         """There is no more audio, nor any after position ``end``."""
         if end is not None and end < self._window.end:
             self._window.cut(end)
         self._drop_stale()
-        self._task.finish()
-
-    def give_up(self) -> None:
-        """Nobody wants to know any more."""
-        self._task.give_up()
-        self._drop()
+        self._close()
 
     async def transcript(self) -> Transcript:
         """Waits until all is settled. Raises ``BadRequest`` or ``ServerError``."""
-        await self._task.ended()
+        await self._until_ended()
         tokens = list(self._told.tokens) if self._hearing.logprobs else None
         return Transcript(self._told.text, (self._window.end - self._begin) / to_ticks(1000), tokens)
 
@@ -150,10 +131,6 @@ class IncrementalTranscriber:
 
     # ---- the hearing task
 
-    async def run(self) -> None:
-        """Until everything is settled, or the turn is given up."""
-        await self._task.run(self._hear, self._drop)
-
     async def _hear(self) -> None:
         with contextlib.ExitStack() as at_end:
             if self._hearing.partials:
@@ -162,10 +139,10 @@ class IncrementalTranscriber:
             began = anyio.current_time()
             while True:
                 due = began + self._pace.interval
-                if self._length_ms > MAX_WINDOW_MS:
+                if self._unheard_ms > MAX_WINDOW_MS:
                     await self._settle(self._quietest())
                     self._guess, self._tried = None, 0
-                elif self._task.complete:
+                elif self._complete:
                     await self._settle_rest()
                     return
                 elif self._paused and self._tried != self._pauses:
@@ -175,10 +152,10 @@ class IncrementalTranscriber:
                     began = anyio.current_time()
                     await self._guess_while_speaking()
                 else:
-                    await self._task.news(due if self._may_guess else float("inf"))
+                    await self._notified(due if self._may_guess else float("inf"))
 
     @property
-    def _length_ms(self) -> int:
+    def _unheard_ms(self) -> int:
         return to_ms(self._window.end - self._window.begin)
 
     @property
@@ -202,7 +179,7 @@ class IncrementalTranscriber:
                 return
             self._guess = pause, reading
             self._on_guess((self._settled + reading.text).strip())
-            if not self._task.complete and to_ms(end - self._window.begin) >= SETTLE_MS:
+            if not self._complete and to_ms(end - self._window.begin) >= SETTLE_MS:
                 self._settle_as(reading, end)
                 self._guess = pause, WindowHypothesis("", Hypothesis(""))  # nothing has been said since
 
@@ -245,7 +222,7 @@ class IncrementalTranscriber:
         self._settled = self._told.text
         self._window.forget(end)
         self._guessed_at = end
-        self._task.heard()
+        self._heard()
 
     def _say(self, words: list[Word], reading: WindowHypothesis) -> None:
         text, tokens = self._told.add(words, reading)

@@ -61,7 +61,7 @@ class StreamTranscriber:
             raise Unavailable(str(error), "engine_unavailable") from error
 
 
-class StreamedTurn:
+class StreamedTurn(TranscriptionTask):
     """As ``IncrementalTranscriber``. Owned by the task that feeds it; :meth:`run` is for another task."""
 
     def __init__(
@@ -74,6 +74,7 @@ class StreamedTurn:
         share: AudioShare | None = None,
     ) -> None:
         """``begin`` is the position of the turn's first sample."""
+        super().__init__()
         self._transcriber = transcriber
         self._hearing = hearing
         self._tell = tell
@@ -91,38 +92,23 @@ class StreamedTurn:
         self._written = JoinedText()
         self._tokens: list[TokenProbability] = []
         self._untold: list[TokenProbability] = []
-        self._task = TranscriptionTask()
-
-    @property
-    def lag(self) -> float | None:
-        """Seconds from :meth:`finish` to the transcript."""
-        return self._task.lag
-
-    @property
-    def waiting_ms(self) -> int:
-        """Of audio of a complete turn that has not been heard."""
-        return self._unheard_ms if self._task.catches_up else 0
-
-    async def room(self, most_ms: int) -> None:
-        """Returns once less than so much is not heard, or nothing is any more."""
-        await self._task.until(lambda: self._unheard_ms <= most_ms)
 
     # ---- the feeding task
 
     def push(self, pcm: bytes) -> None:
         """More of the turn's audio."""
-        if pcm and not self._task.over:
+        if pcm and not self._over:
             self._waiting += pcm
             self._pushed += len(pcm)
             self._end += len(pcm) // HEARD.sample_bytes * HEARD.ticks
             self._count()
-            self._task.notify()
+            self._notify()
 
     def pause(self) -> None:
         """The caller is silent: what was said may soon be wanted."""
         if not self._in_pause:
             self._in_pause, self._paused_at = True, self._pushed
-            self._task.notify()
+            self._notify()
 
     def resume(self) -> None:
         """The caller goes on after all."""
@@ -135,16 +121,11 @@ class StreamedTurn:
             del self._waiting[len(self._waiting) - excess :]
             self._pushed -= excess
             self._count()
-        self._task.finish()
-
-    def give_up(self) -> None:
-        """Nobody wants to know any more."""
-        self._task.give_up()
-        self._drop()
+        self._close()
 
     async def transcript(self) -> Transcript:
         """Waits until all is heard. Raises ``BadRequest`` or ``ServerError``."""
-        await self._task.ended()
+        await self._until_ended()
         tokens = [*self._tokens] if self._hearing.logprobs else None
         return Transcript(self._written.text, self._pushed / BYTES_A_SECOND, tokens)
 
@@ -166,10 +147,6 @@ class StreamedTurn:
         self._count()
 
     # ---- the hearing task
-
-    async def run(self) -> None:
-        """Until everything is heard, or the turn is given up."""
-        await self._task.run(self._hear, self._drop)
 
     async def _hear(self) -> None:
         fewest = 1
@@ -197,10 +174,10 @@ class StreamedTurn:
 
     async def _comes(self, fewest: int) -> bool:
         """Waits for so many bytes of audio; whether there will be any that is worth a request."""
-        while len(self._waiting) < fewest and not self._task.complete:
-            await self._task.news()
+        while len(self._waiting) < fewest and not self._complete:
+            await self._notified()
         least = MIN_HEARD_MS * BYTES_A_SECOND // 1000
-        return not self._task.complete or len(self._waiting) >= least
+        return not self._complete or len(self._waiting) >= least
 
     async def _feed(self, stretch: StreamedTranscript) -> None:
         """Until it has all that it may have."""
@@ -212,9 +189,9 @@ class StreamedTurn:
                     stretch.feed(part)
                     self._count()
                 settled = self._in_pause and stretch.size > SETTLE_SECONDS * BYTES_A_SECOND
-                if self._task.complete or settled or not stretch.room:
+                if self._complete or settled or not stretch.room:
                     break
-                if not await self._task.news(anyio.current_time() + IDLE_SECONDS):
+                if not await self._notified(anyio.current_time() + IDLE_SECONDS):
                     break
             stretch.end()
         except Exception:
@@ -235,7 +212,7 @@ class StreamedTurn:
             self._paused_at = None
             self._on_guess(self._written.text)
         self._count()
-        self._task.heard()
+        self._heard()
 
 
 AnyTranscriber = Transcribe | StreamTranscriber

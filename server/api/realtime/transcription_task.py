@@ -1,7 +1,7 @@
 """The task that hears one turn, between whoever feeds it and whoever waits for what was said."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
 
 import anyio
 
@@ -12,14 +12,14 @@ from ...common.errors import GenerationFailed, ServerError
 logger = logging.getLogger(__name__)
 
 
-class TranscriptionTask:
-    """Its own are :meth:`run`, and within it :meth:`news` and :meth:`heard`; the rest is for the other side."""
+class TranscriptionTask(ABC):
+    """One turn. :meth:`run` is for the task that hears it; the rest is for the other side."""
 
     def __init__(self) -> None:
-        self.complete = False
+        self._complete = False
         """Nothing more will come."""
         self.lag: float | None = None
-        """Seconds from :meth:`finish` to the transcript."""
+        """Seconds from the end of the turn's audio to its transcript."""
         self._news = anyio.Event()
         self._less = anyio.Event()
         self._scope = anyio.CancelScope()
@@ -28,49 +28,65 @@ class TranscriptionTask:
         self._finished_at = 0.0
 
     @property
-    def over(self) -> bool:
-        """It has ended, or has been told to."""
-        return self._ended.is_set() or self._scope.cancel_called
+    @abstractmethod
+    def _unheard_ms(self) -> int:
+        """Of audio that has not been heard for good."""
 
-    @property
-    def catches_up(self) -> bool:
-        """Nothing more will come, and it has not ended."""
-        return self.complete and not self._ended.is_set()
+    @abstractmethod
+    async def _hear(self) -> None:
+        """Until everything is heard."""
+
+    @abstractmethod
+    def _drop(self) -> None:
+        """Lets go of the audio that is left."""
 
     # ---- outside
 
-    def notify(self) -> None:
-        """There is something for it to look at."""
+    @property
+    def waiting_ms(self) -> int:
+        """Of audio of a complete turn that has not been heard for good."""
+        return self._unheard_ms if self._complete and not self._ended.is_set() else 0
+
+    async def room(self, most_ms: int) -> None:
+        """Returns once less than so much is not heard for good, or nothing is any more."""
+        while self._unheard_ms > most_ms and not self._ended.is_set():
+            await self._less.wait()
+
+    def give_up(self) -> None:
+        """Nobody wants to know any more."""
+        self._scope.cancel()
+        self._drop()
+
+    @property
+    def _over(self) -> bool:
+        """It has ended, or has been told to."""
+        return self._ended.is_set() or self._scope.cancel_called
+
+    def _notify(self) -> None:
+        """There is something for the task to look at."""
         self._news.set()
         self._news = anyio.Event()
 
-    def finish(self) -> None:
-        self.complete = True
+    def _close(self) -> None:
+        """There is no more audio."""
+        self._complete = True
         self._finished_at = anyio.current_time()
-        self.notify()
+        self._notify()
 
-    def give_up(self) -> None:
-        self._scope.cancel()
-
-    async def until(self, little: Callable[[], bool]) -> None:
-        """Waits until so little is left to be heard, or nothing will be any more."""
-        while not (little() or self._ended.is_set()):
-            await self._less.wait()
-
-    async def ended(self) -> None:
-        """Waits for its end. Raises ``BadRequest`` or ``ServerError`` where it could not hear."""
+    async def _until_ended(self) -> None:
+        """Waits for the task's end. Raises ``BadRequest`` or ``ServerError`` where it could not hear."""
         await self._ended.wait()
         if self._failure is not None:
             raise self._failure
 
     # ---- inside
 
-    async def run(self, hear: Callable[[], Awaitable[None]], drop: Callable[[], None]) -> None:
-        """Until ``hear`` ends, or it is given up; then ``drop`` lets go of the audio that is left."""
+    async def run(self) -> None:
+        """Until everything is heard, or the turn is given up."""
         self._failure = GenerationFailed()
         try:
             with self._scope:
-                await hear()
+                await self._hear()
                 self._failure = None
                 self.lag = anyio.current_time() - self._finished_at
         except (BadRequest, ServerError) as error:
@@ -78,11 +94,11 @@ class TranscriptionTask:
         except Exception:
             logger.exception("a turn could not be transcribed")
         finally:
-            drop()
+            self._drop()
             self._ended.set()
-            self.heard()
+            self._heard()
 
-    async def news(self, until: float = float("inf")) -> bool:
+    async def _notified(self, until: float = float("inf")) -> bool:
         """Waits until it is notified, or to a time of :func:`anyio.current_time`; whether it was notified."""
         news = self._news
         with anyio.move_on_at(until):
@@ -90,7 +106,7 @@ class TranscriptionTask:
             return True
         return False
 
-    def heard(self) -> None:
+    def _heard(self) -> None:
         """There may be less to be heard than before."""
         self._less.set()
         self._less = anyio.Event()
