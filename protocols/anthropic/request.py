@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from ..common import limits
-from ..common.errors import BadRequest, refused, wrong
+from ..common.errors import BadRequest, missing, refused, wrong
 from ..openai.sampling import Name, not_served
 from .content import Identifier, InputMessage, TextBlock
 from .errors import THREAD_UNSUPPORTED
@@ -173,7 +173,7 @@ def _check_tool(tool: Tool, where: str) -> None:
         said = f"`{where}.type`: the tool `{tool.name}` of type `{(tool.type or '')[:40]}`"
         raise not_served(f"{where}.type", said)
     elif tool.input_schema is None:
-        raise wrong(f"{where}.input_schema", "is required", "missing_required_parameter")
+        raise missing(f"{where}.input_schema")
     if tool.allowed_callers is not None and "direct" not in tool.allowed_callers:
         raise not_served(f"{where}.allowed_callers", f"`{where}.allowed_callers` without `direct`")
 

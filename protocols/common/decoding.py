@@ -1,7 +1,6 @@
 """From a request's bytes to its struct; whatever is wrong with them becomes a :class:`BadRequest`."""
 
 import re
-from collections.abc import Callable, Sequence
 from functools import cache, reduce
 from typing import Any, Final, TypeVar
 
@@ -9,13 +8,11 @@ import msgspec
 from msgspec import inspect
 
 from .bounds import LIST_TOO_LONG, depth_at_most, too_deep
-from .errors import BadRequest, wrong
+from .errors import BadRequest, missing
 from .limits import Limits
 from .locating import crowded_field, deep_field, half_a_character, path_at
 
 Request = TypeVar("Request", bound=msgspec.Struct)
-_Dropper = Callable[[Any], Any]
-"""Makes JSON without nulls where there may be none."""
 
 _PATH: Final = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
 _MISSING: Final = re.compile(r"missing required field `([^`]+)`")
@@ -112,70 +109,53 @@ def decode_json(decoder: msgspec.json.Decoder[Request], body: bytes | str) -> Re
 
 def without_nulls(value: Any, type: Any) -> Any:
     """JSON without the fields that are null where ``type`` has no null, as deep as ``type`` says what they are."""
-    drop = _dropper_of(type)
-    return value if drop is None else drop(value)
+    return _without_nulls(value, inspect.type_info(type))
 
 
-@cache
-def _dropper_of(type: Any) -> _Dropper | None:
-    return _dropper(inspect.type_info(type))
-
-
-def _dropper(kind: inspect.Type) -> _Dropper | None:
-    """None where there are no structs below, whatever the value: a long list of numbers is not gone through."""
+def _without_nulls(value: Any, kind: inspect.Type) -> Any:
+    if not _holds_structs(kind):
+        return value  # a long list of numbers is not gone through
     match kind:
         case inspect.Metadata():
-            return _dropper(kind.type)
-        case inspect.CollectionType():  # a list or the like
-            return _drop_in_list(_dropper(kind.item_type))
-        case inspect.DictType():
-            return _drop_in_dict(_dropper(kind.value_type))
+            return _without_nulls(value, kind.type)
+        case inspect.CollectionType() if isinstance(value, list):  # a list or the like
+            return [_without_nulls(item, kind.item_type) for item in value]
+        case inspect.DictType() if isinstance(value, dict):
+            return {name: _without_nulls(item, kind.value_type) for name, item in value.items()}
         case inspect.UnionType():
-            return _drop_in_any([drop for member in kind.types if (drop := _dropper(member)) is not None])
-        case inspect.StructType():
-            return _drop_in_struct(kind)
+            return reduce(_without_nulls, kind.types, value)  # each leaves alone what is not of its own type
+        case inspect.StructType() if isinstance(value, dict):
+            if kind.tag_field is not None and value.get(kind.tag_field) != kind.tag:
+                return value
+            fields = _fields_of(kind.cls)
+            return {
+                name: _without_nulls(item, fields[name]) if name in fields else item
+                for name, item in value.items()
+                if item is not None or name not in fields or _may_be_null(fields[name])
+            }
         case _:
-            return None
-
-
-def _drop_in_list(drop: _Dropper | None) -> _Dropper | None:
-    if drop is None:
-        return None
-    return lambda value: [drop(item) for item in value] if isinstance(value, list) else value
-
-
-def _drop_in_dict(drop: _Dropper | None) -> _Dropper | None:
-    if drop is None:
-        return None
-    return lambda value: {name: drop(item) for name, item in value.items()} if isinstance(value, dict) else value
-
-
-def _drop_in_any(drops: Sequence[_Dropper]) -> _Dropper | None:
-    """Each leaves alone what is not of its own type."""
-    return (lambda value: reduce(lambda left, drop: drop(left), drops, value)) if drops else None
-
-
-def _drop_in_struct(kind: inspect.StructType) -> _Dropper:
-    def drop_in(value: Any) -> Any:
-        if not isinstance(value, dict) or (kind.tag_field is not None and value.get(kind.tag_field) != kind.tag):
             return value
-        drops, never_null = _fields_of(kind.cls)  # not before it is needed: a struct may hold others of its own kind
-        return {
-            name: item if (drop := drops.get(name)) is None else drop(item)
-            for name, item in value.items()
-            if item is not None or name not in never_null
-        }
 
-    return drop_in
+
+def _holds_structs(kind: inspect.Type) -> bool:
+    match kind:
+        case inspect.Metadata():
+            return _holds_structs(kind.type)
+        case inspect.CollectionType():
+            return _holds_structs(kind.item_type)
+        case inspect.DictType():
+            return _holds_structs(kind.value_type)
+        case inspect.UnionType():
+            return any(map(_holds_structs, kind.types))
+        case _:
+            return isinstance(kind, inspect.StructType)
 
 
 @cache
-def _fields_of(struct: type[msgspec.Struct]) -> tuple[dict[str, _Dropper | None], frozenset[str]]:
-    """What drops nulls below each of its fields, and the fields that have no null themselves."""
+def _fields_of(struct: type[msgspec.Struct]) -> dict[str, inspect.Type]:
     kind = inspect.type_info(struct)
     assert isinstance(kind, inspect.StructType)
-    drops = {field.encode_name: _dropper(field.type) for field in kind.fields}
-    return drops, frozenset(field.encode_name for field in kind.fields if not _may_be_null(field.type))
+    return {field.encode_name: field.type for field in kind.fields}
 
 
 def _may_be_null(kind: inspect.Type) -> bool:
@@ -209,15 +189,14 @@ def _too_many_values(most: int, field: str | None) -> BadRequest:
 def _invalid_value(text: str, where: str = "") -> BadRequest:
     """msgspec's complaint, about a value that stands at ``where`` in the body."""
     match = _PATH.search(text)
-    missing = _MISSING.search(text)
-    if match is None and missing is None and not where:
+    absent = _MISSING.search(text)
+    if match is None and absent is None and not where:
         return BadRequest(f"The body must be a JSON object: {_plain(text)}.")
     param = match[1].split("[...]")[0] if match else ""
     param = f"{where}{'' if param.startswith('[') else '.'}{param}" if where and param else where or param
     said = _plain(text[: match.start()] if match else text)
-    if missing is not None:
-        param = f"{param}.{missing[1]}" if param else missing[1]
-        return wrong(param, "is required", "missing_required_parameter")
+    if absent is not None:
+        return missing(f"{param}.{absent[1]}" if param else absent[1])
     return BadRequest(f"`{param}`: {said}.", param or None, "invalid_value")
 
 

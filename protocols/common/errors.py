@@ -37,3 +37,8 @@ def wrong(field: str, what: str, code: str | None = None) -> BadRequest:
 def refused(field: str, why: str, code: str | None = None) -> BadRequest:
     """The refusal of a field's value; ``why`` is a sentence of its own: ``the model takes none; leave it out``."""
     return BadRequest(f"`{field}`: {why}.", field, code)
+
+
+def missing(field: str) -> BadRequest:
+    """The refusal of a request without ``field``."""
+    return wrong(field, "is required", "missing_required_parameter")

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from ..common.bounds import at_most, items_at_most, prompt_chars_at_most, rules_at_most
-from ..common.errors import refused, wrong
+from ..common.errors import missing, refused, wrong
 from ..common.limits import Limits
 from .sampling import SamplingFields, TokenId, TopLogprobs, check_sampling, not_served, refuse
 from .structured import wanted_answer
@@ -33,7 +33,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
         """One entry per prompt: a text or its token ids. Raises BadRequest for a list of mixed kinds."""
         prompt = self.prompt
         if prompt is None:
-            raise wrong("prompt", "is required", "missing_required_parameter")
+            raise missing("prompt")
         if isinstance(prompt, str):
             return [prompt]
         kind = type(prompt[0])

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from ..common.errors import refused, wrong
+from ..common.errors import missing, refused, wrong
 from .sampling import not_served
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
@@ -30,7 +30,7 @@ def _check_message(message: dict[str, Any], where: str) -> None:
     if message.get("audio"):
         raise not_served(f"{where}.audio")
     if role == "tool" and message.get("tool_call_id") is None:
-        raise wrong(f"{where}.tool_call_id", "is required", "missing_required_parameter")
+        raise missing(f"{where}.tool_call_id")
     calls = message.get("tool_calls")
     if calls is not None:
         _check_tool_calls(calls, f"{where}.tool_calls")
@@ -40,7 +40,7 @@ def _check_message(message: dict[str, Any], where: str) -> None:
     if content is None:
         empty = "content" in message  # as what an assistant is shown to have said, whatever stands beside it
         if role != "assistant" or not (empty or any(message.get(field) for field in _INSTEAD_OF_CONTENT)):
-            raise wrong(f"{where}.content", "is required", "missing_required_parameter")
+            raise missing(f"{where}.content")
     elif isinstance(content, list):
         if not content:
             raise wrong(f"{where}.content", "must hold at least one part")

@@ -4,7 +4,7 @@
 translated into the same by :func:`json_answer`.
 """
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -12,6 +12,7 @@ from ..common.bounds import chars_at_most, items_at_most, total_chars_at_most
 from ..common.decoding import converted
 from ..common.errors import BadRequest, refused, wrong
 from ..common.limits import Limits
+from .sampling import SamplingFields
 from .structural_tags import StructuralTag, from_triggers
 
 Schema = dict[str, Any] | bool
@@ -60,23 +61,6 @@ class TagsAnswer(msgspec.Struct, frozen=True):
 Answer = JsonAnswer | RegexAnswer | ChoiceAnswer | GrammarAnswer | TagsAnswer
 
 
-class AnswerFields(Protocol):
-    """The fields of a request that say it; each as JSON has it."""
-
-    @property
-    def response_format(self) -> Any: ...
-    @property
-    def structured_outputs(self) -> Any: ...
-    @property
-    def guided_json(self) -> Any: ...
-    @property
-    def guided_regex(self) -> Any: ...
-    @property
-    def guided_choice(self) -> Any: ...
-    @property
-    def guided_grammar(self) -> Any: ...
-
-
 class _JsonSchema(msgspec.Struct, frozen=True):
     name: str
     schema: Schema | None = None
@@ -121,7 +105,7 @@ _CONSTRAINTS: Final = ("json", "regex", "choice", "grammar", "json_object", "str
 _GUIDED: Final = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
 
-def wanted_answer(request: AnswerFields, limits: Limits) -> Answer | None:
+def wanted_answer(request: SamplingFields, limits: Limits) -> Answer | None:
     """None where any text will do. Raises BadRequest naming the field."""
     answers = [
         _response_format(request.response_format, limits),

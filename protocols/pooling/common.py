@@ -9,7 +9,7 @@ from msgspec import Meta
 from ..common import limits
 from ..common.bounds import items_at_most, prompt_chars_at_most
 from ..common.decoding import converted
-from ..common.errors import refused, wrong
+from ..common.errors import missing, refused, wrong
 from ..common.limits import Limits
 from ..openai.chat import check_templates
 from ..openai.messages import check_messages
@@ -78,7 +78,7 @@ class InputFields(PoolingFields, kw_only=True):
         """One entry for each. Raises BadRequest for a list of mixed kinds."""
         given = self.input
         if given is None:
-            raise wrong("input", "is required", "missing_required_parameter")
+            raise missing("input")
         return texts_of(given)
 
     @property
@@ -165,7 +165,7 @@ def text_of(item: str | TextObject, field: str) -> str:
     if item.image is not None:
         raise not_served(f"{field}.image")
     if item.text is None:
-        raise wrong(f"{field}.text", "is required", "missing_required_parameter")
+        raise missing(f"{field}.text")
     return item.text
 
 

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from ..common import limits
-from ..common.errors import BadRequest, wrong
+from ..common.errors import BadRequest, missing, wrong
 from ..common.limits import Limits
 from ..openai.sampling import not_served
 from .common import PoolingFields, TextObject, TextUsage, check_texts, text_of
@@ -64,7 +64,7 @@ class ScoreRequest(ScoringFields, kw_only=True):
     def _side(self, names: tuple[str, ...], limits: Limits) -> tuple[list[str], str]:
         given = [name for name in names if getattr(self, name) is not None]
         if not given:
-            raise wrong(names[0], "is required", "missing_required_parameter")
+            raise missing(names[0])
         if len(given) > 1:
             raise BadRequest(f"`{given[0]}` and `{given[1]}` are names of the same; give one.", given[1])
         return _texts(getattr(self, given[0]), given[0], limits), given[0]

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
+import msgspec
+
 from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.chat import ChoiceLogprobs, TokenLogprob, TopLogprob
 from stentor.protocols.openai.completions import CompletionLogprobs
@@ -111,22 +113,18 @@ class CompletionLogprobsBuilder:
 
 
 class CompletionLists:
-    """The four lists of a choice, or of what choices have in common, as they grow."""
+    """The lists of a choice, or of what choices have in common, as they grow."""
 
-    __slots__ = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
+    __slots__ = ("all",)
 
     def __init__(self, room: AnswerBudget) -> None:
-        self.tokens = JsonList(room)
-        self.token_logprobs = JsonList(room)
-        self.top_logprobs = JsonList(room)
-        self.text_offset = JsonList(room)
+        self.all = [JsonList(room) for _ in CompletionLogprobs.__struct_fields__]
+        """In the order of the fields of :class:`CompletionLogprobs`."""
 
     def extend(self, lists: CompletionLogprobs) -> None:
         """Raises as :meth:`..http.whole_answer.AnswerBudget.add`."""
-        self.tokens.extend(lists.tokens)
-        self.token_logprobs.extend(lists.token_logprobs)
-        self.top_logprobs.extend(lists.top_logprobs)
-        self.text_offset.extend(lists.text_offset)
+        for written, more in zip(self.all, msgspec.structs.astuple(lists), strict=True):
+            written.extend(more)
 
 
 def _starts(raw: bytes) -> int:

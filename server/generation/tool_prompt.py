@@ -4,16 +4,15 @@ The form is that of Hermes (``<tool_call>`` around a JSON object), which its par
 to call tools seldom begins to by itself, but does where ``tool_choice`` requires it, and then its grammar holds.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
+from stentor.protocols.common.encoding import encode
 
 from ..parsing.tools.schemas import Arguments
 
 MAX_DEPTH: Final = 4
 """Levels of an example; what lies deeper stays empty."""
-encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
 _INSTRUCTION: Final = """# Tools
 

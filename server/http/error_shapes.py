@@ -8,15 +8,14 @@ import re
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-import msgspec
 from msgspec import UNSET
 
 from stentor.protocols.anthropic.errors import CODES, ErrorDetails, MessageError, MessageErrorResponse, kind_of
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import ErrorBody, ErrorResponse
 
 from ..observability.request import current_request_id
 
-_encode: Final = msgspec.json.Encoder().encode
 _MESSAGES: Final = re.compile(r"/v1/messages(?:/|$)")
 _MODELS: Final = re.compile(r"/v1/models(?:/|$)")
 
@@ -37,10 +36,10 @@ class _OpenAi:
     id_header = None
 
     def body(self, status: int, error: ErrorBody, request_id: str) -> bytes:
-        return _encode(ErrorResponse(error))
+        return encode(ErrorResponse(error))
 
     def frame(self, status: int, error: ErrorBody) -> bytes:
-        return b"data: " + _encode(ErrorResponse(error)) + b"\n\n"
+        return b"data: " + encode(ErrorResponse(error)) + b"\n\n"
 
 
 class _Anthropic:
@@ -54,7 +53,7 @@ class _Anthropic:
         elif error.param is not None and f"`{error.param}" not in message:
             message = f"`{error.param}`: {message}"  # nor is there a `param`
         details = ErrorDetails(error.code) if error.code in CODES else UNSET
-        return _encode(MessageErrorResponse(MessageError(kind_of(status), message, details), request_id or None))
+        return encode(MessageErrorResponse(MessageError(kind_of(status), message, details), request_id or None))
 
     def frame(self, status: int, error: ErrorBody) -> bytes:
         return b"event: error\ndata: " + self.body(status, error, current_request_id()) + b"\n\n"

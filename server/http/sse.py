@@ -12,7 +12,10 @@ from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import Final, Generic, Protocol, TypeVar
 
 import anyio
+import msgspec
 from starlette.types import Receive, Scope, Send
+
+from stentor.protocols.common.encoding import encode
 
 from ..common.errors import ClientDisconnected, CutShort
 from ..common.task_scope import TaskScope
@@ -56,6 +59,10 @@ class Encoder(Protocol[T_contra]):
 
     def end(self) -> bytes:
         """The frames that follow the last batch."""
+
+
+def frame_of(event: msgspec.Struct) -> bytes:
+    return b"data: " + encode(event) + b"\n\n"
 
 
 class EventStream(Generic[T]):

@@ -13,6 +13,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from stentor.protocols.common.bounds import ANSWER_TOO_LARGE
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest
 
 from ..overload.memory_budget import MemoryBudget, MemoryShare
@@ -23,8 +24,6 @@ PIECE_BYTES: Final = 128 << 10
 """That are handed to the connection at a time."""
 _MARK: Final = b"\x01"
 """JSON never holds this byte: in a string it is escaped."""
-
-_encode: Final = msgspec.json.Encoder().encode
 
 
 class AnswerBudget:
@@ -62,7 +61,7 @@ class JsonList:
 
     def extend(self, items: Sequence[Any]) -> bytes:
         """Returns the array of ``items`` alone. Raises as :meth:`AnswerBudget.add`."""
-        written = _encode(items)
+        written = encode(items)
         if items:
             self._room.add(len(written))
             if self.data:
@@ -103,7 +102,7 @@ class AnswerParts:
 
     def answer(self, value: Any) -> "WholeAnswer":
         """``value`` with its parts. Raises BadRequest where they are too large together."""
-        texts = _encode(value).split(_MARK)
+        texts = encode(value).split(_MARK)
         segments: list[Buffer] = []
         for number, text in enumerate(texts):
             segments += self._parts[int(text)] if number % 2 else (text,)

@@ -8,8 +8,7 @@ import binascii
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-import msgspec
-
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.pooling import Pooled
 from stentor.protocols.pooling.formats import EncodingFormat, Endianness, NumberType
 
@@ -21,8 +20,6 @@ SLICE_NUMBERS: Final = 3 << 12
 FORMAT_BYTES: Final[dict[str, int]] = {"float": 22, "base64": 6, "bytes": 4, "bytes_only": 4}
 """Of one number in an answer."""
 _TYPES: Final[dict[NumberType, str]] = {"float32": "f4", "float16": "f2"}
-
-_encode: Final = msgspec.json.Encoder().encode
 
 
 class NumberWriter:
@@ -43,9 +40,9 @@ class NumberWriter:
         if format == "base64":
             return await self.base64(number_bytes(pooled, type, order))
         if pooled.ids:
-            return await self.written([_encode(weights(pooled))])
+            return await self.written([encode(weights(pooled))])
         if flat:
-            return await self.written([_encode(floats(pooled))])
+            return await self.written([encode(floats(pooled))])
         return await self.written(_row_parts(pooled))
 
     async def base64(self, data: bytes) -> Any:
@@ -83,7 +80,7 @@ def weights(pooled: Pooled) -> dict[str, float]:
 def _row_parts(pooled: Pooled) -> Iterator[bytes]:
     """The array of all rows, some rows at a time."""
     if not pooled.rows or not pooled.columns:
-        yield _encode([[] for _ in range(pooled.rows)])
+        yield encode([[] for _ in range(pooled.rows)])
         return
     data, width = memoryview(pooled.data), 4 * pooled.columns
     step = max(1, SLICE_NUMBERS // pooled.columns)
@@ -91,7 +88,7 @@ def _row_parts(pooled: Pooled) -> Iterator[bytes]:
     for start in range(0, pooled.rows, step):
         end = min(start + step, pooled.rows)
         some: Any = data[start * width : end * width].cast("B").cast("f", (end - start, pooled.columns))
-        yield before + _encode(some.tolist())[1:-1]
+        yield before + encode(some.tolist())[1:-1]
         before = b","
     yield b"]"
 

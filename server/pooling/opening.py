@@ -1,15 +1,15 @@
 """From a model's folder to what the server needs of it."""
 
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.model_config.decoder_config import DecoderConfig
 from stentor.engine.model_config.pooling_config import PoolingConfig
-from stentor.engine.model_config.sentence_config import PoolingMode
 
+from ..config.models import EmbeddingConfig
 from ..text.errors import TokenizerError
 from ..text.loading import load_tokenizer
 from ..text.pool import TokenizationBudget, TokenizerPool
@@ -23,21 +23,8 @@ _MAX_FILE_BYTES: Final = 1 << 20
 _PUNCTUATION: Final = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
-class ServedPoolingModel(Protocol):
-    """How the operator has the model served; see :class:`..config.models.EmbeddingConfig`."""
-
-    @property
-    def served_names(self) -> tuple[str, ...]: ...
-
-    @property
-    def pooler(self) -> PoolingMode | None: ...
-
-    @property
-    def plugin(self) -> str | None: ...
-
-
 def open_embedding(
-    served: ServedPoolingModel,
+    served: EmbeddingConfig,
     client: PoolingEngine,
     folder: Path,
     metrics: PoolingObserver | None = None,

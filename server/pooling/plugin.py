@@ -14,6 +14,7 @@ import anyio
 import msgspec
 
 from stentor.engine.processes.logs import trace_without_messages
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.pooling import Pooled, PoolingTask
 
@@ -25,8 +26,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GROUP: Final = "stentor.pooling_plugins"
-
-_encode: Final = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ async def prompts_of(plugin: PoolingPlugin, data: Any) -> list[str | list[int]]:
 
 async def answer_of(plugin: PoolingPlugin, data: Any, pooled: Sequence[Pooled]) -> msgspec.Raw:
     """JSON that has been written. Raises as :func:`prompts_of`."""
-    return await _run(lambda: msgspec.Raw(_encode(plugin.answer(data, [_matrix(each) for each in pooled]))))
+    return await _run(lambda: msgspec.Raw(encode(plugin.answer(data, [_matrix(each) for each in pooled]))))
 
 
 async def _run(ask: Callable[[], T]) -> T:

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta
 
 from ...common.bounds import chars_at_most, total_chars_at_most
 from ...common.decoding import converted
-from ...common.errors import BadRequest, refused, wrong
+from ...common.errors import missing, refused, wrong
 from ...common.limits import MAX_NAME_LENGTH, Limits
 from ..sampling import not_served
 from .client import Id
@@ -118,21 +118,17 @@ def _part(given: _Part, role: Role, where: str) -> tuple[Content, bytes | None]:
         raise not_served(where, f"`{where}`: an image")
     if kind == "input_audio":
         if given.audio is None:
-            raise _required(f"{where}.audio")
+            raise missing(f"{where}.audio")
         # what the client says was said needs no hearing
         audio = None if given.transcript else decode_audio(given.audio, f"{where}.audio")
         return Content("input_audio", transcript=given.transcript or None), audio
     if kind == "output_audio":
         if given.transcript is None:
-            raise _required(f"{where}.transcript")
+            raise missing(f"{where}.transcript")
         return Content("output_audio", transcript=given.transcript), None
     if given.text is None:
-        raise _required(f"{where}.text")
+        raise missing(f"{where}.text")
     return Content(kind, text=given.text, transcript=UNSET), None  # type: ignore[arg-type]  # one of those that are left
-
-
-def _required(field: str) -> BadRequest:
-    return wrong(field, "is required", "missing_required_parameter")
 
 
 MAX_AUDIO: Final = 15 << 20

@@ -4,10 +4,12 @@ A model is offered each as a function. What it writes as that function's argumen
 type, and an item that comes back becomes a call of the function again.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import msgspec
+
+from ...common.encoding import encode
 
 Item = dict[str, Any]
 ClientCall = Literal["local_shell_call", "shell_call", "apply_patch_call", "tool_search_call"]
@@ -20,8 +22,6 @@ CALLS: Final[Mapping[str, ClientCall]] = {
 }
 """By the type of the tool, which is the function's name too: the type of the items that its calls are."""
 _FUNCTIONS: Final[Mapping[str, str]] = {call: name for name, call in CALLS.items()}
-
-encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
 
 class LocalShellAction(msgspec.Struct):

@@ -7,7 +7,7 @@ import msgspec
 
 from ...common.bounds import chars_at_most, items_at_most, total_chars_at_most
 from ...common.decoding import converted
-from ...common.errors import BadRequest, wrong
+from ...common.errors import BadRequest, missing, wrong
 from ...common.limits import MAX_NAME_LENGTH, Limits
 from ..sampling import not_served
 from . import client_tools
@@ -105,24 +105,20 @@ class _Reader:
             case "message":
                 return self._message()
             case "function_call":
-                called = {"call_id": self._name("call_id"), "name": self._name("name"), **self._namespace()}
-                return {**called, "arguments": self._text("arguments"), "status": self._status()}
+                return {**self._called(), "arguments": self._text("arguments"), "status": self._status()}
             case "custom_tool_call":
-                called = {"call_id": self._name("call_id"), "name": self._name("name"), **self._namespace()}
-                return {**called, "input": self._text("input")}
+                return {**self._called(), "input": self._text("input")}
             case "function_call_output" | "custom_tool_call_output":
                 output = self._item.get("output")
                 if not isinstance(output, str):
                     output = self._parts(output, "output", "input_text")
                 return {"call_id": self._name("call_id"), "output": output, "status": self._status()}
-            case "local_shell_call":
-                action = self._struct("action", client_tools.LocalShellAction)
+            case "local_shell_call" | "shell_call":
+                local = kind == "local_shell_call"
+                action = self._struct("action", client_tools.LocalShellAction if local else client_tools.ShellAction)
                 return {"call_id": self._name("call_id"), "action": action, "status": self._status()}
             case "local_shell_call_output":
                 return {"output": self._text("output"), "status": self._status()}
-            case "shell_call":
-                action = self._struct("action", client_tools.ShellAction)
-                return {"call_id": self._name("call_id"), "action": action, "status": self._status()}
             case "shell_call_output":
                 return self._shell_output()
             case "apply_patch_call":
@@ -138,7 +134,7 @@ class _Reader:
             case "reasoning":
                 return self._reasoning()
             case "mcp_list_tools":
-                error = None if self._item.get("error") is None else self._text("error")
+                error = self._optional_text("error")
                 return {"server_label": self._name("server_label"), "tools": self._listed(), "error": error}
             case "mcp_call":
                 return self._mcp_call()
@@ -153,18 +149,19 @@ class _Reader:
             case _:
                 return {"encrypted_content": self._text("encrypted_content")}
 
-    def _namespace(self) -> Item:
-        return {} if self._item.get("namespace") is None else {"namespace": self._name("namespace")}
+    def _called(self) -> Item:
+        called = {"call_id": self._name("call_id"), "name": self._name("name")}
+        return called if self._item.get("namespace") is None else {**called, "namespace": self._name("namespace")}
 
     def _struct(self, field: str, type: type[msgspec.Struct]) -> Item:
         if self._item.get(field) is None:
-            raise self._missing(field)
+            raise missing(f"{self._where}.{field}")
         found: Item = msgspec.to_builtins(converted(self._item[field], type, f"{self._where}.{field}"))
         return found
 
     def _shell_output(self) -> Item:
         if self._item.get("output") is None:
-            raise self._missing("output")
+            raise missing(f"{self._where}.output")
         output = converted(self._item["output"], list[client_tools.ShellOutput], f"{self._where}.output")
         most = self._item.get("max_output_length")
         if not isinstance(most, int | None) or isinstance(most, bool):
@@ -176,7 +173,7 @@ class _Reader:
         status = self._item.get("status")
         if status not in ("completed", "failed"):
             raise self._wrong("status", "must be completed or failed")
-        output = None if self._item.get("output") is None else self._text("output")
+        output = self._optional_text("output")
         return {"call_id": self._name("call_id"), "output": output, "status": status}
 
     def _searched(self) -> Item:
@@ -203,43 +200,41 @@ class _Reader:
         return {**fields, "arguments": self._text("arguments")}
 
     def _mcp_call(self) -> Item:
-        item = self._mcp_named()
-        for field, type_, what in (
-            ("output", str, "a string"),
-            ("error", dict | str, "an object"),
-            ("approval_request_id", str, "a string"),
-        ):
-            value = self._item.get(field)
-            if value is not None and not isinstance(value, type_):
-                raise self._wrong(field, f"must be {what}")
-            item[field] = value
+        item = {
+            **self._mcp_named(),
+            "output": self._typed("output", str, "a string"),
+            "error": self._typed("error", dict | str, "an object"),
+            "approval_request_id": self._typed("approval_request_id", str, "a string"),
+        }
         status = self._item.get("status")
         if status not in (None, *_STATUSES, "calling", "failed"):
             raise self._wrong("status", "is none that a call has")
         return {**item, "status": status or "completed"}
 
     def _interpreted(self) -> Item:
-        code, container, outputs = (self._item.get(field) for field in ("code", "container_id", "outputs"))
-        if not isinstance(code, str | None):
-            raise self._wrong("code", "must be a string")
-        if not isinstance(container, str | None):
-            raise self._wrong("container_id", "must be a string")
+        code, container = self._typed("code", str, "a string"), self._typed("container_id", str, "a string")
+        outputs = self._item.get("outputs")
         if not isinstance(outputs, list | None) or not all(isinstance(output, dict) for output in outputs or ()):
             raise self._wrong("outputs", "must be a list of objects")
         return {"code": code, "container_id": container or "auto", "outputs": outputs}
 
     def _object(self, field: str, otherwise: dict[str, Any]) -> dict[str, Any]:
-        value = self._item.get(field)
-        if not isinstance(value, dict | None):
-            raise self._wrong(field, "must be an object")
+        value: dict[str, Any] | None = self._typed(field, dict, "an object")
         return otherwise if value is None else value
+
+    def _typed(self, field: str, types: Any, what: str) -> Any:
+        """None where there is none."""
+        value = self._item.get(field)
+        if not isinstance(value, types | None):
+            raise self._wrong(field, f"must be {what}")
+        return value
 
     def _mcp_approval(self) -> Item:
         approve = self._item.get("approve")
         if not isinstance(approve, bool):
             raise self._wrong("approve", "must be true or false")
         item: Item = {"approval_request_id": self._name("approval_request_id"), "approve": approve}
-        return {**item, "reason": None if self._item.get("reason") is None else self._text("reason")}
+        return {**item, "reason": self._optional_text("reason")}
 
     def _listed(self) -> list[dict[str, Any]]:
         tools = self._item.get("tools")
@@ -289,7 +284,7 @@ class _Reader:
 
     def _parts(self, parts: Any, field: str, target: str) -> list[dict[str, Any]]:
         if parts is None:
-            raise self._missing(field)
+            raise missing(f"{self._where}.{field}")
         if not isinstance(parts, list):
             raise self._wrong(field, "must be a string or a list of parts")
         return [self._part(part, f"{field}[{index}]", target) for index, part in enumerate(parts)]
@@ -336,15 +331,13 @@ class _Reader:
     def _text(self, field: str) -> str:
         value = self._item.get(field)
         if value is None:
-            raise self._missing(field)
+            raise missing(f"{self._where}.{field}")
         if not isinstance(value, str):
             raise self._wrong(field, "must be a string")
         return value
 
-    def _missing(self, field: str) -> BadRequest:
-        where = f"{self._where}.{field}"
-        return wrong(where, "is required", "missing_required_parameter")
+    def _optional_text(self, field: str) -> str | None:
+        return self._typed(field, str, "a string")  # type: ignore[no-any-return]  # it is one
 
     def _wrong(self, field: str, what: str) -> BadRequest:
-        where = f"{self._where}.{field}"
-        return wrong(where, what, "invalid_value")
+        return wrong(f"{self._where}.{field}", what, "invalid_value")

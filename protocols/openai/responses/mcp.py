@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ...common.bounds import chars_at_most, items_at_most
-from ...common.errors import BadRequest, wrong
+from ...common.errors import BadRequest, missing, wrong
 from ...common.limits import MAX_TOOL_DESCRIPTION
 from ..sampling import not_served
 
@@ -122,7 +122,7 @@ def _check_approval(approval: Any, field: str) -> None:
 def _check_text(tool: Mapping[str, Any], name: str, where: str, most: int, *, required: bool = False) -> None:
     value, field = tool.get(name), f"{where}.{name}"
     if value is None and required:
-        raise wrong(field, "is required", "missing_required_parameter")
+        raise missing(field)
     if not isinstance(value, str | None):
         raise _wrong(field, "must be a string")
     chars_at_most(value, most, field)

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from ...common import limits
 from ...common.bounds import at_most, chars_at_most, items_at_most, keys_at_most, texts_at_most
-from ...common.errors import refused, wrong
+from ...common.errors import missing, refused, wrong
 from ...common.limits import Limits
 from ..sampling import Name, Probability, StopString, TokenId, TopLogprobs, not_served, refuse
 from .tools import check_choice, check_tools
@@ -126,7 +126,7 @@ class ContextFields(msgspec.Struct, kw_only=True):
             for field in ("name", "schema"):
                 if getattr(form, field) is None:
                     where = f"text.format.{field}"
-                    raise wrong(where, "is required", "missing_required_parameter")
+                    raise missing(where)
 
 
 class ResponseRequest(ContextFields, kw_only=True):

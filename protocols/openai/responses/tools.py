@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ...common.bounds import chars_at_most
-from ...common.errors import refused, wrong
+from ...common.errors import missing, refused, wrong
 from ...common.limits import MAX_NAME_LENGTH
 from ..sampling import not_served
 from . import client_tools, mcp
@@ -77,7 +77,7 @@ def _check_fields(tool: Mapping[str, Any], where: str, *fields: tuple[str, Any, 
 def _check_name(tool: Mapping[str, Any], where: str) -> None:
     name = tool.get("name")
     if not isinstance(name, str) or not name:
-        raise wrong(f"{where}.name", "is required", "missing_required_parameter")
+        raise missing(f"{where}.name")
     chars_at_most(name, MAX_NAME_LENGTH, f"{where}.name")
 
 
@@ -269,7 +269,7 @@ def _check_named(choice: dict[str, Any], tools: Sequence[dict[str, Any]], where:
             raise refused(f"{where}.type", "there is no such tool in `tools`")
         return
     if not isinstance(choice.get("name"), str):
-        raise wrong(f"{where}.name", "is required", "missing_required_parameter")
+        raise missing(f"{where}.name")
     if not isinstance(kind, str) or not functions_meant(choice, client_functions(tools)):
         raise refused(f"{where}.name", "there is no such tool in `tools`")
 

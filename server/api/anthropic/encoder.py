@@ -15,12 +15,12 @@ from stentor.protocols.anthropic.objects import (
     ThinkingContent,
     ToolUseContent,
 )
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Text
 
 from ...common.errors import generation_error
 from ...http.error_responses import error_frame
 from ...http.error_shapes import ANTHROPIC
-from ..common.chunks import encode
 from .blocks import BlockDelta, BlockEvent, Blocks, BlockStart, BlockStop, SignatureDelta, ThinkingShown
 
 PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'

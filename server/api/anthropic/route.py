@@ -30,28 +30,24 @@ from ...http.error_shapes import ANTHROPIC
 from ...http.sse import EventStream
 from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
-from ..common.described import Operation, Operations
-from ..common.endpoint import GenerationEndpoint, json_response
+from ..common.described import Operations, generation
+from ..common.endpoint import generation_route, json_response
 from .blocks import ThinkingShown
 from .encoder import PING, MessageShape, MessageStream, whole_message
 from .translate import chat_request, in_their_names, prompt_request
 
 OPERATIONS: Final[Operations] = {
-    "/v1/messages": Operation(
+    "/v1/messages": generation(
         "Answer a conversation (Anthropic's Messages API)",
         Message,
         MessagesRequest,
         streams=True,
-        queued=True,
-        not_found=True,
         anthropic_errors=True,
     ),
-    "/v1/messages/count_tokens": Operation(
+    "/v1/messages/count_tokens": generation(
         "Count the prompt tokens of a conversation (Anthropic's Messages API)",
         TokensCount,
         CountTokensRequest,
-        queued=True,
-        not_found=True,
         anthropic_errors=True,
     ),
 }
@@ -61,12 +57,8 @@ _BETWEEN_CALLS: Final = "interleaved-thinking"
 
 def routes(chat: ChatModel) -> list[Route]:
     return [
-        Route("/v1/messages", GenerationEndpoint(chat.admission, partial(messages, chat)), methods=["POST"]),
-        Route(
-            "/v1/messages/count_tokens",
-            GenerationEndpoint(chat.admission, partial(count_tokens, chat)),
-            methods=["POST"],
-        ),
+        generation_route("/v1/messages", chat, messages),
+        generation_route("/v1/messages/count_tokens", chat, count_tokens),
     ]
 
 

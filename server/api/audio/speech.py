@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -28,15 +27,13 @@ from stentor.protocols.openai.speech import (
 
 from ...audio.encode import MEDIA_TYPES, encoded
 from ...config.model_registry import ModelRegistry
-from ...http.sse import DONE, EventStream
+from ...http.sse import DONE, EventStream, frame_of
 from ...overload.request_context import RequestContext
 from ...state.admission_control import AdmissionControl
 from ...text.pool import TokenizerPool
 from ...tts.model import SpeechModel
-from ..common.described import Operation, Operations
-from ..common.endpoint import GenerationEndpoint, json_response
-
-_encode: Final = msgspec.json.Encoder().encode
+from ..common.described import Operation, Operations, generation
+from ..common.endpoint import generation_route, json_response
 
 
 class SpokenLength:
@@ -57,12 +54,12 @@ class SpeechEvents:
 
     def encode(self, batch: bytes) -> bytes:
         """The frame of one piece of the file."""
-        return _frame(SpeechDelta(base64.b64encode(batch).decode()))
+        return frame_of(SpeechDelta(base64.b64encode(batch).decode()))
 
     def end(self) -> bytes:
         spoken = round(self._heard.seconds * TOKENS_A_SECOND)
         usage = SpeechUsage(self._input_tokens, spoken, self._input_tokens + spoken)
-        return _frame(SpeechDone(usage)) + DONE
+        return frame_of(SpeechDone(usage)) + DONE
 
 
 class SpeechBytes:
@@ -78,20 +75,8 @@ class SpeechBytes:
         return b""
 
 
-def _frame(event: msgspec.Struct) -> bytes:
-    return b"data: " + _encode(event) + b"\n\n"
-
-
 OPERATIONS: Final[Operations] = {
-    "/v1/audio/speech": Operation(
-        "Turn a text into speech",
-        str,
-        SpeechRequest,
-        media_type="audio/*",
-        streams=True,
-        queued=True,
-        not_found=True,
-    ),
+    "/v1/audio/speech": generation("Turn a text into speech", str, SpeechRequest, media_type="audio/*", streams=True),
     "/v1/audio/voices": Operation("List the voices of the speech model", VoiceList),
 }
 
@@ -111,9 +96,8 @@ class SpeechServices:
 
 
 def routes(speech: SpeechServices) -> list[Route]:
-    handler = partial(speak, speech)
     return [
-        Route("/v1/audio/speech", GenerationEndpoint(speech.admission, handler, "speech"), methods=["POST"]),
+        generation_route("/v1/audio/speech", speech, speak, "speech"),
         Route("/v1/audio/voices", partial(voices, speech.model), methods=["GET"]),
     ]
 

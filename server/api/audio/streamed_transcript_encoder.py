@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.openai.transcription import (
     DurationUsage,
     InputTokens,
@@ -18,14 +18,12 @@ from stentor.protocols.openai.transcription import (
 )
 
 from ...asr.streaming import Piece
-from ...http.sse import DONE
-
-_encode: Final = msgspec.json.Encoder().encode
+from ...http.sse import DONE, frame_of
 
 
 def whole_json(pieces: Sequence[Piece], seconds: float, *, logprobs: bool) -> bytes:
     usage = DurationUsage(math.ceil(seconds))
-    return _encode(Transcription(_text_of(pieces), usage, _logprobs(pieces) if logprobs else UNSET))
+    return encode(Transcription(_text_of(pieces), usage, _logprobs(pieces) if logprobs else UNSET))
 
 
 def whole_text(pieces: Sequence[Piece]) -> bytes:
@@ -45,19 +43,15 @@ class PieceStream:
     def encode(self, batch: Piece) -> bytes:
         """The frame of one piece."""
         self._pieces.append(batch)
-        return _frame(TextDelta(batch.text, self._of([batch])))
+        return frame_of(TextDelta(batch.text, self._of([batch])))
 
     def end(self) -> bytes:
         read, written = self._positions, sum(len(piece.tokens) for piece in self._pieces)
         usage = TokenUsage(read, written, read + written, InputTokens(read, 0))
-        return _frame(TextDone(_text_of(self._pieces), usage, self._of(self._pieces))) + DONE
+        return frame_of(TextDone(_text_of(self._pieces), usage, self._of(self._pieces))) + DONE
 
     def _of(self, pieces: Sequence[Piece]) -> list[Logprob] | UnsetType:
         return _logprobs(pieces) if self._logprobs else UNSET
-
-
-def _frame(event: msgspec.Struct) -> bytes:
-    return b"data: " + _encode(event) + b"\n\n"
 
 
 def _text_of(pieces: Sequence[Piece]) -> str:

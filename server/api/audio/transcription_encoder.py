@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.openai.transcription import (
     DurationUsage,
     InputTokens,
@@ -25,7 +25,7 @@ from stentor.protocols.openai.transcription import (
 from ...asr.languages import name_of
 from ...asr.segments import Segment
 from ...asr.vocabulary import Vocabulary
-from ...http.sse import DONE
+from ...http.sse import DONE, frame_of
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
@@ -34,8 +34,6 @@ SRT: Final = "application/x-subrip; charset=utf-8"
 
 _POSITIONS_A_SECOND: Final = 50
 """What the model makes of a second of audio, as tokens that were read."""
-
-_encode: Final = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
@@ -64,10 +62,10 @@ def transcript(shape: TranscriptShape, segments: Sequence[Segment], language: st
         case "vtt":
             return _subtitles(segments, head="WEBVTT\n\n", numbered=False, point="."), VTT
         case "verbose_json":
-            return _encode(_verbose(shape, segments, language)), JSON
+            return encode(_verbose(shape, segments, language)), JSON
         case _:
             usage = UNSET if shape.task == "translate" else _duration(shape)
-            return _encode(Transcription(_text_of(segments), usage, _logprobs(shape, segments))), JSON
+            return encode(Transcription(_text_of(segments), usage, _logprobs(shape, segments))), JSON
 
 
 class TranscriptStream:
@@ -90,22 +88,18 @@ class TranscriptStream:
         delta = told.rstrip()
         self._held = told[len(delta) :]
         self._text += delta
-        return _frame(TextDelta(delta, _logprobs(self._shape, [batch])))
+        return frame_of(TextDelta(delta, _logprobs(self._shape, [batch])))
 
     def end(self) -> bytes:
         shape = self._shape
         audio, spoken = math.ceil(shape.seconds * _POSITIONS_A_SECOND), sum(map(len, self._spoken()))
         read = audio + shape.prompt_tokens
         usage = TokenUsage(read, spoken, read + spoken, InputTokens(audio, shape.prompt_tokens))
-        return _frame(TextDone(self._text, usage, _logprobs(shape, self._segments))) + DONE
+        return frame_of(TextDone(self._text, usage, _logprobs(shape, self._segments))) + DONE
 
     def _spoken(self) -> list[list[int]]:
         eot = self._shape.vocabulary.eot
         return [[token for token in segment.tokens if token < eot] for segment in self._segments]
-
-
-def _frame(event: msgspec.Struct) -> bytes:
-    return b"data: " + _encode(event) + b"\n\n"
 
 
 def _text_of(segments: Sequence[Segment]) -> str:

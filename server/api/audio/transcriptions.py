@@ -1,6 +1,6 @@
 """``/v1/audio/transcriptions`` and ``/v1/audio/translations``."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
@@ -10,9 +10,9 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from stentor.protocols.common.errors import BadRequest, refused, wrong
+from stentor.protocols.common.errors import BadRequest, missing, refused
 from stentor.protocols.openai import transcription as answers
 from stentor.protocols.openai.transcription import TranscriptionForm, TranslationForm
 
@@ -32,34 +32,28 @@ from ...asr.transcribe import Transcription
 from ...audio.decode import AudioDecoder
 from ...config.model_registry import ModelRegistry
 from ...generation.admission import draw_seeds
-from ...http.sse import EventStream, unless_disconnected
+from ...http.sse import EventStream
 from ...middleware.auth import caller_of
 from ...observability.request import current_record, current_request_id
-from ...overload.request_context import RequestContext, timeout_of
+from ...overload.memory_budget import MemoryShare
+from ...overload.request_context import RequestContext
 from ...state.admission_control import AdmissionControl
-from ..common.described import Operation, Operations
+from ..common.described import Operations, generation
+from ..common.endpoint import GenerationEndpoint
 from ..common.forms import too_large, upload_form
 from .streamed_transcriptions import ResolvedStream, answer_streamed, refuse_translation, resolve_stream
 from .transcription_encoder import TranscriptShape, TranscriptStream, transcript
 
 OPERATIONS: Final[Operations] = {
-    "/v1/audio/transcriptions": Operation(
-        "Transcribe an audio file",
-        answers.Transcription,
-        takes_file=True,
-        form=TranscriptionForm,
-        streams=True,
-        queued=True,
-        not_found=True,
+    "/v1/audio/transcriptions": generation(
+        "Transcribe an audio file", answers.Transcription, takes_file=True, form=TranscriptionForm, streams=True
     ),
-    "/v1/audio/translations": Operation(
+    "/v1/audio/translations": generation(
         "Transcribe an audio file and translate it into English",
         answers.Transcription,
         takes_file=True,
         form=TranslationForm,
         streams=True,
-        queued=True,
-        not_found=True,
     ),
 }
 
@@ -87,41 +81,30 @@ Read = Callable[[TranscriptionServices, FormData], "ResolvedTranscription | Reso
 
 def routes(transcription: TranscriptionServices) -> list[Route]:
     return [
-        Route("/v1/audio/transcriptions", FormEndpoint(transcription, _transcription), methods=["POST"]),
-        Route("/v1/audio/translations", FormEndpoint(transcription, _translation), methods=["POST"]),
+        _form_route("/v1/audio/transcriptions", transcription, _transcription),
+        _form_route("/v1/audio/translations", transcription, _translation),
     ]
 
 
-class FormEndpoint:
-    """As :class:`..common.endpoint.GenerationEndpoint`, for a form with a file. What was decoded is held until the last
+def _form_route(path: str, services: TranscriptionServices, read: Read) -> Route:
+    """As :func:`..common.endpoint.generation_route`, for a form with a file. What was decoded is held until the last
     byte of the response; the file is not."""
+    admission = services.admission
 
-    def __init__(self, services: TranscriptionServices, read: Read) -> None:
-        self._services = services
-        self._read = read
+    async def begin(request: Request, share: MemoryShare, context: RequestContext) -> Awaitable[ASGIApp]:
+        most = admission.limits.max_body_bytes if services.decoder is None else services.decoder.max_bytes
+        async with upload_form(admission.limits, request, share, most, _MOST_FIELDS, "`file` and `model`") as form:
+            asked, data = read(services, form), await _file_of(form, most)
+        assert services.decoder is not None, "it comes with the model"
+        return _answer(services.decoder, request, data, context, asked)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        services, admission, limits = self._services, self._services.admission, self._services.admission.limits
-        timeout = timeout_of(scope["headers"], admission.overload.request_timeout)
-        with admission.admit(timeout, "transcription") as context:
-            with context.bounded():
-                request = Request(scope, receive, send)
-                with admission.memory.share() as share:
-                    most = limits.max_body_bytes if services.decoder is None else services.decoder.max_bytes
-                    async with upload_form(limits, request, share, most, _MOST_FIELDS, "`file` and `model`") as form:
-                        asked, data = self._read(services, form), await _file_of(form, most)
-                    assert services.decoder is not None, "it comes with the model"
-                    answering = _answer(services.decoder, request, data, context, asked)
-                    del data  # or it would be held for as long as its answer takes
-                    response = await unless_disconnected(receive, answering)
-                del answering
-            await response(scope, receive, send)
+    return Route(path, GenerationEndpoint(admission, begin, "transcription"), methods=["POST"])
 
 
 async def _file_of(form: FormData, most: int) -> bytes:
     given = form.get("file")
     if not isinstance(given, UploadFile):
-        raise wrong("file", "is required", "missing_required_parameter")
+        raise missing("file")
     if (given.size or 0) > most:
         raise too_large(most)
     return await given.read()

@@ -2,7 +2,6 @@
 
 import time
 from contextlib import aclosing
-from functools import partial
 from typing import Final
 
 from starlette.requests import Request
@@ -18,27 +17,21 @@ from ...http.sse import EventStream
 from ...http.whole_answer import AnswerBudget
 from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
-from ..common.described import Operation, Operations
-from ..common.endpoint import GenerationEndpoint, response_id
+from ..common.described import Operations, generation
+from ..common.endpoint import generation_route, response_id
 from .shape import ChatShape
 from .stream import ChatStream
 from .whole import chat_answer
 
 OPERATIONS: Final[Operations] = {
-    "/v1/chat/completions": Operation(
-        "Answer a conversation (chat completion)", ChatResponse, ChatRequest, streams=True, queued=True, not_found=True
+    "/v1/chat/completions": generation(
+        "Answer a conversation (chat completion)", ChatResponse, ChatRequest, streams=True
     ),
 }
 
 
 def routes(chat: ChatModel) -> list[Route]:
-    return [
-        Route(
-            "/v1/chat/completions",
-            GenerationEndpoint(chat.admission, partial(chat_completions, chat)),
-            methods=["POST"],
-        )
-    ]
+    return [generation_route("/v1/chat/completions", chat, chat_completions)]
 
 
 async def chat_completions(chat: ChatModel, request: Request, content: bytes, context: RequestContext) -> ASGIApp:

@@ -1,5 +1,6 @@
 """Deltas as the chunks of a streamed chat completion."""
 
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.deltas import (
     Delta,
     Finish,
@@ -16,7 +17,7 @@ from ...common.errors import generation_error
 from ...generation.logprobs import chat_logprobs
 from ...http.error_responses import error_frame
 from ...http.sse import DONE
-from ..common.chunks import NULL, ChunkFrame, encode
+from ..common.chunks import NULL, ChunkFrame
 from .shape import ChatShape, call_id
 
 

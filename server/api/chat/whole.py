@@ -4,6 +4,7 @@ from collections.abc import AsyncIterable, Sequence
 
 from msgspec import UNSET
 
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.deltas import Delta
 from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.chat import (
@@ -21,7 +22,6 @@ from stentor.protocols.openai.usage import Usage
 from ...common.loop_turns import LoopTurns, Slices
 from ...generation.logprobs import chat_logprobs, prompt_logprobs
 from ...http.whole_answer import AnswerBudget, AnswerParts, JsonList, WholeAnswer, array
-from ..common.chunks import encode
 from ..common.collect import Call, CollectedChoice, collect
 from .shape import ChatShape, call_id
 

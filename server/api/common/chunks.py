@@ -3,15 +3,11 @@
 A streamed token costs one JSON-encoded string between two constants; nothing else of a chunk changes.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import msgspec
-
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.openai.usage import Usage
-
-encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
 END: Final = b"\n\n"
 NULL: Final = b"null"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 JSON: Final = "application/json"
@@ -36,5 +37,7 @@ class Operation:
     """Errors have the shape of Anthropic's protocol."""
 
 
+generation = partial(Operation, queued=True, not_found=True)
+"""Of a POST that a model answers (:func:`.endpoint.generation_route`)."""
 Operations = Mapping[str, Operation]
 """By path, as the route has it; by method and path (``DELETE /v1/files/{id}``) where a method answers otherwise."""

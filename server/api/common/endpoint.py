@@ -2,15 +2,16 @@
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import anyio
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stentor.protocols.common.decoding import decoded_bytes
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 
@@ -21,25 +22,31 @@ from ...overload.memory_budget import MemoryShare
 from ...overload.request_context import RequestContext, timeout_of
 from ...state.admission_control import AdmissionControl
 
-Handler = Callable[[Request, bytes, RequestContext], Awaitable[ASGIApp]]
-"""From a request and its body to what answers it."""
+Begin = Callable[[Request, MemoryShare, RequestContext], Awaitable[Awaitable[ASGIApp]]]
+"""Reads what a request brings, counted in the share, and returns the work that answers it, which alone holds that."""
+
+
+class _Services(Protocol):
+    @property
+    def admission(self) -> AdmissionControl: ...
+
+
+Services = TypeVar("Services", bound=_Services)
 
 _LENGTH_DIGITS: Final = 19
-
-_encode: Final = msgspec.json.Encoder().encode
 
 
 class GenerationEndpoint:
     """An ASGI app around a handler; the request is live until the last byte of its response.
 
-    The handler is cut short at the request's deadline, and given up as soon as the client goes away: while it waits
-    for the tokenizer, or for a whole answer. A response that goes on after it sees to both by itself.
+    The work is cut short at the request's deadline, and given up as soon as the client goes away: while it waits for
+    the tokenizer, or for a whole answer. A response that goes on after it sees to both by itself.
     """
 
-    def __init__(self, admission: AdmissionControl, handler: Handler, kind: ModelRole = "chat") -> None:
+    def __init__(self, admission: AdmissionControl, begin: Begin, kind: ModelRole) -> None:
         """``kind`` is that of the model which must have been loaded."""
         self._admission = admission
-        self._handler = handler
+        self._begin = begin
         self._kind = kind
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -47,14 +54,26 @@ class GenerationEndpoint:
         timeout = timeout_of(scope["headers"], admission.overload.request_timeout)
         with admission.admit(timeout, self._kind) as context:
             with context.bounded():
-                request = Request(scope, receive, send)
                 with admission.memory.share() as share:
-                    body = await read_body(request, admission.limits, share)
-                    handling = self._handler(request, body, context)
-                    del body  # or it would be held for as long as its answer takes to be read
+                    handling = await self._begin(Request(scope, receive, send), share, context)
                     response = await unless_disconnected(receive, handling)
                 del handling
             await response(scope, receive, send)
+
+
+def generation_route(
+    path: str,
+    services: Services,
+    handler: Callable[[Services, Request, bytes, RequestContext], Awaitable[ASGIApp]],
+    kind: ModelRole = "chat",
+) -> Route:
+    """A POST to ``path`` whose body ``handler`` answers, by a :class:`GenerationEndpoint`."""
+    admission = services.admission
+
+    async def begin(request: Request, share: MemoryShare, context: RequestContext) -> Awaitable[ASGIApp]:
+        return handler(services, request, await read_body(request, admission.limits, share), context)
+
+    return Route(path, GenerationEndpoint(admission, begin, kind), methods=["POST"])
 
 
 Transfer = Callable[[Request], Awaitable[ASGIApp]]
@@ -116,7 +135,7 @@ async def read_counted_body(request: Request, admission: AdmissionControl) -> by
 
 
 def json_response(value: Any, status: int = HTTPStatus.OK) -> Response:
-    return Response(_encode(value), status, media_type="application/json")
+    return Response(encode(value), status, media_type="application/json")
 
 
 def _too_large(limit: int) -> BadRequest:

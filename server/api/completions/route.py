@@ -5,7 +5,6 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, TypeVar
 
 import anyio
@@ -46,8 +45,8 @@ from ...middleware.auth import caller_of
 from ...overload.memory_budget import params_bytes
 from ...overload.request_context import RequestContext
 from ...text.errors import TextTooLong
-from ..common.described import Operation, Operations
-from ..common.endpoint import GenerationEndpoint, response_id
+from ..common.described import Operations, generation
+from ..common.endpoint import generation_route, response_id
 from .stream import CompletionShape, CompletionStream, MergedCompletionStream, Prompt
 from .whole import CollectedPrompt, completion_answer
 
@@ -63,19 +62,14 @@ class PromptJob:
 
 
 OPERATIONS: Final[Operations] = {
-    "/v1/completions": Operation(
-        "Complete one or several prompts",
-        CompletionResponse,
-        CompletionRequest,
-        streams=True,
-        queued=True,
-        not_found=True,
+    "/v1/completions": generation(
+        "Complete one or several prompts", CompletionResponse, CompletionRequest, streams=True
     ),
 }
 
 
 def routes(chat: ChatModel) -> list[Route]:
-    return [Route("/v1/completions", GenerationEndpoint(chat.admission, partial(completions, chat)), methods=["POST"])]
+    return [generation_route("/v1/completions", chat, completions)]
 
 
 async def completions(chat: ChatModel, request: Request, content: bytes, context: RequestContext) -> ASGIApp:

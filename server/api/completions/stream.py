@@ -6,6 +6,7 @@ A request may hold several prompts; choices are numbered through, ``n`` to a pro
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed, Text
 from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.completions import CompletionLogprobs
@@ -15,7 +16,7 @@ from ...common.errors import generation_error
 from ...generation.logprobs import CompletionLogprobsBuilder, TokenNames
 from ...http.error_responses import error_frame
 from ...http.sse import DONE
-from ..common.chunks import NULL, ChunkFrame, encode
+from ..common.chunks import NULL, ChunkFrame
 
 
 @dataclass(frozen=True)

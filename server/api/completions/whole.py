@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.deltas import Delta
 from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.completions import CompletionChoice, CompletionLogprobs, CompletionResponse
@@ -12,7 +13,6 @@ from stentor.protocols.openai.completions import CompletionChoice, CompletionLog
 from ...common.loop_turns import LoopTurns, Slices
 from ...generation.logprobs import CompletionLists, CompletionLogprobsBuilder, prompt_logprobs
 from ...http.whole_answer import AnswerBudget, AnswerParts, JsonList, WholeAnswer, array
-from ..common.chunks import encode
 from ..common.collect import CollectedChoice, Generation, collect
 from .stream import CompletionShape, EchoedLogprobs, Prompt, TokenCounts
 
@@ -96,10 +96,5 @@ def _reason(choice: CollectedChoice) -> Any:
 
 
 def _logprobs(parts: AnswerParts, one: CollectedPrompt, index: int) -> CompletionLogprobs:
-    echoed, own = one.echoed, one.choices[index]
-    return CompletionLogprobs(
-        parts.place(array(echoed.tokens, own.tokens)),
-        parts.place(array(echoed.token_logprobs, own.token_logprobs)),
-        parts.place(array(echoed.top_logprobs, own.top_logprobs)),
-        parts.place(array(echoed.text_offset, own.text_offset)),
-    )
+    lists = zip(one.echoed.all, one.choices[index].all, strict=True)
+    return CompletionLogprobs(*(parts.place(array(echoed, own)) for echoed, own in lists))

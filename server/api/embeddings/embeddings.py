@@ -1,13 +1,12 @@
 """``POST /v1/embeddings``, and Cohere's ``/v2/embed``."""
 
-from functools import partial
 from typing import Any, Final
 
-import msgspec
 from starlette.requests import Request
 from starlette.routing import Route
 
 from stentor.protocols.common.decoding import decode
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.pooling import Pooled
 from stentor.protocols.pooling import cohere
 from stentor.protocols.pooling.common import PoolingFields, Side
@@ -18,17 +17,13 @@ from ...overload.request_context import RequestContext
 from ...pooling.encoding import FORMAT_BYTES, NumberWriter, floats, integers
 from ...pooling.purposes import prompt_of
 from ...pooling.reading import LengthLimit, read_texts
-from ..common.described import Operation, Operations
-from ..common.endpoint import GenerationEndpoint
+from ..common.described import Operations, generation
+from ..common.endpoint import generation_route
 from .requests import EmbeddingServices, binary_answer, new_id, read_input, resolve_request, room_of, vectors
 
 OPERATIONS: Final[Operations] = {
-    "/v1/embeddings": Operation(
-        "Embed texts or conversations", EmbeddingResponse, EmbeddingRequest, not_found=True, queued=True
-    ),
-    "/v2/embed": Operation(
-        "Embed texts, in Cohere's shape", cohere.EmbedResponse, cohere.EmbedRequest, not_found=True, queued=True
-    ),
+    "/v1/embeddings": generation("Embed texts or conversations", EmbeddingResponse, EmbeddingRequest),
+    "/v2/embed": generation("Embed texts, in Cohere's shape", cohere.EmbedResponse, cohere.EmbedRequest),
 }
 
 _SIDES: Final[dict[str, Side | None]] = {"NONE": None, "START": "left", "END": "right"}
@@ -36,21 +31,11 @@ _SIDES: Final[dict[str, Side | None]] = {"NONE": None, "START": "left", "END": "
 _INTEGER_BYTES: Final = 5
 """Of one number of Cohere's other types."""
 
-_encode: Final = msgspec.json.Encoder().encode
-
 
 def routes(services: EmbeddingServices) -> list[Route]:
     return [
-        Route(
-            "/v1/embeddings",
-            GenerationEndpoint(services.admission, partial(embeddings, services), "embedding"),
-            methods=["POST"],
-        ),
-        Route(
-            "/v2/embed",
-            GenerationEndpoint(services.admission, partial(cohere_embed, services), "embedding"),
-            methods=["POST"],
-        ),
+        generation_route("/v1/embeddings", services, embeddings, "embedding"),
+        generation_route("/v2/embed", services, cohere_embed, "embedding"),
     ]
 
 
@@ -101,4 +86,4 @@ async def cohere_embed(
 async def _in_kind(writer: NumberWriter, pooled: Pooled, kind: str) -> Any:
     if kind == "base64":
         return await writer.base64(pooled.data)
-    return await writer.written([_encode(floats(pooled) if kind == "float" else integers([pooled], kind)[0])])
+    return await writer.written([encode(floats(pooled) if kind == "float" else integers([pooled], kind)[0])])

@@ -1,6 +1,5 @@
 """``POST /pooling`` and ``/classify``: whatever a model makes of texts."""
 
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -30,8 +29,8 @@ from ...pooling.encoding import FORMAT_BYTES, floats
 from ...pooling.plugin import answer_of, prompts_of
 from ...pooling.purposes import adapter_of
 from ...pooling.reading import read_texts
-from ..common.described import Operation, Operations
-from ..common.endpoint import GenerationEndpoint, json_response
+from ..common.described import Operations, generation
+from ..common.endpoint import generation_route, json_response
 from .requests import (
     EmbeddingServices,
     ResolvedRequest,
@@ -45,29 +44,17 @@ from .requests import (
 )
 
 OPERATIONS: Final[Operations] = {
-    "/pooling": Operation(
-        "Pool texts: vectors, classes or sparse weights, of a text or of each token",
-        PoolingResponse,
-        PoolingRequest,
-        not_found=True,
-        queued=True,
+    "/pooling": generation(
+        "Pool texts: vectors, classes or sparse weights, of a text or of each token", PoolingResponse, PoolingRequest
     ),
-    "/classify": Operation("Classify texts", ClassifyResponse, ClassifyRequest, not_found=True, queued=True),
+    "/classify": generation("Classify texts", ClassifyResponse, ClassifyRequest),
 }
 
 
 def routes(services: EmbeddingServices) -> list[Route]:
     return [
-        Route(
-            "/pooling",
-            GenerationEndpoint(services.admission, partial(pooling, services), "embedding"),
-            methods=["POST"],
-        ),
-        Route(
-            "/classify",
-            GenerationEndpoint(services.admission, partial(classify, services), "embedding"),
-            methods=["POST"],
-        ),
+        generation_route("/pooling", services, pooling, "embedding"),
+        generation_route("/classify", services, classify, "embedding"),
     ]
 
 

@@ -3,12 +3,11 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 from uuid import uuid4
 
-import msgspec
 from starlette.requests import Request
 
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest, wrong
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.pooling import Pooled, Pooling, PoolingTask
@@ -29,8 +28,6 @@ from ...pooling.purposes import adapter_of, prompt_of
 from ...pooling.reading import LengthLimit, Prompt, read_texts
 from ...pooling.running import PoolingJob
 from ...state.admission_control import AdmissionControl
-
-_encode: Final = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
@@ -188,7 +185,7 @@ async def binary_answer(
             "data": items,
             "usage": resolved.usage,
         }
-        answer.headers["metadata"] = _encode(told).decode()
+        answer.headers["metadata"] = encode(told).decode()
     return answer
 
 

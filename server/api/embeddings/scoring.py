@@ -1,6 +1,5 @@
 """``POST /score`` and ``/rerank``, under all the paths by which clients look for them."""
 
-from functools import partial
 from typing import Final
 
 from msgspec import UNSET
@@ -26,39 +25,23 @@ from ...overload.request_context import RequestContext
 from ...pooling.model import EmbeddingModel
 from ...pooling.pairs import PairRules
 from ...pooling.scoring import scores_of
-from ..common.described import Operation, Operations
-from ..common.endpoint import GenerationEndpoint, json_response
+from ..common.described import Operations, generation
+from ..common.endpoint import generation_route, json_response
 from .requests import EmbeddingServices, new_id, now, resolve_request, room_of
 
 _SCORE: Final = ("/score", "/v1/score")
 _RERANK: Final = ("/rerank", "/v1/rerank", "/v2/rerank")
 
 OPERATIONS: Final[Operations] = {
-    **dict.fromkeys(
-        _SCORE,
-        Operation(
-            "Score pairs of texts by similarity or relevance", ScoreResponse, ScoreRequest, not_found=True, queued=True
-        ),
-    ),
-    **dict.fromkeys(
-        _RERANK,
-        Operation("Rank documents by relevance to a query", RerankResponse, RerankRequest, not_found=True, queued=True),
-    ),
+    **dict.fromkeys(_SCORE, generation("Score pairs of texts by similarity or relevance", ScoreResponse, ScoreRequest)),
+    **dict.fromkeys(_RERANK, generation("Rank documents by relevance to a query", RerankResponse, RerankRequest)),
 }
 
 
 def routes(services: EmbeddingServices) -> list[Route]:
     return [
-        *(
-            Route(path, GenerationEndpoint(services.admission, partial(score, services), "embedding"), methods=["POST"])
-            for path in _SCORE
-        ),
-        *(
-            Route(
-                path, GenerationEndpoint(services.admission, partial(rerank, services), "embedding"), methods=["POST"]
-            )
-            for path in _RERANK
-        ),
+        *(generation_route(path, services, score, "embedding") for path in _SCORE),
+        *(generation_route(path, services, rerank, "embedding") for path in _RERANK),
     ]
 
 

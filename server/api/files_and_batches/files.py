@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from stentor.protocols.common.errors import BadRequest, wrong
+from stentor.protocols.common.errors import BadRequest, missing, wrong
 from stentor.protocols.openai.batches import MAX_NAME_CHARS, PURPOSES, UPLOADED, File, FileDeleted, FileList
 
 from ...common.keys import Caller
@@ -64,7 +64,7 @@ async def _upload(services: StoreServices, request: Request, share: MemoryShare)
     async with upload_form(services.limits, request, share, most, _MOST_FIELDS, wanted) as form:
         given, purpose = form.get("file"), form.get("purpose")
         if not isinstance(given, UploadFile):
-            raise wrong("file", "is required", "missing_required_parameter")
+            raise missing("file")
         if purpose not in UPLOADED:
             raise wrong("purpose", f"must be one of {', '.join(UPLOADED)}", "invalid_value")
         if (given.size or 0) > most:

@@ -2,15 +2,14 @@
 
 from array import array
 from collections.abc import AsyncGenerator
-from functools import partial
 from typing import Final
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from stentor.protocols.common.decoding import decode
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.openai.sampling import check_token_ids
 from stentor.protocols.openai.tokens import (
     DetokenizeRequest,
@@ -25,27 +24,22 @@ from ...generation.admission import context_length
 from ...generation.chat_model import ChatModel
 from ...generation.prepare import prompt_of
 from ...overload.request_context import RequestContext
-from ..common.described import Operation, Operations
-from ..common.endpoint import GenerationEndpoint, json_response
+from ..common.described import Operations, generation
+from ..common.endpoint import generation_route, json_response
 
 _PIECE: Final = 4096
 """Tokens of an answer that are encoded at a time."""
-_encode: Final = msgspec.json.Encoder().encode
 
 OPERATIONS: Final[Operations] = {
-    "/tokenize": Operation(
-        "Tokenize a text or a conversation", TokenizeResponse, TokenizeRequest, not_found=True, queued=True
-    ),
-    "/detokenize": Operation(
-        "Turn token ids into text", DetokenizeResponse, DetokenizeRequest, not_found=True, queued=True
-    ),
+    "/tokenize": generation("Tokenize a text or a conversation", TokenizeResponse, TokenizeRequest),
+    "/detokenize": generation("Turn token ids into text", DetokenizeResponse, DetokenizeRequest),
 }
 
 
 def routes(chat: ChatModel) -> list[Route]:
     return [
-        Route("/tokenize", GenerationEndpoint(chat.admission, partial(tokenize, chat)), methods=["POST"]),
-        Route("/detokenize", GenerationEndpoint(chat.admission, partial(detokenize, chat)), methods=["POST"]),
+        generation_route("/tokenize", chat, tokenize),
+        generation_route("/detokenize", chat, detokenize),
     ]
 
 
@@ -83,7 +77,7 @@ async def _pieces(chat: ChatModel, tokens: "array[int]", max_len: int, strings: 
 
 def _items(values: list[int] | list[str], start: int) -> bytes:
     """As they stand in a list, behind ``start`` others."""
-    return (b"," if start else b"") + _encode(values)[1:-1]
+    return (b"," if start else b"") + encode(values)[1:-1]
 
 
 async def detokenize(chat: ChatModel, _request: Request, content: bytes, _context: RequestContext) -> Response:

@@ -5,10 +5,10 @@ that a response that has begun always has its ``response.done``, and nothing is 
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from stentor.protocols.openai.realtime.given import encode_audio
-from stentor.protocols.openai.realtime.items import Content, FunctionCallItem, ItemStatus, MessageItem
+from stentor.protocols.openai.realtime.items import Content, FunctionCallItem, Item, ItemStatus, MessageItem
 from stentor.protocols.openai.realtime.server import (
     ArgumentsDelta,
     ArgumentsDone,
@@ -79,11 +79,8 @@ class ResponseWriter:
         if self.ended:
             return Entry(MessageItem(short_id("item"), "assistant", [], "incomplete"))
         entry = self._message or self._open_message()
-        id = entry.item.id
-        self._written[id].append(text)
-        place = self._places[entry.item.id]
-        kind = TranscriptDelta if self._speaks else TextDelta
-        self._emit(kind(response_id=self.id, item_id=id, output_index=place, delta=text))
+        self._written[entry.item.id].append(text)
+        self._tell(TranscriptDelta if self._speaks else TextDelta, entry.item, delta=text)
         return entry
 
     def play(self, entry: Entry, audio: bytes) -> None:
@@ -91,8 +88,7 @@ class ResponseWriter:
         if entry not in self._open:
             return
         self.has_spoken = True
-        id, place = entry.item.id, self._places[entry.item.id]
-        self._emit(AudioDelta(response_id=self.id, item_id=id, output_index=place, delta=encode_audio(audio)))
+        self._tell(AudioDelta, entry.item, delta=encode_audio(audio))
 
     def leave_message(self) -> None:
         """What is said next is another message; this one is open until :meth:`close`."""
@@ -102,8 +98,8 @@ class ResponseWriter:
         part = Part("audio", transcript="") if self._speaks else Part("text", "")
         entry = Entry(MessageItem(short_id("item"), "assistant", [], "in_progress"))
         self._message = entry
-        place = self._add(entry)
-        self._emit(ContentPartAdded(response_id=self.id, item_id=entry.item.id, output_index=place, part=part))
+        self._add(entry)
+        self._tell(ContentPartAdded, entry.item, part=part)
         assert isinstance(entry.item, MessageItem)
         content = Content("output_audio", transcript="") if self._speaks else Content("output_text", text="")
         entry.item.content.append(content)
@@ -129,10 +125,7 @@ class ResponseWriter:
         item = entry.item
         assert isinstance(item, FunctionCallItem)
         self._written[item.id].append(text)
-        place = self._places[item.id]
-        self._emit(
-            ArgumentsDelta(response_id=self.id, item_id=item.id, output_index=place, call_id=item.call_id, delta=text)
-        )
+        self._tell(ArgumentsDelta, item, call_id=item.call_id, delta=text)
 
     def end_call(self) -> None:
         if self._call is not None:
@@ -140,7 +133,11 @@ class ResponseWriter:
 
     # ---- items
 
-    def _add(self, entry: Entry) -> int:
+    def _tell(self, event: Callable[..., ServerEvent], item: Item, **fields: Any) -> None:
+        """Of one of the output's items."""
+        self._emit(event(response_id=self.id, item_id=item.id, output_index=self._places[item.id], **fields))
+
+    def _add(self, entry: Entry) -> None:
         item = entry.item
         place = self._places[item.id] = len(self.response.output)
         self._open.append(entry)
@@ -150,7 +147,6 @@ class ResponseWriter:
         if self._conversation is not None:
             before = self._conversation.append(entry)
             self._emit(ItemAdded(previous_item_id=before, item=item))
-        return place
 
     def close(self, entry: Entry, status: ItemStatus) -> None:
         """Ends an item that is open; of one that is not, nothing is told."""
@@ -158,42 +154,32 @@ class ResponseWriter:
             return
         self._open.remove(entry)
         item = entry.item
-        place = self._places[item.id]
         text = "".join(self._written.pop(item.id))
         if isinstance(item, FunctionCallItem):
             item.arguments = text
             self._call = None
-            self._emit(
-                ArgumentsDone(
-                    response_id=self.id,
-                    item_id=item.id,
-                    output_index=place,
-                    call_id=item.call_id,
-                    name=item.name,
-                    arguments=text,
-                )
-            )
+            self._tell(ArgumentsDone, item, call_id=item.call_id, name=item.name, arguments=text)
         elif isinstance(item, MessageItem):
-            self._close_parts(item, place, text)
+            self._close_parts(item, text)
             if self._message is entry:
                 self._message = None
         item.status = status
         if self._conversation is not None:
             self._conversation.count(entry)
             self._emit(ItemDone(previous_item_id=self._conversation.before(entry), item=item))
-        self._emit(OutputItemDone(response_id=self.id, output_index=place, item=item))
+        self._emit(OutputItemDone(response_id=self.id, output_index=self._places[item.id], item=item))
 
-    def _close_parts(self, item: MessageItem, place: int, text: str) -> None:
+    def _close_parts(self, item: MessageItem, text: str) -> None:
         if self._speaks:
             item.content[0].transcript = text
             part = Part("audio", transcript=text)
-            self._emit(AudioDone(response_id=self.id, item_id=item.id, output_index=place))
-            self._emit(TranscriptDone(response_id=self.id, item_id=item.id, output_index=place, transcript=text))
+            self._tell(AudioDone, item)
+            self._tell(TranscriptDone, item, transcript=text)
         else:
             item.content[0].text = text
             part = Part("text", text)
-            self._emit(TextDone(response_id=self.id, item_id=item.id, output_index=place, text=text))
-        self._emit(ContentPartDone(response_id=self.id, item_id=item.id, output_index=place, part=part))
+            self._tell(TextDone, item, text=text)
+        self._tell(ContentPartDone, item, part=part)
 
     def end(self, details: StatusDetails, usage: ResponseUsage | None) -> None:
         """Everything. Whatever is called afterwards does nothing."""

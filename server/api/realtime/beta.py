@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.client import (
     AnyClientEvent,
@@ -46,8 +47,6 @@ _DROPPED: Final = ("temperature", "client_secret", "id", "object", "expires_at")
 _TEMPERATURE: Final = 0.8
 """That sessions of the beta tell of, where nothing is set."""
 
-_encode: Final = msgspec.json.Encoder().encode
-
 
 class BetaDialect:
     """A :class:`.send_queue.Dialect`."""
@@ -79,7 +78,7 @@ class BetaDialect:
             told["item"] = _item_then(told["item"])
         elif "response" in told:
             told["response"] = _response_then(told["response"])
-        return _encode(told)
+        return encode(told)
 
 
 # ---- as it is now

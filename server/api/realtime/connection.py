@@ -14,14 +14,14 @@ clients are told is in the order in which it happened.
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import anyio
 import anyio.abc
 
 from stentor.protocols.common.decoding import decoded_bytes
-from stentor.protocols.common.errors import ErrorBody, refused, wrong
+from stentor.protocols.common.errors import ErrorBody, missing, refused
 from stentor.protocols.openai.realtime import server as server_events
 from stentor.protocols.openai.realtime.client import (
     AnyClientEvent,
@@ -49,6 +49,7 @@ from stentor.protocols.openai.realtime.session import AudioInput, RealtimeSessio
 from ...common.keys import Caller
 from ...http.error_responses import describe
 from ...observability.realtime_figures import SessionFigures
+from ..common.sockets import ReadPace, Receive
 from ..responses.ids import short_id
 from .audio_budget import AudioShare
 from .conversation import Entry, RealtimeConversation
@@ -72,9 +73,6 @@ from .session import SessionRules
 
 APPENDS: Final = 4
 """So many appends count as one message: what they bring is bounded by itself."""
-
-Receive = Callable[[], Awaitable[bytes | None]]
-"""The next message; None once the client has gone."""
 
 
 class Connection:
@@ -140,14 +138,11 @@ class Connection:
             self._tasks = tasks
             if first is not None:
                 await self.take(first)
-            most = self._services.connection.max_messages_per_second
-            interval = 1 / most if most else 0.0
-            next_read = anyio.current_time()
+            pace = ReadPace(self._services.connection.max_messages_per_second)
             while (message := await receive()) is not None:
                 is_append = await self.take(message)
                 await self._outbox.room()
-                next_read = max(next_read + (interval / APPENDS if is_append else interval), anyio.current_time())
-                await anyio.sleep_until(next_read)
+                await pace.wait(1 / APPENDS if is_append else 1)
             self._machine.take(Event.END)
             tasks.cancel_scope.cancel()
 
@@ -203,7 +198,7 @@ class Connection:
     def _update(self, event: SessionUpdate) -> None:
         self._machine.check(Event.UPDATE)
         if not isinstance(event.session, dict):
-            raise wrong("session", "is required", "missing_required_parameter")
+            raise missing("session")
         before = self._session
         session = self._rules.updated(
             before, event.session, pristine=self._pristine, has_spoken=self._answering.has_spoken

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 import anyio
-import msgspec
 from msgspec import UNSET
 
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import ErrorBody
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.client import AnyClientEvent, decode_event
@@ -19,8 +19,6 @@ from ..responses.ids import short_id
 MAX_EVENTS: Final = 512
 MAX_BYTES: Final = 1 << 20
 """That wait to be sent, before those who have more to say wait, too; what is told in one step may be beyond it."""
-
-_encode: Final = msgspec.json.Encoder().encode
 
 
 class Dialect(Protocol):
@@ -40,7 +38,7 @@ class CurrentDialect:
         return decode_event(message, limits)
 
     def encode(self, event: ServerEvent) -> bytes | None:
-        return _encode(event)
+        return encode(event)
 
 
 class SendQueue:

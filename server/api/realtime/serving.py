@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import msgspec
@@ -23,10 +23,11 @@ from ...http.error_responses import describe
 from ...middleware.auth import caller_of, secret_of
 from ...observability.realtime_figures import SessionKind
 from ...observability.request import current_request_id
+from ..common.sockets import Receive, receive_text
 from ..responses.ids import short_id
 from .audio_budget import AudioShare, HeldAudio
 from .beta import BetaDialect
-from .connection import APPENDS, Connection, Receive
+from .connection import APPENDS, Connection
 from .input_audio_pipeline import InputAudioPipeline
 from .interfaces import InputAudio, OnPartial, OnSpeechEvent
 from .machine import State
@@ -47,7 +48,6 @@ _BETA_HEADER: Final = "realtime=v1"
 _LINGER_SECONDS: Final = 5.0
 """For what is still to be told when a session ends."""
 _SHOWN_CHARS: Final = 80
-_BAD_DATA: Final = 1003
 _POLICY: Final = 1008
 
 _sessions: Final[msgspec.json.Decoder[Session]] = msgspec.json.Decoder(Session)
@@ -126,11 +126,12 @@ class RealtimeServing:
     async def _serve(self, socket: WebSocket, dialect: Dialect) -> None:
         outbox = SendQueue(dialect)
         send = partial(_send, socket)
-        receive = partial(_receive, socket)
+        receive = partial(receive_text, socket)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(outbox.write, send)
             try:
-                refused = await self._session(socket, dialect, outbox, receive)
+                with self.audio.share() as audio:
+                    refused = await self._session(socket, dialect, outbox, receive, audio)
             except WebSocketDisconnect:
                 refused = False
             outbox.close()
@@ -139,14 +140,10 @@ class RealtimeServing:
             with contextlib.suppress(WebSocketDisconnect):
                 await socket.close(_POLICY if refused else 1000)
 
-    async def _session(self, socket: WebSocket, dialect: Dialect, outbox: SendQueue, receive: Any) -> bool:
-        """Returns whether there was to be none."""
-        with self.audio.share() as audio:
-            return await self._with_audio(socket, dialect, outbox, receive, audio)
-
-    async def _with_audio(
-        self, socket: WebSocket, dialect: Dialect, outbox: SendQueue, receive: Any, audio: AudioShare
+    async def _session(
+        self, socket: WebSocket, dialect: Dialect, outbox: SendQueue, receive: Receive, audio: AudioShare
     ) -> bool:
+        """Returns whether there was to be none."""
         services, query = self._services, socket.query_params
         caller = caller_of(socket.scope)
         connection = None
@@ -232,21 +229,6 @@ class RealtimeServing:
                 model = None  # which names the model of a session that it would otherwise be
             return rules.transcription(id, expires_at, model)
         return rules.realtime(id, model, expires_at)
-
-
-async def _receive(socket: WebSocket) -> bytes | None:
-    """None once the client has gone."""
-    try:
-        message = await socket.receive()
-    except WebSocketDisconnect:
-        return None
-    if message["type"] == "websocket.disconnect":
-        return None
-    text: str | None = message.get("text")
-    if text is None:
-        await socket.close(_BAD_DATA, "messages are text")
-        return None
-    return text.encode()
 
 
 async def _send(socket: WebSocket, message: bytes) -> None:

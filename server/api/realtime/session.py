@@ -10,8 +10,9 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from stentor.protocols.common.errors import refused, wrong
+from stentor.protocols.common.errors import missing, refused, wrong
 from stentor.protocols.common.limits import MAX_TOOLS, Limits
+from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.realtime.session import (
     AudioInput,
     AudioOutput,
@@ -294,15 +295,8 @@ def check_tools(session: RealtimeSession, limits: Limits, where: str) -> None:
         "tool_choice": f"{where}.tool_choice",
     }
     with map_error_fields(names):
-        tool_use(_Offer(chat_tools(session.tools), chat_choice(session.tool_choice, session.tools)), limits)
-
-
-class _Offer(msgspec.Struct):
-    tools: list[Any] | None
-    tool_choice: str | dict[str, Any] | None
-    parallel_tool_calls: bool | None = None
-    functions: list[Any] | None = None
-    function_call: str | dict[str, Any] | None = None
+        choice = chat_choice(session.tool_choice, session.tools)
+        tool_use(ChatRequest(messages=[], tools=chat_tools(session.tools), tool_choice=choice), limits)
 
 
 def _shown_tools(tools: list[Any], where: str) -> list[dict[str, Any]]:
@@ -318,7 +312,7 @@ def _shown_tools(tools: list[Any], where: str) -> list[dict[str, Any]]:
         if kind != "function":
             raise not_served(f"{field}.type", f"`{field}.type`: a tool of type `{kind[:40]}`")
         if not isinstance(tool.get("name"), str):
-            raise wrong(f"{field}.name", "is required", "missing_required_parameter")
+            raise missing(f"{field}.name")
         shown.append({"type": "function", **{name: tool[name] for name in _SHOWN if tool.get(name) is not None}})
     return shown
 
@@ -336,7 +330,7 @@ def _checked_choice(choice: str | dict[str, Any] | None, where: str) -> str | di
         shown = kind[:40] if isinstance(kind, str) else ""
         raise not_served(f"{field}.type", f"`{field}.type`: a choice of type `{shown}`")
     if not isinstance(choice.get("name"), str):
-        raise wrong(f"{field}.name", "is required", "missing_required_parameter")
+        raise missing(f"{field}.name")
     return {"type": "function", "name": choice["name"]}
 
 

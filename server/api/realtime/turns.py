@@ -148,11 +148,6 @@ class TurnDetector:
         self._rules = rules
         self._wait = rules.silence_ms
 
-    def cut(self, at_ms: int) -> None:
-        """What came before ``at_ms`` was committed or cleared; a turn that had begun is over without an event."""
-        self._reset()
-        self._floor = max(self._floor, at_ms)
-
     def await_speech(self, from_ms: int) -> None:
         """The idle timeout runs from there: where the last response's audio has been played."""
         self._idle_from = from_ms

@@ -23,9 +23,11 @@ import anyio.abc
 import msgspec
 
 from stentor.protocols.common.decoding import decode_json
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest
 
 from ...http.error_responses import describe
+from ..common.sockets import ReadPace, Receive
 from .audio_budget import AudioFull, AudioShare, unbounded
 from .formats import HEARD
 from .hypotheses import TranscriptionSettings
@@ -38,8 +40,6 @@ MAX_HELD_MS: Final = 600_000
 POSITIONS_A_SECOND: Final = 50
 """That a model makes of audio which is not of the streaming kind: the prompt's tokens in its usage."""
 
-Receive = Callable[[], Awaitable[bytes | None]]
-"""The next message; None once the client has gone."""
 Put = Callable[[bytes], None]
 
 
@@ -78,7 +78,6 @@ class _First(msgspec.Struct):
     session: Any = None
 
 
-_encode: Final = msgspec.json.Encoder().encode
 _messages: Final = msgspec.json.Decoder(_Message)
 _firsts: Final = msgspec.json.Decoder(_First)
 
@@ -92,15 +91,9 @@ def speaks_vllm(message: bytes) -> bool:
     return first.type == "session.update" and first.session is None
 
 
-class _Refused(Exception):
-    def __init__(self, message: str, code: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 def refusal(error: BadRequest) -> bytes:
     """An error event."""
-    return _encode(Failed(error.message, error.code or "processing_error"))
+    return encode(Failed(error.message, error.code or "processing_error"))
 
 
 class _Utterance:
@@ -134,7 +127,7 @@ class VllmSession:
         self._check_model = check_model
         self._put = put
         self._room = room
-        self._interval = 1 / max_messages if max_messages else 0.0
+        self._max_messages = max_messages
         self._knows_model = False
         self._early = bytearray()
         """Audio that came before the commit that begins its utterance."""
@@ -149,17 +142,14 @@ class VllmSession:
         """Until the client has gone."""
         async with anyio.create_task_group() as self._tasks:
             message: bytes | None = first
-            next_read = anyio.current_time()
+            pace = ReadPace(self._max_messages)
             while message is not None:
                 try:
                     await self._take(message)
-                except _Refused as refused:
-                    self._fail(str(refused), refused.code)
                 except BadRequest as error:
                     self._put(refusal(error))
                 await self._room()
-                next_read = max(next_read + self._interval, anyio.current_time())
-                await anyio.sleep_until(next_read)
+                await pace.wait()
                 message = await receive()
             self._tasks.cancel_scope.cancel()
 
@@ -167,9 +157,9 @@ class VllmSession:
         try:
             message = decode_json(_messages, text)
         except msgspec.ValidationError as error:
-            raise _Refused(f"Invalid event: {error}", "processing_error") from None
+            raise BadRequest(f"Invalid event: {error}", code="processing_error") from None
         except (msgspec.DecodeError, RecursionError):
-            raise _Refused("Invalid JSON", "invalid_json") from None
+            raise BadRequest("Invalid JSON", code="invalid_json") from None
         match message.type:
             case "session.update":
                 self._update(message.model)
@@ -178,24 +168,24 @@ class VllmSession:
             case "input_audio_buffer.commit":
                 self._commit(final=message.final)
             case other:
-                raise _Refused(f"Unknown event type: {other[:80]}", "unknown_event")
+                raise BadRequest(f"Unknown event type: {other[:80]}", code="unknown_event")
 
     def _update(self, model: str | None) -> None:
         if model is None:
-            raise _Refused("Missing required field: model", "invalid_event")
+            raise BadRequest("Missing required field: model", code="invalid_event")
         try:
             self._check_model(model)
         except BadRequest as error:
-            raise _Refused(error.message, "model_not_found") from error
+            raise BadRequest(error.message, code="model_not_found") from error
         self._knows_model = True
 
     async def _append(self, audio: str) -> None:
         try:
             pcm = base64.b64decode(audio, validate=True)
         except (binascii.Error, ValueError):
-            raise _Refused("Invalid audio data: not base64", "invalid_audio") from None
+            raise BadRequest("Invalid audio data: not base64", code="invalid_audio") from None
         if not pcm or len(pcm) % HEARD.sample_bytes:
-            raise _Refused("Invalid audio data: not samples of two bytes each", "invalid_audio")
+            raise BadRequest("Invalid audio data: not samples of two bytes each", code="invalid_audio")
         while sum(hearing.waiting_ms for hearing in self._unsettled) > MAX_HELD_MS:
             await self._settled.wait()
         if self._utterance is not None:
@@ -203,20 +193,22 @@ class VllmSession:
         try:
             self._share.check(COPIES * len(pcm))
         except AudioFull as full:
-            raise _Refused(str(full), full.code or "") from None
+            raise BadRequest(str(full), code=full.code) from None
         if self._utterance is not None:
             self._utterance.hearing.push(pcm)
             return
         if (len(self._early) + len(pcm)) * 1000 > MAX_HELD_MS * HEARD.bytes_a_second:
-            raise _Refused(f"Invalid audio data: more than {MAX_HELD_MS // 1000} s before a commit", "invalid_audio")
+            raise BadRequest(
+                f"Invalid audio data: more than {MAX_HELD_MS // 1000} s before a commit", code="invalid_audio"
+            )
         self._early += pcm
         self._early_hold.set(COPIES * len(self._early))  # with what it will be in its utterance
 
     def _commit(self, *, final: bool) -> None:
         if not self._knows_model:
-            raise _Refused(
+            raise BadRequest(
                 "Model not validated. Make sure to validate the model by sending a session.update event.",
-                "model_not_validated",
+                code="model_not_validated",
             )
         if self._utterance is None:
             self._begin()
@@ -229,7 +221,7 @@ class VllmSession:
 
         def tell(text: str, tokens: list[TokenProbability]) -> None:
             utterance.tokens += len(tokens)
-            self._put(_encode(Delta(text)))
+            self._put(encode(Delta(text)))
 
         wanted = TranscriptionSettings(partials=True, logprobs=True)
         hearing = hear_turn(0, self._transcribe, wanted, self._pace, tell, share=self._share)
@@ -259,7 +251,7 @@ class VllmSession:
         a_second = transcribe.positions_a_second if isinstance(transcribe, StreamTranscriber) else POSITIONS_A_SECOND
         prompt = round(transcript.seconds * a_second)
         usage = Usage(prompt, utterance.tokens, prompt + utterance.tokens)
-        self._put(_encode(Done(transcript.text, usage)))
+        self._put(encode(Done(transcript.text, usage)))
 
     def _fail(self, message: str, code: str) -> None:
-        self._put(_encode(Failed(message, code)))
+        self._put(encode(Failed(message, code)))

@@ -4,12 +4,11 @@ Both are sealed in the one item that comes of it: the SDK's type has no place fo
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Final
 
-import msgspec
-
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import Compaction, ResponseUsage
@@ -26,8 +25,6 @@ from .ids import random_id
 from .naming import map_response_fields
 from .preparing import fitting, read_conversation, seal_of
 from .services import ResponseServices
-
-encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
 MAX_SUMMARY_TOKENS: Final = 1024
 _ASKS: Final = (

@@ -12,6 +12,7 @@ from stentor.protocols.openai.responses import client_tools
 from stentor.protocols.openai.responses.items import CALLS, CLIENT_CALLS, CLIENT_OUTPUTS, Item
 from stentor.protocols.openai.responses.request import ContextFields, ResponseRequest, TextFormat
 from stentor.protocols.openai.responses.tools import chat_choice, chat_tools, client_functions, function_name
+from stentor.protocols.openai.sampling import SamplingFields
 from stentor.protocols.openai.tools import CUSTOM_INPUT
 
 from ...tools.errors import text_of as error_text
@@ -21,31 +22,12 @@ Message = dict[str, Any]
 Unseal = Callable[[str], str]
 """From ``encrypted_content`` to text. Raises BadRequest for what this server has not sealed."""
 
-_SAME: Final = (
-    "model",
-    "temperature",
-    "top_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "seed",
-    "stop",
-    "stop_token_ids",
-    "include_stop_str_in_output",
-    "logit_bias",
-    "allowed_token_ids",
-    "bad_words",
-    "ignore_eos",
-    "min_tokens",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
-    "structured_outputs",
-    "priority",
-    "cache_salt",
-    "request_id",
-)
+_SAME: Final = [
+    name
+    for name in SamplingFields.__struct_fields__
+    if name in ResponseRequest.__struct_fields__ and name not in ("stream", "stream_options")
+]
+"""Fields that mean the same in both."""
 
 
 class Compacted(msgspec.Struct, frozen=True):

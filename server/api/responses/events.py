@@ -1,17 +1,15 @@
 """Events of the Responses API, as JSON which begins with its ``type``, and as server-sent events."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any
 
-import msgspec
+from stentor.protocols.common.encoding import encode
 
 from ...http.error_responses import describe
 from ...http.sse import DONE
 from ...http.whole_answer import PIECE_BYTES
 from ...observability.request import note_error
 from ...state.event_log import kind_of
-
-encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
 
 def frame(event: bytes) -> bytes:

@@ -152,15 +152,10 @@ class ItemWriter:
                 begin_deltas("response.function_call_arguments.delta", **place)
             case CustomToolCallItem():
                 begin_deltas("response.custom_tool_call_input.delta", **place)
-            case WebSearchCallItem():
-                emit("response.web_search_call.in_progress", **place)
-            case CodeInterpreterCallItem():
-                emit("response.code_interpreter_call.in_progress", **place)
-            case McpCallItem():
-                emit("response.mcp_call.in_progress", **place)
-                begin_deltas("response.mcp_call_arguments.delta", **place)
-            case McpListToolsItem():
-                emit("response.mcp_list_tools.in_progress", **place)
+            case McpCallItem() | McpListToolsItem():
+                emit(f"response.{_type_of(item)}.in_progress", **place)
+                if type(item) is McpCallItem:
+                    begin_deltas("response.mcp_call_arguments.delta", **place)
 
     # ---- its end
 
@@ -282,16 +277,10 @@ class ItemWriter:
         item.output, item.error = output, error
         item.status = "completed" if error is None else "failed"
         place = self._output.index(item)
-        match item:
-            case WebSearchCallItem():
-                told = "web_search_call" if error is None else ""  # that one failed, its status says
-            case CodeInterpreterCallItem():
-                told = "code_interpreter_call" if error is None else ""
-                item.outputs = None if output is None else [{"type": "logs", "logs": output}]
-            case _:
-                told = "mcp_call"
-        if told:
-            self._events.emit(f"response.{told}.{item.status}", item_id=item.id, output_index=place)
+        if isinstance(item, CodeInterpreterCallItem):
+            item.outputs = None if output is None else [{"type": "logs", "logs": output}]
+        if error is None or type(item) is McpCallItem:  # that another one failed, its status says
+            self._events.emit(f"response.{_type_of(item)}.{item.status}", item_id=item.id, output_index=place)
         self._events.emit("response.output_item.done", output_index=place, item=item)
         self._calls.remove(item)
 
@@ -306,6 +295,10 @@ class ItemWriter:
     def _place(self) -> dict[str, Any]:
         assert self._item is not None
         return {"item_id": self._item.id, "output_index": len(self._output)}
+
+
+def _type_of(item: OutputItem) -> str:
+    return str(item.__struct_config__.tag)
 
 
 def items_of(output: Sequence[OutputItem], *, logprobs: bool = False) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from stentor.protocols.common.errors import BadRequest, wrong
+from stentor.protocols.common.errors import BadRequest, missing, wrong
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.responses.items import REFERENCE, Item, read_items
@@ -98,7 +98,7 @@ async def read_conversation(
     """
     limits = services.limits
     if request.input is None and request.previous_response_id is None and request.conversation is None:
-        raise wrong("input", "is required", "missing_required_parameter")
+        raise missing("input")
     given = [] if request.input is None else read_items(request.input, limits, random_id)
     history: list[Item] = []
     if extra is not None:

@@ -4,16 +4,18 @@ An event is stored before it is shown. So the items that ended are known with wh
 and did not end are known as such; and the tokens of each turn are there.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any, Final
 
 import msgspec
 
+from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import McpCallItem
 
 from ...state.event_log import Step, kind_of
-from ...text.generation import Submitter
+from ...text.generation import EngineEventStream, Submitter
+from ...text.slices import EngineEvent
 
 _BEGINNINGS: Final = (
     b"response.mcp_call_arguments.done",
@@ -23,17 +25,10 @@ _BEGINNINGS: Final = (
 """Each names the item of a call that is then made."""
 
 
-class SubmitterFactory(Protocol):
-    """Makes what takes a turn to the engine, of what is known of it."""
-
-    def __call__(self, client: Submitter, steps: Sequence[Step], *, ended: bool) -> Submitter: ...
-
-
 class Replay:
-    def __init__(
-        self, events: Iterable[bytes], steps: Sequence[Step], submitters: SubmitterFactory | None = None
-    ) -> None:
-        """``events`` and ``steps`` that are stored; a step without tokens is the end of a turn."""
+    def __init__(self, events: Iterable[bytes], steps: Sequence[Step] | None) -> None:
+        """``events`` and ``steps`` that are stored; a step without tokens is the end of a turn. ``steps`` None: no turn
+        has been begun."""
         self._items: dict[str, Item] = {}
         self._begun: set[str] = set()
         for event in events:
@@ -43,13 +38,12 @@ class Replay:
                 self._items[item["id"]] = item
             elif kind in _BEGINNINGS:
                 self._begun.add(msgspec.json.decode(event)["item_id"])
-        self._turns: list[list[Step]] = [[]]
-        for step in steps:
+        self._turns: list[list[Step]] = [] if steps is None else [[]]
+        for step in steps or ():
             if step.tokens:
                 self._turns[-1].append(step)
             else:
                 self._turns.append([])
-        self._submitters = submitters
 
     def list_of(self, label: str) -> list[dict[str, Any]] | None:
         for item in self._items.values():
@@ -73,10 +67,60 @@ class Replay:
 
     def submitter(self, turn: int, client: Submitter) -> Submitter | None:
         """What to take the turn to; None: the engine, for nothing is known of it."""
-        if self._submitters is None or turn >= len(self._turns):
+        if turn >= len(self._turns):
             return None
-        ended = turn < len(self._turns) - 1
-        return self._submitters(client, self._turns[turn], ended=ended)
+        steps, ended = self._turns[turn], turn < len(self._turns) - 1
+        return ReplaySubmitter(steps) if ended else ResumingSubmitter(client, steps)
 
 
-NOTHING: Final = Replay((), ())
+NOTHING: Final = Replay((), None)
+
+
+class ReplaySubmitter:
+    """Says again what a turn said that has ended. The engine is not asked."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._steps = steps
+
+    def submit(self, *_arguments: Any, **_options: Any) -> EngineEventStream:
+        begun, ended = PromptDone(-1, 0, 0.0, 0.0, None), Finished(-1, 0, "stop", None, None)
+        return _ReplayedStream([begun, *_delivered(self._steps), ended])
+
+
+class ResumingSubmitter:
+    """Hands a request to the engine with the tokens that it has had, and its reader those tokens first."""
+
+    def __init__(self, client: Submitter, steps: Sequence[Step]) -> None:
+        self._client = client
+        self._steps = steps
+
+    def submit(self, *arguments: Any, **options: Any) -> EngineEventStream:
+        tokens = [token for step in self._steps for token in step.tokens]
+        return _ReplayedStream(_delivered(self._steps), self._client.submit(*arguments, **options, resumed=[tokens]))
+
+
+def _delivered(steps: Sequence[Step]) -> list[EngineEvent]:
+    return [SequenceTokens(-1, 0, step.tokens, step.logprobs) for step in steps]
+
+
+class _ReplayedStream:
+    """``events``, and then the engine's own, where it was asked."""
+
+    def __init__(self, events: Sequence[EngineEvent], stream: EngineEventStream | None = None) -> None:
+        self._events = iter(events)
+        self._stream = stream
+
+    def __aiter__(self) -> AsyncIterator[list[EngineEvent]]:
+        return self
+
+    async def __anext__(self) -> list[EngineEvent]:
+        event = next(self._events, None)
+        if event is not None:
+            return [event]
+        if self._stream is None:
+            raise StopAsyncIteration
+        return await self._stream.__anext__()
+
+    def abort(self, index: int = -1) -> None:
+        if self._stream is not None:
+            self._stream.abort(index)

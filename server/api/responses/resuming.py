@@ -8,7 +8,6 @@ without a gap. No event is shown before it is stored, so that none can have been
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
@@ -16,8 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest
-from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
 from stentor.protocols.openai.responses.objects import ResponseFailure, ResponseObject
 
 from ...common.errors import Overloaded, ServerError
@@ -28,13 +27,11 @@ from ...overload.memory_budget import STORED_FACTOR, MemoryShare
 from ...state.event_log import EventLog, Step, unpacked, unpacked_steps
 from ...storage import responses
 from ...storage.database import Database
-from ...text.generation import EngineEventStream, Submitter
-from ...text.slices import EngineEvent
 from .encoder import COPIES
 from .ids import Ids
 from .preparing import ConversationItems, Prepared, read_conversation, seal_of
-from .replay import Replay
-from .running import ResponseTask, Resumable, encode, failure_of
+from .replay import Replay, ResumingSubmitter
+from .running import ResponseTask, Resumable, failure_of
 from .services import ResponseServices
 from .tool_loop import ToolLoop
 
@@ -91,12 +88,12 @@ async def _resume(services: ResponseServices, name: str) -> None:
     current_owner.set(caller.owner)
     with ExitStack() as stack:
         stack.enter_context(services.live.room(caller, resumed=True))
-        context = stack.enter_context(services.chat.admission.admit(0.0))
+        context = stack.enter_context(services.admission.admit(0.0))
         known = await _known(services.store, row)
         prepared = await _prepared(services, row, caller, context.queue_slot.memory)
         turns: PreparedGeneration | ToolLoop
         if prepared.servers:
-            turns = ToolLoop(services, prepared, context, replay=Replay(known.events, known.steps, _submitter))
+            turns = ToolLoop(services, prepared, context, replay=Replay(known.events, known.steps))
         else:
             client = ResumingSubmitter(services.chat.client, known.steps)
             turns = await prepare_generation(
@@ -178,70 +175,3 @@ async def _give_up(store: Database, name: str, why: ResponseFailure) -> None:
         logger.warning("a response cannot be read any more and was deleted: %s", type(error).__name__)
         with contextlib.suppress(ServerError):
             await store.write(lambda db: responses.drop(db, name))
-
-
-def _submitter(client: Submitter, steps: Sequence[Step], *, ended: bool) -> Submitter:
-    return ReplaySubmitter(steps) if ended else ResumingSubmitter(client, steps)
-
-
-class ReplaySubmitter:
-    """Says again what a turn said that has ended. The engine is not asked."""
-
-    def __init__(self, steps: Sequence[Step]) -> None:
-        self._steps = steps
-
-    def submit(self, *_arguments: Any, **_options: Any) -> EngineEventStream:
-        return _ReplayedStream(self._steps)
-
-
-class _ReplayedStream:
-    def __init__(self, steps: Sequence[Step]) -> None:
-        events: list[EngineEvent] = [PromptDone(-1, 0, 0.0, 0.0, None)]
-        events += [SequenceTokens(-1, 0, step.tokens, step.logprobs) for step in steps]
-        events.append(Finished(-1, 0, "stop", None, None))
-        self._events = iter(events)
-
-    def __aiter__(self) -> AsyncIterator[list[EngineEvent]]:
-        return self
-
-    async def __anext__(self) -> list[EngineEvent]:
-        event = next(self._events, None)
-        if event is None:
-            raise StopAsyncIteration
-        return [event]
-
-    def abort(self, index: int = -1) -> None:
-        """It ends by itself."""
-
-
-class ResumingSubmitter:
-    """Hands a request to the engine with the tokens that it has had, and its reader those tokens first."""
-
-    def __init__(self, client: Submitter, steps: Sequence[Step]) -> None:
-        self._client = client
-        self._steps = steps
-
-    def submit(self, *arguments: Any, **options: Any) -> EngineEventStream:
-        delivered = list(chain.from_iterable(step.tokens for step in self._steps))
-        stream = self._client.submit(*arguments, **options, resumed=[delivered])
-        return _ResumedStream(self._steps, stream)
-
-
-class _ResumedStream:
-    """Steps as the engine's events, and then the engine's own."""
-
-    def __init__(self, steps: Sequence[Step], stream: EngineEventStream) -> None:
-        self._steps = iter(steps)
-        self._stream = stream
-
-    def __aiter__(self) -> AsyncIterator[list[EngineEvent]]:
-        return self
-
-    async def __anext__(self) -> list[EngineEvent]:
-        step = next(self._steps, None)
-        if step is not None:
-            return [SequenceTokens(-1, 0, step.tokens, step.logprobs)]
-        return await self._stream.__anext__()
-
-    def abort(self, index: int = -1) -> None:
-        self._stream.abort(index)

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
 from stentor.protocols.common.decoding import decode, decoded_bytes
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import wrong
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import (
@@ -33,31 +34,23 @@ from ...http.sse import Batches, EventStream
 from ...http.whole_answer import WholeAnswer
 from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
-from ..common.described import Operation, Operations
-from ..common.endpoint import GenerationEndpoint, json_response, name_anew
+from ..common.described import Operation, Operations, generation
+from ..common.endpoint import generation_route, json_response, name_anew
 from . import repository
 from .compacting import compact
-from .events import ResponseFrames, encode
+from .events import ResponseFrames
 from .preparing import count_context, prepare
 from .services import ResponseServices
 from .socket import ResponseSocket
 from .starting import AttachedStream, run_in_background, run_of
 
 OPERATIONS: Final[Operations] = {
-    "/v1/responses": Operation(
-        "Create a response (OpenAI's Responses API)",
-        ResponseObject,
-        ResponseRequest,
-        streams=True,
-        queued=True,
-        not_found=True,
-        writes_store=True,
+    "/v1/responses": generation(
+        "Create a response (OpenAI's Responses API)", ResponseObject, ResponseRequest, streams=True, writes_store=True
     ),
-    "/v1/responses/input_tokens": Operation(
-        "Count the prompt tokens of a response", InputTokens, ContextFields, queued=True, not_found=True
-    ),
-    "/v1/responses/compact": Operation(
-        "Compact a conversation: summarize it to save context", Compaction, CompactRequest, queued=True, not_found=True
+    "/v1/responses/input_tokens": generation("Count the prompt tokens of a response", InputTokens, ContextFields),
+    "/v1/responses/compact": generation(
+        "Compact a conversation: summarize it to save context", Compaction, CompactRequest
     ),
     "/v1/responses/{response_id}": Operation(
         "Read a stored response, or its events with `stream`", ResponseObject, streams=True, not_found=True
@@ -71,18 +64,12 @@ OPERATIONS: Final[Operations] = {
 
 
 def routes(services: ResponseServices) -> list[BaseRoute]:
-    one, admission = "/v1/responses/{response_id}", services.chat.admission
+    one = "/v1/responses/{response_id}"
     return [
-        Route("/v1/responses", GenerationEndpoint(admission, partial(create, services)), methods=["POST"]),
+        generation_route("/v1/responses", services, create),
         WebSocketRoute("/v1/responses", partial(connect, services)),
-        Route(
-            "/v1/responses/input_tokens",
-            GenerationEndpoint(admission, partial(input_tokens, services)),
-            methods=["POST"],
-        ),
-        Route(
-            "/v1/responses/compact", GenerationEndpoint(admission, partial(compact_route, services)), methods=["POST"]
-        ),
+        generation_route("/v1/responses/input_tokens", services, input_tokens),
+        generation_route("/v1/responses/compact", services, compact_route),
         Route(one, partial(retrieve, services), methods=["GET"]),
         Route(one, partial(delete, services), methods=["DELETE"]),
         Route(f"{one}/cancel", partial(cancel, services), methods=["POST"]),
@@ -157,7 +144,7 @@ async def cancel(services: ResponseServices, request: Request) -> Response:
 
 
 async def input_items(services: ResponseServices, request: Request) -> Response:
-    with services.chat.admission.memory.share() as share:
+    with services.admission.memory.share() as share:
         given = await repository.given_items(
             services, caller_of(request.scope), request.path_params["response_id"], share
         )

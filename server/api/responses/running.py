@@ -4,11 +4,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, aclosing, nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import msgspec
 
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.deltas import Delta, Reasoning, Text
 from stentor.protocols.ipc.steps import TokenLogprobs
@@ -43,8 +44,6 @@ FLUSH_SECONDS: Final = 0.05
 
 STORE_PAUSES: Final = (1.0, 4.0, 15.0, 60.0)
 """Seconds between two tries to store an end."""
-
-encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
 
 class Resumable(msgspec.Struct, frozen=True):

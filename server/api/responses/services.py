@@ -8,6 +8,7 @@ from stentor.protocols.common.limits import Limits
 from ...common.keys import Caller
 from ...config.limits import ConnectionLimits
 from ...generation.chat_model import ChatModel
+from ...state.admission_control import AdmissionControl
 from ...state.live_responses import LiveResponses
 from ...storage.database import Database
 from ...tools.gateway import McpGateway
@@ -26,6 +27,10 @@ class ResponseServices:
     caller_of_owner: Callable[[str], Caller | None]
     """Finds a caller by its name in the store; None where its key is not valid any more."""
     connection: ConnectionLimits
+
+    @property
+    def admission(self) -> AdmissionControl:
+        return self.chat.admission
 
     @property
     def limits(self) -> Limits:

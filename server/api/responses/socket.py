@@ -16,6 +16,7 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from stentor.protocols.common.decoding import decode, decoded_bytes
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest, refused, wrong
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.request import ResponseRequest
@@ -25,6 +26,7 @@ from ...http.error_responses import describe, headers_of
 from ...middleware.auth import caller_of
 from ...observability.request import current_request_id, note_error
 from ...overload.memory_budget import MemoryFull, MemoryShare
+from ..common.sockets import ReadPace, receive_text
 from .encoder import ResponseEncoder
 from .items import items_of
 from .preparing import Prepared, prepare
@@ -41,9 +43,6 @@ MAX_SECONDS: Final = 3600.0
 """That a connection lasts, as OpenAI's do: one that says nothing is not held for ever."""
 _KEPT_FACTOR: Final = 4
 """Of bytes of a message: a wide character makes all others of its text as wide in memory."""
-_BAD_DATA: Final = 1003
-
-encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
 
 class _Kind(msgspec.Struct):
@@ -77,7 +76,7 @@ class ResponseSocket:
     def __init__(self, services: ResponseServices, socket: WebSocket, max_events: int) -> None:
         self._services = services
         self._socket = socket
-        self._interval = 1 / max_events if max_events else 0.0
+        self._max_events = max_events
         self._caller = caller_of(socket.scope)
         self._lanes: dict[str | None, anyio.Event] = {}
         self._pending = 0
@@ -98,16 +97,15 @@ class ResponseSocket:
                 self._forget_oldest()
 
     async def _read(self, start: Callable[..., object]) -> None:
-        next_read = anyio.current_time()
-        while (message := await self._receive()) is not None:
+        pace = ReadPace(self._max_events)
+        while (message := await receive_text(self._socket)) is not None:
             kind = _Kind("")
             try:
                 kind = decode(_kind_decoder, message, self._services.limits)
                 await self._take(kind, message, start)
             except Exception as error:
                 await self._tell(error, kind.stream_id)
-            next_read = max(next_read + self._interval, anyio.current_time())
-            await anyio.sleep_until(next_read)
+            await pace.wait()
 
     async def _expire(self) -> None:
         """What runs comes to its end; nothing more is read."""
@@ -123,20 +121,6 @@ class ResponseSocket:
                 await done.wait()
             await self._socket.close()
 
-    async def _receive(self) -> bytes | None:
-        """None once the client has gone."""
-        try:
-            message = await self._socket.receive()
-        except WebSocketDisconnect:
-            return None
-        if message["type"] == "websocket.disconnect":
-            return None
-        text: str | None = message.get("text")
-        if text is None:
-            await self._socket.close(_BAD_DATA, "messages are text")
-            return None
-        return text.encode()
-
     async def _take(self, kind: _Kind, message: bytes, start: Callable[..., object]) -> None:
         match kind.type:
             case "response.create":
@@ -146,7 +130,7 @@ class ResponseSocket:
                         code="too_many_responses",
                         status=429,
                     )
-                share = self._services.chat.admission.memory.share()
+                share = self._services.admission.memory.share()
                 share.add(len(message) + decoded_bytes(message, self._services.limits))
                 before, done = self._lanes.get(kind.stream_id), anyio.Event()
                 self._lanes[kind.stream_id] = done
@@ -183,7 +167,7 @@ class ResponseSocket:
         before = self._kept.get(body.previous_response_id or "")
         extra = None if before is None else before.items
         size = len(message) + (0 if before is None else before.size)
-        with services.chat.admission.admit() as context:
+        with services.admission.admit() as context:
             with context.bounded():
                 prepared = await prepare(services, body, self._caller, context.queue_slot.memory, extra=extra)
                 if body.generate is False:
@@ -211,7 +195,7 @@ class ResponseSocket:
             self._forget_oldest()
         if size > MAX_KEPT_BYTES:
             return
-        share = self._services.chat.admission.memory.share()
+        share = self._services.admission.memory.share()
         with contextlib.suppress(MemoryFull, BadRequest):  # as if it had been forgotten already
             share.add(_KEPT_FACTOR * size)
             self._kept[prepared.response.id] = _Kept([*prepared.conversation.items, *output], size, share)

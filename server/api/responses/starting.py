@@ -46,7 +46,7 @@ async def run_in_background(services: ResponseServices, prepared: Prepared) -> R
     with ExitStack() as stack:
         stack.enter_context(services.live.room(prepared.caller))
         # its own place in the queue: that of the request is given back with the answer
-        context = stack.enter_context(services.chat.admission.admit())
+        context = stack.enter_context(services.admission.admit())
         context.queue_slot.memory.add(prepared.held)
         run = await run_of(services, prepared, context, watched=True)
         run.begin()

@@ -16,7 +16,7 @@ from stentor.server.grammar.answers import answer_expression
 from stentor.server.grammar.lark import Lark
 from stentor.server.grammar.whitespace import MAX_LENGTH, bounded_whitespace
 from stentor.tests.examples import examples
-from stentor.tests.server.grammar.asked import Fields, asked
+from stentor.tests.server.grammar.asked import asked
 from stentor.tests.server.grammar.test_lark import BYTES, SPECIAL, accepts
 
 Accepts = Callable[[Any, str], bool]
@@ -312,10 +312,11 @@ def test_what_is_beyond_the_operators_limits_is_refused(wanted: dict[str, Any], 
 
 
 def test_any_text_will_do_where_nothing_is_said() -> None:
+    from stentor.protocols.openai.sampling import SamplingFields
     from stentor.protocols.openai.structured import wanted_answer
 
-    assert wanted_answer(Fields(), Limits()) is None
-    assert wanted_answer(Fields(response_format={"type": "text"}), Limits()) is None
+    assert wanted_answer(SamplingFields(), Limits()) is None
+    assert wanted_answer(SamplingFields(response_format={"type": "text"}), Limits()) is None
 
 
 def test_answers_are_the_same_whatever_field_they_come_from() -> None:

@@ -117,14 +117,6 @@ def test_the_silence_that_a_timeout_commits_is_kept_until_then() -> None:
     assert detector.keep_from_ms == 1000
 
 
-def test_what_was_cut_off_belongs_to_no_turn() -> None:
-    detector = TurnDetector(TurnRules.server())
-    run(detector, [0.9] * 5)
-    detector.cut(ms(5))
-    assert not detector.speaking
-    assert run(detector, [0.9] * 2) == [SpeechStarted(ms(5))]
-
-
 def test_a_judgement_ends_a_pause_that_has_lasted_long_enough() -> None:
     detector = TurnDetector(TurnRules.semantic("medium"))
     run(detector, [0.9] * 5 + [0.0] * 10)
