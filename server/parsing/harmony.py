@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Final
 
 from .interface import CallArguments, CallEnd, CallStart, Content, Piece, Thought, Tool
-from .markers import Markers
+from .markers import MarkerScanner
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
@@ -27,9 +27,9 @@ PYTHON: Final = "python"
 PYTHON_CODE: Final = "python.python"
 """A recipient that takes code as it is, and the function of one argument, ``code``, that it stands for."""
 
-_IN_HEADER: Final = Markers((MESSAGE, END, CALL, RETURN))
-_IN_BODY: Final = Markers((START, END, CALL, RETURN))
-_BETWEEN: Final = Markers((START, CHANNEL, MESSAGE))
+_IN_HEADER: Final = MarkerScanner((MESSAGE, END, CALL, RETURN))
+_IN_BODY: Final = MarkerScanner((START, END, CALL, RETURN))
+_BETWEEN: Final = MarkerScanner((START, CHANNEL, MESSAGE))
 _CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT: Final = re.compile(r"(?:^|\s)to=([^\s<]+)")
 _BEGINNINGS: Final = (" to=", "to=", CHANNEL, MESSAGE, START, CONSTRAIN)
@@ -150,7 +150,7 @@ class HarmonyParser:
         held = self._held
         found = _IN_BODY.search(held)
         if found is None:
-            settled = _IN_BODY.settled(held)
+            settled = _IN_BODY.held(held)
             self._held = held[settled:]
             self._say(held[:settled], pieces)
             return
@@ -188,7 +188,7 @@ class HarmonyParser:
         held = self._held
         found = _BETWEEN.search(held)
         if found is None:
-            self._held = held[_BETWEEN.settled(held) :]
+            self._held = held[_BETWEEN.held(held) :]
             return
         self._held = held[found.end() if found.group() == START else found.start() :]
         self._phase = _Phase.HEADER

@@ -59,6 +59,14 @@ class Parser(Protocol):
         """
 
 
+class ReasoningParser(Parser, Protocol):
+    """Text in; thoughts and content out."""
+
+    @property
+    def done(self) -> bool:
+        """All that still comes is content, and nothing is held back."""
+
+
 @dataclass(frozen=True)
 class Tool:
     """A function that the model may call."""

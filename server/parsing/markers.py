@@ -2,34 +2,40 @@
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import Final
 
 
-class Markers:
-    """Finds the first of some markers. None may lie inside another."""
+class MarkerScanner:
+    """Texts to look for. None may lie inside another, except at its end: the leftmost is found, however it comes."""
 
-    __slots__ = ("_first", "_longest", "_pattern", "texts")
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        self.texts: Final = tuple(dict.fromkeys(texts))
-        longest_first = sorted(self.texts, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first)))
-        self._first = re.compile("[" + "".join(sorted({re.escape(text[0]) for text in self.texts})) + "]")
-        self._longest = len(longest_first[0])
-
-    def search(self, text: str) -> re.Match[str] | None:
-        return self._pattern.search(text)
+    def __init__(self, markers: Iterable[str]) -> None:
+        self._all: Final = sorted(set(markers), key=len, reverse=True)
+        for marker in self._all:
+            if any(marker in other[:-1] for other in self._all if other != marker):
+                raise ValueError(f"The marker {marker!r} lies inside another.")
+        self.search: Final = re.compile("|".join(map(re.escape, self._all)) or r"(?!)").search
+        self._first: Final = re.compile("|".join({re.escape(marker[0]) for marker in self._all}) or r"(?!)")
+        self._longest: Final = max(map(len, self._all), default=1) - 1
+        self._beginnings: Final = {marker[:length] for marker in self._all for length in range(1, len(marker))}
 
     def apart(self, text: str) -> bool:
         """Whether a text surely has no part of a marker in it."""
         return self._first.search(text) is None
 
-    def settled(self, text: str) -> int:
-        """How much of a text, in which there is no marker, cannot become part of one."""
-        place = max(0, len(text) - self._longest + 1)
+    def held(self, text: str, at: int = 0) -> int:
+        """Where in ``text``, from ``at`` on, a marker may have begun that goes on in text to come."""
+        place = max(at, len(text) - self._longest)
         while (found := self._first.search(text, place)) is not None:
-            rest = text[found.start() :]
-            if any(marker.startswith(rest) for marker in self.texts):
+            if text[found.start() :] in self._beginnings:
                 return found.start()
             place = found.end()
         return len(text)
+
+    def all_but(self, text: str) -> bool:
+        """Whether a text is the greater part of a marker, so that hardly anything else can be meant by it."""
+        return any(len(text) > max(3, len(marker) // 2) and marker.startswith(text) for marker in self._all)
+
+
+scanner: Final = cache(MarkerScanner)
+"""The same scanner for the same markers, which must be hashable; they are those of formats, so there are not many."""

@@ -7,10 +7,9 @@ from typing import Final, TypeVar
 
 from ..grammar.lark import ANY_TEXT, Lark
 from .harmony import CALL, CHANNEL, CONSTRAIN, END, FUNCTIONS, MARKERS, MESSAGE, RETURN, START, HarmonyParser
-from .interface import Content, Parser, Piece, Tool
-from .reasoning.format import ReasoningFormat, ReasoningParser
-from .reasoning.formats import REASONING_FORMATS, reasoning_of
-from .reasoning.harmony import HarmonyReasoning
+from .interface import Content, Parser, Piece, ReasoningParser, Tool
+from .reasoning.formats import REASONING_FORMATS, HarmonyReasoning, reasoning_of
+from .reasoning.marked import ReasoningFormat
 from .tools.format import ToolFormat
 from .tools.layout import arguments, either
 from .tools.registry import TOOL_FORMATS as TEXT_FORMATS

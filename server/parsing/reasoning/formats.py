@@ -1,32 +1,32 @@
 """Every reasoning format there is, by name, and which one a chat template is for."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from ..interface import Content, Piece
-from .format import ReasoningFormat
-from .harmony import HarmonyReasoning
-from .marked import MarkedFormat
-
-_SAME_PROMPTS = MarkedFormat("minimax_m2", omits_begin=True)
+from ..harmony import CHANNEL, END, MARKERS, MESSAGE, START, HarmonyParser
+from ..interface import Content, Piece, ReasoningParser
+from .marked import ReasoningFormat
 
 
-class AppendFormat:
-    """The answer holds everything, and the begin marker that the prompt has written."""
+class HarmonyReasoning(ReasoningFormat):
+    """gpt-oss's analysis channel; its parser is the one for everything that it writes."""
 
-    name = "minimax_m2_append_think"
-    aliases: tuple[str, ...] = ()
-    markers = _SAME_PROMPTS.markers
-    begin = _SAME_PROMPTS.begin
-    end = _SAME_PROMPTS.end
-
-    def detects(self, template_source: str) -> bool:
-        return False
+    markers = MARKERS
 
     def opened(self, prompt_tail: str, wanted: bool | None, continued: str) -> bool:
-        return _SAME_PROMPTS.opened(prompt_tail, wanted, continued)
+        header, body, said = prompt_tail.rpartition(MESSAGE)
+        if not body or START in said or END in said:
+            return False
+        return f"{CHANNEL}analysis" in header[max(header.rfind(START), 0) :]
 
-    def parser(self, *, opened: bool, calls: bool = False) -> "_Append":
+    def parser(self, *, opened: bool, calls: bool = False) -> ReasoningParser:
+        return HarmonyParser((), opened=opened)
+
+
+class AppendFormat(ReasoningFormat):
+    """The answer holds everything, and the begin marker that the prompt has written."""
+
+    def parser(self, *, opened: bool, calls: bool = False) -> ReasoningParser:
         return _Append(self.begin if opened else "")
 
 
@@ -52,120 +52,109 @@ class _Append:
 
 _DEEPSEEK: Final = "\uff5cAssistant\uff5c"
 
-
-def _all(*texts: str) -> Callable[[str], bool]:
-    return lambda source: all(text in source for text in texts)
-
-
-def _deepseek_v3(source: str) -> bool:
-    return _DEEPSEEK in source and "</think>" in source and "thinking is defined" in source
-
-
-def _hunyuan(source: str) -> bool:
-    return "<think>" in source and "<answer>" in source
-
-
-_MINIMAX_M2: Final = MarkedFormat(
-    "minimax_m2",
-    omits_begin=True,
-    calls=("<minimax:tool_call>",),
-    template_matches=_all("]~b]", "<think>", "<minimax:tool_call>"),
-)
-
 _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
     # the first whose signs a template shows is the one; the last ones are the most general
-    HarmonyReasoning(),
-    MarkedFormat("mistral", ("[THINK]",), ("[/THINK]",), aliases=("magistral",), template_matches=_all("[THINK]")),
-    MarkedFormat(
+    HarmonyReasoning(
+        "gpt_oss",
+        (f"{CHANNEL}analysis{MESSAGE}",),
+        (END,),
+        aliases=("openai_gptoss", "harmony"),
+        signs=(CHANNEL, MESSAGE),
+    ),
+    ReasoningFormat("mistral", ("[THINK]",), ("[/THINK]",), aliases=("magistral",), signs=("[THINK]",)),
+    ReasoningFormat(
         "seed_oss",
         ("<seed:think>",),
         ("</seed:think>",),
         omits_begin=True,
         calls=("<seed:tool_call>",),
-        template_matches=_all("<seed:think>"),
+        signs=("<seed:think>",),
     ),
-    MarkedFormat("minimax_m3", ("<mm:think>",), ("</mm:think>",), template_matches=_all("<mm:think>")),
-    MarkedFormat(
+    ReasoningFormat("minimax_m3", ("<mm:think>",), ("</mm:think>",), signs=("<mm:think>",)),
+    ReasoningFormat(
         "gemma4",
         ("<|channel>thought",),
         ("<channel|>",),
         tokens=("<|channel>",),
         calls=("<|tool_call>",),
-        template_matches=_all("<|channel>thought", "<channel|>"),
+        signs=("<|channel>thought", "<channel|>"),
     ),
-    MarkedFormat(
+    ReasoningFormat(
         "apriel",
         ("Here are my reasoning steps:",),
         ("[BEGIN FINAL RESPONSE]",),
-        template_matches=_all("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
+        signs=("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
     ),
-    MarkedFormat(
+    ReasoningFormat(
         "cohere_command4",
         ("<|START_THINKING|>",),
         ("<|END_THINKING|>",),
         wrapper=("<|START_TEXT|>", "<|END_TEXT|>"),
-        template_matches=_all("<|START_THINKING|>", "<|START_TEXT|>"),
+        signs=("<|START_THINKING|>", "<|START_TEXT|>"),
     ),
-    MarkedFormat(
+    ReasoningFormat(
         "cohere_command3",
         ("<|START_THINKING|>",),
         ("<|END_THINKING|>",),
         wrapper=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
-        template_matches=_all("<|START_THINKING|>", "<|END_THINKING|>"),
+        signs=("<|START_THINKING|>", "<|END_THINKING|>"),
     ),
-    MarkedFormat(
+    ReasoningFormat(
         "granite",
         ("Here is my thought process:", "Here's my thought process:"),
         ("Here is my response:", "Here's my response:"),
-        template_matches=_all("Here is my thought process:"),
+        signs=("Here is my thought process:",),
     ),
-    _MINIMAX_M2,
-    AppendFormat(),
-    MarkedFormat(
-        "granite_3_3", wrapper=("<response>", "</response>"), template_matches=_all("<|start_of_role|>", "<response>")
+    ReasoningFormat(
+        "minimax_m2",
+        omits_begin=True,
+        calls=("<minimax:tool_call>",),
+        signs=("]~b]", "<think>", "<minimax:tool_call>"),
     ),
-    MarkedFormat("hunyuan_a13b", wrapper=("<answer>", "</answer>"), template_matches=_hunyuan),
-    MarkedFormat(
+    AppendFormat("minimax_m2_append_think", omits_begin=True),
+    ReasoningFormat("granite_3_3", wrapper=("<response>", "</response>"), signs=("<|start_of_role|>", "<response>")),
+    ReasoningFormat("hunyuan_a13b", wrapper=("<answer>", "</answer>"), signs=("<think>", "<answer>")),
+    ReasoningFormat(
         "ernie45",
         omits_begin=True,
         wrapper=("<response>", "</response>"),
-        template_matches=_all("<response>", "</think>"),
+        signs=("<response>", "</think>"),
     ),
-    MarkedFormat(
+    ReasoningFormat(
         "kimi_k2",
         omits_begin=True,
         calls=("<|tool_calls_section_begin|>",),
-        template_matches=_all("<|im_middle|>", "</think>"),
+        signs=("<|im_middle|>", "</think>"),
     ),
-    MarkedFormat(
+    ReasoningFormat(
         "deepseek_v3",
         aliases=("deepseek_v4", "deepseek_v41"),
         omits_begin=True,
         on=False,
-        template_matches=_deepseek_v3,
+        signs=(_DEEPSEEK, "</think>", "thinking is defined"),
     ),
-    MarkedFormat("deepseek_r1", omits_begin=True, template_matches=_all(_DEEPSEEK, "<think>", "</think>")),
-    MarkedFormat("glm45", aliases=("glm47",), calls=("<tool_call>",), template_matches=_all("[gMASK]", "</think>")),
-    MarkedFormat("step3", aliases=("step3p5",), omits_begin=True),
-    MarkedFormat("holo2", omits_begin=True),
-    MarkedFormat("olmo3", omits_begin=True),
-    MarkedFormat(
+    ReasoningFormat("deepseek_r1", omits_begin=True, signs=(_DEEPSEEK, "<think>", "</think>")),
+    ReasoningFormat("glm45", aliases=("glm47",), calls=("<tool_call>",), signs=("[gMASK]", "</think>")),
+    ReasoningFormat("step3", aliases=("step3p5",), omits_begin=True),
+    ReasoningFormat("holo2", omits_begin=True),
+    ReasoningFormat("olmo3", omits_begin=True),
+    ReasoningFormat(
         "nemotron_v3",
         aliases=("nemotron",),
         omits_begin=True,
         calls=("<tool_call>", "<TOOLCALL>"),
-        template_matches=_all("<SPECIAL_", "</think>"),
+        signs=("<SPECIAL_", "</think>"),
     ),
-    MarkedFormat("granite_thinking", aliases=("granite_thinking_parser",), calls=("<tool_call>",)),
-    MarkedFormat(
+    ReasoningFormat("granite_thinking", aliases=("granite_thinking_parser",), calls=("<tool_call>",)),
+    ReasoningFormat(
         "hy_v3_opensource",
         ("<think:opensource>",),
         ("</think:opensource>",),
-        template_matches=_all("hy_Assistant", ":opensource"),
+        signs=("hy_Assistant", ":opensource"),
     ),
-    MarkedFormat("hy_v3", template_matches=_all("hy_Assistant")),
+    ReasoningFormat("hy_v3", signs=("hy_Assistant",)),
     # models that write both markers themselves, where their prompt does not
-    MarkedFormat("qwen3", aliases=("mimo",), calls=("<tool_call>",), template_matches=_all("</think>")),
+    ReasoningFormat("qwen3", aliases=("mimo",), calls=("<tool_call>",), signs=("</think>",)),
 )
 
 REASONING_FORMATS: Final[Mapping[str, ReasoningFormat]] = {

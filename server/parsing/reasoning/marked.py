@@ -1,21 +1,23 @@
 """Reasoning between a marker that begins it and one that ends it: nearly every family."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property, lru_cache
+from functools import cached_property
 
-from ..interface import Content, Piece, Thought
-from ..markers import Markers
+from ..interface import Content, Piece, ReasoningParser, Thought
+from ..markers import scanner
 
 
 @dataclass(frozen=True)
-class MarkedFormat:
+class ReasoningFormat:
+    """What there is to know of how a family of models writes its reasoning."""
+
     name: str
     begins: tuple[str, ...] = ("<think>",)
     """Any of them; the first is the one that counts as the model's own."""
     ends: tuple[str, ...] = ("</think>",)
     aliases: tuple[str, ...] = ()
+    """Other names it goes by."""
     omits_begin: bool = False
     """The model may think without writing that it begins."""
     on: bool = True
@@ -26,25 +28,34 @@ class MarkedFormat:
     """What may stand around the answer, and is no part of it."""
     tokens: tuple[str, ...] = ()
     """Special tokens that are part of a marker."""
-    template_matches: Callable[[str], bool] = field(default=lambda source: False)
-    """As :meth:`detects`."""
+    signs: tuple[str, ...] = ()
+    """Texts that a chat template of this family has, all of them; none where no template tells it apart."""
 
     @property
     def begin(self) -> str:
+        """What the model writes, or the prompt ends with, where thinking begins."""
         return self.begins[0]
 
     @property
     def end(self) -> str:
+        """What ends it."""
         return self.ends[0]
 
     @cached_property
     def markers(self) -> frozenset[str]:
+        """Texts that the parser must see, also where the tokenizer has them as special tokens."""
         return frozenset((*self.begins, *self.ends, *self.tokens, *(self.wrapper or ())))
 
     def detects(self, template_source: str) -> bool:
-        return self.template_matches(template_source)
+        """Whether a chat template is of this family."""
+        return bool(self.signs) and all(sign in template_source for sign in self.signs)
 
     def opened(self, prompt_tail: str, wanted: bool | None, continued: str) -> bool:
+        """Whether what the model writes after this prompt begins inside its reasoning.
+
+        ``wanted``: whether the request asks for thinking, where it says. ``continued``: what there is already of the
+        message that the model goes on with.
+        """
         if continued.strip():
             last = max(continued.rfind(text) for text in self.begins)
             return last > max(continued.rfind(text) for text in self.ends)
@@ -55,7 +66,8 @@ class MarkedFormat:
             return False
         return self.omits_begin and (self.on if wanted is None else wanted)
 
-    def parser(self, *, opened: bool, calls: bool = False) -> "MarkedParser":
+    def parser(self, *, opened: bool, calls: bool = False) -> ReasoningParser:
+        """``calls``: tools may be called, and in some families a call ends reasoning that has no end marker."""
         return MarkedParser(self, opened, self.calls if calls else ())
 
 
@@ -67,11 +79,6 @@ class _Phase(Enum):
     ANSWER = 5
 
 
-@lru_cache(maxsize=64)
-def _watched(texts: tuple[str, ...]) -> Markers:
-    return Markers(texts)
-
-
 class MarkedParser:
     """Reasoning comes first or not at all; a marker later on is part of the answer.
 
@@ -81,11 +88,11 @@ class MarkedParser:
 
     __slots__ = ("_format", "_held", "_lead", "_newlines", "_opened", "_phase", "_space", "_stops", "_wrapper")
 
-    def __init__(self, format: MarkedFormat, opened: bool, interrupts: tuple[str, ...]) -> None:
+    def __init__(self, format: ReasoningFormat, opened: bool, interrupts: tuple[str, ...]) -> None:
         self._format = format
         self._opened = opened
         self._wrapper = format.wrapper
-        self._stops = _watched((*format.ends, *interrupts))
+        self._stops = scanner((*format.ends, *interrupts))
         self._phase = _Phase.BEFORE
         self._held = ""
         self._space: list[str] = []
@@ -191,7 +198,7 @@ class MarkedParser:
         held = self._held
         found = self._stops.search(held)
         if found is None:
-            settled = self._stops.settled(held)
+            settled = self._stops.held(held)
             self._held = held[settled:]
             self._add_thought(held[:settled], pieces)
             return
@@ -235,10 +242,10 @@ class MarkedParser:
 
     def _answer_wrapped(self, pieces: list[Piece]) -> None:
         assert self._wrapper is not None
-        end = _watched(self._wrapper[1:])
+        end = scanner(self._wrapper[1:])
         text = self._held
         found = end.search(text)
-        settled = end.settled(text) if found is None else found.start()
+        settled = end.held(text) if found is None else found.start()
         rest = text[settled:]
         text = text[:settled]
         if self._lead:

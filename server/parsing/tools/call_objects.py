@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from .json_reader import arguments, json_string, json_value
 from .output import Output
-from .reader import Reader, Steps
+from .reader import Reader, Steps, nothing
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class _CallObject:
             return whole
         if not (keys.certain or self._started or key in keys.known):
             return False
-        return (yield from json_value(reader, _nothing))
+        return (yield from json_value(reader, nothing))
 
     def _arguments(self, char: str) -> Steps[bool]:
         if not (self._keys.certain or char in {"{", '"'}):
@@ -128,7 +128,3 @@ class _CallObject:
             self._output.arguments(self._ahead or "{}")
         self._output.end()
         return True
-
-
-def _nothing(_: str) -> None:
-    """Takes text that nobody needs."""

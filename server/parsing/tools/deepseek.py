@@ -25,7 +25,7 @@ def _typed(text: str) -> Header | None:
     return _bare(text.rpartition(_SEPARATOR)[2])
 
 
-DEEPSEEK_V3: Final = NamedCalls(
+_DEEPSEEK_V3: Final = NamedCalls(
     name="deepseek_v3",
     layout=Layout(
         opening=_BEGIN, before=f"{_CALL}function{_SEPARATOR}", after=f"\n```{_CALL_END}", between="\n", closing=_END
@@ -37,11 +37,11 @@ DEEPSEEK_V3: Final = NamedCalls(
     section_ends=(_END,),
     fence=("```json", "```"),
     ends=(_CALL_END,),
-    written=("\n```json\n", ""),
+    written="\n```json\n",
     special=frozenset({_SEPARATOR}),
     signs=(Signs((_CALL, "```json")),),
 )
-DEEPSEEK_V31: Final = NamedCalls(
+_DEEPSEEK_V31: Final = NamedCalls(
     name="deepseek_v31",
     layout=Layout(opening=_BEGIN, before=_CALL, after=_CALL_END, closing=_END),
     calls=(_CALL,),
@@ -51,10 +51,9 @@ DEEPSEEK_V31: Final = NamedCalls(
     section_ends=(_END,),
     fence=("```json", "```"),
     ends=(_CALL_END,),
-    written=(_SEPARATOR, ""),
     signs=(Signs((_CALL,)),),
 )
-DEEPSEEK_V32: Final = Markup(
+_DEEPSEEK_V32: Final = Markup(
     name="deepseek_v32",
     layout=Layout(
         opening=f"<{_TAG}function_calls>\n",
@@ -65,22 +64,22 @@ DEEPSEEK_V32: Final = Markup(
     section=f"<{_TAG}function_calls>",
     section_end=f"</{_TAG}function_calls>",
     call=f'<{_TAG}invoke name="',
-    name_ends=('">',),
     parameter=f'<{_TAG}parameter name="',
     key_ends=('" string="true">', '" string="false">', '">'),
     as_string=frozenset({'" string="true">'}),
     as_json=frozenset({'" string="false">'}),
     value_end=f"</{_TAG}parameter>",
     call_end=f"</{_TAG}invoke>",
-    written=('">\n', "", '" string="true">', "\n"),
+    written=('">\n', '" string="true">', "\n"),
     special=frozenset({_TAG}),
     signs=(Signs((_TAG, "function_calls>")),),
 )
-DEEPSEEK_V4: Final = replace(
-    DEEPSEEK_V32,
+_DEEPSEEK_V4: Final = replace(
+    _DEEPSEEK_V32,
     name="deepseek_v4",
-    layout=replace(DEEPSEEK_V32.layout, opening=f"<{_TAG}tool_calls>\n", closing=f"\n</{_TAG}tool_calls>"),
+    layout=replace(_DEEPSEEK_V32.layout, opening=f"<{_TAG}tool_calls>\n", closing=f"\n</{_TAG}tool_calls>"),
     section=f"<{_TAG}tool_calls>",
     section_end=f"</{_TAG}tool_calls>",
     signs=(Signs((_TAG,)),),
 )
+FORMATS: Final = (_DEEPSEEK_V32, _DEEPSEEK_V4, _DEEPSEEK_V3, _DEEPSEEK_V31)

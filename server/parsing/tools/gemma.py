@@ -4,19 +4,19 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 from stentor.protocols.openai.tools import CUSTOM_INPUT
 
 from ...grammar.lark import ANY_TEXT, Lark
 from ..interface import Parser, Tool
+from ..markers import scanner
 from .json_reader import escaped, is_json, json_value
 from .layout import LaidOut, Layout, Signs, either, free, members, quoted_input
 from .machine import Machine, marked
 from .output import Output
 from .python_reader import word
-from .reader import WHITESPACE, MarkerScanner, Reader, Sink, Steps
+from .reader import WHITESPACE, Reader, Sink, Steps
 from .schemas import STRING, Arguments, ToolArguments, converted
 from .text_values import string_conditions
 
@@ -48,16 +48,6 @@ class GemmaCalls(LaidOut):
 
     def free_grammar(self, lark: Lark, tools: Sequence[Tool]) -> str:
         return free(lark, self.layout, either(lark, tools, self._one), self.begin)
-
-    @cached_property
-    def found(self) -> MarkerScanner:
-        """What ends content."""
-        return MarkerScanner((self.begin, self.end))
-
-    @cached_property
-    def quotes(self) -> MarkerScanner:
-        """What ends a string."""
-        return MarkerScanner((self.quote,))
 
     def _one(self, lark: Lark, tool: Tool) -> str:
         if tool.grammar is not None:
@@ -113,8 +103,8 @@ class _Reading:
         """The tool is given text that is written as JSON."""
 
     def read(self) -> Steps[None]:
-        format = self._format
-        yield from marked(self._reader, self._output, format.found, self._call, strays=frozenset({format.end}))
+        begin, end = self._format.begin, self._format.end
+        yield from marked(self._reader, self._output, scanner((begin, end)), self._call, strays=frozenset({end}))
 
     def _call(self, _: str) -> Steps[bool]:
         reader, output = self._reader, self._output
@@ -160,7 +150,7 @@ class _Reading:
         if (yield from reader.accept(self._format.quote)):
             parts: list[str] = []
             reader.keep()
-            yield from reader.until(self._format.quotes, parts.append)
+            yield from reader.until(scanner((self._format.quote,)), parts.append)
             reader.forget()
             key = "".join(parts)
         else:
@@ -192,7 +182,7 @@ class _Reading:
         return True
 
     def _string(self, sink: Sink, types: frozenset[str]) -> Steps[bool]:
-        reader, quotes = self._reader, self._format.quotes
+        reader, quotes = self._reader, scanner((self._format.quote,))
         if types == STRING:
             sink('"')
             whole = bool((yield from reader.until(quotes, lambda text: sink(escaped(text)))))
@@ -230,5 +220,7 @@ def _gemma(name: str, begin: str, end: str, quote: str) -> GemmaCalls:
     return GemmaCalls(name=name, layout=layout, begin=begin, end=end, quote=quote, signs=(Signs((begin,)),))
 
 
-FUNCTIONGEMMA: Final = _gemma("functiongemma", "<start_function_call>", "<end_function_call>", "<escape>")
-GEMMA4: Final = _gemma("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>')
+FORMATS: Final = (
+    _gemma("functiongemma", "<start_function_call>", "<end_function_call>", "<escape>"),
+    _gemma("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>'),
+)

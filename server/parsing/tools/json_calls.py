@@ -10,11 +10,12 @@ from functools import cached_property, partial
 
 from ...grammar.lark import Lark
 from ..interface import Parser, Tool
+from ..markers import scanner
 from .call_objects import Keys, call_object
 from .layout import LaidOut, arguments, either, free, free_bare
 from .machine import Machine, attempt, let_go, marked
 from .output import Output
-from .reader import MarkerScanner, Reader, Steps
+from .reader import Reader, Steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +64,6 @@ class JsonCalls(LaidOut):
         return f'{lark.literal(head)} {arguments(lark, tool)} "}}"'
 
     @cached_property
-    def _found(self) -> MarkerScanner:
-        return MarkerScanner((*self.begins, *self.guesses, *self._strays, *self.dropped))
-
-    @cached_property
     def _strays(self) -> frozenset[str]:
         return frozenset(self.ends) - {*self.begins, *self.guesses}
 
@@ -83,8 +80,9 @@ class JsonCalls(LaidOut):
 
         if self.bare:
             yield from attempt(reader, output, "", bare)
+        found = scanner((*self.begins, *self.guesses, *self._strays, *self.dropped))
         yield from marked(
-            reader, output, self._found, behind, dropped=self.dropped, strays=self._strays, guesses=self.guesses
+            reader, output, found, behind, dropped=self.dropped, strays=self._strays, guesses=self.guesses
         )
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Collection
 
 from ..interface import Piece
+from ..markers import MarkerScanner
 from .output import Output
-from .reader import MarkerScanner, Reader, Steps, TooLongError
+from .reader import Reader, Steps, TooLongError
 
 
 class Machine:

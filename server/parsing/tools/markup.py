@@ -7,11 +7,12 @@ from typing import Final
 
 from ...grammar.lark import Lark
 from ..interface import Parser, Tool
+from ..markers import scanner
 from .json_reader import escaped, json_value
 from .layout import LaidOut, either, free, quoted_input
 from .machine import Machine, marked
 from .output import Output
-from .reader import WHITESPACE, MarkerScanner, Reader, Steps, TooLongError
+from .reader import WHITESPACE, Reader, Steps, TooLongError, nothing
 from .schemas import STRING, Arguments, ToolArguments, converted
 from .text_values import text_value
 
@@ -27,9 +28,9 @@ class Markup(LaidOut):
 
     call: str
     """Behind which the layout's calls begin; they end with ``call_end``."""
-    name_ends: tuple[str, ...]
+    name_ends: tuple[str, ...] = ('">',)
     parameter: str
-    key_ends: tuple[str, ...]
+    key_ends: tuple[str, ...] = ('">',)
     value_end: str
     call_end: str
     section: str = ""
@@ -44,8 +45,8 @@ class Markup(LaidOut):
     as_json: frozenset[str] = frozenset()
     """Ends of a key that say: the value is JSON."""
     as_string: frozenset[str] = frozenset()
-    written: tuple[str, str, str, str] = ("", "", "", "")
-    """What the grammar writes behind a name, in front of a key, behind a key, and behind a value."""
+    written: tuple[str, str, str] = ('">\n', '">', "\n")
+    """What the grammar writes behind a name, behind a key, and behind a value."""
     special: frozenset[str] = frozenset()
 
     @property
@@ -62,14 +63,13 @@ class Markup(LaidOut):
         return free(lark, self.layout, either(lark, tools, self._one), marker)
 
     def _one(self, lark: Lark, tool: Tool) -> str:
-        behind_name, before_key, behind_key, behind_value = self.written
+        behind_name, behind_key, behind_value = self.written
         arguments = Arguments(tool.parameters)
-        names = [*arguments.properties, *(name for name in arguments.required if name not in arguments.properties)]
         parts = [lark.literal(f"{tool.name}{behind_name}")]
-        for name in names:
+        for name in arguments.names:
             types = arguments.types(name)
             key_end = self._key_end(behind_key, JSON if tool.grammar is not None else types)
-            key = f"{before_key}{self.parameter}{name}{key_end}"
+            key = f"{self.parameter}{name}{key_end}"
             end = ("\n" if behind_key.endswith("\n") else "") + self.value_end
             if tool.grammar is not None:
                 value = f"{quoted_input(lark, tool.grammar)} {lark.literal(end)}"
@@ -90,35 +90,9 @@ class Markup(LaidOut):
         return (self.parameter, self.call_end)
 
     @cached_property
-    def found(self) -> MarkerScanner:
-        """What ends content."""
-        return MarkerScanner({self.call, self.section, *self.strays} - {""})
-
-    @cached_property
     def strays(self) -> frozenset[str]:
         """What only stands behind calls."""
         return frozenset({self.call_end, self.section_end, *self.between} - {"", self.call})
-
-    @cached_property
-    def value_ends(self) -> MarkerScanner:
-        """What ends a value."""
-        ends = (self.value_end, self.parameter, self.call_end)
-        return MarkerScanner([*ends, *(f"\n{end}" for end in ends)] if self.trim else ends)
-
-    @cached_property
-    def resumptions(self) -> MarkerScanner:
-        """Where reading goes on behind what does not belong."""
-        return MarkerScanner((self.parameter, self.call_end))
-
-    @cached_property
-    def names(self) -> MarkerScanner:
-        """What ends a name."""
-        return MarkerScanner(self.name_ends)
-
-    @cached_property
-    def keys(self) -> MarkerScanner:
-        """What ends a key."""
-        return MarkerScanner(self.key_ends)
 
 
 class _Reading:
@@ -133,7 +107,8 @@ class _Reading:
 
     def read(self) -> Steps[None]:
         format = self._format
-        yield from marked(self._reader, self._output, format.found, self._call, strays=format.strays)
+        found = scanner(frozenset({format.call, format.section, *format.strays} - {""}))
+        yield from marked(self._reader, self._output, found, self._call, strays=format.strays)
 
     def _call(self, marker: str) -> Steps[bool]:
         format, reader = self._format, self._reader
@@ -146,7 +121,7 @@ class _Reading:
                 if not met:
                     return False
         parts: list[str] = []
-        end = yield from reader.until(format.names, parts.append)
+        end = yield from reader.until(scanner(format.name_ends), parts.append)
         name = "".join(parts).strip()
         if not end or not name or "\n" in name:
             return False
@@ -169,7 +144,7 @@ class _Reading:
                 yield from reader.space()
                 met = yield from reader.accept(format.parameter, format.call_end)
                 if not met:
-                    met = yield from reader.until(format.resumptions, _nothing)
+                    met = yield from reader.until(scanner((format.parameter, format.call_end)), nothing)
             if not met:
                 return
             if met == format.call_end:
@@ -178,7 +153,7 @@ class _Reading:
                 return
             parts: list[str] = []
             reader.keep()
-            end = yield from reader.until(format.keys, parts.append)
+            end = yield from reader.until(scanner(format.key_ends), parts.append)
             reader.forget()
             if not end:
                 return
@@ -197,22 +172,24 @@ class _Reading:
 
     def _value(self, types: frozenset[str]) -> Steps[str]:
         format, reader, output = self._format, self._reader, self._output
+        ends = (format.value_end, format.parameter, format.call_end)
+        value_ends = scanner((*ends, *(f"\n{end}" for end in ends)) if format.trim else ends)
         if format.trim:
             yield from reader.accept("\r\n", "\n")
         if self._in_quotes and (yield from reader.peek()) == '"':
             if not (yield from json_value(reader, output.arguments)):
                 return ""
-            return (yield from reader.until(format.value_ends, _nothing))
+            return (yield from reader.until(value_ends, nothing))
         if types == STRING:
             output.arguments('"')
-            end = yield from reader.until(format.value_ends, lambda text: output.arguments(escaped(text)))
+            end = yield from reader.until(value_ends, lambda text: output.arguments(escaped(text)))
             if end:
                 output.arguments('"')
             return end
         value = _Value(output)
         if "string" not in types and (yield from reader.space()) in {"{", "["}:
             yield from json_value(reader, value.add)  # whose strings may hold what ends a value
-        end = yield from reader.until(format.value_ends, value.add)
+        end = yield from reader.until(value_ends, value.add)
         if end:
             value.finish(types)
         return end
@@ -242,7 +219,3 @@ class _Value:
         else:
             text = "".join(self._parts)
             self._output.arguments(converted(text if "string" in types else text.strip(WHITESPACE), types))
-
-
-def _nothing(_: str) -> None:
-    """Takes text that does not belong."""

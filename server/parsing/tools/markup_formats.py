@@ -1,131 +1,42 @@
-"""Formats that write calls in tags, and each argument in tags of its own."""
+"""Formats that write a call's name between markers, and its arguments as JSON or each in tags of its own."""
 
+import re
+from dataclasses import replace
 from typing import Final
 
 from .json_calls import JsonCalls
 from .layout import Layout, Signs
 from .markup import Markup
+from .named import Header, NamedCalls
 
-# Qwen3-Coder's format, which Qwen3.5, Nemotron 3 and Step 3.5 write too, and Seed-OSS's with tags of its own.
-QWEN3_CODER: Final = Markup(
-    name="qwen3_coder",
-    layout=Layout(before="<tool_call>\n<function=", after="\n</tool_call>", between="\n"),
-    section="<tool_call>",
-    section_end="</tool_call>",
-    call="<function=",
-    name_ends=(">",),
-    parameter="<parameter=",
-    key_ends=(">",),
-    value_end="</parameter>",
-    call_end="</function>",
-    trim=True,
-    written=(">\n", "", ">\n", "\n"),
-    signs=(Signs(("<function=", "<parameter="), ("<seed:tool_call>",)),),
-)
-SEED_OSS: Final = Markup(
-    name="seed_oss",
-    layout=Layout(before="<seed:tool_call>\n<function=", after="\n</seed:tool_call>", between="\n"),
-    section="<seed:tool_call>",
-    section_end="</seed:tool_call>",
-    call="<function=",
-    name_ends=(">",),
-    parameter="<parameter=",
-    key_ends=(">",),
-    value_end="</parameter>",
-    call_end="</function>",
-    trim=True,
-    written=(">\n", "", ">", "\n"),
-    signs=(Signs(("<seed:tool_call>",)),),
-)
+_KIMI_ID: Final = re.compile(r"\s*(?P<id>(?:functions\.)?(?P<name>\S+?)(?::(?P<index>\d+))?)\s*")
+_SOLAR: Final = re.compile(r"\s*(?P<id>.*?)\s*<\|tool_call:name\|>\s*(?P<name>\S+)\s*", re.DOTALL)
 
 
-# GLM's formats: keys and values in tags of their own. GLM-4.5 and 4.6 write lines, 4.7 and others none.
-_NAME_ENDS: Final = ("\n", "<arg_key>", "</tool_call>")
-
-GLM45: Final = Markup(
-    name="glm45",
-    layout=Layout(before="<tool_call>", between="\n"),
-    call="<tool_call>",
-    name_ends=_NAME_ENDS,
-    parameter="<arg_key>",
-    key_ends=("</arg_key>",),
-    value="<arg_value>",
-    value_end="</arg_value>",
-    call_end="</tool_call>",
-    written=("\n", "", "</arg_key>\n<arg_value>", "\n"),
-    special=frozenset({"</arg_key>"}),
-    signs=(Signs(("<arg_key>", "</arg_key>\n<arg_value>")), Signs(("<arg_key>", r"</arg_key>\n"))),
-)
-GLM47: Final = Markup(
-    name="glm47",
-    layout=Layout(before="<tool_call>"),
-    call="<tool_call>",
-    name_ends=_NAME_ENDS,
-    parameter="<arg_key>",
-    key_ends=("</arg_key>",),
-    value="<arg_value>",
-    value_end="</arg_value>",
-    call_end="</tool_call>",
-    written=("", "", "</arg_key><arg_value>", ""),
-    special=frozenset({"</arg_key>"}),
-    signs=(Signs(("<arg_key>",)),),
-)
+def _kimi(text: str) -> Header | None:
+    """An id that holds the name."""
+    found = _KIMI_ID.fullmatch(text)
+    if found is None:
+        return None
+    return Header(found["name"], found["id"] if found["index"] else None)
 
 
-# MiniMax's formats: M2 writes invocations with a tag for each parameter, M1 JSON objects on lines.
-MINIMAX_M2: Final = Markup(
-    name="minimax_m2",
-    layout=Layout(
-        opening="<minimax:tool_call>\n", before='<invoke name="', between="\n", closing="\n</minimax:tool_call>"
-    ),
-    section="<minimax:tool_call>",
-    section_end="</minimax:tool_call>",
-    call='<invoke name="',
-    name_ends=('">',),
-    parameter='<parameter name="',
-    key_ends=('">',),
-    value_end="</parameter>",
-    call_end="</invoke>",
-    written=('">\n', "", '">', "\n"),
-    special=frozenset({"<minimax:tool_call>", "</minimax:tool_call>"}),
-    signs=(Signs(("<minimax:tool_call>",)),),
-)
-MINIMAX: Final = JsonCalls(
-    name="minimax",
-    layout=Layout(opening="<tool_calls>\n", between="\n", closing="\n</tool_calls>"),
-    begins=("<tool_calls>",),
-    ends=("</tool_calls>",),
-    signs=(Signs(("<tool_calls>", "<beginning_of_sentence>")),),
-)
+def _solar(text: str) -> Header | None:
+    found = _SOLAR.fullmatch(text)
+    return None if found is None else Header(found["name"], found["id"] or None)
 
 
-# Step-3's format: invocations in tags, each between tokens of its own. Step 3.5 writes as Qwen3-Coder does.
-STEP3: Final = Markup(
-    name="step3",
-    layout=Layout(
-        opening="<｜tool_calls_begin｜>",
-        before='<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="',
-        after="<｜tool_call_end｜>",
-        closing="<｜tool_calls_end｜>",
-    ),
-    section="<｜tool_calls_begin｜>",
-    section_end="<｜tool_calls_end｜>",
-    call='<steptml:invoke name="',
-    name_ends=('">',),
-    parameter='<steptml:parameter name="',
-    key_ends=('">',),
-    value_end="</steptml:parameter>",
-    call_end="</steptml:invoke>",
-    between=("<｜tool_call_begin｜>", "function<｜tool_sep｜>", "<｜tool_call_end｜>"),
-    written=('">\n', "", '">', "\n"),
-    special=frozenset({"<｜tool_sep｜>"}),
-    signs=(Signs(("<steptml:invoke",)),),
-)
+def _name(text: str) -> Header | None:
+    name = text.strip()
+    return Header(name) if name and not any(char in name for char in " \n<") else None
 
 
-# Hunyuan 3's format: as GLM's, with a separator behind the name and all calls between two more tags.  The tags
-# of a published model end in a suffix of its tokenizer's.
-def _format(name: str, suffix: str, signs: Signs) -> Markup:
+def _hunyuan(name: str, suffix: str, signs: Signs) -> Markup:
+    """As GLM's, with a separator behind the name and all calls between two more tags.
+
+    The tags of a published model end in a suffix of its tokenizer's.
+    """
+
     def tag(text: str) -> str:
         return f"<{text}{suffix}>"
 
@@ -144,11 +55,160 @@ def _format(name: str, suffix: str, signs: Signs) -> Markup:
         value=value,
         value_end=tag("/arg_value"),
         call_end=tag("/tool_call"),
-        written=(f"{tag('tool_sep')}\n", "", f"{key_end}\n{value}", "\n"),
+        written=(f"{tag('tool_sep')}\n", f"{key_end}\n{value}", "\n"),
         special=frozenset({key_end, tag("tool_sep")}),
         signs=(signs,),
     )
 
 
-HY_V3_OPEN: Final = _format("hy_v3_opensource", ":opensource", Signs(("tool_sep", ":opensource")))
-HY_V3: Final = _format("hy_v3", "", Signs(("<tool_sep",), (":opensource",)))
+_QWEN3_CODER: Final = Markup(
+    name="qwen3_coder",
+    layout=Layout(before="<tool_call>\n<function=", after="\n</tool_call>", between="\n"),
+    section="<tool_call>",
+    section_end="</tool_call>",
+    call="<function=",
+    name_ends=(">",),
+    parameter="<parameter=",
+    key_ends=(">",),
+    value_end="</parameter>",
+    call_end="</function>",
+    trim=True,
+    written=(">\n", ">\n", "\n"),
+    signs=(Signs(("<function=", "<parameter="), ("<seed:tool_call>",)),),
+)
+_GLM45: Final = Markup(
+    name="glm45",
+    layout=Layout(before="<tool_call>", between="\n"),
+    call="<tool_call>",
+    name_ends=("\n", "<arg_key>", "</tool_call>"),
+    parameter="<arg_key>",
+    key_ends=("</arg_key>",),
+    value="<arg_value>",
+    value_end="</arg_value>",
+    call_end="</tool_call>",
+    written=("\n", "</arg_key>\n<arg_value>", "\n"),
+    special=frozenset({"</arg_key>"}),
+    signs=(Signs(("<arg_key>", "</arg_key>\n<arg_value>")), Signs(("<arg_key>", r"</arg_key>\n"))),
+)
+
+FORMATS: Final = (
+    NamedCalls(
+        name="kimi_k2",
+        layout=Layout(
+            opening="<|tool_calls_section_begin|>",
+            before="<|tool_call_begin|>",
+            after="<|tool_call_end|>",
+            closing="<|tool_calls_section_end|>",
+        ),
+        calls=("<|tool_call_begin|>",),
+        header_ends=("<|tool_call_argument_begin|>",),
+        header=_kimi,
+        section=("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>"),
+        section_ends=("<|tool_calls_section_end|>", "<|tool_call_section_end|>"),
+        ends=("<|tool_call_end|>",),
+        named=("functions.", ":"),
+        identified="[0-9]{1,3}",
+        signs=(Signs(("<|tool_call_begin|>", "<|tool_call_argument_begin|>")),),
+    ),
+    # invocations in tags, each between tokens of its own; Step 3.5 writes as Qwen3-Coder does
+    Markup(
+        name="step3",
+        layout=Layout(
+            opening="<｜tool_calls_begin｜>",
+            before='<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="',
+            after="<｜tool_call_end｜>",
+            closing="<｜tool_calls_end｜>",
+        ),
+        section="<｜tool_calls_begin｜>",
+        section_end="<｜tool_calls_end｜>",
+        call='<steptml:invoke name="',
+        parameter='<steptml:parameter name="',
+        value_end="</steptml:parameter>",
+        call_end="</steptml:invoke>",
+        between=("<｜tool_call_begin｜>", "function<｜tool_sep｜>", "<｜tool_call_end｜>"),
+        special=frozenset({"<｜tool_sep｜>"}),
+        signs=(Signs(("<steptml:invoke",)),),
+    ),
+    NamedCalls(
+        name="solar_open",
+        layout=Layout(
+            opening="<|tool_calls|>",
+            before="<|tool_call:begin|>",
+            after="<|tool_call:end|>",
+            closing="<|calls|>",
+        ),
+        calls=("<|tool_call:begin|>",),
+        header_ends=("<|tool_call:args|>",),
+        header=_solar,
+        section=("<|tool_calls|>",),
+        section_ends=("<|calls|>",),
+        ends=("<|tool_call:end|>",),
+        named=("<|tool_call:name|>", ""),
+        identified="[a-z0-9]{8,12}",
+        special=frozenset({"<|tool_call:name|>"}),
+        signs=(Signs(("<|tool_call:begin|>",)),),
+    ),
+    # MiniMax's: M2 writes invocations with a tag for each parameter, M1 JSON objects on lines
+    Markup(
+        name="minimax_m2",
+        layout=Layout(
+            opening="<minimax:tool_call>\n", before='<invoke name="', between="\n", closing="\n</minimax:tool_call>"
+        ),
+        section="<minimax:tool_call>",
+        section_end="</minimax:tool_call>",
+        call='<invoke name="',
+        parameter='<parameter name="',
+        value_end="</parameter>",
+        call_end="</invoke>",
+        special=frozenset({"<minimax:tool_call>", "</minimax:tool_call>"}),
+        signs=(Signs(("<minimax:tool_call>",)),),
+    ),
+    JsonCalls(
+        name="minimax",
+        layout=Layout(opening="<tool_calls>\n", between="\n", closing="\n</tool_calls>"),
+        begins=("<tool_calls>",),
+        ends=("</tool_calls>",),
+        signs=(Signs(("<tool_calls>", "<beginning_of_sentence>")),),
+    ),
+    # Qwen3-Coder's, which Qwen3.5, Nemotron 3 and Step 3.5 write too, and Seed-OSS with tags of its own
+    replace(
+        _QWEN3_CODER,
+        name="seed_oss",
+        layout=Layout(before="<seed:tool_call>\n<function=", after="\n</seed:tool_call>", between="\n"),
+        section="<seed:tool_call>",
+        section_end="</seed:tool_call>",
+        written=(">\n", ">", "\n"),
+        signs=(Signs(("<seed:tool_call>",)),),
+    ),
+    _QWEN3_CODER,
+    Markup(
+        name="minicpm5",
+        layout=Layout(before='<function name="', between="\n"),
+        call='<function name="',
+        parameter='<param name="',
+        value_end="</param>",
+        call_end="</function>",
+        written=('">', '">', ""),
+        signs=(Signs(('<function name="', "<param name=")),),
+    ),
+    NamedCalls(
+        name="functionary_v3.1",
+        layout=Layout(before="<function=", after="</function>"),
+        calls=("<function=",),
+        header_ends=(">",),
+        header=_name,
+        ends=("</function>",),
+        signs=(Signs(("<function=", "</function>"), ("<parameter=", "<|system_start|>")),),
+    ),
+    _hunyuan("hy_v3_opensource", ":opensource", Signs(("tool_sep", ":opensource"))),
+    _hunyuan("hy_v3", "", Signs(("<tool_sep",), (":opensource",))),
+    # keys and values in tags of their own: GLM-4.5 and 4.6 write lines, 4.7 and others none
+    _GLM45,
+    replace(
+        _GLM45,
+        name="glm47",
+        layout=Layout(before="<tool_call>"),
+        written=("", "</arg_key><arg_value>", ""),
+        signs=(Signs(("<arg_key>",)),),
+    ),
+)

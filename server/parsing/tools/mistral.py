@@ -2,57 +2,22 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from ...grammar.lark import Lark
 from ..interface import Parser, Tool
+from ..markers import scanner
 from .call_objects import Keys
 from .json_calls import JsonCalls, json_calls
-from .layout import Layout
+from .layout import Layout, Signs
 from .machine import Machine, marked
 from .named import Header, NamedCalls, named_call
 from .output import Output
-from .reader import MarkerScanner, Reader, Steps
+from .reader import Reader, Steps
 
 _CALLS: Final = "[TOOL_CALLS]"
 _ARGUMENTS: Final = "[ARGS]"
 _ID: Final = "[CALL_ID]"
 _NAME: Final = re.compile(r"[^\[{\s]+")
-_MARKERS: Final = MarkerScanner((_CALLS,))
-
-_ARRAY: Final = JsonCalls(
-    name="mistral", layout=Layout(opening=f"{_CALLS}[", between=", ", closing="]"), begins=(_CALLS,)
-)
-_NAMED: Final = NamedCalls(
-    name="mistral",
-    layout=Layout(before=_CALLS),
-    calls=(_CALLS,),
-    header_ends=(_ARGUMENTS,),
-    header=Header,
-    written=(_ARGUMENTS, ""),
-)
-
-
-@dataclass(frozen=True)
-class Mistral:
-    """A :class:`~.format.ToolFormat` that reads both and writes one."""
-
-    name: str
-    written_format: JsonCalls | NamedCalls
-    markers: frozenset[str] = frozenset({_CALLS, _ARGUMENTS, _ID})
-
-    def parser(self, tools: Sequence[Tool]) -> Parser:
-        return Machine(_read)
-
-    def grammar(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
-        return self.written_format.grammar(lark, tools, parallel=parallel)
-
-    def free_grammar(self, lark: Lark, tools: Sequence[Tool]) -> str:
-        return self.written_format.free_grammar(lark, tools)
-
-    def detects(self, template_source: str) -> bool:
-        return "[TOOL_CALLS]" in template_source and (_ARGUMENTS in template_source) == (self.written_format is _NAMED)
 
 
 def _read(reader: Reader, output: Output) -> Steps[None]:
@@ -72,8 +37,35 @@ def _read(reader: Reader, output: Output) -> Steps[None]:
         yield from named_call(reader, output, Header("".join(name), "".join(id) or None), (), ())
         return True
 
-    yield from marked(reader, output, _MARKERS, behind)
+    yield from marked(reader, output, scanner((_CALLS,)), behind)
 
 
-MISTRAL: Final = Mistral("mistral", _NAMED)
-MISTRAL_ARRAY: Final = Mistral("mistral_array", _ARRAY)
+class _Named(NamedCalls):
+    def parser(self, tools: Sequence[Tool]) -> Parser:
+        return Machine(_read)
+
+
+class _Array(JsonCalls):
+    def parser(self, tools: Sequence[Tool]) -> Parser:
+        return Machine(_read)
+
+
+FORMATS: Final = (
+    # both are read, and each is written by one
+    _Named(
+        name="mistral",
+        layout=Layout(before=_CALLS),
+        calls=(_CALLS,),
+        header_ends=(_ARGUMENTS,),
+        header=Header,
+        special=frozenset({_ID}),
+        signs=(Signs((_CALLS, _ARGUMENTS)),),
+    ),
+    _Array(
+        name="mistral_array",
+        layout=Layout(opening=f"{_CALLS}[", between=", ", closing="]"),
+        begins=(_CALLS,),
+        special=frozenset({_ARGUMENTS, _ID}),
+        signs=(Signs((_CALLS,), (_ARGUMENTS,)),),
+    ),
+)

@@ -2,17 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 from ...grammar.lark import Lark
 from ..interface import Parser, Tool
+from ..markers import scanner
 from .json_reader import arguments
 from .layout import LaidOut, either, free
 from .layout import arguments as arguments_grammar
 from .machine import Machine, let_go, marked
 from .output import Output
-from .reader import MarkerScanner, Reader, Steps
+from .reader import Reader, Steps
 
 
 class Header(NamedTuple):
@@ -38,8 +38,8 @@ class NamedCalls(LaidOut):
     """What may stand between a header and its arguments, and behind them, besides ``ends``."""
     ends: tuple[str, ...] = ()
     """Of a call."""
-    written: tuple[str, str] = ("", "")
-    """What the grammar writes between a name and its arguments, and behind these."""
+    written: str = ""
+    """What the grammar writes between a name and its arguments, where that is not the first of ``header_ends``."""
     named: tuple[str, str] = ("", "")
     """What the grammar writes in front of a name and behind it."""
     identified: str = ""
@@ -58,26 +58,14 @@ class NamedCalls(LaidOut):
         return free(lark, self.layout, either(lark, tools, self._one), (*self.section, *self.calls)[0])
 
     def _one(self, lark: Lark, tool: Tool) -> str:
-        before, after = self.written
         in_front, behind = self.named
+        before = self.written or self.header_ends[0]
         id = [lark.regex(self.identified)] if self.identified else []
         if behind or not id:
             head = [lark.literal(in_front + tool.name + behind), *id, lark.literal(before)]
         else:
             head = [*id, lark.literal(in_front + tool.name + before)]
-        return " ".join([*head, arguments_grammar(lark, tool), lark.literal(after)])
-
-    @cached_property
-    def _found(self) -> MarkerScanner:
-        return MarkerScanner((*self.calls, *self.section, *self._strays))
-
-    @cached_property
-    def _strays(self) -> frozenset[str]:
-        return frozenset({*self.ends, *self.section_ends})
-
-    @cached_property
-    def _header_ends(self) -> MarkerScanner:
-        return MarkerScanner(self.header_ends)
+        return " ".join([*head, arguments_grammar(lark, tool)])
 
     def _read(self, reader: Reader, output: Output) -> Steps[None]:
         def behind(marker: str) -> Steps[bool]:
@@ -86,7 +74,7 @@ class NamedCalls(LaidOut):
                 if not (yield from reader.accept(*self.calls)):
                     return False
             parts: list[str] = []
-            if not (yield from reader.until(self._header_ends, parts.append)):
+            if not (yield from reader.until(scanner(self.header_ends), parts.append)):
                 return False
             header = self.header("".join(parts))
             if header is None:
@@ -94,7 +82,8 @@ class NamedCalls(LaidOut):
             yield from named_call(reader, output, header, self.fence, self.ends)
             return True
 
-        yield from marked(reader, output, self._found, behind, strays=self._strays)
+        strays = frozenset({*self.ends, *self.section_ends})
+        yield from marked(reader, output, scanner((*self.calls, *self.section, *strays)), behind, strays=strays)
 
 
 def named_call(

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 from ...grammar.lark import Lark
 from ..interface import Parser, Tool
+from ..markers import scanner
 from .json_reader import escaped
 from .layout import LaidOut, Layout, Signs, either, free, free_bare, members, quoted_input
 from .machine import Machine, attempt, let_go, marked
 from .output import Output
 from .python_reader import NAME, python_value, word
-from .reader import MarkerScanner, Reader, Steps
+from .reader import Reader, Steps
 from .schemas import Arguments
 
 
@@ -40,9 +40,8 @@ class PythonCalls(LaidOut):
 
     def _one(self, lark: Lark, tool: Tool) -> str:
         arguments = Arguments(tool.parameters)
-        names = [*arguments.properties, *(name for name in arguments.required if name not in arguments.properties)]
         items = []
-        for name in names:
+        for name in arguments.names:
             types = arguments.types(name)
             field = f"tools.{tool.name}.parameters"
             if tool.grammar is not None:
@@ -56,10 +55,6 @@ class PythonCalls(LaidOut):
             items.append((f"{lark.literal(name + '=')} {value}", name in arguments.required))
         return f'{lark.literal(tool.name + "(")} {members(lark, items, ", ")} ")"'
 
-    @cached_property
-    def _found(self) -> MarkerScanner:
-        return MarkerScanner((*self.begins, *self.ends))
-
     def _read(self, reader: Reader, output: Output) -> Steps[None]:
         def bare(_: str) -> Steps[bool]:
             return (yield from reader.space()) == "[" and (yield from _calls(reader, output, ()))
@@ -69,7 +64,7 @@ class PythonCalls(LaidOut):
 
         if self.bare:
             yield from attempt(reader, output, "", bare)
-        yield from marked(reader, output, self._found, behind, strays=frozenset(self.ends))
+        yield from marked(reader, output, scanner((*self.begins, *self.ends)), behind, strays=frozenset(self.ends))
 
 
 def _calls(reader: Reader, output: Output, ends: tuple[str, ...]) -> Steps[bool]:
@@ -148,31 +143,33 @@ def _key(reader: Reader) -> Steps[str]:
     return key if key and (yield from reader.accept("=", "==")) == "=" else ""
 
 
-LLAMA4_PYTHONIC: Final = PythonCalls(
-    name="llama4_pythonic",
-    layout=Layout(opening="[", between=", ", closing="]"),
-    begins=("<|python_start|>",),
-    ends=("<|python_end|>",),
-    bare=True,
-    signs=(Signs(("<|python_start|>",), ('"parameters": dictionary of argument name',)),),
-)
-PYTHONIC: Final = PythonCalls(
-    name="pythonic",
-    layout=Layout(opening="[", between=", ", closing="]"),
-    bare=True,
-    signs=(Signs(("[func_name1(params_name1=params_value1",)),),
-)
-LFM2: Final = PythonCalls(
-    name="lfm2",
-    layout=Layout(opening="<|tool_call_start|>[", between=", ", closing="]<|tool_call_end|>"),
-    begins=("<|tool_call_start|>",),
-    ends=("<|tool_call_end|>",),
-    signs=(Signs(("<|tool_call_start|>",)), Signs(("List of tools: ",))),
-)
-OLMO3: Final = PythonCalls(
-    name="olmo3",
-    layout=Layout(opening="<function_calls>\n", between="\n", closing="\n</function_calls>"),
-    begins=("<function_calls>",),
-    ends=("</function_calls>",),
-    signs=(Signs(("<function_calls>",), ("｜DSML｜", "<invoke")),),
+FORMATS: Final = (
+    PythonCalls(
+        name="lfm2",
+        layout=Layout(opening="<|tool_call_start|>[", between=", ", closing="]<|tool_call_end|>"),
+        begins=("<|tool_call_start|>",),
+        ends=("<|tool_call_end|>",),
+        signs=(Signs(("<|tool_call_start|>",)), Signs(("List of tools: ",))),
+    ),
+    PythonCalls(
+        name="llama4_pythonic",
+        layout=Layout(opening="[", between=", ", closing="]"),
+        begins=("<|python_start|>",),
+        ends=("<|python_end|>",),
+        bare=True,
+        signs=(Signs(("<|python_start|>",), ('"parameters": dictionary of argument name',)),),
+    ),
+    PythonCalls(
+        name="olmo3",
+        layout=Layout(opening="<function_calls>\n", between="\n", closing="\n</function_calls>"),
+        begins=("<function_calls>",),
+        ends=("</function_calls>",),
+        signs=(Signs(("<function_calls>",), ("｜DSML｜", "<invoke")),),
+    ),
+    PythonCalls(
+        name="pythonic",
+        layout=Layout(opening="[", between=", ", closing="]"),
+        bare=True,
+        signs=(Signs(("[func_name1(params_name1=params_value1",)),),
+    ),
 )

@@ -1,6 +1,7 @@
 """Python's literals, read while they come and handed on as JSON; JSON itself is read as well."""
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from .json_reader import code_point, escaped, is_number, json_escape, quoted
@@ -34,15 +35,28 @@ def word(reader: Reader, pattern: re.Pattern[str]) -> Steps[str]:
 
 def python_value(reader: Reader, sink: Sink, depth: int = 0) -> Steps[bool]:
     """Hands on one value as JSON. False where what comes is none, or it is cut short or nested too deeply."""
+
+    def inner(_: str) -> Steps[bool]:
+        return (yield from python_value(reader, sink, depth + 1))
+
+    def member(char: str) -> Steps[bool]:
+        if not char or not (yield from _key(reader, sink, char)):
+            return False
+        yield from reader.space()
+        if not (yield from reader.accept(":")):
+            return False
+        sink(": ")
+        return (yield from python_value(reader, sink, depth + 1))
+
     char = yield from reader.space()
     if not char or depth > MAX_DEPTH:
         return False
     if char in "'\"":
         return (yield from _string(reader, sink, char))
     if char in _CLOSED_BY:
-        return (yield from _sequence(reader, sink, _CLOSED_BY[char], depth))
+        return (yield from _items(reader, sink, "[]", _CLOSED_BY[char], inner))
     if char == "{":
-        return (yield from _mapping(reader, sink, depth))
+        return (yield from _items(reader, sink, "{}", "}", member))
     text = yield from word(reader, _WORD)
     value = _CONSTANTS.get(text) or _number(text)
     if value is None:
@@ -91,53 +105,26 @@ def _escape(reader: Reader) -> Steps[str]:
     return "\\" if letter else ""
 
 
-def _sequence(reader: Reader, sink: Sink, close: str, depth: int) -> Steps[bool]:
+def _items(reader: Reader, sink: Sink, ends: str, close: str, item: Callable[[str], Steps[bool]]) -> Steps[bool]:
+    """Items between brackets, with commas between them; ``ends`` are the brackets of JSON, ``close`` Python's."""
     yield from reader.character()
-    sink("[")
+    sink(ends[0])
     any = False
     while True:
         char = yield from reader.space()
         if char == close:
             yield from reader.character()
-            sink("]")
-            return True
-        if any:
-            if char != ",":
-                return False
-            yield from reader.character()
-            if (yield from reader.space()) == close:
-                continue
-            sink(", ")
-        if not (yield from python_value(reader, sink, depth + 1)):
-            return False
-        any = True
-
-
-def _mapping(reader: Reader, sink: Sink, depth: int) -> Steps[bool]:
-    yield from reader.character()
-    sink("{")
-    any = False
-    while True:
-        char = yield from reader.space()
-        if char == "}":
-            yield from reader.character()
-            sink("}")
+            sink(ends[1])
             return True
         if any:
             if char != ",":
                 return False
             yield from reader.character()
             char = yield from reader.space()
-            if char == "}":
+            if char == close:
                 continue
             sink(", ")
-        if not char or not (yield from _key(reader, sink, char)):
-            return False
-        yield from reader.space()
-        if not (yield from reader.accept(":")):
-            return False
-        sink(": ")
-        if not (yield from python_value(reader, sink, depth + 1)):
+        if not (yield from item(char)):
             return False
         any = True
 

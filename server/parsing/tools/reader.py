@@ -5,8 +5,10 @@ been read is let go at once, except while :meth:`Reader.keep` keeps it: what tur
 """
 
 import re
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from typing import Final, TypeAlias, TypeVar
+
+from ..markers import MarkerScanner
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
@@ -19,33 +21,12 @@ WHITESPACE: Final = " \t\r\n"
 _SPACE: Final = re.compile(r"[ \t\r\n]+")
 
 
+def nothing(_: str) -> None:
+    """A sink for text that nobody needs."""
+
+
 class TooLongError(Exception):
     """More would have to be held back than is allowed; what was kept is exactly ``MAX_KEPT`` characters."""
-
-
-class MarkerScanner:
-    """Texts to look for. None may lie inside another, except at its end: the leftmost is found, however it comes."""
-
-    def __init__(self, markers: Iterable[str]) -> None:
-        self._all: Final = sorted(set(markers), key=len, reverse=True)
-        for marker in self._all:
-            if any(marker in other[:-1] for other in self._all if other != marker):
-                raise ValueError(f"The marker {marker!r} lies inside another.")
-        self.search: Final = re.compile("|".join(map(re.escape, self._all)) or r"(?!)").search
-        self._longest: Final = max(map(len, self._all), default=1) - 1
-        self._first: Final = {marker[0] for marker in self._all}
-        self._beginnings: Final = {marker[:length] for marker in self._all for length in range(1, len(marker))}
-
-    def held(self, text: str, at: int) -> int:
-        """Where in ``text``, from ``at`` on, a marker may have begun that goes on in text to come."""
-        for place in range(max(at, len(text) - self._longest), len(text)):
-            if text[place] in self._first and text[place:] in self._beginnings:
-                return place
-        return len(text)
-
-    def all_but(self, text: str) -> bool:
-        """Whether a text is the greater part of a marker, so that hardly anything else can be meant by it."""
-        return any(len(text) > max(3, len(marker) // 2) and marker.startswith(text) for marker in self._all)
 
 
 class Reader:

@@ -33,6 +33,7 @@ class Arguments:
         required = self._object.get("required")
         names = required if isinstance(required, list) else []
         self.required: Sequence[str] = [name for name in names if isinstance(name, str)]
+        self.names: Sequence[str] = list(dict.fromkeys((*self.properties, *self.required)))
         self._types: dict[str, frozenset[str]] = {}
 
     def schema(self, name: str) -> Mapping[str, Any]:
