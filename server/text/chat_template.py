@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import jinja2
 from jinja2 import meta
@@ -29,6 +29,16 @@ RESERVED_KWARGS: Final = frozenset(
 )
 _NOTHING_TO_CONTINUE: Final = "continue_final_message is set, but the last message has no text to continue."
 _FINAL_TAG: Final = "CONTINUE_FINAL_MESSAGE_TAG "
+
+
+class RenderOptions(TypedDict, total=False):
+    """How a conversation is rendered, whichever template does it; see :meth:`ChatTemplate.render`."""
+
+    add_generation_prompt: bool
+    continue_final_message: bool
+    template_kwargs: Mapping[str, Any] | None
+    tools: Sequence[Mapping[str, Any]] | None
+    documents: Sequence[Mapping[str, Any]] | None
 
 
 class _Compiled:
@@ -122,8 +132,10 @@ class ChatTemplate:
             raise
         except Exception as error:
             raise self._explain(error) from error
-        if not _is_unicode(text):
-            raise TemplateError("The chat template writes half a character (an unpaired surrogate).")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise TemplateError("The chat template writes half a character (an unpaired surrogate).") from None
         return text if final is None else _cut_at_mark(text, final)
 
     def _check(
@@ -186,17 +198,6 @@ class ChatTemplate:
                 return TemplateError("The chat template needs too much memory.")
             case _:
                 return TemplateError(f"The chat template failed on this conversation with {type(error).__name__}.")
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether every character of it can be encoded."""
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _mark_end(message: dict[str, Any]) -> str:

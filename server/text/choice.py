@@ -38,6 +38,11 @@ class OutputChoice:
     def matched(self) -> str | None:
         return None if self._matcher is None else self._matcher.matched
 
+    @property
+    def _armed(self) -> bool:
+        """Whether there are tokens enough for the choice to end."""
+        return not self._min_tokens or self._produced > self._min_tokens
+
     def push(self, tokens: list[int], logprobs: list[TokenLogprobs] | None, deltas: list[Delta]) -> None:
         """Takes the next tokens, up to the one that completes a stop string."""
         if self._parsed is not None:
@@ -48,20 +53,15 @@ class OutputChoice:
             return
         self._produced += len(tokens)
         shown: Sequence[int] = tokens
-        if tokens and tokens[-1] in self._ends and self._produced > self._min_tokens:
+        if tokens and tokens[-1] in self._ends and self._armed:
             shown = tokens[:-1]
         deltas.append(Text(self.index, self._detokenizer.push(shown), tokens, logprobs))
 
     def _push_watched(self, tokens: list[int], logprobs: list[TokenLogprobs] | None, matcher: StopMatcher) -> Text:
         text = ""
-        for place, token in enumerate(tokens):
-            self._produced += 1
-            late_enough = not self._min_tokens or self._produced > self._min_tokens
-            if token in self._ends and late_enough:
-                continue
-            text += matcher.push(self._detokenizer.push((token,)), armed=late_enough)
+        for taken, token in enumerate(tokens, 1):
+            text += self._read(token)
             if matcher.matched is not None:
-                taken = place + 1
                 return Text(self.index, text, tokens[:taken], None if logprobs is None else logprobs[:taken])
         return Text(self.index, text, tokens, logprobs)
 
@@ -81,20 +81,19 @@ class OutputChoice:
             parsed.finish("", deltas, cut=True)
 
     def _read(self, token: int) -> str:
-        """The text that one token made final, as :meth:`_push_watched` has it for several."""
+        """The text that one token made final."""
         self._produced += 1
-        late_enough = not self._min_tokens or self._produced > self._min_tokens
-        if token in self._ends and late_enough:
+        armed = self._armed
+        if token in self._ends and armed:
             return ""
         text = self._detokenizer.push((token,))
-        return text if self._matcher is None else self._matcher.push(text, armed=late_enough)
+        return text if self._matcher is None else self._matcher.push(text, armed=armed)
 
     def finish(self, deltas: list[Delta], *, cut: bool) -> None:
         """The text still held back, once no more tokens come. ``cut``: the model would have gone on."""
         text = self._detokenizer.finish()
         if self._matcher is not None:
-            armed = not self._min_tokens or self._produced > self._min_tokens
-            text = self._matcher.push(text, armed=armed) + self._matcher.finish()
+            text = self._matcher.push(text, armed=self._armed) + self._matcher.finish()
         if self._parsed is not None:
             self._parsed.finish(text, deltas, cut=cut or self.matched is not None)
         elif text:

@@ -8,10 +8,11 @@ whole does not hold.
 
 import codecs
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from .pieces import byte_token_value
-from .tokenizer import Tokenizer
+from .tokenizer import Tokenizer, TokenTable
 
 PROMPT_TAIL: Final = 8
 """Prompt tokens that are enough to tell how a continuation begins."""
@@ -27,44 +28,22 @@ class Detokenizer(Protocol):
         """The rest, when no more tokens come. The detokenizer is spent afterwards."""
 
 
-class _BytePieces(dict[int, str | bytes]):
-    """Token id → its text where it holds whole characters, else its bytes; filled as ids turn up."""
-
-    def __init__(self, tokenizer: Tokenizer, skip: frozenset[int]) -> None:
-        super().__init__()
-        self._tokenizer = tokenizer
-        self._skip = skip
-
-    def __missing__(self, id: int) -> str | bytes:
-        data = b"" if id in self._skip else self._tokenizer.token_bytes(id)
-        piece: str | bytes
-        try:
-            piece = data.decode()
-        except UnicodeDecodeError:
-            piece = data
-        if 0 <= id < self._tokenizer.vocab_size:  # what comes from outside may not fill the table
-            self[id] = piece
-        return piece
+def _byte_piece(tokenizer: Tokenizer, skip: frozenset[int], id: int) -> str | bytes:
+    """A token's text where it holds whole characters, else its bytes."""
+    data = b"" if id in skip else tokenizer.token_bytes(id)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
 
 
-class _SentencePieces(dict[int, str | int | None]):
-    """Token id → its text, its byte value, or None where it stands for nothing."""
-
-    def __init__(self, tokenizer: Tokenizer, skip: frozenset[int]) -> None:
-        super().__init__()
-        self._backend = tokenizer.backend
-        self._limit = tokenizer.vocab_size
-        self._skip = skip
-
-    def __missing__(self, id: int) -> str | int | None:
-        token = None if id in self._skip else self._backend.id_to_token(id)
-        piece: str | int | None = None
-        if token is not None:
-            value = byte_token_value(token)
-            piece = token.replace("▁", " ") if value is None else value
-        if 0 <= id < self._limit:
-            self[id] = piece
-        return piece
+def _sentence_piece(tokenizer: Tokenizer, skip: frozenset[int], id: int) -> str | int | None:
+    """A token's text, its byte value, or None where it stands for nothing."""
+    token = None if id in skip else tokenizer.backend.id_to_token(id)
+    if token is None:
+        return None
+    value = byte_token_value(token)
+    return token.replace("▁", " ") if value is None else value
 
 
 class ByteLevelDetokenizer:
@@ -72,7 +51,7 @@ class ByteLevelDetokenizer:
 
     __slots__ = ("_partial", "_pieces")
 
-    def __init__(self, pieces: _BytePieces) -> None:
+    def __init__(self, pieces: TokenTable[str | bytes]) -> None:
         self._pieces = pieces
         self._partial: codecs.IncrementalDecoder | None = None
 
@@ -114,7 +93,7 @@ class SentencePieceDetokenizer:
 
     __slots__ = ("_bytes", "_pieces", "_strip")
 
-    def __init__(self, pieces: _SentencePieces, *, strip: bool) -> None:
+    def __init__(self, pieces: TokenTable[str | int | None], *, strip: bool) -> None:
         self._pieces = pieces
         self._bytes = bytearray()
         self._strip = strip
@@ -211,8 +190,11 @@ class Detokenizers:
         self._tokenizer = tokenizer
         skips = {True: tokenizer.special_ids - self.ids(visible), False: frozenset[int]()}
         self._skips = skips
-        self._bytes = {skip: _BytePieces(tokenizer, ids) for skip, ids in skips.items()}
-        self._sentences = {skip: _SentencePieces(tokenizer, ids) for skip, ids in skips.items()}
+        size = tokenizer.vocab_size
+        self._bytes = {skip: TokenTable(partial(_byte_piece, tokenizer, ids), size) for skip, ids in skips.items()}
+        self._sentences = {
+            skip: TokenTable(partial(_sentence_piece, tokenizer, ids), size) for skip, ids in skips.items()
+        }
         self._seen: dict[frozenset[str], Detokenizers] = {}
 
     def new(

@@ -8,11 +8,11 @@ from stentor.protocols.ipc.actors import Vocabulary
 from .tokenizer import Tokenizer
 
 
-def tokens_by_id_alone(tokenizer: Tokenizer) -> Mapping[str, int]:
-    """Text → id of the tokens that no text of a grammar matches: whoever wants one there names its id.
+def special_tokens_of(tokenizer: Tokenizer) -> Mapping[str, int]:
+    """Ids by text, for :class:`..grammar.lark.Lark`, of the tokens that no text of a grammar matches.
 
-    These are all added tokens, special or not, for a marker such as ``</think>`` must never pass for text, but for
-    those that are mere white space.
+    Whoever wants one there names its id. These are all added tokens, special or not, for a marker such as
+    ``</think>`` must never pass for text, but for those that are mere white space.
     """
     added = tokenizer.backend.get_added_tokens_decoder()
     return {
@@ -30,7 +30,7 @@ def vocabulary_of(tokenizer: Tokenizer, eos_token_ids: tuple[int, ...]) -> Itera
         eos = frozenset((tokenizer.eos_token_id,))
     highest = max(tokenizer.backend.get_vocab(with_added_tokens=True).values(), default=-1)
     tokens = [tokenizer.token_bytes(id) for id in range(highest + 1)]
-    yield from pieces_of(tokens, frozenset(tokens_by_id_alone(tokenizer).values()), eos)
+    yield from pieces_of(tokens, frozenset(special_tokens_of(tokenizer).values()), eos)
 
 
 def token_bytes_of(tokenizer: Tokenizer, eos_token_ids: tuple[int, ...]) -> TokenBytes:
@@ -40,8 +40,3 @@ def token_bytes_of(tokenizer: Tokenizer, eos_token_ids: tuple[int, ...]) -> Toke
     for piece in vocabulary_of(tokenizer, eos_token_ids):
         whole = reader.take(piece)
     return TokenBytes([], [], []) if whole is None else whole
-
-
-def special_tokens_of(tokenizer: Tokenizer) -> Mapping[str, int]:
-    """Ids by text, for :class:`..grammar.lark.Lark`."""
-    return tokens_by_id_alone(tokenizer)

@@ -7,13 +7,13 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 
 from stentor.protocols.common.errors import BadRequest
 
 from ..common.fair_queue import FairSemaphore, QueueFull, current_owner
 from ..config.limits import DEFAULT_CHARS, DEFAULT_SECONDS, DEFAULT_WAITING
-from .chat_template import ChatTemplate
+from .chat_template import ChatTemplate, RenderOptions
 from .detokenizer import Detokenizers
 from .errors import TemplatesWait, TextTooLong
 from .template_process import RenderJob, TemplateProcess
@@ -115,11 +115,11 @@ class TokenizerPool:
         """
         if len(text) <= INLINE_CHARS:
             return self.tokenizer.encode(text, add_special_tokens)
-        return await self._run(lambda: self._encode(text, add_special_tokens, most_tokens, field))
+        return await self.run(lambda: self._encode(text, add_special_tokens, most_tokens, field))
 
     async def encode_packed(self, text: str, add_special_tokens: bool = True, *, field: str = "prompt") -> "array[int]":
         """As :meth:`encode`, in 4 bytes a token: what is to be kept for a while."""
-        return await self._run(lambda: self._encode_packed(text, add_special_tokens, field))
+        return await self.run(lambda: self._encode_packed(text, add_special_tokens, field))
 
     async def encode_batch(
         self,
@@ -134,30 +134,26 @@ class TokenizerPool:
             return [self.tokenizer.encode(text, add_special_tokens) for text in texts]
         for text in texts:
             self._check_length(text, most_tokens)
-        return await self._run(lambda: self._encode_all(texts, add_special_tokens, field))
+        return await self.run(lambda: self._encode_all(texts, add_special_tokens, field))
 
     async def decode(
         self, ids: Sequence[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
     ) -> str:
         """The text of token ids."""
-        return await self._run(lambda: self.tokenizer.decode(ids, skip_special_tokens, spaces_between_special_tokens))
+        return await self.run(lambda: self.tokenizer.decode(ids, skip_special_tokens, spaces_between_special_tokens))
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
         """The text of each token alone."""
-        return await self._run(lambda: [self.tokenizer.token_to_text(id) for id in ids])
+        return await self.run(lambda: [self.tokenizer.token_to_text(id) for id in ids])
 
     async def render_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
-        add_generation_prompt: bool,
-        continue_final_message: bool,
         chat_template: str | None = None,
-        template_kwargs: Mapping[str, Any] | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
         add_special_tokens: bool = False,
         most_tokens: int | None = None,
+        **options: Unpack[RenderOptions],
     ) -> list[int]:
         """Token ids of a conversation, as the chat template writes it.
 
@@ -167,36 +163,19 @@ class TokenizerPool:
         :class:`~.errors.TemplateError`, and :class:`~.errors.TemplatesWait` where too many of the latter wait.
         """
         if chat_template is None or self.chat_template.has(chat_template):
-            render = partial(
-                self.chat_template.render,
-                messages,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                chat_template=chat_template,
-                template_kwargs=template_kwargs,
-                tools=tools,
-                documents=documents,
-            )
-            return await self._run(lambda: self._encode_chat(render(), add_special_tokens, most_tokens))
-        job = RenderJob(
-            [dict(message) for message in messages],
-            add_generation_prompt,
-            continue_final_message,
-            chat_template,
-            dict(template_kwargs or {}),
-            [dict(tool) for tool in tools or ()],
-            [dict(document) for document in documents or ()],
-        )
-        text = await self._render_foreign(job)
-        return await self._run(lambda: self._encode_chat(text, add_special_tokens, most_tokens))
+            render = partial(self.chat_template.render, messages, chat_template=chat_template, **options)
+            return await self.run(lambda: self._encode_chat(render(), add_special_tokens, most_tokens))
+        text = await self._render_foreign(RenderJob(messages, chat_template, options))
+        return await self.run(lambda: self._encode_chat(text, add_special_tokens, most_tokens))
 
     async def encode_rendered(self, render: Callable[[], str], most_tokens: int | None = None) -> list[int]:
         """Token ids of what ``render`` writes, all markers included; ``most_tokens`` as in :meth:`encode`."""
-        return await self._run(lambda: self._encode(render(), False, most_tokens))
+        return await self.run(lambda: self._encode(render(), False, most_tokens))
 
     async def run(self, job: Callable[[], T]) -> T:
         """Runs a job among the others, in a thread."""
-        return await self._run(job)
+        await self._places.acquire()
+        return await self._submit(job, self._executor, self._places.release)
 
     async def _render_foreign(self, job: RenderJob) -> str:
         owner = current_owner.get()
@@ -234,10 +213,6 @@ class TokenizerPool:
     def _brings_bos(self, text: str) -> bool:
         bos = self.tokenizer.bos_token
         return bool(bos) and text.startswith(bos or "")
-
-    async def _run(self, job: Callable[[], T]) -> T:
-        await self._places.acquire()
-        return await self._submit(job, self._executor, self._places.release)
 
     async def _submit(self, job: Callable[[], T], executor: ThreadPoolExecutor, release: Callable[[], None]) -> T:
         """``release`` gives back the place that the job takes."""

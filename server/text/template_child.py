@@ -21,7 +21,7 @@ _REHEARSAL: Final = "{% set late = [messages | pprint, lipsum(), strftime_now('%
 def main() -> int:
     with bounded_child("stentor-template", MAX_MEMORY) as connection:
         renderer = Renderer(receive(connection, Setup))
-        renderer.render(RenderJob([{}], False, False, _REHEARSAL, {}, [], []))
+        renderer.render(RenderJob([{}], _REHEARSAL))
         growth = Growth()
         # no further descriptor can be opened: the only number that is left is taken; 0 would forbid to wait for the
         # socket
@@ -45,17 +45,9 @@ class Renderer:
     def render(self, job: RenderJob) -> tuple[str, str | None]:
         """The text, or why there is none."""
         try:
-            text = self.template_of(job.chat_template).render(
-                job.messages,
-                add_generation_prompt=job.add_generation_prompt,
-                continue_final_message=job.continue_final_message,
-                template_kwargs=job.template_kwargs,
-                tools=job.tools,
-                documents=job.documents,
-            )
+            return self.template_of(job.chat_template).render(job.messages, **job.options), None
         except TemplateError as refusal:
             return "", str(refusal)
-        return text, None
 
 
 if __name__ == "__main__":

@@ -6,13 +6,14 @@ its memory, can open no file and no socket, and is killed when it is late.
 """
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from ..sandbox.child import receive, send
 from ..sandbox.killable_child import ChildDied, ChildNotStarted, KillableChild
+from .chat_template import RenderOptions
 from .errors import TemplateError
 
 MODULE: Final = "stentor.server.text.template_child"
@@ -29,15 +30,12 @@ class Setup(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RenderJob(msgspec.Struct, frozen=True, array_like=True):
-    """One rendering; the fields are the arguments of :meth:`~.chat_template.ChatTemplate.render`."""
+    """One rendering."""
 
-    messages: list[dict[str, Any]]
-    add_generation_prompt: bool
-    continue_final_message: bool
+    messages: Sequence[Mapping[str, Any]]
     chat_template: str
-    template_kwargs: dict[str, Any]
-    tools: list[dict[str, Any]]
-    documents: list[dict[str, Any]]
+    """Its source."""
+    options: RenderOptions = RenderOptions()
 
 
 class RenderResult(msgspec.Struct, frozen=True, array_like=True):

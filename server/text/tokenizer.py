@@ -16,17 +16,17 @@ ChatTemplates = str | dict[str, str] | None
 Value = TypeVar("Value")
 
 
-class _Cached(dict[int, Value]):
-    """What is made of a token, filled as ids turn up."""
+class TokenTable(dict[int, Value]):
+    """What is made of each token, by ids below ``size``; filled as they turn up."""
 
-    def __init__(self, make: Callable[[int], Value], most: int) -> None:
+    def __init__(self, make: Callable[[int], Value], size: int) -> None:
         super().__init__()
         self._make = make
-        self._most = most
+        self._size = size
 
     def __missing__(self, id: int) -> Value:
         value = self._make(id)
-        if len(self) < self._most:
+        if 0 <= id < self._size:  # what comes from outside may not fill the table
             self[id] = value
         return value
 
@@ -63,8 +63,8 @@ class Tokenizer:
         self.pad_token_id: Final = self._id_of(self.pad_token)
         self.unk_token_id: Final = self._id_of(self.unk_token)
 
-        self._bytes: Final = _Cached(self.token_bytes, self.vocab_size)
-        self._names: Final = _Cached(self.token_to_text, self.vocab_size)
+        self._bytes: Final = TokenTable(self.token_bytes, self.vocab_size)
+        self._names: Final = TokenTable(self.token_to_text, self.vocab_size)
         self.bytes_of: Final[Callable[[int], bytes]] = self._bytes.__getitem__
         """:meth:`token_bytes`, which is remembered: for tokens that come again and again."""
         self.name_of: Final[Callable[[int], str]] = self._names.__getitem__

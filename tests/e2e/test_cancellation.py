@@ -182,7 +182,7 @@ async def all_is_free(bench: Bench) -> None:
 @pytest.mark.parametrize("how", AFTER)
 async def test_while_waiting_for_the_tokenizer(bench: Bench, how: str) -> None:
     gate = threading.Event()
-    standing_still = asyncio.create_task(bench.state.chat.pool._run(lambda: gate.wait(60)))
+    standing_still = asyncio.create_task(bench.state.chat.pool.run(lambda: gate.wait(60)))
     text = "7 " * INLINE_CHARS
     clients = [await Client.asking(bench, prompt=text, max_tokens=50, stream=number % 2 == 0) for number in range(5)]
     await until(lambda: bench.state.admission.live_requests == 5)

@@ -22,17 +22,7 @@ class TemplateRenderer:
         return self._pool.chat_template.takes_tools(chat_template)
 
     async def render(self, conversation: RenderRequest) -> list[int]:
-        return await self._pool.render_chat(
-            conversation.messages,
-            add_generation_prompt=conversation.add_generation_prompt,
-            continue_final_message=conversation.continue_final_message,
-            chat_template=conversation.chat_template,
-            template_kwargs=conversation.template_kwargs,
-            tools=conversation.tools,
-            documents=conversation.documents,
-            add_special_tokens=conversation.add_special_tokens,
-            most_tokens=conversation.most_tokens,
-        )
+        return await self._pool.render_chat(**vars(conversation))
 
 
 def choose_renderer(name: RendererName, pool: TokenizerPool, folder: Path, harmony_vocabulary: Path | None) -> Renderer:

@@ -7,7 +7,10 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, kw_only=True)
 class RenderRequest:
-    """Messages in the shape of chat completions, and how they are to be written."""
+    """Messages in the shape of chat completions, and how they are to be written.
+
+    :meth:`..pool.TokenizerPool.render_chat` takes the same fields.
+    """
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()

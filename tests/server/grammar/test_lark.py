@@ -13,7 +13,7 @@ from stentor.engine.core.grammar.vocabulary import TokenBytes
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.grammar.answers import compose
 from stentor.server.grammar.lark import Lark
-from stentor.server.text.grammar_tokens import token_bytes_of, tokens_by_id_alone
+from stentor.server.text.grammar_tokens import special_tokens_of, token_bytes_of
 from stentor.tests.examples import examples
 from stentor.tests.fakes import byte_tokenizer
 
@@ -44,7 +44,7 @@ def accepts(compiler: Compiler, source: str, text: str) -> bool:
 
 
 def test_the_grammars_special_tokens_are_the_engines() -> None:
-    assert tokens_by_id_alone(byte_tokenizer()) == SPECIAL
+    assert special_tokens_of(byte_tokenizer()) == SPECIAL
     assert set(BYTES.special) == set(SPECIAL.values())
 
 

@@ -149,7 +149,7 @@ async def test_the_deadline_covers_the_wait_for_the_tokenizer() -> None:
     gate = threading.Event()
     pool = TokenizerPool(byte_tokenizer(), threads=1, max_pending=1)
     state = fake_state(pool=pool, overload=OverloadConfig(request_timeout=30.0))
-    standing_still = asyncio.create_task(pool._run(lambda: gate.wait(30)))
+    standing_still = asyncio.create_task(pool.run(lambda: gate.wait(30)))
     await asyncio.sleep(0)
     async with in_memory(state) as client:
         soon = {"x-request-timeout": "0.2"}

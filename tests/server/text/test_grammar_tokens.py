@@ -7,7 +7,7 @@ from tokenizers.decoders import ByteLevel
 from tokenizers.models import BPE
 
 from stentor.engine.core.grammar.vocabulary import VocabularyReader
-from stentor.server.text.grammar_tokens import tokens_by_id_alone, vocabulary_of
+from stentor.server.text.grammar_tokens import special_tokens_of, vocabulary_of
 from stentor.server.text.tokenizer import Tokenizer
 
 
@@ -22,7 +22,7 @@ def tokenizer() -> Tokenizer:
 
 def test_markers_are_named_by_id_alone_and_white_space_is_text(tokenizer: Tokenizer) -> None:
     ids = {text: tokenizer.backend.token_to_id(text) for text in ("<eos>", "</think>", "  ")}
-    assert dict(tokens_by_id_alone(tokenizer)) == {text: ids[text] for text in ("<eos>", "</think>")}
+    assert dict(special_tokens_of(tokenizer)) == {text: ids[text] for text in ("<eos>", "</think>")}
 
 
 @pytest.mark.parametrize("eos", [(), (0, 3)])

@@ -115,7 +115,7 @@ def test_a_full_pool_makes_callers_wait() -> None:
     async def main() -> None:
         pool = TokenizerPool(byte_tokenizer(), threads=1, max_pending=2)
         gate = Gate()
-        jobs = [asyncio.create_task(pool._run(gate)) for _ in range(5)]
+        jobs = [asyncio.create_task(pool.run(gate)) for _ in range(5)]
         await until(lambda: gate.began == 1)
         assert pool._executor._work_queue.qsize() == 1
         gate.go.set()
@@ -130,7 +130,7 @@ def test_a_cancelled_job_that_has_not_begun_is_skipped() -> None:
     async def main() -> None:
         pool = TokenizerPool(byte_tokenizer(), threads=1, max_pending=2)
         gate = Gate()
-        jobs = [asyncio.create_task(pool._run(gate)) for _ in range(4)]
+        jobs = [asyncio.create_task(pool.run(gate)) for _ in range(4)]
         await until(lambda: gate.began == 1)
         for job in jobs[1:]:
             job.cancel()
@@ -151,11 +151,11 @@ def test_a_running_job_keeps_its_place_when_its_caller_goes() -> None:
     async def main() -> None:
         pool = TokenizerPool(byte_tokenizer(), threads=1, max_pending=1)
         gate = Gate()
-        gone = asyncio.create_task(pool._run(gate))
+        gone = asyncio.create_task(pool.run(gate))
         await until(lambda: gate.began == 1)
         gone.cancel()
         await settle()
-        waiting = asyncio.create_task(pool._run(lambda: "next"))
+        waiting = asyncio.create_task(pool.run(lambda: "next"))
         await settle()
         assert not waiting.done()
         assert pool._executor._work_queue.qsize() == 0, "it waits for a place"

@@ -58,7 +58,7 @@ def test_a_child_that_is_killed_under_load_costs_no_job() -> None:
 
 
 def _job(template: str) -> RenderJob:
-    return RenderJob([_message(7)], False, False, template, {}, [], [])
+    return RenderJob([_message(7)], template)
 
 
 def test_the_child_can_open_nothing_and_take_a_gigabyte() -> None:
