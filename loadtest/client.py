@@ -5,6 +5,7 @@ several tokens: tokens are counted by the server's usage, times by chunks.
 """
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -68,15 +69,12 @@ async def complete(
 
     ``arrivals`` grows as chunks come, for who wants to look on. Raises :class:`StreamError`.
     """
+    sent = msgspec.json.encode(body)
     stream = Stream(APIS["chat"].read if "chat" in path else _read_completion, Meter(), needs_done=False)
     if arrivals is not None:
         stream.arrivals = arrivals
-    client = HttpClient(Address("http", HOST, port), {"Connection": "close"}, SILENT_SECONDS)
-    try:
-        stream.begin()
-        await client.post(path, msgspec.json.encode(body), stream)
-    finally:
-        client.close()
+    with closing(HttpClient(Address("http", HOST, port), {"Connection": "close"}, SILENT_SECONDS)) as client:
+        await client.post(path, sent, stream)
     if stream.error is not None:
         raise StreamError(stream.error)
     if not stream.arrivals:

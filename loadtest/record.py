@@ -7,6 +7,8 @@ Times are seconds unless named otherwise; every :class:`Spread` is in millisecon
 import csv
 import math
 import os
+import platform
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +16,6 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from .serving.machine import describe_machine
 from .step_curves import Figure
 
 FORMAT: Final = 1
@@ -292,3 +293,22 @@ def save_csv(result: Result, path: str | os.PathLike[str]) -> None:
 def now_iso() -> str:
     """The present moment as ``started_at`` wants it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def describe_machine() -> dict[str, Any]:
+    """CPU, cores that this process may use, memory in bytes, Python and platform."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "python": platform.python_version(),
+        "platform": f"{sys.platform} {platform.release()} {platform.machine()}",
+    }
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("model name", "CPU part"):
+            return value.strip()
+    return platform.processor()

@@ -145,17 +145,18 @@ def recovery(arrivals: Sequence[Sequence[float]], moment: float) -> float:
     return longest
 
 
-def print_recoveries(console: Console, measured: Sequence[Recoveries], streams: int) -> None:
+def show(console: Console, record: Recovery) -> int:
     rows = []
-    for each in measured:
+    for each in record.measured:
         seconds = (statistics.median(each.each), max(each.each), each.longest_pause, each.undisturbed)
         figures = [f"{figure:.3f}" for figure in seconds]
         rows.append([each.victim, str(len(each.each)), *figures, str(len(each.failures))])
     columns = ("killed", "kills", "median", "worst", "longest pause", "usual pause", "streams lost")
-    console.print(table(columns, rows, title=f"seconds until {streams} streams go on after a SIGKILL"))
-    for each in measured:
+    console.print(table(columns, rows, title=f"seconds until {record.streams} streams go on after a SIGKILL"))
+    for each in record.measured:
         for failure in each.failures:
             console.print(f"{each.victim}: {failure}", markup=False)
+    return int(any(each.failures for each in record.measured))
 
 
 def main(argv: list[str]) -> int:
@@ -172,7 +173,7 @@ def main(argv: list[str]) -> int:
     add_flag(parser, "--output-tokens", "--tokens", type=number, default=400, metavar="N", help="of one stream (400)")
     parser.add_argument("--only", choices=("worker", "engine"), help="kill processes of one kind")
     parser.add_argument("serve", nargs="*", metavar="OPTION", help="for `stentor serve`, after --")
-    return run_tool(parser, argv, _measure, _show)
+    return run_tool(parser, argv, _measure, show)
 
 
 def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Recovery:
@@ -185,8 +186,3 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Recovery:
             except TimeoutError:
                 raise ToolError(f"streams do not go on after the {victim} was killed:\n{server.output()}") from None
     return Recovery(streams=arguments.streams, measured=measured, **about)
-
-
-def _show(console: Console, record: Recovery) -> int:
-    print_recoveries(console, record.measured, record.streams)
-    return int(any(each.failures for each in record.measured))

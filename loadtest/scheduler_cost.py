@@ -63,7 +63,9 @@ class SteadyDecode:
             config=SchedulerConfig(),
         )
         self._flying: deque[StepPlan] = deque()
-        for number, prompt in enumerate(_prompts(rows + queue)):
+        draw = random.Random(0)
+        for number in range(rows + queue):
+            prompt = [draw.randrange(VOCABULARY) for _ in range(PROMPT_TOKENS)]
             params = SamplingParams(max_tokens=length - PROMPT_TOKENS, temperature=0.0)
             refused = self.scheduler.submit(Submit(number, prompt, params, [1], 0, "", float(number)), 0.0)
             assert refused is None, "the measurement asks for what cannot run"
@@ -136,11 +138,6 @@ def main(argv: list[str]) -> int:
 def _measure(args: argparse.Namespace, about: dict[str, Any]) -> SchedulerCosts:
     costs = [measure(rows, queue, args.steps) for rows, queue in itertools.product(args.rows, args.queue)]
     return SchedulerCosts(costs=costs, **about)
-
-
-def _prompts(count: int) -> list[list[int]]:
-    draw = random.Random(0)
-    return [[draw.randrange(VOCABULARY) for _ in range(PROMPT_TOKENS)] for _ in range(count)]
 
 
 def _show(console: Console, record: SchedulerCosts) -> None:

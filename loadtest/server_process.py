@@ -9,7 +9,6 @@ import sys
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Final, Self
 
 HOST: Final = "127.0.0.1"
@@ -130,9 +129,7 @@ class ServerProcess(Launched):
             raise SystemExit(f"the server did not start:\n{printed}") from None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
 

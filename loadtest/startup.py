@@ -47,7 +47,18 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 
 
 def main(argv: list[str]) -> int:
-    return run_tool(_parser(), argv, measure, print_rounds, StartFailed, CheckpointError)
+    parser = make_parser(
+        "start",
+        "Time from the start of `stentor serve` to its first token, cold and warm, by phase.",
+        epilog="What follows -- goes to `stentor serve` as it is: stentor bench start -- --dtype bfloat16",
+    )
+    parser.add_argument(
+        "--model", default=DEFAULT_MODEL, help="as of `stentor serve`, fetched before the clock starts (%(default)s)"
+    )
+    parser.add_argument("--rounds", type=at_least(1), default=5, metavar="N", help="starts of each kind (5)")
+    parser.add_argument("--timeout", type=float, default=300.0, metavar="SECONDS", help="for one start (300)")
+    parser.add_argument("serve", nargs="*", metavar="OPTION", help="for `stentor serve`, after --")
+    return run_tool(parser, argv, measure, print_rounds, StartFailed, CheckpointError)
 
 
 def measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Startup:
@@ -185,18 +196,3 @@ def print_rounds(console: Console, record: Startup) -> None:
     if most := max(each.model_bytes_in_memory for each in groups[0]):
         stayed = "MiB of the model stayed in memory before a cold start: another process has it mapped"
         console.print(f"{most / MIB:,.0f} {stayed}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser(
-        "start",
-        "Time from the start of `stentor serve` to its first token, cold and warm, by phase.",
-        epilog="What follows -- goes to `stentor serve` as it is: stentor bench start -- --dtype bfloat16",
-    )
-    parser.add_argument(
-        "--model", default=DEFAULT_MODEL, help="as of `stentor serve`, fetched before the clock starts (%(default)s)"
-    )
-    parser.add_argument("--rounds", type=at_least(1), default=5, metavar="N", help="starts of each kind (5)")
-    parser.add_argument("--timeout", type=float, default=300.0, metavar="SECONDS", help="for one start (300)")
-    parser.add_argument("serve", nargs="*", metavar="OPTION", help="for `stentor serve`, after --")
-    return parser

@@ -8,7 +8,6 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Event, Lock
-from types import TracebackType
 from typing import Final, Self
 
 import msgspec
@@ -74,9 +73,7 @@ class Company:
         self._futures = [self._threads.submit(self._repeat, work) for work in self._works]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._ending.set()
         self._threads.shutdown()
         for future in self._futures if error is None else []:

@@ -105,25 +105,21 @@ def _cache(spec: BatchSpec, on: Setting) -> tuple[tuple[torch.Tensor, torch.Tens
     return (k, v), batch
 
 
-def _cache_scale(on: Setting) -> torch.Tensor | None:
-    return torch.ones(on.model.num_kv_heads, device=on.device) if on.kv_dtype == FP8 else None
+def _cache_options(on: Setting) -> dict[str, Any]:
+    """What an operation on the cache is told besides its tensors."""
+    ones = torch.ones(on.model.num_kv_heads, device=on.device) if on.kv_dtype == FP8 else None
+    return {"k_scale": ones, "v_scale": ones, "variant": on.variant}
 
 
 def _attention(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     (k, v), batch = _cache(spec, on)
     model = on.model
     q = on.random(spec.tokens, model.num_heads, model.head_dim)
-    options: dict[str, Any] = {
-        "scale": model.scale,
-        "k_scale": _cache_scale(on),
-        "v_scale": _cache_scale(on),
-        "variant": on.variant,
-    }
     per_key = 2 * model.num_kv_heads * model.head_dim * on.kv_dtype.itemsize
     yield Case(
         _heads(model),
         f"blocks of {on.block_size}, {_name(on.kv_dtype)} cache",
-        partial(kernels.paged_attention, q, k, v, batch, **options),
+        partial(kernels.paged_attention, q, k, v, batch, scale=model.scale, **_cache_options(on)),
         2 * q.nbytes + spec.keys * per_key,
         4 * spec.pairs * model.num_heads * model.head_dim,
         kernels.attention.choose(q, k, on.variant),
@@ -139,12 +135,11 @@ def _rotate_and_write(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     cos, sin = (torch.rand(batch.max_seq_len, dim // 2, device=on.device) for _ in range(2))
     positions = torch.cat([torch.arange(keys - new, keys) for new, keys in spec.sequences]).to(on.device)
     tensors = (q, k, v, cos, sin, positions, k_cache, v_cache, batch.slots)
-    options: dict[str, Any] = {"k_scale": _cache_scale(on), "v_scale": _cache_scale(on), "variant": on.variant}
     written = 2 * tokens * kv_heads * dim * on.kv_dtype.itemsize
     yield Case(
         f"{tokens}x{_heads(model)}",
         f"blocks of {on.block_size}, {_name(on.kv_dtype)} cache",
-        partial(kernels.rotate_and_write_kv_, *tensors, **options),
+        partial(kernels.rotate_and_write_kv_, *tensors, **_cache_options(on)),
         qkv.nbytes + q.numel() * q.itemsize + written,
         0,
         on.variant,
@@ -267,8 +262,7 @@ def _quantised_rows(spec: BatchSpec, on: Setting) -> Iterator[Case]:
 def _write_kv(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     caches, batch = _cache(spec, on)
     k = on.random(spec.tokens, on.model.num_kv_heads, on.model.head_dim)
-    ones = _cache_scale(on)
-    run = partial(kernels.write_kv_, k, k, *caches, batch.slots, k_scale=ones, v_scale=ones, variant=on.variant)
+    run = partial(kernels.write_kv_, k, k, *caches, batch.slots, **_cache_options(on))
     moved = 2 * (k.nbytes + k.numel() * on.kv_dtype.itemsize)
     yield Case(
         f"{spec.tokens}x{on.model.num_kv_heads}x{on.model.head_dim}", f"{_name(on.kv_dtype)} cache", run, moved, 0

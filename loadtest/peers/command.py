@@ -37,7 +37,28 @@ WIDE = 200
 
 def main(argv: list[str]) -> int:
     """Exit code: 0 done, 1 something failed while running, 2 used wrongly, 130 interrupted."""
-    parser = _parser()
+    parser = make_parser("peers", DESCRIPTION)
+    one = at_least(1)
+    parser.add_argument("--model", default=DEFAULT_MODEL, help="a .gguf file, or what names one (default: %(default)s)")
+    parser.add_argument(
+        "--only", metavar="SIDE,…", help="measure these in this order; --list names them (default: all)"
+    )
+    parser.add_argument("--shapes", metavar="SHAPE,…", help="numbers of streams, and prefill (default: 1,8,32,prefill)")
+    parser.add_argument("--rounds", type=one, default=5, help="measured rounds after one to warm up (default: 5)")
+    parser.add_argument(
+        "--starts",
+        type=at_least(0),
+        default=3,
+        help="timed starts of each side, one where it takes 30 s; 0 for none (default: 3)",
+    )
+    add_flag(parser, "--input-tokens", "--prompt", type=one, default=128, metavar="N", help="tokens in (128)")
+    add_flag(parser, "--output-tokens", "--tokens", type=at_least(2), default=128, metavar="N", help="tokens out (128)")
+    parser.add_argument(
+        "--long-prompt", type=one, default=2048, metavar="N", help="tokens in of the shape prefill (default: 2048)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the prompts (default: 0)")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
+    parser.add_argument("--list", action="store_true", help="name the sides and whether they are installed")
     if parser.parse_args(argv).list:
         for side in SIDES.values():
             print(f"{side.name:<22} {side.missing or 'ready'}")
@@ -159,29 +180,3 @@ def _show(console: Console, report: Report) -> int:
     if report.interrupted:
         return INTERRUPTED
     return 1 if not report.columns or any(column.failed for column in report.columns) else 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("peers", DESCRIPTION)
-    one = at_least(1)
-    parser.add_argument("--model", default=DEFAULT_MODEL, help="a .gguf file, or what names one (default: %(default)s)")
-    parser.add_argument(
-        "--only", metavar="SIDE,…", help="measure these in this order; --list names them (default: all)"
-    )
-    parser.add_argument("--shapes", metavar="SHAPE,…", help="numbers of streams, and prefill (default: 1,8,32,prefill)")
-    parser.add_argument("--rounds", type=one, default=5, help="measured rounds after one to warm up (default: 5)")
-    parser.add_argument(
-        "--starts",
-        type=at_least(0),
-        default=3,
-        help="timed starts of each side, one where it takes 30 s; 0 for none (default: 3)",
-    )
-    add_flag(parser, "--input-tokens", "--prompt", type=one, default=128, metavar="N", help="tokens in (128)")
-    add_flag(parser, "--output-tokens", "--tokens", type=at_least(2), default=128, metavar="N", help="tokens out (128)")
-    parser.add_argument(
-        "--long-prompt", type=one, default=2048, metavar="N", help="tokens in of the shape prefill (default: 2048)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the prompts (default: 0)")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
-    parser.add_argument("--list", action="store_true", help="name the sides and whether they are installed")
-    return parser

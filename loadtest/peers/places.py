@@ -13,10 +13,6 @@ import msgspec
 from stentor.engine.loading.hub import default_cache
 
 
-class _Installed(msgspec.Struct):
-    version: str
-
-
 def cache(name: str) -> Path:
     """A folder of benchmarks below the user's cache; it need not exist."""
     return default_cache().parent / name
@@ -45,6 +41,6 @@ def llama_binary(name: str) -> Path:
 def installed(peer: str) -> str | None:
     """The version that is installed of a peer; None where nothing is, or not all of it."""
     try:
-        return msgspec.json.decode((home(peer) / "installed.json").read_bytes(), type=_Installed).version
-    except (OSError, msgspec.DecodeError):
+        return msgspec.json.decode((home(peer) / "installed.json").read_bytes(), type=dict[str, str])["version"]
+    except (OSError, msgspec.DecodeError, KeyError):
         return None

@@ -8,7 +8,6 @@ run then. Exit code 1 where a perplexity differs by more than the limit.
 """
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -78,20 +77,16 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Quality:
 
 
 def _judge(console: Console, record: Quality) -> int:
-    print_verdicts(console, record.verdicts, record.limit)
-    return 0 if all(verdict.agreement.within(record.limit) for verdict in record.verdicts) else 1
-
-
-def print_verdicts(console: Console, verdicts: Sequence[Verdict], limit: float) -> None:
     rows = []
-    for verdict in verdicts:
+    for verdict in record.verdicts:
         found = verdict.agreement
         perplexities = (f"{found.perplexity:.3f}", f"{found.reference_perplexity:.3f}")
         apart = f"{found.difference:+.3%} ± {found.error:.3%}"
         divergences = (f"{found.divergence_mean:.1e}", f"{found.divergence_p99:.1e}")
-        ends = (f"{found.same_greedy:.1%}", *divergences, "ok" if found.within(limit) else "TOO FAR")
+        ends = (f"{found.same_greedy:.1%}", *divergences, "ok" if found.within(record.limit) else "TOO FAR")
         rows.append([f"{verdict.case}, {verdict.work}", f"{found.positions:,}", *perplexities, apart, *ends])
     columns = ("case", "tokens", "ours", "reference", "apart", "same", "KL mean", "KL p99", "")
-    title = f"perplexity beside transformers' in float32, at most {limit:.2%} apart"
+    title = f"perplexity beside transformers' in float32, at most {record.limit:.2%} apart"
     caption = "same: share of positions with the same likeliest token; KL: nats, at least"
     console.print(table(columns, rows, title=title, caption=caption))
+    return 0 if all(verdict.agreement.within(record.limit) for verdict in record.verdicts) else 1

@@ -86,7 +86,24 @@ class Comparison:
 
 def main(argv: list[str]) -> int:
     """0 compared, 1 a ``--fail-if`` holds, 2 cannot compare."""
-    options = _parser().parse_args(argv)
+    parser = argparse.ArgumentParser(
+        prog=_PROG,
+        description="Ratios of each file's figures to the first file's. Takes results of `stentor bench serve`, or "
+        "sweeps, compared value by value by the medians of their repeats, or starts. Three repeats or more give a "
+        "ratio its bounds; one whose bounds hold 1 is called the same. A ratio without bounds is called better or "
+        "worse from 2 percent on.",
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="two or more, the baseline first")
+    parser.add_argument(
+        "--fail-if",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help="end with status 1 where this holds for any ratio: itl.p99>1.1, or output_tokens_per_s<0.95; several with "
+        "commas, or the option again",
+    )
+    parser.add_argument("--all", action="store_true", help="every figure at each point of a sweep, not the main ones")
+    options = parser.parse_args(argv)
     try:
         conditions = parse_conditions(options.fail_if)
         first, *others = [load_record(path) for path in options.files]
@@ -204,24 +221,3 @@ def _table(comparison: Comparison, every: bool) -> Table:
             mark, style = _MARKS[row.verdict]
             made.add_row(escape(figure_name(name)), *figures, bounds, mark, style=style)
     return made
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=_PROG,
-        description="Ratios of each file's figures to the first file's. Takes results of `stentor bench serve`, or "
-        "sweeps, compared value by value by the medians of their repeats, or starts. Three repeats or more give a "
-        "ratio its bounds; one whose bounds hold 1 is called the same. A ratio without bounds is called better or "
-        "worse from 2 percent on.",
-    )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="two or more, the baseline first")
-    parser.add_argument(
-        "--fail-if",
-        action="append",
-        default=[],
-        metavar="CONDITION",
-        help="end with status 1 where this holds for any ratio: itl.p99>1.1, or output_tokens_per_s<0.95; several with "
-        "commas, or the option again",
-    )
-    parser.add_argument("--all", action="store_true", help="every figure at each point of a sweep, not the main ones")
-    return parser

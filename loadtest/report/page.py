@@ -42,7 +42,20 @@ _Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 def main(argv: list[str]) -> int:
     """0 written, 2 used wrongly."""
-    options = _parser().parse_args(argv)
+    parser = argparse.ArgumentParser(
+        prog=_PROG,
+        description="Draws what `stentor bench serve`, `sweep`, `start` or `steps` saved. Several files of one kind "
+        "lie over one another. Without --html and --svg, the page goes beside the first file.",
+        epilog=" ".join(f"Plots of {kind.__name__.lower()}: {', '.join(plots)}." for kind, plots in PLOTS.items()),
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="what they saved")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the page here")
+    parser.add_argument("--svg", metavar="PLOT,…", help="write plots as one SVG, two a row; names below")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where --svg goes (default PLOT.svg)")
+    parser.add_argument("--title", help="heading of the page (default: the names of what was run)")
+    parser.add_argument("--width", type=int, default=_WIDTH, help=f"of the SVG, in pixels (default {_WIDTH})")
+    parser.add_argument("--height", type=int, default=_HEIGHT, help=f"of the SVG, in pixels (default {_HEIGHT})")
+    options = parser.parse_args(argv)
     try:
         if options.out and not options.svg:
             raise UsageError("--out is for --svg: name the page by --html")
@@ -185,20 +198,3 @@ def _startup_table(startup: Startup) -> _Table:
     rows = [[name, *(f"{phases.get(name, 0.0):.2f}" for phases in found.values())] for name in names]
     rows.append(["ready", *(f"{statistics.median(one.ready_s for one in each):.2f}" for each in rounds.values())])
     return ["seconds, medians", *(f"{kind}, {len(each)} rounds" for kind, each in rounds.items())], rows
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=_PROG,
-        description="Draws what `stentor bench serve`, `sweep`, `start` or `steps` saved. Several files of one kind "
-        "lie over one another. Without --html and --svg, the page goes beside the first file.",
-        epilog=" ".join(f"Plots of {kind.__name__.lower()}: {', '.join(plots)}." for kind, plots in PLOTS.items()),
-    )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="what they saved")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write the page here")
-    parser.add_argument("--svg", metavar="PLOT,…", help="write plots as one SVG, two a row; names below")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where --svg goes (default PLOT.svg)")
-    parser.add_argument("--title", help="heading of the page (default: the names of what was run)")
-    parser.add_argument("--width", type=int, default=_WIDTH, help=f"of the SVG, in pixels (default {_WIDTH})")
-    parser.add_argument("--height", type=int, default=_HEIGHT, help=f"of the SVG, in pixels (default {_HEIGHT})")
-    return parser

@@ -1,9 +1,9 @@
 """What the load needs of an API: how a request is written, and what one event of the answer says.
 
-A new API is a subclass of :class:`Api`, and its place in :data:`APIS`.
+A new API is a value in :data:`APIS`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -86,17 +86,15 @@ class Chunk(msgspec.Struct):
 decode_chunk = msgspec.json.Decoder(Chunk).decode
 
 
-class Api:
-    """One API of the server. Methods keep no state between requests."""
+class Api(msgspec.Struct, frozen=True):
+    """One API of the server."""
 
     name: str
     path: str
     takes_tokens: bool
     """Whether a prompt may be token ids."""
-
-    def fields(self, prompt: Prompt) -> dict[str, Any]:
-        """The prompt, as the API names and writes it."""
-        raise NotImplementedError
+    fields: Callable[[Prompt], dict[str, Any]]
+    """The prompt, as the API names and writes it."""
 
     def body(self, prompt: Prompt, settings: Settings) -> bytes:
         """The JSON body of one request; ``settings.extra`` has the last word."""
@@ -135,30 +133,16 @@ class Api:
         return Event(text, tokens, choice.finish_reason, chunk.usage)
 
 
-class Completions(Api):
+def _completions(prompt: Prompt) -> dict[str, Any]:
     """Text or token ids in, text out. A conversation becomes one text, its turns on lines of their own."""
-
-    name = "completions"
-    path = "/v1/completions"
-    takes_tokens = True
-
-    def fields(self, prompt: Prompt) -> dict[str, Any]:
-        text = "\n".join(message.content for message in prompt.messages)
-        return {"prompt": text if prompt.tokens is None else prompt.tokens}
+    text = "\n".join(message.content for message in prompt.messages)
+    return {"prompt": text if prompt.tokens is None else prompt.tokens}
 
 
-class Chat(Api):
-    """Messages in, deltas out."""
-
-    name = "chat"
-    path = "/v1/chat/completions"
-    takes_tokens = False
-
-    def fields(self, prompt: Prompt) -> dict[str, Any]:
-        return {"messages": prompt.messages}
-
-
-APIS: Final[Mapping[str, Api]] = {api.name: api for api in (Completions(), Chat())}
+APIS: Final[Mapping[str, Api]] = {
+    "completions": Api("completions", "/v1/completions", True, _completions),
+    "chat": Api("chat", "/v1/chat/completions", False, lambda prompt: {"messages": prompt.messages}),
+}
 
 
 def error_text(body: bytes | bytearray) -> str:

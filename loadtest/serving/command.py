@@ -5,9 +5,10 @@ from pathlib import Path
 
 from ..record import Result, save_csv, save_record
 from ..tool import FAILED, INTERRUPTED, MISUSED, ToolError, UsageError, complain, has_plots, masked, wide_console
+from .driver import Load
 from .meter import ProgressLine
 from .options import build_load, build_parser
-from .run import Load, Outcome, measure
+from .run import Outcome, measure
 from .table import print_result
 
 _PROG = "stentor bench serve"

@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import math
+import ssl
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from time import perf_counter
 from typing import Any, Final, NamedTuple
@@ -13,6 +14,7 @@ import msgspec
 import numpy as np
 
 from ..record import RequestRecord
+from .address import Address
 from .api import Api, Message, Prompt, Settings
 from .arrivals import Stage, gaps
 from .http import HttpClient
@@ -24,6 +26,27 @@ _PAUSE_AFTER_REFUSAL: Final = 0.1
 """Seconds that a user waits who could not connect: a server that is gone is not asked as fast as the machine can."""
 _DIGITS: Final = 7
 """Decimals of a recorded second."""
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a run is told."""
+
+    address: Address
+    api: Api
+    settings: Settings = Settings("")
+    """A model without a name is the first that the server lists."""
+    workload: Workload
+    stages: Sequence[Stage]
+    seed: int = 0
+    name: str = ""
+    command: Sequence[str] = ()
+    headers: Mapping[str, str] = {}
+    tls: ssl.SSLContext | None = None
+    timeout: float = 600.0
+    """Seconds that a server may be silent within a request."""
+    max_concurrency: int | None = None
+    warmup: int = 0
+    limits: Mapping[str, float] = {}
 
 
 class _Sent(NamedTuple):
@@ -56,24 +79,13 @@ class _Budget:
 class Driver:
     """One run. ``records`` may be read at any time, also after a cancelled run."""
 
-    def __init__(
-        self,
-        client: HttpClient,
-        api: Api,
-        settings: Settings,
-        workload: Workload,
-        seed: int,
-        max_concurrency: int | None = None,
-    ) -> None:
+    def __init__(self, client: HttpClient, load: Load) -> None:
         self.meter = Meter()
         self.origin = perf_counter()
         self._client = client
-        self._api = api
-        self._settings = settings
-        self._workload = workload
-        self._seed = seed
+        self._load = load
         self._slots: contextlib.AbstractAsyncContextManager[Any] = (
-            asyncio.Semaphore(max_concurrency) if max_concurrency else contextlib.nullcontext()
+            asyncio.Semaphore(load.max_concurrency) if load.max_concurrency else contextlib.nullcontext()
         )
         self._numbers: Iterator[int] = count()
         self._sent: list[_Sent] = []
@@ -88,7 +100,7 @@ class Driver:
     async def run(self, stages: Sequence[Stage]) -> None:
         """Every stage in turn; returns when the last answer has come. Cancelling it ends all that is on its way."""
         self.origin = perf_counter()
-        rng = generator(self._seed, Part.ARRIVALS)
+        rng = generator(self._load.seed, Part.ARRIVALS)
         async with asyncio.TaskGroup() as group:
             for stage in stages:
                 self.meter.stage = stage.name
@@ -141,7 +153,7 @@ class Driver:
             when += gap
 
     def _next(self, budget: _Budget) -> Session | None:
-        return budget.cut(self._workload.session(next(self._numbers)))
+        return budget.cut(self._load.workload.session(next(self._numbers)))
 
     async def _converse(self, session: Session, stage: str, scheduled: float) -> None:
         """A session's turns, each with the answers before it; ends at the first that fails."""
@@ -165,13 +177,12 @@ class Driver:
             messages.append(Message("assistant", stream.text))
 
     async def _send(self, prompt: Prompt, stage: str, scheduled: float, keep_text: bool) -> Stream:
-        body = self._api.body(prompt, self._settings)
-        meter = self.meter
-        stream = Stream(self._api.read, meter, keep_text)
+        api, meter = self._load.api, self.meter
+        body = api.body(prompt, self._load.settings)
         meter.begin()
-        stream.begin()
+        stream = Stream(api.read, meter, keep_text)
         try:
-            await self._client.post(self._api.path, body, stream)
+            await self._client.post(api.path, body, stream)
         finally:  # also of a request that an interrupt cut off, which counts as nothing
             meter.in_flight -= 1
         meter.completed += stream.error is None

@@ -15,9 +15,9 @@ from .address import parse_address
 from .api import APIS, Settings
 from .arrivals import RAMP_HELP, Stage, plan
 from .dataset import Dataset
+from .driver import Load
 from .lengths import LENGTHS_HELP, Lengths, parse_lengths
 from .measure import parse_limits
-from .run import Load
 from .workload import Random, Workload
 
 DEFAULT_REQUESTS: Final = 100

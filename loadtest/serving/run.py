@@ -5,26 +5,21 @@ import contextlib
 import gc
 import resource
 import signal
-import ssl
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator
 from typing import Any, Final, Protocol
 
 import msgspec
 import uvloop
 
-from ..record import Result, Target, now_iso
+from ..record import Result, Target, describe_machine, now_iso
 from ..tool import ToolError
-from .address import Address
-from .api import Api, Settings, error_text
-from .arrivals import Stage
-from .driver import Driver
+from .api import error_text
+from .driver import Driver, Load
 from .http import HttpClient
-from .machine import describe_machine
 from .measure import span, summarise
 from .meter import Meter
 from .metrics import parse_metrics
-from .workload import Workload
 
 VIEW_SECONDS: Final = 0.5
 METRICS_SECONDS: Final = 5.0
@@ -36,27 +31,6 @@ class View(Protocol):
     """Who is shown how a run goes."""
 
     def show(self, meter: Meter, seconds: float) -> None: ...
-
-
-class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a run is told."""
-
-    address: Address
-    api: Api
-    settings: Settings = Settings("")
-    """A model without a name is the first that the server lists."""
-    workload: Workload
-    stages: Sequence[Stage]
-    seed: int = 0
-    name: str = ""
-    command: Sequence[str] = ()
-    headers: Mapping[str, str] = {}
-    tls: ssl.SSLContext | None = None
-    timeout: float = 600.0
-    """Seconds that a server may be silent within a request."""
-    max_concurrency: int | None = None
-    warmup: int = 0
-    limits: Mapping[str, float] = {}
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -77,40 +51,33 @@ def measure(load: Load, view: View | None = None) -> Outcome:
 
 async def measure_async(load: Load, view: View | None = None) -> Outcome:
     """As :func:`measure`, in a loop that runs already."""
-    client = HttpClient(load.address, load.headers, load.timeout, load.tls)
-    try:
-        return await _measure(load, client, view)
-    finally:
-        client.close()
-
-
-async def _measure(load: Load, client: HttpClient, view: View | None) -> Outcome:
-    model, server = await _find_model(load, client)
-    settings = msgspec.structs.replace(load.settings, model=model)
-    driver = Driver(client, load.api, settings, load.workload, load.seed, load.max_concurrency)
-    interrupted = bool(load.warmup) and await _until_interrupted(_warm_up(driver, load))
-    before = await _metrics(client)
-    started_at, cpu_before = now_iso(), time.process_time()
-    if not interrupted:
-        interrupted = await _until_interrupted(_run(driver, load, view))
-    client_seconds = time.process_time() - cpu_before
-    after = {} if not before else await _metrics(client)
-    records = driver.records
-    result = Result(
-        name=load.name or f"{load.api.name} {model}",
-        started_at=started_at,
-        command=list(load.command),
-        target=Target(load.address.url, model, load.api.name, server),
-        workload=_describe(load),
-        machine=describe_machine(),
-        limits=dict(load.limits),
-        summary=summarise(records, span(records), load.limits, driver.meter.peak),
-        requests=records,
-        metrics_before=before,
-        metrics_after=after,
-        client_seconds=client_seconds,
-    )
-    return Outcome(result, interrupted)
+    with contextlib.closing(HttpClient(load.address, load.headers, load.timeout, load.tls)) as client:
+        model, server = await _find_model(load, client)
+        named = msgspec.structs.replace(load, settings=msgspec.structs.replace(load.settings, model=model))
+        driver = Driver(client, named)
+        interrupted = bool(load.warmup) and await _until_interrupted(_warm_up(driver, load))
+        before = await _metrics(client)
+        started_at, cpu_before = now_iso(), time.process_time()
+        if not interrupted:
+            interrupted = await _until_interrupted(_run(driver, load, view))
+        client_seconds = time.process_time() - cpu_before
+        after = {} if not before else await _metrics(client)
+        records = driver.records
+        result = Result(
+            name=load.name or f"{load.api.name} {model}",
+            started_at=started_at,
+            command=list(load.command),
+            target=Target(load.address.url, model, load.api.name, server),
+            workload=_describe(load),
+            machine=describe_machine(),
+            limits=dict(load.limits),
+            summary=summarise(records, span(records), load.limits, driver.meter.peak),
+            requests=records,
+            metrics_before=before,
+            metrics_after=after,
+            client_seconds=client_seconds,
+        )
+        return Outcome(result, interrupted)
 
 
 async def _until_interrupted(work: Coroutine[None, None, None]) -> bool:

@@ -14,8 +14,9 @@ from ..tool import table
 from .address import Address
 from .api import APIS
 from .arrivals import Stage
+from .driver import Load
 from .lengths import constant
-from .run import Load, measure
+from .run import measure
 from .workload import Random
 
 PACED: Final = 60_000

@@ -27,7 +27,10 @@ class Stream(Response):
     def __init__(
         self, read: Callable[[bytes], Event], meter: Meter, keep_text: bool = False, *, needs_done: bool = True
     ) -> None:
-        """``read`` is an API's; ``needs_done``: a stream with output that ends without ``[DONE]`` is truncated."""
+        """Made right before the request is sent.
+
+        ``read`` is an API's; ``needs_done``: a stream with output that ends without ``[DONE]`` is truncated.
+        """
         super().__init__()
         self.began = self.ended = perf_counter()
         self.arrivals: list[float] = []
@@ -59,10 +62,6 @@ class Stream(Response):
     def text(self) -> str:
         """The answer, where ``keep_text`` was asked for."""
         return "".join(self._text or ())
-
-    def begin(self) -> None:
-        """Called right before the request is sent."""
-        self.began = self.ended = perf_counter()
 
     def head(self, status: int, content_type: str, server: str, request_id: str) -> None:
         super().head(status, content_type, server, request_id)

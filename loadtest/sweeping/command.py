@@ -64,8 +64,29 @@ def serve(options: Sequence[str]) -> Result:
 
 def main(argv: list[str], measure: Callable[[Sequence[str]], Result] = serve) -> int:
     """Sweep, write what came of it, and return the exit code. ``measure`` stands in for the load itself."""
+    parser = Parser(
+        prog=_PROG,
+        description="Runs `stentor bench serve` over a range of one parameter, several times each, against one server\n"
+        "or several in turn, and draws what comes of it.",
+        epilog=_EPILOG,
+    )
+    add = parser.add_argument
+    add("--axis", nargs=2, metavar=("NAME", "VALUES"), help=f"an option of serve, and its values: {VALUES_HELP}")
+    rate = (
+        "find the highest rate, from this many requests a second on (1), at which 95 percent keep the limits of "
+        "--goodput; a queue takes time to grow, so short runs flatter"
+    )
+    add("--saturate", type=between(0, _MOST), nargs="?", const=1.0, metavar="RATE", help=rate)
+    add("--repeats", type=at_least(1), default=3, metavar="N", help="of each value; medians are shown (3)")
+    rest = "of rest between two runs (2)"
+    add("--cooldown", type=between(0, _MOST, closed=True), default=2.0, metavar="SECONDS", help=rest)
+    target = "a server; given more than once, they take turns at every repeat"
+    add("--target", action="append", default=[], metavar="NAME=URL", help=target)
+    each = "with --axis concurrency: requests for each user, so that all values take about as long"
+    add("--requests-each", type=at_least(1), metavar="N", help=each)
+    add("--out", type=Path, metavar="FOLDER", help="where runs are kept (sweep-NAME)")
     try:
-        given, options = _parser().parse_known_args(argv)
+        given, options = parser.parse_known_args(argv)
         runs = _runs(given, options, measure)
         runs.open()
         searches: dict[str, Search] = {}
@@ -206,28 +227,3 @@ def _verdict(name: str, search: Search) -> str:
     if search.high is None:
         return f"{name}: {search.low:g} requests/s and maybe more keep {keep}"
     return f"[bold]{name}: {search.low:g} requests/s[/] keep {keep}; {search.high:g} do not"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog=_PROG,
-        description="Runs `stentor bench serve` over a range of one parameter, several times each, against one server\n"
-        "or several in turn, and draws what comes of it.",
-        epilog=_EPILOG,
-    )
-    add = parser.add_argument
-    add("--axis", nargs=2, metavar=("NAME", "VALUES"), help=f"an option of serve, and its values: {VALUES_HELP}")
-    rate = (
-        "find the highest rate, from this many requests a second on (1), at which 95 percent keep the limits of "
-        "--goodput; a queue takes time to grow, so short runs flatter"
-    )
-    add("--saturate", type=between(0, _MOST), nargs="?", const=1.0, metavar="RATE", help=rate)
-    add("--repeats", type=at_least(1), default=3, metavar="N", help="of each value; medians are shown (3)")
-    rest = "of rest between two runs (2)"
-    add("--cooldown", type=between(0, _MOST, closed=True), default=2.0, metavar="SECONDS", help=rest)
-    target = "a server; given more than once, they take turns at every repeat"
-    add("--target", action="append", default=[], metavar="NAME=URL", help=target)
-    each = "with --axis concurrency: requests for each user, so that all values take about as long"
-    add("--requests-each", type=at_least(1), metavar="N", help=each)
-    add("--out", type=Path, metavar="FOLDER", help="where runs are kept (sweep-NAME)")
-    return parser

@@ -10,8 +10,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from stentor.loadtest.record import now_iso
-from stentor.loadtest.serving.machine import describe_machine
+from stentor.loadtest.record import describe_machine, now_iso
 from stentor.tests.chaos.bombing import Bombed
 from stentor.tests.chaos.exactness import Outcome
 from stentor.tests.chaos.fuzzing import Fuzzed

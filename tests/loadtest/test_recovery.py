@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from stentor.loadtest.recovery import Recoveries, main, print_recoveries, recovery
+from stentor.loadtest.recovery import Recoveries, Recovery, main, recovery, show
 
 
 def test_a_recovery_ends_with_the_longest_pause_about_the_kill() -> None:
@@ -22,7 +22,7 @@ def test_of_several_streams_the_one_that_waits_most_counts() -> None:
 def test_what_is_printed_says_the_median_the_worst_and_what_was_lost() -> None:
     console = Console(width=120, file=io.StringIO(), record=True)
     measured = [Recoveries("worker", [0.2, 0.3, 0.9], 0.95, 0.01, ["the stream ended before [DONE]"])]
-    print_recoveries(console, measured, 8)
+    assert show(console, Recovery(started_at="", streams=8, measured=measured)) == 1
     text = console.export_text()
     (row,) = [line for line in text.splitlines() if "0.300" in line]
     assert row.replace("│", " ").split() == ["worker", "3", "0.300", "0.900", "0.950", "0.010", "1"]

@@ -40,7 +40,6 @@ def _client(script: Script, timeout: float = 5.0, tls: ssl.SSLContext | None = N
 
 async def _post(client: HttpClient, count: int = 3, api: str = "completions", keep_text: bool = True) -> Stream:
     found = Stream(APIS[api].read, Meter(), keep_text)
-    found.begin()
     await client.post(APIS[api].path, APIS[api].body(Prompt(tokens=[1], output_tokens=count), Settings("m")), found)
     return found
 

@@ -15,10 +15,11 @@ from stentor.loadtest.serving import run
 from stentor.loadtest.serving.address import Address
 from stentor.loadtest.serving.api import APIS
 from stentor.loadtest.serving.arrivals import Stage, plan
+from stentor.loadtest.serving.driver import Load
 from stentor.loadtest.serving.http import HttpClient
 from stentor.loadtest.serving.lengths import constant
 from stentor.loadtest.serving.meter import Meter
-from stentor.loadtest.serving.run import Load, Outcome, measure_async
+from stentor.loadtest.serving.run import Outcome, measure_async
 from stentor.loadtest.serving.workload import Random
 from stentor.loadtest.tool import ToolError
 from stentor.tests.loadtest.serving.scripted import DONE, END, HEAD, Asked, Script, Write, serving, token, tokens
