@@ -67,10 +67,7 @@ def thinking_options(
 
 
 def _switch(kwargs: Mapping[str, Any]) -> bool | None:
-    for name in _SWITCHES:
-        if isinstance(kwargs.get(name), bool):
-            return bool(kwargs[name])
-    return None
+    return next((kwargs[name] for name in _SWITCHES if isinstance(kwargs.get(name), bool)), None)
 
 
 @lru_cache(maxsize=8)

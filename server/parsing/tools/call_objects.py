@@ -24,15 +24,9 @@ class Keys:
     """Whether the one key is the name, and its value the arguments."""
 
 
-def call_object(reader: Reader, output: Output, keys: Keys) -> Steps[bool]:
-    """Reads an object that comes next, as one call. False where it is none: nothing was handed out.
+class CallObject:
+    """An object that comes next, as one call. The reader must keep."""
 
-    The reader must keep. A call that is broken behind its name has no end.
-    """
-    return (yield from _CallObject(reader, output, keys).read())
-
-
-class _CallObject:
     def __init__(self, reader: Reader, output: Output, keys: Keys) -> None:
         self._reader = reader
         self._output = output
@@ -45,6 +39,7 @@ class _CallObject:
         self._given = False
 
     def read(self) -> Steps[bool]:
+        """False where it is none: nothing was handed out. A call that is broken behind its name has no end."""
         reader = self._reader
         if (yield from reader.accept("{")) != "{":
             return False

@@ -17,7 +17,7 @@ from .machine import Machine, marked
 from .output import Output
 from .python_reader import word
 from .reader import WHITESPACE, Reader, Sink, Steps
-from .schemas import STRING, Arguments, ToolArguments, converted
+from .schemas import STRING, Arguments, ToolArguments, converted, texts_of
 from .text_values import string_conditions
 
 MAX_DEPTH: Final = 32
@@ -56,24 +56,18 @@ class GemmaCalls(LaidOut):
         return f"{lark.literal(tool.name)} {self._object(lark, arguments, tool.parameters or {}, tool.name, 0)}"
 
     def _object(self, lark: Lark, arguments: Arguments, schema: Mapping[str, Any], tool: str, depth: int) -> str:
-        inner = arguments.resolved(schema)
-        properties = inner.get("properties")
-        known: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
-        required = inner.get("required")
-        needed = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+        known, needed, names = arguments.members(schema)
         items = [
             (f"{lark.literal(name + ':')} {self._value(lark, arguments, known.get(name), tool, depth)}", name in needed)
-            for name in [*known, *(name for name in needed if name not in known)]
+            for name in names
         ]
         return f'"{{" {members(lark, items, ",")} "}}"'
 
     def _value(self, lark: Lark, arguments: Arguments, schema: Any, tool: str, depth: int) -> str:
         types = arguments.types_of(schema)
         inner = arguments.resolved(schema)
-        values = inner.get("enum", [inner["const"]] if "const" in inner else None)
-        if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
-            quoted = (lark.literal(f"{self.quote}{value}{self.quote}") for value in values)
-            return f"( {' | '.join(quoted)} )"
+        if (texts := texts_of(inner)) is not None:
+            return f"( {' | '.join(lark.literal(f'{self.quote}{text}{self.quote}') for text in texts)} )"
         if "string" in types or depth >= MAX_DEPTH // 4:
             text = lark.text_until(self.quote, " & ".join([ANY_TEXT, *string_conditions(inner)]))
             return f"{lark.literal(self.quote)} {text}"

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from ...grammar.lark import Lark
 from ..interface import Parser, Tool
 from ..markers import scanner
-from .call_objects import Keys, call_object
+from .call_objects import CallObject, Keys
 from .layout import LaidOut, arguments, either, free, free_bare
 from .machine import Machine, attempt, let_go, marked
 from .output import Output
@@ -97,7 +97,7 @@ def json_calls(reader: Reader, output: Output, keys: Keys, ends: tuple[str, ...]
     if array:
         yield from reader.character()
         yield from reader.space()
-    if not (yield from call_object(reader, output, keys)):
+    if not (yield from CallObject(reader, output, keys).read()):
         return False
     while True:
         reader.keep()
@@ -106,7 +106,7 @@ def json_calls(reader: Reader, output: Output, keys: Keys, ends: tuple[str, ...]
             yield from reader.character()
             char = yield from reader.space()
         if char == "{":
-            if not (yield from call_object(reader, output, keys)):
+            if not (yield from CallObject(reader, output, keys).read()):
                 let_go(reader, output)
                 return True
             continue

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from ...grammar.lark import Lark
+from ...grammar.lark import ANY_TEXT, Lark
 from ..interface import Parser, Tool
 from ..markers import scanner
 from .json_reader import escaped, json_value
@@ -13,8 +13,8 @@ from .layout import LaidOut, either, free, quoted_input
 from .machine import Machine, marked
 from .output import Output
 from .reader import WHITESPACE, Reader, Steps, TooLongError, nothing
-from .schemas import STRING, Arguments, ToolArguments, converted
-from .text_values import text_value
+from .schemas import STRING, Arguments, ToolArguments, converted, texts_of
+from .text_values import string_conditions, without
 
 JSON: Final = frozenset({"json"})
 """The type of a value that is JSON of whatever type."""
@@ -67,27 +67,27 @@ class Markup(LaidOut):
         arguments = Arguments(tool.parameters)
         parts = [lark.literal(f"{tool.name}{behind_name}")]
         for name in arguments.names:
-            types = arguments.types(name)
-            key_end = self._key_end(behind_key, JSON if tool.grammar is not None else types)
-            key = f"{self.parameter}{name}{key_end}"
+            types = JSON if tool.grammar is not None else arguments.types(name)
+            plain = not self.as_json or "string" in types
+            key_end = behind_key if plain else behind_key.replace("true", "false")
+            key = lark.literal(f"{self.parameter}{name}{key_end}")
             end = ("\n" if behind_key.endswith("\n") else "") + self.value_end
-            if tool.grammar is not None:
-                value = f"{quoted_input(lark, tool.grammar)} {lark.literal(end)}"
-            else:
-                value = text_value(lark, arguments, name, types, end, self._forbidden, f"tools.{tool.name}.parameters")
-            one = f"{lark.literal(key)} {value} {lark.literal(behind_value)}"
+            one = f"{key} {self._value(lark, tool, arguments, name, end)} {lark.literal(behind_value)}"
             parts.append(one if name in arguments.required else f"( {one} )?")
         return " ".join([*parts, lark.literal(self.call_end)])
 
-    def _key_end(self, behind: str, types: frozenset[str]) -> str:
-        if not self.as_json:
-            return behind
-        return behind.replace("true", "true" if "string" in types else "false")
-
-    @cached_property
-    def _forbidden(self) -> tuple[str, ...]:
-        """What would end a value that is a string."""
-        return (self.parameter, self.call_end)
+    def _value(self, lark: Lark, tool: Tool, arguments: Arguments, name: str, end: str) -> str:
+        """One argument and the marker ``end`` behind it. A string is free text without what would end it as well."""
+        schema = arguments.schema(name)
+        if tool.grammar is not None:
+            return f"{quoted_input(lark, tool.grammar)} {lark.literal(end)}"
+        if (texts := texts_of(schema)) is not None:
+            return f"( {' | '.join(lark.literal(text + end) for text in texts)} )"
+        if "string" not in arguments.types(name):
+            value = lark.json(arguments.whole(schema), f"tools.{tool.name}.parameters", closed=True)
+            return f"{value} {lark.literal(end)}"
+        conditions = [ANY_TEXT, *string_conditions(schema), without((self.parameter, self.call_end))]
+        return lark.text_until(end, " & ".join(conditions))
 
     @cached_property
     def strays(self) -> frozenset[str]:

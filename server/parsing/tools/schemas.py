@@ -27,18 +27,20 @@ class Arguments:
 
     def __init__(self, parameters: Mapping[str, Any] | None) -> None:
         self._root: Mapping[str, Any] = parameters if isinstance(parameters, Mapping) else {}
-        self._object = self.resolved(self._root)
-        properties = self._object.get("properties")
-        self.properties: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
-        required = self._object.get("required")
-        names = required if isinstance(required, list) else []
-        self.required: Sequence[str] = [name for name in names if isinstance(name, str)]
-        self.names: Sequence[str] = list(dict.fromkeys((*self.properties, *self.required)))
+        self.properties, self.required, self.names = self.members(self._root)
         self._types: dict[str, frozenset[str]] = {}
 
     def schema(self, name: str) -> Mapping[str, Any]:
         """Of one argument, references followed; empty where nothing is said."""
         return self.resolved(self.properties.get(name))
+
+    def members(self, schema: Any) -> tuple[Mapping[str, Any], Sequence[str], Sequence[str]]:
+        """Of an object: its properties, the names that are required, and the names of both."""
+        found = self.resolved(schema)
+        properties, required = found.get("properties"), found.get("required")
+        known = properties if isinstance(properties, Mapping) else {}
+        needed = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+        return known, needed, [*known, *(name for name in needed if name not in known)]
 
     def whole(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         """A part of the schema that stands for itself."""
@@ -79,8 +81,8 @@ class Arguments:
             return {_ALIASES.get(types, types)}
         if isinstance(types, list):
             return {_ALIASES.get(kind, kind) for kind in types if isinstance(kind, str)}
-        values = found.get("enum", [found["const"]] if "const" in found else None)
-        if isinstance(values, list):
+        values = values_of(found)
+        if values is not None:
             return {_OF_VALUES.get(type(value), "null") for value in values}
         collected: set[str] = set()
         for key in ("anyOf", "oneOf", "allOf"):
@@ -89,6 +91,18 @@ class Arguments:
                 for option in options[:64]:
                     collected |= set(self._collect(option, depth + 1))
         return collected
+
+
+def values_of(schema: Mapping[str, Any]) -> list[Any] | None:
+    """Those that a schema lists; None where it lists none."""
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    return values if isinstance(values, list) else None
+
+
+def texts_of(schema: Mapping[str, Any]) -> list[str] | None:
+    """Those that a schema lists, where all are strings."""
+    values = values_of(schema)
+    return values if values and all(isinstance(value, str) for value in values) else None
 
 
 class ToolArguments:

@@ -1,36 +1,11 @@
-"""Grammars of arguments that are written as text up to a marker."""
+"""What a schema says of strings, as terminals of a grammar."""
 
 import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ...grammar.lark import ANY_TEXT, Lark
-from .schemas import Arguments
-
 MAX_LENGTH: Final = 2000
 """Characters up to which bounds of strings are held; each costs a state."""
-
-
-def text_value(
-    lark: Lark,
-    arguments: Arguments,
-    name: str,
-    types: frozenset[str],
-    end: str,
-    forbidden: Sequence[str],
-    field: str,
-) -> str:
-    """One argument and the marker ``end`` behind it. A string is free text without the markers ``forbidden``."""
-    schema = arguments.schema(name)
-    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
-        return "( " + " | ".join(lark.literal(value + end) for value in values) + " )"
-    if "string" not in types:
-        return f"{lark.json(arguments.whole(schema), field, closed=True)} {lark.literal(end)}"
-    conditions = [ANY_TEXT, *string_conditions(schema)]
-    if forbidden:
-        conditions.append(f"~/(?s:.*)({'|'.join(_escaped(marker) for marker in forbidden)})(?s:.*)/")
-    return lark.text_until(end, " & ".join(conditions))
 
 
 def string_conditions(schema: Any) -> list[str]:
@@ -55,5 +30,7 @@ def _searched(pattern: str) -> str:
     return f"/{'' if begins else '(?s:.*)'}({slashed}){'' if ends else '(?s:.*)'}/"
 
 
-def _escaped(text: str) -> str:
-    return re.escape(text).replace("/", r"\/").replace("\n", r"\n")
+def without(markers: Sequence[str]) -> str:
+    """A terminal's condition: none of these stands in the text."""
+    escaped = (re.escape(marker).replace("/", r"\/").replace("\n", r"\n") for marker in markers)
+    return f"~/(?s:.*)({'|'.join(escaped)})(?s:.*)/"
