@@ -13,7 +13,7 @@ Everything else (WordPiece, Metaspace, CTC, no decoder) needs the tokens around 
 
 import json
 import re
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from tokenizers import Tokenizer as Backend
 
@@ -47,17 +47,14 @@ def byte_token_value(token: str) -> int | None:
     return int(found[1], 16) if found else None
 
 
-class DecoderShape:
-    """The family of a tokenizer's decoder.
+class DecoderShape(NamedTuple):
+    """The family of a tokenizer's decoder."""
 
-    ``strips_first_space``: the text loses one leading space (SentencePiece only).
-    ``byte_fallback``: ``<0xNN>`` tokens stand for bytes.
-    """
-
-    def __init__(self, kind: DecoderKind, *, strips_first_space: bool = False, byte_fallback: bool = False) -> None:
-        self.kind: Final = kind
-        self.strips_first_space: Final = strips_first_space
-        self.byte_fallback: Final = byte_fallback
+    kind: DecoderKind
+    strips_first_space: bool = False
+    """The text loses one leading space (SentencePiece only)."""
+    byte_fallback: bool = False
+    """``<0xNN>`` tokens stand for bytes."""
 
 
 def decoder_shape(backend: Backend) -> DecoderShape:

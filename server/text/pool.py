@@ -187,7 +187,8 @@ class TokenizerPool:
         return await self._submit(lambda: self._foreign.render(job), self._foreign_executor, release)
 
     def _encode_chat(self, text: str, add_special_tokens: bool, most_tokens: int | None) -> list[int]:
-        return self._encode(text, add_special_tokens and not self._brings_bos(text), most_tokens)
+        bos = self.tokenizer.bos_token
+        return self._encode(text, add_special_tokens and not (bos and text.startswith(bos)), most_tokens)
 
     def _encode(
         self, text: str, add_special_tokens: bool, most_tokens: int | None, field: str = "messages"
@@ -209,10 +210,6 @@ class TokenizerPool:
         fewest = self.tokenizer.fewest_tokens(text)
         if fewest > most_tokens:
             raise TextTooLong(fewest)
-
-    def _brings_bos(self, text: str) -> bool:
-        bos = self.tokenizer.bos_token
-        return bool(bos) and text.startswith(bos or "")
 
     async def _submit(self, job: Callable[[], T], executor: ThreadPoolExecutor, release: Callable[[], None]) -> T:
         """``release`` gives back the place that the job takes."""

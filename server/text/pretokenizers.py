@@ -48,35 +48,29 @@ class PreTokenization:
         return pre_tokenizers.Sequence([*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
-_WORDS: Final = PreTokenization((_GPT2,))
-_DIGITS_APART: Final = PreTokenization((r"\p{N}", _GPT2))
-_LLAMA3_FAMILY: Final = PreTokenization((_LLAMA3,), ignore_merges=True, adds_bos=True)
-_THREE_DIGITS: Final = PreTokenization((_LLAMA3,))
-_QWEN2_FAMILY: Final = PreTokenization((_QWEN2,), nfc=True)
-_ONE_DIGIT: Final = PreTokenization((_QWEN2,))
-_CASED_WORDS: Final = PreTokenization((_GPT4O,))
-
-PRE_TOKENIZERS: Final[dict[str, PreTokenization]] = {
-    **dict.fromkeys(
-        ("default", "gpt-2", "phi-2", "mpt", "olmo", "jais", "exaone4", "trillion", "granite-docling", "gigachat"),
-        _WORDS,
+_FAMILIES: Final = (
+    (
+        PreTokenization((_GPT2,)),
+        "default gpt-2 phi-2 mpt olmo jais exaone4 trillion granite-docling gigachat "
+        "a.x-4.0 mellum modern-bert roberta-bpe",
     ),
-    **dict.fromkeys(("a.x-4.0", "mellum", "modern-bert", "roberta-bpe"), _WORDS),
-    **dict.fromkeys(
-        ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"),
-        _DIGITS_APART,
+    (
+        PreTokenization((r"\p{N}", _GPT2)),
+        "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2",
     ),
-    **dict.fromkeys(
-        ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"), _LLAMA3_FAMILY
+    (
+        PreTokenization((_LLAMA3,), ignore_merges=True, adds_bos=True),
+        "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2",
     ),
-    **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe", "glm4"), _THREE_DIGITS),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2"), _QWEN2_FAMILY),
-    **dict.fromkeys(("stablelm2", "megrez", "hunyuan", "solar-open", "grok-2"), _ONE_DIGIT),
-    "qwen35": PreTokenization((_QWEN35,), nfc=True),
-    "seed-coder": PreTokenization((_SEED_CODER,)),
-    "tekken": PreTokenization((_TEKKEN,), ignore_merges=True, adds_bos=True),
-    **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"), _CASED_WORDS),
-    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"), PreTokenization(_DEEPSEEK3)),
-    "deepseek-coder": PreTokenization(_DEEPSEEK_CODER),
-}
+    (PreTokenization((_LLAMA3,)), "dbrx smaug-bpe chatglm-bpe glm4"),
+    (PreTokenization((_QWEN2,), nfc=True), "qwen2 deepseek-r1-qwen kormo f2llmv2"),
+    (PreTokenization((_QWEN2,)), "stablelm2 megrez hunyuan solar-open grok-2"),
+    (PreTokenization((_QWEN35,), nfc=True), "qwen35"),
+    (PreTokenization((_SEED_CODER,)), "seed-coder"),
+    (PreTokenization((_TEKKEN,), ignore_merges=True, adds_bos=True), "tekken"),
+    (PreTokenization((_GPT4O,)), "gpt-4o llama4 kanana2 talkie minimax-m2"),
+    (PreTokenization(_DEEPSEEK3), "deepseek-v3 hunyuan-dense joyai-llm"),
+    (PreTokenization(_DEEPSEEK_CODER), "deepseek-coder"),
+)
+PRE_TOKENIZERS: Final = {name: family for family, names in _FAMILIES for name in names.split()}
 """``tokenizer.ggml.pre`` → how its text is cut."""

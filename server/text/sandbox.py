@@ -49,7 +49,7 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self._deadlines = threading.local()
         self.filters["tojson"] = _tojson
         self.globals["raise_exception"] = _raise_exception
-        self.globals["strftime_now"] = _strftime_now
+        self.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
         self.globals["dict"] = _Dict()
         self.globals["namespace"] = _Namespace
 
@@ -144,10 +144,6 @@ def _refuse_underscore(name: object) -> None:
 
 def _raise_exception(message: object) -> NoReturn:
     raise RaisedByTemplate(str(message))
-
-
-def _strftime_now(format: str) -> str:
-    return datetime.now().strftime(format)
 
 
 def _tojson(

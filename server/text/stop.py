@@ -68,14 +68,12 @@ class StopStrings:
                 queue.append(child)
 
 
-@lru_cache(maxsize=8)
-def compiled_stops(stops: tuple[str, ...]) -> StopStrings:
-    """As :class:`StopStrings`, shared by all prompts of a request.
+compiled_stops: Final = lru_cache(maxsize=8)(StopStrings)
+"""As :class:`StopStrings`, shared by all prompts of a request.
 
-    As many and as long as they may be, they take some 10 ms and 5 MB: nothing for one, and everything there is for each
-    of a thousand prompts.
-    """
-    return StopStrings(stops)
+As many and as long as they may be, they take some 10 ms and 5 MB: nothing for one, and everything there is for each
+of a thousand prompts.
+"""
 
 
 class StopMatcher:
