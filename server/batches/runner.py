@@ -290,16 +290,18 @@ class BatchRunner:
             batch = await self._store.write(partial(rows.change, name=row.id, fields=fields))
         output = await self._write_file(row, good=True) if any(done.values()) else None
         errors = await self._write_file(row, good=False) if not all(done.values()) else None
-        written = {"output_file_id": output, "error_file_id": errors}
         names = [name for name in (output, errors) if name is not None]
+        ended: dict[str, object] = {"output_file_id": output, "error_file_id": errors}
         if whole:
-            await self._end(row, names, status="completed", completed_at=_now(), **written)
+            status = "completed"
         elif cancelled:
-            await self._end(row, names, status="cancelled", cancelled_at=_now(), **written)
+            status = "cancelled"
         elif expired or time.time() >= batch.expires_at:
-            await self._end(row, names, status="expired", expired_at=_now(), **written)
+            status = "expired"
         else:
-            await self._end(row, names, status="failed", failed_at=_now(), errors=BatchErrors([otherwise]), **written)
+            status = "failed"
+            ended["errors"] = BatchErrors([otherwise])
+        await self._end(row, names, status=status, **{f"{status}_at": _now()}, **ended)
 
     async def _write_file(self, row: batches.StoredBatch, *, good: bool) -> str:
         """The answers of one kind, in the order of their requests."""

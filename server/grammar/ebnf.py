@@ -5,7 +5,7 @@ into rules. Names of the client's are not kept.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from stentor.protocols.common.errors import BadRequest, refused
@@ -73,18 +73,12 @@ class _Reader:
             rules[name] = self._either(0)
         if not rules:
             raise self._refusal("the grammar has no rules")
-        for node in list(rules.values()):
-            self._check_names(node, rules)
+        for node in rules.values():
+            for part in _parts_of(node):
+                if part.kind == "name" and part.value not in rules:
+                    raise self._refusal(f"the rule `{part.value[:64]}` is not defined")
         start = "root" if "root" in rules else next(iter(rules))
         return {start: rules.pop(start), **rules}
-
-    def _check_names(self, node: Node, rules: dict[str, Node]) -> None:
-        stack = [node]
-        while stack:
-            node = stack.pop()
-            stack.extend(node.parts)
-            if node.kind == "name" and node.value not in rules:
-                raise self._refusal(f"the rule `{node.value[:64]}` is not defined")
 
     def _peek(self) -> tuple[str, str]:
         return self._tokens[self._at][:2] if self._at < len(self._tokens) else ("end", "")
@@ -218,13 +212,10 @@ class _Writer:
         return regular
 
     def _has_special(self, node: Node) -> bool:
-        stack = [node]
-        while stack:
-            node = stack.pop()
-            stack.extend(node.parts)
-            if node.kind == "text" and "<[" in re.sub(r'"(?:\\.|[^"\\])*"', "", self._literal(node.value)):
-                return True
-        return False
+        return any(
+            part.kind == "text" and "<[" in re.sub(r'"(?:\\.|[^"\\])*"', "", self._literal(part.value))
+            for part in _parts_of(node)
+        )
 
     def _is_regular(self, node: Node) -> bool:
         return all(name in self._regular for name in _names_in(node)) and not self._has_special(node)
@@ -264,15 +255,17 @@ def _counts(node: Node) -> str:
     return f"{{{node.least},{node.most}}}"
 
 
-def _names_in(node: Node) -> set[str]:
-    names: set[str] = set()
+def _parts_of(node: Node) -> Iterator[Node]:
+    """It, and all that it is made of."""
     stack = [node]
     while stack:
         node = stack.pop()
         stack.extend(node.parts)
-        if node.kind == "name":
-            names.add(node.value)
-    return names
+        yield node
+
+
+def _names_in(node: Node) -> set[str]:
+    return {part.value for part in _parts_of(node) if part.kind == "name"}
 
 
 def _unescaped(text: str) -> str:

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+from urllib.parse import unquote
 
 from stentor.protocols.common.errors import BadRequest
 
@@ -66,10 +67,9 @@ def a_mapping(value: Any, path: str) -> Schema:
 
 
 def most_items(schema: Schema, items: Any, first: list[Any]) -> float:
-    most = schema.get("maxItems", float("inf"))
-    if items is False:
-        return min(len(first), most) if isinstance(most, int | float) else len(first)
-    return most if isinstance(most, int | float) else float("inf")
+    given = schema.get("maxItems")
+    most = given if isinstance(given, int | float) else float("inf")
+    return min(len(first), most) if items is False else most
 
 
 def constrains(names: Schema) -> bool:
@@ -133,24 +133,22 @@ _HOST: Final = rf"{_LABEL}(?:\.{_LABEL}){{0,3}}"
 _ATOM: Final = "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]{1,30}"
 
 
-class Format(NamedTuple):
-    pattern: str | None
-    """Of all texts of this format; None where llguidance's own is as good."""
-
-
-FORMATS: Final[Mapping[str, Format]] = {
-    "date-time": Format(f"^{_DATE}T{_TIME}$"),
-    "date": Format(f"^{_DATE}$"),
-    "time": Format(f"^{_TIME}$"),
-    "duration": Format(f"^P(?:{_DAYS}{_CLOCK}?|{_CLOCK}|{_COUNT}W)$"),
-    "email": Format(rf"^{_ATOM}(?:\.{_ATOM})?@{_HOST}$"),
-    "hostname": Format(f"^{_HOST}$"),
-    "ipv4": Format(None),
-    "ipv6": Format(None),
-    "uuid": Format(None),
-    "uri": Format(None),
+FORMATS: Final[Mapping[str, str | None]] = {
+    "date-time": f"^{_DATE}T{_TIME}$",
+    "date": f"^{_DATE}$",
+    "time": f"^{_TIME}$",
+    "duration": f"^P(?:{_DAYS}{_CLOCK}?|{_CLOCK}|{_COUNT}W)$",
+    "email": rf"^{_ATOM}(?:\.{_ATOM})?@{_HOST}$",
+    "hostname": f"^{_HOST}$",
+    "ipv4": None,
+    "ipv6": None,
+    "uuid": None,
+    "uri": None,
 }
-"""The values of ``format`` that are held; others are annotations, as JSON Schema has it, and dropped."""
+"""The values of ``format`` that are held; others are annotations, as JSON Schema has it, and dropped.
+
+Each with a pattern of all its texts; None where llguidance's own is as good.
+"""
 
 
 _PLAIN: Final = re.compile(r"[$A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -161,8 +159,7 @@ def resolve(root: Schema, reference: str, path: str) -> Any:
     if not reference.startswith("#"):
         raise refusal(path, "only references within the schema (`#/…`) are followed")
     target: Any = root
-    for segment in reference[1:].strip("/").split("/") if reference.strip("#/") else []:
-        name = _unescape(segment)
+    for name in _names(reference):
         if isinstance(target, dict) and name in target:
             target = target[name]
         elif isinstance(target, list) and name.isascii() and name.isdigit() and int(name) < len(target):
@@ -172,19 +169,15 @@ def resolve(root: Schema, reference: str, path: str) -> Any:
     return target
 
 
-def _unescape(segment: str) -> str:
-    if "%" in segment:
-        from urllib.parse import unquote
-
-        segment = unquote(segment)
-    return segment.replace("~1", "/").replace("~0", "~")
+def _names(reference: str) -> Iterator[str]:
+    for segment in reference[1:].strip("/").split("/") if reference.strip("#/") else ():
+        yield unquote(segment).replace("~1", "/").replace("~0", "~")
 
 
 def spelled(root: Schema, reference: str) -> str:
     path = ""
     target: Any = root
-    for segment in reference[1:].strip("/").split("/") if reference.strip("#/") else []:
-        name = _unescape(segment)
+    for name in _names(reference):
         path += step(target, name) if isinstance(target, dict) else f"[{name}]"
         target = target[name] if isinstance(target, dict) else target[int(name)]
     return path

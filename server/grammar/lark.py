@@ -61,9 +61,7 @@ class Lark:
         others = [self.literal(text) for text in texts if text not in kept]
         if plain:
             # one terminal, not so many rules: what may follow is then found in one automaton
-            name = f"T{len(self._rules)}"
-            self._rules.append(f"{name}: {' | '.join(map(_quoted, plain))}")
-            others.append(name)
+            others.append(self.terminal(" | ".join(map(_quoted, plain))))
         return self.either(others)
 
     def json(

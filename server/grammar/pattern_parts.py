@@ -7,7 +7,7 @@ of plain characters, and single ones that a backslash begins.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -67,18 +67,21 @@ class One:
         return f"({' | '.join(options)})"
 
 
+def _reached(parts: Iterable[Part]) -> Iterator[Part]:
+    """Those that may stand first, since all before them may be empty."""
+    for part in parts:
+        yield part
+        if not part.may_be_empty:
+            return
+
+
 @dataclass(frozen=True)
 class Row:
     parts: Sequence[Part]
 
     @property
     def begins_changed(self) -> bool:
-        for part in self.parts:
-            if part.begins_changed:
-                return True
-            if not part.may_be_empty:
-                return False
-        return False
+        return any(part.begins_changed for part in _reached(self.parts))
 
     @property
     def may_be_empty(self) -> bool:
@@ -86,12 +89,7 @@ class Row:
 
     @property
     def open(self) -> bool:
-        for part in reversed(self.parts):
-            if part.open:
-                return True
-            if not part.may_be_empty:
-                return False
-        return False
+        return any(part.open for part in _reached(reversed(self.parts)))
 
     def pattern(self) -> str:
         return f"(?:{''.join(part.pattern() for part in self.parts)})"

@@ -229,15 +229,16 @@ class _Preparation:
         if "pattern" in schema:
             made["pattern"] = a_pattern(schema["pattern"], f"{path}.pattern")
         if "format" in schema:
-            form = FORMATS.get(a_text(schema["format"], f"{path}.format"))
-            if form is not None and form.pattern is None:
-                made["format"] = schema["format"]
-            elif form is not None and "pattern" in made:
-                every.append({"type": "string", "pattern": form.pattern})
+            form = a_text(schema["format"], f"{path}.format")
+            pattern = FORMATS.get(form)
+            if form in FORMATS and pattern is None:
+                made["format"] = form
+            elif pattern is not None and "pattern" in made:
+                every.append({"type": "string", "pattern": pattern})
                 if made.get("type") not in (None, "string"):
                     every[-1] = {"anyOf": [every[-1], {"type": [name for name in TYPES if name != "string"]}]}
-            elif form is not None:
-                made["pattern"] = form.pattern
+            elif pattern is not None:
+                made["pattern"] = pattern
 
     def _array(self, schema: Schema, path: str, depth: int, made: Schema) -> None:
         items, first, first_key = schema.get("items", True), schema.get("prefixItems", []), "prefixItems"

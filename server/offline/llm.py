@@ -4,7 +4,6 @@ import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
@@ -186,9 +185,7 @@ class LLM:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _completions(

@@ -45,17 +45,7 @@ def from_completion(body: dict[str, Any], prompt: str | None) -> RequestOutput:
         request_id=body["id"],
         prompt=prompt,
         prompt_token_ids=choices[0]["prompt_token_ids"],
-        outputs=[
-            CompletionOutput(
-                index=choice["index"],
-                text=choice["text"],
-                token_ids=choice["token_ids"],
-                finish_reason=choice["finish_reason"],
-                stop_reason=choice.get("stop_reason"),
-                logprobs=choice.get("logprobs"),
-            )
-            for choice in choices
-        ],
+        outputs=[_output(choice, choice["text"]) for choice in choices],
         num_cached_tokens=_cached(body),
         prompt_logprobs=choices[0].get("prompt_logprobs"),
     )
@@ -75,19 +65,27 @@ def from_chat(body: dict[str, Any]) -> RequestOutput:
 
 def _from_message(choice: dict[str, Any]) -> CompletionOutput:
     message = choice["message"]
-    return CompletionOutput(
-        index=choice["index"],
-        text=message.get("content") or "",
-        token_ids=choice["token_ids"],
-        finish_reason=choice["finish_reason"],
-        stop_reason=choice.get("stop_reason"),
-        logprobs=choice.get("logprobs"),
+    return _output(
+        choice,
+        message.get("content") or "",
         reasoning=message.get("reasoning"),
         tool_calls=[
             ToolCallOutput(id=call["id"], name=call["function"]["name"], arguments=call["function"]["arguments"])
             for call in message.get("tool_calls") or ()
             if "function" in call
         ],
+    )
+
+
+def _output(choice: dict[str, Any], text: str, **more: Any) -> CompletionOutput:
+    return CompletionOutput(
+        index=choice["index"],
+        text=text,
+        token_ids=choice["token_ids"],
+        finish_reason=choice["finish_reason"],
+        stop_reason=choice.get("stop_reason"),
+        logprobs=choice.get("logprobs"),
+        **more,
     )
 
 
