@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 import stentor
 
+from .declarations import Declarations, family
 from .processes import ProcessCollector
 from .request import RequestRecord
 
@@ -47,14 +48,13 @@ class ServerFigures:
         self.traces: TraceCounts | None = None
         self.connections: ConnectionCounts | None = None
         self._websockets = 0
-        responses = Counter(
-            "stentor:http_responses",
+        self._responses = Declarations(registry, model).each(
+            Counter,
+            "http_responses",
             "Requests that have ended, by status: 101 a WebSocket, 499 a client that went away before an answer began.",
-            ("model_name", "status"),
-            registry=registry,
+            "status",
+            [*sorted(map(str, STATUSES)), "other"],
         )
-        known = [*sorted(map(str, STATUSES)), "other"]
-        self._responses = {status: responses.labels(model, status) for status in known}
         registry.register(ProcessCollector(model))
         registry.register(self)
 
@@ -71,57 +71,47 @@ class ServerFigures:
             self._websockets -= 1
 
     def collect(self) -> Iterator[Metric]:
-        info = GaugeMetricFamily(
-            "stentor:build_info", "Always 1; the versions are in the labels.", None, ("model_name", "version", "python")
+        yield family(
+            GaugeMetricFamily,
+            "build_info",
+            "Always 1; the versions are in the labels.",
+            [((self._model, stentor.__version__, platform.python_version()), 1)],
+            "version",
+            "python",
         )
-        info.add_metric((self._model, stentor.__version__, platform.python_version()), 1)
-        yield info
-        yield from self._connection_figures()
-        traces = self.traces
-        exported = CounterMetricFamily(
-            "stentor:traces_exported",
-            "Requests whose traces the OpenTelemetry collector has accepted.",
-            None,
-            ("model_name",),
-        )
-        exported.add_metric((self._model,), 0 if traces is None else traces.exported)
-        yield exported
-        dropped = CounterMetricFamily(
-            "stentor:traces_dropped",
-            "Requests whose traces were not exported, by reason.",
-            None,
-            ("model_name", "reason"),
-        )
-        dropped.add_metric((self._model, "queue_full"), 0 if traces is None else traces.dropped_full)
-        dropped.add_metric((self._model, "export_failed"), 0 if traces is None else traces.dropped_failed)
-        yield dropped
-
-    def _task_figures(self) -> Iterator[Metric]:
-        tasks = GaugeMetricFamily("stentor:tasks", "asyncio tasks of the server process.", None, ("model_name",))
-        with contextlib.suppress(RuntimeError):  # no loop runs here: nobody serves
-            tasks.add_metric((self._model,), len(asyncio.all_tasks()))
-        yield tasks
-
-    def _connection_figures(self) -> Iterator[Metric]:
-        known = self.connections
-        held = GaugeMetricFamily("stentor:connections_open", "Open client connections.", None, ("model_name",))
-        held.add_metric((self._model,), 0 if known is None else known.open)
-        yield held
-        sockets = GaugeMetricFamily(
-            "stentor:websocket_connections_active", "Open WebSocket connections.", None, ("model_name",)
-        )
-        sockets.add_metric((self._model,), self._websockets)
-        yield sockets
-        yield from self._task_figures()
-        reasons = dict.fromkeys((*_REFUSALS.values(), _MALFORMED), 0)
+        known, traces = self.connections, self.traces
+        opened = 0 if known is None else known.open
+        yield self._gauge("connections_open", "Open client connections.", opened)
+        yield self._gauge("websocket_connections_active", "Open WebSocket connections.", self._websockets)
+        yield self._gauge("tasks", "asyncio tasks of the server process.", _running_tasks())
+        refused = dict.fromkeys((*_REFUSALS.values(), _MALFORMED), 0)
         for status, count in () if known is None else known.refused.items():
-            reasons[_REFUSALS.get(status, _MALFORMED)] += count
-        refused = CounterMetricFamily(
-            "stentor:connections_refused",
-            "Connections refused before they sent a whole request, by reason.",
-            None,
-            ("model_name", "reason"),
+            refused[_REFUSALS.get(status, _MALFORMED)] += count
+        text = "Connections refused before they sent a whole request, by reason."
+        yield self._by_reason("connections_refused", text, refused)
+        yield family(
+            CounterMetricFamily,
+            "traces_exported",
+            "Requests whose traces the OpenTelemetry collector has accepted.",
+            [((self._model,), 0 if traces is None else traces.exported)],
         )
-        for reason, total in reasons.items():
-            refused.add_metric((self._model, reason), total)
-        yield refused
+        dropped = {
+            "queue_full": 0 if traces is None else traces.dropped_full,
+            "export_failed": 0 if traces is None else traces.dropped_failed,
+        }
+        yield self._by_reason("traces_dropped", "Requests whose traces were not exported, by reason.", dropped)
+
+    def _gauge(self, name: str, text: str, number: float | None) -> Metric:
+        return family(GaugeMetricFamily, name, text, [] if number is None else [((self._model,), number)])
+
+    def _by_reason(self, name: str, text: str, counts: Mapping[str, int]) -> Metric:
+        samples = [((self._model, reason), count) for reason, count in counts.items()]
+        return family(CounterMetricFamily, name, text, samples, "reason")
+
+
+def _running_tasks() -> int | None:
+    """None where no loop runs: nobody serves."""
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:
+        return None

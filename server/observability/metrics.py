@@ -5,7 +5,7 @@ as deltas pass. Labels come from the configuration or from closed sets, never fr
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Protocol, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -17,8 +17,9 @@ from stentor.protocols.common.bounds import LIST_TOO_LONG, NUMBER_TOO_LARGE, OBJ
 from stentor.protocols.ipc.actors import EngineReady, FinishReason, Stats
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Reasoning, Text
 
+from .declarations import MODEL, Declarations, family
 from .figures import ServerFigures
-from .quick_metrics import QuickCounter, QuickHistogram
+from .quick_metrics import QuickCounter
 from .realtime_figures import RealtimeFigures
 from .request import EngineUsage, RequestRecord
 
@@ -62,90 +63,85 @@ class Metrics:
 
     def __init__(self, model: str, engine: EngineFigures, others: Mapping[str, EngineFigures] | None = None) -> None:
         self.registry = CollectorRegistry()
-        self._model = model
         engines = {model: engine, **(others or {})}
         self.registry.register(_EngineCollector(engines))
         self.server = ServerFigures(model, self.registry)
         self.realtime = RealtimeFigures(model, self.registry)
-        self.prompt_tokens = self._counter(
+        made = Declarations(self.registry, model)
+        self.prompt_tokens = made.counter(
             "prompt_tokens", "Prompt tokens whose prefill is complete, cached ones included."
         )
-        self.prompt_tokens_cached = self._counter(
+        self.prompt_tokens_cached = made.counter(
             "prompt_tokens_cached", "Prompt tokens of prefilled requests that came from the prefix cache."
         )
-        labels = {"model_name": model}
         self.generation_tokens = QuickCounter(
-            "stentor:generation_tokens", "Generated tokens delivered to the server.", labels, self.registry
+            "stentor:generation_tokens", "Generated tokens delivered to the server.", {MODEL: model}, self.registry
         )
-        success = Counter(
-            "stentor:request_success",
+        self.finished = made.each(
+            Counter,
+            "request_success",
             "Sequences (choices of requests) that ended, by finish reason.",
-            ("model_name", "finished_reason"),
-            registry=self.registry,
+            "finished_reason",
+            get_args(FinishReason),
         )
-        self.finished = {reason: success.labels(model, reason) for reason in get_args(FinishReason)}
-        rejections = Counter(
-            "stentor:admission_rejections",
+        self.rejected = made.each(
+            Counter,
+            "admission_rejections",
             "Requests refused before they reached the engine, by reason.",
-            ("model_name", "reason"),
-            registry=self.registry,
+            "reason",
+            (*REJECTIONS, *REFUSALS),
         )
-        self.rejected = {reason: rejections.labels(model, reason) for reason in (*REJECTIONS, *REFUSALS)}
-        cut_off = Counter(
-            "stentor:requests_cut_off",
+        self.cut_off = made.each(
+            Counter,
+            "requests_cut_off",
             "Requests that the server ended before they were complete, by reason.",
-            ("model_name", "reason"),
-            registry=self.registry,
+            "reason",
+            CUT_OFFS,
         )
-        self.cut_off = {reason: cut_off.labels(model, reason) for reason in CUT_OFFS}
-        served = Histogram(
-            "stentor:tool_call_seconds",
+        self.tool_calls = made.each(
+            Histogram,
+            "tool_call_seconds",
             "Seconds that a tool call on an MCP server took, by outcome.",
-            ("model_name", "outcome"),
-            registry=self.registry,
+            "outcome",
+            TOOL_OUTCOMES,
             buckets=_LONG,
         )
-        self.tool_calls = {outcome: served.labels(model, outcome) for outcome in TOOL_OUTCOMES}
-        self.ttft = self._histogram(
+        self.ttft = made.histogram(
             "time_to_first_token_seconds", "Seconds from the arrival of a request to its first token.", _TTFT
         )
-        self.inter_token = QuickHistogram(
-            "stentor:inter_token_latency_seconds",
-            "Seconds between two deliveries of tokens of one request.",
-            labels,
-            self.registry,
-            _STEP,
+        self.inter_token = made.quick(
+            "inter_token_latency_seconds", "Seconds between two deliveries of tokens of one request.", _STEP
         )
-        self.per_token = self._histogram(
+        self.per_token = made.histogram(
             "request_time_per_output_token_seconds",
             "Mean seconds per token after the first, one observation per request.",
             _STEP,
         )
-        self.e2e = self._histogram(
+        self.e2e = made.histogram(
             "e2e_request_latency_seconds", "Seconds from the arrival of a request to its end.", _LONG
         )
-        self.queue = self._histogram(
+        self.queue = made.histogram(
             "request_queue_time_seconds",
             "Seconds that a request waited in the engine before it was first scheduled.",
             _LONG,
         )
-        self.prefill = self._histogram(
+        self.prefill = made.histogram(
             "request_prefill_time_seconds",
             "Seconds from the first scheduling of a request to the end of its prefill.",
             _LONG,
         )
-        self.decode = self._histogram(
+        self.decode = made.histogram(
             "request_decode_time_seconds", "Seconds from the first to the last token of a request.", _LONG
         )
-        self.inference = self._histogram(
+        self.inference = made.histogram(
             "request_inference_time_seconds", "Seconds of prefill and decode of a request, queueing excluded.", _LONG
         )
-        self.request_prompt = self._histogram("request_prompt_tokens", "Prompt tokens of a request.", _COUNT)
-        self.request_generation = self._histogram("request_generation_tokens", "Generated tokens of a request.", _COUNT)
+        self.request_prompt = made.histogram("request_prompt_tokens", "Prompt tokens of a request.", _COUNT)
+        self.request_generation = made.histogram("request_generation_tokens", "Generated tokens of a request.", _COUNT)
         recovery = Histogram(
             "stentor:recovery_seconds",
             "Seconds from the crash of a worker or engine process to the first step of its replacement.",
-            ("model_name", "process"),
+            (MODEL, "process"),
             registry=self.registry,
             buckets=_RECOVERY,
         )
@@ -153,8 +149,8 @@ class Metrics:
             name: {process: recovery.labels(name, process) for process in get_args(LostProcess)} for name in engines
         }
         """By the name of a model and what had been lost."""
-        self.params_n = self._histogram("request_params_n", "Number of sequences that a request asks for (n).", _SMALL)
-        self.params_max_tokens = self._histogram(
+        self.params_n = made.histogram("request_params_n", "Number of sequences that a request asks for (n).", _SMALL)
+        self.params_max_tokens = made.histogram(
             "request_params_max_tokens", "Number of tokens that a sequence of a request may have (max_tokens).", _COUNT
         )
 
@@ -173,13 +169,6 @@ class Metrics:
     def render(self) -> bytes:
         """The page, in Prometheus' text format."""
         return generate_latest(self.registry)
-
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(f"stentor:{name}", text, ("model_name",), registry=self.registry).labels(self._model)
-
-    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
-        histogram = Histogram(f"stentor:{name}", text, ("model_name",), registry=self.registry, buckets=buckets)
-        return histogram.labels(self._model)
 
 
 class RequestTracker:
@@ -270,80 +259,47 @@ class _EngineCollector:
         self._engines = engines
 
     def collect(self) -> Iterator[Metric]:
-        stats = {model: engine.stats for model, engine in self._engines.items()}
-        for name, text, gauge_of in _GAUGES:
-            gauge = GaugeMetricFamily(f"stentor:{name}", text, labels=("model_name",))
-            for model in stats:
-                gauge.add_metric((model,), gauge_of(stats[model]))
-            yield gauge
-        restarts = CounterMetricFamily(
-            "stentor:engine_restarts", "Engine processes started to replace a crashed one.", labels=("model_name",)
-        )
-        for model, engine in self._engines.items():
-            restarts.add_metric((model,), engine.engine_restarts)
-        yield restarts
-        for name, text, count_of in _COUNTERS:
-            counter = CounterMetricFamily(f"stentor:{name}", text, labels=("model_name",))
-            for model in stats:
-                counter.add_metric((model,), count_of(stats[model]))
-            yield counter
-        info = GaugeMetricFamily(
-            "stentor:cache_config_info",
-            "Always 1; the labels give the block size in tokens and the number of blocks of the KV cache.",
-            labels=("model_name", "block_size", "num_gpu_blocks"),
-        )
-        for model, engine in self._engines.items():
-            if (ready := engine.ready) is not None:
-                info.add_metric((model, str(ready.block_size), str(ready.num_blocks)), 1)
-        if info.samples:
-            yield info
+        engines = self._engines.items()
+        stats = [(model, engine.stats) for model, engine in engines]
+        for field, (name, text) in _GAUGES.items():
+            yield family(GaugeMetricFamily, name, text, (((model,), getattr(each, field)) for model, each in stats))
+        restarts = (((model,), engine.engine_restarts) for model, engine in engines)
+        text = "Engine processes started to replace a crashed one."
+        yield family(CounterMetricFamily, "engine_restarts", text, restarts)
+        for field, (name, text) in _COUNTERS.items():
+            yield family(CounterMetricFamily, name, text, (((model,), getattr(each, field)) for model, each in stats))
+        ready = [(model, ready) for model, engine in engines if (ready := engine.ready) is not None]
+        if ready:
+            yield family(
+                GaugeMetricFamily,
+                "cache_config_info",
+                "Always 1; the labels give the block size in tokens and the number of blocks of the KV cache.",
+                (((model, str(each.block_size), str(each.num_blocks)), 1) for model, each in ready),
+                "block_size",
+                "num_gpu_blocks",
+            )
 
 
-_GAUGES: Final[tuple[tuple[str, str, Callable[[Stats], float]], ...]] = (
-    (
-        "num_requests_running",
-        "Sequences (choices of requests) that the engine is running.",
-        lambda stats: stats.running,
-    ),
-    (
-        "num_requests_waiting",
-        "Sequences (choices of requests) that wait in the engine's queue.",
-        lambda stats: stats.waiting,
-    ),
-    (
+_GAUGES: Final = {
+    "running": ("num_requests_running", "Sequences (choices of requests) that the engine is running."),
+    "waiting": ("num_requests_waiting", "Sequences (choices of requests) that wait in the engine's queue."),
+    "free_blocks": (
         "kv_cache_free_blocks",
         "KV cache blocks that no request holds; cached prefixes in them can be evicted.",
-        lambda stats: stats.free_blocks,
     ),
-    ("kv_cache_usage_perc", "Fraction of the KV cache blocks in use, 0 to 1.", lambda stats: stats.kv_usage),
-)
-_COUNTERS: Final[tuple[tuple[str, str, Callable[[Stats], int]], ...]] = (
-    (
-        "num_preemptions",
-        "Times that a running sequence was preempted because the KV cache was full.",
-        lambda stats: stats.preemptions,
-    ),
-    ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", lambda stats: stats.prefix_queries),
-    ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", lambda stats: stats.prefix_hits),
-    ("engine_steps", "Steps (forward passes of the batch) that the engine has completed.", lambda stats: stats.steps),
-    ("worker_restarts", "Worker processes started to replace a crashed one.", lambda stats: stats.worker_restarts),
-    (
-        "recovered_requests",
-        "Requests that continued after a crash of their worker or engine.",
-        lambda stats: stats.recovered,
-    ),
-    (
-        "watchdog_kills",
-        "Workers that the watchdog killed because a step took too long.",
-        lambda stats: stats.watchdog_kills,
-    ),
-    (
-        "poisoned_requests",
-        "Requests ended because they crashed a worker or engine when run alone.",
-        lambda stats: stats.poisoned,
-    ),
-)
-
+    "kv_usage": ("kv_cache_usage_perc", "Fraction of the KV cache blocks in use, 0 to 1."),
+}
+_COUNTERS: Final = {
+    "preemptions": ("num_preemptions", "Times that a running sequence was preempted because the KV cache was full."),
+    "prefix_queries": ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache."),
+    "prefix_hits": ("prefix_cache_hits", "Prompt tokens found in the prefix cache."),
+    "steps": ("engine_steps", "Steps (forward passes of the batch) that the engine has completed."),
+    "worker_restarts": ("worker_restarts", "Worker processes started to replace a crashed one."),
+    "recovered": ("recovered_requests", "Requests that continued after a crash of their worker or engine."),
+    "watchdog_kills": ("watchdog_kills", "Workers that the watchdog killed because a step took too long."),
+    "poisoned": ("poisoned_requests", "Requests ended because they crashed a worker or engine when run alone."),
+}
+"""Names and texts of what :class:`.Stats` counts, by its fields."""
 
 REFUSALS: Final = ("auth", "not_found", "limit", "invalid")
 

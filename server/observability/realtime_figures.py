@@ -3,12 +3,12 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from .quick_metrics import QuickHistogram
+from .declarations import MODEL, Declarations
 
 SessionKind = Literal["realtime", "transcription", "vllm"]
 KINDS: Final[tuple[SessionKind, ...]] = ("realtime", "transcription", "vllm")
@@ -34,28 +34,29 @@ class PassFigures:
     """Of every time that the audio of a turn is given to the model that hears."""
 
     def __init__(self, model: str, registry: CollectorRegistry) -> None:
+        made = Declarations(registry, model)
         ended = Counter(
             "stentor:realtime_transcriptions",
             "Transcription passes over the audio of a realtime turn, by kind of pass and outcome.",
-            ("model_name", "pass", "outcome"),
+            (MODEL, "pass", "outcome"),
             registry=registry,
-        )
-        audio = Counter(
-            "stentor:realtime_transcription_audio_seconds",
-            "Seconds of audio that transcription passes of realtime turns covered, by kind of pass.",
-            ("model_name", "pass"),
-            registry=registry,
-        )
-        lasted = Histogram(
-            "stentor:realtime_transcription_seconds",
-            "Seconds that a completed transcription pass of a realtime turn took, by kind of pass.",
-            ("model_name", "pass"),
-            registry=registry,
-            buckets=_PASS_SECONDS,
         )
         self._ended = {(kind, how): ended.labels(model, kind, how) for kind in PASSES for how in OUTCOMES}
-        self._audio = {kind: audio.labels(model, kind) for kind in PASSES}
-        self._lasted = {kind: lasted.labels(model, kind) for kind in PASSES}
+        self._audio = made.each(
+            Counter,
+            "realtime_transcription_audio_seconds",
+            "Seconds of audio that transcription passes of realtime turns covered, by kind of pass.",
+            "pass",
+            PASSES,
+        )
+        self._lasted = made.each(
+            Histogram,
+            "realtime_transcription_seconds",
+            "Seconds that a completed transcription pass of a realtime turn took, by kind of pass.",
+            "pass",
+            PASSES,
+            buckets=_PASS_SECONDS,
+        )
 
     @contextmanager
     def one(self, kind: Pass) -> Iterator[OnePass]:
@@ -77,65 +78,36 @@ class RealtimeFigures:
     """Of all sessions of one server. Registers itself."""
 
     def __init__(self, model: str, registry: CollectorRegistry) -> None:
-        labels = {"model_name": model}
-        running = Gauge(
-            "stentor:realtime_sessions",
-            "Realtime sessions that are open, by kind.",
-            ("model_name", "kind"),
-            registry=registry,
+        made = Declarations(registry, model)
+        self.sessions: Final = made.each(
+            Gauge, "realtime_sessions", "Realtime sessions that are open, by kind.", "kind", KINDS
         )
-        self.sessions: Final = {kind: running.labels(model, kind) for kind in KINDS}
-        self.turn_latency: Final = QuickHistogram(
-            "stentor:realtime_turn_latency_seconds",
+        self.turn_latency: Final = made.quick(
+            "realtime_turn_latency_seconds",
             "Seconds from the end of a caller's speech to the first audio of the answer.",
-            labels,
-            registry,
             _SECONDS,
         )
-        self.transcription_lag: Final = QuickHistogram(
-            "stentor:realtime_transcription_lag_seconds",
-            "Seconds from the end of a caller's turn to its transcript.",
-            labels,
-            registry,
-            _SECONDS,
+        self.transcription_lag: Final = made.quick(
+            "realtime_transcription_lag_seconds", "Seconds from the end of a caller's turn to its transcript.", _SECONDS
         )
-        self.partial_interval: Final = QuickHistogram(
-            "stentor:realtime_partial_interval_seconds",
-            "Seconds between two partial transcripts of a turn.",
-            labels,
-            registry,
-            _SECONDS,
+        self.partial_interval: Final = made.quick(
+            "realtime_partial_interval_seconds", "Seconds between two partial transcripts of a turn.", _SECONDS
         )
-        self.interruptions: Final = Counter(
-            "stentor:realtime_interruptions",
-            "Spoken answers that were cut off because the caller began to speak.",
-            ("model_name",),
-            registry=registry,
-        ).labels(model)
-
+        self.interruptions: Final = made.counter(
+            "realtime_interruptions", "Spoken answers that were cut off because the caller began to speak."
+        )
         self.passes: Final = PassFigures(model, registry)
-        self.audio_held: Final = Gauge(
-            "stentor:realtime_audio_bytes",
-            "Bytes of callers' audio that all realtime sessions hold.",
-            ("model_name",),
-            registry=registry,
-        ).labels(model)
-        self.audio_refused: Final = Counter(
-            "stentor:realtime_audio_refused",
+        self.audio_held: Final = made.gauge(
+            "realtime_audio_bytes", "Bytes of callers' audio that all realtime sessions hold."
+        )
+        self.audio_refused: Final = made.counter(
+            "realtime_audio_refused",
             "Times that a realtime session was refused more audio because all sessions hold the most allowed.",
-            ("model_name",),
-            registry=registry,
-        ).labels(model)
+        )
 
-    @contextmanager
-    def session(self, kind: SessionKind) -> Iterator[None]:
+    def session(self, kind: SessionKind) -> AbstractContextManager[object]:
         """Around one session."""
-        gauge = self.sessions[kind]
-        gauge.inc()
-        try:
-            yield
-        finally:
-            gauge.dec()
+        return self.sessions[kind].track_inprogress()
 
 
 class SessionFigures:
