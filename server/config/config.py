@@ -121,7 +121,7 @@ class AccessConfig(msgspec.Struct, frozen=True):
     ] = ""
     """Begins with a slash and ends without."""
     uds: Annotated[
-        Path | None, Flag("a Unix domain socket to listen on, in place of --host and --port", kind="socket_path")
+        Path | None, Flag("a Unix domain socket to listen on, in place of --host and --port", kind="path")
     ] = None
     uds_mode: Annotated[SocketMode, Flag("permissions of that socket, in octal", kind="mode")] = SocketMode(0o600)
 

@@ -46,12 +46,34 @@ class Refused(Exception):
     """The value was understood and is refused; the message says why."""
 
 
-def text() -> Kind:
-    return Kind("some text", _text, "TEXT")
+# ---- kinds that a field's type stands for
 
 
-def texts() -> Kind:
-    return Kind("one or more names, not empty", _texts, "NAME", many=True)
+def _text(raw: object) -> str:
+    if not isinstance(raw, str) or not raw.strip():
+        raise ValueError(raw)
+    return raw
+
+
+def _texts(raw: object) -> tuple[str, ...]:
+    parts = raw.split(",") if isinstance(raw, str) else raw
+    if not isinstance(parts, list) or not parts:
+        raise ValueError(raw)
+    return tuple(_text(part).strip() for part in parts)
+
+
+def _switch(raw: object) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    if not isinstance(raw, str) or raw.strip().lower() not in words:
+        raise ValueError(raw)
+    return words[raw.strip().lower()]
+
+
+TEXT: Final = Kind("some text", _text, "TEXT")
+TEXTS: Final = Kind("one or more names, not empty", _texts, "NAME", many=True)
+SWITCH: Final = Kind("true or false", _switch, switch=True)
 
 
 def integer(low: int, high: int) -> Kind:
@@ -80,54 +102,6 @@ def integers(low: int, high: int) -> Kind:
     return Kind(f"one or more integers from {low} to {high}", parse, "N,…", many=True)
 
 
-def fraction() -> Kind:
-    def parse(raw: object) -> float:
-        if isinstance(raw, bool) or not isinstance(raw, int | float | str):
-            raise ValueError(raw)
-        value = float(raw)
-        if not 0 < value <= 1:
-            raise ValueError(raw)
-        return value
-
-    return Kind("a number above 0, at most 1", parse, "SHARE")
-
-
-def part() -> Kind:
-    def parse(raw: object) -> float:
-        value = float(str(fraction().parse(raw)))
-        if value >= 1:
-            raise ValueError(raw)
-        return value
-
-    return Kind("a number between 0 and 1", parse, "SHARE")
-
-
-def seconds() -> Kind:
-    def parse(raw: object) -> float:
-        if isinstance(raw, bool) or not isinstance(raw, int | float | str):
-            raise ValueError(raw)
-        value = float(raw)
-        if not (math.isfinite(value) and value >= 0):
-            raise ValueError(raw)
-        return value
-
-    return Kind("a number of seconds, 0 or more", parse, "SECONDS")
-
-
-def some_seconds() -> Kind:
-    def parse(raw: object) -> float:
-        value = float(str(seconds().parse(raw)))
-        if value <= 0:
-            raise ValueError(raw)
-        return value
-
-    return Kind("a number of seconds above 0", parse, "SECONDS")
-
-
-def size() -> Kind:
-    return Kind("a size such as 2GiB, 512MiB or a number of bytes", _size, "SIZE")
-
-
 def choice(values: tuple[str, ...]) -> Kind:
     def parse(raw: object) -> str:
         if raw not in values:
@@ -137,233 +111,19 @@ def choice(values: tuple[str, ...]) -> Kind:
     return Kind(f"{', '.join(values[:-1])} or {values[-1]}", parse, "|".join(values))
 
 
-def switch() -> Kind:
-    return Kind("true or false", _switch, switch=True)
+# ---- numbers and paths
 
 
-def file() -> Kind:
-    return Kind("a file that exists", _file, "FILE")
-
-
-def path() -> Kind:
-    def parse(raw: object) -> Path:
-        text = _text(raw)
-        if "\0" in text:
+def _number(expected: str, metavar: str, fits: Callable[[float], bool]) -> Kind:
+    def parse(raw: object) -> float:
+        if isinstance(raw, bool) or not isinstance(raw, int | float | str):
             raise ValueError(raw)
-        return Path(text).expanduser()
-
-    return Kind("a path in the file system", parse, "PATH")
-
-
-def folder() -> Kind:
-    return Kind("a folder that exists", _folder, "FOLDER")
-
-
-def domains() -> Kind:
-    return Kind("one or more hosts, such as example.com or *.example.com", _domains, "HOST", many=True)
-
-
-def server_urls() -> Kind:
-    def parse(raw: object) -> tuple[str, ...]:
-        from ..tools.url_allowlist import check_prefix  # with all that reads URLs; few name one
-
-        return tuple(_of_url(check_prefix, text) for text in _texts(raw))
-
-    return Kind("one or more beginnings of URLs, such as https://mcp.example.com/", parse, "URL", many=True)
-
-
-def tool_servers() -> Kind:
-    def parse(raw: object) -> tuple[ToolServer, ...]:
-        from ..tools.url_allowlist import check_prefix  # as above
-
-        found = []
-        for text in _texts(raw):
-            name, equals, url = text.partition("=")
-            if not equals or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-                raise ValueError(raw)
-            found.append(ToolServer(name, _of_url(check_prefix, url)))
-        if len({server.name for server in found}) < len(found):
-            raise Refused("two servers have one name")
-        return tuple(found)
-
-    return Kind("one or more NAME=URL, such as browser=http://127.0.0.1:9000/mcp", parse, "NAME=URL", many=True)
-
-
-def _of_url(check: Callable[[str], str], text: str) -> str:
-    try:
-        return check(text)
-    except Exception as refusal:  # of a kind that is imported late
-        raise Refused(str(refusal)) from None
-
-
-def generation_config() -> Kind:
-    def parse(raw: object) -> str:
-        value = _text(raw)
-        if value not in ("auto", "none") and not Path(value).expanduser().exists():
+        value = float(raw)
+        if not fits(value):
             raise ValueError(raw)
         return value
 
-    return Kind("auto, none or a path that exists", parse, "auto|none|PATH")
-
-
-def reasoning_format() -> Kind:
-    def check(name: str) -> None:
-        from ..parsing.output import chosen_reasoning  # with every format there is; few name one
-
-        chosen_reasoning(name)
-
-    return _format(check)
-
-
-def tool_format() -> Kind:
-    def check(name: str) -> None:
-        from ..parsing.output import chosen_tools  # as above
-
-        chosen_tools(name)
-
-    return _format(check)
-
-
-def _format(check: Callable[[str], None]) -> Kind:
-    """``check`` raises LookupError, with the names that there are."""
-
-    def parse(raw: object) -> str:
-        if not isinstance(raw, str):
-            raise ValueError(raw)
-        if raw not in ("auto", "none"):
-            try:
-                check(raw)
-            except LookupError as unknown:
-                raise Refused(str(unknown)) from None
-        return raw
-
-    return Kind("auto, none or the name of a format", parse, "auto|none|NAME")
-
-
-def remote_code() -> Kind:
-    def parse(raw: object) -> bool:
-        if _switch(raw):
-            raise Refused("no code from a model's repository is run yet; leave it out and use a supported architecture")
-        return False
-
-    return Kind("true or false", parse, switch=True)
-
-
-# ---- access
-
-
-def keys() -> Kind:
-    def parse(raw: object) -> tuple[KeyDigest, ...]:
-        given = texts().parse(raw)
-        assert isinstance(given, tuple)
-        return tuple(KeyDigest(key.encode()) for key in given)
-
-    return Kind("a key that is not empty", parse, "KEY", many=True, secret=True)
-
-
-def key_file() -> Kind:
-    def parse(raw: object) -> Path:
-        path = file().parse(raw)
-        assert isinstance(path, Path)
-        try:
-            read_key_file(path)
-        except FileRefused as refused:
-            raise Refused(str(refused)) from refused
-        return path
-
-    return Kind("a readable file with one key a line", parse, "FILE")
-
-
-def origins() -> Kind:
-    def parse(raw: object) -> tuple[str, ...]:
-        given = texts().parse(raw)
-        assert isinstance(given, tuple)
-        found = tuple(origin if origin == ANY_ORIGIN else _origin(origin) for origin in given)
-        if ANY_ORIGIN in found and len(found) > 1:
-            raise Refused("* already means every origin; give either it or names")
-        return found
-
-    return Kind("origins such as https://app.example.com, or *", parse, "ORIGIN", many=True)
-
-
-def hosts() -> Kind:
-    def parse(raw: object) -> tuple[str, ...]:
-        given = texts().parse(raw)
-        assert isinstance(given, tuple)
-        for host in given:
-            if not re.fullmatch(r"[\w-]+(\.[\w-]+)*", host, re.ASCII):
-                raise ValueError(raw)
-        return tuple(host.lower() for host in given)
-
-    return Kind("names such as llm.example.com, without scheme and port", parse, "NAME", many=True)
-
-
-def root_path() -> Kind:
-    def parse(raw: object) -> str:
-        if not isinstance(raw, str) or not re.fullmatch(r"(/[\w.~-]+)*/?", raw.strip(), re.ASCII):
-            raise ValueError(raw)
-        return raw.strip().rstrip("/")
-
-    return Kind("a path such as /llm", parse, "PATH")
-
-
-def socket_path() -> Kind:
-    def parse(raw: object) -> Path:
-        if not isinstance(raw, str) or not raw.strip() or "\0" in raw:
-            raise ValueError(raw)
-        return Path(raw).expanduser()
-
-    return Kind("a path in the file system", parse, "PATH")
-
-
-def mode() -> Kind:
-    def parse(raw: object) -> SocketMode:
-        if not isinstance(raw, str) or not re.fullmatch(r"(0o)?[0-7]{3,4}", raw.strip()):
-            raise ValueError(raw)
-        value = SocketMode(raw.strip().removeprefix("0o"), 8)
-        if value > 0o777:
-            raise ValueError(raw)
-        return value
-
-    return Kind("an octal mode such as 0660, as text", parse, "MODE")
-
-
-# ---- observability
-
-
-def collector() -> Kind:
-    """An address, refused where what would send to it is not installed."""
-
-    def parse(raw: object) -> str:
-        if not isinstance(raw, str):
-            raise ValueError(raw)
-        parts = urlsplit(raw.strip())
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-            raise ValueError(raw)
-        if not _installed():
-            raise Refused(
-                "traces need OpenTelemetry's SDK and exporter: install stentor[otel], or leave the option out"
-            )
-        return raw.strip()
-
-    # an address may hold a password
-    return Kind("an http:// or https:// address such as http://collector:4318", parse, "URL", secret=True)
-
-
-# ---- parts of them
-
-
-def _text(raw: object) -> str:
-    if not isinstance(raw, str) or not raw.strip():
-        raise ValueError(raw)
-    return raw
-
-
-def _texts(raw: object) -> tuple[str, ...]:
-    parts = raw.split(",") if isinstance(raw, str) else raw
-    if not isinstance(parts, list) or not parts:
-        raise ValueError(raw)
-    return tuple(_text(part).strip() for part in parts)
+    return Kind(expected, parse, metavar)
 
 
 def _size(raw: object) -> int:
@@ -380,27 +140,27 @@ def _size(raw: object) -> int:
     return value
 
 
-def _switch(raw: object) -> bool:
-    if isinstance(raw, bool):
-        return raw
-    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-    if not isinstance(raw, str) or raw.strip().lower() not in words:
+def _path(expected: str, metavar: str, fits: Callable[[Path], bool]) -> Kind:
+    def parse(raw: object) -> Path:
+        path = Path(_text(raw)).expanduser()
+        if not fits(path):
+            raise ValueError(raw)
+        return path
+
+    return Kind(expected, parse, metavar)
+
+
+FILE: Final = _path("a file that exists", "FILE", Path.is_file)
+
+
+def _generation_config(raw: object) -> str:
+    value = _text(raw)
+    if value not in ("auto", "none") and not Path(value).expanduser().exists():
         raise ValueError(raw)
-    return words[raw.strip().lower()]
+    return value
 
 
-def _file(raw: object) -> Path:
-    path = Path(_text(raw)).expanduser()
-    if not path.is_file():
-        raise ValueError(raw)
-    return path
-
-
-def _folder(raw: object) -> Path:
-    path = Path(_text(raw)).expanduser()
-    if not path.is_dir():
-        raise ValueError(raw)
-    return path
+# ---- names of hosts, and URLs
 
 
 def _domains(raw: object) -> tuple[str, ...]:
@@ -409,6 +169,111 @@ def _domains(raw: object) -> tuple[str, ...]:
         if not re.fullmatch(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:]*:[0-9a-f:]*", host, flags=re.ASCII):
             raise ValueError(raw)
     return hosts
+
+
+def _server_url(text: str) -> str:
+    from ..tools.url_allowlist import check_prefix  # with all that reads URLs; few name one
+
+    try:
+        return check_prefix(text)
+    except Exception as refusal:  # of a kind that is imported late
+        raise Refused(str(refusal)) from None
+
+
+def _server_urls(raw: object) -> tuple[str, ...]:
+    return tuple(_server_url(text) for text in _texts(raw))
+
+
+def _tool_servers(raw: object) -> tuple[ToolServer, ...]:
+    found = []
+    for text in _texts(raw):
+        name, equals, url = text.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+            raise ValueError(raw)
+        found.append(ToolServer(name, _server_url(url)))
+    if len({server.name for server in found}) < len(found):
+        raise Refused("two servers have one name")
+    return tuple(found)
+
+
+def _collector(raw: object) -> str:
+    """An address, refused where what would send to it is not installed."""
+    if not isinstance(raw, str):
+        raise ValueError(raw)
+    parts = urlsplit(raw.strip())
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        raise ValueError(raw)
+    if not _installed():
+        raise Refused("traces need OpenTelemetry's SDK and exporter: install stentor[otel], or leave the option out")
+    return raw.strip()
+
+
+def _installed() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+# ---- formats of a model's output, and its code
+
+
+def _format(check: Callable[[str], object]) -> Kind:
+    """``check`` raises LookupError, with the names that there are."""
+
+    def parse(raw: object) -> str:
+        if not isinstance(raw, str):
+            raise ValueError(raw)
+        if raw not in ("auto", "none"):
+            try:
+                check(raw)
+            except LookupError as unknown:
+                raise Refused(str(unknown)) from None
+        return raw
+
+    return Kind("auto, none or the name of a format", parse, "auto|none|NAME")
+
+
+def _check_reasoning(name: str) -> None:
+    from ..parsing.output import chosen_reasoning  # with every format there is; few name one
+
+    chosen_reasoning(name)
+
+
+def _check_tools(name: str) -> None:
+    from ..parsing.output import chosen_tools  # as above
+
+    chosen_tools(name)
+
+
+def _remote_code(raw: object) -> bool:
+    if _switch(raw):
+        raise Refused("no code from a model's repository is run yet; leave it out and use a supported architecture")
+    return False
+
+
+# ---- access
+
+
+def _keys(raw: object) -> tuple[KeyDigest, ...]:
+    return tuple(KeyDigest(key.encode()) for key in _texts(raw))
+
+
+def _key_file(raw: object) -> object:
+    path = FILE.parse(raw)
+    assert isinstance(path, Path)
+    try:
+        read_key_file(path)
+    except FileRefused as refused:
+        raise Refused(str(refused)) from refused
+    return path
+
+
+def _origins(raw: object) -> tuple[str, ...]:
+    found = tuple(origin if origin == ANY_ORIGIN else _origin(origin) for origin in _texts(raw))
+    if ANY_ORIGIN in found and len(found) > 1:
+        raise Refused("* already means every origin; give either it or names")
+    return found
 
 
 def _origin(text: str) -> str:
@@ -420,19 +285,55 @@ def _origin(text: str) -> str:
     return origin.removesuffix(_DEFAULT_PORTS.get(parts.scheme, "/"))
 
 
-def _installed() -> bool:
-    try:
-        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
-    except ModuleNotFoundError:
-        return False
+def _hosts(raw: object) -> tuple[str, ...]:
+    hosts = _texts(raw)
+    if not all(re.fullmatch(r"[\w-]+(\.[\w-]+)*", host, re.ASCII) for host in hosts):
+        raise ValueError(raw)
+    return tuple(host.lower() for host in hosts)
 
 
-KINDS: Final[dict[str, Callable[[], Kind]]] = {
-    make.__name__: make
-    for make in (
-        *(seconds, some_seconds, fraction, part, size, file, path, folder),
-        *(domains, server_urls, tool_servers, generation_config, reasoning_format, tool_format, remote_code),
-        *(keys, key_file, origins, hosts, root_path, socket_path, mode, collector),
-    )
+def _root_path(raw: object) -> str:
+    if not isinstance(raw, str) or not re.fullmatch(r"(/[\w.~-]+)*/?", raw.strip(), re.ASCII):
+        raise ValueError(raw)
+    return raw.strip().rstrip("/")
+
+
+def _mode(raw: object) -> SocketMode:
+    if not isinstance(raw, str) or not re.fullmatch(r"(0o)?[0-7]{3,4}", raw.strip()):
+        raise ValueError(raw)
+    value = SocketMode(raw.strip().removeprefix("0o"), 8)
+    if value > 0o777:
+        raise ValueError(raw)
+    return value
+
+
+KINDS: Final = {
+    "seconds": _number("a number of seconds, 0 or more", "SECONDS", lambda n: math.isfinite(n) and n >= 0),
+    "some_seconds": _number("a number of seconds above 0", "SECONDS", lambda n: math.isfinite(n) and n > 0),
+    "fraction": _number("a number above 0, at most 1", "SHARE", lambda n: 0 < n <= 1),
+    "part": _number("a number between 0 and 1", "SHARE", lambda n: 0 < n < 1),
+    "size": Kind("a size such as 2GiB, 512MiB or a number of bytes", _size, "SIZE"),
+    "file": FILE,
+    "path": _path("a path in the file system", "PATH", lambda path: "\0" not in str(path)),
+    "folder": _path("a folder that exists", "FOLDER", Path.is_dir),
+    "generation_config": Kind("auto, none or a path that exists", _generation_config, "auto|none|PATH"),
+    "domains": Kind("one or more hosts, such as example.com or *.example.com", _domains, "HOST", many=True),
+    "server_urls": Kind(
+        "one or more beginnings of URLs, such as https://mcp.example.com/", _server_urls, "URL", many=True
+    ),
+    "tool_servers": Kind(
+        "one or more NAME=URL, such as browser=http://127.0.0.1:9000/mcp", _tool_servers, "NAME=URL", many=True
+    ),
+    # an address may hold a password
+    "collector": Kind("an http:// or https:// address such as http://collector:4318", _collector, "URL", secret=True),
+    "reasoning_format": _format(_check_reasoning),
+    "tool_format": _format(_check_tools),
+    "remote_code": Kind("true or false", _remote_code, switch=True),
+    "keys": Kind("a key that is not empty", _keys, "KEY", many=True, secret=True),
+    "key_file": Kind("a readable file with one key a line", _key_file, "FILE"),
+    "origins": Kind("origins such as https://app.example.com, or *", _origins, "ORIGIN", many=True),
+    "hosts": Kind("names such as llm.example.com, without scheme and port", _hosts, "NAME", many=True),
+    "root_path": Kind("a path such as /llm", _root_path, "PATH"),
+    "mode": Kind("an octal mode such as 0660, as text", _mode, "MODE"),
 }
 """Those that a field asks for by name; the others follow from its type."""

@@ -11,7 +11,7 @@ import msgspec
 from stentor.protocols.ipc.flag import Flag
 
 from ..config.config import DEFAULTS, Config
-from .kinds import KINDS, Kind, choice, integer, integers, switch, text, texts
+from .kinds import KINDS, SWITCH, TEXT, TEXTS, Kind, choice, integer, integers
 
 PREFIX: Final = "STENTOR_"
 
@@ -102,14 +102,14 @@ def _options(struct: type[msgspec.Struct], path: str) -> Iterator[Option]:
 def _kind_of(hint: Any, flag: Flag) -> Kind:
     """How text becomes a value of the field's type."""
     if flag.kind:
-        return KINDS[flag.kind]()
+        return KINDS[flag.kind]
     if get_origin(hint) in (Union, UnionType):
         (hint,) = set(get_args(hint)) - {NoneType}
     if get_origin(hint) is Literal:
         return choice(get_args(hint))
     if hint == tuple[int, ...]:
         return integers(flag.low, flag.high)
-    return integer(flag.low, flag.high) if hint is int else {bool: switch, str: text, tuple[str, ...]: texts}[hint]()
+    return integer(flag.low, flag.high) if hint is int else {bool: SWITCH, str: TEXT, tuple[str, ...]: TEXTS}[hint]
 
 
 OPTIONS: Final = tuple(sorted(_options(Config, ""), key=lambda option: list(GROUPS).index(option.group)))

@@ -22,7 +22,7 @@ SERVICE_LINK: Final = re.compile(r"STENTOR_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w
 """Kubernetes sets these in every pod beside a service whose name begins with ``stentor``."""
 
 
-CONFIG_FILE: Final = Option("config", "", kinds.file(), "a TOML file with any of these options as keys", "server")
+CONFIG_FILE: Final = Option("config", "", kinds.FILE, "a TOML file with any of these options as keys", "server")
 
 
 def read_config(flags: Mapping[str, object], environment: Mapping[str, str]) -> Config:
