@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -46,9 +45,7 @@ class StartupDisplay:
             self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bars is not None:
             self._bars.stop()
 
