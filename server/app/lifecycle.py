@@ -6,6 +6,7 @@ to answer ``/ping`` and ``/health``.
 """
 
 import contextlib
+import dataclasses
 import gc
 import logging
 import socket
@@ -152,20 +153,9 @@ def generation_defaults(source: str, checkpoint: Checkpoint) -> GenerationDefaul
         except ConfigError as error:
             raise CheckpointError(f"Cannot use {file}: {error}.") from error
         eos = tuple(sorted({*model.eos_token_ids, *given.eos_token_ids}))
-        model = ModelDefaults(eos, given.temperature, given.top_k, given.top_p, given.min_p, given.repetition_penalty)
-    neutral = GenerationDefaults()
-
-    def known(value: float | None, default: float) -> float:
-        return default if value is None else value
-
-    return GenerationDefaults(
-        temperature=known(model.temperature, neutral.temperature),
-        top_k=neutral.top_k if model.top_k is None else model.top_k,
-        top_p=known(model.top_p, neutral.top_p),
-        min_p=known(model.min_p, neutral.min_p),
-        repetition_penalty=known(model.repetition_penalty, neutral.repetition_penalty),
-        eos_token_ids=model.eos_token_ids,
-    )
+        model = dataclasses.replace(given, eos_token_ids=eos)
+    said = {field.name: getattr(model, field.name) for field in dataclasses.fields(GenerationDefaults)}
+    return GenerationDefaults(**{name: value for name, value in said.items() if value is not None})
 
 
 async def _run(
