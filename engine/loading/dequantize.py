@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from .gguf_types import BLOCKS, READABLE, GGMLType
+from .gguf_types import READABLE, GGMLType
 
 
 def dequantize(rows: torch.Tensor, kind: GGMLType) -> torch.Tensor:
@@ -25,7 +25,7 @@ def dequantize(rows: torch.Tensor, kind: GGMLType) -> torch.Tensor:
         )
     if kind in _FLOATS:
         return rows.view(_FLOATS[kind]).float()
-    blocks = rows.reshape(-1, BLOCKS[kind][1])
+    blocks = rows.reshape(-1, kind.block_bytes)
     return _DECODERS[kind](blocks).reshape(rows.shape[0], -1)
 
 

@@ -10,16 +10,16 @@ elements. Nothing in the file is trusted: every length is held against the bytes
 before anything is allocated, and whatever is wrong ends in one :class:`CheckpointError`.
 """
 
+import math
 import mmap
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, NoReturn
 
 from .errors import CheckpointError
-from .gguf_types import BLOCKS, GGMLType
+from .gguf_types import GGMLType, row_bytes
 
 MAX_KEYS: Final = 1 << 16
 MAX_TENSORS: Final = 1 << 20
@@ -161,9 +161,7 @@ class GGUFFile:
     def __enter__(self) -> "GGUFFile":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -290,16 +288,13 @@ class _Cursor:
         shape = tuple(self.u64() for _ in range(dimensions))
         number = self.u32()
         offset = self.u64()
-        try:
-            kind = GGMLType(number)
-        except ValueError:
+        kind = next((kind for kind in GGMLType if kind == number), None)
+        if kind is None:
             self.fail(f"the tensor {name!r} has the unknown type {number}")
-        block, block_bytes = BLOCKS[kind]
-        if shape[0] % block:
-            self.fail(f"rows of the tensor {name!r} hold {shape[0]} elements, not whole {kind.name} blocks of {block}")
-        elements = 1
-        for size in shape:
-            if size == 0:
-                self.fail(f"the tensor {name!r} is empty")
-            elements *= size
-        return GGUFTensor(name, shape, kind, offset, elements // block * block_bytes)
+        if shape[0] % kind.elements:
+            self.fail(
+                f"rows of the tensor {name!r} hold {shape[0]} elements, not whole {kind.name} blocks of {kind.elements}"
+            )
+        if 0 in shape:
+            self.fail(f"the tensor {name!r} is empty")
+        return GGUFTensor(name, shape, kind, offset, row_bytes(kind, math.prod(shape)))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stentor.engine.loading.dequantize import dequantize
-from stentor.engine.loading.gguf_types import BLOCKS, FLOATS, READABLE, GGMLType
+from stentor.engine.loading.gguf_types import FLOATS, READABLE, GGMLType
 
 HALVES = {
     GGMLType.Q8_0: (0,),
@@ -24,7 +24,7 @@ HALVES = {
 def random_blocks(kind: GGMLType, rows: int, blocks: int) -> np.ndarray:
     """Random bytes, uint8 [rows, bytes], whose scales are finite halves of all magnitudes and both signs."""
     rng = np.random.default_rng(int(kind))
-    raw = rng.integers(0, 256, (rows * blocks, BLOCKS[kind][1]), dtype=np.uint8)
+    raw = rng.integers(0, 256, (rows * blocks, kind.block_bytes), dtype=np.uint8)
     for start in HALVES[kind]:
         scales = rng.normal(0, 1, (rows * blocks, 1)) * 10.0 ** rng.integers(-6, 3, (rows * blocks, 1))
         raw[:, start : start + 2] = scales.astype(np.float16).view(np.uint8)
@@ -37,7 +37,7 @@ def test_random_blocks_decode_to_the_reference_values(kind: GGMLType) -> None:
     expected = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(int(kind)))
     found = dequantize(torch.from_numpy(raw), kind)
     assert found.dtype == torch.float32
-    assert found.shape == (16, 8 * BLOCKS[kind][0])
+    assert found.shape == (16, 8 * kind.elements)
     np.testing.assert_array_equal(found.numpy(), expected)
 
 
@@ -52,7 +52,7 @@ def test_stored_floats_decode_to_the_reference_values(kind: GGMLType) -> None:
 
 def test_the_table_of_types_agrees_with_the_reference() -> None:
     known = {kind.name: (int(kind), gguf.GGML_QUANT_SIZES[kind]) for kind in gguf.GGMLQuantizationType}
-    ours = {kind.name: (int(kind), BLOCKS[kind]) for kind in GGMLType}
+    ours = {kind.name: (int(kind), (kind.elements, kind.block_bytes)) for kind in GGMLType}
     for name in ours.keys() & known.keys():
         assert ours[name] == known[name], name
     assert {kind.name for kind in READABLE} <= known.keys()
