@@ -96,6 +96,11 @@ class WeightMap:
         return frozenset(self._raw)
 
     @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of every stored tensor, in model order; of a model whose weights are all plain."""
+        return {name: tuple(target.shape) for name, target in self._targets.items()}
+
+    @property
     def total_bytes(self) -> int:
         """Bytes of all destinations."""
         return sum(target.numel() * target.itemsize for target in self._targets.values()) + self._gathered_bytes

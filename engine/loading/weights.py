@@ -1,6 +1,7 @@
 """Every weight of a checkpoint under transformers' name, one tensor at a time."""
 
-from collections.abc import Callable, Iterator, Set
+import math
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
@@ -13,8 +14,6 @@ from ..model_config.decoder_config import DecoderConfig
 from ..model_config.gguf_config import gguf_architecture
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
-from ..model_config.weight_shapes import weight_shapes, whisper_weight_shapes
-from ..model_config.whisper_config import WhisperConfig
 from .checkpoint import Checkpoint
 from .ct2_file import CT2Variable, read_ct2
 from .ct2_whisper import tensors as ct2_tensors
@@ -31,27 +30,26 @@ STANDARD_DEVIATION = 0.02
 
 
 def dummy_weights(
-    config: DecoderConfig | WhisperConfig,
+    shapes: Mapping[str, tuple[int, ...]],
+    norm: float,
     dtype: torch.dtype,
     device: torch.device,
     seed: int,
     progress: Callable[[int, int], None],
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, tensor) of every weight: small normal values, norms that pass their input on.
+    """Yield (name, tensor) of every weight: small normal values, and ``norm`` in norms, which pass their input on.
 
     A tensor depends on ``seed`` and its name alone. The values are cut from one pool of random
     numbers, which costs a copy where drawing billions would cost minutes.
     """
     generator = torch.Generator().manual_seed(seed)
     pool = torch.randn(POOL_ELEMENTS, generator=generator).mul_(STANDARD_DEVIATION).to(device, dtype)
-    plus_one = isinstance(config, DecoderConfig) and config.norm_plus_one
-    shapes = whisper_weight_shapes(config) if isinstance(config, WhisperConfig) else weight_shapes(config)
-    total = sum(_elements(shape) for shape in shapes.values()) * dtype.itemsize
+    total = sum(map(math.prod, shapes.values())) * dtype.itemsize
     done = 0
     for name, shape in shapes.items():
-        count = _elements(shape)
+        count = math.prod(shape)
         if name.endswith("norm.weight"):
-            tensor = torch.full(shape, 0.0 if plus_one else 1.0, dtype=dtype, device=device)
+            tensor = torch.full(shape, norm, dtype=dtype, device=device)
         else:
             tensor = _cut(pool, crc32(name.encode()) % POOL_ELEMENTS, count).view(shape)
         yield name, tensor
@@ -64,13 +62,6 @@ def _cut(pool: torch.Tensor, start: int, count: int) -> torch.Tensor:
     if start + count <= POOL_ELEMENTS:
         return pool[start : start + count].clone()
     return pool.roll(-start).repeat(-(-count // POOL_ELEMENTS))[:count]
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 Progress = Callable[[int, int], None]
@@ -86,6 +77,7 @@ def iterate_weights(
     device: torch.device | None = None,
     *,
     raw: Set[str] = frozenset(),
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
@@ -94,8 +86,9 @@ def iterate_weights(
     Tensors of safetensors files come as they are stored, as views of the mapped file: copy what is to be
     written or to outlive the file. GGUF's come in ``dtype``, expanded piecewise where they are quantised,
     except those named in ``raw``, whose blocks come as uint8 [rows, bytes of a row]. Dummy ones come in
-    ``dtype``, chosen by ``seed``. Beside the tensor in hand no other is kept. Names the model does not know
-    are yielded too. Raises :class:`CheckpointError` when a file cannot be read.
+    ``dtype``, of the ``shapes`` that a model with plain weights has, chosen by ``seed``. Beside the tensor in
+    hand no other is kept. Names the model does not know are yielded too. Raises :class:`CheckpointError` when
+    a file cannot be read.
     """
     device = device or torch.device("cpu")
     tell = progress or (lambda done, total: None)
@@ -107,9 +100,12 @@ def iterate_weights(
         case "ct2":
             return _ct2(checkpoint, dtype, device, tell)
         case "dummy":
-            if isinstance(checkpoint.config, VoxtralRealtimeConfig | PoolingConfig):
-                raise CheckpointError(f"There are no dummy weights for a {checkpoint.config.architecture}.")
-            return dummy_weights(checkpoint.config, dtype, device, seed, tell)
+            config = checkpoint.config
+            if isinstance(config, VoxtralRealtimeConfig | PoolingConfig):
+                raise CheckpointError(f"There are no dummy weights for a {config.architecture}.")
+            norm = 0.0 if isinstance(config, DecoderConfig) and config.norm_plus_one else 1.0
+            assert shapes is not None, "dummy weights need their shapes"
+            return dummy_weights(shapes, norm, dtype, device, seed, tell)
 
 
 def _safetensors(checkpoint: Checkpoint, device: torch.device, tell: Progress) -> Iterator[tuple[str, torch.Tensor]]:

@@ -4,7 +4,7 @@ They differ by :class:`DecoderConfig`, not by code: where norms stand, which pro
 how queries and keys are normed, and a handful of scalar factors.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -213,11 +213,11 @@ class Decoder:
         self.weights.add(f"{part}.weight", table)
         return table
 
-    @property
-    def ignored_weights(self) -> tuple[str, ...]:
-        """Endings of stored names that carry nothing: buffers, and the head's copy where it is tied."""
+    def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Fills the weights from a checkpoint's tensors; what carries nothing may be there: buffers, and the head's
+        copy where it is tied. Raises :class:`..layers.weights.WeightError`."""
         tied = ("lm_head.weight",) if self.config.tie_embeddings else ()
-        return ("rotary_emb.inv_freq", *tied)
+        self.weights.load(tensors, ignore=("rotary_emb.inv_freq", *tied))
 
     def forward(
         self,

@@ -7,6 +7,7 @@ is multiplied into the norm's weights when they are loaded, and what is left is 
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -33,12 +34,13 @@ class VoxtralRealtime:
         self.decoder = Decoder(config.decoder, context, max_model_len)
         audio = WeightMap()
         self.encoder = StreamEncoder(audio, config, context)
-        self.weights = _Weights(self.decoder, audio, config)
+        self.weights = _Weights(self.decoder.weights, audio)
 
-    @property
-    def ignored_weights(self) -> tuple[str, ...]:
-        """Endings of stored names that carry nothing."""
-        return self.decoder.ignored_weights
+    def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Fills the weights from a checkpoint's tensors. Raises :class:`..layers.weights.WeightError`."""
+        audio: list[tuple[str, torch.Tensor]] = []
+        self.decoder.load(self._language(tensors, audio))
+        self.weights.audio.load(audio)
 
     def forward(
         self,
@@ -54,31 +56,6 @@ class VoxtralRealtime:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [rows, hidden] from :meth:`forward` → float32 [rows, vocabulary]."""
         return self.decoder.logits(hidden)
-
-
-class _Weights:
-    """Those of both parts."""
-
-    def __init__(self, decoder: Decoder, audio: WeightMap, config: VoxtralRealtimeConfig) -> None:
-        self._decoder, self._audio, self._config = decoder, audio, config
-
-    @property
-    def raw(self) -> frozenset[str]:
-        return self._decoder.weights.raw | self._audio.raw
-
-    @property
-    def total_bytes(self) -> int:
-        return self._decoder.weights.total_bytes + self._audio.total_bytes
-
-    def load(self, tensors: Iterable[tuple[str, torch.Tensor]], *, ignore: tuple[str, ...] = ()) -> None:
-        """See :meth:`.WeightMap.load`."""
-        audio: list[tuple[str, torch.Tensor]] = []
-        self._decoder.weights.load(self._language(tensors, audio), ignore=ignore)
-        self._audio.load(audio)
-
-    def note_lines(self) -> Iterator[str]:
-        yield from self._decoder.weights.note_lines()
-        yield from self._audio.note_lines()
 
     def _language(
         self, tensors: Iterable[tuple[str, torch.Tensor]], audio: list[tuple[str, torch.Tensor]]
@@ -105,8 +82,28 @@ class _Weights:
     def _delayed(self, parts: dict[str, torch.Tensor]) -> torch.Tensor:
         """The norm's weights times one plus what the delay makes of it."""
         first, second, norm = (parts[name].float() for name in (_FIRST, _SECOND, _NORM))
-        half = self._config.decoder.hidden_size // 2
+        half = self.config.decoder.hidden_size // 2
         steps = torch.arange(half, device=norm.device).float()
-        angles = self._config.delay * torch.exp(-math.log(_THETA) * steps / half)
+        angles = self.config.delay * torch.exp(-math.log(_THETA) * steps / half)
         delay = torch.cat((angles.cos(), angles.sin()))
         return norm * (1 + second @ torch.nn.functional.gelu(first @ delay))
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Those of both parts."""
+
+    language: WeightMap
+    audio: WeightMap
+
+    @property
+    def raw(self) -> frozenset[str]:
+        return self.language.raw | self.audio.raw
+
+    @property
+    def total_bytes(self) -> int:
+        return self.language.total_bytes + self.audio.total_bytes
+
+    def note_lines(self) -> Iterator[str]:
+        yield from self.language.note_lines()
+        yield from self.audio.note_lines()

@@ -6,15 +6,16 @@ audio is computed once a window and kept in *encoder slots*, paged alike: slot p
 row of its own over all keys of its encoder slot, so that one operation serves any mixture of prompts and decode rows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from stentor import kernels
-from stentor.kernels.linear_packed import PLAIN, empty_packed, linear_packed, pack_plain_
+from stentor.kernels.linear_packed import PLAIN, PackedWeight, empty_packed, linear_packed, pack_plain_
 
 from ..layers.attention import LayerCache
 from ..layers.layer_context import LayerContext
@@ -46,20 +47,17 @@ class Convolution:
             else None
         )
         self._weight = None if self._packed is not None else context.empty(outputs, width)
+        if self._weight is not None:
+            weights.add(f"{name}.weight", self._weight.view(outputs, self.WIDTH, inputs).transpose(1, 2))
+        if self._packed is not None:
+            place = partial(self._pack, f"{name}.weight", self._packed)
+            weights.gather(name, ("weight",), place, nbytes=self._packed.nbytes)
 
-        def place(stored: dict[str, torch.Tensor]) -> None:
-            weight = stored["weight"]
-            check_plain(f"{name}.weight", weight)
-            check_shape(f"{name}.weight", weight, (outputs, inputs, self.WIDTH))
-            flat = weight.transpose(1, 2).reshape(outputs, width)
-            if self._packed is not None:
-                pack_plain_(self._packed, 0, flat)
-            elif self._weight is not None:
-                self._weight.copy_(flat)
-
-        target = self._packed if self._packed is not None else self._weight
-        assert target is not None
-        weights.gather(name, ("weight",), place, nbytes=target.nbytes)
+    def _pack(self, name: str, packed: PackedWeight, stored: dict[str, torch.Tensor]) -> None:
+        weight = stored["weight"]
+        check_plain(name, weight)
+        check_shape(name, weight, (self._outputs, self._inputs, self.WIDTH))
+        pack_plain_(packed, 0, weight.transpose(1, 2).reshape(self._outputs, -1))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x [windows, time, inputs] → [windows, ⌈time / stride⌉, outputs]; time is a multiple of the stride."""
@@ -262,8 +260,7 @@ class Whisper:
     :meth:`make_cross_caches` and are written by :meth:`write_encodings`.
     """
 
-    def __init__(self, config: WhisperConfig, context: LayerContext, max_model_len: int = 0) -> None:
-        """``max_model_len`` is not used: positions are learned, and there are ``config.max_position`` of them."""
+    def __init__(self, config: WhisperConfig, context: LayerContext) -> None:
         self.config = config
         self.weights = WeightMap()
         self._context = context
@@ -310,10 +307,9 @@ class Whisper:
         self.weights.add(f"{name}.weight", table)
         return table
 
-    @property
-    def ignored_weights(self) -> tuple[str, ...]:
-        """Endings of stored names that carry nothing: the head's copy."""
-        return ("proj_out.weight",)
+    def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Fills the weights from a checkpoint's tensors. Raises :class:`..layers.weights.WeightError`."""
+        self.weights.load(tensors, ignore=("proj_out.weight",))  # the head's copy of the embeddings
 
     @property
     def blocks_per_slot(self) -> int:

@@ -33,10 +33,14 @@ class CachedWeights:
     memory of its own, and nothing is kept.
     """
 
-    def __init__(self, fd: int, key: str) -> None:
-        """Finds weights of this key; without them :meth:`begin` comes first. Raises OSError."""
+    def __init__(self, fd: int, key: str, expected: Callable[[], int]) -> None:
+        """Finds weights of this key; without them :meth:`begin` comes first. Raises OSError.
+
+        ``expected`` says about how many bytes they will take, where they are not there.
+        """
         self._fd = fd
         self._key = key
+        self._expected = expected
         self._offset = self._enlarged = 0
         self._sizes = hashlib.sha256()
         self._memory: SharedHuge | None = None
@@ -47,8 +51,9 @@ class CachedWeights:
             self._memory = SharedHuge(fd, DATA_START, header.nbytes, writable=False)
             self.found = header
 
-    def begin(self, expected: int) -> None:
-        """Empties the file for weights that take about so many bytes. Raises OSError."""
+    def begin(self) -> None:
+        """Empties the file for weights that are to be loaded. Raises OSError."""
+        expected = self._expected()
         capacity = _whole_pages(expected + expected // 8 + _SLACK)
         clear(self._fd, capacity)
         self._memory = SharedHuge(self._fd, DATA_START, capacity, writable=True)
@@ -116,15 +121,14 @@ def open_cached(
 ) -> CachedWeights | None:
     """Where packed weights lie, so that they outlive this worker; None where they die with it.
 
-    ``expected`` says how many bytes they will take, where they are not there; ``beside`` are files that are read
-    besides those of the checkpoint.
+    ``expected`` as :class:`CachedWeights` takes it; ``beside`` are files that are read besides those of the checkpoint.
     """
     if weights_fd is None or not context.packed:
         return None
     try:
-        kept = CachedWeights(weights_fd, weights_key(checkpoint, config, context.dtype, beside))
+        kept = CachedWeights(weights_fd, weights_key(checkpoint, config, context.dtype, beside), expected)
         if not kept.filled:
-            kept.begin(expected())
+            kept.begin()
     except OSError as error:
         logger.warning("prepared weights are not kept: %s", error)
         return None

@@ -1,6 +1,7 @@
 """A worker on the host's own cores."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -35,7 +36,7 @@ from .setup_parts import (
     dtype_name,
     fit_length,
     layer_context,
-    load_model,
+    load_weights,
     wanted_length,
 )
 from .setup_pooling import set_up_pooling
@@ -71,10 +72,8 @@ def set_up_cpu(config: WorkerConfig, progress: ProgressCallback, weights_fd: int
         max_model_len, num_blocks = size_cache(config, model_config, context, cache_dtype)
     notes += cut_note(max_model_len, config.max_model_len or model_config.max_position)
     kv_bytes = num_blocks * kv_block_bytes(model_config, config.block_size, cache_dtype)
-    model = load_model(checkpoint, config, replace(context, memory=kept), max_model_len, progress)
-    if kept is not None and kept.filled and not kept.agrees:
-        kept.begin(model.weights.total_bytes)
-        model = load_model(checkpoint, config, replace(context, memory=kept), max_model_len, progress)
+    make = partial(Decoder, model_config, max_model_len=max_model_len)
+    model = load_weights(make, Decoder.load, checkpoint, config, context, progress, kept)
     if kept is not None:
         kept.keep(max_model_len, num_blocks)
     try:

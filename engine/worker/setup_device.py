@@ -34,7 +34,7 @@ from .setup_parts import (
     dtype_name,
     fit_length,
     layer_context,
-    load_model,
+    load_weights,
     wanted_length,
 )
 from .setup_pooling import set_up_pooling
@@ -65,7 +65,8 @@ def set_up_device(config: WorkerConfig, progress: ProgressCallback, device: Devi
         raise SetupError(f"--gpu-memory-fraction {config.gpu_memory_fraction}: expected more than 0 and at most 1")
     wanted = wanted_length(config, model_config)
     context = layer_context(checkpoint, config, device.torch_device, dtype)
-    model = load_model(checkpoint, config, context, wanted, progress)
+    make = partial(Decoder, model_config, max_model_len=wanted)
+    model = load_weights(make, Decoder.load, checkpoint, config, context, progress)
     profile = _profile(config, device, model, wanted, sizes, cache_dtype, progress)
     max_model_len, num_blocks = size_cache(config, model_config, profile, wanted, cache_dtype)
     caches = _allocate(config, model_config, device, num_blocks + 1, cache_dtype)

@@ -1,6 +1,7 @@
 """A worker of an encoder-decoder: memory goes to encoder slots and to the tokens of as many transcripts."""
 
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import torch
@@ -13,11 +14,10 @@ from stentor.protocols.ipc.config import StepLimits, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import Encoding, NewRow, RowStep, StepPlan
 
-from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..model_config.whisper_config import WhisperConfig
 from ..models.whisper import Whisper
-from .cached_weights import CachedWeights, open_cached
+from .cached_weights import open_cached
 from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
 from .device import Device
 from .encoder_decoder_runner import EncoderDecoderRunner
@@ -58,9 +58,11 @@ def set_up_encoder_decoder(
     context = layer_context(checkpoint, config, at, dtype)
     packed = device is None and native.library() is not None and dtype in PLAIN
     context = replace(context, packed=packed)
-    kept = open_cached(checkpoint, config, context, weights_fd, lambda: _weights_bytes(model_config, context))
+    make = partial(Whisper, model_config)
+    shapes = replace(context, shapes_only=True)
+    kept = open_cached(checkpoint, config, context, weights_fd, lambda: make(shapes).weights.total_bytes)
     max_model_len = wanted_length(config, model_config)
-    model = _load(checkpoint, config, context, kept, progress)
+    model = load_weights(make, Whisper.load, checkpoint, config, context, progress, kept)
     budget = _budget(config, model, device, suited, max_model_len, cache_dtype, progress)
     found = None if kept is None else kept.found
     sizes = size_caches(config, model, max_model_len, cache_dtype, budget, None if found is None else found.num_blocks)
@@ -144,27 +146,6 @@ def _check(config: WorkerConfig, model: WhisperConfig) -> None:
             f"--max-num-batched-tokens {config.max_num_batched_tokens}: an alignment is computed in one step, of up to "
             f"{model.max_position} tokens"
         )
-
-
-def _load(
-    checkpoint: Checkpoint,
-    config: WorkerConfig,
-    context: LayerContext,
-    kept: CachedWeights | None,
-    progress: ProgressCallback,
-) -> Whisper:
-    def make() -> Whisper:
-        return Whisper(checkpoint.whisper, replace(context, memory=kept))
-
-    model = load_weights(make, checkpoint, config, replace(context, memory=kept), progress)
-    if kept is not None and kept.filled and not kept.agrees:
-        kept.begin(model.weights.total_bytes)
-        model = load_weights(make, checkpoint, config, replace(context, memory=kept), progress)
-    return model
-
-
-def _weights_bytes(config: WhisperConfig, context: LayerContext) -> int:
-    return Whisper(config, replace(context, shapes_only=True)).weights.total_bytes
 
 
 def _budget(

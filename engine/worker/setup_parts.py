@@ -1,8 +1,8 @@
 """What setting up a worker takes on every device."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import msgspec
 import torch
@@ -21,7 +21,11 @@ from ..model_config.decoder_config import DecoderConfig
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..model_config.whisper_config import WhisperConfig
 from ..models.decoder import Decoder
+from ..models.pooling_model import PoolingModel
+from ..models.voxtral_realtime import VoxtralRealtime
+from ..models.whisper import Whisper
 from ..quantization.formats import OnlineFormat, QuantizationRule, QuantizedCheckpoint
+from .cached_weights import CachedWeights
 from .cores import granted_cores
 from .device_runner import DeviceRunner
 from .encoder_decoder_runner import EncoderDecoderRunner
@@ -131,64 +135,50 @@ def prepare_kernels(config: WorkerConfig, progress: ProgressCallback) -> list[st
     return []
 
 
-def load_model(
-    checkpoint: Checkpoint, config: WorkerConfig, context: LayerContext, max_model_len: int, progress: ProgressCallback
-) -> Decoder:
-    return load_weights(
-        lambda: Decoder(checkpoint.decoder, context, max_model_len), checkpoint, config, context, progress
-    )
-
-
-class Weights(Protocol):
-    """Places for stored tensors, as a :class:`.WeightMap` has them."""
-
-    @property
-    def raw(self) -> frozenset[str]: ...
-
-    def load(self, tensors: Iterable[tuple[str, torch.Tensor]], *, ignore: tuple[str, ...] = ()) -> None: ...
-
-
-class Loadable(Protocol):
-    """A model that has been made and has no weights yet."""
-
-    @property
-    def weights(self) -> Weights: ...
-
-    @property
-    def ignored_weights(self) -> tuple[str, ...]:
-        """Endings of stored names that carry nothing."""
-
-
-M = TypeVar("M", bound=Loadable)
+M = TypeVar("M", bound=Decoder | Whisper | VoxtralRealtime | PoolingModel)
 
 
 def load_weights(
-    make: Callable[[], M],
+    make: Callable[[LayerContext], M],
+    fill: Callable[[M, Iterable[tuple[str, torch.Tensor]]], None],
     checkpoint: Checkpoint,
     config: WorkerConfig,
     context: LayerContext,
     progress: ProgressCallback,
+    kept: CachedWeights | None = None,
 ) -> M:
-    """The model that ``make`` makes in ``context``, with the checkpoint's weights."""
-    try:
-        model = make()
-        if context.filled:
+    """The model that ``make`` makes, which ``fill`` gives the checkpoint's weights: in memory of its own, or where they
+    are ``kept``. What is there and laid out otherwise is loaded anew."""
+    context = replace(context, memory=kept)
+    while True:
+        try:
+            model = make(context)
+            if not context.filled:
+                tensors = iterate_weights(
+                    checkpoint,
+                    context.dtype,
+                    context.device if checkpoint.format == "dummy" else None,  # files are read by the host
+                    raw=model.weights.raw,
+                    shapes=_plain_shapes(make, context) if checkpoint.format == "dummy" else None,
+                    seed=config.seed,
+                    progress=lambda done, total: progress("loading weights", done, total),
+                )
+                with torch.inference_mode():
+                    fill(model, tensors)
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            raise SetupError(
+                f"the weights do not fit into the memory of {context.device}: choose a smaller model"
+            ) from error
+        if kept is None or not kept.filled or kept.agrees:
             return model
-        tensors = iterate_weights(
-            checkpoint,
-            context.dtype,
-            context.device if checkpoint.format == "dummy" else None,  # files are read by the host
-            raw=model.weights.raw,
-            seed=config.seed,
-            progress=lambda done, total: progress("loading weights", done, total),
-        )
-        with torch.inference_mode():
-            model.weights.load(tensors, ignore=model.ignored_weights)
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise SetupError(
-            f"the weights do not fit into the memory of {context.device}: choose a smaller model"
-        ) from error
-    return model
+        kept.begin()
+
+
+def _plain_shapes(make: Callable[[LayerContext], M], context: LayerContext) -> dict[str, tuple[int, ...]]:
+    """Of what a checkpoint of the model would hold."""
+    plain = replace(context, device=torch.device("cpu"), quantized=None, packed=False, shapes_only=True)
+    model = make(plain)
+    return model.weights.shapes if isinstance(model, Decoder | Whisper) else {}
 
 
 def complete_a_step(

@@ -1,6 +1,7 @@
 """A worker whose model makes vectors and scores of prompts."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -17,12 +18,9 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
 from ..layers.attention import LayerCache
-from ..layers.layer_context import LayerContext
-from ..loading.checkpoint import Checkpoint
 from ..loading.errors import CheckpointError
 from ..loading.pooling_checkpoint import open_pooling
 from ..loading.pt_file import read_pt
-from ..loading.weights import iterate_weights
 from ..model_config.decoder_config import DecoderConfig
 from ..model_config.pooling_config import PoolingConfig
 from ..models.pooling_model import PoolingModel, Tensors
@@ -33,7 +31,7 @@ from .errors import SetupError
 from .limits import POOLING, limits_of, with_limits
 from .memory import GIB, default_kv_bytes, resident_bytes
 from .pooling_runner import PoolingRunner
-from .setup_parts import ProgressCallback, Setup, choose_dtype, dtype_name, layer_context, prepare_kernels
+from .setup_parts import ProgressCallback, Setup, choose_dtype, dtype_name, layer_context, load_weights, prepare_kernels
 
 _CPU = torch.device("cpu")
 _TRIAL_TOKENS = 16
@@ -60,12 +58,14 @@ def set_up_pooling(
     context = layer_context(checkpoint, config, at, dtype)
     context = replace(context, packed=device is None and native.library() is not None and dtype in PLAIN)
     beside = [_file(checkpoint.folder, name) for name in model_config.beside]
-    kept = open_cached(checkpoint, config, context, weights_fd, lambda: _weights_bytes(model_config, context), beside)
+    shapes = replace(context, shapes_only=True)
+    kept = open_cached(
+        checkpoint, config, context, weights_fd, lambda: PoolingModel(model_config, shapes, 1).total_bytes, beside
+    )
     settled = None if kept is None or kept.found is None else kept.found.num_blocks
-    model = _load(checkpoint, replace(context, memory=kept), max_model_len, progress)
-    if kept is not None and kept.filled and not kept.agrees:
-        kept.begin(model.total_bytes)
-        model = _load(checkpoint, replace(context, memory=kept), max_model_len, progress)
+    make = partial(PoolingModel, model_config, max_model_len=max_model_len)
+    fill = partial(PoolingModel.load, files=lambda name: _tensors(_file(checkpoint.folder, name)))
+    model = load_weights(make, fill, checkpoint, config, context, progress, kept)
     caches: list[LayerCache] = []
     blocks = config.max_num_seqs * -(-max_model_len // config.block_size)
     kv_bytes = 0
@@ -119,31 +119,6 @@ def _longest(config: WorkerConfig, model: PoolingConfig) -> int:
             f"{model.backbone.max_position}"
         )
     return config.max_model_len or model.max_length
-
-
-def _load(checkpoint: Checkpoint, context: LayerContext, longest: int, progress: ProgressCallback) -> PoolingModel:
-    try:
-        model = PoolingModel(checkpoint.pooling, context, longest)
-        if context.filled:
-            return model
-        tensors = iterate_weights(
-            checkpoint,
-            context.dtype,
-            raw=model.weights.raw,
-            progress=lambda done, total: progress("loading weights", done, total),
-        )
-        with torch.inference_mode():
-            model.load(tensors, lambda name: _tensors(_file(checkpoint.folder, name)))
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise SetupError(
-            f"the weights do not fit into the memory of {context.device}: choose a smaller model"
-        ) from error
-    return model
-
-
-def _weights_bytes(model: PoolingConfig, context: LayerContext) -> int:
-    """What the model's tensors will take, without making them."""
-    return PoolingModel(model, replace(context, shapes_only=True), 1).total_bytes
 
 
 def _file(folder: Path, name: str) -> Path:

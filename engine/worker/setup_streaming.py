@@ -1,5 +1,7 @@
 """A worker of a streaming transcription model: memory goes to tokens, and to what each stream keeps."""
 
+from functools import partial
+
 import torch
 
 from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
@@ -47,7 +49,8 @@ def set_up_streaming(
     notes = prepare_kernels(config, progress) if device is None else []
     wanted = wanted_length(config, model_config)
     context = layer_context(checkpoint, config, at, dtype)
-    model = load_weights(lambda: VoxtralRealtime(model_config, context, wanted), checkpoint, config, context, progress)
+    make = partial(VoxtralRealtime, model_config, max_model_len=wanted)
+    model = load_weights(make, VoxtralRealtime.load, checkpoint, config, context, progress)
     streams = config.max_num_seqs * model.encoder.stream_bytes
     block_bytes = kv_block_bytes(model_config.decoder, config.block_size, cache_dtype)
     budget = _budget(config, model, device, wanted, cache_dtype, progress) - streams

@@ -51,8 +51,7 @@ class PagedDecoder:
             packed = native.library() is not None and dtype in PLAIN and backend != "kernels"
         place = replace(layer_context(checkpoint, config, torch.device("cpu"), dtype), backend=backend, packed=packed)
         self.model = Decoder(checkpoint.decoder, place, max_model_len)
-        weights = self.model.weights
-        weights.load(iterate_weights(checkpoint, place.dtype, raw=weights.raw), ignore=self.model.ignored_weights)
+        self.model.load(iterate_weights(checkpoint, place.dtype, raw=self.model.weights.raw))
         self._caches = allocate_caches(checkpoint.decoder, BLOCKS, BLOCK, place.device, cache_dtype or dtype)
         self._rows = RowTable(SLOTS, max_model_len, BLOCK)
         self._free = list(range(BLOCKS))

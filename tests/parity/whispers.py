@@ -91,7 +91,7 @@ class PagedWhisper:
         self.config = checkpoint.whisper
         self.model = Whisper(self.config, LayerContext(torch.device("cpu"), dtype, False, packed=packed))
         with torch.inference_mode():
-            self.model.weights.load(iterate_weights(checkpoint, dtype), ignore=self.model.ignored_weights)
+            self.model.load(iterate_weights(checkpoint, dtype))
             self.places = self.model.make_cross_caches(5)
         shape = (BLOCKS, self.config.num_heads, self.config.head_dim, BLOCK)
         self.caches = [

@@ -20,8 +20,8 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.model_config.decoder_config import RopeConfig
 from stentor.engine.model_config.hf_config import decoder_config_from_hf
-from stentor.engine.model_config.weight_shapes import weight_shapes
 from stentor.tests.engine.loading.tiny_gguf import ARCHITECTURES, tiny_model, write_gguf
+from stentor.tests.engine.plain_shapes import plain_shapes
 from stentor.tests.examples import examples
 from stentor.tests.support.gguf_reference import read_once
 
@@ -71,7 +71,7 @@ def test_a_gguf_file_describes_the_model_it_was_made_from(arch: str, tmp_path: P
         assert wanted.scale == pytest.approx(found.scale)
         wanted = replace(wanted, attention_scale=0.0)
     assert found == wanted
-    assert weight_shapes(found) == {name: tuple(t.shape) for name, t in expected(model).items()}
+    assert plain_shapes(found) == {name: tuple(t.shape) for name, t in expected(model).items()}
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "phi3", "gemma2", "gemma3"])
@@ -153,7 +153,8 @@ def test_progress_rises_to_the_total(form: str, tmp_path: Path) -> None:
     checkpoint = open_checkpoint(path, "dummy" if form == "dummy" else "auto")
     assert checkpoint.format == form
     told: list[tuple[int, int]] = []
-    for _ in iterate_weights(checkpoint, torch.float32, progress=lambda *at: told.append(at)):
+    shapes = plain_shapes(checkpoint.decoder)
+    for _ in iterate_weights(checkpoint, torch.float32, shapes=shapes, progress=lambda *at: told.append(at)):
         pass
     done = [at for at, _ in told]
     assert done == sorted(done)
@@ -216,11 +217,14 @@ def test_a_model_with_flipped_bits_is_refused_or_read_to_its_end(
 def test_dummy_weights_depend_on_seed_and_name_alone(tmp_path: Path) -> None:
     tiny_model("gemma3").config.save_pretrained(tmp_path)
     checkpoint = open_checkpoint(tmp_path, "dummy")
-    first, again, other = (dict(iterate_weights(checkpoint, torch.bfloat16, seed=seed)) for seed in (1, 1, 2))
-    shorter = replace(checkpoint, config=replace(checkpoint.decoder, num_layers=2))
-    assert {name: tuple(t.shape) for name, t in first.items()} == weight_shapes(checkpoint.decoder)
+    shapes = plain_shapes(checkpoint.decoder)
+    first, again, other = (
+        dict(iterate_weights(checkpoint, torch.bfloat16, shapes=shapes, seed=seed)) for seed in (1, 1, 2)
+    )
+    shorter = plain_shapes(replace(checkpoint.decoder, num_layers=2))
+    assert {name: tuple(t.shape) for name, t in first.items()} == shapes
     assert_same(again, first)
-    for name, tensor in iterate_weights(shorter, torch.bfloat16, seed=1):
+    for name, tensor in iterate_weights(checkpoint, torch.bfloat16, shapes=shorter, seed=1):
         assert torch.equal(tensor, first[name])
     name = "model.layers.0.mlp.up_proj.weight"
     assert not torch.equal(first[name], other[name])
@@ -233,6 +237,7 @@ def test_a_large_dummy_matrix_does_not_repeat_its_rows(tmp_path: Path) -> None:
     model = tiny_model("llama").config
     model.vocab_size = 50_000
     model.save_pretrained(tmp_path)
-    name, embedding = next(iterate_weights(open_checkpoint(tmp_path, "dummy"), torch.float32))
+    checkpoint = open_checkpoint(tmp_path, "dummy")
+    name, embedding = next(iterate_weights(checkpoint, torch.float32, shapes=plain_shapes(checkpoint.decoder)))
     assert name == "model.embed_tokens.weight"
     assert len(torch.unique(embedding[:, 0])) > 45_000

@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig
 
 from stentor.engine.model_config.decoder_config import ConfigError, DecoderConfig, RopeConfig, alternating_layers
 from stentor.engine.model_config.hf_config import decoder_config_from_hf
-from stentor.engine.model_config.weight_shapes import weight_shapes
+from stentor.tests.engine.plain_shapes import plain_shapes
 
 SIZES: dict[str, Any] = {
     "vocab_size": 96,
@@ -231,7 +231,7 @@ def test_the_shapes_of_weights_are_those_of_the_transformers_model(
     real = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
     if described.tie_embeddings:
         real.pop("lm_head.weight")
-    assert weight_shapes(described) == real
+    assert plain_shapes(described) == real
 
 
 ROPES: list[tuple[dict[str, Any], RopeConfig, int]] = [

@@ -1,15 +1,16 @@
+import math
 from typing import Any
 
 import pytest
 
 from stentor.engine.model_config.decoder_config import ConfigError
-from stentor.engine.model_config.weight_shapes import whisper_weight_shapes
 from stentor.engine.model_config.whisper_config import (
     WhisperConfig,
     checked_whisper,
     whisper_config_from_ct2,
     whisper_config_from_hf,
 )
+from stentor.tests.engine.plain_shapes import plain_shapes
 
 LARGE: dict[str, Any] = {
     "model_type": "whisper",
@@ -49,15 +50,8 @@ def test_the_turbo_model_is_read() -> None:
     assert config.suppressed == (1, 2, 7)
     assert config.suppressed_first == (220, 50257), "what the generation config says counts"
     assert config.aligning_heads == config.alignment_heads == ((2, 4), (2, 11), (3, 3), (3, 6), (3, 11), (3, 14))
-    shapes = whisper_weight_shapes(config)
-    assert sum(map(_elements, shapes.values())) == pytest.approx(809e6, rel=0.01), "809 million parameters"
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
+    shapes = plain_shapes(config)
+    assert sum(map(math.prod, shapes.values())) == pytest.approx(809e6, rel=0.01), "809 million parameters"
 
 
 def test_without_a_generation_config_the_upper_half_aligns() -> None:

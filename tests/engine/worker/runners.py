@@ -72,7 +72,7 @@ def load(folder: Path) -> WatchedDecoder:
     checkpoint = open_checkpoint(folder)
     model = WatchedDecoder(checkpoint.decoder, LayerContext(CPU, torch.float32, True), CONTEXT)
     model.captured = {}
-    model.weights.load(iterate_weights(checkpoint, torch.float32), ignore=model.ignored_weights)
+    model.load(iterate_weights(checkpoint, torch.float32))
     return model
 
 

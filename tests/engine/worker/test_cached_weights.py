@@ -231,9 +231,9 @@ def test_memory_that_is_kept_is_in_large_pages_and_ends_a_worker_that_writes_the
     program = f"""
 import os, torch
 from stentor.engine.worker.cached_weights import CachedWeights, weights_key
-kept = CachedWeights({file}, "key")
+kept = CachedWeights({file}, "key", lambda: 3 << 20)
 assert not kept.filled
-kept.begin(3 << 20)
+kept.begin()
 tensors = [kept.take(5), kept.take(3 << 20), kept.take(0)]
 assert [tensor.data_ptr() % 64 for tensor in tensors[:2]] == [0, 0]
 assert not any(tensor.any() for tensor in tensors[:2])
@@ -247,13 +247,13 @@ if os.fork() == 0:
     tensors[0][0] = 1
     os._exit(0)
 print(os.WTERMSIG(os.wait()[1]), flush=True)
-later = CachedWeights({file}, "key")
+later = CachedWeights({file}, "key", int)
 found = [later.take(5), later.take(3 << 20)]
 assert later.filled and found[0].tolist() == [7] * 5 and int(found[1].min()) == 7
 assert not later.agrees
 later.take(0)
 assert later.agrees
-assert CachedWeights({file}, "other").found is None
+assert CachedWeights({file}, "other", int).found is None
 """
     done = subprocess.run(
         [sys.executable, "-P", "-c", program], pass_fds=(file,), capture_output=True, text=True, check=False
@@ -331,7 +331,7 @@ def test_a_descriptor_that_is_no_memory_file_is_done_without(folder: Path, tmp_p
         config = _config(folder)
         assert _Started(config, reader).steps() == _Started(config, None).steps()
         with pytest.raises(OSError, match="seek"):
-            CachedWeights(reader, "key")
+            CachedWeights(reader, "key", int)
     finally:
         os.close(reader)
         os.close(writer)

@@ -57,7 +57,7 @@ def model(folder: Path) -> VoxtralRealtime:
     place = LayerContext(torch.device("cpu"), torch.float32, invariant=False)
     model = VoxtralRealtime(checkpoint.voxtral_realtime, place, 128)
     with torch.inference_mode():
-        model.weights.load(iterate_weights(checkpoint, torch.float32), ignore=model.ignored_weights)
+        model.load(iterate_weights(checkpoint, torch.float32))
     return model
 
 

@@ -1,0 +1,16 @@
+"""The shapes of a model's weights as a checkpoint holds them: those that the model registers where all are plain."""
+
+import torch
+
+from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.model_config.decoder_config import DecoderConfig
+from stentor.engine.model_config.whisper_config import WhisperConfig
+from stentor.engine.models.decoder import Decoder
+from stentor.engine.models.whisper import Whisper
+
+
+def plain_shapes(config: DecoderConfig | WhisperConfig) -> dict[str, tuple[int, ...]]:
+    """By name, in model order. Nothing is allocated."""
+    context = LayerContext(torch.device("cpu"), torch.float32, False, shapes_only=True)
+    model = Whisper(config, context) if isinstance(config, WhisperConfig) else Decoder(config, context, 1)
+    return model.weights.shapes
