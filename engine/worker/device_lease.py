@@ -10,6 +10,8 @@ import math
 import threading
 from typing import Protocol
 
+import torch
+
 from ..sharing.lease import SLICE_SECONDS, Member
 
 
@@ -31,12 +33,6 @@ class DeviceLease(Protocol):
     def is_wanted(self) -> bool:
         """Whether others have waited for a slice while the device is ours."""
 
-    def yield_device(self) -> None:
-        """Between the parts of a step that is the only one: lets others in, where they have waited for a slice.
-
-        What was queued on the device must be done.
-        """
-
 
 class AloneOnDevice:
     """Nobody else computes there."""
@@ -51,9 +47,6 @@ class AloneOnDevice:
 
     def is_wanted(self) -> bool:
         return False
-
-    def yield_device(self) -> None:
-        pass
 
 
 class SharedDevice:
@@ -86,7 +79,10 @@ class SharedDevice:
         with self._changed:
             return self._steps > 0 and self._member.is_wanted()
 
-    def yield_device(self) -> None:
+    def yield_device(self, device: torch.device) -> None:
+        """Between the parts of a step that is the only one: lets others in, where they have waited for a slice."""
+        if device.type == "cuda":  # what was queued must be done
+            torch.cuda.synchronize(device)
         with self._changed:
             if self._steps == 1:
                 self._member.yield_device()

@@ -11,7 +11,6 @@ from stentor.protocols.ipc.steps import (
     Encoding,
     Masks,
     NewRow,
-    PromptLogprobs,
     RowAlignment,
     RowStep,
     StepPlan,
@@ -21,9 +20,7 @@ from stentor.protocols.ipc.steps import (
 from ..layers.attention import LayerCache
 from ..models.whisper import Queries, Whisper
 from .batch import Batch, build_batch
-from .prompt_logprobs import read_prompt_logprobs
-from .row_sampler import RowSampler
-from .runner import Forwarded
+from .row_sampler import Forwarded, RowSampler
 
 
 class EncoderDecoderRunner:
@@ -48,7 +45,7 @@ class EncoderDecoderRunner:
         self._model = model
         self._caches = caches
         self._cross_caches = cross_caches
-        self._device = device
+        self.device = device
         self._vocab_size = model.config.vocab_size
         self._row_sampler = RowSampler(
             self._vocab_size, slots=slots, max_model_len=max_model_len, block_size=block_size, device=device
@@ -57,7 +54,7 @@ class EncoderDecoderRunner:
         self._asking: dict[int, NewRow] = {}
         """By slot: rows whose prompt is to say what it has heard."""
         self.yield_device: Callable[[], None] | None = None
-        """Called between the parts of a step that encodes, with nothing on its way on the device."""
+        """Called between the parts of a step that encodes."""
 
     @torch.inference_mode()
     def step(self, plan: StepPlan) -> StepResult:
@@ -70,7 +67,7 @@ class EncoderDecoderRunner:
         began = time.perf_counter()
         self._apply(plan)
         self._encode(plan.encodings)
-        batch = build_batch(plan.rows, self._row_sampler.rows, self._device)
+        batch = build_batch(plan.rows, self._row_sampler.rows, self.device)
         encoder_slots = np.repeat(
             self._encoder_slot_of[[row.slot for row in plan.rows]], [row.count for row in plan.rows]
         )
@@ -85,7 +82,7 @@ class EncoderDecoderRunner:
             queries,
         )
         alignment = self._hear(plan.rows, batch, hidden, queries)
-        prompts = self._prompt_logprobs(plan.rows, batch, hidden)
+        prompts = self._row_sampler.prompt_logprobs(plan.rows, batch.starts, hidden, self._model.logits)
         logits = self._model.logits(hidden[batch.last]) if len(batch.last) else None
         return Forwarded(plan, logits, None, time.perf_counter() - began, alignment, prompts)
 
@@ -111,15 +108,7 @@ class EncoderDecoderRunner:
     def _encode(self, encodings: Sequence[Encoding]) -> None:
         if encodings:
             windows, slots = [each.pcm for each in encodings], [each.encoder_slot for each in encodings]
-            pause = None if self.yield_device is None else self._pause
-            self._model.write_encodings(windows, slots, self._cross_caches, pause)
-
-    def _pause(self) -> None:
-        if self.yield_device is None:
-            return
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        self.yield_device()
+            self._model.write_encodings(windows, slots, self._cross_caches, self.yield_device)
 
     def _aligns(self, slot: int) -> bool:
         asked = self._asking.get(slot)
@@ -166,9 +155,3 @@ class EncoderDecoderRunner:
             return 0.0
         at = first + position - row.start
         return float(self._model.logits(hidden[at : at + 1])[0].softmax(0)[token])
-
-    def _prompt_logprobs(self, rows: Sequence[RowStep], batch: Batch, hidden: torch.Tensor) -> list[PromptLogprobs]:
-        row_sampler = self._row_sampler
-        return read_prompt_logprobs(
-            rows, batch.starts, row_sampler.rows, hidden, self._model.logits, row_sampler.sampler
-        )

@@ -18,7 +18,7 @@ from .device_lease import AloneOnDevice, DeviceLease
 from .device_runner import DeviceRunner, Launched
 from .pending import Pending
 from .prefault import Prefault
-from .runner import Forwarded
+from .row_sampler import Forwarded
 
 logger = logging.getLogger(__name__)
 

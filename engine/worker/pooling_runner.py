@@ -14,8 +14,8 @@ from ..models.decoder import Decoder
 from ..models.pooling_model import PooledTensor, PoolingModel
 from ..models.varlen_batch import VarlenBatch
 from .batch import build_batch
+from .row_sampler import Forwarded
 from .rows import RowTable
-from .runner import Forwarded
 
 
 class PoolingRunner:
@@ -34,7 +34,7 @@ class PoolingRunner:
         """``caches``: none where tokens see all others."""
         self._model = model
         self._caches = list(caches)
-        self._device = device
+        self.device = device
         self._rows = RowTable(slots, max_model_len, block_size)
         self._asked: dict[int, NewRow] = {}
         """By slot: whose prompt has not been pooled."""
@@ -83,22 +83,15 @@ class PoolingRunner:
         starts = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum(lengths, out=starts[1:])
         flat = np.concatenate([self._rows.tokens[row.slot, : row.count] for row in rows])
-        tokens = torch.from_numpy(flat).to(self._device)
+        tokens = torch.from_numpy(flat).to(self.device)
         asked = [self._asked.pop(row.slot) for row in rows]
         begin = torch.from_numpy(starts)
         varlen = VarlenBatch(begin.int(), int(lengths.max()))
         requests = [_pooling(each) for each in asked]
-        after_layer = None if self.yield_device is None else self._pause
         adapters = [request.adapter for request in requests]
-        hidden = self._model.encode(tokens, varlen, self._kinds(varlen, requests), after_layer, adapters)
-        made = self._model.pool(hidden, tokens, begin.to(self._device), requests)
+        hidden = self._model.encode(tokens, varlen, self._kinds(varlen, requests), self.yield_device, adapters)
+        made = self._model.pool(hidden, tokens, begin.to(self.device), requests)
         return [RowPooled(row.slot, _packed(each)) for row, each in zip(rows, made, strict=True)]
-
-    def _pause(self) -> None:
-        if self.yield_device is not None:
-            if self._device.type == "cuda":
-                torch.cuda.synchronize(self._device)
-            self.yield_device()
 
     def _kinds(self, varlen: VarlenBatch, requests: Sequence[Pooling]) -> torch.Tensor | None:
         """1 for tokens of the second text of a pair, where the model tells them apart."""
@@ -108,12 +101,12 @@ class PoolingRunner:
             [request.second or length for request, length in zip(requests, varlen.lengths, strict=True)]
         )
         owner = torch.repeat_interleave(torch.arange(len(requests)), varlen.host_cu_seqlens.diff())
-        return (varlen.host_positions >= second[owner]).long().to(self._device)
+        return (varlen.host_positions >= second[owner]).long().to(self.device)
 
     # ---- tokens that see those before
 
     def _decode(self, decoder: Decoder, rows: Sequence[RowStep]) -> list[RowPooled]:
-        batch = build_batch([*rows], self._rows, self._device)
+        batch = build_batch([*rows], self._rows, self.device)
         hidden = decoder.forward(batch.tokens, batch.positions, self._caches, batch.attention)
         ready: list[tuple[int, torch.Tensor, Pooling, NewRow]] = []
         for row, start in zip(rows, batch.starts, strict=True):
@@ -137,9 +130,9 @@ class PoolingRunner:
         if not ready:
             return []
         states = [each[1] for each in ready]
-        starts = torch.tensor([0, *map(len, states)], device=self._device).cumsum(0)
+        starts = torch.tensor([0, *map(len, states)], device=self.device).cumsum(0)
         ids = [each[3].tokens[each[3].prompt_len - len(each[1]) : each[3].prompt_len] for each in ready]
-        tokens = torch.tensor([token for text in ids for token in text], device=self._device)
+        tokens = torch.tensor([token for text in ids for token in text], device=self.device)
         made = self._model.pool(torch.cat(states), tokens, starts, [each[2] for each in ready])
         return [RowPooled(each[0], _packed(tensor)) for each, tensor in zip(ready, made, strict=True)]
 

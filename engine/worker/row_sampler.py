@@ -1,16 +1,38 @@
-"""Rows and their tokens, for runners that call the operations of a model one by one: what enters, what is drawn."""
+"""Rows and their tokens, for runners whose steps are waited for: what enters, what is drawn."""
 
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
-from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
+from stentor.protocols.ipc.steps import Masks, PromptLogprobs, RowAlignment, RowPooled, RowStep, StepPlan, StepResult
 
 from .masks import NO_MASKS, slot_masks
 from .rows import RowTable
-from .runner import Forwarded
 from .sampler import Sampler
 from .token_rules import RuleTable
+
+_LOGIT_ROWS = 64
+"""Prompt positions whose logits are held at once: a vocabulary of 128k in float32 is then 32 MiB."""
+
+
+@dataclass(frozen=True)
+class Forwarded:
+    """A step whose forward has run; its logits stay what they are until the next one's."""
+
+    plan: StepPlan
+    logits: torch.Tensor | None
+    """Of the rows that draw a token."""
+    best: list[int] | None
+    """The index of the largest of each, where it is known already."""
+    seconds: float
+    alignments: list[RowAlignment] = field(default_factory=list)
+    """What rows have brought of their audio."""
+    prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
+    """Those that were read as soon as the forward had run."""
+    pooled: list[RowPooled] = field(default_factory=list)
+    """What was made of prompts."""
 
 
 class RowSampler:
@@ -55,7 +77,7 @@ class RowSampler:
             slots = [row.slot for row in sampled]
             self._rules.apply_(logits, slots)
             allowed = NO_MASKS if masks is None else slot_masks(masks, self._vocab_size)
-            tokens, logprobs = self.sampler.sample(logits, slots, None, allowed)
+            tokens, logprobs = self.sampler.sample(logits, slots, forwarded.best, allowed)
             for row, token in zip(sampled, tokens, strict=True):
                 self.rows.tokens[row.slot, row.start + row.count] = token
                 self._rules.append(row.slot, token)
@@ -68,3 +90,29 @@ class RowSampler:
             seconds=forwarded.seconds + time.perf_counter() - began,
             alignments=forwarded.alignments,
         )
+
+    def prompt_logprobs(
+        self,
+        rows: Sequence[RowStep],
+        starts: Sequence[int],
+        hidden: torch.Tensor,
+        logits_of: Callable[[torch.Tensor], torch.Tensor],
+    ) -> list[PromptLogprobs]:
+        """What a step says about prompt tokens, for the rows that asked.
+
+        ``starts`` is where each row begins in ``hidden`` [tokens, hidden], which ``logits_of`` turns into logits.
+        """
+        found = []
+        for row, start in zip(rows, starts, strict=True):
+            top, prompt_len = self.rows.prompt_logprobs[row.slot], self.rows.prompt_len(row.slot)
+            if top is None or row.start + 1 >= prompt_len:
+                continue
+            end = min(row.start + row.count + 1, prompt_len)
+            following: list[int] = self.rows.tokens[row.slot, row.start + 1 : end].tolist()
+            positions = []
+            for offset in range(0, len(following), _LOGIT_ROWS):
+                piece = following[offset : offset + _LOGIT_ROWS]
+                logits = logits_of(hidden[start + offset : start + offset + len(piece)])
+                positions += self.sampler.prompt_logprobs(logits, piece, top)
+            found.append(PromptLogprobs(slot=row.slot, start=row.start + 1, positions=positions))
+        return found

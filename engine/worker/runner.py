@@ -2,37 +2,16 @@
 
 import itertools
 import time
-from dataclasses import dataclass, field
 
+import msgspec
 import torch
 
-from stentor.protocols.ipc.steps import Masks, PromptLogprobs, RowAlignment, RowPooled, RowStep, StepPlan, StepResult
+from stentor.protocols.ipc.steps import Masks, RowStep, StepPlan, StepResult
 
 from ..layers.attention import LayerCache
 from ..models.decoder import Decoder
 from .batch import build_batch
-from .masks import NO_MASKS, slot_masks
-from .prompt_logprobs import read_prompt_logprobs
-from .rows import RowTable
-from .sampler import Sampler
-
-
-@dataclass(frozen=True)
-class Forwarded:
-    """A step whose forward has run; its logits stay what they are until the next one's."""
-
-    plan: StepPlan
-    logits: torch.Tensor | None
-    """Of the rows that draw a token."""
-    best: list[int] | None
-    """The index of the largest of each, where it is known already."""
-    seconds: float
-    alignments: list[RowAlignment] = field(default_factory=list)
-    """What rows have brought of their audio."""
-    prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
-    """Those that were read as soon as the forward had run."""
-    pooled: list[RowPooled] = field(default_factory=list)
-    """What was made of prompts."""
+from .row_sampler import Forwarded, RowSampler
 
 
 class ModelRunner:
@@ -54,8 +33,10 @@ class ModelRunner:
         self._model = model
         self._caches = caches
         self._device = device
-        self._rows = RowTable(slots, max_model_len, block_size)
-        self._sampler = Sampler(model.config.vocab_size, slots, device)
+        self._row_sampler = RowSampler(
+            model.config.vocab_size, slots=slots, max_model_len=max_model_len, block_size=block_size, device=device
+        )
+        self._rows = self._row_sampler.rows
         self._programs = model.programs(caches)
         self._step = (
             None
@@ -74,7 +55,8 @@ class ModelRunner:
     def forward(self, plan: StepPlan) -> Forwarded:
         """The first half of a step; :meth:`draw` must follow before anything else."""
         began = time.perf_counter()
-        self._apply(plan)
+        self.release(plan.freed)
+        self._row_sampler.enter(plan)
         logits, best = self._forward(plan.rows)
         return Forwarded(plan, logits, best, time.perf_counter() - began)
 
@@ -82,34 +64,21 @@ class ModelRunner:
     def draw(self, forwarded: Forwarded, masks: Masks | None = None) -> StepResult:
         """The second half: draws the tokens. ``masks`` are the step's, where it has masked rows."""
         began = time.perf_counter()
-        plan = forwarded.plan
-        rows = plan.rows
-        tokens: list[int] = []
-        logprobs = None
-        if forwarded.logits is not None:
-            sampled = [row for row in rows if row.sample]
-            allowed = NO_MASKS if masks is None else slot_masks(masks, self._model.config.vocab_size)
-            tokens, logprobs = self._sampler.sample(
-                forwarded.logits, [row.slot for row in sampled], forwarded.best, allowed
-            )
-            known = self._rows.tokens
-            for row, token in zip(sampled, tokens, strict=True):
-                known[row.slot, row.start + row.count] = token
-        prompt_logprobs = self._prompt_logprobs(rows) if self._wants_prompt_logprobs(rows) else []
-        return StepResult(
-            epoch=plan.epoch,
-            step=plan.step,
-            tokens=tokens,
-            logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
-            seconds=forwarded.seconds + time.perf_counter() - began,
-        )
+        result = self._row_sampler.draw(forwarded, masks)
+        rows = forwarded.plan.rows
+        if not self._wants_prompt_logprobs(rows):
+            return result
+        hidden = self._hidden
+        if self._programs is not None:
+            hidden = self._programs.last_hidden(sum(row.count for row in rows))
+        starts = list(itertools.accumulate((row.count for row in rows[:-1]), initial=0))
+        found = self._row_sampler.prompt_logprobs(rows, starts, hidden, self._model.logits)
+        seconds = forwarded.seconds + time.perf_counter() - began
+        return msgspec.structs.replace(result, prompt_logprobs=found, seconds=seconds)
 
     def release(self, slots: list[int]) -> None:
         """Forgets the rows of these slots."""
-        for slot in slots:
-            self._rows.remove(slot)
-            self._sampler.remove(slot)
+        self._row_sampler.release(slots)
 
     def _forward(self, rows: list[RowStep]) -> tuple[torch.Tensor | None, list[int] | None]:
         """The logits of rows that draw a token, and the index of the largest of each where it is known already."""
@@ -126,23 +95,6 @@ class ModelRunner:
             return self._model.finished(logits), None
         return logits, best.tolist()
 
-    def _apply(self, plan: StepPlan) -> None:
-        self.release(plan.freed)
-        for new in plan.new:
-            self._rows.add(new)
-            self._sampler.add(new.slot, new.params, new.seed, new.tokens, new.prompt_len)
-        for row in plan.rows:
-            if row.new_blocks:
-                self._rows.extend(row.slot, row.new_blocks)
-
     def _wants_prompt_logprobs(self, rows: list[RowStep]) -> bool:
         top_logprobs = self._rows.prompt_logprobs
         return any(top_logprobs[row.slot] is not None for row in rows)
-
-    def _prompt_logprobs(self, rows: list[RowStep]) -> list[PromptLogprobs]:
-        """What the step says about prompt tokens, for the rows that asked."""
-        hidden = self._hidden
-        if self._programs is not None:
-            hidden = self._programs.last_hidden(sum(row.count for row in rows))
-        starts = itertools.accumulate((row.count for row in rows[:-1]), initial=0)
-        return read_prompt_logprobs(rows, list(starts), self._rows, hidden, self._model.logits, self._sampler)

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import assert_never
 
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker
@@ -83,12 +84,14 @@ class Worker:
         except Exception as error:
             logger.exception("start-up failed")
             return f"the worker failed to start: {type(error).__name__}: {one_line(error)}"
-        lease: DeviceLease = AloneOnDevice() if member is None else SharedDevice(member)
         # ready first: from here on only the stepper sends
         self._send(setup.ready)
         runner = setup.runner
-        if isinstance(runner, EncoderDecoderRunner | PoolingRunner) and member is not None:
-            runner.yield_device = lease.yield_device
+        lease: DeviceLease = AloneOnDevice()
+        if member is not None:
+            lease = shared = SharedDevice(member)
+            if isinstance(runner, EncoderDecoderRunner | PoolingRunner):
+                runner.yield_device = partial(shared.yield_device, runner.device)
         if isinstance(runner, DeviceRunner):
             self._steps = AsyncExecutor(runner, self._send, lease)
         else:

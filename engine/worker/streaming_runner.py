@@ -11,9 +11,7 @@ from ..layers.attention import LayerCache
 from ..models.stream_encoder import Listening
 from ..models.voxtral_realtime import VoxtralRealtime
 from .batch import build_batch
-from .prompt_logprobs import read_prompt_logprobs
-from .row_sampler import RowSampler
-from .runner import Forwarded
+from .row_sampler import Forwarded, RowSampler
 
 
 class StreamingRunner:
@@ -62,9 +60,7 @@ class StreamingRunner:
         batch = build_batch(plan.rows, row_sampler.rows, self._device)
         heard = torch.cat([self._listen(row) for row in plan.rows])
         hidden = self._model.forward(batch.tokens, batch.positions, self._caches, batch.attention, heard)
-        prompts = read_prompt_logprobs(
-            plan.rows, batch.starts, row_sampler.rows, hidden, self._model.logits, row_sampler.sampler
-        )
+        prompts = row_sampler.prompt_logprobs(plan.rows, batch.starts, hidden, self._model.logits)
         logits = self._model.logits(hidden[batch.last]) if len(batch.last) else None
         return Forwarded(plan, logits, None, time.perf_counter() - began, prompt_logprobs=prompts)
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from stentor.engine.sharing.lease import Member, peek
 from stentor.engine.worker.device_lease import AloneOnDevice, SharedDevice
@@ -94,11 +95,11 @@ def test_nobody_waits_where_nobody_shares_the_device() -> None:
 def test_a_long_step_lets_others_in_between_its_parts_once_they_have_waited_for_a_slice(others: Members) -> None:
     lease = SharedDevice(Member(others.fd, 0))
     lease.begin()
-    lease.yield_device()
+    lease.yield_device(torch.device("cpu"))
     child = others.start(1, "hold", 0.0)
     until(lambda: peek(others.fd)[1].waits)
     time.sleep(2 * SLICE)
-    lease.yield_device()
+    lease.yield_device(torch.device("cpu"))
     assert line_of(child) == "held"
     ended(child)
     assert peek(others.fd)[0].holds, "and goes on"
