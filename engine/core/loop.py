@@ -14,6 +14,7 @@ While it is stalled requests come and go as always; no step runs. The client is 
 which may take long to die.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -44,8 +45,8 @@ from stentor.protocols.ipc.steps import StepResult
 
 from ..channel import MAX_FRAME, Endpoint, PeerDied
 from ..channel.pieces import ResumedParts, batch_frames, without_requests
-from ..processes.actor import Actor, Reply
 from ..processes.exception_groups import first_cause
+from ..processes.mailbox import Mailbox
 from ..processes.supervisor import Restart, RestartPolicy
 from ..sharing.co_tenants import CoTenants
 from .grammar.constraint import is_constrained
@@ -99,7 +100,7 @@ class WorkerDown(NamedTuple):
 
     why: str
     hung: bool
-    delay: Reply[float]
+    delay: asyncio.Future[float]
     """Seconds to wait before the next start."""
 
 
@@ -133,7 +134,7 @@ Message = (
 )
 
 
-class EngineLoop(Actor[Message]):
+class EngineLoop:
     """Lives from the moment that the first worker is ready until :class:`Shutdown`, the client's death, or too many
     deaths of its workers.
 
@@ -158,7 +159,7 @@ class EngineLoop(Actor[Message]):
         """``start_worker`` is :meth:`.entry.WorkerKeeper.start`, for the workers that follow ``worker``;
         ``clock`` and ``sleep`` are the watchdog's and the back-off's. ``co_tenants`` are on the worker's device
         too: while it waits for its turn it does not hang, whoever has the turn may."""
-        super().__init__("the engine loop", _MAILBOX_MESSAGES)
+        self.mailbox: Mailbox[Message] = Mailbox(_MAILBOX_MESSAGES)
         self.worker = worker
         """The latest one; whoever ran the loop ends it."""
         self._client = client
@@ -181,7 +182,7 @@ class EngineLoop(Actor[Message]):
         self._watchdog_kills = 0
         self._stats_sent = 0.0
 
-    async def main(self) -> None:
+    async def run(self) -> None:
         """Raises :class:`WorkerLost` after every live sequence has got its terminal message, :class:`PeerDied` when
         the client is gone."""
         death: BaseException | None = None
@@ -323,7 +324,8 @@ class EngineLoop(Actor[Message]):
             delay,
         )
         await self._tell_stalled(down.why)
-        down.delay.answer(delay)
+        if not down.delay.done():  # else nobody is left to start it
+            down.delay.set_result(delay)
 
     async def _stall(self, why: str) -> None:
         """The worker has been killed: no step can run from now on, however long it takes to die."""
@@ -407,11 +409,9 @@ class EngineLoop(Actor[Message]):
 
     async def _start_worker(self, lost: WorkerLost) -> WorkerLost | None:
         """Starts a worker in place of one that was lost; how this one was lost in turn, or None."""
-
-        def tell(reply: Reply[float]) -> Message:
-            return WorkerDown(str(lost), lost.hung, reply)
-
-        await self._sleep(await self.mailbox.ask(tell))
+        delay: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        await self.mailbox.tell(WorkerDown(str(lost), lost.hung, delay))
+        await self._sleep(await delay)
         try:
             self.worker, ready = await self._start_next(_ignore)
         except WorkerLost as again:

@@ -1,0 +1,58 @@
+"""The mailbox of an actor: a task that owns its state, which nobody else touches, and reads what it is told."""
+
+import asyncio
+import contextlib
+from collections import deque
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Mailbox(Generic[T]):
+    """A bounded queue of messages to one task, within one loop. First told, first received."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._messages: deque[T] = deque()
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def push(self, message: T) -> None:
+        """Put ``message`` in however full the mailbox is: for senders that something else holds back."""
+        self._messages.append(message)
+        self._notify()
+
+    async def tell(self, message: T) -> None:
+        """Put ``message`` in; waits while the mailbox is full."""
+        while len(self._messages) >= self._capacity:
+            await self._change()
+        self.push(message)
+
+    async def receive_all(self) -> list[T]:
+        """All messages, at least one, oldest first."""
+        while not self._messages:
+            await self._change()
+        messages = list(self._messages)
+        self._messages.clear()
+        self._notify()
+        return messages
+
+    def _notify(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+    async def _change(self) -> None:
+        """Wait until a message comes or goes."""
+        # not an anyio.Event: it costs several times as much, and every step of an engine makes and waits for some
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            with contextlib.suppress(ValueError):
+                self._waiters.remove(waiter)
+            raise
