@@ -38,9 +38,7 @@ def activate_(x: Tensor, kind: ActivationKind, *, variant: Choice = "auto") -> T
         raise ValueError(f"activate_: x {describe(x)} must be contiguous, of a float dtype; strides are {x.stride()}")
     if choose_plain(x, variant) == "reference":
         return x.copy_(reference.activation(x, kind))
-    function = _NATIVE[x.dtype].bind()
-    assert function is not None
-    function(x.data_ptr(), x.numel(), KINDS[kind], threads())
+    _NATIVE[x.dtype](x.data_ptr(), x.numel(), KINDS[kind], threads())
     return x
 
 

@@ -57,11 +57,10 @@ def gated_activation(gate_up: Tensor, kind: ActivationKind, *, variant: Choice =
 
 
 def _run_native(gate_up: Tensor, kind: ActivationKind) -> Tensor:
-    function = _NATIVE[gate_up.dtype].bind()
-    assert function is not None
     rows, width = gate_up.shape
     out = torch.empty((rows, width // 2), dtype=gate_up.dtype)
-    function(gate_up.data_ptr(), out.data_ptr(), rows, width // 2, gate_up.stride(0), KINDS[kind], threads())
+    native = _NATIVE[gate_up.dtype]
+    native(gate_up.data_ptr(), out.data_ptr(), rows, width // 2, gate_up.stride(0), KINDS[kind], threads())
     return out
 
 

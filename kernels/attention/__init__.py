@@ -127,12 +127,10 @@ def attend_native(
 ) -> Tensor:
     """The native variant, after checks of its arguments. A query sees ``after`` keys after its own (-1: all);
     ``fewer``: sequences may have fewer keys than queries. Raises as :func:`paged_attention` does."""
-    function = _NATIVE[q.dtype].bind()
-    assert function is not None
     tokens, heads, dim = q.shape
     blocks, kv_heads, _, size = k_cache.shape
     out = torch.empty((tokens, heads, dim), dtype=q.dtype)
-    fault = function(
+    fault = _NATIVE[q.dtype](
         q.data_ptr(),
         k_cache.data_ptr(),
         v_cache.data_ptr(),

@@ -177,9 +177,7 @@ class Forward:
             struct.seq_lens = batch.seq_lens.data_ptr()
             struct.tables = batch.block_tables.data_ptr()
             struct.table_width = batch.block_tables.shape[1]
-        function = _RUN.bind()
-        assert function is not None
-        fault = function(ctypes.byref(self._bound), ctypes.byref(struct), threads())
+        fault = _RUN(ctypes.byref(self._bound), ctypes.byref(struct), threads())
         _check_fault(fault, rows)
 
     def _reserve(self, rows: int) -> None:
@@ -286,10 +284,8 @@ class Step:
         self._body._reserve(total)
         if sampled:
             self._head._reserve(sampled)
-        function = _RUN_STEP.bind()
-        assert function is not None
         body, head, slots = self._pointers
-        fault = function(
+        fault = _RUN_STEP(
             body,
             head,
             self._residual,

@@ -81,9 +81,7 @@ def write_kv_(
     if chosen == "reference":
         reference.write_kv_(k, v, k_cache, v_cache, slots, k_scale, v_scale)
         return
-    function = _NATIVE[k.dtype].bind()
-    assert function is not None
-    bad = function(
+    bad = _NATIVE[k.dtype](
         k.data_ptr(),
         v.data_ptr(),
         k_cache.data_ptr(),

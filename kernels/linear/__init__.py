@@ -63,12 +63,10 @@ def linear(
         if invariant:
             return reference.linear_invariant(x, weight, bias)
         return reference.linear(x, weight, bias)
-    function = _NATIVE[x.dtype].bind()
-    assert function is not None
     rows, inner = x.shape
     columns = weight.shape[0]
     out = x.new_empty((rows, columns))
-    function(
+    _NATIVE[x.dtype](
         x.data_ptr(),
         weight.data_ptr(),
         None if bias is None else bias.data_ptr(),

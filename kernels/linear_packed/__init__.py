@@ -99,14 +99,12 @@ def linear_packed(
         raise ValueError(f"linear_packed: bias {describe(bias)} must be contiguous float32 [{outputs}]")
     if choose(x, variant) == "reference":
         return reference.linear_packed(x, weight, bias, activation, made)
-    function = _NATIVE.bind()
-    assert function is not None
     ready = x.dtype == torch.bfloat16 and weight.kind == "bf16" and inputs % 2 == 0
     rows = x if ready else x.float()
     if rows.stride(1) != 1:
         rows = rows.contiguous()
     out = torch.empty(len(x), outputs, dtype=made)
-    failed = function(
+    failed = _NATIVE(
         ctypes.byref(weight.struct),
         rows.data_ptr(),
         ready,

@@ -1,9 +1,10 @@
 """The C++ half of the kernels: every ``kernels/**/native*.cpp`` in one shared library, reached through ctypes.
 
-An operation declares its functions once and asks for them on each call::
+An operation declares its functions once::
 
     _function = NativeFunction("stentor_name", ctypes.c_void_p, ctypes.c_int64)
-    call = _function.bind()          # None: no library, take the reference
+    _function.bind()                 # None: no library, take the reference
+    _function(x.data_ptr(), x.numel())
 
 Start-up calls :func:`prepare`, with a progress callback, before the first operation.
 """

@@ -95,6 +95,12 @@ class NativeFunction:
             self._resolved = True
         return self._bound
 
+    def __call__(self, *arguments: object) -> Any:
+        """Calls it, where there is a library."""
+        bound = self.bind()
+        assert bound is not None
+        return bound(*arguments)
+
 
 def by_dtype(name: str, *argtypes: type[Any], restype: type[Any] | None = None) -> dict[torch.dtype, NativeFunction]:
     """An operation's functions for float32 and bfloat16, which C++ calls ``NAME_f32`` and ``NAME_bf16``."""

@@ -78,11 +78,9 @@ def _run(
 
 
 def _run_native(x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    function = _NATIVE[x.dtype].bind()
-    assert function is not None
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     number, inner, outer_stride, inner_stride = rows_of(x)
-    function(
+    _NATIVE[x.dtype](
         x.data_ptr(),
         weight.data_ptr(),
         None if bias is None else bias.data_ptr(),

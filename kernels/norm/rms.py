@@ -9,7 +9,7 @@ from ..guards import native_unsupported_reason
 from ..native import by_dtype, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
-from .rows import check_residual, check_rows, dims_unsupported_reason, row_unsupported_reason
+from .rows import check_residual, check_rows, dims_unsupported_reason, row_unsupported_reason, rows_of
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = (_P, _P, _P, _P, _I, _I, _I, _I, _I, ctypes.c_float, ctypes.c_int32, _I)
@@ -78,27 +78,18 @@ def _run(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, plus_on
 
 
 def _run_native(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, plus_one: bool) -> Tensor:
-    function = _NATIVE[x.dtype].bind()
-    assert function is not None
-    shape, stride = x.shape, x.stride()
-    width = shape[-1]
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    if len(shape) == 3:
-        outer, inner, outer_stride, inner_stride = shape[0], shape[1], stride[0], stride[1]
-    elif len(shape) == 2:
-        outer, inner, outer_stride, inner_stride = shape[0], 1, stride[0], 0
-    else:
-        outer, inner, outer_stride, inner_stride = 1, 1, 0, 0
-    function(
+    number, inner, outer_stride, inner_stride = rows_of(x)
+    _NATIVE[x.dtype](
         x.data_ptr(),
         weight.data_ptr(),
         out.data_ptr(),
         None if residual is None else residual.data_ptr(),
-        outer,
+        number // max(inner, 1),
         inner,
         outer_stride,
         inner_stride,
-        width,
+        x.shape[-1],
         eps,
         plus_one,
         threads(),

@@ -74,10 +74,8 @@ def rotary_(
     if chosen == "reference":
         reference.rotary_(q, k, cos, sin, positions, interleaved, sections)
         return
-    function = _NATIVE[q.dtype].bind()
-    assert function is not None
     tokens, q_heads, dim = q.shape
-    bad = function(
+    bad = _NATIVE[q.dtype](
         q.data_ptr(),
         k.data_ptr(),
         cos.data_ptr(),

@@ -54,27 +54,21 @@ def restrict_(logits: torch.Tensor, rows: torch.Tensor, offsets: torch.Tensor, i
 
 
 def mask_(logits: torch.Tensor, rows: torch.Tensor, words: torch.Tensor) -> None:
-    call = _mask.bind()
-    assert call is not None
     rows, words = _int64(rows), words.contiguous()
-    if call(logits.data_ptr(), *logits.shape, rows.shape[0], rows.data_ptr(), words.data_ptr(), threads()):
+    if _mask(logits.data_ptr(), *logits.shape, rows.shape[0], rows.data_ptr(), words.data_ptr(), threads()):
         raise IndexError(f"a row is outside logits of shape {list(logits.shape)}")
 
 
 def argmax(logits: torch.Tensor) -> torch.Tensor:
-    call = _argmax.bind()
-    assert call is not None
     tokens = torch.empty(logits.shape[0], dtype=torch.int64)
-    call(logits.data_ptr(), *logits.shape, tokens.data_ptr(), threads())
+    _argmax(logits.data_ptr(), *logits.shape, tokens.data_ptr(), threads())
     return tokens
 
 
 def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, slot_params: SlotParams) -> torch.Tensor:
-    call = _draw.bind()
-    assert call is not None
     slots, indices = _int64(slots), _int64(indices)
     tokens = torch.empty(logits.shape[0], dtype=torch.int64)
-    status = call(
+    status = _draw(
         logits.data_ptr(),
         *logits.shape,
         slots.data_ptr(),
@@ -96,15 +90,13 @@ def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, slot_
 def logprobs(
     logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, top: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    call = _logprobs.bind()
-    assert call is not None
     rows, tokens = _int64(rows), _int64(tokens)
     wanted = rows.shape[0]
     values = torch.empty(wanted, dtype=torch.float32)
     ranks = torch.empty(wanted, dtype=torch.int64)
     best = torch.empty((wanted, top), dtype=torch.int64)
     best_values = torch.empty((wanted, top), dtype=torch.float32)
-    status = call(
+    status = _logprobs(
         logits.data_ptr(),
         *logits.shape,
         wanted,
@@ -130,10 +122,8 @@ def _edit(
     ids: torch.Tensor,
     *rest: int,
 ) -> None:
-    call = function.bind()
-    assert call is not None
     rows, offsets, ids = _int64(rows), _int64(offsets), _int64(ids)
-    status = call(
+    status = function(
         logits.data_ptr(),
         *logits.shape,
         rows.shape[0],
