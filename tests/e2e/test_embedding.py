@@ -17,7 +17,7 @@ from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, resolve_model
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.conftest import EMBEDDING as NAME
 from stentor.tests.e2e.conftest import NAME as CHAT
-from stentor.tests.e2e.processes import engine_of, worker_of
+from stentor.tests.e2e.processes import engine_of, eventually, worker_of
 from stentor.tests.wire.validate import check_object
 
 pytestmark = pytest.mark.timeout(180)
@@ -94,15 +94,11 @@ def test_who_asks_for_one_text_does_not_wait_for_a_job_of_many(http: httpx.Clien
         with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=150) as client:
             statuses.append(client.post("/v1/embeddings", json={"input": ["the sea is " * 20] * texts}).status_code)
 
-    def counted() -> int:
-        lines = http.get("/metrics").text.splitlines()
-        return int(sum(float(line.split()[-1]) for line in lines if line.startswith("stentor:embedding_texts_total{")))
-
     def done() -> int:
-        return counted() - before
+        return _texts_done(http) - before
 
     texts, statuses = 320, list[int]()
-    before = counted()
+    before = _texts_done(http)
     thread = threading.Thread(target=bulk)
     thread.start()
     try:
@@ -117,6 +113,11 @@ def test_who_asks_for_one_text_does_not_wait_for_a_job_of_many(http: httpx.Clien
     assert meanwhile < texts / 2, "of the job's texts were done before a single one"
 
 
+def _texts_done(http: httpx.Client) -> int:
+    lines = http.get("/metrics").text.splitlines()
+    return int(sum(float(line.split()[-1]) for line in lines if line.startswith("stentor:embedding_texts_total{")))
+
+
 def _restarts(http: httpx.Client, process: str) -> float:
     name = f'stentor:{process}_restarts_total{{model_name="{NAME}"}} '
     return next(float(line.split()[-1]) for line in http.get("/metrics").text.splitlines() if line.startswith(name))
@@ -129,23 +130,21 @@ def test_a_job_goes_on_when_what_works_on_it_is_killed(
     texts = [f"the sea is {number} " + "deep " * (number % 30) for number in range(300)]
     body = {"model": NAME, "input": texts}
     before = http.post("/v1/embeddings", json=body).json()["data"]
-    restarts = _restarts(http, process)
+    restarts, texts_before = _restarts(http, process), _texts_done(http)
     job: list[Any] = []
     thread = threading.Thread(target=lambda: job.append(http.post("/v1/embeddings", json=body).json()))
     thread.start()
     try:
-        time.sleep(0.2)
         # behind the chat model and the transcription model
         victim = (worker_of if process == "worker" else engine_of)(server.pid, 2)
+        eventually(lambda: _texts_done(http) > texts_before, 30, "the job has begun")
+        assert not job, "the job has ended before anything was killed"
         os.kill(victim, signal.SIGKILL)
-        answer = client.chat.completions.create(
-            model=CHAT, messages=[{"role": "user", "content": "Hello"}], max_tokens=4
-        )
-        assert answer.choices[0].finish_reason == "length"
+        assert _says_four_tokens(client)
     finally:
         thread.join()
     after = job[0]["data"]
-    assert _restarts(http, process) == restarts + 1
+    eventually(lambda: _restarts(http, process) == restarts + 1, 30, "the restart is counted")
     assert [each["index"] for each in after] == [*range(300)]
     vectors = [np.array([each["embedding"] for each in data]) for data in (before, after)]
     assert np.abs(vectors[0] - vectors[1]).max() < 1e-5
@@ -167,6 +166,16 @@ def test_what_a_client_leaves_behind_is_dropped(http: httpx.Client) -> None:
 
 
 def test_the_chat_model_beside_it_answers(client: openai.OpenAI) -> None:
-    answer = client.chat.completions.create(model=CHAT, messages=[{"role": "user", "content": "Hello"}], max_tokens=4)
+    assert _says_four_tokens(client)
+
+
+def _says_four_tokens(client: openai.OpenAI) -> bool:
+    """Whether the chat model answers; it may draw no end before."""
+    answer = client.chat.completions.create(
+        model=CHAT,
+        messages=[{"role": "user", "content": "Hello"}],
+        max_tokens=4,
+        extra_body={"ignore_eos": True},
+    )
     assert answer.usage is not None
-    assert answer.usage.completion_tokens == 4
+    return (answer.choices[0].finish_reason, answer.usage.completion_tokens) == ("length", 4)
