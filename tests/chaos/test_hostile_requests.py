@@ -1,10 +1,13 @@
 """Random requests and clients that leave in every state. ``make chaos`` sends ten times as many."""
 
+from pathlib import Path
+
 import pytest
 
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.chaos.footprint import Footprint
 from stentor.tests.chaos.fuzzing import SERVE, fuzz
+from stentor.tests.e2e.made_up import describe_talker
 
 pytestmark = [pytest.mark.alone, pytest.mark.proof]
 
@@ -12,8 +15,10 @@ SEED = 20261121
 REQUESTS = 500
 
 
-def test_no_answer_is_a_failure_of_the_server_and_nothing_is_held_afterwards(demo_model: object) -> None:
-    with ServerProcess(SERVE) as server:
+def test_no_answer_is_a_failure_of_the_server_and_nothing_is_held_afterwards(
+    demo_model: object, tmp_path: Path
+) -> None:
+    with ServerProcess([*describe_talker(tmp_path), *SERVE]) as server:
         fuzzed = fuzz(server, REQUESTS, SEED, lambda _: None)
         assert not fuzzed.problems, f"seed {SEED}: {fuzzed.problems[:5]}\n{server.output()[-3000:]}"
         assert fuzzed.clients_that_left > REQUESTS / 3

