@@ -26,7 +26,7 @@ if SHARES_CORES:
 
 from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model  # noqa: E402
 from stentor.tests.support.machine import ExpectedSkips, Machine  # noqa: E402
-from stentor.tests.support.tiers import SHARES, beyond_the_sample, beyond_the_share, in_turns, is_alone  # noqa: E402
+from stentor.tests.support.tiers import SHARES, beyond_the_sample, beyond_the_share, in_turns, is_alone, unit_of  # noqa: E402
 
 with contextlib.suppress(ImportError):  # a GPU machine may have none
     from hypothesis import settings
@@ -107,6 +107,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
     items[:] = in_turns([item for item in items if item not in left_out])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of pytest-xdist: who shares the tests out among its processes; None is what ``--dist`` says."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class ByUnit(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return unit_of(super()._split_scope(nodeid))
+
+    return ByUnit(config, log)
 
 
 # ---- how

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 
+from stentor.tests.e2e.made_up import ECHO
 from stentor.tests.e2e.processes import eventually
 from stentor.tests.e2e.test_dummy_weights import CONFIG
 from stentor.tests.server.middleware.certificates import Authority
@@ -25,7 +26,7 @@ ADMIN_KEY = "of-the-administrator"
 @contextmanager
 def running(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     environment = {**os.environ, "STENTOR_ADMIN_KEY": ADMIN_KEY}
-    command = [sys.executable, "-P", "-m", "stentor.server.main.cli", "serve", *arguments]
+    command = [sys.executable, "-P", "-m", ECHO, "serve", *arguments]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
@@ -78,7 +79,7 @@ def test_a_server_with_tls_and_keys_is_reloaded_and_cleaned_up(tmp_path: Path) -
         )
         for child in children(process.pid):
             assert ADMIN_KEY.encode() not in Path(f"/proc/{child}/environ").read_bytes()
-        body: dict[str, Any] = {"model": "made-up", "prompt": [5, 6], "max_tokens": 400, "stream": True}
+        body: dict[str, Any] = {"model": "made-up", "prompt": [5, 6], "max_tokens": 100, "stream": True}
         asked = {**body, "ignore_eos": True}
         with (
             connect() as client,

@@ -69,7 +69,7 @@ def test_the_stream_helper_comes_to_the_same_message(client: anthropic.Anthropic
 
 
 def test_counted_tokens_are_those_that_are_used_and_the_cache_s_are_apart(client: anthropic.Anthropic) -> None:
-    system: Any = [{"type": "text", "text": "Be brief. " * 200, "cache_control": {"type": "ephemeral"}}]
+    system: Any = [{"type": "text", "text": "Be brief. " * 80, "cache_control": {"type": "ephemeral"}}]
     counted = client.messages.count_tokens(model=NAME, messages=QUESTION, system=system, tools=[WEATHER]).input_tokens
     first, second = (ask(client, system=system, tools=[WEATHER], max_tokens=2).usage for _ in range(2))
     assert first.input_tokens + (first.cache_read_input_tokens or 0) == counted

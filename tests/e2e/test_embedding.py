@@ -97,7 +97,7 @@ def test_who_asks_for_one_text_does_not_wait_for_a_job_of_many(http: httpx.Clien
     def done() -> int:
         return _texts_done(http) - before
 
-    texts, statuses = 320, list[int]()
+    texts, statuses = 160, list[int]()
     before = _texts_done(http)
     thread = threading.Thread(target=bulk)
     thread.start()

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from stentor.loadtest.server_process import ServerProcess
-from stentor.tests.e2e.made_up import describe
+from stentor.tests.e2e.made_up import ECHO, describe
 
 pytestmark = pytest.mark.anyio
 
@@ -26,11 +26,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One row at a time: whoever comes second waits."""
     folder: Path = tmp_path_factory.mktemp("model")
     arguments = [*describe(folder), "--max-num-seqs", "1", "--priority-aging-seconds", str(AGING_SECONDS)]
-    with ServerProcess(arguments) as server:
+    with ServerProcess(arguments, ECHO) as server:
         yield f"http://127.0.0.1:{server.port}"
 
 
-async def _ask(client: httpx.AsyncClient, name: str, order: list[str], priority: int = 0, tokens: int = 20) -> None:
+async def _ask(client: httpx.AsyncClient, name: str, order: list[str], priority: int = 0, tokens: int = 3) -> None:
     body = {"prompt": [5], "max_tokens": tokens, "ignore_eos": True, "priority": priority}
     answer = await client.post("/v1/completions", json=body, timeout=60)
     assert answer.status_code == 200, answer.text
@@ -50,7 +50,7 @@ async def _until(client: httpx.AsyncClient, gauge: str, count: int) -> None:
 async def test_who_waits_is_served_in_order_of_priority(url: str) -> None:
     order: list[str] = []
     async with httpx.AsyncClient(base_url=url) as client, asyncio.TaskGroup() as tasks:
-        tasks.create_task(_ask(client, "running", order, tokens=3000))
+        tasks.create_task(_ask(client, "running", order, tokens=200))
         await _until(client, "num_requests_running", 1)
         for name, priority in (("later", 100), ("first", -100), ("middle", 0)):
             tasks.create_task(_ask(client, name, order, priority))
@@ -65,7 +65,7 @@ async def test_a_stream_of_more_important_requests_starves_nobody(url: str) -> N
 
     async def important(client: httpx.AsyncClient) -> None:
         while not served:  # without end, where nobody who waits is ever served
-            await _ask(client, "important", order, priority=0, tokens=100)
+            await _ask(client, "important", order, priority=0, tokens=10)
 
     async def patient(client: httpx.AsyncClient) -> None:
         await asyncio.sleep(0.2)

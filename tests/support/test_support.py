@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stentor.tests.support.machine import ExpectedSkips, Machine
-from stentor.tests.support.tiers import SHARES, TESTS, beyond_the_sample, beyond_the_share, in_turns
+from stentor.tests.support.tiers import SHARES, TESTS, beyond_the_sample, beyond_the_share, in_turns, unit_of
 
 FORK = multiprocessing.get_context("fork")
 
@@ -88,6 +88,13 @@ def test_files_that_wait_stand_between_others_whole_and_what_is_alone_comes_last
     assert files[0::2] == files[1::2], "a file in one piece"
     order = [path.parent.name for path in files[0::2]]
     assert order == ["e2e", *["server"] * 4, "e2e", *["server"] * 4, "e2e", "server", "server"]
+
+
+def test_tests_that_share_a_server_are_one_unit_and_others_are_their_file() -> None:
+    shared = {unit_of(f"tests/e2e/test_{name}.py") for name in ("sdk", "tools")}
+    assert len(shared) == 1
+    others = [*shared, *(unit_of(f"tests/{name}/test_e2e.py") for name in ("chaos", "chaos/e2e", "server"))]
+    assert len(set(others)) == 4
 
 
 def test_who_is_alone_waits_for_the_others_and_they_for_it(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ TESTS = Path(__file__).resolve().parent.parent
 SHARES = 5
 WAITING = ("browser", "chaos", "e2e", "loadtest")
 """Folders whose tests mostly wait for processes that they have started."""
+ONE_SERVER = "e2e"
+"""Folder whose tests share a server."""
 _BETWEEN = 4
 """Files of other folders between two of these: they take about as long."""
 
@@ -62,6 +64,13 @@ def _values(case: pytest.Item) -> set[tuple[str, str]]:
         return set()
     texts = {name: repr(value) for name, value in spec.params.items()}
     return {(name, str(spec.indices[name]) if " at 0x" in text else text) for name, text in texts.items()}
+
+
+def unit_of(file: str) -> str:
+    """What one process runs as a whole: a file, or those that share a server, which takes 14 CPU seconds to start and
+    2 GB. ``file`` begins at the repository root."""
+    top = f"{TESTS.name}/{ONE_SERVER}"
+    return top if file.startswith(f"{top}/") else file
 
 
 def is_alone(item: pytest.Item) -> bool:
