@@ -54,6 +54,18 @@ SHOWN = [
 SERVERS = [*_is("make", "serve"), *_is("stentor", "serve")]
 ONE_SHOT = [line for line in _is("stentor") if line not in SERVERS]
 CONTAINER = _is("docker")
+OFFLINE = [block for block in _blocks("python") if "import stentor" in block]
+RUN_OFFLINE = """
+import contextlib, functools, sys, stentor
+
+with contextlib.ExitStack() as models:
+    load, stentor.LLM = stentor.LLM, lambda *given, **named: contextlib.nullcontext(loaded(*given, **named))
+    loaded = functools.cache(lambda *given, **named: models.enter_context(load(*given, **named)))
+    for snippet in sys.argv[1:]:
+        exec(snippet, {"__name__": "__main__"})
+        print(end="\\f")
+"""
+"""Runs snippets one after another. Those that want the same model get the same one, which takes seconds to load."""
 
 
 def _environment() -> dict[str, str]:
@@ -67,12 +79,13 @@ def _make(*words: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _running(command: str) -> Iterator[str]:
-    """The server that a line starts, on a free port; gives its address."""
+def _running(command: str, *more: str) -> Iterator[str]:
+    """The server that a line starts, on a free port and with ``more``; gives its address."""
     held = hold_port()
     port = str(held.getsockname()[1])
     words = shlex.split(command)
-    words = [*_make(*words[1:]), f"ARGS=--port {port}"] if words[0] == "make" else [*words, "--port", port]
+    more = (*more, "--port", port)
+    words = [*_make(*words[1:]), f"ARGS={shlex.join(more)}"] if words[0] == "make" else [*words, *more]
     address = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
@@ -112,11 +125,22 @@ def _healthy(address: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def served(demo_model: Path) -> Iterator[str]:
-    """What ``make serve`` gives a reader."""
+def served(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """What ``make serve`` gives a reader, but that what asks for no temperature gets the same answer in every run."""
     (command,) = _is("make", "serve")
-    with _running(command) as address:
+    defaults = tmp_path_factory.mktemp("defaults")
+    (defaults / "generation_config.json").write_text('{"temperature": 0}')
+    with _running(command, "--generation-config", str(defaults)) as address:
         yield address
+
+
+@pytest.fixture(scope="module")
+def printed_offline(demo_model: Path) -> dict[str, str]:
+    """What each of the snippets prints that need no server."""
+    command = [sys.executable, "-P", "-c", RUN_OFFLINE, *OFFLINE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=_environment())
+    assert done.returncode == 0, done.stderr
+    return dict(zip([*OFFLINE, ""], done.stdout.split("\f"), strict=True))
 
 
 def test_there_is_something_to_run() -> None:
@@ -126,30 +150,34 @@ def test_there_is_something_to_run() -> None:
     assert set(COMMANDS) == {*SERVERS, *ONE_SHOT, *CONTAINER, *_is("make", "test")}, "a command that nothing here runs"
 
 
-def _run_snippet(snippet: str, served: str, tmp_path: Path) -> str:
-    if "import stentor" not in snippet:  # a client: here its library has been imported already
-        assert DEFAULT_ADDRESS in snippet
-        program = tmp_path / "snippet.py"
-        program.write_text(snippet.replace(DEFAULT_ADDRESS, served))
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            runpy.run_path(str(program), run_name="__main__")
-        return printed.getvalue()
-    command = [sys.executable, "-P", "-c", snippet]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=_environment())
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def _run_client(snippet: str, served: str, tmp_path: Path) -> str:
+    """Here: its library has been imported already."""
+    assert DEFAULT_ADDRESS in snippet
+    program = tmp_path / "snippet.py"
+    program.write_text(snippet.replace(DEFAULT_ADDRESS, served))
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        runpy.run_path(str(program), run_name="__main__")
+    return printed.getvalue()
 
 
-@pytest.mark.parametrize("number", range(len(_blocks("python"))))
-def test_a_snippet_runs_as_it_stands_and_prints_an_answer(number: int, served: str, tmp_path: Path) -> None:
-    assert len(_run_snippet(_blocks("python")[number], served, tmp_path).split()) > 3
+@pytest.mark.parametrize("snippet", [block for block in _blocks("python") if block not in OFFLINE])
+def test_a_client_runs_as_it_stands_and_prints_an_answer(snippet: str, served: str, tmp_path: Path) -> None:
+    assert len(_run_client(snippet, served, tmp_path).split()) > 3
+
+
+@pytest.mark.parametrize("snippet", OFFLINE)
+def test_a_program_without_a_server_runs_as_it_stands_and_prints_an_answer(
+    snippet: str, printed_offline: dict[str, str]
+) -> None:
+    assert len(printed_offline[snippet].split()) > 3
 
 
 def test_the_quick_start_s_question_gets_its_answer(served: str, tmp_path: Path) -> None:
-    assert "Paris" in _run_snippet(_blocks("python")[0], served, tmp_path)
+    assert "Paris" in _run_client(_blocks("python")[0], served, tmp_path)
 
 
+@pytest.mark.proof  # that its options are some, and that `make serve` serves, is tested each time
 @pytest.mark.parametrize("command", [line for line in SERVERS if not line.startswith("make")])
 def test_a_command_that_serves_does(command: str, demo_model: Path) -> None:
     words = shlex.split(command)
@@ -176,11 +204,17 @@ def test_a_command_that_is_shown_has_options_that_there_are(
         Path(name).write_text("a key of some length\n")
     if words[0] == "bench":
         kinds = [words[1], "serve"] if words[1] == "sweep" else [words[1]]  # a sweep takes what each of its runs takes
-        help = [sys.executable, "-P", "-m", "stentor.server.main.cli", "bench"]
-        shown = "".join(subprocess.check_output([*help, kind, "--help"], text=True) for kind in kinds)
+        shown = "".join(map(_help_of_bench, kinds))
         assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[\w-]+", shown))
     else:
         read_config(cli._given(cli._parse_arguments(words)), {})
+
+
+def _help_of_bench(kind: str) -> str:
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), pytest.raises(SystemExit, match="0"):
+        cli.main(["bench", kind, "--help"])
+    return shown.getvalue()
 
 
 @pytest.mark.parametrize("block", _blocks("toml"))
