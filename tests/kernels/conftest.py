@@ -4,9 +4,11 @@ import os
 
 import pytest
 
+from stentor.tests.kernels.interpreter_types import keep_types
 from stentor.tests.support.interpreter import speed_up
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1" and item.get_closest_marker("triton"):
         speed_up()
+        keep_types()
