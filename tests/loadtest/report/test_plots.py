@@ -50,7 +50,7 @@ def _texts(svg: str) -> list[str]:
 @pytest.mark.parametrize(
     ("plots", "records"),
     [
-        (RESULT_PLOTS, [result(lively(), limits={"ttft": 300.0})]),
+        (RESULT_PLOTS, [result(lively(count=60), limits={"ttft": 300.0})]),
         (SWEEP_PLOTS, [sweep({1: [100, 90, 95], 8: [400, 410, 420]})]),
         (STARTUP_PLOTS, [startup([(True, 4.0), (False, 2.0)])]),
         (STEP_PLOTS, [steps()]),

