@@ -25,16 +25,23 @@ CALLS: Final = {
     "subprocess.getoutput",
     "subprocess.getstatusoutput",
 }
-SUSPICIOUS: Final = re.compile(
-    r"pickle|\bdill\b|joblib|\bmarshal\b|shelve|\b(?:eval|exec|load|system|popen|shell)\b|__import__|yaml|getoutput|getstatus"
+SUSPICIOUS: Final = (
+    *("pickle", "dill", "joblib", "marshal", "shelve", "eval(", "exec(", "__import__", "yaml", "system", "popen"),
+    *("shell=", "getoutput", "getstatus", "torch.load", "import torch as"),
 )
-"""Only files with such a word are looked at closely."""
+"""Only files with such a text, as our formatter writes it, are parsed: parsing all of them takes 8 s."""
 KEYWORDS: Final = {"shell": True, "allow_pickle": True}
 
 
 def _sources() -> list[Path]:
     found = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
     return [ROOT / "__init__.py", *found]
+
+
+def _is_suspicious(text: str) -> bool:
+    return any(word in text for word in SUSPICIOUS) or (
+        "from torch import" in text and re.search(r"\bload\b", text) is not None
+    )
 
 
 def _name(node: ast.expr) -> str:
@@ -99,7 +106,7 @@ def test_no_file_runs_data_as_code() -> None:
     found = []
     for path in sources:
         text = path.read_text()
-        if SUSPICIOUS.search(text):
+        if _is_suspicious(text):
             found += [f"{path.relative_to(ROOT)}:{danger}" for danger in dangers(text)]
     assert not found
 
@@ -131,7 +138,7 @@ def test_no_file_runs_data_as_code() -> None:
     ],
 )
 def test_each_danger_is_seen(source: str) -> None:
-    assert SUSPICIOUS.search(source)
+    assert _is_suspicious(source)
     assert list(dangers(source))
 
 

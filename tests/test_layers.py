@@ -112,7 +112,10 @@ def test_imports_are_relative_within_a_folder_and_absolute_across() -> None:
     for path in _sources():
         folder = path.relative_to(ROOT).parts[0]
         depth = len(path.relative_to(ROOT).parts) - 1
-        for node in _imports_from(ast.parse(path.read_text())):
+        text = path.read_text()
+        if not re.search(rf"\bfrom[\s\\]+(?:stentor\.{folder}|(?:\.[\s\\]*){{{depth + 1}}})", text):
+            continue  # parsing all of them takes 2 s
+        for node in _imports_from(ast.parse(text)):
             if node.level == 0 and node.module:
                 assert not node.module.startswith(f"stentor.{folder}"), f"{path}:{node.lineno}: relative here"
             assert node.level <= depth, f"{path}:{node.lineno}: a relative import leaves {folder}/"

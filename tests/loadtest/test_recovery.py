@@ -1,11 +1,13 @@
 """What a recovery is, read from the moments at which tokens came."""
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from stentor.loadtest.recovery import Recoveries, Recovery, main, recovery, show
+from stentor.tests.loadtest.made_up import made_up
 
 
 def test_a_recovery_ends_with_the_longest_pause_about_the_kill() -> None:
@@ -29,7 +31,9 @@ def test_what_is_printed_says_the_median_the_worst_and_what_was_lost() -> None:
     assert "worker: the stream ended before [DONE]" in text
 
 
-def test_streams_go_on_after_real_kills(demo_model: object, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--kills", "1", "--streams", "2", "--output-tokens", "200", "--", "--log-level", "warning"]) == 0
+def test_streams_go_on_after_real_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given, folder, *options = made_up(tmp_path)
+    load = ["--kills", "1", "--streams", "2", "--output-tokens", "200"]
+    assert main([given, folder, *load, "--", *options, "--log-level", "warning"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if "worker" in line or "engine" in line]
     assert len(rows) == 2

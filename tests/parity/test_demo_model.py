@@ -1,4 +1,4 @@
-"""The demo model in float32: greedy tokens and logits against transformers on the same weights."""
+"""The demo model against transformers on the same weights: their values, greedy tokens, logits and perplexity."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,13 @@ import torch
 import transformers
 
 from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.loading.weights import iterate_weights
+from stentor.loadtest.quality.check import check, make_cases, make_works
+from stentor.loadtest.quality.corpus import corpus
+from stentor.loadtest.quality.reference import Reference
+from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.server.text.loading import load_tokenizer
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity.paged import PagedDecoder
 from stentor.tests.support.gguf_reference import read_once
@@ -49,10 +55,19 @@ def _read_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def reference(demo_gguf: Path) -> Any:
-    return transformers.AutoModelForCausalLM.from_pretrained(
-        demo_gguf.parent, gguf_file=demo_gguf.name, dtype=torch.float32
-    ).eval()
+def loaded(demo_gguf: Path) -> Reference:
+    return Reference(open_checkpoint(demo_gguf))
+
+
+@pytest.fixture(scope="module")
+def reference(loaded: Reference) -> Any:
+    """transformers' model in float32."""
+    return loaded._model
+
+
+@pytest.fixture(scope="module")
+def engine(demo_gguf: Path) -> LocalEngine:
+    return LocalEngine(model_config(demo_gguf, max_model_len=1024))
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +82,23 @@ def prompts(demo_gguf: Path) -> list[list[int]]:
     return [*chats, *(tokenizer(text)["input_ids"] for text in TEXTS)]
 
 
+def test_weights_are_those_that_transformers_reads(demo_gguf: Path, reference: Any) -> None:
+    theirs = reference.state_dict()
+    names = set()
+    for name, tensor in iterate_weights(open_checkpoint(demo_gguf), torch.float32):
+        assert torch.equal(tensor, theirs[name]), name
+        names.add(name)
+    assert len(names) == 272
+    assert names == theirs.keys() - {"lm_head.weight"}, "which is that of the embedding"
+
+
 @torch.inference_mode()
 @pytest.mark.parametrize(("every", "count"), [(5, 12), pytest.param(1, 32, marks=pytest.mark.proof)])
 def test_greedy_tokens_equal_those_of_transformers(
-    demo_gguf: Path, reference: Any, prompts: list[list[int]], every: int, count: int
+    engine: LocalEngine, reference: Any, prompts: list[list[int]], every: int, count: int
 ) -> None:
     """One teacher-forced pass of transformers over our tokens says at every position what it would have drawn."""
-    engine = LocalEngine(model_config(demo_gguf, max_model_len=1024))
+    engine.restart(engine.ready.num_blocks)
     params = SamplingParams(max_tokens=count, temperature=0.0)
     prompts = prompts[::every]
     rids = [engine.submit(prompt, params) for prompt in prompts]
@@ -102,3 +127,28 @@ def test_logits_agree_with_transformers(demo_gguf: Path, reference: Any, prompts
         ours.add(0, prompt)
         (logits,) = ours.run((0, 0, len(prompt)))
         torch.testing.assert_close(logits, reference(torch.tensor([prompt])).logits[0], rtol=0, atol=1e-3)
+
+
+def test_the_demo_model_as_it_is_served_keeps_its_perplexity(
+    demo_gguf: Path, loaded: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``make quality`` in small: few tokens, so that the limit is wider than there."""
+    monkeypatch.setattr("stentor.loadtest.quality.check.DECODE_WINDOW", 64)
+    checkpoint = open_checkpoint(demo_gguf)
+    tokens = load_tokenizer(demo_gguf).encode(corpus()[:2000])[:128]
+    served = WorkerConfig(str(demo_gguf), device="cpu", max_model_len=512, kv_cache_memory=64 << 20, max_num_seqs=4)
+    works = make_works(tokens, [64], [3])  # both of the same windows: transformers, which is slow, computes them once
+    assert [(work.name, len(work.windows)) for work in works] == [("prefill of 64", 2), ("decode of 2", 2)]
+    assert works[0].windows == works[1].windows
+    with make_cases(checkpoint, loaded, served, ["served", "bfloat16"]) as (as_stored, expanded):
+        assert as_stored.config == served
+        assert expanded.config.dtype == "bfloat16"
+        plain = open_checkpoint(Path(expanded.config.model))
+        assert (plain.format, plain.dtype, plain.config) == ("safetensors", "float32", checkpoint.config)
+        verdicts = check([as_stored], works, loaded, lambda text: None)
+    assert not plain.folder.exists(), "the expanded weights are left behind"
+    for verdict in verdicts:
+        print(verdict)
+        assert 5 < verdict.agreement.reference_perplexity < 60, "the text was not read as text"
+        assert verdict.agreement.within(0.03)
+        assert verdict.agreement.divergence_mean < 0.01

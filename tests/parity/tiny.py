@@ -90,10 +90,17 @@ ARCHITECTURES: dict[str, Build] = {
 }
 
 
-def make(name: str, folder: Path) -> Any:
-    """Saves a checkpoint into ``folder`` and returns transformers' model in float32."""
+def make(name: str, folder: Path, layers: int | None = None) -> Any:
+    """Saves a checkpoint into ``folder`` and returns transformers' model in float32.
+
+    ``layers`` of a Llama, two at least where blocks must not be shared across prefixes: what the first layer writes
+    into them depends on a token and its position alone.
+    """
     torch.manual_seed(sum(map(ord, name)))
-    model = transformers.AutoModelForCausalLM.from_config(ARCHITECTURES[name]()).float().eval()
+    config = ARCHITECTURES[name]()
+    if layers is not None:
+        config.num_hidden_layers = layers
+    model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             if parameter_name.endswith("norm.weight") or "layernorm" in parameter_name:

@@ -226,12 +226,16 @@ def test_large_pages_that_run_out_leave_a_working_model_and_no_file(
 # ---- memory
 
 
-@needs_large_pages
-def test_memory_that_is_kept_is_in_large_pages_and_ends_a_worker_that_writes_there(file: int) -> None:
-    program = f"""
-import os, torch
+PROGRAM = """
+import os, sys, torch
+from pathlib import Path
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.sharing.weight_cache import create_weight_file
 from stentor.engine.worker.cached_weights import CachedWeights, weights_key
-kept = CachedWeights({file}, "key", lambda: 3 << 20)
+from stentor.protocols.ipc.config import WorkerConfig
+print(weights_key(open_checkpoint(Path(sys.argv[1])), WorkerConfig(sys.argv[1]), torch.float32), flush=True)
+file = create_weight_file()
+kept = CachedWeights(file, "key", lambda: 3 << 20)
 assert not kept.filled
 kept.begin()
 tensors = [kept.take(5), kept.take(3 << 20), kept.take(0)]
@@ -247,20 +251,33 @@ if os.fork() == 0:
     tensors[0][0] = 1
     os._exit(0)
 print(os.WTERMSIG(os.wait()[1]), flush=True)
-later = CachedWeights({file}, "key", int)
+later = CachedWeights(file, "key", int)
 found = [later.take(5), later.take(3 << 20)]
 assert later.filled and found[0].tolist() == [7] * 5 and int(found[1].min()) == 7
 assert not later.agrees
 later.take(0)
 assert later.agrees
-assert CachedWeights({file}, "other", int).found is None
+assert CachedWeights(file, "other", int).found is None
+print(os.fstat(file).st_size)
 """
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program], pass_fds=(file,), capture_output=True, text=True, check=False
+
+
+@pytest.fixture(scope="module")
+def program(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Of two tests: most of its time is that of importing torch."""
+    command = [sys.executable, "-P", "-c", PROGRAM, str(folder)]
+    return subprocess.run(
+        command, env={**os.environ, "PYTHONHASHSEED": "1"}, capture_output=True, text=True, check=False
     )
-    assert done.stderr == ""
-    assert done.stdout.split() == ["4096", "11"], "kilobytes, and SIGSEGV"
-    assert os.fstat(file).st_size == DATA_START + (4 << 20)
+
+
+@needs_large_pages
+def test_memory_that_is_kept_is_in_large_pages_and_ends_a_worker_that_writes_there(
+    program: subprocess.CompletedProcess[str],
+) -> None:
+    assert program.stderr == ""
+    assert program.stdout.split()[1:3] == ["4096", "11"], "kilobytes, and SIGSEGV"
+    assert int(program.stdout.split()[3]) == DATA_START + (4 << 20)
 
 
 @needs_large_pages
@@ -310,19 +327,9 @@ def test_a_file_that_is_shorter_than_its_header_says_is_not_whole(file: int) -> 
     assert read_header(file) is None
 
 
-def test_a_key_does_not_depend_on_the_process(folder: Path) -> None:
-    program = (
-        "import sys, torch\nfrom pathlib import Path\n"
-        "from stentor.engine.loading.checkpoint import open_checkpoint\n"
-        "from stentor.engine.worker.cached_weights import weights_key\n"
-        "from stentor.protocols.ipc.config import WorkerConfig\n"
-        "print(weights_key(open_checkpoint(Path(sys.argv[1])), WorkerConfig(sys.argv[1]), torch.float32))"
-    )
-    command = [sys.executable, "-P", "-c", program, str(folder)]
-    other = subprocess.run(
-        command, env={**os.environ, "PYTHONHASHSEED": "1"}, capture_output=True, text=True, check=True
-    )
-    assert other.stdout.strip() == weights_key(open_checkpoint(folder), WorkerConfig(str(folder)), torch.float32)
+def test_a_key_does_not_depend_on_the_process(program: subprocess.CompletedProcess[str], folder: Path) -> None:
+    ours = weights_key(open_checkpoint(folder), WorkerConfig(str(folder)), torch.float32)
+    assert program.stdout.split()[0] == ours, program.stderr
 
 
 def test_a_descriptor_that_is_no_memory_file_is_done_without(folder: Path, tmp_path: Path) -> None:

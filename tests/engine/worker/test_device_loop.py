@@ -61,7 +61,7 @@ def _threads() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("llama")
-    tiny.make("llama", folder)
+    tiny.make("llama", folder, layers=2)
     return folder
 
 

@@ -48,7 +48,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> WatchedDecoder:
     folder: Path = tmp_path_factory.mktemp("llama")
-    tiny.make("llama", folder)
+    tiny.make("llama", folder, layers=2)
     return load(folder)
 
 
@@ -86,7 +86,7 @@ def test_preemptions_prefix_hits_and_slots_that_change_hands_change_nothing(
 ) -> None:
     pair = Pair(model, sizes=sizes, blocks=7, budget=budget)
     pair.capture_all()
-    _submit_all(pair, seed=3, tokens=30, requests=len(RULES))
+    _submit_all(pair, seed=3, tokens=18, requests=len(RULES))
     pair.run()
     stats = pair.scheduler.stats()
     assert stats.preemptions > 0
@@ -97,7 +97,7 @@ def test_preemptions_prefix_hits_and_slots_that_change_hands_change_nothing(
 
 def test_graphs_that_are_captured_between_steps_change_nothing(model: WatchedDecoder) -> None:
     pair = Pair(model, sizes=SIZES)
-    _submit_all(pair, seed=5, tokens=30)
+    _submit_all(pair, seed=5, tokens=16)
     pair.run(capture_between=True)
     assert pair.runner.captured == list(SIZES)
     assert all(graph.replays for graph in pair.device.graphs[:2])
@@ -167,7 +167,7 @@ def test_a_step_larger_than_the_staging_buffer_travels_alone(
         return inner(shape)
 
     monkeypatch.setattr(pair.runner._staging, "fits", watched)
-    _submit_all(pair, seed=9, tokens=20)
+    _submit_all(pair, seed=9, tokens=8)
     pair.run()
     assert fits == {True, False}
 
@@ -218,7 +218,7 @@ def test_a_third_step_at_once_is_refused(model: WatchedDecoder) -> None:
 def test_a_sequence_fills_the_context_to_its_last_place(model: WatchedDecoder) -> None:
     pair = Pair(model, sizes=SIZES)
     pair.capture_all()
-    for length in (CONTEXT - 1, CONTEXT - BLOCK, 1):
+    for length in (CONTEXT - 1, CONTEXT - BLOCK, CONTEXT - 2 * BLOCK - 1):
         pair.submit(prompt(length), SamplingParams(max_tokens=1000, **GREEDY))
     pair.run()
     assert pair.plans[-1].rows[0].start == CONTEXT - 2

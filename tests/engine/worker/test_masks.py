@@ -36,7 +36,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> WatchedDecoder:
     folder: Path = tmp_path_factory.mktemp("llama")
-    tiny.make("llama", folder)
+    tiny.make("llama", folder, layers=2)
     return load(folder)
 
 
@@ -158,7 +158,7 @@ def test_masked_rows_draw_the_tokens_of_the_synchronous_runner(
 ) -> None:
     pair = Pair(model, sizes=sizes, blocks=blocks, budget=budget)
     pair.capture_all()
-    _submit_all(pair, seed=3, requests=14, tokens=30)
+    _submit_all(pair, seed=3, requests=14, tokens=16)
     pair.run()
     steps = [bool(plan.masked) for plan in pair.plans]
     assert any(steps)

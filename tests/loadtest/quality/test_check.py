@@ -1,4 +1,4 @@
-"""Our worker beside transformers: the demo model as it is served, and that a model which went wrong is noticed."""
+"""Our worker beside transformers, and that a model which went wrong is noticed; the demo model is in tests/parity."""
 
 import random
 from collections.abc import Iterator
@@ -10,14 +10,11 @@ import pytest
 import torch
 
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.loadtest.quality.check import Case, Work, check, make_cases, make_works
-from stentor.loadtest.quality.corpus import corpus
+from stentor.loadtest.quality.check import Case, Work, check
 from stentor.loadtest.quality.ours import TOP, Scorer
 from stentor.loadtest.quality.reference import Reference, ReferenceError
 from stentor.protocols.ipc.config import WorkerConfig
-from stentor.server.text.loading import load_tokenizer
 from stentor.tests.parity import tiny
-from stentor.tests.support.gguf_reference import read_once
 
 SMALL: dict[str, Any] = {
     "device": "cpu", "max_num_seqs": 8, "max_num_batched_tokens": 48, "block_size": 16, "kv_cache_memory": 16 << 20,
@@ -86,30 +83,6 @@ def test_a_model_that_went_wrong_is_noticed(folder: Path, tmp_path: Path) -> Non
         assert verdict.agreement.divergence_mean > 1e-4
     assert abs(wrong.agreement.difference) > 100 * abs(right.agreement.difference)
     assert any("transformers" in line for line in said)
-
-
-def test_the_demo_model_as_it_is_served_keeps_its_perplexity(demo_gguf: Path) -> None:
-    """``make quality`` in small: few tokens, so that the limit is wider than there."""
-    checkpoint = open_checkpoint(demo_gguf)
-    with read_once():
-        reference = Reference(checkpoint)
-    tokens = load_tokenizer(demo_gguf).encode(corpus())[:256]
-    served = WorkerConfig(str(demo_gguf), device="cpu", max_model_len=512, kv_cache_memory=64 << 20, max_num_seqs=4)
-    works = make_works(tokens, [128], [3])  # both of the same windows: transformers, which is slow, computes them once
-    assert [(work.name, len(work.windows)) for work in works] == [("prefill of 128", 2), ("decode of 2", 2)]
-    assert works[0].windows == works[1].windows
-    with make_cases(checkpoint, reference, served, ["served", "bfloat16"]) as (as_stored, expanded):
-        assert as_stored.config == served
-        assert expanded.config.dtype == "bfloat16"
-        plain = open_checkpoint(Path(expanded.config.model))
-        assert (plain.format, plain.dtype, plain.config) == ("safetensors", "float32", checkpoint.config)
-        verdicts = check([as_stored], works, reference, lambda text: None)
-    assert not plain.folder.exists(), "the expanded weights are left behind"
-    for verdict in verdicts:
-        print(verdict)
-        assert 5 < verdict.agreement.reference_perplexity < 60, "the text was not read as text"
-        assert verdict.agreement.within(0.03)
-        assert verdict.agreement.divergence_mean < 0.01
 
 
 def test_a_model_that_transformers_cannot_read_is_one_line(folder: Path, tmp_path: Path) -> None:
