@@ -4,6 +4,7 @@ Each is what a client might send; what comes out under it must validate. The end
 """
 
 import json
+from functools import cache
 from typing import Any, Final
 
 import hypothesis.strategies as st
@@ -288,6 +289,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
+@cache
 def all_schemas() -> list[Schema]:
     """At least 200."""
     return [*BY_HAND, *drawn(60)]

@@ -16,6 +16,7 @@ from stentor.server.grammar.lark import Lark
 from stentor.server.text.grammar_tokens import special_tokens_of, token_bytes_of
 from stentor.tests.examples import examples
 from stentor.tests.fakes import byte_tokenizer
+from stentor.tests.server.grammar.walking import KeepingCompiler
 
 BYTES = token_bytes_of(byte_tokenizer(), (257,))
 SPECIAL = {"<s>": 256, "</s>": 257}
@@ -30,7 +31,7 @@ HOSTILE = [
 @pytest.fixture(scope="module")
 def bytewise() -> Compiler:
     """Over single bytes, of which each is a token."""
-    return Compiler(BYTES)
+    return KeepingCompiler(BYTES)
 
 
 def _tokens(text: str) -> list[int]:

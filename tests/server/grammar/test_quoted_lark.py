@@ -19,7 +19,7 @@ from stentor.server.grammar.quoted_regex import quoted_text
 from stentor.server.text.grammar_tokens import token_bytes_of
 from stentor.tests.examples import examples
 from stentor.tests.fakes import byte_tokenizer
-from stentor.tests.server.grammar.walking import written
+from stentor.tests.server.grammar.walking import KeepingCompiler, matches, written
 from stentor.tests.support.counting import takes_linear_time
 
 SUM: Final = r"""
@@ -79,7 +79,7 @@ BYTES: Final = token_bytes_of(byte_tokenizer(), (257,))
 
 @pytest.fixture(scope="module")
 def bytewise() -> Compiler:
-    return Compiler(BYTES)
+    return KeepingCompiler(BYTES)
 
 
 def string_of(source: str) -> str:
@@ -88,8 +88,7 @@ def string_of(source: str) -> str:
 
 
 def accepts(compiler: Compiler, source: str, text: str) -> bool:
-    matcher = compiler.compile(source)
-    return all(matcher.consume(byte) for byte in text.encode()) and matcher.accepting()
+    return matches(compiler.compile(source), text.encode())
 
 
 @pytest.mark.parametrize("name", PARTS)

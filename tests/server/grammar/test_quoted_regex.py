@@ -13,6 +13,7 @@ from stentor.server.grammar.quoted_regex import CHANGED, UnquotableError, quoted
 from stentor.server.text.grammar_tokens import token_bytes_of
 from stentor.tests.examples import examples
 from stentor.tests.fakes import byte_tokenizer
+from stentor.tests.server.grammar.walking import matches
 
 ALPHABET = "abzAZ09_- é日😀\"\\/\n\t\r\b\f\v\x00\x1f\x7f\u2028.[](){}*+?|^$#&~<>'"
 PATTERNS = [
@@ -40,11 +41,7 @@ def taking(compiler: Compiler, pattern: str) -> Callable[[str], bool]:
     escaped = re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", pattern)
     compiled = compiler.compile(f"start: T\nT: /{escaped}/" if escaped else 'start: ""')
 
-    def takes(text: str) -> bool:
-        matcher = compiled.copy()
-        return all(matcher.consume(byte) for byte in text.encode()) and matcher.accepting()
-
-    return takes
+    return lambda text: matches(compiled.copy(), text.encode())
 
 
 def written(text: str) -> str:

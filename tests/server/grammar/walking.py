@@ -3,7 +3,9 @@
 import random
 from collections.abc import Callable, Mapping
 
-from stentor.engine.core.grammar.matcher import Compiler, GuidanceMatcher
+import numpy as np
+
+from stentor.engine.core.grammar.matcher import Compiler, GuidanceMatcher, Matcher
 from stentor.engine.core.grammar.token_sets import ids_in
 from stentor.engine.core.grammar.vocabulary import TokenBytes
 from stentor.server.grammar.lark import Lark
@@ -20,6 +22,14 @@ class KeepingCompiler(Compiler):
         if source not in self._kept:
             self._kept[source] = super().compile(source)
         return self._kept[source].copy()
+
+
+def matches(matcher: Matcher, text: bytes) -> bool:
+    """Whether this is a text of the grammar, over a vocabulary in which each byte is the token of its value.
+
+    Each byte is asked for before it is taken: llguidance takes 0.3 ms to report one that it must not take.
+    """
+    return all(matcher.allows(byte) and matcher.consume(byte) for byte in text) and matcher.accepting()
 
 
 def written(compiler: Compiler, vocabulary: TokenBytes, source: str, seed: int, most: int = 1024) -> tuple[str, bool]:
@@ -50,18 +60,11 @@ def written(compiler: Compiler, vocabulary: TokenBytes, source: str, seed: int, 
 
 def ids_in_sample(tokens: int, choose: random.Random, most: int = 64) -> list[int]:
     """Of a set of tokens: all, or so many taken at random."""
-    count = tokens.bit_count()
-    if count <= most:
+    if tokens.bit_count() <= most:
         return ids_in(tokens)
-    size = tokens.bit_length()
-    found: list[int] = []
-    for _ in range(8 * most):
-        bit = choose.randrange(size)
-        if tokens >> bit & 1:
-            found.append(bit)
-            if len(found) == most:
-                break
-    return found or [size - 1]
+    octets = np.frombuffer(tokens.to_bytes(-(-tokens.bit_length() // 8), "little"), np.uint8)
+    ids: list[int] = np.flatnonzero(np.unpackbits(octets, bitorder="little")).tolist()
+    return choose.sample(ids, most)
 
 
 def grammar_of(special: Mapping[str, int], body: Callable[[Lark], str]) -> str:
