@@ -93,7 +93,7 @@ def test_however_a_text_is_cut_it_means_what_the_whole_means(text: str, places: 
 def test_every_format_of_calls_behind_reasoning_means_the_same_however_it_is_cut(tools: str) -> None:
     fragments = [*sorted(TOOL_FORMATS[tools].markers), *CALL_PARTS]
 
-    @settings(max_examples=examples(25), deadline=None)
+    @settings(max_examples=examples(10, 125), deadline=None)
     @given(texts("<think>", "</think>", *fragments), cuts, st.booleans())
     def check(text: str, places: list[int], opened: bool) -> None:
         whole = parse(parser("qwen3", tools, opened=opened), [text])

@@ -1,5 +1,6 @@
 """A call that a chat template renders is parsed back as the same call, for every family."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,14 @@ CASES: list[list[tuple[str, dict[str, Any]]]] = [
 ]
 
 
+@cache
+def compiled(source: str) -> ChatTemplate:
+    return ChatTemplate(source, {})
+
+
 def rendered(source: str, content: str, calls: list[tuple[str, dict[str, Any]]]) -> str:
     """What the model would have written."""
-    chat_template = ChatTemplate(source, {})
+    chat_template = compiled(source)
     message = {
         "role": "assistant",
         "content": content,

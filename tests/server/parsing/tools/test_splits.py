@@ -92,11 +92,15 @@ def test_a_text_that_is_cut_off_has_the_calls_of_any_other_and_no_more_content(f
     check()
 
 
+SHORT = {"city": 'Zü"{\n\\</x>', "days": [-3]}
+"""Arguments of a text of which every beginning is read."""
+
+
 @pytest.mark.parametrize("name", sorted(CALLS.keys() - {"plain", "xlam"}))
 def test_a_call_that_is_cut_off_leaves_no_marker_in_the_content(name: str) -> None:
     format = TOOL_FORMATS[name]
     content = "Größe 😀"
-    text = rendered(template(CALLS[name]), content, [("get_weather", ARGUMENTS), ("now", {})])
+    text = rendered(template(CALLS[name]), content, [("get_weather", SHORT), ("now", {})])
     for place in range(len(text)):
         reading = read(format, text[:place], cut_off=True)
         said = reading.content.removeprefix(content).strip()
@@ -106,14 +110,31 @@ def test_a_call_that_is_cut_off_leaves_no_marker_in_the_content(name: str) -> No
             assert any(len(said) <= max(3, len(marker) // 2) for marker in format.markers if marker.startswith(said))
 
 
+TWO_CALLS = [("get_weather", ARGUMENTS), ("now", {})]
+APART = 32
+"""Characters between two cuts: more than most markers have."""
+
+
+def two_calls(name: str) -> str:
+    body, content = (CALLS[name], "Größe 😀") if name in CALLS else (BARE[name], "")
+    return rendered(template(body), content, TWO_CALLS)
+
+
+@pytest.mark.parametrize("name", sorted({*CALLS, *BARE}))
+def test_calls_are_read_the_same_wherever_they_are_cut(name: str) -> None:
+    """Each place is cut in one reading, with no other cut nearby."""
+    text, format = two_calls(name), TOOL_FORMATS[name]
+    whole = read(format, text)
+    assert whole.named == TWO_CALLS
+    for place in range(APART):
+        assert read(format, text[:place], *cut(text[place:], APART)) == whole, place
+
+
+@pytest.mark.proof
 @pytest.mark.parametrize("name", sorted({*CALLS, *BARE}))
 def test_calls_are_read_the_same_at_every_single_cut(name: str) -> None:
-    calls = [("get_weather", ARGUMENTS), ("now", {})]
-    body, content = (CALLS[name], "Größe 😀") if name in CALLS else (BARE[name], "")
-    text = rendered(template(body), content, calls)
-    format = TOOL_FORMATS[name]
+    text, format = two_calls(name), TOOL_FORMATS[name]
     whole = read(format, text)
-    assert whole.named == calls
     for place in range(len(text)):
         assert read(format, text[:place], text[place:]) == whole
 
