@@ -2,12 +2,14 @@
 
 import gzip
 import json
+from functools import cache
 from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 
 from stentor.protocols.common.limits import Limits
+from stentor.server.app.state import ServerState
 from stentor.tests.fakes import VOCAB_SIZE, FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, on_loopback
 
@@ -155,14 +157,23 @@ ONLY_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@cache
+def shared() -> tuple[FakeEngine, ServerState]:
+    """The server of all bad requests: none of them changes anything about it."""
+    engine = FakeEngine(max_model_len=CONTEXT)
+    return engine, fake_state(engine)
+
+
 async def refusal(path: str, body: dict[str, Any] | bytes, status: int = 400) -> dict[str, Any]:
     """The error for ``body``, after which the same server serves a good request."""
-    engine = FakeEngine(max_model_len=CONTEXT)
+    engine, state = shared()
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    async with in_memory(fake_state(engine)) as client:
+    async with in_memory(state) as client:
+        reached = len(engine.submitted)
         response = await client.post(path, content=content)
-        assert engine.streams == [], "nothing reached the engine"
+        assert len(engine.submitted) == reached, "nothing reached the engine"
         good = await client.post(CHAT, json={"messages": HELLO, "max_tokens": 1})
+        assert len(engine.submitted) == reached + 1
     assert good.status_code == 200
     assert response.status_code == status, response.text
     error: dict[str, Any] = response.json()["error"]

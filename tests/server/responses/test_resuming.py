@@ -65,9 +65,10 @@ def writes(steps: int | None, text: str = WRITES) -> FakeEngine:
     return engine
 
 
-async def whole(path: Path) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+async def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What an undisturbed server answers."""
-    state = await server(path, writes(None))
+    state = await server(tmp_path_factory.mktemp("undisturbed") / "store.db", writes(None))
     async with in_memory(state) as client:
         begun = (await client.post(RESPONSES, json=BODY)).json()["id"]
         answer = check_stream((await client.get(f"{RESPONSES}/{begun}?stream=true")).text, EXTENSIONS)
@@ -78,10 +79,9 @@ async def whole(path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("burst", [1, 7])
 @pytest.mark.parametrize("steps", [0, 2, 9, 17, 33, 90, 140])
 async def test_wherever_it_ends_the_log_goes_on_without_a_gap(
-    tmp_path: Path, steps: int, burst: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, undisturbed: dict[str, Any], steps: int, burst: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "FLUSH_SECONDS", 0.01)
-    undisturbed = await whole(tmp_path / "other.db")
     engine = writes(steps)
     engine.burst = burst
     first = await server(tmp_path / "store.db", engine)
