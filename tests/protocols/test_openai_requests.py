@@ -39,7 +39,7 @@ def refusal_of(call: Callable[[], object]) -> BadRequest | None:
 
 @pytest.mark.parametrize("decoder", DECODERS, ids=lambda decoder: decoder.type.__name__)
 def test_whatever_the_bytes_only_a_bad_request_comes_of_them(decoder: msgspec.json.Decoder[Any]) -> None:
-    @settings(max_examples=examples(75, 750), deadline=None)
+    @settings(max_examples=examples(40, 750), deadline=None)
     @given(st.binary(max_size=64) | json_values.map(msgspec.json.encode))
     def check(body: bytes) -> None:
         refusal = refusal_of(lambda: decode(decoder, body, LIMITS))
@@ -54,7 +54,7 @@ def test_whatever_the_fields_only_a_bad_request_comes_of_them(request_type: type
     decoder = msgspec.json.Decoder(request_type)
     needed = {"messages": [{"role": "user", "content": "hi"}], "prompt": "hi"}
 
-    @settings(max_examples=examples(150, 1500), deadline=None)
+    @settings(max_examples=examples(60, 1500), deadline=None)
     @given(st.dictionaries(fields, json_values | st.integers(-2, 3) | st.lists(st.integers(0, 3)), max_size=4))
     def check(body: dict[str, Any]) -> None:
         refusal = refusal_of(lambda: decode(decoder, msgspec.json.encode({**needed, **body}), LIMITS).check(LIMITS))
@@ -63,7 +63,7 @@ def test_whatever_the_fields_only_a_bad_request_comes_of_them(request_type: type
     check()
 
 
-@settings(max_examples=examples(75, 750), deadline=None)
+@settings(max_examples=examples(40, 750), deadline=None)
 @given(
     st.lists(
         st.dictionaries(

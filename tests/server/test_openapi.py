@@ -245,7 +245,7 @@ def _operations(state: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", DECODERS)
-@settings(max_examples=examples(25, 500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(10, 500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_body_made_from_a_schema_is_one_that_the_decoder_takes(
     name: str, document: dict[str, Any], data: st.DataObject

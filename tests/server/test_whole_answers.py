@@ -231,9 +231,9 @@ def longest(monkeypatch: pytest.MonkeyPatch) -> LongestSlice:
 @pytest.mark.parametrize(
     ("path", "fields", "scores"),
     [
-        (COMPLETIONS, {"prompt": [PROMPT] * 6, "max_tokens": 0, **SCORED}, 6 * 1999 * 22),
-        (COMPLETIONS, {"prompt": [PROMPT] * 6, "max_tokens": 1, "stream": True, **SCORED}, 6 * 1999 * 22),
-        (COMPLETIONS, {"prompt": [PROMPT] * 6, "max_tokens": 1, "prompt_logprobs": 20}, 6 * 1999 * 21),
+        (COMPLETIONS, {"prompt": [PROMPT] * 3, "max_tokens": 0, **SCORED}, 3 * 1999 * 22),
+        (COMPLETIONS, {"prompt": [PROMPT] * 3, "max_tokens": 1, "stream": True, **SCORED}, 3 * 1999 * 22),
+        (COMPLETIONS, {"prompt": [PROMPT] * 3, "max_tokens": 1, "prompt_logprobs": 20}, 3 * 1999 * 21),
         (COMPLETIONS, {"prompt": "a", "max_tokens": 3000, "logprobs": 20}, 3000 * 21),
         (CHAT, {"messages": HELLO, "max_tokens": 3000, **CHAT_SCORED}, 3000 * 21),
         (

@@ -194,7 +194,7 @@ def answers(draw: st.DrawFn) -> tuple[list[Delta], str, str, list[dict[str, Any]
     return [*deltas, draw(st.sampled_from([STOP, Finish(0, "length", None, None)]))], said, thinks, inputs
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(40, 400), deadline=None)
 @given(answer=answers(), together=st.integers(1, 7))
 def test_whatever_comes_is_valid_the_same_both_ways_and_whole(answer: Any, together: int) -> None:
     deltas, said, thinks, inputs = answer

@@ -207,7 +207,7 @@ async def test_a_stream_holds_no_body_and_a_client_that_leaves_none_either() -> 
 
 
 async def test_slow_templates_of_requests_hold_up_no_others() -> None:
-    pool = TokenizerPool(byte_tokenizer(), max_pending=4, max_foreign=8, render_seconds=3.0)
+    pool = TokenizerPool(byte_tokenizer(), max_pending=4, max_foreign=8, render_seconds=1.0)
     options: Any = {"add_generation_prompt": False, "continue_final_message": False}
     slow = [asyncio.create_task(pool.render_chat(HELLO, chat_template=ENDLESS, **options)) for _ in range(9)]
     await until(lambda: pool._foreign.pid is not None)
@@ -254,7 +254,7 @@ async def test_templates_of_one_owner_keep_out_none_of_another(monkeypatch: pyte
 
 
 async def test_a_template_too_many_gets_429_and_the_sdk_says_why() -> None:
-    pool = TokenizerPool(byte_tokenizer(), max_foreign=0, render_seconds=3.0)
+    pool = TokenizerPool(byte_tokenizer(), max_foreign=0, render_seconds=1.0)
     state = fake_state(pool=pool)
     async with in_memory(state) as client:
         sdk = openai.AsyncOpenAI(base_url="http://server/v1", api_key="x", http_client=client, max_retries=0)  # type: ignore[arg-type]

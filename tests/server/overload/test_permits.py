@@ -174,5 +174,5 @@ class Books(RuleBasedStateMachine):
         assert self.queue.tokens == sum(sum(held) for held in self.held.values())
 
 
-Books.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
+Books.TestCase.settings = settings(max_examples=examples(30, 300), stateful_step_count=40, deadline=None)
 TestBooks = Books.TestCase

@@ -159,7 +159,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStore = StoreMachine.TestCase
-TestStore.settings = settings(max_examples=examples(25), stateful_step_count=30, deadline=None)
+TestStore.settings = settings(max_examples=examples(12, 125), stateful_step_count=30, deadline=None)
 
 
 @pytest.mark.anyio

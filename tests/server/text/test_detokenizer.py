@@ -45,7 +45,7 @@ def sequences(draw: st.DrawFn, tokenizer: Tokenizer) -> tuple[list[int], list[in
 def test_pieces_joined_are_the_decoding_of_the_whole(family: str, skip: bool, spaces: bool) -> None:
     tokenizer, maker = TOKENIZERS[family], MAKERS[family]
 
-    @settings(max_examples=examples(30, 750), deadline=None)
+    @settings(max_examples=examples(12, 750), deadline=None)
     @given(sequences(tokenizer))
     def check(case: tuple[list[int], list[int]]) -> None:
         tokens, cuts = case
@@ -71,7 +71,7 @@ def test_a_continuation_adds_what_the_whole_adds_to_its_prompt(family: str) -> N
         if tokenizer.token_bytes(id).isascii() and id not in tokenizer.added_ids and id not in bytes_of_run
     ]
 
-    @settings(max_examples=examples(40, 500), deadline=None)
+    @settings(max_examples=examples(15, 500), deadline=None)
     @given(st.lists(st.sampled_from(plain), min_size=1, max_size=8), sequences(tokenizer))
     def check(tail: list[int], case: tuple[list[int], list[int]]) -> None:
         tokens, cuts = case
