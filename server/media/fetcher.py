@@ -17,7 +17,7 @@ import ssl
 import stat
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
@@ -256,7 +256,7 @@ class Fetcher:
     async def _request_from(self, target: Target, address: Address) -> Media | str:
         # A transport knows neither cookies, proxies nor redirects; a fresh one shares no connection, whose
         # certificate would be for another name, with another fetch.
-        async with httpx.AsyncHTTPTransport(verify=self._trusted(), trust_env=False) as transport:
+        async with httpx.AsyncHTTPTransport(verify=self._tls or _trusted(), trust_env=False) as transport:
             seconds = self._config.timeout
             request = httpx.Request(
                 "GET",
@@ -300,10 +300,10 @@ class Fetcher:
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         return Media(bytes(data), kind or None)
 
-    def _trusted(self) -> ssl.SSLContext:
-        if self._tls is None:
-            self._tls = httpx.create_ssl_context(trust_env=False)
-        return self._tls
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    return httpx.create_ssl_context(trust_env=False)
 
 
 def _matches(host: str, domain: str) -> bool:
