@@ -3,6 +3,7 @@
 import ipaddress
 import logging
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -94,28 +95,18 @@ def _add(counts: Counter[Client], client: Client | None, step: int) -> None:
             del counts[client]
 
 
+@dataclass(slots=True, eq=False)
 class ConnectionSlot:
     """What one connection holds of the count, or why it gets none."""
 
-    __slots__ = ("_owner", "client", "only_probes", "refusal", "without_a_word")
-
-    def __init__(
-        self,
-        owner: Connections,
-        client: Client | None,
-        refusal: str | None,
-        *,
-        only_probes: bool = False,
-        without_a_word: bool = False,
-    ) -> None:
-        self._owner: Connections | None = owner
-        self.client = client
-        self.refusal = refusal
-        """For the client, or None where it may stay."""
-        self.only_probes = only_probes
-        """One head is read: a probe is answered, all else gets ``refusal``."""
-        self.without_a_word = without_a_word
-        """So many are being refused that this one is not even told."""
+    _owner: Connections | None
+    client: Client | None
+    refusal: str | None
+    """For the client, or None where it may stay."""
+    only_probes: bool = False
+    """One head is read: a probe is answered, all else gets ``refusal``."""
+    without_a_word: bool = False
+    """So many are being refused that this one is not even told."""
 
     def leave(self) -> None:
         """The connection is gone. May be called again."""

@@ -39,12 +39,8 @@ def chunk_writer(scope: Scope) -> Callable[[bytes], bool]:
     It writes one piece at once, or returns False where ``send`` is the way: before the head, to a client that
     is behind or gone, after the end, and under any server but ours.
     """
-    writer: Callable[[bytes], bool] = scope.get("extensions", {}).get(_EXTENSION, _cannot_write)
+    writer: Callable[[bytes], bool] = scope.get("extensions", {}).get(_EXTENSION, lambda _piece: False)
     return writer
-
-
-def _cannot_write(_piece: bytes) -> bool:
-    return False
 
 
 class _ChunkWriter:

@@ -2,6 +2,7 @@
 
 import ssl
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -75,7 +76,7 @@ def make_context(files: TlsFiles) -> ssl.SSLContext:
     _check_certificates(files.cert)
     key = files.key or files.cert
     try:
-        context.load_cert_chain(files.cert, key, _Password(key, files.password))
+        context.load_cert_chain(files.cert, key, partial(_password, key, files.password))
     except ssl.SSLError as error:
         raise FileRefused(f"{key}: {_what_is_wrong(error, files)}") from error
     except OSError as error:
@@ -99,17 +100,11 @@ def _check_certificates(file: Path) -> None:
         raise FileRefused(f"{file}: cannot be read: {error.strerror}") from error
 
 
-class _Password:
+def _password(key: Path, file: Path | None) -> str:
     """Asked for only where the key is locked; without one OpenSSL would ask on the terminal."""
-
-    def __init__(self, key: Path, file: Path | None) -> None:
-        self._key = key
-        self._file = file
-
-    def __call__(self) -> str:
-        if self._file is None:
-            raise FileRefused(f"{self._key}: the key is locked; give --tls-key-password-file")
-        return read_text(self._file).partition("\n")[0].rstrip("\r")
+    if file is None:
+        raise FileRefused(f"{key}: the key is locked; give --tls-key-password-file")
+    return read_text(file).partition("\n")[0].rstrip("\r")
 
 
 def _what_is_wrong(error: ssl.SSLError, files: TlsFiles) -> str:

@@ -5,7 +5,7 @@ What is equal among the choices of an answer is held once and sent as often as i
 
 import asyncio
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -132,21 +132,16 @@ class WholeAnswer:
 
     def pieces(self) -> Iterator[bytes]:
         """Of about :data:`PIECE_BYTES` each."""
-        return pieces_of(self._segments)
-
-
-def pieces_of(segments: Iterable[Buffer]) -> Iterator[bytes]:
-    """The same bytes, in pieces of about :data:`PIECE_BYTES`."""
-    waiting = bytearray()
-    for segment in segments:
-        if len(waiting) + len(segment) <= PIECE_BYTES:
-            waiting += segment
-            continue
-        view = memoryview(segment)
-        for start in range(0, len(view), PIECE_BYTES):
-            waiting += view[start : start + PIECE_BYTES]
-            if len(waiting) >= PIECE_BYTES:
-                yield bytes(waiting)
-                waiting.clear()
-    if waiting:
-        yield bytes(waiting)
+        waiting = bytearray()
+        for segment in self._segments:
+            if len(waiting) + len(segment) <= PIECE_BYTES:
+                waiting += segment
+                continue
+            view = memoryview(segment)
+            for start in range(0, len(view), PIECE_BYTES):
+                waiting += view[start : start + PIECE_BYTES]
+                if len(waiting) >= PIECE_BYTES:
+                    yield bytes(waiting)
+                    waiting.clear()
+        if waiting:
+            yield bytes(waiting)

@@ -5,12 +5,12 @@ for it.
 """
 
 import binascii
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.pooling import Pooled
-from stentor.protocols.pooling.formats import EncodingFormat, Endianness, NumberType
+from stentor.protocols.pooling.formats import Endianness, NumberFields, NumberType
 
 from ..common.loop_turns import LoopTurns, Slices
 from ..http.whole_answer import AnswerBudget, AnswerParts, Buffer, WholeAnswer
@@ -33,12 +33,10 @@ class NumberWriter:
         self._slices = Slices(turns)
         self._parts = AnswerParts(room)
 
-    async def one(
-        self, pooled: Pooled, format: EncodingFormat, type: NumberType, order: Endianness, *, flat: bool
-    ) -> Any:
+    async def one(self, pooled: Pooled, wanted: NumberFields, *, flat: bool) -> Any:
         """One text's numbers for a JSON answer; ``flat`` is one vector, otherwise there is a row for each token."""
-        if format == "base64":
-            return await self.base64(number_bytes(pooled, type, order))
+        if wanted.encoding_format == "base64":
+            return await self.base64(number_bytes(pooled, wanted.embed_dtype, wanted.endianness))
         if pooled.ids:
             return await self.written([encode(weights(pooled))])
         if flat:
@@ -103,17 +101,17 @@ def number_bytes(pooled: Pooled, type: NumberType, order: Endianness) -> bytes:
     return np.frombuffer(pooled.data, "<f4").astype(wanted).tobytes()
 
 
-def integers(many: Sequence[Pooled], kind: str) -> list[list[int]]:
-    """Cohere's ``int8``, ``uint8``, ``binary`` and ``ubinary``: each number on a scale of its own text's largest, or
+def integers(pooled: Pooled, kind: str) -> list[int]:
+    """Cohere's ``int8``, ``uint8``, ``binary`` and ``ubinary``: each number on a scale of the text's largest, or
     its sign as one bit, the first of eight highest. ``binary`` and ``int8`` are the others less 128."""
     import numpy as np  # late: hardly anybody asks for these
 
-    vectors = np.stack([np.frombuffer(each.data, "<f4") for each in many])
+    vector = np.frombuffer(pooled.data, "<f4")
     if kind in ("binary", "ubinary"):
-        packed = np.packbits(vectors >= 0, axis=1).astype(np.int16)
-        found: list[list[int]] = (packed - (128 if kind == "binary" else 0)).tolist()
+        packed = np.packbits(vector >= 0).astype(np.int16)
+        found: list[int] = (packed - (128 if kind == "binary" else 0)).tolist()
         return found
-    largest = np.maximum(np.abs(vectors).max(axis=1, keepdims=True), 1e-12)
-    scaled = np.rint(vectors / largest * 127).astype(np.int16)
+    largest = np.maximum(np.abs(vector).max(), np.float32(1e-12))
+    scaled = np.rint(vector / largest * 127).astype(np.int16)
     found = (scaled + (128 if kind == "uint8" else 0)).tolist()
     return found

@@ -11,6 +11,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from ..text.generation import EngineEventStream
 from ..text.pool import TokenizerPool
 from .affix_tokens import AffixTokens, PairAffixTokens
+from .metrics import EmbeddingMetrics
 from .plugin import PoolingPlugin
 
 Compares = Literal["together", "vectors", "tokens", "weights", ""]
@@ -39,12 +40,6 @@ class PoolingEngine(Protocol):
         pooling: Pooling | None = None,
     ) -> EngineEventStream:
         """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests."""
-
-
-class PoolingObserver(Protocol):
-    """Is told of texts that the engine is done with."""
-
-    def pooled(self, texts: int, tokens: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,7 @@ class EmbeddingModel:
     pair_ends: PairAffixTokens
     pair_form: PairForm = "pair"
     markers: LateInteraction = field(default_factory=LateInteraction)
-    metrics: PoolingObserver | None = None
+    metrics: EmbeddingMetrics | None = None
     plugin: PoolingPlugin | None = None
     """What ``task: plugin`` goes through."""
 

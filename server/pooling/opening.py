@@ -16,7 +16,8 @@ from ..text.pool import TokenizationBudget, TokenizerPool
 from ..text.tokenizer import Tokenizer
 from .affix_tokens import affix_tokens_of, pair_affix_tokens_of
 from .errors import EmbeddingModelError
-from .model import EmbeddingModel, LateInteraction, PairForm, PoolingEngine, PoolingObserver
+from .metrics import EmbeddingMetrics
+from .model import EmbeddingModel, LateInteraction, PairForm, PoolingEngine
 from .plugin import open_plugin
 
 _MAX_FILE_BYTES: Final = 1 << 20
@@ -27,7 +28,7 @@ def open_embedding(
     served: EmbeddingConfig,
     client: PoolingEngine,
     folder: Path,
-    metrics: PoolingObserver | None = None,
+    metrics: EmbeddingMetrics | None = None,
     tokenizer_path: Path | None = None,
     room: TokenizationBudget | None = None,
 ) -> EmbeddingModel:

@@ -33,6 +33,8 @@ class PairRules(msgspec.Struct, frozen=True):
     """Tokens of each query; what is longer is cut. 0 is no bound of its own."""
     most_document: int = 0
     instruction: str | None = None
+    activate: bool = True
+    """Whether scores go through the model's activation."""
 
 
 async def read_pairs(

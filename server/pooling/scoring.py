@@ -25,8 +25,6 @@ async def scores_of(
     documents: Sequence[str],
     rules: PairRules,
     fields: tuple[str, str],
-    *,
-    activate: bool = True,
 ) -> list[float]:
     """One for each document, with the only query or that in its place; ``fields`` are those that have them.
 
@@ -35,7 +33,7 @@ async def scores_of(
     match model.compares:
         case "together":
             pairs = await read_pairs(model, queries, documents, rules, fields)
-            found = await job.run(pairs, Pooling("classify", activate=activate), fields[1])
+            found = await job.run(pairs, Pooling("classify", activate=rules.activate), fields[1])
             return [memoryview(each.data).cast("f")[0] for each in found]
         case "vectors":
             first, second = await _by_purpose(model, queries, documents, rules, fields)

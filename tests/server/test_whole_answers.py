@@ -16,7 +16,6 @@ from stentor.server.batches.lines import MAX_ANSWER_BYTES, MAX_LINE_BYTES, Batch
 from stentor.server.common.loop_turns import SLICE_ENTRIES, LoopTurns
 from stentor.server.generation import logprobs
 from stentor.server.generation.logprobs import CompletionLogprobsBuilder
-from stentor.server.http import whole_answer
 from stentor.server.http.whole_answer import (
     PIECE_BYTES,
     AnswerBudget,
@@ -336,7 +335,7 @@ async def test_what_fails_before_the_first_byte_has_a_status_of_its_own_and_give
 
 
 def test_a_piece_is_small_enough_for_a_connection() -> None:
-    pieces = list(whole_answer.pieces_of([b"a" * 10, b"b" * (3 * PIECE_BYTES), bytearray(b"c" * 10)]))
+    pieces = list(WholeAnswer([b"a" * 10, b"b" * (3 * PIECE_BYTES), bytearray(b"c" * 10)]).pieces())
     assert b"".join(pieces) == b"a" * 10 + b"b" * 3 * PIECE_BYTES + b"c" * 10
     assert max(map(len, pieces)) < 2 * PIECE_BYTES
 

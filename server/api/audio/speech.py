@@ -36,37 +36,30 @@ from ..common.described import Operation, Operations, generation
 from ..common.endpoint import generation_route, json_response
 
 
-class SpokenLength:
-    """How much has been said; counted where it is made."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-
 class SpeechEvents:
     """Of one file that is sent while it is made."""
 
-    def __init__(self, input_tokens: int, heard: SpokenLength) -> None:
-        """``heard`` is counted by whoever makes the sound."""
-        self._input_tokens = input_tokens
-        self._heard = heard
-        self.failed: Final = False
+    failed = False
+
+    def __init__(self) -> None:
+        self.input_tokens = 0
+        self.seconds = 0.0
+        """That have been said; counted where it is made."""
 
     def encode(self, batch: bytes) -> bytes:
         """The frame of one piece of the file."""
         return frame_of(SpeechDelta(base64.b64encode(batch).decode()))
 
     def end(self) -> bytes:
-        spoken = round(self._heard.seconds * TOKENS_A_SECOND)
-        usage = SpeechUsage(self._input_tokens, spoken, self._input_tokens + spoken)
+        spoken = round(self.seconds * TOKENS_A_SECOND)
+        usage = SpeechUsage(self.input_tokens, spoken, self.input_tokens + spoken)
         return frame_of(SpeechDone(usage)) + DONE
 
 
 class SpeechBytes:
     """The file itself."""
 
-    def __init__(self) -> None:
-        self.failed: Final = False
+    failed = False
 
     def encode(self, batch: bytes) -> bytes:
         return batch
@@ -109,11 +102,11 @@ async def speak(speech: SpeechServices, _request: Request, content: bytes, conte
     model = speech.model
     assert model is not None, "the registry has it"
     voice = model.voice(body.voice_name)
-    heard = SpokenLength()
-    sound = _sound(model, body, voice, context, heard)
+    events = SpeechEvents()
+    sound = _sound(model, body, voice, context, events)
     if body.stream_format == "sse":
-        tokens = await speech.pool.encode(body.input, False, field="input")
-        return EventStream(sound, SpeechEvents(len(tokens), heard), bounds=context.bounded)
+        events.input_tokens = len(await speech.pool.encode(body.input, False, field="input"))
+        return EventStream(sound, events, bounds=context.bounded)
     return EventStream(
         sound,
         SpeechBytes(),
@@ -131,7 +124,7 @@ async def voices(model: SpeechModel | None, _request: Request) -> Response:
 
 
 async def _sound(
-    model: SpeechModel, body: SpeechRequest, voice: str, context: RequestContext, heard: SpokenLength
+    model: SpeechModel, body: SpeechRequest, voice: str, context: RequestContext, events: SpeechEvents
 ) -> AsyncGenerator[bytes, None]:
     """The file, piece by piece."""
 
@@ -140,7 +133,7 @@ async def _sound(
         async with aclosing(model.speak(body.input, voice=voice, speed=body.speed)) as speaking:
             async for spoken in speaking:
                 context.queue_slot.processed(0)  # it waits no more
-                heard.seconds += len(spoken.pcm) / _SAMPLE_BYTES / model.sample_rate
+                events.seconds += len(spoken.pcm) / _SAMPLE_BYTES / model.sample_rate
                 second = _SAMPLE_BYTES * model.sample_rate
                 for start in range(0, len(spoken.pcm), second):
                     yield spoken.pcm[start : start + second]

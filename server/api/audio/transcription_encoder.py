@@ -130,18 +130,8 @@ def _verbose(shape: TranscriptShape, segments: Sequence[Segment], language: str)
 
 
 def _segment(segment: Segment) -> TranscribedSegment:
-    return TranscribedSegment(
-        segment.id,
-        segment.seek,
-        round(segment.start, 2),
-        round(segment.end, 2),
-        segment.text,
-        segment.tokens,
-        segment.temperature,
-        segment.avg_logprob,
-        segment.compression_ratio,
-        segment.no_speech_prob,
-    )
+    fields = {name: getattr(segment, name) for name in TranscribedSegment.__struct_fields__}
+    return TranscribedSegment(**{**fields, "start": round(segment.start, 2), "end": round(segment.end, 2)})
 
 
 def _logprobs(shape: TranscriptShape, segments: Sequence[Segment]) -> list[Logprob] | UnsetType:

@@ -20,6 +20,14 @@ def limit_of(request: Request, default: int, most: int) -> int:
     return int(text)
 
 
+def order_of(request: Request) -> str:
+    """The query's ``order``. Raises BadRequest."""
+    order = request.query_params.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise wrong("order", "must be asc or desc", "invalid_value")
+    return order
+
+
 def page_of(rows: Sequence[T], limit: int) -> tuple[list[T], bool]:
     """The first ``limit`` of one more than that, and whether there are more."""
     return list(rows[:limit]), len(rows) > limit

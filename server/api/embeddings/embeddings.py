@@ -47,14 +47,11 @@ async def embeddings(
     what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
     wanted = vectors(what.model, body.dimensions, body.normalizes, body.purpose and body.purpose[0])
     prompts = await read_input(services, what.model, body, body.purpose)
-    format, type, order = body.encoding_format, body.embed_dtype, body.endianness
-    found = await what.job.run(prompts, wanted, number_bytes=FORMAT_BYTES[format])
-    if format in ("bytes", "bytes_only"):
+    found = await what.job.run(prompts, wanted, number_bytes=FORMAT_BYTES[body.encoding_format])
+    if body.encoding_format in ("bytes", "bytes_only"):
         return await binary_answer(what, found, body, flat=True)
     writer = what.writer()
-    data = [
-        Embedding(index, await writer.one(each, format, type, order, flat=True)) for index, each in enumerate(found)
-    ]
+    data = [Embedding(index, await writer.one(each, body, flat=True)) for index, each in enumerate(found)]
     return writer.answer(EmbeddingResponse(data, what.name, what.usage))
 
 
@@ -86,4 +83,4 @@ async def cohere_embed(
 async def _in_kind(writer: NumberWriter, pooled: Pooled, kind: str) -> Any:
     if kind == "base64":
         return await writer.base64(pooled.data)
-    return await writer.written([encode(floats(pooled) if kind == "float" else integers([pooled], kind)[0])])
+    return await writer.written([encode(floats(pooled) if kind == "float" else integers(pooled, kind))])

@@ -67,22 +67,18 @@ async def pooling(services: EmbeddingServices, request: Request, content: bytes,
     task = body.task or what.model.main_task
     normalize = body.use_activation if body.normalize is None else body.normalize
     wanted = pooling_of(what.model, task, body.dimensions, normalize, body.use_activation)
-    binary = body.encoding_format in ("bytes", "bytes_only")
     if task == "sparse" and body.encoding_format != "float":
         raise refused("encoding_format", "weights of tokens come as `float` alone")
     purpose = None if body.prompt_name is None else (body.prompt_name, "prompt_name")
     if body.prompt_name is not None:
         wanted = msgspec.structs.replace(wanted, adapter=adapter_of(what.model.config, body.prompt_name))
-    format, type, order = body.encoding_format, body.embed_dtype, body.endianness
     prompts = await read_input(services, what.model, body, purpose)
-    found = await what.job.run(prompts, wanted, number_bytes=FORMAT_BYTES[format])
+    found = await what.job.run(prompts, wanted, number_bytes=FORMAT_BYTES[body.encoding_format])
     flat = task in ("embed", "classify")
-    if binary:
+    if body.encoding_format in ("bytes", "bytes_only"):
         return await binary_answer(what, found, body, flat=flat)
     writer = what.writer()
-    data = [
-        PooledText(index, await writer.one(each, format, type, order, flat=flat)) for index, each in enumerate(found)
-    ]
+    data = [PooledText(index, await writer.one(each, body, flat=flat)) for index, each in enumerate(found)]
     return writer.answer(PoolingResponse(new_id("pool"), now(), what.name, data, what.usage))
 
 

@@ -50,8 +50,7 @@ async def score(services: EmbeddingServices, request: Request, content: bytes, c
     first, second, fields = body.sides(services.limits)
     what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
     rules = _rules(services, what.model, body)
-    activate = body.use_activation is not False
-    scores = await scores_of(what.model, what.job, first, second, rules, fields, activate=activate)
+    scores = await scores_of(what.model, what.job, first, second, rules, fields)
     data = [Score(index, value) for index, value in enumerate(scores)]
     return json_response(ScoreResponse(new_id("score"), now(), what.name, data, what.usage))
 
@@ -61,9 +60,8 @@ async def rerank(services: EmbeddingServices, request: Request, content: bytes, 
     query, documents = body.sides(services.limits)
     what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
     rules = _rules(services, what.model, body)
-    activate = body.use_activation is not False
     fields = ("query", "documents")
-    scores = await scores_of(what.model, what.job, [query], documents, rules, fields, activate=activate)
+    scores = await scores_of(what.model, what.job, [query], documents, rules, fields)
     best = sorted(range(len(scores)), key=lambda place: -scores[place])[: body.top_n or len(scores)]
     results = [
         Ranked(place, scores[place], Document(documents[place]) if body.return_documents else UNSET) for place in best
@@ -72,4 +70,5 @@ async def rerank(services: EmbeddingServices, request: Request, content: bytes, 
 
 
 def _rules(services: EmbeddingServices, model: EmbeddingModel, body: ScoringFields) -> PairRules:
-    return PairRules(room_of(services, model, body), body.max_tokens_per_query, body.max_tokens_per_doc or 0, body.told)
+    room, most_document = room_of(services, model, body), body.max_tokens_per_doc or 0
+    return PairRules(room, body.max_tokens_per_query, most_document, body.told, body.use_activation is not False)

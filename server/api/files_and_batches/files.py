@@ -4,7 +4,7 @@ import contextlib
 import uuid
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
 from starlette.datastructures import UploadFile
@@ -17,17 +17,13 @@ from stentor.protocols.openai.batches import MAX_NAME_CHARS, PURPOSES, UPLOADED,
 
 from ...common.keys import Caller
 from ...middleware.auth import caller_of
-from ...overload.memory_budget import MemoryShare
 from ...state.store_services import StoreServices
 from ...storage import files
 from ...storage.database import Database, StoreFailed
 from ..common.described import Operation, Operations
 from ..common.endpoint import TransferEndpoint, json_response
 from ..common.forms import too_large, upload_form
-from ..common.pages import limit_of, page_of
-
-if TYPE_CHECKING:
-    import sqlite3
+from ..common.pages import limit_of, order_of, page_of
 
 OPERATIONS: Final[Operations] = {
     "/v1/files": Operation("Upload a file", File, takes_file=True),
@@ -55,13 +51,10 @@ def routes(services: StoreServices) -> list[Route]:
 
 
 async def upload(services: StoreServices, request: Request) -> Response:
-    with services.admission.memory.share() as share:
-        return await _upload(services, request, share)
-
-
-async def _upload(services: StoreServices, request: Request, share: MemoryShare) -> Response:
     wanted, most = "`file` and `purpose`", services.config.max_file_bytes
-    async with upload_form(services.limits, request, share, most, _MOST_FIELDS, wanted) as form:
+    async with contextlib.AsyncExitStack() as stack:
+        share = stack.enter_context(services.admission.memory.share())
+        form = await stack.enter_async_context(upload_form(services.limits, request, share, most, _MOST_FIELDS, wanted))
         given, purpose = form.get("file"), form.get("purpose")
         if not isinstance(given, UploadFile):
             raise missing("file")
@@ -95,9 +88,7 @@ async def _keep(store: Database, caller: Caller, given: UploadFile, purpose: str
 
 async def listed(store: Database, request: Request) -> Response:
     limit = limit_of(request, _MOST_LISTED, _MOST_LISTED)
-    order = request.query_params.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise wrong("order", "must be asc or desc", "invalid_value")
+    order = order_of(request)
     purpose = request.query_params.get("purpose")
     if purpose is not None and purpose not in PURPOSES:
         raise wrong("purpose", f"must be one of {', '.join(PURPOSES)}", "invalid_value")
@@ -114,7 +105,8 @@ async def listed(store: Database, request: Request) -> Response:
     if rows is None:
         raise wrong("after", "names no file", "invalid_value")
     shown, more = page_of([_shown(row) for row in rows], limit)
-    return json_response(FileList(shown, *_ends(shown), more))
+    first, last = (shown[0].id, shown[-1].id) if shown else (None, None)
+    return json_response(FileList(shown, first, last, more))
 
 
 async def found(store: Database, request: Request) -> Response:
@@ -144,10 +136,8 @@ async def content(store: Database, request: Request) -> Response:
 
 
 async def _find(store: Database, request: Request) -> files.StoredFile:
-    def work(db: "sqlite3.Connection") -> files.StoredFile | None:
-        return files.find(db, caller_of(request.scope).owner, request.path_params["id"])
-
-    file = await store.read(work)
+    owner, name = caller_of(request.scope).owner, request.path_params["id"]
+    file = await store.read(partial(files.find, owner=owner, file=name))
     if file is None:
         raise _missing()
     return file
@@ -155,10 +145,6 @@ async def _find(store: Database, request: Request) -> files.StoredFile:
 
 def _shown(file: files.StoredFile) -> File:
     return File(file.id, file.size, file.created, file.name, file.purpose)
-
-
-def _ends(shown: list[File]) -> tuple[str | None, str | None]:
-    return (shown[0].id, shown[-1].id) if shown else (None, None)
 
 
 def _missing() -> BadRequest:

@@ -36,6 +36,7 @@ from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
 from ..common.described import Operation, Operations, generation
 from ..common.endpoint import generation_route, json_response, name_anew
+from ..common.pages import order_of
 from . import repository
 from .compacting import compact
 from .events import ResponseFrames
@@ -153,9 +154,7 @@ async def input_items(services: ResponseServices, request: Request) -> Response:
 
 def page_of(request: Request, items: list[Item]) -> ItemList:
     """The page that the query asks for. Raises BadRequest."""
-    order = request.query_params.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise wrong("order", "must be asc or desc", "invalid_value")
+    order = order_of(request)
     limit = _number(request, "limit", 1, repository.MAX_PAGE, repository.DEFAULT_PAGE)
     return repository.page(items, limit, order, request.query_params.get("after"))
 
