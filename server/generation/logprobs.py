@@ -1,7 +1,7 @@
 """Log-probabilities as chat, completions and ``prompt_logprobs`` show them."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -11,6 +11,7 @@ from stentor.protocols.openai.completions import CompletionLogprobs
 from stentor.protocols.openai.usage import PromptLogprob, PromptLogprobs
 
 from ..http.whole_answer import AnswerBudget, JsonList
+from ..text.tokenizer import Tokenizer
 
 LOWEST: Final = -9999.0
 """Stands for minus infinity, which JSON does not have."""
@@ -18,24 +19,12 @@ _INSIDE: Final = bytes(range(0x80, 0xC0))
 """Bytes with which no character begins."""
 
 
-class Vocabulary(Protocol):
-    """What the encoders ask of a tokenizer; each answer may be looked up again and again."""
-
-    def name_of(self, token: int, /) -> str: ...
-
-    def bytes_of(self, token: int, /) -> bytes: ...
-
-
 class TokenNames:
     """Tokens as a client sees them: their text, or ``token_id:7`` where it asked for that."""
 
-    def __init__(self, vocabulary: Vocabulary, as_ids: bool) -> None:
-        self.raw: Final = vocabulary.bytes_of
-        self.name: Final = _name_by_id if as_ids else vocabulary.name_of
-
-
-def _name_by_id(token: int) -> str:
-    return f"token_id:{token}"
+    def __init__(self, tokenizer: Tokenizer, as_ids: bool) -> None:
+        self.raw: Final = tokenizer.bytes_of
+        self.name: Final = "token_id:{}".format if as_ids else tokenizer.name_of
 
 
 def chat_logprobs(entries: Iterable[TokenLogprobs], names: TokenNames, top: int) -> ChoiceLogprobs:

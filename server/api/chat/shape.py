@@ -7,27 +7,16 @@ from stentor.protocols.ipc.deltas import Finish
 from stentor.protocols.openai.chat import ChatFinishReason
 from stentor.protocols.openai.tools import NO_TOOLS, ToolUse
 
-from ...generation.logprobs import TokenNames
+from ..common.chunks import AnswerShape
 
 _ID_BYTES = 12
 
 
-@dataclass(frozen=True)
-class ChatShape:
-    """What the client asked its answer to hold."""
-
-    response_id: str
-    created: int
-    model: str
+@dataclass(frozen=True, kw_only=True)
+class ChatShape(AnswerShape):
     prompt: list[int]
-    n: int
-    names: TokenNames
     top_logprobs: int | None = None
     """None: no log-probabilities."""
-    prompt_logprobs: int | None = None
-    token_ids: bool = False
-    include_usage: bool = False
-    continuous_usage: bool = False
     include_reasoning: bool = True
     """False: nor are its tokens and their log-probabilities shown, in which it could be read."""
     tools: ToolUse = NO_TOOLS

@@ -17,7 +17,7 @@ from ...common.errors import generation_error
 from ...generation.logprobs import chat_logprobs
 from ...http.error_responses import error_frame
 from ...http.sse import DONE
-from ..common.chunks import NULL, ChunkFrame
+from ..common.chunks import NULL
 from .shape import ChatShape, call_id
 
 
@@ -30,14 +30,7 @@ class ChatStream:
 
     def __init__(self, shape: ChatShape) -> None:
         self._shape = shape
-        self._frame = ChunkFrame.of(
-            "chat.completion.chunk",
-            shape.response_id,
-            shape.created,
-            shape.model,
-            shape.include_usage,
-            shape.continuous_usage,
-        )
+        self._frame = shape.frame("chat.completion.chunk")
         self._heads = [self._frame.head + b'{"index":%d,"delta":' % index for index in range(shape.n)]
         self._content_heads = [head + b'{"content":' for head in self._heads]
         self._plain = not (shape.continuous_usage or shape.token_ids or shape.top_logprobs is not None)

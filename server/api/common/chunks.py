@@ -3,14 +3,59 @@
 A streamed token costs one JSON-encoded string between two constants; nothing else of a chunk changes.
 """
 
+import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Self
+
+from starlette.requests import Request
 
 from stentor.protocols.common.encoding import encode
+from stentor.protocols.openai.sampling import SamplingFields, StreamOptions
 from stentor.protocols.openai.usage import Usage
+
+from ...generation.logprobs import TokenNames
+from .endpoint import response_id
 
 END: Final = b"\n\n"
 NULL: Final = b"null"
+
+
+@dataclass(frozen=True)
+class AnswerShape:
+    """What the client asked its answer to hold, in chat and in completions."""
+
+    response_id: str
+    created: int
+    model: str
+    n: int
+    names: TokenNames
+    prompt_logprobs: int | None = None
+    token_ids: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+
+    @classmethod
+    def of(cls, prefix: str, request: Request, body: SamplingFields, model: str, names: TokenNames, **own: Any) -> Self:
+        """``own`` are the fields of a subclass."""
+        options = body.stream_options or StreamOptions()
+        return cls(
+            response_id(prefix, request, body.request_id),
+            int(time.time()),
+            model,
+            body.choices,
+            names,
+            body.prompt_logprobs,
+            bool(body.return_token_ids),
+            options.include_usage or options.continuous_usage_stats,
+            options.continuous_usage_stats,
+            **own,
+        )
+
+    def frame(self, kind: str) -> "ChunkFrame":
+        """Of chunks whose ``object`` is ``kind``."""
+        fields = {"id": self.response_id, "object": kind, "created": self.created, "model": self.model}
+        head = b"data: " + encode(fields)[:-1] + b',"choices":['
+        return ChunkFrame(head, self.include_usage, self.continuous_usage)
 
 
 @dataclass(frozen=True)
@@ -23,11 +68,6 @@ class ChunkFrame:
     head: bytes
     include_usage: bool
     continuous_usage: bool
-
-    @classmethod
-    def of(cls, kind: str, response_id: str, created: int, model: str, usage: bool, continuous: bool) -> "ChunkFrame":
-        fields = {"id": response_id, "object": kind, "created": created, "model": model}
-        return cls(b"data: " + encode(fields)[:-1] + b',"choices":[', usage, continuous)
 
     def tail(self, usage: Usage) -> bytes:
         """From the end of the choice to the end of the frame."""

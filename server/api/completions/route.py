@@ -1,7 +1,6 @@
 """``POST /v1/completions``."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ from ...overload.memory_budget import params_bytes
 from ...overload.request_context import RequestContext
 from ...text.errors import TextTooLong
 from ..common.described import Operations, generation
-from ..common.endpoint import generation_route, response_id
+from ..common.endpoint import generation_route
 from .stream import CompletionShape, CompletionStream, MergedCompletionStream, Prompt
 from .whole import CollectedPrompt, completion_answer
 
@@ -86,7 +85,16 @@ async def completions(chat: ChatModel, request: Request, content: bytes, context
         for index, tokens in enumerate(encoded)
     ]
     _check_answer(chat, body, jobs)
-    shape = _shape(chat, body, request, model)
+    tokenizer = chat.pool.tokenizer
+    shape = CompletionShape.of(
+        "cmpl",
+        request,
+        body,
+        model,
+        TokenNames(tokenizer, bool(body.return_tokens_as_token_ids)),
+        logprobs=body.logprobs,
+        silent=tokenizer.special_ids if body.skip_special_tokens else frozenset(),
+    )
     if body.stream:
         prompts = [job.prompt for job in jobs]
         if len(jobs) == 1:
@@ -262,23 +270,6 @@ async def _respond(
     if failures:
         raise failures[0]
     return await completion_answer(shape, collected, room, turns)
-
-
-def _shape(chat: ChatModel, body: CompletionRequest, request: Request, model: str) -> CompletionShape:
-    options = body.stream_options
-    return CompletionShape(
-        response_id=response_id("cmpl", request, body.request_id),
-        created=int(time.time()),
-        model=model,
-        n=body.choices,
-        names=TokenNames(chat.pool.tokenizer, bool(body.return_tokens_as_token_ids)),
-        logprobs=body.logprobs,
-        silent=chat.pool.tokenizer.special_ids if body.skip_special_tokens else frozenset(),
-        prompt_logprobs=body.prompt_logprobs,
-        token_ids=bool(body.return_token_ids),
-        include_usage=options is not None and (options.include_usage or options.continuous_usage_stats),
-        continuous_usage=options is not None and options.continuous_usage_stats,
-    )
 
 
 T = TypeVar("T")

@@ -13,34 +13,27 @@ from stentor.protocols.openai.completions import CompletionLogprobs
 from stentor.protocols.openai.usage import Usage
 
 from ...common.errors import generation_error
-from ...generation.logprobs import CompletionLogprobsBuilder, TokenNames
+from ...generation.logprobs import CompletionLogprobsBuilder
 from ...http.error_responses import error_frame
 from ...http.sse import DONE
-from ..common.chunks import NULL, ChunkFrame
+from ..common.chunks import NULL, AnswerShape, ChunkFrame
 
 
-@dataclass(frozen=True)
-class CompletionShape:
-    """What the client asked its answer to hold; the same for every prompt of a request."""
+@dataclass(frozen=True, kw_only=True)
+class CompletionShape(AnswerShape):
+    """The same for every prompt of a request."""
 
-    response_id: str
-    created: int
-    model: str
-    n: int
-    names: TokenNames
     logprobs: int | None = None
     """Alternatives at each position; None: no log-probabilities."""
     silent: frozenset[int] = frozenset()
     """Tokens that add nothing to the text."""
-    prompt_logprobs: int | None = None
-    token_ids: bool = False
-    include_usage: bool = False
-    continuous_usage: bool = False
 
-    def frame(self) -> ChunkFrame:
-        return ChunkFrame.of(
-            "text_completion", self.response_id, self.created, self.model, self.include_usage, self.continuous_usage
-        )
+    def builders(self, prompt: "Prompt") -> list[CompletionLogprobsBuilder]:
+        """One for each choice of a prompt; none where no log-probabilities were asked for."""
+        if self.logprobs is None:
+            return []
+        before = len(prompt.echo or "")
+        return [CompletionLogprobsBuilder(self.names, self.logprobs, self.silent, before) for _ in range(self.n)]
 
 
 @dataclass(frozen=True)
@@ -100,15 +93,8 @@ class CompletionStream:
         self._heads = [frame.head + b'{"index":%d,"text":' % (first + index) for index in range(shape.n)]
         self._plain = not (shape.continuous_usage or shape.token_ids or shape.logprobs is not None)
         self._plain_tail = b',"logprobs":null,"finish_reason":null}' + frame.tail(tally.usage())
-        self._builders: list[CompletionLogprobsBuilder] = []
-        self._echoed: EchoedLogprobs | None = None
-        if shape.logprobs is not None:
-            if prompt.echo is not None:
-                self._echoed = EchoedLogprobs(shape, prompt)
-            before = len(prompt.echo or "")
-            self._builders = [
-                CompletionLogprobsBuilder(shape.names, shape.logprobs, shape.silent, before) for _ in range(shape.n)
-            ]
+        self._builders = shape.builders(prompt)
+        self._echoed = EchoedLogprobs(shape, prompt) if self._builders and prompt.echo is not None else None
         self.repeats = prompt.echo is not None or shape.token_ids
         """Whether each choice begins with the prompt."""
         self.failed = False
@@ -116,7 +102,7 @@ class CompletionStream:
     @classmethod
     def alone(cls, shape: CompletionShape, prompt: Prompt) -> "CompletionStream":
         """For a request with one prompt."""
-        return cls(shape, shape.frame(), prompt, TokenCounts(len(prompt.tokens)))
+        return cls(shape, shape.frame("text_completion"), prompt, TokenCounts(len(prompt.tokens)))
 
     def encode(self, batch: list[Delta]) -> bytes | Iterator[bytes]:
         """The frames of one batch, joined, or one by one where each choice repeats the prompt."""
@@ -188,7 +174,7 @@ class MergedCompletionStream:
     """The same for the generations of several prompts, whose batches come with the number of their prompt."""
 
     def __init__(self, shape: CompletionShape, prompts: list[Prompt]) -> None:
-        frame = shape.frame()
+        frame = shape.frame("text_completion")
         tally = TokenCounts(sum(len(prompt.tokens) for prompt in prompts))
         self._streams = [CompletionStream(shape, frame, prompt, tally) for prompt in prompts]
         self._repeats = any(stream.repeats for stream in self._streams)

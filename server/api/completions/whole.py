@@ -11,7 +11,7 @@ from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.completions import CompletionChoice, CompletionLogprobs, CompletionResponse
 
 from ...common.loop_turns import LoopTurns, Slices
-from ...generation.logprobs import CompletionLists, CompletionLogprobsBuilder, prompt_logprobs
+from ...generation.logprobs import CompletionLists, prompt_logprobs
 from ...http.whole_answer import AnswerBudget, AnswerParts, JsonList, WholeAnswer, array
 from ..common.collect import CollectedChoice, Generation, collect
 from .stream import CompletionShape, EchoedLogprobs, Prompt, TokenCounts
@@ -24,20 +24,14 @@ class CollectedPrompt:
         self._shape = shape
         self._room = room
         self._echo = EchoedLogprobs(shape, prompt)
-        self._builders: list[CompletionLogprobsBuilder] = []
+        self._builders = shape.builders(prompt)
         self.prompt = prompt
         self.generation = Generation([])
         self.ranked = JsonList(room)
         """``prompt_logprobs``."""
         self.echoed = CompletionLists(room)
-        self.choices: list[CompletionLists] = []
+        self.choices = [CompletionLists(room) for _ in self._builders]
         """Where log-probabilities were asked for."""
-        if shape.logprobs is not None:
-            before = len(prompt.echo or "")
-            self._builders = [
-                CompletionLogprobsBuilder(shape.names, shape.logprobs, shape.silent, before) for _ in range(shape.n)
-            ]
-            self.choices = [CompletionLists(room) for _ in range(shape.n)]
 
     async def collect(self, batches: AsyncIterable[list[Delta]]) -> None:
         """Raises as :func:`..common.collect` and :meth:`...http.whole_answer.AnswerBudget.add` do."""

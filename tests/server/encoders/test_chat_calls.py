@@ -43,7 +43,8 @@ TOOLS = ToolUse(
     ),
     mode="auto",
 )
-SHAPE = ChatShape("chatcmpl-1", 1, "m", [1, 2], N, TokenNames(byte_tokenizer(), False), include_usage=True, tools=TOOLS)
+NAMES = TokenNames(byte_tokenizer(), False)
+SHAPE = ChatShape("chatcmpl-1", 1, "m", N, NAMES, include_usage=True, prompt=[1, 2], tools=TOOLS)
 SHAPES = [
     SHAPE,
     replace(SHAPE, top_logprobs=1),

@@ -53,7 +53,7 @@ def frame(chunk: Chunk) -> bytes:
 @settings(deadline=None)
 @given(st.text(), st.text(), st.integers(0, 2**40), st.booleans(), TEXTS)
 def test_a_chat_chunk(name: str, model: str, created: int, usage: bool, texts: list[tuple[int, str]]) -> None:
-    shape = ChatShape(name, created, model, [1, 2], N, NAMES, include_usage=usage)
+    shape = ChatShape(name, created, model, N, NAMES, include_usage=usage, prompt=[1, 2])
     stream = ChatStream(shape)
     stream.encode([Text(0, "opens", [1], None)])
     encoded = stream.encode([Text(index, text, [1], None) for index, text in texts])
@@ -78,7 +78,7 @@ def test_a_completion_chunk(
     name: str, model: str, created: int, usage: bool, prompt: int, texts: list[tuple[int, str]]
 ) -> None:
     shape = CompletionShape(name, created, model, N, NAMES, include_usage=usage)
-    stream = CompletionStream(shape, shape.frame(), Prompt(prompt, [1, 2], None), TokenCounts(2))
+    stream = CompletionStream(shape, shape.frame("text_completion"), Prompt(prompt, [1, 2], None), TokenCounts(2))
     encoded = stream.encode([Text(index, text, [1], None) for index, text in texts])
     assert encoded == b"".join(
         frame(
