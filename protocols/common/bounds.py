@@ -73,15 +73,10 @@ def message_chars_at_most(messages: Sequence[dict[str, Any]], most: int, field: 
     total = 0
     for message in messages:
         content = message.get("content")
-        if isinstance(content, str):
-            total += len(content)
-        elif isinstance(content, list):
-            total += sum(len(part["text"]) for part in content if isinstance(part, dict) and _has_text(part))
+        parts = content if isinstance(content, list) else [{"text": content}]
+        texts = [part.get("text") for part in parts if isinstance(part, dict)]
+        total += sum(len(text) for text in texts if isinstance(text, str))
     total_chars_at_most(total, most, field)
-
-
-def _has_text(part: dict[str, Any]) -> bool:
-    return isinstance(part.get("text"), str)
 
 
 def depth_at_most(request: msgspec.Struct, most: int) -> None:

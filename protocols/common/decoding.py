@@ -25,6 +25,7 @@ _OBJECT_BYTES: Final = 128
 """And for a colon or an opening bracket."""
 _WIDE: Final = tuple(bytes([lead]) for lead in range(0xF0, 0xF5))
 """Of which one begins each character that takes four bytes in memory; so may what is written as an escape."""
+_type_info: Final = cache(inspect.type_info)
 _NOT_A_NUMBER: Final = re.compile(rb"-?(?:NaN|nan|Infinity|inf)")
 
 
@@ -109,7 +110,7 @@ def decode_json(decoder: msgspec.json.Decoder[Request], body: bytes | str) -> Re
 
 def without_nulls(value: Any, type: Any) -> Any:
     """JSON without the fields that are null where ``type`` has no null, as deep as ``type`` says what they are."""
-    return _without_nulls(value, inspect.type_info(type))
+    return _without_nulls(value, _type_info(type))
 
 
 def _without_nulls(value: Any, kind: inspect.Type) -> Any:
@@ -153,7 +154,7 @@ def _holds_structs(kind: inspect.Type) -> bool:
 
 @cache
 def _fields_of(struct: type[msgspec.Struct]) -> dict[str, inspect.Type]:
-    kind = inspect.type_info(struct)
+    kind = _type_info(struct)
     assert isinstance(kind, inspect.StructType)
     return {field.encode_name: field.type for field in kind.fields}
 

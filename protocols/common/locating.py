@@ -45,7 +45,8 @@ def path_at(body: bytes, at: int) -> str | None:
         elif text == b":":
             open_values[-1] = key
         elif text == b",":
-            open_values[-1] = _next_value(open_values[-1])
+            place = open_values[-1]
+            open_values[-1] = place + 1 if isinstance(place, int) else None
         elif token.end() < at or (text.endswith(b'"') and len(text) > 1):
             if open_values[-1] is None:
                 key = text
@@ -58,10 +59,6 @@ def _end_value(open_values: list[int | bytes | None]) -> None:
     """Behind a value of an array comes nothing but the next; of an object, the key is done with."""
     if open_values and isinstance(open_values[-1], bytes):
         open_values[-1] = None
-
-
-def _next_value(place: int | bytes | None) -> int | None:
-    return place + 1 if isinstance(place, int) else None
 
 
 def _spell(open_values: list[int | bytes | None]) -> str | None:

@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ..common import limits
 from ..common.bounds import at_most, chars_at_most, items_at_most, message_chars_at_most
+from ..common.decoding import converted
 from ..common.errors import refused, wrong
 from ..common.limits import Limits
 from .messages import check_messages
@@ -31,11 +32,6 @@ class TemplateOptions(Protocol):
     chat_template: str | None
     chat_template_kwargs: dict[str, Any] | None
     documents: list[dict[str, Any]] | None
-
-
-class TemplateFields(TemplateOptions, Protocol):
-    @property
-    def messages(self) -> list[dict[str, Any]] | None: ...
 
 
 class ChatRequest(SamplingFields, kw_only=True):
@@ -95,19 +91,15 @@ class ChatRequest(SamplingFields, kw_only=True):
             raise not_served("modalities", "`modalities` other than `text`")
         if self.top_logprobs and not self.logprobs:
             raise wrong("top_logprobs", "needs `logprobs` to be true")
-        check_template(self, limits)
+        check_template(self, [self.messages], limits)
         check_messages(self.messages)
 
 
-def check_template(request: TemplateFields, limits: Limits) -> None:
-    """Raises BadRequest for messages and templates that are too long, and for fields that contradict one another."""
-    check_templates(request, [] if request.messages is None else [request.messages], limits)
-
-
-def check_templates(
+def check_template(
     request: TemplateOptions, conversations: Sequence[list[dict[str, Any]]], limits: Limits, field: str = "messages"
 ) -> None:
-    """As :func:`check_template`, for several conversations, which stand in ``field``; bounds are of all together."""
+    """Raises BadRequest for messages and templates that are too long, and for fields that contradict one another. The
+    conversations stand in ``field``; bounds are of all together."""
     chars_at_most(request.chat_template, limits.max_template_chars, "chat_template")
     messages = [message for conversation in conversations for message in conversation]
     items_at_most(messages, limits.max_messages, field)
@@ -117,6 +109,25 @@ def check_templates(
     lasts = [conversation[-1] for conversation in conversations] or [{}]
     if request.continue_final_message and any(last.get("role") != "assistant" for last in lasts):
         raise wrong("continue_final_message", "needs a last message of role `assistant`")
+
+
+def template_kwargs(request: TemplateOptions, reserved: frozenset[str], *, trusted: bool) -> dict[str, Any]:
+    """The arguments that a request brings for the template. Raises BadRequest for a template of its own where those are
+    not ``trusted``, and for arguments that are ``reserved``."""
+    if request.chat_template is not None and not trusted:
+        why = "is not taken from requests here (--trust-request-chat-template); leave it out"
+        raise wrong("chat_template", why, "untrusted_template")
+    given = request.chat_template_kwargs or {}
+    taken = sorted(given.keys() & reserved)
+    if taken:
+        raise wrong("chat_template_kwargs", f"must not set `{taken[0]}`")
+    return given
+
+
+def chat_of(fields: dict[str, Any]) -> ChatRequest:
+    """A request that another protocol's was translated into; what is None is left out. Raises BadRequest."""
+    chat: ChatRequest = converted({name: value for name, value in fields.items() if value is not None}, ChatRequest, "")
+    return chat
 
 
 # ---- responses

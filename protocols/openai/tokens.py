@@ -30,24 +30,17 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     def chat(self) -> ChatRequest:
         """The conversation, as chat completions ask for its answer."""
         assert self.messages is not None
-        return ChatRequest(
-            model=self.model,
-            messages=self.messages,
-            tools=self.tools,
-            add_special_tokens=bool(self.add_special_tokens),
-            add_generation_prompt=self.add_generation_prompt,
-            continue_final_message=self.continue_final_message,
-            chat_template=self.chat_template,
-            chat_template_kwargs=self.chat_template_kwargs,
-            documents=self.documents,
-        )
+        both = set(self.__struct_fields__) & set(ChatRequest.__struct_fields__)
+        chat = ChatRequest(**{name: getattr(self, name) for name in both})
+        chat.add_special_tokens = bool(self.add_special_tokens)
+        return chat
 
     def check(self, limits: Limits) -> None:
         """Raises BadRequest."""
         if (self.prompt is None) == (self.messages is None):
             raise BadRequest("Exactly one of `prompt` and `messages` is required.", "prompt")
         prompt_chars_at_most([self.prompt], limits.max_prompt_chars)
-        check_template(self, limits)
+        check_template(self, [] if self.messages is None else [self.messages], limits)
         if self.messages is None and self.tools:
             raise wrong("tools", "needs `messages`; a text has none")
         if self.messages is not None:

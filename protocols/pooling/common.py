@@ -11,7 +11,7 @@ from ..common.bounds import items_at_most, prompt_chars_at_most
 from ..common.decoding import converted
 from ..common.errors import missing, refused, wrong
 from ..common.limits import Limits
-from ..openai.chat import check_templates
+from ..openai.chat import check_template
 from ..openai.messages import check_messages
 from ..openai.sampling import Name, TokenId, not_served
 
@@ -105,7 +105,7 @@ class InputFields(PoolingFields, kw_only=True):
             self.truncate_prompt_tokens = -1
         conversations = self.conversations
         where = "input" if self.messages is None else "messages"
-        check_templates(self, [messages for messages, _ in conversations], limits, where)
+        check_template(self, [messages for messages, _ in conversations], limits, where)
         if conversations:
             items_at_most(conversations, MAX_TEXTS, where)
             for messages, field in conversations:

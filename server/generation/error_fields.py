@@ -1,8 +1,8 @@
 """Refusals in the words of the protocol that a client speaks."""
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Final
 
@@ -12,19 +12,24 @@ _NAMED: Final = re.compile(r"`([a-z_][^`]*)`")
 _INDEX: Final = r"\[(\d+)\]"
 
 
-@contextmanager
-def map_error_fields(fields: Mapping[str, str]) -> Iterator[None]:
+def map_error_fields(fields: Mapping[str, str]) -> AbstractContextManager[None]:
     """Gives a BadRequest that is raised inside the client's names in place of chat completions'.
 
     ``fields`` maps paths, of which the longest that fits counts; what follows it (``[0].content``) stays. A path may
     go through lists: ``{"tools[].function": "tools[]"}`` makes ``tools[3].function.name`` to ``tools[3].name``.
     """
+    return rename_error_fields(lambda path: _rename(path, _rules(tuple(fields.items()))))
+
+
+@contextmanager
+def rename_error_fields(rename: Callable[[str], str], named: re.Pattern[str] = _NAMED) -> Iterator[None]:
+    """Gives a BadRequest that is raised inside the names that ``rename`` makes of the paths of fields in it, which
+    ``named`` finds in its message."""
     try:
         yield
     except BadRequest as error:
-        rules = _rules(tuple(fields.items()))
-        message = _NAMED.sub(lambda named: f"`{_rename(named[1], rules)}`", error.message)
-        param = error.param and _rename(error.param, rules)
+        message = named.sub(lambda match: f"`{rename(match[1])}`", error.message)
+        param = error.param and rename(error.param)
         raise BadRequest(message, param, error.code, error.status) from None
 
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from stentor.protocols.common.errors import BadRequest, wrong
-from stentor.protocols.openai.chat import ChatRequest, TemplateFields
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.chat import ChatRequest, TemplateOptions, template_kwargs
 from stentor.protocols.openai.tools import CUSTOM_INPUT, OfferedTool, ToolUse
 
 from ..common.errors import Overloaded
@@ -57,7 +57,7 @@ def _template_of(chat: ChatModel, body: ChatRequest) -> str:
 
 async def render_messages(
     chat: ChatModel,
-    fields: TemplateFields,
+    fields: TemplateOptions,
     messages: list[dict[str, Any]],
     add_special_tokens: bool,
     most_tokens: int | None = None,
@@ -65,21 +65,9 @@ async def render_messages(
 ) -> list[int]:
     """Raises BadRequest for arguments that the template may not be given, where the template fails, and for
     messages that cannot have as few as ``most_tokens``; and Overloaded where too many templates wait."""
-    template = fields.chat_template
-    if (
-        template is not None
-        and not chat.config.trust_request_chat_template
-        and not chat.pool.chat_template.has(template)
-    ):
-        raise wrong(
-            "chat_template",
-            "is not taken from requests here (--trust-request-chat-template); leave it out",
-            "untrusted_template",
-        )
-    kwargs = fields.chat_template_kwargs or {}
-    taken = sorted(kwargs.keys() & chat.pool.chat_template.reserved)
-    if taken:
-        raise wrong("chat_template_kwargs", f"must not set `{taken[0]}`")
+    known = chat.pool.chat_template
+    trusted = chat.config.trust_request_chat_template or known.has(fields.chat_template or "")
+    kwargs = template_kwargs(fields, known.reserved, trusted=trusted)
     try:
         return await chat.renderer.render(
             RenderRequest(

@@ -3,6 +3,7 @@
 from typing import Any
 
 from stentor.protocols.common.errors import BadRequest, refused, wrong
+from stentor.protocols.openai.chat import template_kwargs
 from stentor.protocols.pooling.common import InputFields
 
 from ..common.errors import Overloaded
@@ -27,18 +28,9 @@ async def read_messages(
     Raises BadRequest, and Overloaded where too many templates of requests wait.
     """
     template, known = fields.chat_template, model.pool.chat_template
-    if template is not None and not trusts_templates and not known.has(template):
-        raise wrong(
-            "chat_template",
-            "is not taken from requests here (--trust-request-chat-template); leave it out",
-            "untrusted_template",
-        )
     if template is None and not model.pool.tokenizer.template_source:
         raise refused(where, "the model has no chat template; send texts as `input`", "unsupported")
-    kwargs = fields.chat_template_kwargs or {}
-    taken = sorted(kwargs.keys() & known.reserved)
-    if taken:
-        raise wrong("chat_template_kwargs", f"must not set `{taken[0]}`")
+    kwargs = template_kwargs(fields, known.reserved, trusted=trusts_templates or known.has(template or ""))
     try:
         ids = await model.pool.render_chat(
             messages,

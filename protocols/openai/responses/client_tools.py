@@ -4,7 +4,7 @@ A model is offered each as a function. What it writes as that function's argumen
 type, and an item that comes back becomes a call of the function again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -97,18 +97,20 @@ class ToolSearchCallItem(msgspec.Struct, tag_field="type", tag="tool_search_call
 ClientCallItem = LocalShellCallItem | ShellCallItem | ApplyPatchCallItem | ToolSearchCallItem
 
 
+_ITEMS: Final[Mapping[ClientCall, tuple[Callable[[str, str, Any], ClientCallItem], Any]]] = {
+    "local_shell_call": (LocalShellCallItem, LocalShellAction),
+    "shell_call": (ShellCallItem, ShellAction),
+    "apply_patch_call": (ApplyPatchCallItem, PatchOperation),
+    "tool_search_call": (ToolSearchCallItem, dict[str, Any]),
+}
+"""What a call becomes, and the type of its function's arguments."""
+
+
 def call_item(kind: ClientCall, id: str, call_id: str, arguments: str) -> ClientCallItem | None:
     """What a call with these arguments is; None where they are not what the function was described to take."""
+    item, taken = _ITEMS[kind]
     try:
-        match kind:
-            case "local_shell_call":
-                return LocalShellCallItem(id, call_id, msgspec.json.decode(arguments, type=LocalShellAction))
-            case "shell_call":
-                return ShellCallItem(id, call_id, msgspec.json.decode(arguments, type=ShellAction))
-            case "apply_patch_call":
-                return ApplyPatchCallItem(id, call_id, msgspec.json.decode(arguments, type=PatchOperation))
-            case "tool_search_call":
-                return ToolSearchCallItem(id, call_id, msgspec.json.decode(arguments, type=dict[str, Any]))
+        return item(id, call_id, msgspec.json.decode(arguments, type=taken))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 

@@ -18,9 +18,8 @@ from stentor.protocols.anthropic.request import (
     Tool,
     ToolChoice,
 )
-from stentor.protocols.common.decoding import converted
 from stentor.protocols.common.errors import wrong
-from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.chat import ChatRequest, chat_of
 
 from ...generation.error_fields import map_error_fields
 from .conversation import BLOCKS_JOIN, chat_messages
@@ -52,12 +51,12 @@ def chat_request(body: MessagesRequest) -> ChatRequest:
     fields["top_p"] = None if body.top_p is None else max(body.top_p, _LEAST_TOP_P)
     fields["top_k"] = body.top_k
     fields["cache_salt"] = body.cache_salt
-    return _made(fields)
+    return chat_of(fields)
 
 
 def prompt_request(body: ConversationFields) -> ChatRequest:
     """What renders to the same prompt; it cannot be generated from. Raises BadRequest."""
-    return _made(_conversation(body))
+    return chat_of(_conversation(body))
 
 
 @contextmanager
@@ -70,13 +69,6 @@ def in_their_names(body: ConversationFields) -> Iterator[None]:
         del names["chat_template_kwargs"]
     with map_error_fields(names):
         yield
-
-
-def _made(fields: dict[str, Any]) -> ChatRequest:
-    request: ChatRequest = converted(
-        {name: value for name, value in fields.items() if value is not None}, ChatRequest, ""
-    )
-    return request
 
 
 def _conversation(body: ConversationFields) -> dict[str, Any]:

@@ -6,9 +6,8 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from stentor.protocols.common.decoding import converted
 from stentor.protocols.common.errors import BadRequest
-from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.chat import ChatRequest, chat_of
 from stentor.protocols.openai.realtime.items import FunctionCallItem, FunctionCallOutputItem, MessageItem
 from stentor.protocols.openai.realtime.session import RealtimeSession, RetentionRatio
 from stentor.protocols.openai.responses.tools import chat_choice, chat_tools
@@ -20,6 +19,7 @@ from ...generation.prepare import PreparedGeneration, prepare_generation, prompt
 from ...overload.request_context import RequestContext
 from ..responses.conversion import messages_of
 from ..responses.naming import map_response_fields
+from ..responses.preparing import fewest
 from .conversation import Entry, RealtimeConversation, text_of
 
 ANSWER_SHARE: Final = 4
@@ -45,9 +45,7 @@ def chat_request(session: RealtimeSession, entries: Sequence[Entry]) -> ChatRequ
             fields["parallel_tool_calls"] = session.parallel_tool_calls
     if session.reasoning:
         fields["reasoning_effort"] = session.reasoning.effort
-    given = {name: value for name, value in fields.items() if value is not None}
-    chat: ChatRequest = converted(given, ChatRequest, "")
-    return chat
+    return chat_of(fields)
 
 
 def _unsealed(_text: str) -> str:
@@ -146,14 +144,11 @@ class AnswerGenerator:
         if len(entries) < 2 or await self._count(entries) <= room:
             return entries
         room = int(room * ratio)
-        low, high = 1, len(entries) - 1
-        while low < high:
-            middle = (low + high) // 2
-            if await self._count(entries[middle:]) <= room:
-                high = middle
-            else:
-                low = middle + 1
-        return entries[low:]
+
+        async def fits(dropped: int) -> bool:
+            return await self._count(entries[dropped:]) <= room
+
+        return entries[await fewest(range(1, len(entries)), fits) :]
 
     async def _count(self, entries: Sequence[Entry]) -> int:
         return len(await prompt_of(self._model, chat_request(self._session, entries)))

@@ -13,8 +13,8 @@ items that keep it.
 
 import math
 from collections.abc import Callable
-from types import TracebackType
-from typing import Final, Self
+from contextlib import AbstractContextManager
+from typing import Final
 
 from ...common.errors import Overloaded
 
@@ -56,7 +56,7 @@ class HeldAudio:
             raise AudioFull(self._most)
 
 
-class AudioShare:
+class AudioShare(AbstractContextManager["AudioShare"]):
     """What one session holds."""
 
     def __init__(self, held: HeldAudio) -> None:
@@ -84,12 +84,7 @@ class AudioShare:
             self.bytes += by
             self._held.bytes += by
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 

@@ -66,6 +66,7 @@ from .interfaces import (
     Transcript,
 )
 from .machine import Event, SessionMachine, State
+from .responding import ResponseHost
 from .response_manager import ResponseManager
 from .send_queue import Dialect, SendQueue
 from .services import RealtimeServices
@@ -109,16 +110,12 @@ class Connection:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._pristine = not keeps_type
         self._answering = ResponseManager(
-            services,
-            caller,
+            ResponseHost(services, caller, self._hear, outbox.room, make_pacer),
             rules,
             self._machine,
             self._conversation,
             emit=self._emit,
             start=self._start,
-            hear=self._hear,
-            room=outbox.room,
-            make_pacer=make_pacer,
             ears=lambda: self._ears,
             ears_now=self._ears_now,
         )

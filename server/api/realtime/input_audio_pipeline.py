@@ -93,10 +93,6 @@ class _Arriving(NamedTuple):
     """For it, and for what it will be in its turn."""
 
 
-def new_item_id() -> str:
-    return short_id("item")
-
-
 class InputAudioPipeline:
     """An implementation of :class:`.interfaces.InputAudio`."""
 
@@ -110,7 +106,7 @@ class InputAudioPipeline:
         *,
         on_lag: Callable[[float], object] = lambda seconds: None,
         max_seconds: float = MAX_SECONDS,
-        new_id: Callable[[], str] = new_item_id,
+        new_id: Callable[[], str] = lambda: short_id("item"),
         share: AudioShare | None = None,
     ) -> None:
         """``on_lag`` is told the seconds from the end of a turn to its transcript; ``share`` is of what is held."""

@@ -36,15 +36,11 @@ class PartialPace:
         self._clock = clock
         self.observe: Final = observe
         self._listening = 0
+        """Turns that are being guessed at."""
         self._cost = 0.0
         self._slots = anyio.Semaphore(AT_ONCE)
         self._awaited = 0
         self._nothing_awaited = anyio.Event()
-
-    @property
-    def listening(self) -> int:
-        """Turns that are being guessed at."""
-        return self._listening
 
     @property
     def interval(self) -> float:

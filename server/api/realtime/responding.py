@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, closing
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import anyio
@@ -33,7 +34,7 @@ from .answer import ResponseWriter
 from .answer_generator import AnswerGenerator
 from .conversation import Entry, RealtimeConversation, text_of
 from .formats import Wire
-from .interfaces import Pacer
+from .interfaces import MakePacer
 from .services import RealtimeServices
 
 PIECE_MS: Final = 200
@@ -47,27 +48,19 @@ class Piece(NamedTuple):
     """The sentence that begins here; empty in the middle of one."""
 
 
-class SpeechStream:
-    """Says one message in the voice and the format of a session."""
-
-    def __init__(self, speech: SpeechModel, output: AudioOutput) -> None:
-        self._speech = speech
-        self._output = output
-
-    async def speak(self, text: AsyncIterator[str]) -> AsyncGenerator[Piece, None]:
-        """Raises as the speech model does."""
-        wire = Wire.of(self._output.format)
-        resampler = Resampler(self._speech.sample_rate, wire.rate)
-        said = self._speech.speak(text, voice=self._output.voice, speed=self._output.speed)
-        async with aclosing(said):
-            async for spoken in said:
-                pcm = resampler.finish(spoken.pcm) if spoken.last else resampler.push(spoken.pcm)
-                for piece in _cut(wire, pcm, spoken.text):
-                    yield piece
-                if spoken.last:
-                    return
-            for piece in _cut(wire, resampler.finish(), ""):
+async def speak(speech: SpeechModel, output: AudioOutput, text: AsyncIterator[str]) -> AsyncGenerator[Piece, None]:
+    """Says one message in the voice and the format of a session. Raises as the speech model does."""
+    wire = Wire.of(output.format)
+    resampler = Resampler(speech.sample_rate, wire.rate)
+    async with aclosing(speech.speak(text, voice=output.voice, speed=output.speed)) as said:
+        async for spoken in said:
+            pcm = resampler.finish(spoken.pcm) if spoken.last else resampler.push(spoken.pcm)
+            for piece in _cut(wire, pcm, spoken.text):
                 yield piece
+            if spoken.last:
+                return
+        for piece in _cut(wire, resampler.finish(), ""):
+            yield piece
 
 
 def _cut(wire: Wire, pcm: bytes, said: str) -> list[Piece]:
@@ -83,38 +76,43 @@ _WRITTEN_AHEAD: Final = 1024
 """Pieces of text that wait to be spoken; then the model's next words wait."""
 
 
+@dataclass(frozen=True)
+class ResponseHost:
+    """What the responses of one connection use of it."""
+
+    services: RealtimeServices
+    caller: Caller
+    hear: Callable[[Entry], Awaitable[None]]
+    """Waits until it is known what was said in an item."""
+    room: Callable[[], Awaitable[None]]
+    """Waits until the client has read enough."""
+    make_pacer: MakePacer
+
+
 class Responding:
     """One response. :meth:`run` makes it; :meth:`cancel` ends it at once, in the middle of whatever it does."""
 
     def __init__(
         self,
-        services: RealtimeServices,
-        caller: Caller,
+        host: ResponseHost,
         session: RealtimeSession,
         answer: ResponseWriter,
         entries: list[Entry],
         conversation: RealtimeConversation | None,
         *,
-        hear: Callable[[Entry], Awaitable[None]],
-        room: Callable[[], Awaitable[None]],
-        make_pacer: Callable[[], Pacer],
         answers_speech: bool = False,
     ) -> None:
         """``entries`` are what it answers; ``session`` has what holds for this response.
 
-        ``hear`` waits until it is known what was said in an item, ``room`` until the client has read enough.
         ``answers_speech``: nobody asked for it but what was said, so that where nothing was said there is no answer.
         """
         self.answer: Final = answer
-        self._services = services
-        self._caller = caller
+        self._host = host
         self._session = session
         self._entries = entries
         self._unheard = [entry for entry in entries if entry.waits]
         self._conversation = conversation
-        self._hear = hear
-        self._room = room
-        self._pacer = make_pacer()
+        self._pacer = host.make_pacer()
         self._answers_speech = answers_speech
         self._scope = anyio.CancelScope()
         self._given = self._cached = self._output = 0
@@ -133,7 +131,7 @@ class Responding:
     @property
     def speech(self) -> SpeechModel | None:
         """What says it aloud; None where it is written."""
-        return self._services.speech if self._session.output_modalities == ["audio"] else None
+        return self._host.services.speech if self._session.output_modalities == ["audio"] else None
 
     def cancel(self, details: StatusDetails) -> None:
         """Tells of its end before this returns."""
@@ -152,10 +150,10 @@ class Responding:
 
     async def _make(self) -> StatusDetails:
         for entry in self._unheard:
-            await self._hear(entry)
+            await self._host.hear(entry)
         if self._answers_speech and not text_of(self._entries[-1]).strip():
             return StatusDetails("completed")
-        with self._services.admission.admit() as context:
+        with self._host.services.admission.admit() as context:
             await self._say(context)
         if self._finish is None or self._finish.reason not in ("stop", "length"):
             raise generation_error(self._finish)
@@ -180,7 +178,7 @@ class Responding:
             raise failure
 
     async def _generate(self, messages: "_Messages", context: RequestContext) -> None:
-        asking = AnswerGenerator(self._services.chat, self._caller, self._session)
+        asking = AnswerGenerator(self._host.services.chat, self._host.caller, self._session)
         turn = await asking.turn(self._entries, self._conversation, context)
         self._asked = True
         self._given = len(turn.prompt)
@@ -188,7 +186,7 @@ class Responding:
             async for batch in turn.batches:
                 for delta in batch:
                     await self._take(delta, messages)
-                await self._room()
+                await self._host.room()
 
     async def _take(self, delta: Delta, messages: "_Messages") -> None:
         answer = self.answer
@@ -216,14 +214,14 @@ class Responding:
     async def play(self, entry: Entry, said: str, audio: bytes, ms: float) -> None:
         """Sends audio of a message; ``said`` is the sentence that begins with it, or empty."""
         await self._pacer.admit(ms)
-        await self._room()
+        await self._host.room()
         entry.spoken.add(said, ms)
         if audio:
             self.answer.play(entry, audio)
 
-    def voicing(self) -> SpeechStream | None:
-        speech = self.speech
-        return None if speech is None else SpeechStream(speech, self._session.audio.output)
+    @property
+    def audio_output(self) -> AudioOutput:
+        return self._session.audio.output
 
 
 class _Messages:
@@ -246,12 +244,12 @@ class _Messages:
 
     async def write(self, text: str) -> None:
         self._entry = self._responding.answer.write(text)
-        voicing = self._responding.voicing() if self._said is None else None
-        if voicing is not None:
+        speech = self._responding.speech if self._said is None else None
+        if speech is not None:
             self._said, heard = anyio.create_memory_object_stream[str](_WRITTEN_AHEAD)
             done, before = anyio.Event(), self._before
             self._before = done
-            self._tasks.start_soon(self._speak, voicing, self._entry, heard, before, done)
+            self._tasks.start_soon(self._speak, speech, self._entry, heard, before, done)
         if self._said is not None:
             await self._said.send(text)
 
@@ -270,7 +268,7 @@ class _Messages:
 
     async def _speak(
         self,
-        voicing: SpeechStream,
+        speech: SpeechModel,
         entry: Entry,
         text: MemoryObjectReceiveStream[str],
         before: anyio.Event | None,
@@ -280,7 +278,7 @@ class _Messages:
             with text:
                 if before is not None:
                     await before.wait()
-                async with aclosing(voicing.speak(_texts(text))) as pieces:
+                async with aclosing(speak(speech, self._responding.audio_output, text)) as pieces:
                     async for piece in pieces:
                         await self._responding.play(entry, piece.said, piece.audio, piece.ms)
             self._responding.answer.close(entry, self._ends.get(entry.item.id, "completed"))
@@ -289,11 +287,6 @@ class _Messages:
             self._tasks.cancel_scope.cancel()
         finally:
             done.set()
-
-
-async def _texts(stream: MemoryObjectReceiveStream[str]) -> AsyncIterator[str]:
-    async for text in stream:
-        yield text
 
 
 def _failed(error: Exception) -> StatusDetails:

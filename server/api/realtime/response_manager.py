@@ -1,6 +1,6 @@
 """The responses of one session: the one of its conversation, and those beside it."""
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import msgspec
@@ -19,14 +19,12 @@ from stentor.protocols.openai.realtime.server import (
 from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 from stentor.protocols.openai.realtime.update import ResponseFields, read_fields
 
-from ...common.keys import Caller
 from ..responses.ids import short_id
 from .answer import Emit, ResponseWriter
 from .conversation import Entry, RealtimeConversation
-from .interfaces import InputAudio, MakePacer
+from .interfaces import InputAudio
 from .machine import Event, SessionMachine
-from .responding import Responding
-from .services import RealtimeServices
+from .responding import Responding, ResponseHost
 from .session import SessionRules
 
 MAX_ASIDE: Final = 16
@@ -40,34 +38,24 @@ class ResponseManager:
 
     def __init__(
         self,
-        services: RealtimeServices,
-        caller: Caller,
+        host: ResponseHost,
         rules: SessionRules,
         machine: SessionMachine,
         conversation: RealtimeConversation,
         *,
         emit: Emit,
         start: Callable[[Callable[[], Coroutine[Any, Any, None]]], None],
-        hear: Callable[[Entry], Awaitable[None]],
-        room: Callable[[], Awaitable[None]],
-        make_pacer: MakePacer,
         ears: Callable[[], InputAudio | None],
         ears_now: Callable[[], InputAudio],
     ) -> None:
-        """``start`` begins a task of the connection's; ``hear`` and ``room`` are :class:`.responding.Responding`'s.
-
-        ``ears`` are those that have been opened; ``ears_now`` opens them, or raises BadRequest.
-        """
-        self._services = services
-        self._caller = caller
+        """``start`` begins a task of the connection's. ``ears`` are those that have been opened; ``ears_now`` opens
+        them, or raises BadRequest."""
+        self._host = host
         self._rules = rules
         self._machine = machine
         self._conversation = conversation
         self._emit = emit
         self._start = start
-        self._hear = hear
-        self._room = room
-        self._make_pacer = make_pacer
         self._ears = ears
         self._ears_now = ears_now
         self._response: Responding | None = None
@@ -125,7 +113,7 @@ class ResponseManager:
             if reference is not None:
                 entries.append(self._conversation.find(reference, Event.RESPOND, f"{where}.id"))
                 continue
-            given = read_item(item, where, self._services.limits)
+            given = read_item(item, where, self._host.services.limits)
             entry = Entry(given.item)
             if given.audio is not None:
                 heard.append((entry, given.audio))
@@ -165,15 +153,11 @@ class ResponseManager:
             response.audio = ResponseAudio(ResponseAudioOutput(output.format, output.voice))
         answer = ResponseWriter(response, self._emit, None if aside else self._conversation)
         responding = Responding(
-            self._services,
-            self._caller,
+            self._host,
             session,
             answer,
             entries,
             None if aside or own_input else self._conversation,
-            hear=self._hear,
-            room=self._room,
-            make_pacer=self._make_pacer,
             answers_speech=answers_speech,
         )
         if aside:
@@ -200,15 +184,13 @@ class ResponseManager:
 
     def _rate_limits(self) -> list[server_events.RateLimit]:
         """How much more may wait for the engine, of all clients together."""
-        config, queue = self._services.admission.overload, self._services.admission.queue
-        limits = []
-        if config.max_queued_requests:
-            most = config.max_queued_requests
-            limits.append(server_events.RateLimit("requests", most, max(0, most - queue.requests), 0.0))
-        if config.max_queued_tokens:
-            most = config.max_queued_tokens
-            limits.append(server_events.RateLimit("tokens", most, max(0, most - queue.tokens), 0.0))
-        return limits
+        config, queue = self._host.services.admission.overload, self._host.services.admission.queue
+        requests, tokens = config.max_queued_requests, config.max_queued_tokens
+        limits = [
+            server_events.RateLimit("requests", requests, max(0, requests - queue.requests), 0.0),
+            server_events.RateLimit("tokens", tokens, max(0, tokens - queue.tokens), 0.0),
+        ]
+        return [one for one in limits if one.limit]
 
     def cancel_as_asked(self, event: ResponseCancel) -> None:
         aside = self._aside.get(event.response_id or "")

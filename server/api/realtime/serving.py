@@ -50,6 +50,11 @@ _LINGER_SECONDS: Final = 5.0
 _SHOWN_CHARS: Final = 80
 _POLICY: Final = 1008
 
+NOTHING_HEARS: Final = (
+    "Audio input needs a transcription model, and none is served; send text, or start the server with "
+    "--transcription-model."
+)
+
 _sessions: Final[msgspec.json.Decoder[Session]] = msgspec.json.Decoder(Session)
 
 
@@ -109,8 +114,8 @@ class RealtimeServing:
     def __init__(self, services: RealtimeServices) -> None:
         self._services = services
         self.max_seconds: Final = services.config.max_seconds
-        self._ears = InputAudioOpener(services)
         figures = services.metrics.realtime
+        self._pace = PartialPace(figures.partial_interval.observe)
         self.audio: Final = HeldAudio(services.config.max_audio_bytes, figures.audio_refused.inc)
         figures.audio_held.set_function(lambda: self.audio.bytes)
         self.rules: Final = SessionRules(ServedModels(services), services.limits)
@@ -155,7 +160,7 @@ class RealtimeServing:
                 self._begun(socket),
                 dialect,
                 outbox,
-                open_ears=partial(self._ears.open, caller, audio),
+                open_ears=partial(self._open_ears, caller, audio),
                 make_pacer=partial(PlaybackPacer, services.config.audio_ahead),
                 keeps_type=secret_of(socket.scope) is not None,
                 audio=audio,
@@ -177,6 +182,30 @@ class RealtimeServing:
             connection.expire()
         return False
 
+    def transcriber(self, caller: Caller) -> AnyTranscriber:
+        """Raises BadRequest where nothing hears."""
+        model, passes = self._services.transcription, self._services.metrics.realtime.passes
+        if model is None:
+            raise BadRequest(NOTHING_HEARS, "audio", "unsupported")
+        if isinstance(model, StreamingTranscriptionModel):
+            return StreamTranscriber(model, passes, caller.salt, current_request_id())
+        return ModelTranscriber(model, passes, caller.salt, current_request_id())
+
+    def _open_ears(
+        self, caller: Caller, share: AudioShare, on_partial: OnPartial, on_heard: OnSpeechEvent
+    ) -> InputAudio:
+        """Raises BadRequest where nothing hears."""
+        return InputAudioPipeline(
+            self.transcriber(caller),
+            SpeechProbabilities,
+            self._pace,
+            on_partial,
+            on_heard,
+            on_lag=self._services.metrics.realtime.transcription_lag.observe,
+            max_seconds=self._services.config.max_input_seconds,
+            share=share,
+        )
+
     async def _serve_session(self, connection: Connection, receive: Receive, first: bytes | None) -> None:
         kind: SessionKind = "transcription" if connection.state is State.TRANSCRIBING else "realtime"
         try:
@@ -189,13 +218,13 @@ class RealtimeServing:
         self, caller: Caller, outbox: SendQueue, receive: Receive, first: bytes, audio: AudioShare
     ) -> None:
         try:
-            transcribe = self._ears.transcriber(caller)
+            transcribe = self.transcriber(caller)
         except BadRequest as error:
             outbox.put_message(refusal(error))
             return
         session = VllmSession(
             transcribe,
-            self._ears.pace,
+            self._pace,
             lambda name: self.rules.models.transcription_model(name, "model"),
             outbox.put_message,
             outbox.room,
@@ -235,39 +264,3 @@ async def _send(socket: WebSocket, message: bytes) -> None:
     if socket.application_state is WebSocketState.CONNECTED:
         with contextlib.suppress(WebSocketDisconnect):  # whoever reads finds out too
             await socket.send_text(message.decode())
-
-
-NOTHING_HEARS: Final = (
-    "Audio input needs a transcription model, and none is served; send text, or start the server with "
-    "--transcription-model."
-)
-
-
-class InputAudioOpener:
-    """Opens the ears of every session of one server."""
-
-    def __init__(self, services: RealtimeServices) -> None:
-        self._services = services
-        self.pace: Final = PartialPace(services.metrics.realtime.partial_interval.observe)
-
-    def transcriber(self, caller: Caller) -> AnyTranscriber:
-        """Raises BadRequest where nothing hears."""
-        model, passes = self._services.transcription, self._services.metrics.realtime.passes
-        if model is None:
-            raise BadRequest(NOTHING_HEARS, "audio", "unsupported")
-        if isinstance(model, StreamingTranscriptionModel):
-            return StreamTranscriber(model, passes, caller.salt, current_request_id())
-        return ModelTranscriber(model, passes, caller.salt, current_request_id())
-
-    def open(self, caller: Caller, share: AudioShare, on_partial: OnPartial, on_heard: OnSpeechEvent) -> InputAudio:
-        """Raises BadRequest where nothing hears."""
-        return InputAudioPipeline(
-            self.transcriber(caller),
-            SpeechProbabilities,
-            self.pace,
-            on_partial,
-            on_heard,
-            on_lag=self._services.metrics.realtime.transcription_lag.observe,
-            max_seconds=self._services.config.max_input_seconds,
-            share=share,
-        )

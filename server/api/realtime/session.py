@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from stentor.protocols.common.errors import missing, refused, wrong
 from stentor.protocols.common.limits import MAX_TOOLS, Limits
@@ -145,19 +146,19 @@ class SessionRules:
         given = RealtimeAudio() if update.audio is None else audio
         if update.audio:
             if update.audio.input is not UNSET:
-                given = _with(given, input=self._input(given.input, update.audio.input))
+                given = replace(given, input=self._input(given.input, update.audio.input))
             if update.audio.output is not UNSET:
                 output = self.output(given.output, update.audio.output, "session.audio.output")
-                given = _with(given, output=output)
+                given = replace(given, output=output)
         if update.audio is None:
-            given = _with(given, output=self.output(given.output, None, "session.audio.output"))
+            given = replace(given, output=self.output(given.output, None, "session.audio.output"))
         if has_spoken and given.output.voice != audio.output.voice:
             raise wrong(
                 "session.audio.output.voice",
                 "cannot change any more: audio has been sent with it",
                 "cannot_update_voice",
             )
-        return _with(
+        return replace(
             session,
             audio=given,
             include=_include(update.include, session.include),
@@ -171,9 +172,9 @@ class SessionRules:
             heard = self._input(heard, None if update.audio is None else update.audio.input)
         if heard.transcription is None:
             model = self.models.transcription_model(None, "session.audio.input.transcription")
-            heard = _with(heard, transcription=Transcription(model))
+            heard = replace(heard, transcription=Transcription(model))
         include = _include(update.include, session.include)
-        return _with(session, audio=TranscriptionAudio(heard), include=include)
+        return replace(session, audio=TranscriptionAudio(heard), include=include)
 
     # ---- parts
 
@@ -187,7 +188,7 @@ class SessionRules:
             tools = _shown_tools(update.tools or [], where)
         if update.tool_choice is not UNSET:
             choice = _checked_choice(update.tool_choice, where)
-        changed = _with(
+        changed = replace(
             session,
             instructions=_kept(update.instructions, session.instructions, ""),
             tools=tools,
@@ -197,9 +198,9 @@ class SessionRules:
             reasoning=_kept(update.reasoning, session.reasoning, UNSET),
         )
         if update.tools is not UNSET or update.tool_choice is not UNSET:
-            check_tools(changed, self.limits, where)
+            _check_tools(changed, self.limits, where)
         if modalities is not UNSET:
-            changed = _with(changed, output_modalities=self._modalities(modalities, where))
+            changed = replace(changed, output_modalities=self._modalities(modalities, where))
         return changed
 
     def _modalities(self, given: list[Modality] | None, where: str) -> list[Modality]:
@@ -244,7 +245,7 @@ class SessionRules:
         elif update.transcription is not UNSET:
             merged = _merged(transcription or Transcription(), update.transcription)
             model = self.models.transcription_model(merged.model, f"{where}.transcription.model")
-            transcription = self._heard_in(_with(merged, model=model), f"{where}.transcription")
+            transcription = self._heard_in(replace(merged, model=model), f"{where}.transcription")
         noise = heard.noise_reduction
         if update.noise_reduction is None:
             noise = None
@@ -266,7 +267,7 @@ class SessionRules:
             languages = [
                 self.models.language(name, f"{where}.languages[{place}]") for place, name in enumerate(languages)
             ]
-        return _with(transcription, language=language, languages=languages)
+        return replace(transcription, language=language, languages=languages)
 
 
 def _turn_detection(
@@ -284,7 +285,7 @@ def _turn_detection(
             return now
 
 
-def check_tools(session: RealtimeSession, limits: Limits, where: str) -> None:
+def _check_tools(session: RealtimeSession, limits: Limits, where: str) -> None:
     """Raises BadRequest naming the field below ``where``."""
     if not session.tools:
         return  # a choice may come before its tools
@@ -352,8 +353,4 @@ def _merged(now: Changed, update: msgspec.Struct) -> Changed:
         value = getattr(update, name)
         if value is not UNSET:
             changes[name] = getattr(defaults, name) if value in (None, "", []) else value
-    return _with(now, **changes)
-
-
-def _with(session: Changed, **changes: Any) -> Changed:
-    return msgspec.structs.replace(session, **changes)
+    return replace(now, **changes)

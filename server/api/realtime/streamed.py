@@ -9,6 +9,7 @@ what follows after the model has said its end.
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import anyio
@@ -38,15 +39,16 @@ _AGAIN_MS: Final = 1000
 """Of audio for which another request is begun after the model has said its end."""
 
 
+@dataclass(frozen=True)
 class StreamTranscriber:
     """Hears the turns of one session."""
 
-    def __init__(self, model: StreamingTranscriptionModel, passes: PassFigures, salt: str = "", name: str = "") -> None:
-        """``passes`` is told of each request, ``salt`` and ``name`` are those of its requests to the engine."""
-        self.model: Final = model
-        self.passes: Final = passes
-        self._salt = salt
-        self._name = name
+    model: StreamingTranscriptionModel
+    passes: PassFigures
+    """Is told of each request."""
+    salt: str = ""
+    """Of its requests to the engine, as the name."""
+    name: str = ""
 
     @property
     def positions_a_second(self) -> float:
@@ -56,7 +58,7 @@ class StreamTranscriber:
     def begin(self, *, logprobs: bool) -> StreamedTranscript:
         """Raises ServerError."""
         try:
-            return StreamedTranscript(self.model, salt=self._salt, name=self._name, logprobs=logprobs)
+            return StreamedTranscript(self.model, salt=self.salt, name=self.name, logprobs=logprobs)
         except EngineUnavailable as error:
             raise Unavailable(str(error), "engine_unavailable") from error
 

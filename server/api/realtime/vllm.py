@@ -241,7 +241,7 @@ class VllmSession:
         except Exception as error:
             if self._utterance is utterance:
                 self._utterance = None
-            self._fail(describe(error)[1].message, "processing_error")
+            self._put(encode(Failed(describe(error)[1].message, "processing_error")))
             return
         finally:
             self._unsettled.remove(utterance.hearing)
@@ -252,6 +252,3 @@ class VllmSession:
         prompt = round(transcript.seconds * a_second)
         usage = Usage(prompt, utterance.tokens, prompt + utterance.tokens)
         self._put(encode(Done(transcript.text, usage)))
-
-    def _fail(self, message: str, code: str) -> None:
-        self._put(encode(Failed(message, code)))

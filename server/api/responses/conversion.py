@@ -5,9 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
-from stentor.protocols.common.decoding import converted
 from stentor.protocols.common.errors import BadRequest
-from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.chat import ChatRequest, chat_of
 from stentor.protocols.openai.responses import client_tools
 from stentor.protocols.openai.responses.items import CALLS, CLIENT_CALLS, CLIENT_OUTPUTS, Item
 from stentor.protocols.openai.responses.request import ContextFields, ResponseRequest, TextFormat
@@ -64,9 +63,7 @@ def chat_request(request: ContextFields, items: Sequence[Item], unseal: Unseal) 
         if request.wants_logprobs:
             fields["logprobs"] = True
             fields["top_logprobs"] = request.top_logprobs or 0
-    given = {name: value for name, value in fields.items() if value is not None}
-    chat: ChatRequest = converted(given, ChatRequest, "")
-    return chat
+    return chat_of(fields)
 
 
 def _response_format(form: TextFormat) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from stentor.protocols.ipc.deltas import (
 )
 from stentor.protocols.openai.chat import TokenLogprob
 from stentor.protocols.openai.responses import client_tools
-from stentor.protocols.openai.responses.items import PREFIXES
+from stentor.protocols.openai.responses.items import PREFIXES, Item
 from stentor.protocols.openai.responses.objects import (
     CallKind,
     CodeInterpreterCallItem,
@@ -183,24 +183,23 @@ class ResponseEncoder:
         """The last turn called what is the client's to run or to approve."""
         return self._asks
 
-    def begin_list(self, label: str) -> tuple[McpListToolsItem, list[bytes]]:
+    def begin_list(self, label: str) -> list[bytes]:
         self._progress()
-        item = McpListToolsItem(self._new_id("mcpl"), label)
-        self._items.open(item)
-        return item, self._events.taken()
+        self._items.open(McpListToolsItem(self._new_id("mcpl"), label))
+        return self._events.taken()
 
     def end_list(self, tools: list[dict[str, Any]], error: str | None = None) -> list[bytes]:
         self._items.end_list(tools, error)
         return self._events.taken()
 
-    def begin_call(self, asked: McpApprovalRequestItem) -> tuple[McpCallItem, list[bytes]]:
-        """One that the client has approved."""
+    def begin_call(self, asked: Item) -> list[bytes]:
+        """One that the client has approved, of the request for that."""
         self._progress()
-        item = McpCallItem(self._new_id("mcp"), asked.server_label, asked.name, approval_request_id=asked.id)
-        self._items.open(item)
-        self._items.add_arguments(asked.arguments)
+        label, name = asked["server_label"], asked["name"]
+        self._items.open(McpCallItem(self._new_id("mcp"), label, name, approval_request_id=asked["id"]))
+        self._items.add_arguments(asked["arguments"])
         self._items.close("completed")
-        return item, self._events.taken()
+        return self._events.taken()
 
     def end_call(self, item: McpCallItem, output: str | None, error: dict[str, Any] | None = None) -> list[bytes]:
         """One of :attr:`calls` has been answered."""

@@ -1,13 +1,13 @@
 """Refusals in the words of the Responses API, of what is checked as a request for a chat completion."""
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
-from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.responses.tools import places_of
+
+from ...generation.error_fields import rename_error_fields
 
 _RULES: Final = tuple(
     (re.compile(pattern), replacement)
@@ -28,25 +28,19 @@ _TOOL: Final = re.compile(r"tools\[(\d+)\]")
 _QUOTED: Final = re.compile(r"`([a-z_]+(?:\[\d+\]|\.[a-z_]+)*)`")
 
 
-@contextmanager
-def map_response_fields(tools: Sequence[dict[str, Any]] | None = None) -> Iterator[None]:
+def map_response_fields(tools: Sequence[dict[str, Any]] | None = None) -> AbstractContextManager[None]:
     """Gives a BadRequest that is raised inside the names of this API's fields.
 
     ``tools`` are the request's own; further ones come from searches, in its ``input``.
     """
-    try:
-        yield
-    except BadRequest as error:
-        renamed = partial(_renamed, places=None if tools is None else places_of(tools))
-        message = _QUOTED.sub(lambda match: f"`{renamed(match[1])}`", error.message)
-        param = None if error.param is None else renamed(error.param)
-        raise BadRequest(message, param, error.code, error.status) from None
+    return rename_error_fields(lambda field: _renamed(field, tools), _QUOTED)
 
 
-def _renamed(field: str, places: Sequence[str] | None) -> str:
+def _renamed(field: str, tools: Sequence[dict[str, Any]] | None) -> str:
     for pattern, replacement in _RULES:
         field = pattern.sub(replacement, field)
-    place = None if places is None else _TOOL.match(field)
-    if place is None or places is None:
+    place = _TOOL.match(field)
+    if place is None or tools is None:
         return field
+    places = places_of(tools)
     return places[int(place[1])] + field[place.end() :] if int(place[1]) < len(places) else "input"

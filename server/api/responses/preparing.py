@@ -1,7 +1,7 @@
 """From a request to the conversation that it means: its own items, those it refers to, and those that came before."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -171,16 +171,25 @@ async def fitting(
     if request.truncation != "auto" or await _fits(model, whole, named):
         return whole
     counts = list(droppable(items))
-    low, high = 0, len(counts) - 1
-    if not counts or not await _fits(model, asking(items[counts[high] :]), named):
+    if not counts or not await _fits(model, asking(items[counts[-1] :]), named):
         return whole  # and it will be refused
+
+    async def fits(count: int) -> bool:
+        return await _fits(model, asking(items[count:]), named)
+
+    return asking(items[await fewest(counts, fits) :])
+
+
+async def fewest(counts: Sequence[int], fits: Callable[[int], Awaitable[bool]]) -> int:
+    """The first of ``counts`` that ``fits``, as all do that follow it; the last is taken to."""
+    low, high = 0, len(counts) - 1
     while low < high:
         middle = (low + high) // 2
-        if await _fits(model, asking(items[counts[middle] :]), named):
+        if await fits(counts[middle]):
             high = middle
         else:
             low = middle + 1
-    return asking(items[counts[low] :])
+    return counts[low]
 
 
 async def count_tokens(model: ChatModel, chat: ChatRequest, tools: Sequence[dict[str, Any]] | None) -> int:

@@ -52,18 +52,14 @@ class Replay:
                 return tools
         return None
 
-    def call_of(self, item: str) -> Item | None:
-        """As it ended."""
-        return self._items.get(item)
-
     def was_begun(self, item: str) -> bool:
         """Whether the call may have been made."""
         return item in self._begun
 
-    def answered(self, calls: Sequence[McpCallItem]) -> list[McpCallItem]:
-        """Those that ended, in the order in which they did."""
+    def answered(self, calls: Sequence[McpCallItem]) -> list[tuple[McpCallItem, Item]]:
+        """Those that ended, in the order in which they did, each as it ended."""
         by_id = {item.id: item for item in calls}
-        return [by_id[name] for name in self._items if name in by_id]
+        return [(by_id[name], item) for name, item in self._items.items() if name in by_id]
 
     def submitter(self, turn: int, client: Submitter) -> Submitter | None:
         """What to take the turn to; None: the engine, for nothing is known of it."""

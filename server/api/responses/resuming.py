@@ -22,18 +22,16 @@ from stentor.protocols.openai.responses.objects import ResponseFailure, Response
 from ...common.errors import Overloaded, ServerError
 from ...common.fair_queue import current_owner
 from ...common.keys import Caller
-from ...generation.prepare import PreparedGeneration, prepare_generation
 from ...overload.memory_budget import STORED_FACTOR, MemoryShare
 from ...state.event_log import EventLog, Step, unpacked, unpacked_steps
 from ...storage import responses
 from ...storage.database import Database
-from .encoder import COPIES
 from .ids import Ids
 from .preparing import ConversationItems, Prepared, read_conversation, seal_of
-from .replay import Replay, ResumingSubmitter
+from .replay import Replay
 from .running import ResponseTask, Resumable, failure_of
 from .services import ResponseServices
-from .tool_loop import ToolLoop
+from .starting import turns_of
 
 logger = logging.getLogger(__name__)
 
@@ -91,30 +89,13 @@ async def _resume(services: ResponseServices, name: str) -> None:
         context = stack.enter_context(services.admission.admit(0.0))
         known = await _known(services.store, row)
         prepared = await _prepared(services, row, caller, context.queue_slot.memory)
-        turns: PreparedGeneration | ToolLoop
-        if prepared.servers:
-            turns = ToolLoop(services, prepared, context, replay=Replay(known.events, known.steps))
-        else:
-            client = ResumingSubmitter(services.chat.client, known.steps)
-            turns = await prepare_generation(
-                services.chat, prepared.chat, caller, context, copies=COPIES, client=client
-            )
+        turns = await turns_of(services, prepared, context, Replay(known.events, known.steps))
         log = EventLog(services.store, name, ahead=True)
         log.expect(known.events, len(known.steps))
-        memory = context.queue_slot.memory
-        run = ResponseTask(
-            services,
-            prepared,
-            turns,
-            log,
-            memory,
-            stored=True,
-            give_up=lambda: _give_up(services.store, name, _CHANGED),
-        )
+        give_up = partial(_give_up, services.store, name, _CHANGED)
+        run = ResponseTask(services, prepared, turns, log, context.queue_slot.memory, stored=True, give_up=give_up)
         run.begin()
-        task = run.start(context.bounded)
-        kept = stack.pop_all()
-        task.add_done_callback(lambda _: kept.close())
+        run.start_with(stack, context.bounded)
 
 
 class _Known(msgspec.Struct, frozen=True):

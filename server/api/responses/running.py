@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, aclosing, nullcontext
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -142,6 +142,12 @@ class ResponseTask:
             self._services.live.add(self)
         self._task = self._services.live.start(self._run(bounds), background=self.response.background)
         return self._task
+
+    def start_with(self, held: ExitStack, bounds: Callable[[], AbstractContextManager[None]]) -> None:
+        """As :meth:`start`; what is ``held`` is let go of once it has ended."""
+        task = self.start(bounds)
+        kept = held.pop_all()
+        task.add_done_callback(lambda _: kept.close())
 
     def cancel(self) -> None:
         """May be called at any time, and again."""

@@ -14,6 +14,7 @@ from ...state.event_log import EventLog
 from .encoder import COPIES
 from .naming import map_response_fields
 from .preparing import Prepared
+from .replay import NOTHING, Replay
 from .running import ResponseTask
 from .services import ResponseServices
 from .tool_loop import ToolLoop
@@ -23,18 +24,27 @@ async def run_of(
     services: ResponseServices, prepared: Prepared, context: RequestContext, *, watched: bool
 ) -> ResponseTask:
     """One that has not begun; ``watched``: its events are to be read. Raises what :func:`prepare_generation` raises."""
-    turns: PreparedGeneration | ToolLoop
-    if prepared.servers:
-        turns = ToolLoop(services, prepared, context)
-    else:
-        with map_response_fields(prepared.response.tools):
-            turns = await prepare_generation(services.chat, prepared.chat, prepared.caller, context, copies=COPIES)
+    with map_response_fields(prepared.response.tools):
+        turns = await turns_of(services, prepared, context)
     log = None
     if watched:
         store = services.store if prepared.request.stored else None
         ahead = prepared.response.background and services.store.durable
         log = EventLog(store, prepared.response.id, ahead=ahead)
     return ResponseTask(services, prepared, turns, log, context.queue_slot.memory)
+
+
+async def turns_of(
+    services: ResponseServices, prepared: Prepared, context: RequestContext, replay: Replay = NOTHING
+) -> PreparedGeneration | ToolLoop:
+    """One turn of the model, or as many as there are calls that the server runs. ``replay``: what an earlier server
+    has done of them. Raises what :func:`prepare_generation` raises."""
+    if prepared.servers:
+        return ToolLoop(services, prepared, context, replay)
+    client = replay.submitter(0, services.chat.client)
+    return await prepare_generation(
+        services.chat, prepared.chat, prepared.caller, context, copies=COPIES, client=client
+    )
 
 
 async def run_in_background(services: ResponseServices, prepared: Prepared) -> ResponseTask:
@@ -51,9 +61,7 @@ async def run_in_background(services: ResponseServices, prepared: Prepared) -> R
         run = await run_of(services, prepared, context, watched=True)
         run.begin()
         await run.write()
-        task = run.start(context.bounded)
-        kept = stack.pop_all()
-        task.add_done_callback(lambda _: kept.close())
+        run.start_with(stack, context.bounded)
     return run
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from stentor.protocols.ipc.deltas import Finish
 from stentor.protocols.openai.responses.items import Item
-from stentor.protocols.openai.responses.objects import McpApprovalRequestItem, McpCallItem
+from stentor.protocols.openai.responses.objects import McpCallItem
 
 from ...common.task_scope import TaskScope
 from ...generation.admission import context_length
@@ -31,7 +31,7 @@ from .items import items_of
 from .naming import map_response_fields
 from .offering import asking, blaming, known_lists, offered_beside
 from .preparing import Prepared, fitting
-from .replay import NOTHING, Replay
+from .replay import Replay
 from .services import ResponseServices
 
 Tell = Callable[[list[bytes]], None]
@@ -47,9 +47,7 @@ _UNKNOWN_OUTCOME: Final = (
 class ToolLoop:
     """Of one response."""
 
-    def __init__(
-        self, services: ResponseServices, prepared: Prepared, context: RequestContext, *, replay: Replay = NOTHING
-    ) -> None:
+    def __init__(self, services: ResponseServices, prepared: Prepared, context: RequestContext, replay: Replay) -> None:
         """``replay``: what an earlier server has done of it."""
         self._services = services
         self._prepared = prepared
@@ -99,8 +97,7 @@ class ToolLoop:
         async with TaskScope("lists of tools") as tasks:
             asked = {label: tasks.submit(self._list(label)) for label in missing}
             for label in missing:
-                _, events = encoder.begin_list(label)
-                tell(events)
+                tell(encoder.begin_list(label))
                 try:
                     lists[label] = await asked[label]
                 except ToolServerFailed as failure:
@@ -150,9 +147,7 @@ class ToolLoop:
 
     async def _run_approved(self, encoder: ResponseEncoder, tell: Tell, commit: Commit) -> None:
         for asked in approved(self._prepared.conversation):
-            request = McpApprovalRequestItem(asked["id"], asked["server_label"], asked["name"], asked["arguments"])
-            _, events = encoder.begin_call(request)
-            tell(events)
+            tell(encoder.begin_call(asked))
         await self._run(encoder, encoder.calls, tell, commit)
 
     async def _run(self, encoder: ResponseEncoder, calls: Sequence[McpCallItem], tell: Tell, commit: Commit) -> None:
@@ -160,9 +155,7 @@ class ToolLoop:
         most = self._prepared.request.max_tool_calls
         admitted = calls if most is None else calls[: max(0, most - self._made)]
         self._made += len(admitted)
-        for item in self._replay.answered(calls):
-            known = self._replay.call_of(item.id)
-            assert known is not None
+        for item, known in self._replay.answered(calls):
             tell(encoder.end_call(item, known.get("output"), known.get("error")))
         waiting = encoder.calls
         for item in waiting:

@@ -7,7 +7,7 @@ import pytest
 from openai.types import audio as sdk
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.server.api.realtime.serving import InputAudioOpener, ServedModels
+from stentor.server.api.realtime.serving import RealtimeServing, ServedModels
 from stentor.server.api.realtime.streamed import StreamTranscriber
 from stentor.server.app.state import ServerState
 from stentor.server.common.keys import ANYONE
@@ -101,7 +101,7 @@ async def test_failures_have_their_own_status(fields: list[tuple[str, str]]) -> 
 
 def test_sessions_hear_with_it_and_take_any_language() -> None:
     state = state_with()
-    assert isinstance(InputAudioOpener(state.for_realtime).transcriber(ANYONE), StreamTranscriber)
+    assert isinstance(RealtimeServing(state.for_realtime).transcriber(ANYONE), StreamTranscriber)
     models = ServedModels(state.for_realtime)
     assert models.language("de", "language") == "de"
     assert models.transcription_model(None, "model") == "voxtral"
@@ -109,4 +109,4 @@ def test_sessions_hear_with_it_and_take_any_language() -> None:
         models.transcription_model("fake", "model")
     without: Any = fake_state()
     with pytest.raises(BadRequest):
-        InputAudioOpener(without.for_realtime).transcriber(ANYONE)
+        RealtimeServing(without.for_realtime).transcriber(ANYONE)
