@@ -134,8 +134,8 @@ async def read_counted_body(request: Request, admission: AdmissionControl) -> by
         return await read_body(request, admission.limits, share)
 
 
-def json_response(value: Any, status: int = HTTPStatus.OK) -> Response:
-    return Response(encode(value), status, media_type="application/json")
+def json_response(value: Any) -> Response:
+    return Response(encode(value), media_type="application/json")
 
 
 def _too_large(limit: int) -> BadRequest:
