@@ -20,7 +20,7 @@ from stentor.tests.kernels.sampling_cases import (
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|overflow|divide by zero) encountered:RuntimeWarning")
 
 VOCABULARY = 150
-DRAFTED = 3
+DRAFTED = 2
 
 
 def make_tables(place: str, slots: int = 6) -> SamplerTables:
@@ -72,9 +72,9 @@ def verify(
 @pytest.mark.parametrize(
     ("variant", "dtype", "wrong_at"),
     [
-        *(("reference", torch.float32, place) for place in range(4)),
+        *(("reference", torch.float32, place) for place in range(DRAFTED + 1)),
         ("reference", torch.bfloat16, 1),
-        *(pytest.param("triton", torch.float32, place, marks=pytest.mark.triton) for place in (1, 3)),
+        *(pytest.param("triton", torch.float32, place, marks=pytest.mark.triton) for place in (1, 2)),
         pytest.param("triton", torch.float16, 0, marks=pytest.mark.triton),
     ],
     ids=str,
@@ -156,7 +156,7 @@ def test_triton_verifies_probable_drafts_as_the_definition_does(
     logits = make_logits("normal", 7 * (DRAFTED + 1), VOCABULARY, seed).view(7, DRAFTED + 1, -1).to(dtype)
     q = torch.softmax(logits[:, :DRAFTED].float() + torch.randn(7, DRAFTED, VOCABULARY, generator=generator) / 2, -1)
     drafts = torch.multinomial(q.flatten(0, 1), 1, generator=generator).view(7, DRAFTED)
-    drafts[1, 2] = -1
+    drafts[1, 1] = -1
     slots = torch.tensor([4, 2, -1, 0, 3, 1, 5])
     ours, theirs = make_tables(DEVICE), make_tables("cpu")
     actual = verify(logits, drafts, q, slots, ours, "triton")

@@ -84,7 +84,7 @@ def test_every_rule_draws_the_tokens_of_the_synchronous_runner(model: WatchedDec
 def test_preemptions_prefix_hits_and_slots_that_change_hands_change_nothing(
     model: WatchedDecoder, sizes: tuple[int, ...], budget: int
 ) -> None:
-    pair = Pair(model, sizes=sizes, blocks=7, budget=budget)
+    pair = Pair(model, sizes=sizes, blocks=6, budget=budget)
     pair.capture_all()
     _submit_all(pair, seed=3, tokens=18, requests=len(RULES))
     pair.run()

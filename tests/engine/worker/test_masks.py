@@ -148,9 +148,9 @@ def _submit_all(pair: Pair, *, seed: int, requests: int, tokens: int = 14) -> No
     ("sizes", "blocks", "budget"),
     [
         ((), 64, 24),
-        (SIZES, 7, 8),
+        (SIZES, 6, 8),
         pytest.param(SIZES, 64, 24, marks=pytest.mark.proof),
-        pytest.param((), 7, 8, marks=pytest.mark.proof),
+        pytest.param((), 6, 8, marks=pytest.mark.proof),
     ],
 )
 def test_masked_rows_draw_the_tokens_of_the_synchronous_runner(
@@ -158,7 +158,7 @@ def test_masked_rows_draw_the_tokens_of_the_synchronous_runner(
 ) -> None:
     pair = Pair(model, sizes=sizes, blocks=blocks, budget=budget)
     pair.capture_all()
-    _submit_all(pair, seed=3, requests=14, tokens=16)
+    _submit_all(pair, seed=3, requests=14, tokens=18)
     pair.run()
     steps = [bool(plan.masked) for plan in pair.plans]
     assert any(steps)
