@@ -1,5 +1,6 @@
 """From what a user calls a model to where it lies."""
 
+import contextlib
 import http.server
 import json
 import subprocess
@@ -7,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 import pytest
 
@@ -126,6 +127,9 @@ def test_the_demo_model_comes_from_a_filled_cache(demo_model: Path) -> None:
 class _Resolver:
     """Context manager around a process that resolves what it is asked; all share one cache."""
 
+    hub: "type[_Hub]"
+    """Where it has one."""
+
     def __init__(self, home: Path, **environment: str) -> None:
         self._environment = {"PATH": "", "HF_HOME": str(home), "PYTHONPATH": ":".join(sys.path), **environment}
 
@@ -191,8 +195,8 @@ def test_offline_an_unknown_repository_is_one_line(offline: _Resolver) -> None:
 class _Hub(http.server.BaseHTTPRequestHandler):
     """As much of Hugging Face as fetching a repository needs."""
 
-    repositories: ClassVar[dict[str, dict[str, bytes]]] = {}
-    asked: ClassVar[list[str]] = []
+    repositories: dict[str, dict[str, bytes]]
+    asked: list[str]
 
     def log_message(self, *_: object) -> None:
         pass
@@ -232,15 +236,30 @@ class _Hub(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-@pytest.fixture(scope="module")
-def online(home: Path) -> Iterator[_Resolver]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Hub) as server:
+@contextlib.contextmanager
+def _served() -> Iterator[tuple[str, type[_Hub]]]:
+    """Its address, and its handler with what it holds and was asked."""
+    handler = type("Handler", (_Hub,), {"repositories": {}, "asked": []})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
-        with _Resolver(home, HF_ENDPOINT=f"http://127.0.0.1:{server.server_port}") as resolver:
-            yield resolver
+        yield f"http://127.0.0.1:{server.server_port}", handler
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def hub() -> Iterator[tuple[str, type[_Hub]]]:
+    """For tests of other files, which start processes of their own."""
+    with _served() as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def online(home: Path) -> Iterator[_Resolver]:
+    with _served() as (endpoint, handler), _Resolver(home, HF_ENDPOINT=endpoint) as resolver:
+        resolver.hub = handler
+        yield resolver
 
 
 def test_of_a_repository_one_form_of_the_weights_is_fetched(online: _Resolver, offline: _Resolver) -> None:
@@ -248,7 +267,7 @@ def test_of_a_repository_one_form_of_the_weights_is_fetched(online: _Resolver, o
     extra = ["pytorch_model.bin", "consolidated.safetensors", "README.md", "other.gguf", "modeling.py"]
     wanted = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors.index.json": index}
     wanted |= {shard: shard.encode() for shard in SHARDS}
-    _Hub.repositories["owner/forms"] = wanted | dict.fromkeys(extra, b"no")
+    online.hub.repositories["owner/forms"] = wanted | dict.fromkeys(extra, b"no")
     folder = Path(online("owner/forms"))
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == wanted
     assert offline("owner/forms") == str(folder), "and then it is there offline"
@@ -256,19 +275,19 @@ def test_of_a_repository_one_form_of_the_weights_is_fetched(online: _Resolver, o
 
 def test_a_repository_of_ctranslate2_is_fetched(online: _Resolver) -> None:
     wanted = {"config.json": b"{}", "model.bin": b"weights", "vocabulary.txt": b"!", "tokenizer.json": b"{}"}
-    _Hub.repositories["owner/ctranslate2"] = wanted | {"pytorch_model.bin": b"no"}
+    online.hub.repositories["owner/ctranslate2"] = wanted | {"pytorch_model.bin": b"no"}
     folder = Path(online("owner/ctranslate2"))
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == wanted
 
 
 def test_a_tokenizer_is_fetched_without_the_weights(online: _Resolver) -> None:
-    _Hub.repositories["owner/tokenizer"] = {"tokenizer.json": b"{}", "model.safetensors": b"no"}
+    online.hub.repositories["owner/tokenizer"] = {"tokenizer.json": b"{}", "model.safetensors": b"no"}
     folder = Path(online("owner/tokenizer", "tokenizer"))
     assert [path.name for path in folder.iterdir()] == ["tokenizer.json"]
 
 
 def test_of_several_gguf_files_a_part_of_the_name_picks_one(online: _Resolver) -> None:
-    _Hub.repositories["owner/ggufs"] = {"m-Q4_K_M.gguf": b"four", "m-Q8_0.gguf": b"eight"}
+    online.hub.repositories["owner/ggufs"] = {"m-Q4_K_M.gguf": b"four", "m-Q8_0.gguf": b"eight"}
     unclear = online("owner/ggufs")
     assert "has several .gguf files (there are: m-Q4_K_M.gguf, m-Q8_0.gguf); write OWNER/NAME:PART" in unclear
     assert "no .gguf file with 'q5'" in online("owner/ggufs:q5")
@@ -280,7 +299,7 @@ def test_of_several_gguf_files_a_part_of_the_name_picks_one(online: _Resolver) -
 def test_of_a_repository_of_voices_a_part_of_the_name_picks_one_with_its_description(
     online: _Resolver, offline: _Resolver
 ) -> None:
-    _Hub.repositories["owner/voices"] = {
+    online.hub.repositories["owner/voices"] = {
         **{
             "a-low.onnx": b"low",
             "a-low.onnx.json": b"{}",
@@ -298,16 +317,16 @@ def test_of_a_repository_of_voices_a_part_of_the_name_picks_one_with_its_descrip
 
 
 def test_unknown_repositories_and_revisions_are_told_apart(online: _Resolver) -> None:
-    _Hub.repositories["owner/revisions"] = {"config.json": b"{}", "model.safetensors": b"w"}
+    online.hub.repositories["owner/revisions"] = {"config.json": b"{}", "model.safetensors": b"w"}
     assert "Hugging Face has no such repository" in online("owner/other")
     said = online("owner/revisions", revision="nope")
     assert said == "error: owner/revisions on Hugging Face has no revision 'nope'"
 
 
 def test_a_repository_of_pickles_is_refused_before_anything_is_fetched(online: _Resolver) -> None:
-    _Hub.repositories["owner/pickles"] = {"config.json": b"{}", "pytorch_model.bin": b"pickled"}
+    online.hub.repositories["owner/pickles"] = {"config.json": b"{}", "pytorch_model.bin": b"pickled"}
     said = online("owner/pickles")
     assert said == (
         "error: owner/pickles holds no weights that Stentor reads (.safetensors, .gguf or CTranslate2's model.bin)"
     )
-    assert not [path for path in _Hub.asked if "pickles" in path and "resolve" in path]
+    assert not [path for path in online.hub.asked if "pickles" in path and "resolve" in path]
