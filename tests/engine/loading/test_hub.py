@@ -270,6 +270,7 @@ def test_of_a_repository_one_form_of_the_weights_is_fetched(online: _Resolver, o
     online.hub.repositories["owner/forms"] = wanted | dict.fromkeys(extra, b"no")
     folder = Path(online("owner/forms"))
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == wanted
+    assert [path for path in online.hub.asked if "forms" in path and "resolve" in path]
     assert offline("owner/forms") == str(folder), "and then it is there offline"
 
 
