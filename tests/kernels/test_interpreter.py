@@ -55,3 +55,12 @@ def test_the_language_is_replaced_once_for_a_function(monkeypatch: pytest.Monkey
     monkeypatch.setattr(interpreter, "_patch_builtin", lambda *args: seen.append(args))
     assert run([3], [4], torch.int32) == [7, -1, 12]
     assert seen == []
+
+
+def test_a_type_is_made_once_for_a_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every operation, it would take a quarter of the time of the kernel tests."""
+    run([1], [2], torch.int32)
+    seen: list[Any] = []
+    monkeypatch.setattr(tl.core, "validate_block_shape", seen.append)
+    assert run([3], [4], torch.int32) == [7, -1, 12]
+    assert seen == []
