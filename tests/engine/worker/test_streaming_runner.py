@@ -93,7 +93,7 @@ def check_bounded(stream: Listening) -> None:
     assert all(len(keys) <= 12 for keys in (*stream.keys, *stream.values))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_what_is_heard_in_pieces_is_what_transformers_hears_at_once(
     model: VoxtralRealtime, theirs: Any, seed: int
 ) -> None:
@@ -118,7 +118,7 @@ def generated_by_transformers(theirs: Any, pcm: bytes) -> list[int]:
 
 
 def test_tokens_are_those_that_transformers_generates(engine: LocalEngine, theirs: Any) -> None:
-    pcm = speech(60, 9)
+    pcm = speech(36, 9)
     fresh(engine)
     rid = engine.submit(PROMPT, GREEDY, streamed=Streamed(pcm, ended=True))
     engine.run(check=True)
@@ -126,7 +126,7 @@ def test_tokens_are_those_that_transformers_generates(engine: LocalEngine, their
     expected = generated_by_transformers(theirs, pcm)
     assert len(set(expected)) > 5
     # after the last position one more token is drawn here, as transformers does of a stream
-    assert (len(outcome.tokens), outcome.tokens[:-1]) == (60 - len(PROMPT) + 1, expected)
+    assert (len(outcome.tokens), outcome.tokens[:-1]) == (36 - len(PROMPT) + 1, expected)
     assert outcome.finished is not None
     assert outcome.finished.reason == "stop"
 
@@ -148,7 +148,7 @@ def params_of(seed: int) -> SamplingParams:
 @pytest.mark.parametrize("deaths", [0, 4])
 def test_streams_in_odd_pieces_give_what_each_gives_at_once(engine: LocalEngine, deaths: int) -> None:
     rng = random.Random(deaths)
-    pcms = [speech(rng.randint(6, 32), seed) + bytes(2 * rng.randrange(900)) for seed in range(4)]
+    pcms = [speech(rng.randint(6, 20), seed) + bytes(2 * rng.randrange(900)) for seed in range(4)]
     expected = submit_all(engine, pcms)
     fresh(engine)
     rids = [engine.submit(PROMPT, params_of(seed), [seed], streamed=Streamed()) for seed in range(len(pcms))]

@@ -1,4 +1,4 @@
-"""The command as a user runs it, in a process of its own, against a real server."""
+"""The command as a user runs it, in a process of its own where that matters, against a real server."""
 
 import asyncio
 import csv
@@ -52,6 +52,11 @@ def _bench(script: Script, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
 
 
+def _here(script: Script, *arguments: str) -> int:
+    """The same in this process, which has imported it all."""
+    return main(["--url", f"http://127.0.0.1:{script.port}", *arguments])
+
+
 def test_a_run_prints_a_table_and_saves_what_it_measured(tmp_path: Path) -> None:
     with _served() as script:
         done = _bench(
@@ -78,20 +83,20 @@ def test_a_run_prints_a_table_and_saves_what_it_measured(tmp_path: Path) -> None
     assert datetime.fromisoformat(rows[0]["started_at"]) >= datetime.fromisoformat(result.started_at)
 
 
-def test_quiet_prints_nothing_but_errors() -> None:
+def test_quiet_prints_nothing_but_errors(capfd: pytest.CaptureFixture[str]) -> None:
     async def refuse(asked: Asked, write: Write) -> None:
         await write(b"HTTP/1.1 400 Bad\r\ncontent-length: 3\r\n\r\nbad")
 
     with _served() as script:
-        done = _bench(script, "--requests", "2", "--quiet")
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert _here(script, "--requests", "2", "--quiet") == 0
+    assert capfd.readouterr() == ("", "")
     with _served(refuse) as script:
-        done = _bench(script, "--requests", "2", "--quiet")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "stentor bench serve: all 2 requests failed, the first with http 400: bad\n"
+        assert _here(script, "--requests", "2", "--quiet") == 1
+    said = "stentor bench serve: all 2 requests failed, the first with http 400: bad\n"
+    assert capfd.readouterr() == ("", said)
 
 
-def test_failures_are_told_by_kind_with_an_example() -> None:
+def test_failures_are_told_by_kind_with_an_example(capfd: pytest.CaptureFixture[str]) -> None:
     async def every_other(asked: Asked, write: Write) -> bool:
         if len(script.prompts) % 2:
             await write(HEAD + token())
@@ -100,11 +105,11 @@ def test_failures_are_told_by_kind_with_an_example() -> None:
         return False
 
     with _served(every_other) as script:
-        done = _bench(script, "--requests", "4", "--concurrency", "1")
-    assert done.returncode == 0
-    assert "2 completed, 2 failed" in done.stdout
-    assert "truncated" in done.stdout
-    assert "the stream ended before [DONE]" in done.stdout
+        assert _here(script, "--requests", "4", "--concurrency", "1") == 0
+    printed = capfd.readouterr().out
+    assert "2 completed, 2 failed" in printed
+    assert "truncated" in printed
+    assert "the stream ended before [DONE]" in printed
 
 
 def test_nothing_of_torch_is_imported() -> None:
@@ -199,14 +204,10 @@ def test_nobody_there_is_one_line_and_exit_1(capsys: pytest.CaptureFixture[str])
 def test_what_is_asked_is_what_the_options_say(tmp_path: Path) -> None:
     (tmp_path / "talks.jsonl").write_text('{"messages":[{"role":"user","content":"Ahoy"}]}\n')
     with _served() as script:
-        ids = _bench(script, *shlex.split(IDS))
+        assert _here(script, *shlex.split(IDS)) == 0
         extra = json.dumps({"top_k": 5})
-        file = _bench(
-            script,
-            *("--dataset", str(tmp_path / "talks.jsonl"), "--api", "chat", "--output", "3", "--requests", "1"),
-            *("--extra-body", extra, "--temperature", "0.5", "--model", "mine"),
-        )
-    assert (ids.returncode, file.returncode) == (0, 0)
+        file = ["--dataset", str(tmp_path / "talks.jsonl"), "--api", "chat", "--output", "3", "--requests", "1"]
+        assert _here(script, *file, "--extra-body", extra, "--temperature", "0.5", "--model", "mine") == 0
     first, second = (asked.body for asked in script.prompts)
     assert (len(first["prompt"]), set(first["prompt"])) == (30, {7, 8})
     assert (first["max_tokens"], first["ignore_eos"], first["model"]) == (2, True, "scripted")
