@@ -28,9 +28,10 @@ def describe(folder: Path) -> list[str]:
     return [str(folder), "--load-format", "dummy", "--served-model-name", "made-up", "--kv-cache-memory", "64MiB"]
 
 
-def describe_talker(folder: Path) -> list[str]:
-    """The same for a model with the demo model's tokenizer and chat template; its words mean nothing."""
-    config = {**CONFIG, "vocab_size": 49_152, "eos_token_id": 2}
+def describe_talker(folder: Path, **shape: int) -> list[str]:
+    """The same for a model with the demo model's tokenizer and chat template; its words mean nothing. ``shape`` is of
+    its configuration."""
+    config = {**CONFIG, "vocab_size": 49_152, "eos_token_id": 2, **shape}
     (folder / "config.json").write_text(json.dumps(config))
     own = ["--load-format", "dummy", "--tokenizer", DEFAULT_MODEL, "--kv-cache-memory", "64MiB"]
     return [str(folder), *own]

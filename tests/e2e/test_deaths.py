@@ -80,11 +80,11 @@ def test_once_it_is_given_up_each_stream_gets_an_error_and_the_server_ends(argum
     ("victim", "phase"),
     [
         ("server", "starting the worker"),
-        ("engine", "warming up"),
-        ("worker", "starting the worker"),
         ("worker", "warming up"),
         pytest.param("server", "warming up", marks=pytest.mark.proof),
         pytest.param("engine", "starting the worker", marks=pytest.mark.proof),
+        pytest.param("engine", "warming up", marks=pytest.mark.proof),
+        pytest.param("worker", "starting the worker", marks=pytest.mark.proof),
     ],
 )
 def test_a_death_while_loading_leaves_nothing_and_is_one_clear_line(

@@ -25,7 +25,7 @@ BODIES: tuple[dict[str, object], ...] = (
     {"prompt": "In the beginning was", "temperature": 0.7, "seed": 9, "n": 2, "stop": [" the", "."], "max_tokens": 30},
     {"prompt": "One two three", "temperature": 0, "min_tokens": 30},
 )
-TOKENS = 250
+TOKENS = 160
 
 
 @pytest.fixture(scope="module")
