@@ -233,14 +233,14 @@ def longest(monkeypatch: pytest.MonkeyPatch) -> LongestSlice:
         (COMPLETIONS, {"prompt": [PROMPT] * 3, "max_tokens": 0, **SCORED}, 3 * 1999 * 22),
         (COMPLETIONS, {"prompt": [PROMPT] * 3, "max_tokens": 1, "stream": True, **SCORED}, 3 * 1999 * 22),
         (COMPLETIONS, {"prompt": [PROMPT] * 3, "max_tokens": 1, "prompt_logprobs": 20}, 3 * 1999 * 21),
-        (COMPLETIONS, {"prompt": "a", "max_tokens": 3000, "logprobs": 20}, 3000 * 21),
-        (CHAT, {"messages": HELLO, "max_tokens": 3000, **CHAT_SCORED}, 3000 * 21),
+        (COMPLETIONS, {"prompt": "a", "max_tokens": 1000, "logprobs": 20}, 1000 * 21),
+        (CHAT, {"messages": HELLO, "max_tokens": 1000, **CHAT_SCORED}, 1000 * 21),
         (
             CHAT,
-            {"messages": HELLO, "max_tokens": 3000, "logprobs": True, "top_logprobs": 20, "stream": True},
-            3000 * 21,
+            {"messages": HELLO, "max_tokens": 1000, "logprobs": True, "top_logprobs": 20, "stream": True},
+            1000 * 21,
         ),
-        (RESPONSES, {"input": "hello", "max_output_tokens": 3000, "top_logprobs": 20}, 3000 * 21),
+        (RESPONSES, {"input": "hello", "max_output_tokens": 1000, "top_logprobs": 20}, 1000 * 21),
     ],
 )
 async def test_all_requests_together_write_one_slice_between_two_turns_of_the_loop(

@@ -70,7 +70,7 @@ def split(data: st.DataObject, text: str) -> list[str]:
 
 @pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
 def test_any_text_is_read_the_same_however_it_is_cut(format: ToolFormat) -> None:
-    @settings(max_examples=examples(8, 125), deadline=None)
+    @settings(max_examples=examples(5, 125), deadline=None)
     @given(text=material(format), data=st.data(), cut_off=st.booleans())
     def check(text: str, data: st.DataObject, cut_off: bool) -> None:
         whole = read(format, text, cut_off=cut_off)
@@ -82,7 +82,7 @@ def test_any_text_is_read_the_same_however_it_is_cut(format: ToolFormat) -> None
 
 @pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
 def test_a_text_that_is_cut_off_has_the_calls_of_any_other_and_no_more_content(format: ToolFormat) -> None:
-    @settings(max_examples=examples(8, 125), deadline=None)
+    @settings(max_examples=examples(5, 125), deadline=None)
     @given(text=material(format))
     def check(text: str) -> None:
         ended, cut_off = read(format, text), read(format, text, cut_off=True)
@@ -141,7 +141,7 @@ def test_calls_are_read_the_same_at_every_single_cut(name: str) -> None:
 
 @pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
 def test_text_without_calls_comes_out_unchanged(format: ToolFormat) -> None:
-    @settings(max_examples=examples(10), deadline=None)
+    @settings(max_examples=examples(5, 50), deadline=None)
     @given(st.text(alphabet=st.characters(exclude_characters="[{<`f|", exclude_categories=["Cs"]), max_size=60))
     def check(text: str) -> None:
         reading = read(format, *cut(text, 3))
