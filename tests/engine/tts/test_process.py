@@ -31,6 +31,7 @@ async def running(voices: Voices) -> AsyncIterator[SpeechClient]:
         tasks.cancel_scope.cancel()
 
 
+@pytest.mark.proof  # imports torch and transformers anew; `test_vits` speaks with what the process loads
 async def test_vits_speaks_in_the_process_as_it_does_here(tmp_path: Path) -> None:
     voices = read_voices(write_tiny_vits(tmp_path, speakers=2))
     async with running(voices) as client:

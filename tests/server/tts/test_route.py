@@ -35,6 +35,13 @@ async def serving(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
             yield client
 
 
+@pytest.fixture(scope="module")
+async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
+    """Of one process, for all tests that leave it idle and alive."""
+    async with serving(tmp_path_factory.mktemp("voice")) as client:
+        yield client
+
+
 @pytest.mark.parametrize(
     ("body", "param", "said"),
     [
@@ -54,9 +61,10 @@ async def serving(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
         ({"input": "a", "instructions": 3}, "instructions", "string"),
     ],
 )
-async def test_a_mistake_is_told_with_its_field(tmp_path: Path, body: dict[str, Any], param: str, said: str) -> None:
-    async with serving(tmp_path) as client:
-        response = await client.post(SPEECH, json=body)
+async def test_a_mistake_is_told_with_its_field(
+    client: httpx.AsyncClient, body: dict[str, Any], param: str, said: str
+) -> None:
+    response = await client.post(SPEECH, json=body)
     assert response.status_code == 400
     error = response.json()["error"]
     assert (error["param"], error["type"]) == (param, "invalid_request_error")
@@ -72,21 +80,19 @@ async def test_where_no_model_speaks_that_is_said_and_no_voice_is_listed() -> No
 
 
 @pytest.mark.parametrize("format", MEDIA_TYPES)
-async def test_every_format_says_its_type(tmp_path: Path, format: str) -> None:
+async def test_every_format_says_its_type(client: httpx.AsyncClient, format: str) -> None:
     body = {"input": "One, two. And three.", "response_format": format, "voice": "alloy", "instructions": "gently"}
-    async with serving(tmp_path) as client:
-        response = await client.post(SPEECH, json=body)
+    response = await client.post(SPEECH, json=body)
     assert response.status_code == 200
     assert response.headers["content-type"] == MEDIA_TYPES[format]  # type: ignore[index]
     assert len(response.content) > 50
 
 
 @pytest.mark.parametrize("format", ["wav", "pcm", "flac"])
-async def test_events_carry_the_bytes_of_the_file(tmp_path: Path, format: str) -> None:
+async def test_events_carry_the_bytes_of_the_file(client: httpx.AsyncClient, format: str) -> None:
     body = {"input": "One, two. And three.", "response_format": format, "voice": "second"}
-    async with serving(tmp_path) as client:
-        whole = await client.post(SPEECH, json=body)
-        *deltas, done = chunks_of((await client.post(SPEECH, json={**body, "stream_format": "sse"})).text)
+    whole = await client.post(SPEECH, json=body)
+    *deltas, done = chunks_of((await client.post(SPEECH, json={**body, "stream_format": "sse"})).text)
     assert b"".join(base64.b64decode(delta["audio"]) for delta in deltas) == whole.content
     assert {delta["type"] for delta in deltas} == {"speech.audio.delta"}
     usage = done.pop("usage")
@@ -94,9 +100,8 @@ async def test_events_carry_the_bytes_of_the_file(tmp_path: Path, format: str) -
     assert usage == {"input_tokens": 20, "output_tokens": 0, "total_tokens": 20}
 
 
-async def test_what_fails_before_the_first_sound_has_a_status(tmp_path: Path) -> None:
-    async with serving(tmp_path) as client:
-        response = await client.post(SPEECH, json={"input": "We refuse."})
+async def test_what_fails_before_the_first_sound_has_a_status(client: httpx.AsyncClient) -> None:
+    response = await client.post(SPEECH, json={"input": "We refuse."})
     assert response.status_code == 500
     assert response.json()["error"]["code"] == "speech_failed"
 
