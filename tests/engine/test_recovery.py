@@ -87,7 +87,7 @@ async def _play(actions: list[tuple[Any, ...]]) -> None:
     assert world.engines.now.closed
 
 
-@settings(deadline=None, max_examples=examples(400))
+@settings(deadline=None, max_examples=examples(200))
 @given(ACTIONS)
 def test_each_stream_gets_exactly_its_tokens_whatever_dies_when(actions: list[tuple[Any, ...]]) -> None:
     anyio.run(_play, actions)
