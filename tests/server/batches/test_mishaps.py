@@ -90,7 +90,7 @@ async def test_a_store_that_fails_for_a_while_loses_nothing_and_leaves_nothing_b
     monkeypatch.setattr(runner, "_FLUSH_SECONDS", 0.05)
     # slow enough that answers are stored while others are still being made
     async with served(fake_state(FakeEngine(delay=0.1))) as client:
-        file = await uploaded(client, lines(*map(str, range(80))))
+        file = await uploaded(client, lines(*map(str, range(40))))
         failed = failing_once(getattr(module, name), monkeypatch, module)
         batch = await client.batches.create(
             input_file_id=file, endpoint="/v1/chat/completions", completion_window="24h"
@@ -98,7 +98,7 @@ async def test_a_store_that_fails_for_a_while_loses_nothing_and_leaves_nothing_b
         done = await ended(client, batch.id, "completed")
         assert len(failed) > 1
         rows = await read(client, done.output_file_id)
-        assert [row["custom_id"] for row in rows] == [str(i) for i in range(80)]
+        assert [row["custom_id"] for row in rows] == [str(i) for i in range(40)]
         assert {each.id async for each in client.files.list()} == {file, done.output_file_id}
 
 

@@ -39,7 +39,7 @@ def test_a_child_that_is_killed_under_load_costs_no_job() -> None:
             )
             done += 1
 
-        jobs = [asyncio.create_task(render(number)) for number in range(60)]
+        jobs = [asyncio.create_task(render(number)) for number in range(30)]
         killed: list[int] = []
         while len(killed) < 4:
             before = done
