@@ -103,7 +103,8 @@ class GuidanceMatcher:
         return taken
 
     def allows(self, token: int) -> bool:
-        return self._inner.validate_tokens([token]) == 1
+        # not validate_tokens: it refuses a special token behind text that could go on, where consume_token takes it
+        return self._inner.deep_copy().consume_token(token)
 
     def accepting(self) -> bool:
         return self._inner.is_accepting()

@@ -204,6 +204,15 @@ class TestThinking:
         matcher = bytewise.compile(source)
         assert not matcher.allows(ord("<"))
 
+    def test_a_marker_that_is_a_special_token_may_be_forced_behind_any_thought(self, bytewise: Compiler) -> None:
+        matcher = bytewise.compile(self._source(True, "</s>", "<s>"))
+        for token in _tokens("hm"):
+            assert matcher.allows(SPECIAL["</s>"])
+            assert matcher.consume(token)
+        assert matcher.allows(SPECIAL["</s>"])
+        assert not matcher.allows(SPECIAL["<s>"])
+        assert matcher.consume(SPECIAL["</s>"]), "asking took nothing"
+
 
 def test_the_demo_models_own_tokens_serve_too(
     compiler: Compiler, vocabulary: TokenBytes, special: Mapping[str, int]
