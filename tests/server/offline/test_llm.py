@@ -192,13 +192,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it f
 def interrupt_after(seconds):
     threading.Timer(seconds, os.killpg, (0, signal.SIGINT)).start()  # as a terminal does: all of them
 
-llm = stentor.LLM({made_up}, max_model_len=2048, kv_cache_memory="128M", max_queued_requests=64)
+llm = stentor.LLM({made_up}, max_model_len=2048, kv_cache_memory="64M", max_num_seqs=4)
 short = stentor.SamplingParams(max_tokens=2, ignore_eos=True)
 
 async def notebook():
     interrupt_after(0.5)
     try:
-        llm.generate(["x"] * 50, stentor.SamplingParams(max_tokens=2000, ignore_eos=True))
+        llm.generate(["x"] * 10, stentor.SamplingParams(max_tokens=2000, ignore_eos=True))
     except KeyboardInterrupt:
         print("interrupted")
     began = time.monotonic()
