@@ -17,8 +17,8 @@ from stentor.tests.e2e.made_up import describe_talker
 
 pytestmark = [pytest.mark.alone, pytest.mark.proof]
 
-SECONDS = 9.0
-WARMUP = 3.0
+SECONDS = 8.0
+WARMUP = 2.0
 SEED = 20261121
 
 
