@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-# Two processes share the files out; while one runs a test that is `alone`, the other waits.
+# Two processes share the files out, those of tests/e2e as one; while one runs a test that is `alone`, the other waits.
 SHARED := -n 2 --dist loadfile --no-loadscope-reorder
 # Compiled modules are kept, also where the environment says otherwise: a server that a test starts is ready 1 s sooner.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -P -m pytest
