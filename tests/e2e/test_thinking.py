@@ -13,7 +13,7 @@ import pytest
 
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.conftest import NAME
-from stentor.tests.e2e.made_up import describe_talker
+from stentor.tests.e2e.made_up import EXACT, describe_talker
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
@@ -34,7 +34,7 @@ def thinker(demo_model: object, tmp_path_factory: pytest.TempPathFactory) -> Ite
     folder: Path = tmp_path_factory.mktemp("model")
     template = folder / "thinking.jinja"
     template.write_text(TEMPLATE)
-    arguments = [*describe_talker(folder), "--served-model-name", NAME, "--max-model-len", "512"]
+    arguments = [*describe_talker(folder), *EXACT, "--served-model-name", NAME, "--max-model-len", "512"]
     with ServerProcess([*arguments, "--chat-template", str(template)]) as running:
         yield running
 
