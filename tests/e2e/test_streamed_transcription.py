@@ -99,7 +99,7 @@ def test_told_to_end_a_server_of_several_models_finishes_what_runs_and_leaves_no
     """The last test of this server."""
     processes = tree(server.pid)
     assert len(below(server.pid, "engine")) == 2
-    body = {"model": "made-up", "prompt": [5], "max_tokens": 1500, "ignore_eos": True, "stream": True}
+    body = {"model": "made-up", "prompt": [5], "max_tokens": 400, "ignore_eos": True, "stream": True}
     with httpx.stream("POST", f"http://127.0.0.1:{server.port}/v1/completions", json=body, timeout=60) as answer:
         lines = answer.iter_lines()
         next(lines)

@@ -10,13 +10,13 @@ import pytest
 import torch
 from transformers import VoxtralRealtimeForConditionalGeneration
 
-from stentor.engine.client.client import EngineClient
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.server.api.realtime.hypotheses import TranscriptionSettings
 from stentor.server.api.realtime.streamed import StreamedTurn, StreamTranscriber
 from stentor.server.app.auxiliary_models import open_streaming
 from stentor.server.asr.stream_vocabulary import StreamVocabulary, hears_streams
 from stentor.server.asr.streaming import StreamingTranscriptionModel, stream_whole
+from stentor.tests.engine.forked import client_of
 from stentor.tests.engine.local import model_config
 from stentor.tests.engine.tiny_voxtral import features_of, speech, write_voxtral
 from stentor.tests.server.asr.tekken import write_tekken
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def listening(folder: Path) -> AsyncIterator[StreamingTranscriptionModel]:
-    client = EngineClient(EngineConfig(model_config(folder, max_num_seqs=3, max_num_batched_tokens=0)))
+    client = client_of(EngineConfig(model_config(folder, max_num_seqs=3, max_num_batched_tokens=0)))
     with anyio.fail_after(90):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.run)

@@ -85,7 +85,7 @@ def in_time(decoder: AudioDecoder) -> Iterator[None]:
     assert decoder.pids == before
 
 
-def test_every_container_gives_its_sound() -> None:
+def test_every_container_gives_its_sound(run_shared: Callable[[Use], None]) -> None:
     async def use(decoder: AudioDecoder) -> None:
         wanted = np.frombuffer(tone(1), "<i2").astype(float)
         for name, (container, codec, rate, layout) in FILES.items():
@@ -96,10 +96,10 @@ def test_every_container_gives_its_sound() -> None:
             assert abs(np.argmax(spectrum) * 16_000 / 12_800 - 440) < 2, name
             assert np.abs(found[3200:12_800]).max() == pytest.approx(np.abs(wanted).max(), rel=0.15), name
 
-    run(use)
+    run_shared(use)
 
 
-def test_samples_at_the_rate_of_the_models_are_handed_on_as_they_are() -> None:
+def test_samples_at_the_rate_of_the_models_are_handed_on_as_they_are(run_shared: Callable[[Use], None]) -> None:
     async def use(decoder: AudioDecoder) -> None:
         for pcm in (tone(3), tone(1)[:2]):
             for format in ("wav", "flac"):
@@ -109,10 +109,10 @@ def test_samples_at_the_rate_of_the_models_are_handed_on_as_they_are() -> None:
         long = await decoder.decode(encode_whole(bytes(2 * 16_000 * 200), "flac", 16_000))
         assert long.seconds == 200
 
-    run(use)
+    run_shared(use)
 
 
-def test_channels_are_mixed_whatever_they_are() -> None:
+def test_channels_are_mixed_whatever_they_are(run_shared: Callable[[Use], None]) -> None:
     async def use(decoder: AudioDecoder) -> None:
         left = np.stack([np.frombuffer(tone(1), "<i2"), np.zeros(16_000, "<i2")], axis=1).tobytes()
         mixed = np.frombuffer((await decoder.decode(wav_with(channels=2, data=left))).pcm, "<i2")
@@ -123,7 +123,7 @@ def test_channels_are_mixed_whatever_they_are() -> None:
             assert found.seconds == 1, channels
             assert np.abs(np.frombuffer(found.pcm, "<i2").astype(int)).max() > 1000, channels
 
-    run(use)
+    run_shared(use)
 
 
 def test_what_is_no_sound_is_refused_with_the_field_and_soon() -> None:
@@ -216,13 +216,13 @@ def test_broken_files_give_what_can_be_read_of_them_or_a_refusal_and_the_process
     run(use)
 
 
-def test_a_file_that_was_cut_short_gives_its_beginning() -> None:
+def test_a_file_that_was_cut_short_gives_its_beginning(run_shared: Callable[[Use], None]) -> None:
     async def use(decoder: AudioDecoder) -> None:
         for format in ("mp3", "opus", "aac", "flac", "wav"):
             file = encode_whole(noise(2), format, 16_000)
             assert (await decoder.decode(file[: len(file) // 2])).seconds == pytest.approx(1, abs=0.3), format
 
-    run(use)
+    run_shared(use)
 
 
 def test_a_process_that_dies_is_replaced_and_its_job_done_again() -> None:
@@ -296,7 +296,7 @@ def test_a_file_that_is_all_headers_is_given_up_after_two_seconds_and_once(monke
     run(use, timeout=3600.0, processes=1)
 
 
-def test_the_process_can_open_nothing_and_has_bounds() -> None:
+def test_the_process_can_open_nothing_and_has_bounds(run_shared: Callable[[Use], None]) -> None:
     async def use(decoder: AudioDecoder) -> None:
         await decoder.decode(encode_whole(tone(1), "wav", 16_000))
         (pid,) = decoder.pids
@@ -304,7 +304,7 @@ def test_the_process_can_open_nothing_and_has_bounds() -> None:
         assert resource.prlimit(pid, resource.RLIMIT_AS)[1] == 1 << 30
         assert resource.prlimit(pid, resource.RLIMIT_CORE)[1] == 0
 
-    run(use)
+    run_shared(use)
 
 
 def test_one_long_sound_does_not_hold_up_others() -> None:
