@@ -44,7 +44,7 @@ def address(server: ServerProcess) -> str:
 @pytest.fixture
 def wish(address: str, tmp_path: Path) -> Path:
     path = tmp_path / "wish.wav"
-    path.write_bytes(spoken(address, WISH, before=0.7, after=8, key=KEY))
+    path.write_bytes(spoken(address, WISH, before=0.7, after=7, key=KEY))
     return path
 
 

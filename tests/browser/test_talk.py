@@ -11,7 +11,7 @@ from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.responses.test_socket import serving
 
 if TYPE_CHECKING:
-    from playwright.async_api import Page
+    from playwright.async_api import Browser, Page
 
 pytestmark = [
     pytest.mark.anyio,
@@ -33,18 +33,27 @@ devices.getUserMedia = async (wanted) => {
 """So that a test sees whether the page has let go of the microphone."""
 
 
-@asynccontextmanager
-async def visiting(engine: FakeEngine, tab: str = "chat") -> AsyncIterator["Page"]:
-    from playwright.async_api import async_playwright, expect
+@pytest.fixture(scope="module")
+async def browser() -> AsyncIterator["Browser"]:
+    """One for all visits, each of which has a profile of its own."""
+    from playwright.async_api import async_playwright
 
-    async with serving(fake_state(engine)) as address, async_playwright() as playwright:
+    async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=browser_flags(None))
-        page = await (await browser.new_context(permissions=["microphone"])).new_page()
+        yield browser
+        await browser.close()
+
+
+@asynccontextmanager
+async def visiting(browser: "Browser", engine: FakeEngine, tab: str = "chat") -> AsyncIterator["Page"]:
+    from playwright.async_api import expect
+
+    async with serving(fake_state(engine)) as address, await browser.new_context(permissions=["microphone"]) as profile:
+        page = await profile.new_page()
         await page.add_init_script(KEEP_STREAMS)
         await page.goto(f"http://{address}/#{tab}")
         await expect(page.locator("#status")).to_contain_text(" at 127.0.0.1")
         yield page
-        await browser.close()
 
 
 async def ask(page: "Page", text: str) -> None:
@@ -56,11 +65,11 @@ def prompt_of(engine: FakeEngine) -> str:
     return bytes(token for token in engine.streams[-1].prompt if token < 256).decode()
 
 
-async def test_an_answer_that_was_cleared_away_is_not_told_to_the_model() -> None:
+async def test_an_answer_that_was_cleared_away_is_not_told_to_the_model(browser: "Browser") -> None:
     from playwright.async_api import expect
 
     engine = FakeEngine(answer=says("word ", repeat=True), max_model_len=2048, delay=0.02)
-    async with visiting(engine) as page:
+    async with visiting(browser, engine) as page:
         said = page.locator("#chat-messages .assistant .said")
         await ask(page, "First?")
         await expect(said).to_contain_text("word word")
@@ -73,10 +82,10 @@ async def test_an_answer_that_was_cleared_away_is_not_told_to_the_model() -> Non
         assert await page.locator("#chat-messages .message.cut").count() == 0
 
 
-async def test_a_question_that_failed_can_be_sent_again_and_leaves_no_empty_answer() -> None:
+async def test_a_question_that_failed_can_be_sent_again_and_leaves_no_empty_answer(browser: "Browser") -> None:
     from playwright.async_api import expect
 
-    async with visiting(FakeEngine(answer=says("Yes."))) as page:
+    async with visiting(browser, FakeEngine(answer=says("Yes."))) as page:
         await page.fill("#chat-tokens", "100000")
         await ask(page, "Is it?")
         await expect(page.locator("#chat-messages .wrong .said")).to_contain_text("100000")
@@ -88,10 +97,10 @@ async def test_a_question_that_failed_can_be_sent_again_and_leaves_no_empty_answ
         await expect(page.locator("#chat-messages .assistant .said")).to_have_text("Yes.")
 
 
-async def test_an_answer_that_the_token_limit_cut_says_so() -> None:
+async def test_an_answer_that_the_token_limit_cut_says_so(browser: "Browser") -> None:
     from playwright.async_api import expect
 
-    async with visiting(FakeEngine(answer=says("Yes indeed."))) as page:
+    async with visiting(browser, FakeEngine(answer=says("Yes indeed."))) as page:
         await page.fill("#chat-tokens", "3")
         await ask(page, "Is it?")
         await expect(page.locator("#chat-messages .assistant.limited .said")).to_have_text("Yes")
@@ -100,10 +109,10 @@ async def test_an_answer_that_the_token_limit_cut_says_so() -> None:
         await expect(page.locator("#chat-messages .assistant:not(.limited) .said")).to_have_text("Yes indeed.")
 
 
-async def test_the_microphone_is_let_go_of_when_the_tab_is_left() -> None:
+async def test_the_microphone_is_let_go_of_when_the_tab_is_left(browser: "Browser") -> None:
     from playwright.async_api import expect
 
-    async with visiting(FakeEngine(), "voice") as page:
+    async with visiting(browser, FakeEngine(), "voice") as page:
         await page.click("#voice-start")
         await expect(page.locator("#voice-end")).to_be_enabled()
         assert await page.evaluate("streams.flatMap((s) => s.getTracks()).map((t) => t.readyState)") == ["live"]
@@ -112,11 +121,11 @@ async def test_the_microphone_is_let_go_of_when_the_tab_is_left() -> None:
         assert await page.evaluate("streams.flatMap((s) => s.getTracks()).map((t) => t.readyState)") == ["ended"]
 
 
-async def test_settings_that_are_changed_in_a_session_count_from_the_next_answer() -> None:
+async def test_settings_that_are_changed_in_a_session_count_from_the_next_answer(browser: "Browser") -> None:
     from playwright.async_api import expect
 
     engine = FakeEngine(answer=says("Yes."), max_model_len=2048)
-    async with visiting(engine, "voice") as page:
+    async with visiting(browser, engine, "voice") as page:
         await page.fill("#voice-instructions", "Be brief.")
         await page.click("#voice-start")
         await expect(page.locator("#voice-send")).to_be_enabled()
