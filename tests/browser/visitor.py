@@ -14,7 +14,7 @@ from stentor.server.audio.encode import encode_whole
 from stentor.server.audio.resample import resample
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 MODELS: Final = (
@@ -45,30 +45,34 @@ def browser_flags(microphone: Path | None) -> list[str]:
 
 
 @contextmanager
-def visiting(url: str, microphone: Path | None = None, key: str = "") -> Iterator["Page"]:
-    """The page, in a browser that hears ``microphone``, a wav, again and again; ``key`` is typed in.
-
-    Errors on the page are raised.
-    """
+def browsing(microphone: Path | None = None) -> Iterator["Browser"]:
+    """A browser that hears ``microphone``, a wav, again and again."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=browser_flags(microphone))
         try:
-            page = browser.new_context(viewport=SIZE, permissions=["microphone"]).new_page()  # type: ignore[arg-type]
-            wrong: list[str] = []
-            page.on("pageerror", lambda error: wrong.append(str(error)))
-            page.on(
-                "console", lambda message: wrong.append(message.text) if _is_wrong(message.text, message.type) else None
-            )
-            page.goto(url)
-            if key:
-                page.fill("#key", key)
-                page.press("#key", "Enter")
-            yield page
-            assert not wrong, wrong
+            yield browser
         finally:
             browser.close()
+
+
+@contextmanager
+def visiting(browser: "Browser", url: str, key: str = "") -> Iterator["Page"]:
+    """The page, in a profile of its own; ``key`` is typed in. Errors on the page are raised."""
+    with browser.new_context(viewport=SIZE, permissions=["microphone"]) as profile:  # type: ignore[arg-type]
+        page = profile.new_page()
+        wrong: list[str] = []
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on(
+            "console", lambda message: wrong.append(message.text) if _is_wrong(message.text, message.type) else None
+        )
+        page.goto(url)
+        if key:
+            page.fill("#key", key)
+            page.press("#key", "Enter")
+        yield page
+        assert not wrong, wrong
 
 
 def _is_wrong(text: str, kind: str) -> bool:
