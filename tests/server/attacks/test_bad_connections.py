@@ -252,7 +252,7 @@ def test_slow_headers_are_given_up_however_steady(beginning: bytes, rest: bytes,
     for _ in range(20):  # one that has sent nothing in time is closed without a word, and this thread may be late
         with closing(hurries_headers.connect()) as connection:
             connection.send(beginning)
-            with dripping(connection, rest + b"a: b\r\n" * 90):
+            with dripping(connection, rest + b"a: b\r\n" * 110):
                 if (answer := connection.answer_if_any()) is not None:
                     assert (answer.status, answer.error["code"]) == (408, "request_timeout")
                     assert connection.is_closed()
@@ -265,8 +265,8 @@ def test_a_slow_body_is_given_up_however_steady(length: bytes, hurries_bodies: T
     before = len(hurries_bodies.engine.streams)
     connection = hurries_bodies.connect()
     connection.send(head(length))
-    body = BODY.ljust(600)
-    with dripping(connection, body if length != CHUNKED else b"".join(b"1\r\n%c\r\n" % byte for byte in body)):
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in BODY.ljust(100))
+    with dripping(connection, chunks if length == CHUNKED else BODY.ljust(600)):
         answer = connection.answer()
     assert (answer.status, answer.error["code"]) == (408, "request_timeout")
     assert "body" in answer.error["message"]

@@ -19,9 +19,9 @@ from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO
 SECONDS = 8.0
 """In which a refusal has come; a template is given up after :data:`RENDER_SECONDS`, a schema after 2 s."""
 RENDER_SECONDS = 0.3
-BUSY = 3.0
+BUSY = 1.5
 """Times as long as it takes to read as much JSON as a bomb has here, for which the server's thread may do nothing else.
-Worst here is a megabyte of lists."""
+Worst here is a megabyte of lists: 0.4."""
 WAITED = 1.5
 """Seconds for which another thread of the server may keep it from running."""
 
