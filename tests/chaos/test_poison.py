@@ -15,7 +15,8 @@ from stentor.tests.e2e.made_up import describe_talker
 pytestmark = [pytest.mark.alone, pytest.mark.proof]
 
 SEED = 20261121
-TOKENS = 40
+TOKENS = 230
+"""At most, of a stream: of a model so small they take as long as it takes to find the poison."""
 
 
 def test_poison_fails_alone_and_the_streams_beside_it_are_what_they_are_without(
