@@ -48,7 +48,7 @@ def address(server: ServerProcess) -> str:
 def browser(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Browser"]:
     """Hears the wish from when its microphone is opened on."""
     wish = tmp_path_factory.mktemp("said") / "wish.wav"
-    wish.write_bytes(spoken(address, WISH, before=0.7, after=7, key=KEY))
+    wish.write_bytes(spoken(address, WISH, before=0.7, after=8, key=KEY))
     with browsing(wish) as browser:
         yield browser
 
