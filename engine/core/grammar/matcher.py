@@ -103,8 +103,9 @@ class GuidanceMatcher:
         return taken
 
     def allows(self, token: int) -> bool:
-        # not validate_tokens: it refuses a special token behind text that could go on, where consume_token takes it
-        return self._inner.deep_copy().consume_token(token)
+        # not validate_tokens: it refuses a special token behind text that could go on, where mask and consume_token
+        # take it
+        return bool(self.allowed() >> token & 1)
 
     def accepting(self) -> bool:
         return self._inner.is_accepting()
