@@ -98,15 +98,21 @@ def test_a_server_that_spins_while_idle_is_told_beside_the_figures_of_others(
     words: Words, ports: tuple[int, int]
 ) -> None:
     entries = [_entry("a", ports[0], "--spin"), _entry("b", ports[1])]
+    beside_idle = beside_spinning = 0.0
     try:
         start_all(entries, words, lambda what: None)
-        run_rounds(entries, Settings(["1"], rounds=1, prompt=2, output=2), words, lambda what: None)
+        for _ in range(40):  # of a busy machine the one that spins may get nothing for the length of a round
+            run_rounds(entries, Settings(["1"], rounds=1, prompt=2, output=2), words, lambda what: None)
+            beside_idle, beside_spinning = (
+                sum(one["others_cores"] for one in entry.column.rounds["1"]) for entry in entries
+            )
+            if beside_spinning > 0.01 + 5 * beside_idle:
+                break
         assert busy_seconds() > 0
     finally:
         for entry in entries:
             entry.server.stop()
-    beside_idle, beside_spinning = (entry.column.rounds["1"][0]["others_cores"] for entry in entries)
-    assert beside_spinning > 0.01 + 5 * beside_idle, "however little of a busy machine it gets"
+    assert beside_spinning > 0.01 + 5 * beside_idle
     assert [entry.column.failed for entry in entries] == [None, None]
 
 
