@@ -97,7 +97,7 @@ def test_a_server_with_tls_and_keys_is_reloaded_and_cleaned_up(tmp_path: Path) -
         began = time.monotonic()
         process.terminate()
         assert process.wait(60) == 0, log.read_text()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 25, "nothing was left to wait 30 seconds for"
     assert not sock.exists()
     text = log.read_text()
     assert "reloaded keys: 1 API keys, 1 admin keys" in text
