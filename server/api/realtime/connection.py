@@ -2,10 +2,10 @@
 
 ::
 
-    reader ── handles one event after the other ──► machine, session, conversation, ears
+    reader ── handles one event after the other ──► machine, session, conversation, input_audio
     responses ── a task each ─────────────────────► events
     hearing ── a task for each turn ──────────────► transcripts            all end with the connection
-    ears ── runs beside ──────────────────────────► partial transcripts
+    input_audio ── runs beside ───────────────────► partial transcripts
     writer ◄── outbox, bounded: whoever fills it waits until the client has read
 
 Everything runs on one event loop, and nothing is awaited between a change and the events that tell of it, so what
@@ -88,7 +88,7 @@ class Connection:
         dialect: Dialect,
         outbox: SendQueue,
         *,
-        open_ears: OpenInputAudio,
+        open_input_audio: OpenInputAudio,
         make_pacer: MakePacer,
         keeps_type: bool = False,
         audio: AudioShare | None = None,
@@ -102,11 +102,11 @@ class Connection:
         self._session: Session = session
         self._dialect = dialect
         self._outbox = outbox
-        self._open_ears = open_ears
+        self._open_input_audio = open_input_audio
         realtime = isinstance(session, RealtimeSession)
         self._machine = SessionMachine(State.IDLE if realtime else State.TRANSCRIBING)
         self._conversation = RealtimeConversation(short_id("conv"), services.limits, audio)
-        self._ears: InputAudio | None = None
+        self._input_audio: InputAudio | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._pristine = not keeps_type
         self._answering = ResponseManager(
@@ -116,8 +116,8 @@ class Connection:
             self._conversation,
             emit=self._emit,
             start=self._start,
-            ears=lambda: self._ears,
-            ears_now=self._ears_now,
+            input_audio=lambda: self._input_audio,
+            opened_input_audio=self._opened_input_audio,
         )
         self.figures: Final = SessionFigures(services.metrics.realtime)
 
@@ -200,14 +200,14 @@ class Connection:
         session = self._rules.updated(
             before, event.session, pristine=self._pristine, has_spoken=self._answering.has_spoken
         )
-        if self._ears is not None:
-            self._ears.check(session.audio.input)
+        if self._input_audio is not None:
+            self._input_audio.check(session.audio.input)
         if type(session) is not type(before):
             into = Event.BECOME_REALTIME if isinstance(session, RealtimeSession) else Event.BECOME_TRANSCRIPTION
             self._machine.take(into)
         self._session = session
-        if self._ears is not None:
-            self._configure(self._ears)
+        if self._input_audio is not None:
+            self._configure(self._input_audio)
         self._emit(server_events.SessionUpdated(session=session))
 
     @property
@@ -218,21 +218,21 @@ class Connection:
     def _tells_transcripts(self) -> bool:
         return self._input.transcription is not None
 
-    def _configure(self, ears: InputAudio) -> None:
-        ears.configure(self._input, logprobs=bool(self._session.include))
+    def _configure(self, input_audio: InputAudio) -> None:
+        input_audio.configure(self._input, logprobs=bool(self._session.include))
 
-    def _ears_now(self) -> InputAudio:
+    def _opened_input_audio(self) -> InputAudio:
         """Raises BadRequest where nothing hears."""
-        if self._ears is None:
-            ears = self._open_ears(self._tell_partial, self._take_notice)
-            self._configure(ears)
-            self._ears = ears
-            self._start(ears.run)
-        return self._ears
+        if self._input_audio is None:
+            input_audio = self._open_input_audio(self._tell_partial, self._take_notice)
+            self._configure(input_audio)
+            self._input_audio = input_audio
+            self._start(input_audio.run)
+        return self._input_audio
 
     async def _room_to_hear(self) -> None:
-        if self._ears is not None:
-            await self._ears.room()
+        if self._input_audio is not None:
+            await self._input_audio.room()
 
     # ---- items
 
@@ -245,7 +245,7 @@ class Connection:
         entry = Entry(given.item)
         if given.audio is not None:
             self._conversation.check_insert(entry, event.previous_item_id)  # or it would be heard for nothing
-            entry.turn = self._ears_now().turn_of(entry.item.id, given.audio)
+            entry.turn = self._opened_input_audio().turn_of(entry.item.id, given.audio)
         before = self._conversation.insert(entry, event.previous_item_id)
         self._pristine = False
         self._emit(server_events.ItemAdded(previous_item_id=before, item=entry.item))
@@ -270,22 +270,22 @@ class Connection:
     async def _append(self, event: BufferAppend) -> None:
         self._machine.take(Event.APPEND)
         audio = decode_audio(event.audio, "audio")
-        ears = self._ears_now()
+        input_audio = self._opened_input_audio()
         self._pristine = False
-        for heard in await ears.append(audio):
+        for heard in await input_audio.append(audio):
             self._take_notice(heard)
 
     def _commit(self) -> None:
         self._machine.check(Event.COMMIT)
         self._conversation.check_room()
-        turn = self._ears_now().commit()
+        turn = self._opened_input_audio().commit()
         self._machine.take(Event.COMMIT)
         self._add_turn(turn)
 
     def _clear(self) -> None:
         self._machine.take(Event.CLEAR)
-        if self._ears is not None:
-            self._ears.clear()
+        if self._input_audio is not None:
+            self._input_audio.clear()
         self._emit(server_events.BufferCleared())
 
     def _take_notice(self, heard: SpeechEvent) -> None:

@@ -45,19 +45,19 @@ class ResponseManager:
         *,
         emit: Emit,
         start: Callable[[Callable[[], Coroutine[Any, Any, None]]], None],
-        ears: Callable[[], InputAudio | None],
-        ears_now: Callable[[], InputAudio],
+        input_audio: Callable[[], InputAudio | None],
+        opened_input_audio: Callable[[], InputAudio],
     ) -> None:
-        """``start`` begins a task of the connection's. ``ears`` are those that have been opened; ``ears_now`` opens
-        them, or raises BadRequest."""
+        """``start`` begins a task of the connection. ``input_audio`` gives the open pipeline, None before there is one;
+        ``opened_input_audio`` opens it, or raises BadRequest."""
         self._host = host
         self._rules = rules
         self._machine = machine
         self._conversation = conversation
         self._emit = emit
         self._start = start
-        self._ears = ears
-        self._ears_now = ears_now
+        self._input_audio = input_audio
+        self._opened_input_audio = opened_input_audio
         self._response: Responding | None = None
         """Of the conversation, while it has not ended."""
         self._aside: dict[str, Responding] = {}
@@ -119,7 +119,7 @@ class ResponseManager:
                 heard.append((entry, given.audio))
             entries.append(entry)
         for entry, audio in heard:  # once nothing else can be wrong
-            entry.turn = self._ears_now().turn_of(short_id("item"), audio)
+            entry.turn = self._opened_input_audio().turn_of(short_id("item"), audio)
             entry.turn.forget_audio()
         return entries
 
@@ -165,8 +165,8 @@ class ResponseManager:
         else:
             self._response = responding
             self._last_response = answer.id
-            if (ears := self._ears()) is not None:
-                ears.responding()
+            if (input_audio := self._input_audio()) is not None:
+                input_audio.responding()
         answer.on_end = lambda: self._ended(responding)
         answer.begin(self._rate_limits())
         self._start(responding.run)
@@ -177,8 +177,8 @@ class ResponseManager:
         if self._response is responding:
             self._response = None
             self._machine.take(Event.RESPONSE_ENDED)
-            if (ears := self._ears()) is not None:
-                ears.responded(responding.unplayed_ms)
+            if (input_audio := self._input_audio()) is not None:
+                input_audio.responded(responding.unplayed_ms)
         else:
             self._aside.pop(responding.answer.id, None)
 

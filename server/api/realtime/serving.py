@@ -160,7 +160,7 @@ class RealtimeServing:
                 self._begun(socket),
                 dialect,
                 outbox,
-                open_ears=partial(self._open_ears, caller, audio),
+                open_input_audio=partial(self._open_input_audio, caller, audio),
                 make_pacer=partial(PlaybackPacer, services.config.audio_ahead),
                 keeps_type=secret_of(socket.scope) is not None,
                 audio=audio,
@@ -191,7 +191,7 @@ class RealtimeServing:
             return StreamTranscriber(model, passes, caller.salt, current_request_id())
         return ModelTranscriber(model, passes, caller.salt, current_request_id())
 
-    def _open_ears(
+    def _open_input_audio(
         self, caller: Caller, share: AudioShare, on_partial: OnPartial, on_heard: OnSpeechEvent
     ) -> InputAudio:
         """Raises BadRequest where nothing hears."""

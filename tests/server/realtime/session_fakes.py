@@ -215,13 +215,13 @@ class Running:
             begun,
             recording,
             self.outbox,
-            open_ears=self._open_ears,
+            open_input_audio=self._open_input_audio,
             make_pacer=lambda: PlaybackPacer(1e9),
         )
         self.inbox: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
 
-    def _open_ears(self, on_partial: OnPartial, on_heard: OnSpeechEvent) -> FakeEars:
+    def _open_input_audio(self, on_partial: OnPartial, on_heard: OnSpeechEvent) -> FakeEars:
         self.ears = FakeEars(on_partial)
         return self.ears
 

@@ -283,7 +283,7 @@ class RealEars(Running):
         running.connection._conversation._audio = running.share.hold()
         return running
 
-    def _open_ears(self, on_partial: Any, on_heard: Any) -> Any:
+    def _open_input_audio(self, on_partial: Any, on_heard: Any) -> Any:
         self.real = InputAudioPipeline(
             self.model, LoudnessDetector, PartialPace(), on_partial, on_heard, max_seconds=20, share=self.share
         )
