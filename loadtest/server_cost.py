@@ -47,6 +47,23 @@ class Cost:
     worker: float = 0.0
 
 
+@dataclass(frozen=True)
+class Spent:
+    """On streams of one length."""
+
+    seconds: Sequence[float]
+    """CPU time of the server in user mode, of the server, and of each process below it."""
+    chunks: int
+    """That came, of all streams."""
+
+
+def cost_of(short: Spent, long: Spent, streams: int, tokens: int) -> Cost:
+    """Of ``streams`` streams of ``SHORT`` tokens, and as many that were ``tokens`` longer."""
+    user, *each = (1e6 * (b - a) / (streams * tokens) for a, b in zip(short.seconds, long.seconds, strict=True))
+    request = 1e6 * short.seconds[1] / streams - SHORT * each[0]
+    return Cost(streams * tokens / (long.chunks - short.chunks), request, each[0], user, *each[1:])
+
+
 class Side:
     """One server, and what is asked of it."""
 
@@ -65,14 +82,9 @@ class Side:
 
     def run(self, streams: int, tokens: int) -> Cost:
         """One round at ``streams`` streams at once, ``tokens`` tokens longer than the short ones."""
-        short, few = self._spent(streams, SHORT)
-        long, many = self._spent(streams, SHORT + tokens)
-        user, *each = (1e6 * (b - a) / (streams * tokens) for a, b in zip(short, long, strict=True))
-        request = 1e6 * short[1] / streams - SHORT * each[0]
-        return Cost(streams * tokens / (many - few), request, each[0], user, *each[1:])
+        return cost_of(self._spent(streams, SHORT), self._spent(streams, SHORT + tokens), streams, tokens)
 
-    def _spent(self, streams: int, tokens: int) -> tuple[list[float], int]:
-        """Seconds of the server in user mode, of the server and of each process below it; and chunks that came."""
+    def _spent(self, streams: int, tokens: int) -> Spent:
         body = {**STREAMED, **self._body, "max_tokens": tokens}
 
         async def load() -> list[Answer]:
@@ -83,7 +95,7 @@ class Side:
         spent = [now - then for then, now in zip(before, self._clocks(), strict=True)]
         if any(answer.tokens != tokens for answer in answers):
             raise ToolError("a stream ended early")
-        return spent, sum(len(answer.arrivals) for answer in answers)
+        return Spent(spent, sum(len(answer.arrivals) for answer in answers))
 
     def _clocks(self) -> list[float]:
         return [user_seconds(self._processes[0]), *map(cpu_seconds, self._processes)]

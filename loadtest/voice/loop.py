@@ -6,7 +6,7 @@ with the silence that ends a turn within it.
 
 import argparse
 import asyncio
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 from rich.console import Console
@@ -50,6 +50,8 @@ class Figures(msgspec.Struct, frozen=True):
     """From ``speech_started`` to the last audio of the answer; 0 where none came after it."""
     not_interrupted: int
     """Answers that had ended before somebody could interrupt them."""
+    audio_events_after: int = 0
+    """Of the answer, that came after ``speech_started``: the most of any interruption."""
 
 
 class VoiceLoop(Record, frozen=True, kw_only=True):
@@ -70,7 +72,7 @@ async def measure(port: int, silence_ms: int, turns: int, interruptions: int) ->
         "audio": {"input": {"turn_detection": {"type": "server_vad", "silence_duration_ms": silence_ms}}},
     }
     found: list[tuple[float, ...]] = []
-    cuts: list[float | None] = []
+    cuts: list[Cut | None] = []
     async with session(port, "", **settings) as client:
         for turn in range(turns):
             since = len(client.events)
@@ -93,8 +95,9 @@ async def measure(port: int, silence_ms: int, turns: int, interruptions: int) ->
         speech_stopped_median=quantile(stops, 0.5),
         first_word_median=quantile(words, 0.5),
         interruptions=len(made),
-        interruption_slowest=max(made, default=0.0),
+        interruption_slowest=max((cut.seconds for cut in made), default=0.0),
         not_interrupted=len(cuts) - len(made),
+        audio_events_after=max((cut.audio_events for cut in made), default=0),
     )
 
 
@@ -111,8 +114,16 @@ async def _ask(client: RealtimeClient, question: Speech) -> tuple[float, ...]:
     return tuple(moments)
 
 
-async def _interrupt(client: RealtimeClient, speech: Speech) -> float | None:
-    """Seconds for which audio went on after ``speech_started``; None where the answer had ended before."""
+class Cut(NamedTuple):
+    """What came of an answer after the ``speech_started`` that interrupted it."""
+
+    seconds: float
+    """To its last audio; 0 where none came."""
+    audio_events: int
+
+
+async def _interrupt(client: RealtimeClient, speech: Speech) -> Cut | None:
+    """None where the answer had ended before."""
     created = [event for event in client.events if event.type == "response.created"][-1]
     response = created.body["response"]["id"]
     await client.be_silent(lambda: False, _INTERRUPT_AFTER)
@@ -126,8 +137,9 @@ async def _interrupt(client: RealtimeClient, speech: Speech) -> float | None:
     details = done.body["response"].get("status_details") or {}
     if started is None or details.get("reason") != "turn_detected":
         return None
-    audio = [event.at for event in client.events if event.type == _AUDIO and event.body["response_id"] == response]
-    return max(0.0, audio[-1] - started.at) if audio else 0.0
+    later = client.events[client.events.index(started) :]
+    audio = [event.at for event in later if event.type == _AUDIO and event.body["response_id"] == response]
+    return Cut(audio[-1] - started.at if audio else 0.0, len(audio))
 
 
 def _answered(client: RealtimeClient) -> bool:

@@ -9,7 +9,7 @@ from stentor.tests.chaos.footprint import Footprint
 from stentor.tests.chaos.fuzzing import SERVE, fuzz
 from stentor.tests.e2e.made_up import describe_talker
 
-pytestmark = [pytest.mark.alone, pytest.mark.proof]
+pytestmark = pytest.mark.proof
 
 SEED = 20261121
 REQUESTS = 500

@@ -15,7 +15,7 @@ from stentor.loadtest.serving.measure import summarise
 from stentor.tests.chaos.soaking import CONTEXT, INPUT, OUTPUT, SERVE, Sample, failures_in, soak, theil_sen, trend_of
 from stentor.tests.e2e.made_up import describe_talker
 
-pytestmark = [pytest.mark.alone, pytest.mark.proof]
+pytestmark = pytest.mark.proof
 
 SECONDS = 8.0
 WARMUP = 2.0

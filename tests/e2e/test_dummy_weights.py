@@ -50,20 +50,12 @@ def test_a_description_alone_is_served_with_a_float8_cache(folder: Path) -> None
             client.chat.completions.create(model="made-up", messages=[{"role": "user", "content": "5"}])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--quantization", "fp8"], "the kernels for it run on CUDA, not on cpu"),
-        (["--device", "cuda"], "torch sees no CUDA device here; use --device cpu"),
-    ],
-)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_what_only_a_gpu_can_do_is_refused_in_one_line(folder: Path, arguments: list[str], words: str) -> None:
+def test_what_only_a_gpu_can_do_is_refused_in_one_line(folder: Path) -> None:
     command = [sys.executable, "-P", "-m", "stentor.server.main.cli", "serve", str(folder), "--load-format", "dummy"]
-    done = subprocess.run(
-        [*command, "--port", "18999", *arguments], capture_output=True, text=True, timeout=120, check=False
-    )
+    command += ["--port", "18999", "--quantization", "fp8"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     said = [line for line in done.stderr.splitlines() if line.startswith("stentor: ")]
     assert len(said) == 1
-    assert words in said[0]
+    assert "the kernels for it run on CUDA, not on cpu" in said[0]

@@ -92,7 +92,6 @@ def worker_that_hears(server: ServerProcess) -> int:
     return worker_of(server.pid, 1)
 
 
-@pytest.mark.alone
 @pytest.mark.proof  # a minute of conversation
 def test_a_caller_is_answered_aloud_and_interrupts_the_answer(server: ServerProcess) -> None:
     before = metric(server, "realtime_interruptions_total")
@@ -100,12 +99,11 @@ def test_a_caller_is_answered_aloud_and_interrupts_the_answer(server: ServerProc
     assert figures.turns == 2
     assert figures.slowest < 20
     assert figures.interruptions >= 1, "each answer had ended before it was interrupted"
-    assert figures.interruption_slowest <= 0.2
+    assert figures.audio_events_after <= 1, "the answer went on after it was interrupted"
     assert metric(server, "realtime_turn_latency_seconds_count") >= 2
     assert metric(server, "realtime_interruptions_total") - before == figures.interruptions
 
 
-@pytest.mark.alone
 @pytest.mark.proof
 def test_callers_at_once_are_transcribed_while_they_speak(server: ServerProcess) -> None:
     found = asyncio.run(measure_sessions(server, sessions=3, seconds=6))
