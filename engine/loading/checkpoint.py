@@ -25,7 +25,7 @@ from .ct2_file import read_ct2
 from .ct2_whisper import tensors as ct2_tensors
 from .ct2_whisper import whisper_config
 from .errors import CheckpointError
-from .generation_defaults import GenerationDefaults, defaults_from_gguf, defaults_from_hf
+from .generation_config import GenerationConfig, generation_config_from_gguf, generation_config_from_hf
 from .gguf_file import GGUFFile
 from .gguf_tensors import check_tensors, hf_name, read_floats
 from .gguf_types import FLOATS, GGMLType
@@ -54,7 +54,7 @@ class Checkpoint:
     config: DecoderConfig | WhisperConfig | VoxtralRealtimeConfig | PoolingConfig
     dtype: str
     """The type of most weight bytes: torch's name for floats, GGUF's (``Q4_1``) for quantised blocks."""
-    defaults: GenerationDefaults
+    defaults: GenerationConfig
     stored_bytes: Mapping[str, int] = field(default_factory=dict)
     """Bytes of weights by stored type, most first."""
     quantized: QuantizedCheckpoint | None = None
@@ -147,7 +147,7 @@ def _open_safetensors(folder: Path) -> Checkpoint:
         files=tuple(dict.fromkeys(tensor.file for tensor in tensors)),
         config=_config_from_hf(config, generation),
         dtype=next(iter(stored)),
-        defaults=defaults_from_hf(config, generation),
+        defaults=generation_config_from_hf(config, generation),
         stored_bytes=stored,
         quantized=quantized,
     )
@@ -179,7 +179,7 @@ def _open_gguf(file: Path) -> Checkpoint:
         check_tensors(gguf)
         shapes = {name: tensor.shape for name, tensor in gguf.tensors.items()}
         config = decoder_config_from_gguf(gguf.metadata, shapes, lambda name: read_floats(gguf, name))
-        defaults = defaults_from_gguf(gguf.metadata)
+        defaults = generation_config_from_gguf(gguf.metadata)
         kinds = {kind: _GGUF_DTYPES[kind] if kind in FLOATS else kind.name for kind in GGMLType}
         stored = by_size((kinds[tensor.type], tensor.nbytes) for tensor in gguf.tensors.values())
         quantized = _gguf_formats(gguf)
@@ -207,7 +207,7 @@ def _open_ct2(file: Path) -> Checkpoint:
         files=(file,),
         config=config,
         dtype=next(iter(stored)),
-        defaults=GenerationDefaults(config.eos_token_ids),
+        defaults=GenerationConfig(config.eos_token_ids),
         stored_bytes=stored,
     )
 
@@ -236,7 +236,7 @@ def _open_dummy(path: Path) -> Checkpoint:
             files=(),
             config=_config_from_hf(config, generation),
             dtype=named if isinstance(named, str) and named in DTYPES.values() else "bfloat16",
-            defaults=defaults_from_hf(config, generation),
+            defaults=generation_config_from_hf(config, generation),
         )
     gguf = _open_gguf(path if path.is_file() else _gguf_in(path))
     return Checkpoint("dummy", gguf.folder, (), gguf.config, "bfloat16", gguf.defaults)

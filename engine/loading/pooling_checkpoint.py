@@ -28,7 +28,7 @@ from ..model_config.sentence_config import Dense, Normalized, PoolingMode, Sente
 from ..quantization.stored_tensors import correct_by_tensors
 from .checkpoint import Checkpoint, by_size, described_quantization
 from .errors import CheckpointError
-from .generation_defaults import GenerationDefaults
+from .generation_config import GenerationConfig
 from .kind import is_named_reranker
 from .safetensors_index import DTYPES, read_json, safetensors_index
 from .sentence_modules import read_sentence_modules
@@ -83,7 +83,7 @@ def open_pooling(folder: Path, pooler: str = "") -> Checkpoint:
         files=tuple(dict.fromkeys(tensor.file for tensor in tensors)),
         config=config,
         dtype=next(iter(stored)),
-        defaults=GenerationDefaults(()),
+        defaults=GenerationConfig(()),
         stored_bytes=stored,
         quantized=quantized,
     )

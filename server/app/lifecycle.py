@@ -24,8 +24,7 @@ from rich.console import Console
 from stentor.engine.client.client import EngineClient
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.generation_defaults import GenerationDefaults as ModelDefaults
-from stentor.engine.loading.generation_defaults import defaults_from_hf
+from stentor.engine.loading.generation_config import GenerationConfig, generation_config_from_hf
 from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.decoder_config import ConfigError
@@ -143,13 +142,13 @@ def generation_defaults(source: str, checkpoint: Checkpoint) -> GenerationDefaul
     """
     model = checkpoint.defaults
     if source == "none":
-        model = ModelDefaults(eos_token_ids=model.eos_token_ids)
+        model = GenerationConfig(eos_token_ids=model.eos_token_ids)
     elif source != "auto":
         file = Path(source)
         if file.is_dir():
             file = file / "generation_config.json"
         try:
-            given = defaults_from_hf({}, read_json(file))
+            given = generation_config_from_hf({}, read_json(file))
         except ConfigError as error:
             raise CheckpointError(f"Cannot use {file}: {error}.") from error
         eos = tuple(sorted({*model.eos_token_ids, *given.eos_token_ids}))

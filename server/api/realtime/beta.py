@@ -49,7 +49,7 @@ _TEMPERATURE: Final = 0.8
 
 
 class BetaDialect:
-    """A :class:`.send_queue.Dialect`."""
+    """A :class:`.event_queue.Dialect`."""
 
     def decode(self, message: bytes, limits: Limits) -> AnyClientEvent:
         event = decode_event(message, limits)

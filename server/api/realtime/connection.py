@@ -53,6 +53,7 @@ from ..common.sockets import ReadPace, Receive
 from ..responses.ids import short_id
 from .audio_budget import AudioShare
 from .conversation import Entry, RealtimeConversation
+from .event_queue import Dialect, EventQueue
 from .interfaces import (
     CommittedAudio,
     InputAudio,
@@ -68,7 +69,6 @@ from .interfaces import (
 from .machine import Event, SessionMachine, State
 from .responding import ResponseHost
 from .response_manager import ResponseManager
-from .send_queue import Dialect, SendQueue
 from .services import RealtimeServices
 from .session import SessionRules
 
@@ -86,7 +86,7 @@ class Connection:
         rules: SessionRules,
         session: Session,
         dialect: Dialect,
-        outbox: SendQueue,
+        outbox: EventQueue,
         *,
         open_input_audio: OpenInputAudio,
         make_pacer: MakePacer,

@@ -28,12 +28,12 @@ from ..responses.ids import short_id
 from .audio_budget import AudioShare, HeldAudio
 from .beta import BetaDialect
 from .connection import APPENDS, Connection
+from .event_queue import CurrentDialect, Dialect, EventQueue
 from .input_audio_pipeline import InputAudioPipeline
 from .interfaces import InputAudio, OnPartial, OnSpeechEvent
 from .machine import State
 from .pacing import PlaybackPacer
 from .partial_pace import PartialPace
-from .send_queue import CurrentDialect, Dialect, SendQueue
 from .services import RealtimeServices
 from .session import SessionRules
 from .streamed import AnyTranscriber, StreamTranscriber
@@ -129,7 +129,7 @@ class RealtimeServing:
             await self._serve(socket, BetaDialect() if beta else CurrentDialect())
 
     async def _serve(self, socket: WebSocket, dialect: Dialect) -> None:
-        outbox = SendQueue(dialect)
+        outbox = EventQueue(dialect)
         send = partial(_send, socket)
         receive = partial(receive_text, socket)
         async with anyio.create_task_group() as tasks:
@@ -146,7 +146,7 @@ class RealtimeServing:
                 await socket.close(_POLICY if refused else 1000)
 
     async def _session(
-        self, socket: WebSocket, dialect: Dialect, outbox: SendQueue, receive: Receive, audio: AudioShare
+        self, socket: WebSocket, dialect: Dialect, outbox: EventQueue, receive: Receive, audio: AudioShare
     ) -> bool:
         """Returns whether there was to be none."""
         services, query = self._services, socket.query_params
@@ -215,7 +215,7 @@ class RealtimeServing:
             logger.info("%s session ended: %s", kind, connection.figures)
 
     async def _serve_vllm(
-        self, caller: Caller, outbox: SendQueue, receive: Receive, first: bytes, audio: AudioShare
+        self, caller: Caller, outbox: EventQueue, receive: Receive, first: bytes, audio: AudioShare
     ) -> None:
         try:
             transcribe = self.transcriber(caller)

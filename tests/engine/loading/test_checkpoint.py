@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.generation_defaults import GenerationDefaults
+from stentor.engine.loading.generation_config import GenerationConfig
 from stentor.engine.quantization.formats import GGUFFormat
 from stentor.protocols.ipc.config import LoadFormat
 from stentor.tests.engine.loading.tiny_gguf import header, key, tiny_model, write_gguf
@@ -77,7 +77,7 @@ def test_a_sharded_folder_is_opened(saved: Path) -> None:
 
 
 def test_end_tokens_are_the_union_and_sampling_is_the_generation_configs(saved: Path) -> None:
-    assert open_checkpoint(saved).defaults == GenerationDefaults(
+    assert open_checkpoint(saved).defaults == GenerationConfig(
         eos_token_ids=(2, 3, 5),
         temperature=0.6,
         top_k=20,
@@ -90,7 +90,7 @@ def test_end_tokens_are_the_union_and_sampling_is_the_generation_configs(saved: 
 def test_without_a_generation_config_nothing_is_recommended(saved: Path, tmp_path: Path) -> None:
     folder = copied(saved, tmp_path)
     (folder / "generation_config.json").unlink()
-    assert open_checkpoint(folder).defaults == GenerationDefaults(eos_token_ids=(2,))
+    assert open_checkpoint(folder).defaults == GenerationConfig(eos_token_ids=(2,))
 
 
 @pytest.mark.parametrize("load_format", ["auto", "gguf"])
@@ -111,7 +111,7 @@ def test_the_demo_model_is_what_its_makers_say(demo_gguf: Path) -> None:
     assert config.rope.theta == 100000.0
     assert config.rms_eps == pytest.approx(1e-5)
     assert (config.bos_token_id, config.eos_token_ids) == (1, (2,))
-    assert found.defaults == GenerationDefaults(eos_token_ids=(2,))
+    assert found.defaults == GenerationConfig(eos_token_ids=(2,))
     assert found.dtype == "Q4_1"
     assert found.quantized is not None
     assert found.quantized.format_of("model.layers.29.mlp.down_proj") == GGUFFormat("Q4_1")

@@ -15,6 +15,7 @@ from stentor.protocols.openai.realtime.client import AnyClientEvent
 from stentor.protocols.openai.realtime.server import ServerEvent
 from stentor.protocols.openai.realtime.session import AudioInput, Session
 from stentor.server.api.realtime.connection import Connection
+from stentor.server.api.realtime.event_queue import CurrentDialect, Dialect, EventQueue
 from stentor.server.api.realtime.interfaces import (
     OnPartial,
     OnSpeechEvent,
@@ -25,7 +26,6 @@ from stentor.server.api.realtime.interfaces import (
     Transcript,
 )
 from stentor.server.api.realtime.pacing import PlaybackPacer
-from stentor.server.api.realtime.send_queue import CurrentDialect, Dialect, SendQueue
 from stentor.server.api.realtime.serving import ServedModels
 from stentor.server.api.realtime.session import SessionRules
 from stentor.server.api.responses.ids import short_id
@@ -206,7 +206,7 @@ class Running:
         recording = _Recording(dialect or CurrentDialect())
         self.sent = recording.sent
         """In the order in which it was told."""
-        self.outbox = SendQueue(recording)
+        self.outbox = EventQueue(recording)
         self.ears: FakeEars | None = None
         self.connection = Connection(
             state.for_realtime,

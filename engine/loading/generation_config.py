@@ -15,7 +15,7 @@ _CONTROL = 3
 
 
 @dataclass(frozen=True)
-class GenerationDefaults:
+class GenerationConfig:
     """None where the checkpoint says nothing."""
 
     eos_token_ids: tuple[int, ...] = ()
@@ -27,7 +27,7 @@ class GenerationDefaults:
     max_new_tokens: int | None = None
 
 
-def defaults_from_hf(config: Mapping[str, object], generation: Mapping[str, object]) -> GenerationDefaults:
+def generation_config_from_hf(config: Mapping[str, object], generation: Mapping[str, object]) -> GenerationConfig:
     """From config.json and generation_config.json (empty where there is none).
 
     A generation config that does not sample means greedy decoding, but its authors rarely meant that:
@@ -35,7 +35,7 @@ def defaults_from_hf(config: Mapping[str, object], generation: Mapping[str, obje
     """
     fields = Fields(generation)
     eos = {*Fields(config).token_ids("eos_token_id"), *fields.token_ids("eos_token_id")}
-    return GenerationDefaults(
+    return GenerationConfig(
         eos_token_ids=tuple(sorted(eos)),
         temperature=fields.optional_number("temperature"),
         top_k=fields.integer("top_k", least=0) if fields.has("top_k") else None,
@@ -46,14 +46,14 @@ def defaults_from_hf(config: Mapping[str, object], generation: Mapping[str, obje
     )
 
 
-def defaults_from_gguf(metadata: Mapping[str, object]) -> GenerationDefaults:
+def generation_config_from_gguf(metadata: Mapping[str, object]) -> GenerationConfig:
     """Raises :class:`ConfigError`."""
     tokenizer = Fields(metadata, "tokenizer.ggml.")
     eos = {token for key in _END_OF_TURN_KEYS for token in tokenizer.token_ids(key)}
     if not tokenizer.has("eot_token_id"):
         eos.update(_end_of_turn_tokens(metadata))
     sampling = Fields(metadata, "general.sampling.")
-    return GenerationDefaults(
+    return GenerationConfig(
         eos_token_ids=tuple(sorted(eos)),
         temperature=sampling.optional_number("temp"),
         top_k=sampling.integer("top_k", least=0) if sampling.has("top_k") else None,

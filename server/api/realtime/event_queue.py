@@ -41,7 +41,7 @@ class CurrentDialect:
         return encode(event)
 
 
-class SendQueue:
+class EventQueue:
     """Filled by the connection and its tasks, emptied by :meth:`write`."""
 
     def __init__(self, dialect: Dialect) -> None:
