@@ -23,7 +23,7 @@ INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 .DEFAULT_GOAL := help
 # Three processes share the files out, those of tests/e2e as one: their tests wait a quarter of the time. While one runs a
 # test that is `alone`, the others wait.
-SHARED := -n 3 --dist loadfile --no-loadscope-reorder
+SHARED := --processes 3
 # Compiled modules are kept, also where the environment says otherwise: a server that a test starts is ready 1 s sooner.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -P -m pytest
 QUICK := $(addprefix tests/,protocols server/parsing server/grammar server/config engine/scheduler engine/cache engine/channel)
@@ -63,7 +63,7 @@ pytest: $(STAMP) ## the tests alone; ARGS="tests/engine -k ring" picks some
 	@$(if $(ARGS),,$(MAKE) --no-print-directory compile)
 
 quick: $(STAMP) ## a minute's worth: protocols, parsing, grammars, scheduler, caches, channels, options; without models or servers
-	$(PYTEST) -n 2 --dist loadfile -m "not alone and not proof and not hypothesis" $(addprefix --ignore=,$(NOT_QUICK)) $(QUICK)
+	$(PYTEST) --processes 2 -m "not alone and not proof and not hypothesis" $(addprefix --ignore=,$(NOT_QUICK)) $(QUICK)
 
 proof: $(STAMP) ## what takes long: all tests marked so, every kernel case interpreted and compiled, properties on more examples
 	@echo "==> proof"

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Generator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,20 +18,16 @@ if not HAS_GPU:
     # Before anything imports Triton: it decides when a kernel is decorated.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-SHARES_CORES = "PYTEST_XDIST_WORKER" in os.environ and "OMP_NUM_THREADS" not in os.environ
-if SHARES_CORES:
-    # Before anything imports torch. Processes that tests start inherit it.
-    os.environ["OMP_NUM_THREADS"] = "1"
 
 from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model  # noqa: E402
 from stentor.tests.support.machine import ExpectedSkips, Machine  # noqa: E402
-from stentor.tests.support.tiers import SHARES, beyond_the_sample, beyond_the_share, in_turns, is_alone, unit_of  # noqa: E402
+from stentor.tests.support.tiers import SHARES, beyond_the_sample, beyond_the_share, in_turns, is_alone  # noqa: E402
 
 with contextlib.suppress(ImportError):  # a GPU machine may have none
     from hypothesis import settings
 
-    # the same examples in every run of `make test`; new ones are for `make properties`, 500 for 50: see examples.py
-    settings.register_profile("same", derandomize=True, max_examples=50, deadline=None)
+    # the same examples in every run of `make test`; new ones are for `make properties`, 500 for 30: see examples.py
+    settings.register_profile("same", derandomize=True, max_examples=30, deadline=None)
     settings.register_profile("more", max_examples=500, deadline=None)
     settings.load_profile("same")
 
@@ -49,9 +44,12 @@ with contextlib.suppress(ImportError):
 
     vars(uvicorn_server)["asyncio"] = QuickTicks()
 
+pytest_plugins = ["stentor.tests.support.forked"]
+
 EXPECTED_SKIPS = Path(__file__).with_name("expected_skips.txt")
 MACHINE = pytest.StashKey[Machine]()
 LOCKS = pytest.StashKey[str]()
+SHARES_CORES = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -109,35 +107,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = in_turns([item for item in items if item not in left_out])
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Of pytest-xdist: who shares the tests out among its processes; None is what ``--dist`` says."""
-    if config.getoption("dist") != "loadfile":
-        return None
-    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
-
-    class ByUnit(LoadFileScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            return unit_of(super()._split_scope(nodeid))
-
-    return ByUnit(config, log)
-
-
 # ---- how
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    worker = getattr(config, "workerinput", None)  # of pytest-xdist, in each of the processes that run tests
-    if worker is not None:
-        config.stash[MACHINE] = Machine(Path(worker["locks"]))
-    else:
+    several = config.getoption("processes") > 1
+    config.stash[SHARES_CORES] = several and "OMP_NUM_THREADS" not in os.environ
+    if config.stash[SHARES_CORES]:
+        os.environ["OMP_NUM_THREADS"] = "1"  # before anything imports torch; what tests start inherits it
+    if several:
         config.stash[LOCKS] = tempfile.mkdtemp(prefix="stentor-tests-")
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """Of pytest-xdist: what one of its processes is told as it starts."""
-    node.workerinput["locks"] = node.config.stash[LOCKS]
+        config.stash[MACHINE] = Machine(Path(config.stash[LOCKS]))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -151,7 +131,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     if machine is None:
         return (yield)
     alone = is_alone(item)
-    with machine.held(alone=alone), _every_core() if alone and SHARES_CORES else contextlib.nullcontext():
+    cores = _every_core() if alone and item.config.stash[SHARES_CORES] else contextlib.nullcontext()
+    with machine.held(alone=alone), cores:
         return (yield)
 
 
@@ -175,8 +156,6 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
     """Fails where a test was skipped for a reason that is not expected."""
     result = yield
     config = session.config
-    if hasattr(config, "workerinput"):
-        return result
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or HAS_GPU:
         return result

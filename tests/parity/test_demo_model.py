@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
@@ -72,14 +71,8 @@ def engine(demo_gguf: Path) -> LocalEngine:
 
 @pytest.fixture(scope="module")
 def prompts(demo_gguf: Path) -> list[list[int]]:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(demo_gguf.parent, gguf_file=demo_gguf.name)
-    chats = [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=False
-        )
-        for text in CHATS
-    ]
-    return [*chats, *(tokenizer(text)["input_ids"] for text in TEXTS)]
+    chats = [f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n" for text in CHATS]
+    return load_tokenizer(demo_gguf).encode_batch([*chats, *TEXTS])
 
 
 def test_weights_are_those_that_transformers_reads(demo_gguf: Path, reference: Any) -> None:

@@ -57,7 +57,7 @@ def places(value: Any, path: str = "") -> list[str]:
     return []
 
 
-@settings(max_examples=examples(75, 750), deadline=None)
+@settings(max_examples=examples(50, 750), deadline=None)
 @given(st.dictionaries(st.sampled_from(["a", "b"]), json_values, max_size=2))
 def test_every_value_is_found_where_it_stands(value: dict[str, Any]) -> None:
     body = json.dumps(value).encode()
@@ -65,7 +65,7 @@ def test_every_value_is_found_where_it_stands(value: dict[str, Any]) -> None:
     assert found == places(value)
 
 
-@settings(max_examples=examples(75, 750), deadline=None)
+@settings(max_examples=examples(50, 750), deadline=None)
 @given(st.binary(max_size=40) | st.text(alphabet='{}[]:,"\\ab1 ', max_size=40).map(str.encode), st.integers(0, 40))
 def test_no_bytes_make_it_fail(body: bytes, at: int) -> None:
     path_at(body, min(at, len(body)))

@@ -167,7 +167,7 @@ def requests(draw: st.DrawFn) -> Request:
     return request
 
 
-@settings(max_examples=examples(100, 1000), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60, 1000), deadline=None, suppress_health_check=list(HealthCheck))
 @given(made=requests())
 def test_no_request_makes_the_server_fail_or_answer_in_another_shape(target: Target, made: Request) -> None:
     response = target.send(made.method, made.url, content=made.body, headers=made.headers)

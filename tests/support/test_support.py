@@ -1,6 +1,10 @@
 """What decides which tests run, and what keeps them apart."""
 
 import multiprocessing
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -152,3 +156,51 @@ class _other:
 def _nothing_is_left() -> Iterator[None]:
     yield
     assert not multiprocessing.active_children()
+
+
+RUN = """
+import os, signal
+import pytest
+
+@pytest.fixture(scope="session")
+def shared():
+    yield
+    print("torn down", os.getpid(), file=open(os.environ["TOLD"], "a", buffering=1))
+
+def test_first(shared, tmp_path): (tmp_path / "file").write_text(str(os.getpid()))
+def test_dies(shared): os.kill(os.getpid(), signal.SIGKILL)
+def test_prints(shared): print("said by the test"); assert False
+@pytest.mark.skip(reason="for a reason")
+def test_skipped(): pass
+def test_last(shared, capfd): os.system("echo heard"); assert capfd.readouterr().out == "heard\\n"
+"""
+
+
+def _forked(folder: Path, *options: str) -> str:
+    """What pytest prints of three files in two processes."""
+    (folder / "test_a.py").write_text(RUN)
+    for name in "bc":
+        (folder / f"test_{name}.py").write_text(RUN.replace("os.kill(os.getpid(), signal.SIGKILL)", "pass"))
+    command = [sys.executable, "-P", "-m", "pytest", "-p", "stentor.tests.support.forked", "--processes", "2", "-ra"]
+    environment = {**os.environ, "TOLD": str(folder / "told")}
+    ended = subprocess.run(
+        [*command, *options, str(folder)], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def test_a_test_that_kills_its_process_fails_alone_and_what_came_after_it_is_run(tmp_path: Path) -> None:
+    printed = _forked(tmp_path)
+    assert "4 failed, 8 passed, 3 skipped" in printed
+    assert "FAILED test_a.py::test_dies - its process was killed: 9" in printed
+    assert printed.count("said by the test") == 2 * 3  # as source, and as what was captured
+    assert "for a reason" in printed
+    # once in each process that ended by itself: of the three, one was killed
+    assert len(set((tmp_path / "told").read_text().split("\n")[:-1])) == 2
+
+
+def test_the_first_failure_ends_the_run_where_that_was_asked_for(tmp_path: Path) -> None:
+    printed = _forked(tmp_path, "-x")
+    assert "stopping after" in printed
+    assert int(re.search(r"(\d+) failed", printed)[1]) <= 2, "of each process one at most"  # type: ignore[index]

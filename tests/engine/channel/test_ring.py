@@ -36,7 +36,7 @@ def payload(seed: int, length: int) -> bytes:
     return bytes((seed * 31 + i * 7) & 0xFF for i in range(length))
 
 
-@settings(max_examples=examples(75, 750), deadline=None)
+@settings(max_examples=examples(50, 750), deadline=None)
 @given(CAPACITIES, st.lists(st.one_of(st.none(), st.integers(0, 300)), max_size=60))
 def test_frames_come_out_equal_and_in_order(capacity: int, steps: list[int | None]) -> None:
     """A number is a frame of that length to write, None a read. The model is a deque of whole frames."""
@@ -173,7 +173,7 @@ def test_a_writer_that_needs_room_notices_a_corrupt_reader_position(head: int) -
     os.close(region.memfd)
 
 
-@settings(max_examples=examples(100, 1000), deadline=None)
+@settings(max_examples=examples(60, 1000), deadline=None)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.binary(min_size=1, max_size=16), st.integers(0, 127))
 def test_scribbled_memory_gives_frames_or_an_error_but_never_anything_else(
     lengths: list[int], scribble: bytes, at: int

@@ -100,7 +100,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(data=st.data())
-@settings(max_examples=examples(75, 3000), deadline=None)
+@settings(max_examples=examples(50, 3000), deadline=None)
 def test_flipped_bytes_are_one_line_or_no_matter(data: st.DataObject, folder: Path) -> None:
     content = bytearray(SOUND)
     for _ in range(data.draw(st.integers(1, 3))):

@@ -178,7 +178,7 @@ def test_a_file_cut_at_any_byte_is_refused_or_sound(tmp_path: Path) -> None:
     walk(write(tmp_path, SOUND))
 
 
-@settings(max_examples=examples(150, 1500), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(75, 1500), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(flips=st.lists(st.integers(0, len(SOUND) * 8 - 1), min_size=1, max_size=6))
 def test_flipped_bits_never_do_more_than_refuse_the_file(flips: list[int], tmp_path: Path) -> None:
     content = bytearray(SOUND)
@@ -187,7 +187,7 @@ def test_flipped_bits_never_do_more_than_refuse_the_file(flips: list[int], tmp_p
     walk(write(tmp_path, bytes(content)))
 
 
-@settings(max_examples=examples(75, 750), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50, 750), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(start=st.integers(0, len(SOUND)), junk=st.binary(max_size=40))
 def test_junk_in_the_middle_never_does_more_than_refuse_the_file(start: int, junk: bytes, tmp_path: Path) -> None:
     walk(write(tmp_path, SOUND[:start] + junk + SOUND[start + len(junk) :]))

@@ -68,7 +68,7 @@ def test_what_is_no_such_file_is_refused(tmp_path: Path) -> None:
         read_pt(tmp_path / "model.pt")
 
 
-@settings(max_examples=examples(75, 750), deadline=None)
+@settings(max_examples=examples(50, 750), deadline=None)
 @given(place=st.integers(0, 4000), byte=st.integers(0, 255))
 def test_broken_descriptions_are_refused_or_do_no_harm(
     place: int, byte: int, tmp_path_factory: pytest.TempPathFactory

@@ -172,7 +172,7 @@ def sound_files(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     return [(folder / arch).read_bytes() for arch in ("llama", "gemma3", "phi3")]
 
 
-@settings(max_examples=examples(75, 750), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50, 750), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(which=st.integers(0, 2), flips=st.lists(st.integers(0, 8 * 3000), min_size=1, max_size=8))
 def test_a_model_with_flipped_bits_is_refused_or_read_to_its_end(
     which: int, flips: list[int], sound_files: list[bytes], tmp_path: Path

@@ -144,7 +144,7 @@ def test_who_ends_leaves_the_search() -> None:
     assert members(bisector) == {1, 2}
 
 
-@settings(max_examples=examples(150, 1500), deadline=None)
+@settings(max_examples=examples(75, 1500), deadline=None)
 @given(st.integers(1, 70), st.data())
 def test_the_culprit_is_found_in_a_logarithmic_number_of_deaths(count: int, data: st.DataObject) -> None:
     poison = data.draw(st.integers(0, count - 1))
@@ -166,7 +166,7 @@ def test_the_culprit_is_found_in_a_logarithmic_number_of_deaths(count: int, data
     assert bisector.group is None
 
 
-@settings(max_examples=examples(150, 1500), deadline=None)
+@settings(max_examples=examples(75, 1500), deadline=None)
 @given(st.integers(1, 40), st.lists(st.integers(0, 9), max_size=60))
 def test_random_deaths_fail_nobody_and_every_search_ends(count: int, kills: list[int]) -> None:
     """Workers die at random, but none of one request alone before it has drawn some tokens three times in a row."""
@@ -233,7 +233,7 @@ def test_poison_is_failed_alone_and_the_others_get_what_each_gives_alone(when: s
     assert len(engine.deaths) <= 2 * (DEATHS_TO_SUSPECT + math.log2(17) + DEATHS_TO_CONVICT)
 
 
-@settings(max_examples=examples(75, 750), deadline=None)
+@settings(max_examples=examples(50, 750), deadline=None)
 @given(seed=st.integers(0, 2**20))
 def test_workers_that_die_at_random_cost_nobody_a_token(seed: int) -> None:
     rng = random.Random(seed)

@@ -67,7 +67,7 @@ def test_a_literal_of_hostile_text_matches_that_text_alone(bytewise: Compiler, t
     _is_exactly(bytewise, lark.source(lark.literal(text)), text)
 
 
-@settings(max_examples=examples(75, 750), deadline=None)
+@settings(max_examples=examples(50, 750), deadline=None)
 @given(st.text(min_size=1, max_size=12))
 def test_a_literal_of_any_text_matches_that_text_alone(bytewise: Compiler, text: str) -> None:
     lark = Lark(SPECIAL)
@@ -122,7 +122,7 @@ def test_a_pattern_that_would_escape_its_own_end_is_refused(pattern: str) -> Non
     assert refused.value.param == "structured_outputs.regex"
 
 
-@settings(max_examples=examples(100, 1000), deadline=None)
+@settings(max_examples=examples(60, 1000), deadline=None)
 @given(st.text('ab/\\"\n\r[](){}|*+?:;#%i0<>@ start', max_size=14))
 def test_no_pattern_can_add_a_rule(bytewise: Compiler, pattern: str) -> None:
     lark = Lark(SPECIAL)

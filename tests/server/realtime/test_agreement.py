@@ -57,7 +57,7 @@ def test_words_join_to_the_text_without_the_space_at_its_end() -> None:
 hypotheses = st.lists(st.text(" abc.,天", max_size=30), max_size=8)
 
 
-@settings(max_examples=examples(150, 10 * 300), deadline=None)
+@settings(max_examples=examples(75, 10 * 300), deadline=None)
 @given(hypotheses, st.text(" abc.,天", max_size=30))
 def test_what_is_told_is_what_is_settled_whatever_the_model_says(guesses: list[str], last: str) -> None:
     agreement = LocalAgreement()
@@ -71,7 +71,7 @@ def test_what_is_told_is_what_is_settled_whatever_the_model_says(guesses: list[s
         assert told == last.rstrip()
 
 
-@settings(max_examples=examples(100, 10 * 200), deadline=None)
+@settings(max_examples=examples(60, 10 * 200), deadline=None)
 @given(st.lists(st.sampled_from(["one", "two,", "three.", "Four"]), max_size=12), st.data())
 def test_growing_hypotheses_of_one_text_are_told_as_that_text(words: list[str], data: st.DataObject) -> None:
     text = "".join(f" {word}" for word in words)

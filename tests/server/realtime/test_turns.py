@@ -155,7 +155,7 @@ def test_a_judgement_comes_too_late_when_the_caller_speaks() -> None:
 probabilities = st.lists(st.sampled_from([0.0, 0.3, 0.4, 0.55, 0.9]), max_size=200)
 
 
-@settings(max_examples=examples(150, 10 * 300), deadline=None)
+@settings(max_examples=examples(75, 10 * 300), deadline=None)
 @given(probabilities, st.integers(0, 600), st.integers(0, 1000), st.one_of(st.none(), st.integers(0, 2000)))
 def test_turns_follow_one_another_and_never_overlap(
     values: list[float], padding: int, silence: int, idle: int | None

@@ -256,7 +256,7 @@ def test_an_engine_that_takes_no_requests_says_so_at_once() -> None:
     asyncio.run(main())
 
 
-@settings(max_examples=examples(75, 750), deadline=None)
+@settings(max_examples=examples(50, 750), deadline=None)
 @given(
     st.text("ab.é😀", max_size=12),
     st.lists(st.integers(1, 5), max_size=10),

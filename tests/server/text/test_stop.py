@@ -34,7 +34,7 @@ letters = st.text("abc", max_size=14)
 stop_lists = st.lists(st.text("abc", min_size=1, max_size=5), min_size=1, max_size=4)
 
 
-@settings(max_examples=examples(100, 2000), deadline=None)
+@settings(max_examples=examples(60, 2000), deadline=None)
 @given(letters, stop_lists, st.lists(st.integers(0, 4), max_size=8), st.booleans())
 def test_the_match_is_the_one_that_a_naive_search_finds(
     text: str, stops: list[str], cuts: list[int], include: bool
@@ -57,7 +57,7 @@ def test_the_match_is_the_one_that_a_naive_search_finds(
         assert out + matcher.finish() == (text[:end] if include else text[: end - len(stop)])
 
 
-@settings(max_examples=examples(100, 1000), deadline=None)
+@settings(max_examples=examples(60, 1000), deadline=None)
 @given(letters, letters, stop_lists)
 def test_a_stop_string_that_ends_while_unarmed_does_not_match(early: str, late: str, stops: list[str]) -> None:
     matcher = StopMatcher(StopStrings(stops))

@@ -71,7 +71,7 @@ PARTS = [*"abAB1 ,.!?…\"')”\n-*#:;。，「」", "e.g. ", "Dr. ", ". ", ", "
 TEXTS = st.lists(st.sampled_from(PARTS), max_size=700).map("".join)
 
 
-@settings(max_examples=examples(150, 1500), deadline=None)
+@settings(max_examples=examples(75, 1500), deadline=None)
 @given(TEXTS, st.lists(st.integers(1, 40), min_size=1, max_size=5))
 @example("a" * 2000, [1])
 @example("word " * 400, [7])
@@ -87,7 +87,7 @@ def test_no_text_is_lost_however_it_comes_and_it_is_cut_at_the_same_places(text:
     assert all(len(piece) <= MOST_CHARS for piece in pieces)
 
 
-@settings(max_examples=examples(100, 1000), deadline=None)
+@settings(max_examples=examples(60, 1000), deadline=None)
 @given(st.text(max_size=600), st.integers(1, 9))
 def test_any_characters_at_all_are_kept(text: str, size: int) -> None:
     assert streamed(text, [size]) == split(text)
