@@ -31,6 +31,7 @@ QUICK := $(addprefix tests/,protocols server/parsing server/grammar server/confi
 NOT_QUICK := $(addprefix tests/server/,parsing/tools/test_grammars.py grammar/test_lark.py grammar/test_schemas.py config/test_cli.py)
 # Chooses the fifth of the tier `proof` that `make test` runs, and the cases of interpreted kernels; see tests/support/tiers.py
 TURN ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
+COMPILE = TRITON_INTERPRET=0 $(PYTEST) --turn $(TURN) tests/compile
 
 .PHONY: help venv serve pull test quick lint format chromium try-chromium pytest proof faults compile kernels chaos soak mix properties schemas reference gpu gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
 
@@ -57,10 +58,17 @@ lint: $(STAMP) ## style, types and layers
 	@echo "==> import-linter"
 	$(BIN)/lint-imports --no-logo
 
+# Kernels compile while the tests are collected, which keeps one core busy; what that says is printed last.
 pytest: $(STAMP) ## the tests alone; ARGS="tests/engine -k ring" picks some
 	@echo "==> pytest"
-	$(PYTEST) $(if $(ARGS),$(ARGS),$(SHARED) --ignore=tests/compile --turn $(TURN))
-	@$(if $(ARGS),,$(MAKE) --no-print-directory compile)
+ifdef ARGS
+	$(PYTEST) $(ARGS)
+else
+	@said=$$(mktemp); trap 'rm -f $$said' EXIT; \
+	$(COMPILE) >$$said 2>&1 & compiling=$$!; \
+	$(PYTEST) $(SHARED) --ignore=tests/compile --turn $(TURN); tested=$$?; \
+	wait $$compiling; compiled=$$?; echo "==> kernels compile"; cat $$said; exit $$((tested || compiled))
+endif
 
 quick: $(STAMP) ## a minute's worth: protocols, parsing, grammars, scheduler, caches, channels, options; without models or servers
 	$(PYTEST) --processes 2 -m "not alone and not proof and not hypothesis" $(addprefix --ignore=,$(NOT_QUICK)) $(QUICK)
@@ -76,7 +84,7 @@ faults: $(STAMP) ## put ten faults into copies of the tree, one at a time: which
 
 compile: $(STAMP) ## compile a sample of the Triton kernels for a GPU that need not be there
 	@echo "==> kernels compile"
-	TRITON_INTERPRET=0 $(PYTEST) $(SHARED) --turn $(TURN) tests/compile
+	$(COMPILE)
 
 kernels: $(STAMP) ## every case of the kernel tests: interpreted where there is no GPU, and compiled for one
 	$(PYTEST) -m triton --all-kernels tests

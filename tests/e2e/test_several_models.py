@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from stentor.loadtest.server_process import ServerProcess
+from stentor.loadtest.voice.wer import Normalizer, word_errors
 from stentor.tests.e2e.processes import engine_of, eventually, worker_of
 
 pytest.importorskip("piper", reason="the demo's voice needs the extra `speech`")
@@ -102,8 +103,9 @@ def test_what_one_model_says_another_hears_while_a_third_writes(
 ) -> None:
     stream = begun(client)
     heard = transcribe(client, clip)
-    assert "quick brown fox" in heard.lower()
-    assert "bright cold day" in heard.lower()
+    normalizer = Normalizer()
+    # each time it is spoken a little differently
+    assert word_errors(normalizer.words(TEXT), normalizer.words(heard)).rate <= 0.2
     assert (stream.whole(), heard) == expected
 
 

@@ -16,8 +16,8 @@ import pytest
 TESTS = Path(__file__).resolve().parent.parent
 
 SHARES = 5
-WAITING = ("browser", "chaos", "e2e", "loadtest")
-"""Folders whose tests mostly wait for processes that they have started."""
+WAITING = ("browser", "chaos", "e2e", "loadtest", "test_readme.py")
+"""Folders and files whose tests mostly wait for processes that they have started."""
 ONE_SERVER = "e2e"
 """Folder whose tests share a server."""
 _BETWEEN = 4
@@ -94,5 +94,5 @@ def in_turns(items: Iterable[pytest.Item]) -> list[pytest.Item]:
 
 
 def _top(path: Path) -> str:
-    """The folder below `tests`."""
+    """The folder or file below `tests`."""
     return path.resolve().relative_to(TESTS).parts[0]
