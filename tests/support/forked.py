@@ -222,6 +222,7 @@ def _run(session: pytest.Session, untaken: _Untaken, first: Sequence[int], name:
         try:
             _run_units(session, untaken, first, pipe)
         except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # it may come from the terminal and from the parent
             session._setupstate.teardown_exact(None)
         code = 0
     except BaseException:
