@@ -1,4 +1,4 @@
-"""Random requests and clients that leave in every state. ``make chaos`` sends ten times as many."""
+"""Random requests and clients that leave in every state. ``make chaos`` sends twenty times as many."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from stentor.tests.e2e.made_up import describe_talker
 pytestmark = pytest.mark.proof
 
 SEED = 20261121
-REQUESTS = 500
+REQUESTS = 250
 
 
 def test_no_answer_is_a_failure_of_the_server_and_nothing_is_held_afterwards(
@@ -22,8 +22,8 @@ def test_no_answer_is_a_failure_of_the_server_and_nothing_is_held_afterwards(
         fuzzed = fuzz(server, REQUESTS, SEED, lambda _: None)
         assert not fuzzed.problems, f"seed {SEED}: {fuzzed.problems[:5]}\n{server.output()[-3000:]}"
         assert fuzzed.clients_that_left > REQUESTS / 3
-        assert fuzzed.statuses["200"] > 30
-        assert fuzzed.statuses["400"] > 30
+        assert fuzzed.statuses["200"] > 15
+        assert fuzzed.statuses["400"] > 15
         assert "Traceback" not in server.output()
 
 

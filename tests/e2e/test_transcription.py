@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(180)
 
 NAME: Final = "whisper-1"
 RATE: Final = 16_000
-CLIPS: Final = 10
+CLIPS: Final = 6
 FEW: Final = 3
 """Clips that most tests do with: each is a window, and costs a second of the processor."""
 PAUSE: Final = 10

@@ -135,7 +135,7 @@ def test_requests_go_on_exactly_where_they_were_whenever_their_worker_is_killed(
         assert child.wait_blocking(SOON) == 0
 
 
-@pytest.mark.parametrize("special", [ENDS, FAILS, HANGS, ENDS_LATER])
+@pytest.mark.parametrize("special", [ENDS, FAILS, HANGS, pytest.param(ENDS_LATER, marks=pytest.mark.proof)])
 def test_a_request_that_always_kills_its_worker_is_failed_alone(folder: Path, special: int) -> None:
     with engine_process() as (engine, child):
         recovery = IMPATIENT if special == HANGS else RecoveryConfig()

@@ -31,6 +31,7 @@ def test_what_is_printed_says_the_median_the_worst_and_what_was_lost() -> None:
     assert "worker: the stream ended before [DONE]" in text
 
 
+@pytest.mark.proof  # tests/e2e kill as well
 def test_streams_go_on_after_real_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given, folder, *options = made_up(tmp_path)
     load = ["--kills", "1", "--streams", "2", "--output-tokens", "200"]
