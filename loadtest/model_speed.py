@@ -25,7 +25,7 @@ from stentor.protocols.ipc.config import WorkerConfig
 
 from .kernels.timing import Ceilings, machine, measure_ceilings
 from .record import Record
-from .step_runs import StepRunner, decode_bytes, decode_length, forward_flops
+from .step_runs import StepRunner, decode_bytes, decode_length
 from .tool import make_parser, run_tool, table
 
 PROMPT = 64
@@ -111,7 +111,7 @@ def measure_ours(arguments: argparse.Namespace, device: torch.device, ceilings: 
         yield _figure(f"decode of {batch}", "stentor", batch, 1e3 * taken.median, 1e3 * limit, idle)
     for tokens in arguments.prefill:
         taken = runner.prefill(tokens, 0, repeats=3)
-        limit = forward_flops(model, tokens, 0, sampled=1) / ceilings.flops_per_second
+        limit = model.flops(tokens, 0, sampled=1) / ceilings.flops_per_second
         yield _figure(f"prefill of {tokens}", "stentor", tokens, 1e3 * taken.median, 1e3 * limit)
 
 

@@ -22,14 +22,14 @@ from rich.console import Console
 from stentor.engine.layers.weights import WeightError
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.model_config.decoder_config import DecoderConfig
+from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import set_up
 from stentor.protocols.ipc.actors import WorkerReady
 
 from .record import Steps
 from .step_curves import CHUNK, Figure, surprises
-from .step_runs import StepRunner, StepTimes, decode_bytes, decode_length, forward_flops
+from .step_runs import StepRunner, StepTimes, decode_bytes, decode_length
 from .tool import at_least, make_parser, run_tool, table
 from .worker_options import add_worker_options, describe, worker_config
 
@@ -130,11 +130,11 @@ def make_shapes(arguments: argparse.Namespace, longest: int) -> list[Shape]:
 
 
 def make_figure(
-    shape: Shape, times: StepTimes, model: DecoderConfig, ready: WorkerReady, ceilings: dict[str, Any]
+    shape: Shape, times: StepTimes, model: ModelSpec, ready: WorkerReady, ceilings: dict[str, Any]
 ) -> Figure:
     kind, rows, tokens, context = shape
     read = decode_bytes(ready, model, rows, context + tokens)
-    flops = rows * forward_flops(model, tokens, context - (kind == "decode"), sampled=1)
+    flops = rows * model.flops(tokens, context - (kind == "decode"), sampled=1)
     by_memory = read / ceilings["read_bytes_per_second"]
     by_products = flops / max(ceilings["product_flops_per_second"].values())
     return Figure(
@@ -207,6 +207,6 @@ def _fastest(call: Callable[[], object]) -> float:
     return min(times[1:])
 
 
-def _cache_bytes(model: DecoderConfig, tokens: int) -> int:
+def _cache_bytes(model: ModelSpec, tokens: int) -> int:
     """Room for ``tokens`` in the widest type that a cache has."""
-    return 2 * model.num_layers * model.num_kv_heads * model.head_dim * 4 * (tokens + 1024)
+    return sum(group.token_bytes(4) for group in model.cache_groups) * (tokens + 1024)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from stentor.engine.model_config.decoder_config import DecoderConfig
+from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.worker.device_runner import MAX_PENDING, DeviceRunner
 from stentor.engine.worker.setup_parts import Setup
 from stentor.protocols.ipc.actors import WorkerReady
@@ -38,7 +38,7 @@ class StepTimes:
 class StepRunner:
     """One runner. Its KV cache is filled before anything is timed: pages that were never written read as one."""
 
-    def __init__(self, setup: Setup, model: DecoderConfig, cache_tokens: int, seed: int) -> None:
+    def __init__(self, setup: Setup, model: ModelSpec, cache_tokens: int, seed: int) -> None:
         self._runner = setup.runner
         self._model = model
         self._block_size = setup.ready.limits.block_size
@@ -144,26 +144,12 @@ def decode_length(context: int, most: int = MOST) -> int:
     return context + _WARMUP + most
 
 
-def weight_products(model: DecoderConfig) -> int:
-    """Elements of the matrices of one layer, each of which a token is multiplied with once."""
-    query, kv = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    return model.hidden_size * (2 * query + 2 * kv + 3 * model.intermediate_size)
-
-
-def forward_flops(model: DecoderConfig, tokens: int, context: int, sampled: int) -> float:
-    """Multiplications and additions of one forward pass: products with weights, attention to all that is before
-    each token and to itself, and logits of ``sampled`` rows. Windows that cut attention short are left out."""
-    pairs = tokens * context + tokens * (tokens + 1) / 2
-    attention = 4 * model.num_heads * model.head_dim * pairs
-    logits = 2 * sampled * model.hidden_size * model.vocab_size
-    return model.num_layers * (2 * weight_products(model) * tokens + attention) + logits
-
-
-def decode_bytes(ready: WorkerReady, model: DecoderConfig, rows: int, context: float) -> float:
+def decode_bytes(ready: WorkerReady, model: ModelSpec, rows: int, context: float) -> float:
     """Read by a decode step: all weights but an embedding table that is not the head too, taken as stored like the
     average of the rest; and the keys and values of ``context`` tokens of each row, in all layers."""
     stored = {line.what: line.bytes for line in ready.memory}
     per_token = stored["KV cache"] / (ready.num_blocks * ready.limits.block_size)
     table = 0 if model.tie_embeddings else model.vocab_size * model.hidden_size
-    share = 1 - table / (2 * table + model.num_layers * weight_products(model))
+    products = sum(map(model.products, range(len(model.layers))))
+    share = 1 - table / (2 * table + products)
     return stored["weights"] * share + rows * context * per_token

@@ -8,11 +8,12 @@ from stentor import kernels
 from stentor.kernels.forward import Program
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
-from ..model_config.decoder_config import DecoderConfig
+from ..model_config.model_spec import ModelSpec
 from .layer_context import LayerContext
 from .linear import Linear
 from .norm import RMSNorm
 from .quantized import Input
+from .rotary import RotaryTables
 from .weights import WeightMap
 
 
@@ -40,49 +41,31 @@ class Buffers:
     gate_up: int
 
 
-RotaryTable = tuple[torch.Tensor, torch.Tensor]
-
-
 class Attention:
     """Grouped-query attention with rotary positions, optional QK-norm, window and soft cap."""
 
     def __init__(
-        self,
-        weights: WeightMap,
-        prefix: str,
-        config: DecoderConfig,
-        layer: int,
-        rotary: RotaryTable,
-        context: LayerContext,
+        self, weights: WeightMap, layer: int, model: ModelSpec, rotary: RotaryTables, context: LayerContext
     ) -> None:
-        self._heads, self._kv_heads, self._head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        parts = (
-            {f"{prefix}.qkv_proj": q_size + 2 * kv_size}
-            if config.fused_projections
-            else {f"{prefix}.q_proj": q_size, f"{prefix}.k_proj": kv_size, f"{prefix}.v_proj": kv_size}
-        )
-        self._split = (q_size, kv_size, kv_size)
-        self._qkv = Linear(weights, parts, config.hidden_size, context, bias=config.qkv_bias)
-        self._out = Linear(weights, {f"{prefix}.o_proj": config.hidden_size}, q_size, context, bias=config.output_bias)
-        self._qk_norm = config.qk_norm
-        if config.qk_norm != "none":
-            full = config.qk_norm == "full"
-            sizes = (q_size, kv_size) if full else (config.head_dim, config.head_dim)
+        self._spec = spec = model.layers[layer].mixer
+        self._layer, prefix = layer, f"model.layers.{layer}"
+        self._heads, self._kv_heads, self._head_dim = spec.heads, spec.kv_heads, spec.head_dim
+        self._split = (spec.q_size, spec.kv_size, spec.kv_size)
+        into, out = spec.projections(model.hidden_size)
+        self._qkv = Linear.of(weights, prefix, into, context)
+        self._out = Linear.of(weights, prefix, out, context)
+        prefix = f"{prefix}.self_attn"
+        if (sizes := spec.qk_norm_sizes) is not None:
             self._q_norm, self._k_norm = (
-                RMSNorm(weights, f"{prefix}.{which}", size, config.rms_eps, context, plus_one=config.norm_plus_one)
+                RMSNorm(weights, f"{prefix}.{which}", size, model.norm_eps, context, plus_one=model.norm_plus_one)
                 for which, size in zip(("q_norm", "k_norm"), sizes, strict=True)
             )
-        self._layer = layer
-        self._eps, self._plus_one = config.rms_eps, config.norm_plus_one
+        self._cos, self._sin = rotary.of(spec.rope, spec.head_dim)
+        self._eps, self._plus_one = model.norm_eps, model.norm_plus_one
         self._k_scale, self._v_scale = (self._cache_scale(weights, prefix, which, context) for which in ("k", "v"))
         # scales of quantised queries and probabilities, neither of which is quantised here
         unused = ("q_scale", "q_proj.q_scale", "q_proj.output_scale", "prob_scale", "prob_output_scale")
         weights.pass_over(*(f"{prefix}.{name}" for name in unused))
-        self._cos, self._sin = rotary
-        self._scale = config.scale
-        self._softcap = config.attention_softcap
-        self._window = config.sliding_window if config.layer_type(layer) == "sliding" else 0
 
     def _cache_scale(self, weights: WeightMap, prefix: str, which: str, context: LayerContext) -> torch.Tensor:
         """What float8 keys or values of this layer are multiplied by, float32 [kv_heads]: 1 unless it is stored."""
@@ -102,7 +85,7 @@ class Attention:
         """x [tokens, hidden], plain or quantised, positions int64 [tokens] → [tokens, hidden]; writes K and V."""
         tokens = batch.num_tokens
         q, k, v = self._heads_of(x)
-        head_norms = self._qk_norm == "head"
+        head_norms = self._spec.qk_norm == "head"
         k_scale, v_scale = (self._k_scale, self._v_scale) if cache.scaled else (None, None)
         q = rotate_and_write_kv_(
             q,
@@ -126,9 +109,9 @@ class Attention:
             cache.k,
             cache.v,
             batch,
-            scale=self._scale,
-            window=self._window,
-            softcap=self._softcap,
+            scale=self._spec.scale,
+            window=self._spec.window,
+            softcap=self._spec.softcap,
             k_scale=k_scale,
             v_scale=v_scale,
         )  # [tokens, heads, head_dim]
@@ -137,7 +120,7 @@ class Attention:
     def _heads_of(self, x: Input) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries, keys and values [tokens, heads, head_dim], not rotated, and not normed by head."""
         q, k, v = torch.split_with_sizes(self._qkv(x), self._split, dim=1)
-        if self._qk_norm == "full":
+        if self._spec.qk_norm == "full":
             q, k = self._q_norm.plain(q), self._k_norm.plain(k)
         return (
             q.view(-1, self._heads, self._head_dim),
@@ -153,10 +136,10 @@ class Attention:
         ``cu_seqlens`` int32 [texts + 1]: where the texts of the batch begin; the ``max_seqlen`` has so many tokens.
         """
         q, k, v = self._heads_of(x)
-        if self._qk_norm == "head":
+        if self._spec.qk_norm == "head":
             q, k = self._q_norm.plain(q), self._k_norm.plain(k)
         kernels.rotary_(q, k, self._cos, self._sin, positions)
-        side = self._window - 1 if self._window else -1  # the window counts the token itself
+        side = self._spec.window - 1 if self._spec.window else -1  # the window counts the token itself
         out = kernels.varlen_attention(
             q,
             k,
@@ -165,9 +148,9 @@ class Attention:
             cu_seqlens,
             max_seqlen,
             max_seqlen,
-            scale=self._scale,
+            scale=self._spec.scale,
             window=(side, side),
-            softcap=self._softcap,
+            softcap=self._spec.softcap,
         )
         return self._out(out.view(len(positions), -1))
 
@@ -176,10 +159,10 @@ class Attention:
         heads = self._heads, self._kv_heads, self._head_dim
         self._qkv.packed.record(program, buffers.qkv)
         norms = None
-        if self._qk_norm == "full":
+        if self._spec.qk_norm == "full":
             program.norm(buffers.qkv, self._q_norm.factors, self._eps)
             program.norm(buffers.qkv, self._k_norm.factors, self._eps, column=self._split[0])
-        elif self._qk_norm == "head":
+        elif self._spec.qk_norm == "head":
             norms = self._q_norm.factors, self._k_norm.factors
         program.rotate(buffers.qkv, self._layer, heads, (self._cos, self._sin), norms=norms, eps=self._eps)
         program.attend(
@@ -187,9 +170,9 @@ class Attention:
             buffers.attended,
             self._layer,
             heads,
-            scale=self._scale,
-            window=self._window,
-            softcap=self._softcap,
+            scale=self._spec.scale,
+            window=self._spec.window,
+            softcap=self._spec.softcap,
         )
         program.norm_and_quantize(buffers.attended, self._out.packed.activation_format)
         self._out.packed.record(program, buffers.delta)

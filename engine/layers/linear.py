@@ -8,6 +8,7 @@ import torch
 from stentor import kernels
 from stentor.kernels.quantize import ActivationScheme, Quantized
 
+from ..model_config.model_spec import Projection
 from ..quantization.choose import Layer, Selection, select
 from ..quantization.formats import Format, FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
 from ..quantization.stored import endings, expand
@@ -64,6 +65,12 @@ class Linear:
                 elif not context.filled:
                     slice_.zero_()
         self._multiply = _build(weights, parts, inputs, context, bias_)
+
+    @classmethod
+    def of(cls, weights: WeightMap, prefix: str, projection: Projection, context: LayerContext) -> "Linear":
+        """What a spec describes, of the layer whose tensors' names begin with ``prefix``."""
+        parts = {f"{prefix}.{name}": outputs for name, outputs in projection.parts}
+        return cls(weights, parts, projection.inputs, context, bias=projection.bias)
 
     @property
     def input_scheme(self) -> ActivationScheme | None:

@@ -10,14 +10,51 @@ import math
 
 import torch
 
-from ..model_config.decoder_config import RopeConfig
+from ..model_config.model_spec import RopeConfig
+from .layer_context import LayerContext
 
 _TWO_PI = 2 * math.pi
 
 
+RotaryTable = tuple[torch.Tensor, torch.Tensor]
+"""Cosines and sines, each float32 [positions, rotating pairs]."""
+
+
+class RotaryTables:
+    """The tables of a model: one for each way of rotating, whichever layers share it."""
+
+    def __init__(self, max_position: int, max_model_len: int, context: LayerContext) -> None:
+        """``max_position`` is the model's own limit, ``max_model_len`` the longest sequence that is admitted."""
+        self._max_position, self._max_model_len, self._context = max_position, max_model_len, context
+        self._made: dict[tuple[RopeConfig | None, int], RotaryTable] = {}
+
+    def of(self, rope: RopeConfig | None, head_dim: int) -> RotaryTable:
+        """Without ``rope`` one pair that stays where it is: kernels know no layer that does not rotate."""
+        if (rope, head_dim) not in self._made:
+            self._made[rope, head_dim] = self._make(rope, head_dim)
+        return self._made[rope, head_dim]
+
+    def _make(self, rope: RopeConfig | None, head_dim: int) -> RotaryTable:
+        context, length = self._context, self._max_model_len
+        if context.memory is None or context.shapes_only:
+            return self._values(rope, head_dim)
+        pairs = 1 if rope is None else -(-(rope.rotary_dim or head_dim) // 2)
+        cos, sin = (context.empty(length, pairs, dtype=torch.float32) for _ in range(2))
+        if not context.filled:
+            for table, values in zip((cos, sin), self._values(rope, head_dim), strict=True):
+                table.copy_(values)
+        return cos, sin
+
+    def _values(self, rope: RopeConfig | None, head_dim: int) -> RotaryTable:
+        length, device = self._max_model_len, self._context.device
+        if rope is None:
+            return torch.ones(length, 1, device=device), torch.zeros(length, 1, device=device)
+        return rotary_table(rope, head_dim, self._max_position, length, device)
+
+
 def rotary_table(
     rope: RopeConfig, head_dim: int, max_position: int, max_model_len: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> RotaryTable:
     """Cosines and sines, each float32 [max_model_len, rotary_dim / 2], scaled by the attention factor.
 
     ``max_position`` is the model's own context limit, from which ``longrope`` derives its factor.

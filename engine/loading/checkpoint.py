@@ -11,9 +11,10 @@ from typing import Literal
 
 from stentor.protocols.ipc.config import LoadFormat
 
-from ..model_config.decoder_config import ConfigError, DecoderConfig
-from ..model_config.gguf_config import decoder_config_from_gguf, gguf_architecture
-from ..model_config.hf_config import decoder_config_from_hf
+from ..model_config.config_fields import ConfigError
+from ..model_config.gguf_config import gguf_architecture, model_spec_from_gguf
+from ..model_config.hf_config import model_spec_from_hf
+from ..model_config.model_spec import ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.voxtral_realtime_config import ARCHITECTURE as VOXTRAL_REALTIME
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig, voxtral_realtime_config_from_hf
@@ -51,7 +52,7 @@ class Checkpoint:
     folder: Path
     files: tuple[Path, ...]
     """Weight files in the order in which they are read; none for dummy weights."""
-    config: DecoderConfig | WhisperConfig | VoxtralRealtimeConfig | PoolingConfig
+    config: ModelSpec | WhisperConfig | VoxtralRealtimeConfig | PoolingConfig
     dtype: str
     """The type of most weight bytes: torch's name for floats, GGUF's (``Q4_1``) for quantised blocks."""
     defaults: GenerationConfig
@@ -66,9 +67,9 @@ class Checkpoint:
         return sum(self.stored_bytes.values())
 
     @property
-    def decoder(self) -> DecoderConfig:
+    def decoder(self) -> ModelSpec:
         """What a model that writes is made of. Raises :class:`CheckpointError` for one of another kind."""
-        if not isinstance(self.config, DecoderConfig):
+        if not isinstance(self.config, ModelSpec):
             raise CheckpointError(
                 f"{self.folder} is a speech recognition model ({self.config.architecture}), and a language model is "
                 "expected here: give it as --transcription-model, beside a language model."
@@ -155,12 +156,12 @@ def _open_safetensors(folder: Path) -> Checkpoint:
 
 def _config_from_hf(
     config: Mapping[str, object], generation: Mapping[str, object]
-) -> DecoderConfig | WhisperConfig | VoxtralRealtimeConfig:
+) -> ModelSpec | WhisperConfig | VoxtralRealtimeConfig:
     named = config.get("architectures")
     if named == [VOXTRAL_REALTIME] or (named is None and config.get("model_type") == "voxtral_realtime"):
         return voxtral_realtime_config_from_hf(config)
     hears = _WHISPER in named if isinstance(named, list) else config.get("model_type") == "whisper"
-    return whisper_config_from_hf(config, generation) if hears else decoder_config_from_hf(config)
+    return whisper_config_from_hf(config, generation) if hears else model_spec_from_hf(config)
 
 
 def described_quantization(folder: Path, config: Mapping[str, object]) -> QuantizedCheckpoint | None:
@@ -178,7 +179,7 @@ def _open_gguf(file: Path) -> Checkpoint:
             )
         check_tensors(gguf)
         shapes = {name: tensor.shape for name, tensor in gguf.tensors.items()}
-        config = decoder_config_from_gguf(gguf.metadata, shapes, lambda name: read_floats(gguf, name))
+        config = model_spec_from_gguf(gguf.metadata, shapes, lambda name: read_floats(gguf, name))
         defaults = generation_config_from_gguf(gguf.metadata)
         kinds = {kind: _GGUF_DTYPES[kind] if kind in FLOATS else kind.name for kind in GGMLType}
         stored = by_size((kinds[tensor.type], tensor.nbytes) for tensor in gguf.tensors.values())

@@ -49,9 +49,9 @@ def hf_name(name: str, architecture: GGUFArchitecture) -> str | None:
         return f"{_OUTER[outer]}.{suffix}" if outer in _OUTER else name
     layer, inner, suffix = part.groups()
     target = _INNER.get(inner)
-    if inner == "ffn_norm" and architecture.norm_placement == "sandwich":
-        target = "pre_feedforward_layernorm"
-    if inner == "ffn_up" and architecture.fused_projections:
+    if inner == "ffn_norm":
+        target = architecture.norms.mlp_in
+    if inner == "ffn_up" and architecture.fused:
         target = "mlp.gate_up_proj"
     return f"model.layers.{layer}.{target}.{suffix}" if target else name
 

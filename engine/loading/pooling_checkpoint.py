@@ -7,11 +7,11 @@ from typing import Final, get_args
 
 import msgspec
 
-from ..model_config.config_fields import Fields
-from ..model_config.decoder_config import ConfigError, DecoderConfig
+from ..model_config.config_fields import ConfigError, Fields
 from ..model_config.encoder_config import EncoderConfig
 from ..model_config.encoder_hf import encoder_config_from_hf, is_encoder
-from ..model_config.hf_config import decoder_config_from_hf
+from ..model_config.hf_config import model_spec_from_hf
+from ..model_config.model_spec import ModelSpec, with_mixers
 from ..model_config.pooling_config import (
     PoolingConfig,
     ScoreHead,
@@ -91,7 +91,7 @@ def open_pooling(folder: Path, pooler: str = "") -> Checkpoint:
 
 def _read(folder: Path, config: Mapping[str, object], pooling: PoolingMode | None) -> PoolingConfig:
     backbone = encoder_config_from_hf(config) if is_encoder(config) else _decoder(config)
-    causal = isinstance(backbone, DecoderConfig) and not backbone.bidirectional
+    causal = isinstance(backbone, ModelSpec) and not backbone.bidirectional
     modules = read_sentence_modules(folder, causal=causal)
     if not (folder / "modules.json").is_file() and _has_cls_vectors(folder):
         modules = replace(modules, pooling=("cls",))
@@ -118,7 +118,7 @@ def _read(folder: Path, config: Mapping[str, object], pooling: PoolingMode | Non
     )
 
 
-def _decoder(config: Mapping[str, object]) -> DecoderConfig:
+def _decoder(config: Mapping[str, object]) -> ModelSpec:
     """The head that draws tokens is not needed: what is stored without one loads all the same. Attention is in both
     directions where the file says so, in Gemma's words or in those of Qwen2's embedders."""
     named = config.get("architectures")
@@ -130,15 +130,17 @@ def _decoder(config: Mapping[str, object]) -> DecoderConfig:
                 as_causal["architectures"] = [stem.removesuffix(ending) + _CAUSAL]
                 break
     gemma = bool(as_causal.pop("use_bidirectional_attention", False))
-    made = decoder_config_from_hf(as_causal)
-    if gemma and made.sliding_window:  # the file says how many tokens a window has in all
-        made = replace(made, sliding_window=made.sliding_window // 2 + 1)
+    made = model_spec_from_hf(as_causal)
+    if gemma:  # the file says how many tokens a window has in all
+        for window in {layer.mixer.window for layer in made.layers} - {0}:
+            windowed = [layer.mixer.window == window for layer in made.layers]
+            made = with_mixers(made, windowed, window=window // 2 + 1)
     own = str(named[0])[:80] if isinstance(named, list) and named else made.architecture
     bidirectional = gemma or config.get("is_causal") is False
     return replace(made, architecture=own, tie_embeddings=True, bidirectional=bidirectional)
 
 
-def _yes_no(folder: Path, config: Mapping[str, object], backbone: EncoderConfig | DecoderConfig) -> ScoreHead | None:
+def _yes_no(folder: Path, config: Mapping[str, object], backbone: EncoderConfig | ModelSpec) -> ScoreHead | None:
     """A reranker that answers yes or no, by sentence-transformers' module or by the name that it goes by."""
     if isinstance(backbone, EncoderConfig) or not backbone.architecture.endswith(_CAUSAL):
         return None
@@ -189,7 +191,7 @@ def _has_cls_vectors(folder: Path) -> bool:
 
 
 def _colbert(
-    folder: Path, config: Mapping[str, object], backbone: EncoderConfig | DecoderConfig, modules: SentenceModules
+    folder: Path, config: Mapping[str, object], backbone: EncoderConfig | ModelSpec, modules: SentenceModules
 ) -> tuple[TokenVectors, SentenceModules] | None:
     """A layer on every token: ``linear`` of Stanford's files, or the first dense module of PyLate's."""
     names = config.get("architectures")

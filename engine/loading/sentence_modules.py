@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, get_args
 
-from ..model_config.config_fields import Fields
-from ..model_config.decoder_config import ConfigError
+from ..model_config.config_fields import ConfigError, Fields
 from ..model_config.sentence_config import (
     Dense,
     DenseActivation,

@@ -10,8 +10,8 @@ from zlib import crc32
 import torch
 from safetensors import SafetensorError, safe_open
 
-from ..model_config.decoder_config import DecoderConfig
 from ..model_config.gguf_config import gguf_architecture
+from ..model_config.model_spec import ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from .checkpoint import Checkpoint
@@ -103,7 +103,7 @@ def iterate_weights(
             config = checkpoint.config
             if isinstance(config, VoxtralRealtimeConfig | PoolingConfig):
                 raise CheckpointError(f"There are no dummy weights for a {config.architecture}.")
-            norm = 0.0 if isinstance(config, DecoderConfig) and config.norm_plus_one else 1.0
+            norm = 0.0 if isinstance(config, ModelSpec) and config.norm_plus_one else 1.0
             assert shapes is not None, "dummy weights need their shapes"
             return dummy_weights(shapes, norm, dtype, device, seed, tell)
 
@@ -127,7 +127,7 @@ def _gguf(
     checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, raw: Set[str], tell: Progress
 ) -> Iterator[tuple[str, torch.Tensor]]:
     (file,) = checkpoint.files
-    config = checkpoint.decoder
+    mixer = checkpoint.decoder.layers[0].mixer
     done, total = 0, checkpoint.total_bytes
     with ExitStack() as stack:
         gguf = stack.enter_context(GGUFFile(file))
@@ -138,7 +138,7 @@ def _gguf(
             if name is not None:
                 heads = 0
                 if architecture.permuted:
-                    heads = _permuted_heads(tensor.name, config.num_heads, config.num_kv_heads)
+                    heads = _permuted_heads(tensor.name, mixer.heads, mixer.kv_heads)
                 shift = -1.0 if architecture.gemma and tensor.name.endswith("norm.weight") else 0.0
                 if name in raw:
                     yield name, reader.blocks(tensor, heads).to(device)

@@ -4,11 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from .decoder_config import ConfigError
-
 LARGEST_SIZE = (1 << 31) - 1
 LARGEST_NUMBER = 1e30
 """No size and no number of a real model goes beyond these."""
+MOST_LAYERS = 4096
+LONGEST_CONTEXT = 1 << 30
+
+
+class ConfigError(Exception):
+    """A model's description cannot be used. The message is one clause without a final stop, to be put after a name."""
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

@@ -7,7 +7,8 @@ they tell positions, and in whether the MLP has a gate.
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .decoder_config import Activation, ConfigError, LayerType, RopeConfig
+from .config_fields import ConfigError
+from .model_spec import Activation, LayerType, RopeConfig
 
 EncoderFamily = Literal["bert", "roberta", "distilbert", "mpnet", "modernbert", "nomic_bert", "gte", "jina"]
 EncoderActivation = Literal["silu", "gelu_tanh", "gelu", "relu"]

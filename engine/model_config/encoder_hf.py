@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from .config_fields import Fields
-from .decoder_config import LONGEST_CONTEXT, MOST_LAYERS, ConfigError, LayerType, RopeConfig
+from .config_fields import LONGEST_CONTEXT, MOST_LAYERS, ConfigError, Fields
 from .encoder_config import EncoderActivation, EncoderConfig, EncoderFamily, TaskAdapters
 from .hf_rope import rope_from_hf
+from .model_spec import LayerType, RopeConfig
 
 _ACTIVATIONS: Mapping[str, EncoderActivation] = {
     "gelu": "gelu",

@@ -1,4 +1,4 @@
-"""From GGUF metadata to a :class:`DecoderConfig`.
+"""From GGUF metadata to a :class:`ModelSpec`.
 
 Keys are llama.cpp's. What a file leaves unsaid (Gemma's window pattern and attention scale, a tied
 head, biases) is read off its tensors or fixed here by architecture, as llama.cpp does.
@@ -7,18 +7,22 @@ head, biases) is read off its tensors or fixed here by architecture, as llama.cp
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from .config_fields import Fields
-from .decoder_config import (
-    MOST_LAYERS,
-    ConfigError,
-    DecoderConfig,
-    LayerType,
-    NormPlacement,
+from .config_fields import MOST_LAYERS, ConfigError, Fields
+from .model_spec import (
+    POST,
+    PRE,
+    SANDWICH,
+    AttentionSpec,
+    LayerSpec,
+    MLPSpec,
+    ModelSpec,
+    Norms,
+    QKNorm,
     RopeConfig,
     alternating_layers,
     checked,
+    with_mixers,
 )
 
 ReadFloats = Callable[[str], tuple[float, ...]]
@@ -31,13 +35,16 @@ class GGUFArchitecture:
 
     name: str
     """transformers' class."""
-    norm_placement: NormPlacement = "pre"
-    qk_norm: Literal["none", "head", "full"] = "none"
-    fused_projections: bool = False
+    norms: Norms = PRE
+    qk_norm: QKNorm = "none"
+    fused: bool = False
+    """Queries, keys and values are stored as one matrix, and gate and up as another."""
     permuted: bool = False
     """Query and key rows are stored in the order of interleaved rotary pairs."""
     gemma: bool = False
     """GELU, scaled embeddings, and norms that were stored with their 1 added."""
+    windowed: bool = False
+    """Every layer has the window."""
     window_pattern: int = 0
     """Every such layer is a full one, the others slide; 0: all layers are alike."""
     local_theta: float | None = None
@@ -50,10 +57,10 @@ ARCHITECTURES: Mapping[str, GGUFArchitecture] = {
     "llama": GGUFArchitecture("LlamaForCausalLM", permuted=True),
     "qwen2": GGUFArchitecture("Qwen2ForCausalLM"),
     "qwen3": GGUFArchitecture("Qwen3ForCausalLM", qk_norm="head"),
-    "phi3": GGUFArchitecture("Phi3ForCausalLM", fused_projections=True),
+    "phi3": GGUFArchitecture("Phi3ForCausalLM", fused=True, windowed=True),
     "gemma2": GGUFArchitecture(
         "Gemma2ForCausalLM",
-        norm_placement="sandwich",
+        norms=SANDWICH,
         gemma=True,
         window_pattern=2,
         attention_softcap=50.0,
@@ -61,13 +68,13 @@ ARCHITECTURES: Mapping[str, GGUFArchitecture] = {
     ),
     "gemma3": GGUFArchitecture(
         "Gemma3ForCausalLM",
-        norm_placement="sandwich",
+        norms=SANDWICH,
         qk_norm="head",
         gemma=True,
         window_pattern=6,
         local_theta=10000.0,
     ),
-    "olmo2": GGUFArchitecture("Olmo2ForCausalLM", norm_placement="post", qk_norm="full"),
+    "olmo2": GGUFArchitecture("Olmo2ForCausalLM", norms=POST, qk_norm="full"),
     "granite": GGUFArchitecture("GraniteForCausalLM", permuted=True),
 }
 
@@ -87,9 +94,9 @@ def gguf_architecture(metadata: Mapping[str, object]) -> GGUFArchitecture:
     return found
 
 
-def decoder_config_from_gguf(
+def model_spec_from_gguf(
     metadata: Mapping[str, object], shapes: Mapping[str, tuple[int, ...]], read_floats: ReadFloats
-) -> DecoderConfig:
+) -> ModelSpec:
     """``shapes`` gives every tensor's shape in GGUF's order. Raises :class:`ConfigError`."""
     architecture = gguf_architecture(metadata)
     name = Fields(metadata).text("general.architecture")
@@ -105,48 +112,55 @@ def decoder_config_from_gguf(
     embedding = shapes.get("token_embd.weight")
     if embedding is None or len(embedding) != 2:
         raise ConfigError("the tensor token_embd.weight is missing")
-    window, layer_types = _windows(fields, architecture, layers)
     rope = _rope(fields, architecture, head_dim, shapes, read_floats)
-
-    config = DecoderConfig(
+    layer = LayerSpec(
+        AttentionSpec(
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            scale=fields.number("attention.scale", 0.0) or head_dim**-0.5,
+            rope=rope,
+            softcap=fields.number("attn_logit_softcapping", architecture.attention_softcap),
+            qk_norm=architecture.qk_norm,
+            qkv_bias="blk.0.attn_q.bias" in shapes or "blk.0.attn_qkv.bias" in shapes,
+            output_bias="blk.0.attn_output.bias" in shapes,
+            fused=architecture.fused,
+        ),
+        MLPSpec(
+            _same_in_every_layer(fields, "feed_forward_length"),
+            "gelu_tanh" if architecture.gemma else "silu",
+            bias="blk.0.ffn_down.bias" in shapes,
+            fused=architecture.fused,
+        ),
+        architecture.norms,
+    )
+    spec = ModelSpec(
         architecture=architecture.name,
         vocab_size=embedding[1],
         hidden_size=hidden,
-        intermediate_size=_same_in_every_layer(fields, "feed_forward_length"),
-        num_layers=layers,
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        head_dim=head_dim,
+        layers=(layer,) * layers,
         max_position=fields.integer("context_length"),
-        rms_eps=fields.number("attention.layer_norm_rms_epsilon"),
-        activation="gelu_tanh" if architecture.gemma else "silu",
-        tie_embeddings="output.weight" not in shapes,
-        qkv_bias="blk.0.attn_q.bias" in shapes or "blk.0.attn_qkv.bias" in shapes,
-        output_bias="blk.0.attn_output.bias" in shapes,
-        mlp_bias="blk.0.ffn_down.bias" in shapes,
-        fused_projections=architecture.fused_projections,
-        qk_norm=architecture.qk_norm,
-        norm_placement=architecture.norm_placement,
+        norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
         norm_plus_one=architecture.gemma,
+        tie_embeddings="output.weight" not in shapes,
         embedding_scale=math.sqrt(hidden) if architecture.gemma else fields.number("embedding_scale", 1.0),
         residual_scale=fields.number("residual_scale", 1.0),
-        attention_scale=fields.number("attention.scale", 0.0),
         logits_divisor=fields.number("logit_scale", 1.0) or 1.0,
-        attention_softcap=fields.number("attn_logit_softcapping", architecture.attention_softcap),
         logits_softcap=fields.number("final_logit_softcapping", architecture.logits_softcap),
-        sliding_window=window,
-        layer_types=layer_types,
-        rope=rope,
         bos_token_id=Fields(metadata).token_id("tokenizer.ggml.bos_token_id"),
         eos_token_ids=Fields(metadata).token_ids("tokenizer.ggml.eos_token_id"),
     )
     if GEMMA_27B_LAYERS.get(name) == layers:
-        config = replace(config, attention_scale=(hidden / heads) ** -0.5)
-    local_theta = architecture.local_theta or rope.theta
-    local = RopeConfig(theta=fields.number("rope.freq_base_swa", local_theta), rotary_dim=rope.rotary_dim)
-    if "sliding" in layer_types and name in _STRETCHES_FULL_LAYERS_ONLY and local != rope:
-        config = replace(config, rope_sliding=local)
-    return checked(config)
+        spec = with_mixers(spec, scale=(hidden / heads) ** -0.5)
+    window, slides = _windows(fields, architecture, layers)
+    if name in _STRETCHES_FULL_LAYERS_ONLY:
+        local = RopeConfig(
+            theta=fields.number("rope.freq_base_swa", architecture.local_theta or rope.theta),
+            rotary_dim=rope.rotary_dim,
+        )
+        spec = with_mixers(spec, slides, rope=local)
+    # a window that no sequence can outgrow is none
+    return checked(with_mixers(spec, slides, window=window if window < spec.max_position else 0))
 
 
 def _same_in_every_layer(fields: Fields, name: str, default: int | None = None) -> int:
@@ -168,29 +182,20 @@ def _head_dim(fields: Fields, shapes: Mapping[str, tuple[int, ...]], hidden: int
     return hidden // heads
 
 
-def _windows(fields: Fields, architecture: GGUFArchitecture, layers: int) -> tuple[int, tuple[LayerType, ...]]:
-    """The sliding window and each layer's type; no window, no types."""
+def _windows(fields: Fields, architecture: GGUFArchitecture, layers: int) -> tuple[int, Sequence[bool]]:
+    """The sliding window, and which layers have it."""
     window = fields.integer("attention.sliding_window", 0, least=0)
-    context = fields.integer("context_length")
     pattern = fields.get("attention.sliding_window_pattern")
     if not window:
-        return 0, ()
-    types: Sequence[LayerType]
+        return 0, [False] * layers
     if isinstance(pattern, list):
-        types = ["sliding" if slides else "full" for slides in pattern]
-        if len(types) != layers:
-            raise ConfigError(f"attention.sliding_window_pattern names {len(types)} layers, expected {layers}")
-    elif architecture.window_pattern:
+        if len(pattern) != layers:
+            raise ConfigError(f"attention.sliding_window_pattern names {len(pattern)} layers, expected {layers}")
+        return window, [bool(slides) for slides in pattern]
+    if architecture.window_pattern:
         period = fields.integer("attention.sliding_window_pattern", architecture.window_pattern)
-        types = alternating_layers(layers, period)
-    elif architecture.fused_projections:
-        types = ["sliding"] * layers
-    else:
-        return 0, ()
-    # A window that no sequence can outgrow is none, but Gemma-3's rotary base depends on the types too.
-    if (window >= context and architecture.local_theta is None) or "sliding" not in types:
-        return 0, ()
-    return window, tuple(types)
+        return window, [kind == "sliding" for kind in alternating_layers(layers, period)]
+    return window, [architecture.windowed] * layers
 
 
 def _rope(

@@ -1,15 +1,28 @@
-"""From a config.json to a :class:`DecoderConfig`, for files of any transformers version.
+"""From a config.json to a :class:`ModelSpec`, for files of any transformers version.
 
 A field that a file leaves out has the default of its architecture in transformers.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from .config_fields import Fields
-from .decoder_config import MOST_LAYERS, Activation, ConfigError, DecoderConfig, LayerType, alternating_layers, checked
+from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .hf_rope import rope_from_hf, stretched_context
+from .model_spec import (
+    POST,
+    SANDWICH,
+    Activation,
+    AttentionSpec,
+    LayerSpec,
+    LayerType,
+    MLPSpec,
+    ModelSpec,
+    alternating_layers,
+    checked,
+    with_layers,
+    with_mixers,
+)
 
 _ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",
@@ -21,7 +34,7 @@ _ACTIVATIONS: Mapping[str, Activation] = {
 _LAYER_TYPES: Mapping[str, LayerType] = {"full_attention": "full", "sliding_attention": "sliding"}
 
 
-def decoder_config_from_hf(config: Mapping[str, object]) -> DecoderConfig:
+def model_spec_from_hf(config: Mapping[str, object]) -> ModelSpec:
     """Raises :class:`ConfigError` when the architecture is unsupported or a field is missing or wrong."""
     fields = Fields(config)
     named = fields.texts("architectures")
@@ -39,109 +52,107 @@ def decoder_config_from_hf(config: Mapping[str, object]) -> DecoderConfig:
     return checked(_ARCHITECTURES[name](fields, name))
 
 
-def _common(fields: Fields, name: str, *, head_dim: int | None = None, eps: float = 1e-6) -> DecoderConfig:
-    """What every architecture reads alike. ``head_dim`` is the default where it does not follow from the sizes."""
+def _common(
+    fields: Fields, name: str, *, head_dim: int | None = None, eps: float = 1e-6, theta: float = 10000.0
+) -> ModelSpec:
+    """What every architecture reads alike: layers that are all the same. The options are defaults: ``head_dim`` where
+    it does not follow from the sizes, ``theta`` the rotary base."""
     hidden = fields.integer("hidden_size")
     heads = fields.integer("num_attention_heads")
     head_dim = fields.integer("head_dim", head_dim or max(1, hidden // heads))
     activation = fields.text("hidden_act", "silu")
     if activation not in _ACTIVATIONS:
         raise ConfigError(f"hidden_act is {activation!r}, expected one of {', '.join(_ACTIVATIONS)}")
-    rope = rope_from_hf(fields.values, head_dim)
-    return DecoderConfig(
+    rope = rope_from_hf(fields.values, head_dim, theta=theta)
+    layer = LayerSpec(
+        AttentionSpec(
+            heads=heads,
+            kv_heads=fields.integer("num_key_value_heads", heads),
+            head_dim=head_dim,
+            scale=head_dim**-0.5,
+            rope=rope,
+        ),
+        MLPSpec(fields.integer("intermediate_size"), _ACTIVATIONS[activation]),
+    )
+    return ModelSpec(
         architecture=name,
         vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden,
-        intermediate_size=fields.integer("intermediate_size"),
-        num_layers=fields.integer("num_hidden_layers", most=MOST_LAYERS),
-        num_heads=heads,
-        num_kv_heads=fields.integer("num_key_value_heads", heads),
-        head_dim=head_dim,
+        layers=(layer,) * fields.integer("num_hidden_layers", most=MOST_LAYERS),
         max_position=stretched_context(rope, fields.integer("max_position_embeddings")),
-        rms_eps=fields.number("rms_norm_eps", eps),
-        activation=_ACTIVATIONS[activation],
+        norm_eps=fields.number("rms_norm_eps", eps),
         tie_embeddings=fields.flag("tie_word_embeddings"),
-        rope=rope,
         bos_token_id=fields.token_id("bos_token_id"),
         eos_token_ids=fields.token_ids("eos_token_id"),
     )
 
 
-def _llama(fields: Fields, name: str) -> DecoderConfig:
+def _attention_bias(fields: Fields, spec: ModelSpec) -> ModelSpec:
     bias = fields.flag("attention_bias")
-    return replace(_common(fields, name), qkv_bias=bias, output_bias=bias, mlp_bias=fields.flag("mlp_bias"))
+    return with_mixers(spec, qkv_bias=bias, output_bias=bias)
 
 
-def _mistral(fields: Fields, name: str) -> DecoderConfig:
-    config = _common(fields, name)
-    window = _window(fields)
-    return _slide(config, window, _all_sliding(config))
+def _llama(fields: Fields, name: str) -> ModelSpec:
+    spec = _attention_bias(fields, _common(fields, name))
+    return with_layers(spec, mlp=replace(spec.layers[0].mlp, bias=fields.flag("mlp_bias")))
 
 
-def _qwen2(fields: Fields, name: str) -> DecoderConfig:
-    return _qwen_windows(fields, replace(_common(fields, name), qkv_bias=True))
+def _mistral(fields: Fields, name: str) -> ModelSpec:
+    return _slide(_common(fields, name), _window(fields))
 
 
-def _qwen3(fields: Fields, name: str) -> DecoderConfig:
-    bias = fields.flag("attention_bias")
-    config = _common(fields, name, head_dim=128)
-    return _qwen_windows(fields, replace(config, qkv_bias=bias, output_bias=bias, qk_norm="head"))
+def _qwen2(fields: Fields, name: str) -> ModelSpec:
+    return _qwen_windows(fields, with_mixers(_common(fields, name), qkv_bias=True))
 
 
-def _qwen_windows(fields: Fields, config: DecoderConfig) -> DecoderConfig:
+def _qwen3(fields: Fields, name: str) -> ModelSpec:
+    spec = _attention_bias(fields, _common(fields, name, head_dim=128))
+    return _qwen_windows(fields, with_mixers(spec, qk_norm="head"))
+
+
+def _qwen_windows(fields: Fields, spec: ModelSpec) -> ModelSpec:
     if not fields.flag("use_sliding_window"):
-        return config
+        return spec
     window = _window(fields)
     first = fields.integer("max_window_layers", 28, least=0)
-    default: tuple[LayerType, ...] = tuple(
-        "sliding" if layer >= first else "full" for layer in range(config.num_layers)
-    )
-    return _slide(config, window, _layer_types(fields) or default)
+    return _slide(spec, window, _sliding(fields) or [layer >= first for layer in range(len(spec.layers))])
 
 
-def _phi3(fields: Fields, name: str) -> DecoderConfig:
-    config = replace(_common(fields, name, eps=1e-5), fused_projections=True)
-    return _slide(config, fields.integer("sliding_window", 0, least=0), _all_sliding(config))
+def _phi3(fields: Fields, name: str) -> ModelSpec:
+    spec = with_mixers(_common(fields, name, eps=1e-5), fused=True)
+    spec = with_layers(spec, mlp=replace(spec.layers[0].mlp, fused=True))
+    return _slide(spec, fields.integer("sliding_window", 0, least=0))
 
 
-def _gemma(fields: Fields, name: str) -> DecoderConfig:
+def _gemma(fields: Fields, name: str) -> ModelSpec:
     """What all Gemmas share. They name their activation anew and tie their head by default."""
     activation = fields.text("hidden_activation", "gelu_pytorch_tanh")
-    bias = fields.flag("attention_bias")
     if fields.flag("use_bidirectional_attention"):
         raise ConfigError("use_bidirectional_attention is set, and only causal decoders are supported")
-    config = _common(Fields({**fields.values, "hidden_act": activation}), name, head_dim=256)
+    spec = _common(Fields({**fields.values, "hidden_act": activation}), name, head_dim=256)
     return replace(
-        config,
+        _attention_bias(fields, spec),
         tie_embeddings=fields.flag("tie_word_embeddings", True),
-        qkv_bias=bias,
-        output_bias=bias,
-        norm_placement="sandwich",
         norm_plus_one=True,
-        embedding_scale=math.sqrt(config.hidden_size),
-        attention_scale=fields.positive("query_pre_attn_scalar", 256.0) ** -0.5,
+        embedding_scale=math.sqrt(spec.hidden_size),
     )
 
 
-def _gemma1(fields: Fields, name: str) -> DecoderConfig:
-    config = _gemma(fields, name)
-    return replace(config, norm_placement="pre", attention_scale=0.0)
+def _gemma2(fields: Fields, name: str) -> ModelSpec:
+    spec = replace(_gemma(fields, name), logits_softcap=_softcap(fields, "final_logit_softcapping", 30.0))
+    spec = _gemma_attention(fields, spec, softcap=50.0)
+    return _slide(spec, _window(fields), _sliding(fields) or _alternating(spec, 2))
 
 
-def _gemma2(fields: Fields, name: str) -> DecoderConfig:
-    config = replace(
+def _gemma3(fields: Fields, name: str) -> ModelSpec:
+    spec = replace(
         _gemma(fields, name),
-        attention_softcap=_softcap(fields, "attn_logit_softcapping", 50.0),
-        logits_softcap=_softcap(fields, "final_logit_softcapping", 30.0),
+        logits_softcap=_softcap(fields, "final_logit_softcapping", 0.0),
+        max_position=fields.integer("max_position_embeddings"),
     )
-    window = _window(fields)
-    return _slide(config, window, _layer_types(fields) or alternating_layers(config.num_layers, 2))
-
-
-def _gemma3(fields: Fields, name: str) -> DecoderConfig:
-    config = _gemma(fields, name)
+    head_dim = spec.layers[0].mixer.head_dim
     # Old files describe the stretch of the full layers at the top level, and the sliding ones by a base alone.
-    full = rope_from_hf(fields.values, config.head_dim, theta=1_000_000.0, layer_type="full_attention")
+    full = rope_from_hf(fields.values, head_dim, theta=1_000_000.0, layer_type="full_attention")
     parameters = fields.table("rope_parameters") or {}
     local: Mapping[str, object] = Fields(parameters).table("sliding_attention") or {}
     sliding = rope_from_hf(
@@ -150,36 +161,36 @@ def _gemma3(fields: Fields, name: str) -> DecoderConfig:
             "rope_theta": fields.number("rope_local_base_freq", 10000.0),
             "rope_parameters": local,
         },
-        config.head_dim,
+        head_dim,
     )
-    config = replace(
-        config,
-        qk_norm="head",
-        attention_softcap=_softcap(fields, "attn_logit_softcapping", 0.0),
-        logits_softcap=_softcap(fields, "final_logit_softcapping", 0.0),
-        max_position=fields.integer("max_position_embeddings"),
-        rope=full,
-        rope_sliding=sliding,
-    )
-    window = _window(fields)
+    spec = with_mixers(_gemma_attention(fields, spec, softcap=0.0), qk_norm="head", rope=full)
     period = fields.integer("sliding_window_pattern", fields.integer("_sliding_window_pattern", 6))
-    types = _layer_types(fields) or alternating_layers(config.num_layers, period)
-    # Layers keep their types whatever the window: the rotary base depends on them.
-    return replace(config, sliding_window=window or config.max_position, layer_types=types)
+    slides = _sliding(fields) or _alternating(spec, period)
+    return _slide(with_mixers(spec, slides, rope=sliding), _window(fields), slides)
 
 
-def _olmo2(fields: Fields, name: str) -> DecoderConfig:
-    bias = fields.flag("attention_bias")
-    config = _common(fields, name, eps=1e-5)
-    return replace(config, qkv_bias=bias, output_bias=bias, qk_norm="full", norm_placement="post")
+def _gemma_attention(fields: Fields, spec: ModelSpec, *, softcap: float) -> ModelSpec:
+    """Of Gemma-2 and those after it; ``softcap`` is the default."""
+    return with_layers(
+        with_mixers(
+            spec,
+            scale=fields.positive("query_pre_attn_scalar", 256.0) ** -0.5,
+            softcap=_softcap(fields, "attn_logit_softcapping", softcap),
+        ),
+        norms=SANDWICH,
+    )
 
 
-def _granite(fields: Fields, name: str) -> DecoderConfig:
+def _olmo2(fields: Fields, name: str) -> ModelSpec:
+    spec = _attention_bias(fields, _common(fields, name, eps=1e-5))
+    return with_layers(with_mixers(spec, qk_norm="full"), norms=POST)
+
+
+def _granite(fields: Fields, name: str) -> ModelSpec:
     return replace(
-        _llama(fields, name),
+        with_mixers(_llama(fields, name), scale=fields.number("attention_multiplier", 1.0)),
         embedding_scale=fields.number("embedding_multiplier", 1.0),
         residual_scale=fields.number("residual_multiplier", 1.0),
-        attention_scale=fields.number("attention_multiplier", 1.0),
         logits_divisor=fields.number("logits_scaling", 1.0),
     )
 
@@ -189,17 +200,17 @@ def _softcap(fields: Fields, name: str, default: float) -> float:
     return fields.number(name, 0.0 if name in fields.values else default)
 
 
-def _layer_types(fields: Fields) -> tuple[LayerType, ...]:
+def _sliding(fields: Fields) -> list[bool]:
+    """Which layers slide; empty where the file does not say."""
     named = fields.texts("layer_types") or ()
     unknown = next((kind for kind in named if kind not in _LAYER_TYPES), None)
     if unknown is not None:
         raise ConfigError(f"layer_types holds {unknown!r}, expected {' or '.join(_LAYER_TYPES)}")
-    return tuple(_LAYER_TYPES[kind] for kind in named)
+    return [_LAYER_TYPES[kind] == "sliding" for kind in named]
 
 
-def _all_sliding(config: DecoderConfig) -> tuple[LayerType, ...]:
-    types: list[LayerType] = ["sliding"] * config.num_layers
-    return tuple(types)
+def _alternating(spec: ModelSpec, period: int) -> list[bool]:
+    return [kind == "sliding" for kind in alternating_layers(len(spec.layers), period)]
 
 
 def _window(fields: Fields) -> int:
@@ -207,20 +218,18 @@ def _window(fields: Fields) -> int:
     return fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 4096, least=0)
 
 
-def _slide(config: DecoderConfig, window: int, types: tuple[LayerType, ...]) -> DecoderConfig:
-    """A window that no sequence can outgrow is none."""
-    if not window or window >= config.max_position or "sliding" not in types:
-        return config
-    return replace(config, sliding_window=window, layer_types=types)
+def _slide(spec: ModelSpec, window: int, slides: Sequence[bool] | None = None) -> ModelSpec:
+    """All layers, or those that ``slides`` says, see a window. One that no sequence can outgrow is none."""
+    return with_mixers(spec, slides, window=window if window < spec.max_position else 0)
 
 
-_ARCHITECTURES: Mapping[str, Callable[[Fields, str], DecoderConfig]] = {
+_ARCHITECTURES: Mapping[str, Callable[[Fields, str], ModelSpec]] = {
     "LlamaForCausalLM": _llama,
     "MistralForCausalLM": _mistral,
     "Qwen2ForCausalLM": _qwen2,
     "Qwen3ForCausalLM": _qwen3,
     "Phi3ForCausalLM": _phi3,
-    "GemmaForCausalLM": _gemma1,
+    "GemmaForCausalLM": _gemma,
     "Gemma2ForCausalLM": _gemma2,
     "Gemma3ForCausalLM": _gemma3,
     "Gemma3TextForCausalLM": _gemma3,

@@ -10,9 +10,9 @@ from typing import Final, Literal
 
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 
-from .config_fields import Fields
-from .decoder_config import ConfigError, DecoderConfig
+from .config_fields import ConfigError, Fields
 from .encoder_config import EncoderConfig
+from .model_spec import ModelSpec
 from .sentence_config import Dense, DenseActivation, LayerNormed, PoolingMode, SentenceModules
 
 ScoreActivation = Literal["softmax", "sigmoid", "identity"]
@@ -74,7 +74,7 @@ class TokenVectors:
 
 @dataclass(frozen=True)
 class PoolingConfig:
-    backbone: EncoderConfig | DecoderConfig
+    backbone: EncoderConfig | ModelSpec
     modules: SentenceModules
     dimensions: int
     """Of a text's vector."""
@@ -109,7 +109,7 @@ class PoolingConfig:
     @property
     def causal(self) -> bool:
         """Whether tokens see only those before them."""
-        return isinstance(self.backbone, DecoderConfig) and not self.backbone.bidirectional
+        return isinstance(self.backbone, ModelSpec) and not self.backbone.bidirectional
 
     @property
     def max_length(self) -> int:
@@ -118,15 +118,15 @@ class PoolingConfig:
         return own if self.modules.max_length is None else min(own, self.modules.max_length)
 
 
-def score_head(config: Mapping[str, object], backbone: EncoderConfig | DecoderConfig) -> ScoreHead | None:
+def score_head(config: Mapping[str, object], backbone: EncoderConfig | ModelSpec) -> ScoreHead | None:
     """The head that ``architectures`` names; None where it names none. Raises :class:`ConfigError`."""
     if backbone.architecture.endswith("ForSequenceClassification"):
         return _sequence_head(config, backbone)
     if backbone.architecture.endswith("ForTokenClassification"):
         return _token_head(config, backbone)
-    if isinstance(backbone, DecoderConfig) and backbone.architecture.endswith("ForRewardModel"):
+    if isinstance(backbone, ModelSpec) and backbone.architecture.endswith("ForRewardModel"):
         return _reward_head("lasttoken", ("LABEL_0",), "identity")
-    if isinstance(backbone, DecoderConfig) and backbone.architecture.endswith("ForProcessRewardModel"):
+    if isinstance(backbone, ModelSpec) and backbone.architecture.endswith("ForProcessRewardModel"):
         return _reward_head(None, _labels(config), "softmax")
     return None
 
@@ -136,9 +136,9 @@ def _reward_head(pooling: PoolingMode | None, labels: tuple[str, ...], activate:
     return ScoreHead(pooling, "score.2", labels, activate, dense="score.0", activation="relu")
 
 
-def _sequence_head(config: Mapping[str, object], backbone: EncoderConfig | DecoderConfig) -> ScoreHead:
+def _sequence_head(config: Mapping[str, object], backbone: EncoderConfig | ModelSpec) -> ScoreHead:
     labels, activate = _labels(config), _activation(config)
-    if isinstance(backbone, DecoderConfig):
+    if isinstance(backbone, ModelSpec):
         return ScoreHead("lasttoken", "score", labels, activate, out_bias=False)
     match backbone.family:
         case "bert" | "nomic_bert" | "gte":
@@ -151,9 +151,9 @@ def _sequence_head(config: Mapping[str, object], backbone: EncoderConfig | Decod
             return _modernbert_head(config, backbone, labels, activate, each=False)
 
 
-def _token_head(config: Mapping[str, object], backbone: EncoderConfig | DecoderConfig) -> ScoreHead:
+def _token_head(config: Mapping[str, object], backbone: EncoderConfig | ModelSpec) -> ScoreHead:
     labels = _labels(config)
-    if isinstance(backbone, DecoderConfig):
+    if isinstance(backbone, ModelSpec):
         return ScoreHead(None, "score", labels, "softmax")
     if backbone.family == "modernbert":
         return _modernbert_head(config, backbone, labels, "softmax", each=True)
@@ -262,7 +262,7 @@ def sparse_head(config: Mapping[str, object], backbone: EncoderConfig) -> Sparse
             raise ConfigError(f"a masked-language head of {other} is not known")
 
 
-def native_dimensions(backbone: EncoderConfig | DecoderConfig, modules: SentenceModules) -> int:
+def native_dimensions(backbone: EncoderConfig | ModelSpec, modules: SentenceModules) -> int:
     """Of a text's vector: what the modules make of hidden states."""
     size = backbone.hidden_size * len(modules.pooling)
     for module in modules.after:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .config_fields import Fields
-from .decoder_config import MOST_LAYERS, ConfigError, DecoderConfig
-from .hf_config import decoder_config_from_hf
+from .config_fields import MOST_LAYERS, ConfigError, Fields
+from .hf_config import model_spec_from_hf
 from .hf_rope import rope_from_hf
+from .model_spec import ModelSpec
 
 ARCHITECTURE = "VoxtralRealtimeForConditionalGeneration"
 HOP = 160
@@ -38,7 +38,7 @@ class StreamEncoderConfig:
 class VoxtralRealtimeConfig:
     architecture: str
     """transformers' class name, for messages."""
-    decoder: DecoderConfig
+    decoder: ModelSpec
     encoder: StreamEncoderConfig
     downsample: int
     """Encoder positions that become one of the decoder."""
@@ -84,7 +84,7 @@ def voxtral_realtime_config_from_hf(config: Mapping[str, object]) -> VoxtralReal
     if text is None or audio is None:
         raise ConfigError("text_config or audio_config is missing, expected both")
     tied = {"tie_word_embeddings": fields.flag("tie_word_embeddings", True)}
-    decoder = decoder_config_from_hf({**text, **tied, "architectures": ["MistralForCausalLM"]})
+    decoder = model_spec_from_hf({**text, **tied, "architectures": ["MistralForCausalLM"]})
     heard = Fields(audio)
     for name, expected in (("activation_function", "gelu"), ("hidden_act", "silu")):
         if (found := heard.text(name, expected)) != expected:

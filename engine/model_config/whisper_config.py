@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .config_fields import Fields
-from .decoder_config import MOST_LAYERS, ConfigError
+from .config_fields import MOST_LAYERS, ConfigError, Fields
+from .model_spec import CacheGroup
 
 HOP = 160
 """Samples from one frame of the spectrogram to the next, at 16 kHz."""
@@ -51,8 +51,9 @@ class WhisperConfig:
     """Odd number of positions over which the weights of aligning heads are smoothed."""
 
     @property
-    def num_kv_heads(self) -> int:
-        return self.num_heads
+    def cache_groups(self) -> tuple[CacheGroup, ...]:
+        """Of the decoder's attention to itself."""
+        return (CacheGroup("full", tuple(range(self.num_layers)), 0, self.num_heads, self.head_dim),)
 
     @property
     def head_dim(self) -> int:

@@ -1,6 +1,6 @@
 """The dense decoder family: Llama, Mistral, Qwen2, Qwen3, Phi-3, Gemma-1/2/3, OLMo-2, Granite.
 
-They differ by :class:`DecoderConfig`, not by code: where norms stand, which projections carry biases,
+They differ by :class:`ModelSpec`, not by code: where norms stand, which projections carry biases,
 how queries and keys are normed, and a handful of scalar factors.
 """
 
@@ -11,15 +11,15 @@ import torch
 from stentor import kernels
 from stentor.kernels.forward import NONE, Program
 
-from ..layers.attention import Attention, Buffers, LayerCache, RotaryTable
+from ..layers.attention import Attention, Buffers, LayerCache
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear, PlainLinear
 from ..layers.norm import RMSNorm
 from ..layers.packed import PackedTable
 from ..layers.quantized import Input
-from ..layers.rotary import rotary_table
+from ..layers.rotary import RotaryTables
 from ..layers.weights import WeightMap
-from ..model_config.decoder_config import DecoderConfig, RopeConfig
+from ..model_config.model_spec import MLPSpec, ModelSpec
 from .programs import Programs
 from .varlen_batch import VarlenBatch
 
@@ -27,16 +27,11 @@ from .varlen_batch import VarlenBatch
 class MLP:
     """down(act(gate(x)) * up(x))."""
 
-    def __init__(self, weights: WeightMap, prefix: str, config: DecoderConfig, context: LayerContext) -> None:
-        hidden, inner = config.hidden_size, config.intermediate_size
-        parts = (
-            {f"{prefix}.gate_up_proj": 2 * inner}
-            if config.fused_projections
-            else {f"{prefix}.gate_proj": inner, f"{prefix}.up_proj": inner}
-        )
-        self._gate_up = Linear(weights, parts, hidden, context, bias=config.mlp_bias)
-        self._down = Linear(weights, {f"{prefix}.down_proj": hidden}, inner, context, bias=config.mlp_bias)
-        self._activation = config.activation
+    def __init__(self, weights: WeightMap, prefix: str, spec: MLPSpec, hidden: int, context: LayerContext) -> None:
+        into, out = spec.projections(hidden)
+        self._gate_up = Linear.of(weights, prefix, into, context)
+        self._down = Linear.of(weights, prefix, out, context)
+        self._activation = spec.activation
 
     @property
     def input_projection(self) -> Linear:
@@ -60,38 +55,30 @@ class Block:
     """One layer. ``residual`` is the stream [tokens, hidden]; ``delta`` what the last part adds to it."""
 
     def __init__(
-        self, weights: WeightMap, layer: int, config: DecoderConfig, rotary: RotaryTable, context: LayerContext
+        self, weights: WeightMap, layer: int, model: ModelSpec, rotary: RotaryTables, context: LayerContext
     ) -> None:
-        prefix = f"model.layers.{layer}"
-        self._attention = Attention(weights, f"{prefix}.self_attn", config, layer, rotary, context)
-        self._mlp = MLP(weights, f"{prefix}.mlp", config, context)
-        self._scale = config.residual_scale
+        prefix, spec = f"model.layers.{layer}", model.layers[layer]
+        self._attention = Attention(weights, layer, model, rotary, context)
+        self._mlp = MLP(weights, prefix, spec.mlp, model.hidden_size, context)
+        self._scale = model.residual_scale
 
-        def norm(name: str, before: Linear | None = None) -> RMSNorm:
+        def norm(name: str, before: Linear | None = None) -> RMSNorm | None:
+            if not name:
+                return None
             return RMSNorm(
                 weights,
                 f"{prefix}.{name}",
-                config.hidden_size,
-                config.rms_eps,
+                model.hidden_size,
+                model.norm_eps,
                 context,
-                plus_one=config.norm_plus_one,
+                plus_one=model.norm_plus_one,
                 before=before,
             )
 
-        self._attention_in = self._attention_out = self._mlp_in = self._mlp_out = None
-        input_projections = self._attention.input_projection, self._mlp.input_projection
-        match config.norm_placement:
-            case "pre":
-                self._attention_in = norm("input_layernorm", input_projections[0])
-                self._mlp_in = norm("post_attention_layernorm", input_projections[1])
-            case "post":
-                self._attention_out = norm("post_attention_layernorm")
-                self._mlp_out = norm("post_feedforward_layernorm")
-            case "sandwich":
-                self._attention_in = norm("input_layernorm", input_projections[0])
-                self._attention_out = norm("post_attention_layernorm")
-                self._mlp_in = norm("pre_feedforward_layernorm", input_projections[1])
-                self._mlp_out = norm("post_feedforward_layernorm")
+        self._attention_in = norm(spec.norms.mixer_in, self._attention.input_projection)
+        self._attention_out = norm(spec.norms.mixer_out)
+        self._mlp_in = norm(spec.norms.mlp_in, self._mlp.input_projection)
+        self._mlp_out = norm(spec.norms.mlp_out)
 
     def __call__(
         self,
@@ -168,19 +155,15 @@ class Decoder:
     a cache of another dtype than the activations', it is one a part.
     """
 
-    def __init__(self, config: DecoderConfig, context: LayerContext, max_model_len: int) -> None:
+    def __init__(self, config: ModelSpec, context: LayerContext, max_model_len: int) -> None:
         self.config = config
         self.weights = WeightMap()
         self._context = context
         self._embedding = self._table(context)
-        full = self._rotary(config.rope, max_model_len)
-        sliding = full if config.rope_sliding is None else self._rotary(config.rope_sliding, max_model_len)
-        self._blocks = [
-            Block(self.weights, layer, config, sliding if config.layer_type(layer) == "sliding" else full, context)
-            for layer in range(config.num_layers)
-        ]
+        rotary = RotaryTables(config.max_position, max_model_len, context)
+        self._blocks = [Block(self.weights, layer, config, rotary, context) for layer in range(len(config.layers))]
         self._norm = RMSNorm(
-            self.weights, "model.norm", config.hidden_size, config.rms_eps, context, plus_one=config.norm_plus_one
+            self.weights, "model.norm", config.hidden_size, config.norm_eps, context, plus_one=config.norm_plus_one
         )
         self._head: Linear | PlainLinear | PackedTable
         if not config.tie_embeddings:
@@ -192,18 +175,6 @@ class Decoder:
         # transformers rounds the factor to the model's dtype before multiplying
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=context.dtype).item()
         self._programs: Programs | None = None
-
-    def _rotary(self, rope: RopeConfig, max_model_len: int) -> RotaryTable:
-        config, context = self.config, self._context
-        if context.memory is None or context.shapes_only:
-            return rotary_table(rope, config.head_dim, config.max_position, max_model_len, context.device)
-        angles = -(-(rope.rotary_dim or config.head_dim) // 2)
-        cos, sin = (context.empty(max_model_len, angles, dtype=torch.float32) for _ in range(2))
-        if not context.filled:
-            made = rotary_table(rope, config.head_dim, config.max_position, max_model_len, context.device)
-            for table, values in zip((cos, sin), made, strict=True):
-                table.copy_(values)
-        return cos, sin
 
     def _table(self, context: LayerContext) -> torch.Tensor | PackedTable:
         part, rows, columns = "model.embed_tokens", self.config.vocab_size, self.config.hidden_size
@@ -308,9 +279,9 @@ class Decoder:
         buffers = Buffers(
             residual=body.buffer(config.hidden_size),
             delta=body.buffer(config.hidden_size),
-            qkv=body.buffer((config.num_heads + 2 * config.num_kv_heads) * config.head_dim),
-            attended=body.buffer(config.num_heads * config.head_dim),
-            gate_up=body.buffer(2 * config.intermediate_size),
+            qkv=body.buffer(max(layer.mixer.q_size + 2 * layer.mixer.kv_size for layer in config.layers)),
+            attended=body.buffer(max(layer.mixer.q_size for layer in config.layers)),
+            gate_up=body.buffer(max(2 * layer.mlp.inner for layer in config.layers)),
         )
         body.embed(buffers.residual, table.weight, self._embedding_scale)
         for layer, block in enumerate(self._blocks):

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Literal, TypeVar
 
-from ..model_config.config_fields import Fields
-from ..model_config.decoder_config import ConfigError
+from ..model_config.config_fields import ConfigError, Fields
 from .formats import FP8_BLOCK, Format, FP8Format, Int4Format, Int8Format, QuantizationRule, QuantizedCheckpoint
 
 _FORMATS = ("dense", "float-quantized", "int-quantized", "naive-quantized", "pack-quantized", "mixed-precision")

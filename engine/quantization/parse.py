@@ -8,8 +8,7 @@ name with what to use instead.
 import re
 from collections.abc import Mapping
 
-from ..model_config.config_fields import Fields
-from ..model_config.decoder_config import ConfigError
+from ..model_config.config_fields import ConfigError, Fields
 from .compressed_tensors import compressed_tensors
 from .formats import FP8Format, Int4Format, QuantizationRule, QuantizedCheckpoint
 

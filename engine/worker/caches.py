@@ -1,6 +1,7 @@
 """The KV cache: its dtype, its bytes, its tensors."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -10,8 +11,7 @@ from stentor.kernels.native.memory import empty_huge
 from stentor.protocols.ipc.config import CacheDType
 
 from ..layers.attention import LayerCache
-from ..model_config.decoder_config import DecoderConfig
-from ..model_config.whisper_config import WhisperConfig
+from ..model_config.model_spec import CacheGroup
 from .errors import SetupError
 
 FP8 = torch.float8_e4m3fn
@@ -33,22 +33,23 @@ def choose_cache_dtype(wanted: CacheDType, dtype: torch.dtype, device: torch.dev
     return dtype
 
 
-def kv_block_bytes(config: DecoderConfig | WhisperConfig, block_size: int, dtype: torch.dtype) -> int:
+def kv_block_bytes(groups: Sequence[CacheGroup], block_size: int, dtype: torch.dtype) -> int:
     """Bytes of one block over all layers, keys and values."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * block_size * dtype.itemsize
+    return sum(group.token_bytes(dtype.itemsize) for group in groups) * block_size
 
 
 def allocate_caches(
-    config: DecoderConfig | WhisperConfig, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
+    groups: Sequence[CacheGroup], num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
 ) -> list[LayerCache]:
-    """K and V of every layer, zeroed."""
-    return [_allocate(config, num_blocks, block_size, device, dtype) for _ in range(config.num_layers)]
+    """K and V of every layer of the model, zeroed."""
+    of_layer = {layer: group for group in groups for layer in group.layers}
+    return [_allocate(of_layer[layer], num_blocks, block_size, device, dtype) for layer in range(len(of_layer))]
 
 
 def _allocate(
-    config: DecoderConfig | WhisperConfig, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
+    group: CacheGroup, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
 ) -> LayerCache:
-    shape = (num_blocks, config.num_kv_heads, config.head_dim, block_size)
+    shape = (num_blocks, group.kv_heads, group.head_dim, block_size)
     if device.type == "cpu":
         k_shape, v_shape = kv_cache_shape(*shape)
         k, v = _untouched_zeros(k_shape, dtype), _untouched_zeros(v_shape, dtype)

@@ -13,7 +13,7 @@ from stentor.protocols.ipc.config import WorkerConfig
 
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import open_checkpoint
-from ..model_config.decoder_config import DecoderConfig
+from ..model_config.model_spec import ModelSpec
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..model_config.whisper_config import WhisperConfig
 from ..models.decoder import Decoder
@@ -71,13 +71,13 @@ def set_up_cpu(config: WorkerConfig, progress: ProgressCallback, weights_fd: int
     else:
         max_model_len, num_blocks = size_cache(config, model_config, context, cache_dtype)
     notes += cut_note(max_model_len, config.max_model_len or model_config.max_position)
-    kv_bytes = num_blocks * kv_block_bytes(model_config, config.block_size, cache_dtype)
+    kv_bytes = num_blocks * kv_block_bytes(model_config.cache_groups, config.block_size, cache_dtype)
     make = partial(Decoder, model_config, max_model_len=max_model_len)
     model = load_weights(make, Decoder.load, checkpoint, config, context, progress, kept)
     if kept is not None:
         kept.keep(max_model_len, num_blocks)
     try:
-        caches = allocate_caches(model_config, num_blocks, config.block_size, _CPU, cache_dtype)
+        caches = allocate_caches(model_config.cache_groups, num_blocks, config.block_size, _CPU, cache_dtype)
     except (OSError, MemoryError) as error:
         raise SetupError(
             f"{_CPU} has no room for {kv_bytes / GIB:.2f} GiB of KV cache: lower --kv-cache-memory"
@@ -102,14 +102,14 @@ def set_up_cpu(config: WorkerConfig, progress: ProgressCallback, weights_fd: int
 
 
 def size_cache(
-    config: WorkerConfig, model: DecoderConfig, context: LayerContext, cache_dtype: torch.dtype
+    config: WorkerConfig, model: ModelSpec, context: LayerContext, cache_dtype: torch.dtype
 ) -> tuple[int, int]:
     """Longest sequence and number of KV blocks.
 
     A context that the operator named must fit; the model's own is cut to what fits.
     """
     wanted = wanted_length(config, model)
-    block_bytes = kv_block_bytes(model, config.block_size, cache_dtype)
+    block_bytes = kv_block_bytes(model.cache_groups, config.block_size, cache_dtype)
     budget = config.kv_cache_memory
     if budget is None:
         budget = default_kv_bytes(weights_bytes(model, context), config.memory_share)
@@ -117,6 +117,6 @@ def size_cache(
     return fit_length(config, wanted, num_blocks, block_bytes, budget), num_blocks
 
 
-def weights_bytes(model: DecoderConfig, context: LayerContext) -> int:
+def weights_bytes(model: ModelSpec, context: LayerContext) -> int:
     """What the model's tensors will take, without making them."""
     return Decoder(model, replace(context, shapes_only=True), max_model_len=1).weights.total_bytes

@@ -10,7 +10,7 @@ from stentor.protocols.ipc.config import WorkerConfig
 
 from ..layers.attention import LayerCache
 from ..loading.checkpoint import open_checkpoint
-from ..model_config.decoder_config import DecoderConfig
+from ..model_config.model_spec import ModelSpec
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..model_config.whisper_config import WhisperConfig
 from ..models.decoder import Decoder
@@ -103,10 +103,10 @@ def graph_sizes(config: WorkerConfig) -> list[int]:
 
 
 def size_cache(
-    config: WorkerConfig, model: DecoderConfig, profile: MemoryProfile, wanted: int, cache_dtype: torch.dtype
+    config: WorkerConfig, model: ModelSpec, profile: MemoryProfile, wanted: int, cache_dtype: torch.dtype
 ) -> tuple[int, int]:
     """Longest sequence and number of KV blocks that the scheduler may use; one more is nobody's."""
-    block_bytes = kv_block_bytes(model, config.block_size, cache_dtype)
+    block_bytes = kv_block_bytes(model.cache_groups, config.block_size, cache_dtype)
     if config.kv_cache_memory is not None:
         budget = config.kv_cache_memory
         num_blocks = budget // block_bytes
@@ -138,7 +138,7 @@ def _profile(
 ) -> MemoryProfile:
     slots, tokens, vocab_size = config.max_num_seqs, config.max_num_batched_tokens, model.config.vocab_size
     try:
-        caches = allocate_caches(model.config, 1, config.block_size, device.torch_device, cache_dtype)
+        caches = allocate_caches(model.config.cache_groups, 1, config.block_size, device.torch_device, cache_dtype)
         runner = _runner(config, model, caches, device, max_model_len, sizes)
         progress("measuring memory", 0, 1)
         plans = worst_steps(slots, tokens, max_model_len, vocab_size)
@@ -169,12 +169,12 @@ def _take_memory(
 
 
 def _allocate(
-    config: WorkerConfig, model: DecoderConfig, device: Device, num_blocks: int, cache_dtype: torch.dtype
+    config: WorkerConfig, model: ModelSpec, device: Device, num_blocks: int, cache_dtype: torch.dtype
 ) -> list[LayerCache]:
     try:
-        return allocate_caches(model, num_blocks, config.block_size, device.torch_device, cache_dtype)
+        return allocate_caches(model.cache_groups, num_blocks, config.block_size, device.torch_device, cache_dtype)
     except torch.OutOfMemoryError as error:
-        size = num_blocks * kv_block_bytes(model, config.block_size, cache_dtype)
+        size = num_blocks * kv_block_bytes(model.cache_groups, config.block_size, cache_dtype)
         raise SetupError(
             f"{device.name} has no room for {size / GIB:.2f} GiB of KV cache: lower --kv-cache-memory or "
             "--gpu-memory-fraction"

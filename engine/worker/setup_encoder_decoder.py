@@ -124,7 +124,7 @@ def size_caches(
 
     ``settled`` are the blocks of a worker that this one follows: its engine counts on them.
     """
-    block_bytes = kv_block_bytes(model.config, config.block_size, cache_dtype)
+    block_bytes = kv_block_bytes(model.config.cache_groups, config.block_size, cache_dtype)
     blocks = -(-max_model_len // config.block_size)
     each = model.encoder_slot_bytes + blocks * block_bytes
     rows = min(config.max_num_seqs, budget // each) if settled is None else settled // blocks
@@ -203,7 +203,7 @@ def _runner(
     cache_dtype: torch.dtype,
 ) -> EncoderDecoderRunner:
     try:
-        caches = allocate_caches(model.config, blocks, config.block_size, at, cache_dtype)
+        caches = allocate_caches(model.config.cache_groups, blocks, config.block_size, at, cache_dtype)
         cross_caches = model.make_cross_caches(rows)
     except (OSError, MemoryError, torch.OutOfMemoryError) as error:
         raise SetupError(f"{at} has no room for {rows} windows of encoded audio: lower --max-num-seqs") from error

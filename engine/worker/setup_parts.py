@@ -17,7 +17,7 @@ from stentor.protocols.ipc.steps import Encoding, NewRow, RowInput, RowStep, Ste
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..loading.weights import iterate_weights
-from ..model_config.decoder_config import DecoderConfig
+from ..model_config.model_spec import ModelSpec
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..model_config.whisper_config import WhisperConfig
 from ..models.decoder import Decoder
@@ -65,7 +65,7 @@ def choose_dtype(wanted: DType, device: torch.device, stored: str, *, batch_inva
     return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
 
 
-def wanted_length(config: WorkerConfig, model: DecoderConfig | WhisperConfig | VoxtralRealtimeConfig) -> int:
+def wanted_length(config: WorkerConfig, model: ModelSpec | WhisperConfig | VoxtralRealtimeConfig) -> int:
     """The longest sequence before the cache is known. Raises :class:`SetupError` where the model cannot have it."""
     if config.max_model_len is not None and config.max_model_len > model.max_position:
         raise SetupError(

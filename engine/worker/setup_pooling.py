@@ -21,7 +21,7 @@ from ..layers.attention import LayerCache
 from ..loading.errors import CheckpointError
 from ..loading.pooling_checkpoint import open_pooling
 from ..loading.pt_file import read_pt
-from ..model_config.decoder_config import DecoderConfig
+from ..model_config.model_spec import ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..models.pooling_model import PoolingModel, Tensors
 from .cached_weights import open_cached
@@ -106,8 +106,10 @@ def suited_limits(model: PoolingConfig, device: str) -> StepLimits:
     if device != "cpu":
         return limits
     backbone = model.backbone
-    hidden, inner = backbone.hidden_size, backbone.intermediate_size
-    values = (4 * hidden + 3 * inner) * hidden * (backbone.num_layers if model.causal else 1)
+    if isinstance(backbone, ModelSpec):
+        values = backbone.products(0) * (len(backbone.layers) if model.causal else 1)
+    else:
+        values = (4 * backbone.hidden_size + 3 * backbone.intermediate_size) * backbone.hidden_size
     mixed = max(_LEAST_MIXED, min(limits.max_mixed_prefill_tokens, _VALUES_A_SLICE // values))
     return msgspec.structs.replace(limits, max_mixed_prefill_tokens=mixed)
 
@@ -153,9 +155,9 @@ def _caches(
 
     ``settled`` are the blocks of a worker that this one follows: its engine counts on them.
     """
-    assert isinstance(model.backbone, DecoderConfig)
+    assert isinstance(model.backbone, ModelSpec)
     cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, at)
-    block_bytes = kv_block_bytes(model.backbone, config.block_size, cache_dtype)
+    block_bytes = kv_block_bytes(model.backbone.cache_groups, config.block_size, cache_dtype)
     each = -(-longest // config.block_size)
     if config.kv_cache_memory is not None:
         budget = config.kv_cache_memory
@@ -172,7 +174,11 @@ def _caches(
             f"{each * block_bytes / GIB:.2f} GiB: raise --kv-cache-memory or lower --max-model-len"
         )
     try:
-        return blocks, allocate_caches(model.backbone, blocks, config.block_size, at, cache_dtype), blocks * block_bytes
+        return (
+            blocks,
+            allocate_caches(model.backbone.cache_groups, blocks, config.block_size, at, cache_dtype),
+            blocks * block_bytes,
+        )
     except (OSError, MemoryError, torch.OutOfMemoryError) as error:
         raise SetupError(f"{at} has no room for the KV cache: lower --kv-cache-memory") from error
 

@@ -52,7 +52,7 @@ def set_up_streaming(
     make = partial(VoxtralRealtime, model_config, max_model_len=wanted)
     model = load_weights(make, VoxtralRealtime.load, checkpoint, config, context, progress)
     streams = config.max_num_seqs * model.encoder.stream_bytes
-    block_bytes = kv_block_bytes(model_config.decoder, config.block_size, cache_dtype)
+    block_bytes = kv_block_bytes(model_config.decoder.cache_groups, config.block_size, cache_dtype)
     budget = _budget(config, model, device, wanted, cache_dtype, progress) - streams
     if budget < block_bytes:
         raise SetupError(
@@ -126,7 +126,7 @@ def _runner(
     cache_dtype: torch.dtype,
 ) -> StreamingRunner:
     try:
-        caches = allocate_caches(model.config.decoder, blocks, config.block_size, at, cache_dtype)
+        caches = allocate_caches(model.config.decoder.cache_groups, blocks, config.block_size, at, cache_dtype)
     except (OSError, MemoryError, torch.OutOfMemoryError) as error:
         raise SetupError(f"{at} has no room for {blocks} KV blocks: lower --kv-cache-memory") from error
     return StreamingRunner(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from stentor import kernels
-from stentor.engine.model_config.decoder_config import DecoderConfig
+from stentor.engine.model_config.model_spec import AttentionSpec, ModelSpec
 from stentor.kernels import sampling
 from stentor.kernels.linear_gguf import Kind
 from stentor.kernels.variants import Choice
@@ -24,12 +24,20 @@ FP8 = torch.float8_e4m3fn
 class Setting:
     """Where and on what shapes operations run."""
 
-    model: DecoderConfig
+    model: ModelSpec
     device: torch.device
     dtype: torch.dtype
     kv_dtype: torch.dtype
     block_size: int
     variant: Choice = "auto"
+
+    @property
+    def mixer(self) -> AttentionSpec:
+        return self.model.layers[0].mixer
+
+    @property
+    def inner(self) -> int:
+        return self.model.layers[0].mlp.inner
 
     def random(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         return torch.randn(shape, device=self.device).to(dtype or self.dtype)
@@ -61,7 +69,7 @@ def _norm(spec: BatchSpec, on: Setting) -> Iterator[Case]:
 
 
 def _activation(spec: BatchSpec, on: Setting) -> Iterator[Case]:
-    x = on.random(spec.tokens, 2 * on.model.intermediate_size)
+    x = on.random(spec.tokens, 2 * on.inner)
     run = partial(kernels.gated_activation, x, "silu", variant=on.variant)
     yield Case(_shape(x), "", run, 1.5 * x.nbytes, 0, kernels.activation.choose(x, on.variant))
 
@@ -75,10 +83,10 @@ def _embedding(spec: BatchSpec, on: Setting) -> Iterator[Case]:
 
 def _cache(spec: BatchSpec, on: Setting) -> tuple[tuple[torch.Tensor, torch.Tensor], kernels.AttentionBatch]:
     """A filled cache and the batch over it, its blocks in random order."""
-    size, model = on.block_size, on.model
+    size, mixer = on.block_size, on.mixer
     counts = [-(-keys // size) for _, keys in spec.sequences]
     total = sum(counts)
-    k, v = kernels.make_kv_cache(total, model.num_kv_heads, model.head_dim, size, on.kv_dtype, on.device)
+    k, v = kernels.make_kv_cache(total, mixer.kv_heads, mixer.head_dim, size, on.kv_dtype, on.device)
     for blocks in (k, v):
         for block in range(0, total, 256):
             piece = blocks[block : block + 256]
@@ -107,29 +115,29 @@ def _cache(spec: BatchSpec, on: Setting) -> tuple[tuple[torch.Tensor, torch.Tens
 
 def _cache_options(on: Setting) -> dict[str, Any]:
     """What an operation on the cache is told besides its tensors."""
-    ones = torch.ones(on.model.num_kv_heads, device=on.device) if on.kv_dtype == FP8 else None
+    ones = torch.ones(on.mixer.kv_heads, device=on.device) if on.kv_dtype == FP8 else None
     return {"k_scale": ones, "v_scale": ones, "variant": on.variant}
 
 
 def _attention(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     (k, v), batch = _cache(spec, on)
-    model = on.model
-    q = on.random(spec.tokens, model.num_heads, model.head_dim)
-    per_key = 2 * model.num_kv_heads * model.head_dim * on.kv_dtype.itemsize
+    mixer = on.mixer
+    q = on.random(spec.tokens, mixer.heads, mixer.head_dim)
+    per_key = 2 * mixer.kv_heads * mixer.head_dim * on.kv_dtype.itemsize
     yield Case(
-        _heads(model),
+        _heads(mixer),
         f"blocks of {on.block_size}, {_name(on.kv_dtype)} cache",
-        partial(kernels.paged_attention, q, k, v, batch, scale=model.scale, **_cache_options(on)),
+        partial(kernels.paged_attention, q, k, v, batch, scale=mixer.scale, **_cache_options(on)),
         2 * q.nbytes + spec.keys * per_key,
-        4 * spec.pairs * model.num_heads * model.head_dim,
+        4 * spec.pairs * mixer.heads * mixer.head_dim,
         kernels.attention.choose(q, k, on.variant),
     )
 
 
 def _rotate_and_write(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     (k_cache, v_cache), batch = _cache(spec, on)
-    model, tokens = on.model, spec.tokens
-    heads, kv_heads, dim = model.num_heads, model.num_kv_heads, model.head_dim
+    mixer, tokens = on.mixer, spec.tokens
+    heads, kv_heads, dim = mixer.heads, mixer.kv_heads, mixer.head_dim
     qkv = on.random(tokens, (heads + 2 * kv_heads) * dim)
     q, k, v = (part.view(tokens, -1, dim) for part in qkv.split([heads * dim, kv_heads * dim, kv_heads * dim], dim=1))
     cos, sin = (torch.rand(batch.max_seq_len, dim // 2, device=on.device) for _ in range(2))
@@ -137,7 +145,7 @@ def _rotate_and_write(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     tensors = (q, k, v, cos, sin, positions, k_cache, v_cache, batch.slots)
     written = 2 * tokens * kv_heads * dim * on.kv_dtype.itemsize
     yield Case(
-        f"{tokens}x{_heads(model)}",
+        f"{tokens}x{_heads(mixer)}",
         f"blocks of {on.block_size}, {_name(on.kv_dtype)} cache",
         partial(kernels.rotate_and_write_kv_, *tensors, **_cache_options(on)),
         qkv.nbytes + q.numel() * q.itemsize + written,
@@ -148,12 +156,12 @@ def _rotate_and_write(spec: BatchSpec, on: Setting) -> Iterator[Case]:
 
 def _projections(on: Setting) -> Iterator[tuple[str, int, int]]:
     """(name, outputs, inputs) of a layer's products."""
-    model = on.model
-    query = model.num_heads * model.head_dim
-    yield "qkv", query + 2 * model.num_kv_heads * model.head_dim, model.hidden_size
+    model, mixer = on.model, on.mixer
+    query = mixer.heads * mixer.head_dim
+    yield "qkv", query + 2 * mixer.kv_heads * mixer.head_dim, model.hidden_size
     yield "o", model.hidden_size, query
-    yield "gate_up", 2 * model.intermediate_size, model.hidden_size
-    yield "down", model.hidden_size, model.intermediate_size
+    yield "gate_up", 2 * on.inner, model.hidden_size
+    yield "down", model.hidden_size, on.inner
 
 
 Product = tuple[int, Callable[[], object]]
@@ -249,7 +257,7 @@ def _layer_norm(spec: BatchSpec, on: Setting) -> Iterator[Case]:
 def _quantised_rows(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     """What hands float8 to the next product, by token."""
     scheme = kernels.ActivationScheme(FP8, "token")
-    hidden, inner = on.model.hidden_size, on.model.intermediate_size
+    hidden, inner = on.model.hidden_size, on.inner
     x, weight, gate_up = on.random(spec.tokens, hidden), on.random(hidden), on.random(spec.tokens, 2 * inner)
     shape, values = f"{spec.tokens}x{hidden}", spec.tokens * hidden
     yield Case(shape, "quantize", partial(kernels.quantize, x, scheme, variant=on.variant), x.nbytes + values, 0)
@@ -261,28 +269,26 @@ def _quantised_rows(spec: BatchSpec, on: Setting) -> Iterator[Case]:
 
 def _write_kv(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     caches, batch = _cache(spec, on)
-    k = on.random(spec.tokens, on.model.num_kv_heads, on.model.head_dim)
+    k = on.random(spec.tokens, on.mixer.kv_heads, on.mixer.head_dim)
     run = partial(kernels.write_kv_, k, k, *caches, batch.slots, **_cache_options(on))
     moved = 2 * (k.nbytes + k.numel() * on.kv_dtype.itemsize)
-    yield Case(
-        f"{spec.tokens}x{on.model.num_kv_heads}x{on.model.head_dim}", f"{_name(on.kv_dtype)} cache", run, moved, 0
-    )
+    yield Case(f"{spec.tokens}x{on.mixer.kv_heads}x{on.mixer.head_dim}", f"{_name(on.kv_dtype)} cache", run, moved, 0)
 
 
 def _varlen_attention(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     """Every new token sees every key of its sequence, and no cache is involved: encoders, cross-attention."""
-    model, new, keys = on.model, [q for q, _ in spec.sequences], [k for _, k in spec.sequences]
-    q = on.random(sum(new), model.num_heads, model.head_dim)
-    k = on.random(sum(keys), model.num_kv_heads, model.head_dim)
+    mixer, new, keys = on.mixer, [q for q, _ in spec.sequences], [k for _, k in spec.sequences]
+    q = on.random(sum(new), mixer.heads, mixer.head_dim)
+    k = on.random(sum(keys), mixer.kv_heads, mixer.head_dim)
     q_start, k_start = (
         torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=on.device)
         for lengths in (new, keys)
     )
 
     tensors = (q, k, k, q_start, k_start, max(new), max(keys))
-    run = partial(kernels.varlen_attention, *tensors, scale=model.scale, variant=on.variant)
+    run = partial(kernels.varlen_attention, *tensors, scale=mixer.scale, variant=on.variant)
     pairs = sum(count * length for count, length in spec.sequences)
-    yield Case(_heads(model), "", run, 2 * (q.nbytes + k.nbytes), 4 * pairs * model.num_heads * model.head_dim)
+    yield Case(_heads(mixer), "", run, 2 * (q.nbytes + k.nbytes), 4 * pairs * mixer.heads * mixer.head_dim)
 
 
 OPERATIONS: Mapping[str, Maker] = {
@@ -309,8 +315,8 @@ def _shape(x: torch.Tensor) -> str:
     return "x".join(map(str, x.shape))
 
 
-def _heads(model: DecoderConfig) -> str:
-    return f"{model.num_heads}/{model.num_kv_heads}x{model.head_dim}"
+def _heads(mixer: AttentionSpec) -> str:
+    return f"{mixer.heads}/{mixer.kv_heads}x{mixer.head_dim}"
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -17,8 +17,8 @@ from rich.console import Console
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
-from stentor.engine.model_config.decoder_config import ConfigError
-from stentor.engine.model_config.hf_config import decoder_config_from_hf
+from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.hf_config import model_spec_from_hf
 
 from ..record import Record
 from ..tool import UsageError, make_parser, run_tool, table
@@ -68,7 +68,7 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Kernels:
     device = torch.device(arguments.device)
     try:
         specs = [parse_spec(text) for text in arguments.batches or DEFAULT_BATCHES]
-        model = decoder_config_from_hf(read_json(arguments.model / "config.json"))
+        model = model_spec_from_hf(read_json(arguments.model / "config.json"))
     except (ConfigError, CheckpointError) as error:
         raise UsageError(str(error)) from None
     dtype = DTYPES[arguments.dtype]

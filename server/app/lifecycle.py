@@ -27,7 +27,7 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.generation_config import GenerationConfig, generation_config_from_hf
 from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.loading.safetensors_index import read_json
-from stentor.engine.model_config.decoder_config import ConfigError
+from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.processes.exception_groups import first_cause
 from stentor.engine.processes.launch import EngineProcess
 from stentor.engine.processes.supervisor import ChildFailed, Supervisor

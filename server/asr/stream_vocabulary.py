@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from stentor.engine.loading.safetensors_index import read_json
-from stentor.engine.model_config.decoder_config import ConfigError
+from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.voxtral_realtime_config import (
     ARCHITECTURE,
     VoxtralRealtimeConfig,

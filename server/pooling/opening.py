@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from stentor.engine.loading.pooling_checkpoint import pooling_config
-from stentor.engine.model_config.decoder_config import DecoderConfig
+from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.model_config.pooling_config import PoolingConfig
 
 from ..config.models import EmbeddingConfig
@@ -58,7 +58,7 @@ def open_embedding(
 
 def pair_form_of(config: PoolingConfig, tokenizer: Tokenizer) -> PairForm:
     """A language model that says yes or no is asked in the words that it was trained with."""
-    if config.score is None or not isinstance(config.backbone, DecoderConfig):
+    if config.score is None or not isinstance(config.backbone, ModelSpec):
         return "pair"
     source = tokenizer.template_source
     if "query" in source and "document" in source:

@@ -4,14 +4,16 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from stentor.engine.layers import rotary
 from stentor.engine.layers.attention import LayerCache
 from stentor.engine.layers.layer_context import LayerContext
-from stentor.engine.model_config.decoder_config import DecoderConfig
+from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.models import decoder
 from stentor.engine.worker.device_sampler import DeviceSampler
 from stentor.engine.worker.device_step import DeviceStep, RowBuffers
 from stentor.engine.worker.staging import Shape, staged_bytes, view_inputs
 from stentor.kernels.kv_cache import make_kv_cache
+from stentor.tests.engine.dense_spec import dense_spec
 from stentor.tests.kernels.dry_run import CompiledKernel, dry_run
 
 pytestmark = pytest.mark.compiles
@@ -23,31 +25,31 @@ SLOTS = 64
 SHARED_BYTES = 227 * 1024
 
 
-LLAMA_8B = DecoderConfig(
+LLAMA_8B = dense_spec(
     architecture="LlamaForCausalLM",
     vocab_size=128256,
     hidden_size=4096,
-    intermediate_size=14336,
-    num_layers=1,
-    num_heads=32,
-    num_kv_heads=8,
+    inner=14336,
+    layers=1,
+    heads=32,
+    kv_heads=8,
     head_dim=128,
     max_position=LENGTH,
-    rms_eps=1e-5,
+    norm_eps=1e-5,
 )
 """Its shape, of one layer: the others would launch the same."""
-QWEN3_32B = DecoderConfig(
+QWEN3_32B = dense_spec(
     architecture="Qwen3ForCausalLM",
     vocab_size=151936,
     hidden_size=5120,
-    intermediate_size=25600,
-    num_layers=1,
-    num_heads=64,
-    num_kv_heads=8,
+    inner=25600,
+    layers=1,
+    heads=64,
+    kv_heads=8,
     head_dim=128,
     max_position=LENGTH,
-    rms_eps=1e-6,
-    qk_norm="head",
+    norm_eps=1e-6,
+    attention={"qk_norm": "head"},
 )
 
 
@@ -58,17 +60,17 @@ def _tables_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     def table(_rope: object, dim: int, _limit: int, length: int, device: torch.device) -> tuple[torch.Tensor, ...]:
         return torch.empty(length, dim // 2, device=device), torch.empty(length, dim // 2, device=device)
 
-    monkeypatch.setattr(decoder, "rotary_table", table)
+    monkeypatch.setattr(rotary, "rotary_table", table)
 
 
-def _caches(config: DecoderConfig, dtype: torch.dtype) -> list[LayerCache]:
+def _caches(config: ModelSpec, dtype: torch.dtype) -> list[LayerCache]:
     return [
-        LayerCache(*make_kv_cache(1000, config.num_kv_heads, config.head_dim, BLOCK, dtype, CUDA))
-        for _ in range(config.num_layers)
+        LayerCache(*make_kv_cache(1000, layer.mixer.kv_heads, layer.mixer.head_dim, BLOCK, dtype, CUDA))
+        for layer in config.layers
     ]
 
 
-def _run(config: DecoderConfig, shape: Shape, cache_dtype: torch.dtype, *, decode_rows: int) -> list[CompiledKernel]:
+def _run(config: ModelSpec, shape: Shape, cache_dtype: torch.dtype, *, decode_rows: int) -> list[CompiledKernel]:
     """What one step launches up to its logits."""
     with FakeTensorMode(), dry_run() as compiled:
         model = decoder.Decoder(config, LayerContext(CUDA, torch.bfloat16, False), LENGTH)
@@ -100,13 +102,11 @@ MIXED = (Shape(rows=8, tokens=512, draws=8), 7)
     ],
     ids=["llama-decode", "llama-mixed", "qwen3-fp8-mixed"],
 )
-def test_every_kernel_of_a_step_compiles(
-    config: DecoderConfig, cache_dtype: torch.dtype, step: tuple[Shape, int]
-) -> None:
+def test_every_kernel_of_a_step_compiles(config: ModelSpec, cache_dtype: torch.dtype, step: tuple[Shape, int]) -> None:
     shape, decode_rows = step
     compiled = _run(config, shape, cache_dtype, decode_rows=decode_rows)
     names = [kernel.name for kernel in compiled]
     # at least: norm, rotary and write, attention, norm, activation; what spills is each kernel's own test
-    assert len(names) >= 5 * config.num_layers + 1, names
+    assert len(names) >= 5 * len(config.layers) + 1, names
     for kernel in compiled:
         assert kernel.shared_bytes <= SHARED_BYTES, (kernel.name, kernel.config)

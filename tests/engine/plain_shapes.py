@@ -3,13 +3,13 @@
 import torch
 
 from stentor.engine.layers.layer_context import LayerContext
-from stentor.engine.model_config.decoder_config import DecoderConfig
+from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.model_config.whisper_config import WhisperConfig
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.models.whisper import Whisper
 
 
-def plain_shapes(config: DecoderConfig | WhisperConfig) -> dict[str, tuple[int, ...]]:
+def plain_shapes(config: ModelSpec | WhisperConfig) -> dict[str, tuple[int, ...]]:
     """By name, in model order. Nothing is allocated."""
     context = LayerContext(torch.device("cpu"), torch.float32, False, shapes_only=True)
     model = Whisper(config, context) if isinstance(config, WhisperConfig) else Decoder(config, context, 1)

@@ -7,40 +7,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from stentor.engine.model_config.decoder_config import DecoderConfig
 from stentor.loadtest import step_cost
 from stentor.loadtest.report import page
 from stentor.loadtest.report.plots import STEP_PLOTS
 from stentor.loadtest.step_cost import make_shapes
 from stentor.loadtest.step_curves import CHUNK, Figure, surprises
-from stentor.loadtest.step_runs import decode_length, forward_flops
+from stentor.loadtest.step_runs import decode_length
 from stentor.tests.loadtest.made_up import made_up
-
-MODEL = DecoderConfig(
-    architecture="LlamaForCausalLM",
-    vocab_size=100,
-    hidden_size=8,
-    intermediate_size=16,
-    num_layers=3,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=2,
-    max_position=128,
-    rms_eps=1e-5,
-)
 
 
 def _figure(kind: str, milliseconds: float, rows: int = 1, tokens: int = 1, context: int = 16) -> Figure:
     return Figure(kind, rows, tokens, context, milliseconds, milliseconds, 5, 1.0, 1.0, 1.0, 0.5)
-
-
-def test_a_prompt_is_as_much_work_as_its_tokens_one_by_one() -> None:
-    whole = forward_flops(MODEL, tokens=20, context=5, sampled=0)
-    assert whole == pytest.approx(sum(forward_flops(MODEL, 1, 5 + i, 0) for i in range(20)))
-    logits = forward_flops(MODEL, 1, 0, sampled=1) - forward_flops(MODEL, 1, 0, sampled=0)
-    assert logits == 2 * 8 * 100
-    products = 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16
-    assert forward_flops(MODEL, 1, 0, 0) == 3 * (2 * products + 4 * 8)
 
 
 @pytest.mark.parametrize(

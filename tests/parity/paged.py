@@ -52,7 +52,9 @@ class PagedDecoder:
         place = replace(layer_context(checkpoint, config, torch.device("cpu"), dtype), backend=backend, packed=packed)
         self.model = Decoder(checkpoint.decoder, place, max_model_len)
         self.model.load(iterate_weights(checkpoint, place.dtype, raw=self.model.weights.raw))
-        self._caches = allocate_caches(checkpoint.decoder, BLOCKS, BLOCK, place.device, cache_dtype or dtype)
+        self._caches = allocate_caches(
+            checkpoint.decoder.cache_groups, BLOCKS, BLOCK, place.device, cache_dtype or dtype
+        )
         self._rows = RowTable(SLOTS, max_model_len, BLOCK)
         self._free = list(range(BLOCKS))
         random.Random(0).shuffle(self._free)

@@ -105,11 +105,13 @@ def test_a_gguf_file_is_found_by_name_by_folder_and_below_it(gguf_file: Path, lo
 def test_the_demo_model_is_what_its_makers_say(demo_gguf: Path) -> None:
     found = open_checkpoint(demo_gguf)
     config = found.decoder
-    assert (config.architecture, config.hidden_size, config.intermediate_size) == ("LlamaForCausalLM", 576, 1536)
-    assert (config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim) == (30, 9, 3, 64)
+    mixer, mlp = config.layers[0].mixer, config.layers[0].mlp
+    assert (config.architecture, config.hidden_size, mlp.inner) == ("LlamaForCausalLM", 576, 1536)
+    assert (len(config.layers), mixer.heads, mixer.kv_heads, mixer.head_dim) == (30, 9, 3, 64)
     assert (config.vocab_size, config.max_position, config.tie_embeddings) == (49152, 8192, True)
-    assert config.rope.theta == 100000.0
-    assert config.rms_eps == pytest.approx(1e-5)
+    assert mixer.rope is not None
+    assert mixer.rope.theta == 100000.0
+    assert config.norm_eps == pytest.approx(1e-5)
     assert (config.bos_token_id, config.eos_token_ids) == (1, (2,))
     assert found.defaults == GenerationConfig(eos_token_ids=(2,))
     assert found.dtype == "Q4_1"
@@ -251,7 +253,7 @@ def test_opening_a_checkpoint_needs_no_torch(saved: Path, gguf_file: Path) -> No
         "sys.modules.update(dict.fromkeys(('torch', 'transformers', 'numpy', 'safetensors')))\n"
         "from pathlib import Path\n"
         "from stentor.engine.loading.checkpoint import open_checkpoint\n"
-        "for path in sys.argv[1:]: print(open_checkpoint(Path(path)).config.num_layers)\n"
+        "for path in sys.argv[1:]: print(len(open_checkpoint(Path(path)).config.layers))\n"
     )
     run = subprocess.run(
         [sys.executable, "-P", "-c", program, str(saved), str(gguf_file)], capture_output=True, text=True, timeout=60

@@ -17,10 +17,9 @@ from stentor.engine.loading import weights as weights_module
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.weights import iterate_weights
-from stentor.engine.model_config.decoder_config import RopeConfig
-from stentor.engine.model_config.hf_config import decoder_config_from_hf
+from stentor.engine.model_config.hf_config import model_spec_from_hf
+from stentor.engine.model_config.model_spec import RopeConfig, with_mixers
 from stentor.tests.engine.loading.tiny_gguf import ARCHITECTURES, tiny_model, write_gguf
-from stentor.tests.engine.plain_shapes import plain_shapes
 from stentor.tests.examples import examples
 
 Weights = dict[str, torch.Tensor]
@@ -61,15 +60,15 @@ def test_a_gguf_file_describes_the_model_it_was_made_from(arch: str, tmp_path: P
     model = tiny_model(arch)
     write_gguf(tmp_path / "m.gguf", model, arch)
     found = open_checkpoint(tmp_path).decoder
-    wanted = decoder_config_from_hf(model.config.to_dict())
+    wanted = model_spec_from_hf(model.config.to_dict())
+    mixer = found.layers[0].mixer
     if arch == "phi3":
         attention = (1 + np.log(4.0) / np.log(32)) ** 0.5
-        assert found.rope.attention_factor in (None, pytest.approx(attention))
-    if found.attention_scale == 0.0:
-        assert wanted.scale == pytest.approx(found.scale)
-        wanted = replace(wanted, attention_scale=0.0)
-    assert found == wanted
-    assert plain_shapes(found) == {name: tuple(t.shape) for name, t in expected(model).items()}
+        assert mixer.rope is not None
+        assert mixer.rope.attention_factor in (None, pytest.approx(attention))
+    assert wanted.layers[0].mixer.scale == pytest.approx(mixer.scale)
+    assert found == with_mixers(wanted, scale=mixer.scale)
+    assert found.shapes() == {name: tuple(t.shape) for name, t in expected(model).items()}
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "phi3", "gemma2", "gemma3"])
@@ -131,7 +130,7 @@ def test_progress_rises_to_the_total(form: str, tmp_path: Path) -> None:
     checkpoint = open_checkpoint(path, "dummy" if form == "dummy" else "auto")
     assert checkpoint.format == form
     told: list[tuple[int, int]] = []
-    shapes = plain_shapes(checkpoint.decoder)
+    shapes = checkpoint.decoder.shapes()
     for _ in iterate_weights(checkpoint, torch.float32, shapes=shapes, progress=lambda *at: told.append(at)):
         pass
     done = [at for at, _ in told]
@@ -144,7 +143,7 @@ def test_a_stretch_stored_as_frequency_divisors_is_llama3s(tmp_path: Path) -> No
     divisors = (1.0, 1.0, 3.5, 8.0)
     write_gguf(tmp_path / "m.gguf", tiny_model("llama"), "llama", extra={"rope_freqs.weight": divisors})
     checkpoint = open_checkpoint(tmp_path)
-    assert checkpoint.decoder.rope == RopeConfig(frequency_divisors=divisors)
+    assert checkpoint.decoder.layers[0].mixer.rope == RopeConfig(frequency_divisors=divisors)
     assert "rope_freqs.weight" not in dict(iterate_weights(checkpoint, torch.float32))
 
 
@@ -195,11 +194,11 @@ def test_a_model_with_flipped_bits_is_refused_or_read_to_its_end(
 def test_dummy_weights_depend_on_seed_and_name_alone(tmp_path: Path) -> None:
     tiny_model("gemma3").config.save_pretrained(tmp_path)
     checkpoint = open_checkpoint(tmp_path, "dummy")
-    shapes = plain_shapes(checkpoint.decoder)
+    shapes = checkpoint.decoder.shapes()
     first, again, other = (
         dict(iterate_weights(checkpoint, torch.bfloat16, shapes=shapes, seed=seed)) for seed in (1, 1, 2)
     )
-    shorter = plain_shapes(replace(checkpoint.decoder, num_layers=2))
+    shorter = replace(checkpoint.decoder, layers=checkpoint.decoder.layers[:2]).shapes()
     assert {name: tuple(t.shape) for name, t in first.items()} == shapes
     assert_same(again, first)
     for name, tensor in iterate_weights(checkpoint, torch.bfloat16, shapes=shorter, seed=1):
@@ -216,6 +215,6 @@ def test_a_large_dummy_matrix_does_not_repeat_its_rows(tmp_path: Path) -> None:
     model.vocab_size = 50_000
     model.save_pretrained(tmp_path)
     checkpoint = open_checkpoint(tmp_path, "dummy")
-    name, embedding = next(iterate_weights(checkpoint, torch.float32, shapes=plain_shapes(checkpoint.decoder)))
+    name, embedding = next(iterate_weights(checkpoint, torch.float32, shapes=checkpoint.decoder.shapes()))
     assert name == "model.embed_tokens.weight"
     assert len(torch.unique(embedding[:, 0])) > 45_000

@@ -1,17 +1,17 @@
 """GGUF metadata that tiny converted models do not show: stretched ropes, odd windows, what is refused."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from stentor.engine.model_config.decoder_config import ConfigError, DecoderConfig, RopeConfig
-from stentor.engine.model_config.gguf_config import decoder_config_from_gguf
+from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.gguf_config import model_spec_from_gguf
+from stentor.engine.model_config.model_spec import AttentionSpec, ModelSpec, RopeConfig, with_mixers
 
 FACTORS = {"rope_factors_short.weight": (1.0,) * 4, "rope_factors_long.weight": (2.0,) * 4}
 
 
-def read(arch: str, tensors: dict[str, tuple[int, ...]] | None = None, **changes: Any) -> DecoderConfig:
+def read(arch: str, tensors: dict[str, tuple[int, ...]] | None = None, **changes: Any) -> ModelSpec:
     """The config of a small file of ``arch``; changes are metadata, dots written as double underscores."""
     metadata: dict[str, object] = {
         "general.architecture": arch,
@@ -25,9 +25,22 @@ def read(arch: str, tensors: dict[str, tuple[int, ...]] | None = None, **changes
     for name, value in changes.items():
         metadata[f"{arch}.{name.replace('__', '.')}"] = value
     shapes = {"token_embd.weight": (32, 100), "output.weight": (32, 100), **(tensors or {})}
-    return decoder_config_from_gguf(
+    return model_spec_from_gguf(
         {name: value for name, value in metadata.items() if value is not None}, shapes, lambda name: FACTORS[name]
     )
+
+
+def mixer(*given: Any, **changes: Any) -> AttentionSpec:
+    """Of the first layer of what :func:`read` reads."""
+    return read(*given, **changes).layers[0].mixer
+
+
+def windows(spec: ModelSpec) -> list[int]:
+    return [layer.mixer.window for layer in spec.layers]
+
+
+def ropes(spec: ModelSpec) -> list[RopeConfig | None]:
+    return [layer.mixer.rope for layer in spec.layers]
 
 
 def test_the_vocabulary_is_as_large_as_the_embedding() -> None:
@@ -35,36 +48,36 @@ def test_the_vocabulary_is_as_large_as_the_embedding() -> None:
 
 
 def test_heads_may_be_wider_than_the_hidden_size_allows() -> None:
-    assert read("llama").head_dim == 8
-    assert read("llama", {"blk.0.attn_q.weight": (32, 64)}).head_dim == 16
-    assert read("llama", attention__key_length=20).head_dim == 20
+    assert mixer("llama").head_dim == 8
+    assert mixer("llama", {"blk.0.attn_q.weight": (32, 64)}).head_dim == 16
+    assert mixer("llama", attention__key_length=20).head_dim == 20
 
 
 def test_counts_stored_once_per_layer_must_agree() -> None:
-    assert read("llama", attention__head_count_kv=[2] * 4).num_kv_heads == 2
+    assert mixer("llama", attention__head_count_kv=[2] * 4).kv_heads == 2
     with pytest.raises(ConfigError, match=r"llama.attention.head_count_kv is '\[2, 1, 2, 2\]', expected a whole"):
         read("llama", attention__head_count_kv=[2, 1, 2, 2])
 
 
 def test_scaled_ropes_are_understood() -> None:
-    assert read("llama", rope__scaling__type="linear", rope__scaling__factor=4.0).rope == RopeConfig(
+    assert mixer("llama", rope__scaling__type="linear", rope__scaling__factor=4.0).rope == RopeConfig(
         kind="linear", factor=4.0
     )
-    assert read("llama", rope__scale_linear=2.0).rope == RopeConfig(kind="linear", factor=2.0)
-    assert read(
+    assert mixer("llama", rope__scale_linear=2.0).rope == RopeConfig(kind="linear", factor=2.0)
+    assert mixer(
         "qwen2", rope__scaling__type="yarn", rope__scaling__factor=4.0, rope__scaling__original_context_length=256
     ).rope == RopeConfig(kind="yarn", factor=4.0, original_max_position=256)
-    assert read("llama", rope__scaling__type="none").rope == RopeConfig()
+    assert mixer("llama", rope__scaling__type="none").rope == RopeConfig()
 
 
 def test_long_and_short_factors_are_longrope() -> None:
-    config = read(
+    found = mixer(
         "phi3",
         dict.fromkeys(FACTORS, (4,)),
         rope__scaling__original_context_length=256,
         rope__scaling__attn_factor=1.5,
     )
-    assert config.rope == RopeConfig(
+    assert found.rope == RopeConfig(
         kind="longrope",
         factor=4.0,
         original_max_position=256,
@@ -80,14 +93,14 @@ def test_factors_that_do_not_fit_the_head_are_refused() -> None:
 
 
 def test_gemma_27b_scales_attention_by_its_hidden_size() -> None:
-    assert read("gemma2", attention__key_length=16).scale == 16**-0.5
-    assert read("gemma2", attention__key_length=16, block_count=46).scale == (32 / 4) ** -0.5
-    assert read("gemma3", attention__key_length=16, block_count=62).scale == (32 / 4) ** -0.5
+    assert mixer("gemma2", attention__key_length=16).scale == 16**-0.5
+    assert mixer("gemma2", attention__key_length=16, block_count=46).scale == (32 / 4) ** -0.5
+    assert mixer("gemma3", attention__key_length=16, block_count=62).scale == (32 / 4) ** -0.5
 
 
 def test_gemma2_has_its_softcaps_without_being_told() -> None:
     config = read("gemma2")
-    assert (config.attention_softcap, config.logits_softcap) == (50.0, 30.0)
+    assert (config.layers[0].mixer.softcap, config.logits_softcap) == (50.0, 30.0)
     assert read("gemma2", final_logit_softcapping=0.0).logits_softcap == 0.0
 
 
@@ -100,16 +113,15 @@ def test_gemma3_keeps_its_layer_types_even_under_a_window_that_never_binds() -> 
         rope__scaling__type="linear",
         rope__scaling__factor=8.0,
     )
-    assert config.layer_types == ("sliding",) * 5 + ("full",)
-    assert config.rope == RopeConfig(theta=1e6, kind="linear", factor=8.0)
-    assert config.rope_sliding == RopeConfig(theta=1e4)
+    assert windows(config) == [0] * 6
+    assert ropes(config) == [RopeConfig(theta=1e4)] * 5 + [RopeConfig(theta=1e6, kind="linear", factor=8.0)]
 
 
 def test_a_window_pattern_in_the_file_wins() -> None:
     pattern = [True, False, False, True]
     config = read("olmo2", attention__sliding_window=64, attention__sliding_window_pattern=pattern)
-    assert config.layer_types == ("sliding", "full", "full", "sliding")
-    assert config.rope_sliding is None
+    assert windows(config) == [64, 0, 0, 64]
+    assert ropes(config) == [RopeConfig()] * 4
     stretched = read(
         "olmo2",
         attention__sliding_window=64,
@@ -117,15 +129,15 @@ def test_a_window_pattern_in_the_file_wins() -> None:
         rope__scaling__type="yarn",
         rope__scaling__factor=8.0,
     )
-    assert stretched.rope_sliding == RopeConfig()
-    assert replace(stretched, rope=config.rope, rope_sliding=None) == config
+    assert [rope is not None and rope.kind for rope in ropes(stretched)] == ["default", "yarn", "yarn", "default"]
+    assert with_mixers(stretched, rope=RopeConfig()) == config
     with pytest.raises(ConfigError, match="names 2 layers, expected 4"):
         read("olmo2", attention__sliding_window=64, attention__sliding_window_pattern=[True, False])
 
 
 def test_a_window_no_sequence_outgrows_is_none() -> None:
-    assert read("phi3", attention__sliding_window=512).layer_types == ("sliding",) * 4
-    assert read("phi3", attention__sliding_window=1024).layer_types == ()
+    assert windows(read("phi3", attention__sliding_window=512)) == [512] * 4
+    assert windows(read("phi3", attention__sliding_window=1024)) == [0] * 4
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ import pytest
 import transformers
 from transformers import PreTrainedConfig
 
-from stentor.engine.model_config.decoder_config import ConfigError, DecoderConfig, RopeConfig, alternating_layers
-from stentor.engine.model_config.hf_config import decoder_config_from_hf
+from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.hf_config import model_spec_from_hf
+from stentor.engine.model_config.model_spec import POST, SANDWICH, RopeConfig, alternating_layers
+from stentor.tests.engine.dense_spec import dense_spec
 from stentor.tests.engine.plain_shapes import plain_shapes
 
 SIZES: dict[str, Any] = {
@@ -28,23 +30,23 @@ SIZES: dict[str, Any] = {
 EXPECTED_SIZES: dict[str, Any] = {
     "vocab_size": 96,
     "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_layers": 3,
-    "num_heads": 4,
-    "num_kv_heads": 2,
+    "inner": 48,
+    "layers": 3,
+    "heads": 4,
+    "kv_heads": 2,
     "head_dim": 8,
     "max_position": 256,
-    "rms_eps": 1e-6,
+    "norm_eps": 1e-6,
     "bos_token_id": 1,
     "eos_token_ids": (2,),
 }
 
 GEMMA: dict[str, Any] = {
     "head_dim": 16,
-    "rms_eps": 1e-6,
+    "norm_eps": 1e-6,
     "activation": "gelu_tanh",
     "tie_embeddings": True,
-    "norm_placement": "sandwich",
+    "norms": SANDWICH,
     "norm_plus_one": True,
     "embedding_scale": 32**0.5,
 }
@@ -56,8 +58,7 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
         "LlamaForCausalLM",
         {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 12, "eos_token_id": [7, 2]},
         {
-            "qkv_bias": True,
-            "output_bias": True,
+            "attention": {"qkv_bias": True, "output_bias": True},
             "mlp_bias": True,
             "tie_embeddings": True,
             "head_dim": 12,
@@ -68,37 +69,37 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
         "MistralConfig",
         "MistralForCausalLM",
         {"sliding_window": 64},
-        {"sliding_window": 64, "layer_types": ("sliding",) * 3},
+        {"window": 64, "slides": (True,) * 3},
     ),
     ("MistralConfig", "MistralForCausalLM", {"sliding_window": None}, {}),
-    ("Qwen2Config", "Qwen2ForCausalLM", {}, {"qkv_bias": True}),
+    ("Qwen2Config", "Qwen2ForCausalLM", {}, {"attention": {"qkv_bias": True}}),
     (
         "Qwen2Config",
         "Qwen2ForCausalLM",
         {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 2},
-        {"qkv_bias": True, "sliding_window": 64, "layer_types": ("full", "full", "sliding")},
+        {"attention": {"qkv_bias": True}, "window": 64, "slides": (False, False, True)},
     ),
     (
         "Qwen3Config",
         "Qwen3ForCausalLM",
         {"head_dim": 16, "tie_word_embeddings": True},
-        {"head_dim": 16, "qk_norm": "head", "tie_embeddings": True},
+        {"head_dim": 16, "attention": {"qk_norm": "head"}, "tie_embeddings": True},
     ),
     (
         "Qwen3Config",
         "Qwen3ForCausalLM",
         {"attention_bias": True},
-        {"head_dim": 128, "qk_norm": "head", "qkv_bias": True, "output_bias": True},
+        {"head_dim": 128, "attention": {"qk_norm": "head", "qkv_bias": True, "output_bias": True}},
     ),
     (
         "Phi3Config",
         "Phi3ForCausalLM",
         {"sliding_window": 32, "original_max_position_embeddings": 256},
         {
-            "fused_projections": True,
-            "rms_eps": 1e-5,
-            "sliding_window": 32,
-            "layer_types": ("sliding",) * 3,
+            "fused": True,
+            "norm_eps": 1e-5,
+            "window": 32,
+            "slides": (True,) * 3,
         },
     ),
     (
@@ -115,8 +116,8 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
             },
         },
         {
-            "fused_projections": True,
-            "rms_eps": 1e-5,
+            "fused": True,
+            "norm_eps": 1e-5,
             "rope": RopeConfig(
                 theta=5000.0,
                 kind="longrope",
@@ -134,18 +135,18 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
         {"head_dim": 16, "sliding_window": 64, "query_pre_attn_scalar": 24},
         {
             **GEMMA,
-            "attention_scale": 24**-0.5,
-            "attention_softcap": 50.0,
+            "scale": 24**-0.5,
+            "attention": {"softcap": 50.0},
             "logits_softcap": 30.0,
-            "sliding_window": 64,
-            "layer_types": ("sliding", "full", "sliding"),
+            "window": 64,
+            "slides": (True, False, True),
         },
     ),
     (
         "Gemma2Config",
         "Gemma2ForCausalLM",
         {"head_dim": 16, "attn_logit_softcapping": None, "final_logit_softcapping": 5.0},
-        {**GEMMA, "attention_scale": 1 / 16, "logits_softcap": 5.0},
+        {**GEMMA, "scale": 1 / 16, "logits_softcap": 5.0},
     ),
     (
         "Gemma3TextConfig",
@@ -153,11 +154,11 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
         {"head_dim": 16, "sliding_window": 64, "num_hidden_layers": 7},
         {
             **GEMMA,
-            "num_layers": 7,
-            "qk_norm": "head",
-            "attention_scale": 1 / 16,
-            "sliding_window": 64,
-            "layer_types": ("sliding",) * 5 + ("full", "sliding"),
+            "layers": 7,
+            "attention": {"qk_norm": "head"},
+            "scale": 1 / 16,
+            "window": 64,
+            "slides": (True,) * 5 + (False, True),
             "rope": RopeConfig(theta=1_000_000.0),
             "rope_sliding": RopeConfig(theta=10000.0),
         },
@@ -176,15 +177,15 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
         },
         {
             **GEMMA,
-            "qk_norm": "head",
-            "attention_scale": 1 / 16,
-            "sliding_window": 64,
-            "layer_types": ("full", "sliding", "full"),
+            "attention": {"qk_norm": "head"},
+            "scale": 1 / 16,
+            "window": 64,
+            "slides": (False, True, False),
             "rope": RopeConfig(theta=500000.0, kind="linear", factor=8.0),
             "rope_sliding": RopeConfig(theta=20000.0),
         },
     ),
-    ("Olmo2Config", "Olmo2ForCausalLM", {}, {"rms_eps": 1e-5, "qk_norm": "full", "norm_placement": "post"}),
+    ("Olmo2Config", "Olmo2ForCausalLM", {}, {"norm_eps": 1e-5, "attention": {"qk_norm": "full"}, "norms": POST}),
     (
         "GraniteConfig",
         "GraniteForCausalLM",
@@ -194,9 +195,9 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
             "attention_multiplier": 0.0625,
             "logits_scaling": 8.0,
         },
-        {"embedding_scale": 12.0, "residual_scale": 0.22, "attention_scale": 0.0625, "logits_divisor": 8.0},
+        {"embedding_scale": 12.0, "residual_scale": 0.22, "scale": 0.0625, "logits_divisor": 8.0},
     ),
-    ("GraniteConfig", "GraniteForCausalLM", {}, {"attention_scale": 1.0}),
+    ("GraniteConfig", "GraniteForCausalLM", {}, {"scale": 1.0}),
 ]
 
 
@@ -213,8 +214,8 @@ def test_a_config_that_transformers_writes_is_understood(
     kind: str, architecture: str, options: dict[str, Any], expected: dict[str, Any], tmp_path: Path
 ) -> None:
     config = getattr(transformers, kind)(**{**SIZES, **options})
-    found = decoder_config_from_hf(written(config, architecture, tmp_path))
-    assert found == DecoderConfig(architecture=architecture, **{**EXPECTED_SIZES, **expected})
+    found = model_spec_from_hf(written(config, architecture, tmp_path))
+    assert found == dense_spec(architecture=architecture, **{**EXPECTED_SIZES, **expected})
 
 
 @pytest.mark.parametrize(("kind", "architecture", "options", "expected"), CASES)
@@ -224,14 +225,15 @@ def test_the_shapes_of_weights_are_those_of_the_transformers_model(
     import torch
 
     config = getattr(transformers, kind)(**{**SIZES, **options})
-    described = decoder_config_from_hf(written(config, architecture, tmp_path))
+    described = model_spec_from_hf(written(config, architecture, tmp_path))
     name = "Gemma3ForCausalLM" if architecture == "Gemma3TextForCausalLM" else architecture
     with torch.device("meta"):
         model = getattr(transformers, name)(config)
     real = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
     if described.tie_embeddings:
         real.pop("lm_head.weight")
-    assert plain_shapes(described) == real
+    assert described.shapes() == real
+    assert list(plain_shapes(described).items()) == list(described.shapes().items()), "and so the model registers them"
 
 
 ROPES: list[tuple[dict[str, Any], RopeConfig, int]] = [
@@ -305,18 +307,18 @@ def test_every_kind_of_stretched_rope_reads_alike_in_both_generations(
     settings: dict[str, Any], expected: RopeConfig, longest: int, tmp_path: Path
 ) -> None:
     config = transformers.LlamaConfig(**SIZES, rope_parameters={**settings, "rope_theta": 500.0})
-    new = decoder_config_from_hf(written(config, "LlamaForCausalLM", tmp_path))
+    new = model_spec_from_hf(written(config, "LlamaForCausalLM", tmp_path))
     old_settings = {"type": settings["rope_type"], **{k: v for k, v in settings.items() if k != "rope_type"}}
-    old = decoder_config_from_hf(
+    old = model_spec_from_hf(
         {**SIZES, "architectures": ["LlamaForCausalLM"], "rope_theta": 500.0, "rope_scaling": old_settings}
     )
-    assert new.rope == expected
+    assert new.layers[0].mixer.rope == expected
     assert new.max_position == longest
     assert old == new
 
 
 def test_an_old_gemma3_config_is_understood() -> None:
-    found = decoder_config_from_hf(
+    found = model_spec_from_hf(
         {
             **SIZES,
             "architectures": ["Gemma3ForCausalLM"],
@@ -331,15 +333,16 @@ def test_an_old_gemma3_config_is_understood() -> None:
             "sliding_window_pattern": 2,
         }
     )
-    assert found.rope == RopeConfig(theta=1e6, kind="linear", factor=8.0)
-    assert found.rope_sliding == RopeConfig(theta=1e4)
-    assert found.layer_types == ("sliding", "full", "sliding")
+    mixers = [layer.mixer for layer in found.layers]
+    full, sliding = RopeConfig(theta=1e6, kind="linear", factor=8.0), RopeConfig(theta=1e4)
+    assert [mixer.rope for mixer in mixers] == [sliding, full, sliding]
+    assert [mixer.window for mixer in mixers] == [64, 0, 64]
     assert found.max_position == 256
-    assert found.attention_scale == 0.25
+    assert mixers[0].scale == 0.25
 
 
 def test_an_early_phi3_config_is_understood() -> None:
-    found = decoder_config_from_hf(
+    found = model_spec_from_hf(
         {
             **SIZES,
             "architectures": ["Phi3ForCausalLM"],
@@ -350,14 +353,14 @@ def test_an_early_phi3_config_is_understood() -> None:
             "sliding_window": 262144,
         }
     )
-    assert found.rope.kind == "longrope"
-    assert found.rope.factor == 4.0
-    assert found.rope.original_max_position == 64
-    assert found.layer_types == (), "a window longer than the context is none"
+    mixer = found.layers[0].mixer
+    assert mixer.rope is not None
+    assert (mixer.rope.kind, mixer.rope.factor, mixer.rope.original_max_position) == ("longrope", 4.0, 64)
+    assert mixer.window == 0, "a window longer than the context is none"
 
 
 def test_a_config_without_architectures_is_known_by_its_model_type() -> None:
-    assert decoder_config_from_hf({**SIZES, "model_type": "qwen3"}).architecture == "Qwen3ForCausalLM"
+    assert model_spec_from_hf({**SIZES, "model_type": "qwen3"}).architecture == "Qwen3ForCausalLM"
 
 
 @pytest.mark.parametrize(
@@ -393,7 +396,7 @@ def test_a_config_without_architectures_is_known_by_its_model_type() -> None:
 def test_a_wrong_field_is_named(change: dict[str, Any], message: str) -> None:
     config = {**SIZES, "architectures": ["LlamaForCausalLM"], **change}
     with pytest.raises(ConfigError, match="(?s)" + message.replace("(", r"\(")) as caught:
-        decoder_config_from_hf({name: value for name, value in config.items() if value is not None})
+        model_spec_from_hf({name: value for name, value in config.items() if value is not None})
     assert "\n" not in str(caught.value)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.model_config.decoder_config import ConfigError
+from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.voxtral_realtime_config import voxtral_realtime_config_from_hf
 from stentor.tests.engine.tiny_voxtral import write_voxtral
 
@@ -30,7 +30,7 @@ def test_positions_follow_the_samples(folder: Path) -> None:
     assert (config.vocab_size, config.max_position, config.delay) == (90, 128, 3)
     assert (config.encoder.window, config.encoder.num_heads, config.encoder.head_dim) == (13, 2, 16)
     assert config.decoder.tie_embeddings
-    assert config.decoder.layer_types == ("sliding", "sliding")
+    assert all(layer.mixer.window for layer in config.decoder.layers)
 
 
 def test_a_model_of_another_kind_is_told_apart(folder: Path) -> None:

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from stentor.engine.model_config.decoder_config import ConfigError
+from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.whisper_config import (
     WhisperConfig,
     checked_whisper,
@@ -45,7 +45,7 @@ GENERATION: dict[str, Any] = {
 def test_the_turbo_model_is_read() -> None:
     config = whisper_config_from_hf(LARGE, GENERATION)
     assert (config.hidden_size, config.mel_bins, config.encoder_layers, config.num_layers) == (1280, 128, 32, 4)
-    assert (config.head_dim, config.num_kv_heads, config.max_position) == (64, 20, 448)
+    assert (config.head_dim, config.num_heads, config.max_position) == (64, 20, 448)
     assert (config.frames, config.samples) == (3000, 480_000)
     assert config.suppressed == (1, 2, 7)
     assert config.suppressed_first == (220, 50257), "what the generation config says counts"

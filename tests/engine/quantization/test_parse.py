@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from stentor.engine.model_config.decoder_config import ConfigError
+from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.quantization.formats import Format, FP8Format, Int4Format, Int8Format, matches
 from stentor.engine.quantization.parse import parse_quantization
 

@@ -113,7 +113,7 @@ class Pair:
         config = model.config
 
         def caches(count: int) -> list[LayerCache]:
-            return allocate_caches(config, count, block_size, CPU, torch.float32)
+            return allocate_caches(config.cache_groups, count, block_size, CPU, torch.float32)
 
         self.host = ModelRunner(
             model, caches(blocks), slots=slots, max_model_len=CONTEXT, block_size=block_size, device=CPU

@@ -4,7 +4,7 @@ import pytest
 import transformers
 
 from stentor.engine.model_config.encoder_hf import encoder_config_from_hf
-from stentor.engine.model_config.hf_config import decoder_config_from_hf
+from stentor.engine.model_config.hf_config import model_spec_from_hf
 from stentor.engine.model_config.pooling_config import PoolingConfig
 from stentor.engine.model_config.sentence_config import SentenceModules
 from stentor.engine.worker.setup_pooling import suited_limits
@@ -25,7 +25,7 @@ LARGE: dict[str, Any] = {
 
 def model(config: Any) -> PoolingConfig:
     described = {**config.to_dict(), "architectures": ["Qwen3ForCausalLM"]}
-    read = decoder_config_from_hf if config.model_type == "qwen3" else encoder_config_from_hf
+    read = model_spec_from_hf if config.model_type == "qwen3" else encoder_config_from_hf
     return PoolingConfig(read(described), SentenceModules(("mean",)), config.hidden_size)
 
 

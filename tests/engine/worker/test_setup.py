@@ -12,7 +12,7 @@ import torch
 
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.model_config.decoder_config import DecoderConfig
+from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.quantization.formats import QuantizedCheckpoint
 from stentor.engine.worker import memory
 from stentor.engine.worker.caches import allocate_caches, choose_cache_dtype, kv_block_bytes
@@ -44,25 +44,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(folder: Path) -> DecoderConfig:
+def model(folder: Path) -> ModelSpec:
     return open_checkpoint(folder, "auto").decoder
 
 
-def _size(model: DecoderConfig, blocks: float, **changes: Any) -> tuple[int, int]:
+def _size(model: ModelSpec, blocks: float, **changes: Any) -> tuple[int, int]:
     """With a cache of that many blocks."""
-    config = WorkerConfig("", block_size=16, kv_cache_memory=int(blocks * kv_block_bytes(model, 16, F32)))
+    config = WorkerConfig("", block_size=16, kv_cache_memory=int(blocks * kv_block_bytes(model.cache_groups, 16, F32)))
     return size_cache(msgspec.structs.replace(config, **changes), model, PLACE, F32)
 
 
 # ---- the cache
 
 
-def test_a_block_of_the_cache_holds_keys_and_values_of_every_layer(model: DecoderConfig) -> None:
-    assert kv_block_bytes(model, 16, F32) == 2 * 3 * 2 * 16 * 16 * 4
-    assert kv_block_bytes(model, 16, torch.bfloat16) == 2 * 3 * 2 * 16 * 16 * 2
+def test_a_block_of_the_cache_holds_keys_and_values_of_every_layer(model: ModelSpec) -> None:
+    assert kv_block_bytes(model.cache_groups, 16, F32) == 2 * 3 * 2 * 16 * 16 * 4
+    assert kv_block_bytes(model.cache_groups, 16, torch.bfloat16) == 2 * 3 * 2 * 16 * 16 * 2
 
 
-def test_the_models_own_context_is_cut_to_what_fits(model: DecoderConfig) -> None:
+def test_the_models_own_context_is_cut_to_what_fits(model: ModelSpec) -> None:
     assert model.max_position == 128
     assert _size(model, 100) == (128, 100)
     assert _size(model, 8) == (128, 8)
@@ -70,39 +70,39 @@ def test_the_models_own_context_is_cut_to_what_fits(model: DecoderConfig) -> Non
     assert _size(model, 1) == (16, 1)
 
 
-def test_a_context_that_the_operator_named_must_fit(model: DecoderConfig) -> None:
+def test_a_context_that_the_operator_named_must_fit(model: ModelSpec) -> None:
     assert _size(model, 7, max_model_len=100) == (100, 7)
     with pytest.raises(SetupError, match=r"hold 96 tokens.*raise --kv-cache-memory or lower --max-model-len"):
         _size(model, 6, max_model_len=100)
 
 
-def test_a_cache_without_room_for_one_block_is_refused(model: DecoderConfig) -> None:
+def test_a_cache_without_room_for_one_block_is_refused(model: ModelSpec) -> None:
     for blocks in (0, 0.9):
         with pytest.raises(SetupError, match="hold 0 tokens"):
             _size(model, blocks)
 
 
-def test_blocks_beyond_what_the_sequences_can_fill_stay_for_cached_prefixes(model: DecoderConfig) -> None:
+def test_blocks_beyond_what_the_sequences_can_fill_stay_for_cached_prefixes(model: ModelSpec) -> None:
     assert _size(model, 1000, max_num_seqs=3, max_model_len=17) == (17, 1000)
 
 
-def test_a_context_beyond_the_models_own_is_refused(model: DecoderConfig) -> None:
+def test_a_context_beyond_the_models_own_is_refused(model: ModelSpec) -> None:
     with pytest.raises(SetupError, match=r"--max-model-len 129: .* at most 128"):
         _size(model, 100, max_model_len=129)
 
 
-def test_a_block_size_that_kernels_cannot_use_is_refused(model: DecoderConfig) -> None:
+def test_a_block_size_that_kernels_cannot_use_is_refused(model: ModelSpec) -> None:
     with pytest.raises(SetupError, match="--block-size 20: expected a multiple of 16"):
         size_cache(WorkerConfig("", block_size=20), model, PLACE, F32)
 
 
 def test_the_default_cache_leaves_room_for_the_weights(
-    model: DecoderConfig, folder: Path, monkeypatch: pytest.MonkeyPatch
+    model: ModelSpec, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = weights_bytes(model, PLACE)
     stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     assert weights == pytest.approx(stored, rel=0.05)
-    block = kv_block_bytes(model, 16, F32)
+    block = kv_block_bytes(model.cache_groups, 16, F32)
     monkeypatch.setattr(memory, "available_memory", lambda: weights + 4 * 10 * block)
     assert size_cache(WorkerConfig("", block_size=16), model, PLACE, F32)[1] == 10
     monkeypatch.setattr(memory, "available_memory", lambda: weights - 1)
@@ -171,11 +171,11 @@ def test_a_cache_is_of_the_models_dtype_or_of_float8() -> None:
         choose_cache_dtype("bfloat16", F32, CPU)
 
 
-def test_a_cache_of_float8_takes_a_quarter_of_one_of_float32(model: DecoderConfig) -> None:
-    (cache, *_) = allocate_caches(model, 3, 16, CPU, torch.float8_e4m3fn)
+def test_a_cache_of_float8_takes_a_quarter_of_one_of_float32(model: ModelSpec) -> None:
+    (cache, *_) = allocate_caches(model.cache_groups, 3, 16, CPU, torch.float8_e4m3fn)
     assert cache.k.dtype == cache.v.dtype == torch.float8_e4m3fn
     assert cache.scaled
-    assert kv_block_bytes(model, 16, cache.k.dtype) * 4 == kv_block_bytes(model, 16, F32)
+    assert kv_block_bytes(model.cache_groups, 16, cache.k.dtype) * 4 == kv_block_bytes(model.cache_groups, 16, F32)
 
 
 def test_cuda_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,8 +204,8 @@ def test_the_shortest_contexts_complete_a_step(folder: Path, length: int) -> Non
     assert ready.max_model_len == length
 
 
-def test_a_context_cut_to_the_cache_is_told(folder: Path, model: DecoderConfig) -> None:
-    cache = 3 * kv_block_bytes(model, 16, F32)
+def test_a_context_cut_to_the_cache_is_told(folder: Path, model: ModelSpec) -> None:
+    cache = 3 * kv_block_bytes(model.cache_groups, 16, F32)
     ready = set_up(model_config(folder, kv_cache_memory=cache), _ignore).ready
     assert ready.max_model_len == 48
     assert any("cut from 128 tokens to the 48" in note for note in ready.notes)
@@ -214,7 +214,7 @@ def test_a_context_cut_to_the_cache_is_told(folder: Path, model: DecoderConfig) 
 
 def test_the_cache_costs_nothing_until_it_is_used(folder: Path) -> None:
     before = memory.resident_bytes()
-    made = allocate_caches(open_checkpoint(folder, "auto").decoder, 100_000, 16, CPU, F32)
+    made = allocate_caches(open_checkpoint(folder, "auto").decoder.cache_groups, 100_000, 16, CPU, F32)
     assert sum(cache.k.nbytes + cache.v.nbytes for cache in made) > 1 << 30
     assert memory.resident_bytes() - before < 64 << 20
     assert not made[0].k[-1].any()

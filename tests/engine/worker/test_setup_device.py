@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.model_config.decoder_config import DecoderConfig
+from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.sharing.lease import Member
 from stentor.engine.worker import service, setup_device
 from stentor.engine.worker import setup as whole_setup
@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(folder: Path) -> DecoderConfig:
+def model(folder: Path) -> ModelSpec:
     return open_checkpoint(folder).decoder
 
 
@@ -69,7 +69,7 @@ def _device(**changes: Any) -> FakeDevice:
     return FakeDevice(**{"total": 1024 * MIB, "allocated": LOADED, "outside": 100 * MIB, **changes})
 
 
-def test_the_cache_gets_what_the_worst_step_leaves_of_the_fraction(folder: Path, model: DecoderConfig) -> None:
+def test_the_cache_gets_what_the_worst_step_leaves_of_the_fraction(folder: Path, model: ModelSpec) -> None:
     device = _device(activations=200 * MIB, pool=30 * MIB, graph=2 * MIB)
     setup = _set_up(folder, device, gpu_memory_fraction=0.5)
     lines = {line.what: line.bytes for line in setup.ready.memory}
@@ -78,24 +78,24 @@ def test_the_cache_gets_what_the_worst_step_leaves_of_the_fraction(folder: Path,
     graphs = 30 * MIB + 3 * 2 * 2 * MIB
     assert lines["CUDA graphs"] == graphs, "a pool, and two graphs for each of the sizes 1, 2 and 4"
     assert lines["CUDA context and libraries"] == 100 * MIB
-    block = kv_block_bytes(model, 16, torch.float32)
+    block = kv_block_bytes(model.cache_groups, 16, torch.float32)
     budget = 512 * MIB - LOADED - 200 * MIB - graphs - 100 * MIB
     assert setup.ready.num_blocks == budget // block - 1, "one block is nobody's"
     assert lines["KV cache"] == budget // block * block
     assert lines["free"] == 1024 * MIB - sum(bytes_ for what, bytes_ in lines.items() if what != "free")
 
 
-def test_models_that_share_a_device_share_its_fraction(folder: Path, model: DecoderConfig) -> None:
+def test_models_that_share_a_device_share_its_fraction(folder: Path, model: ModelSpec) -> None:
     device = _device(activations=20 * MIB)
     setup = _set_up(folder, device, gpu_memory_fraction=0.5, memory_share=0.75, cuda_graphs=False)
     budget = 384 * MIB - LOADED - 20 * MIB - 100 * MIB
-    assert setup.ready.num_blocks == budget // kv_block_bytes(model, 16, torch.float32) - 1
+    assert setup.ready.num_blocks == budget // kv_block_bytes(model.cache_groups, 16, torch.float32) - 1
     with pytest.raises(SetupError, match=r"--gpu-memory-fraction 0.5 of the device leaves to its share of 0.25: raise"):
         _set_up(folder, device, gpu_memory_fraction=0.5, memory_share=0.25)
 
 
 def test_what_a_model_beside_it_has_taken_is_not_held_against_one(
-    folder: Path, model: DecoderConfig, monkeypatch: pytest.MonkeyPatch
+    folder: Path, model: ModelSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others = Members([1, 1])
     try:
@@ -129,7 +129,7 @@ def test_what_a_model_beside_it_has_taken_is_not_held_against_one(
         with force_variant("reference"):
             setup = set_up(config, lambda *_: None, member=member)
         budget = 512 * MIB - LOADED - 100 * MIB
-        assert setup.ready.num_blocks == budget // kv_block_bytes(model, 16, torch.float32) - 1
+        assert setup.ready.num_blocks == budget // kv_block_bytes(model.cache_groups, 16, torch.float32) - 1
     finally:
         others.close()
 
@@ -141,8 +141,8 @@ def test_without_graphs_none_are_measured_and_none_reserved(folder: Path) -> Non
     assert {line.what: line.bytes for line in setup.ready.memory}["CUDA graphs"] == 0
 
 
-def test_an_operators_cache_is_taken_as_it_is(folder: Path, model: DecoderConfig) -> None:
-    block = kv_block_bytes(model, 16, torch.float32)
+def test_an_operators_cache_is_taken_as_it_is(folder: Path, model: ModelSpec) -> None:
+    block = kv_block_bytes(model.cache_groups, 16, torch.float32)
     setup = _set_up(folder, _device(), kv_cache_memory=9 * block + 1)
     assert setup.ready.num_blocks == 9
     assert setup.ready.max_model_len == 128
@@ -182,8 +182,8 @@ def test_a_step_without_room_beside_the_cache_is_told_before_the_worker_is_ready
         _set_up(folder, _device())
 
 
-def test_a_context_cut_to_the_cache_is_told(folder: Path, model: DecoderConfig) -> None:
-    block = kv_block_bytes(model, 16, torch.float32)
+def test_a_context_cut_to_the_cache_is_told(folder: Path, model: ModelSpec) -> None:
+    block = kv_block_bytes(model.cache_groups, 16, torch.float32)
     ready = _set_up(folder, _device(), kv_cache_memory=3 * block).ready
     assert ready.max_model_len == 48
     assert any("cut from 128 tokens to the 48" in note for note in ready.notes)

@@ -1,0 +1,48 @@
+"""Specs of dense decoders, written flat: what a family adds is a keyword."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from stentor.engine.model_config.model_spec import (
+    PRE,
+    Activation,
+    AttentionSpec,
+    LayerSpec,
+    MLPSpec,
+    ModelSpec,
+    Norms,
+    RopeConfig,
+    with_mixers,
+)
+
+
+def dense_spec(
+    *,
+    hidden_size: int,
+    inner: int,
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    architecture: str = "LlamaForCausalLM",
+    activation: Activation = "silu",
+    mlp_bias: bool = False,
+    fused: bool = False,
+    norms: Norms = PRE,
+    scale: float | None = None,
+    slides: Sequence[bool] = (),
+    window: int = 0,
+    rope: RopeConfig | None = None,
+    rope_sliding: RopeConfig | None = None,
+    attention: dict[str, Any] | None = None,
+    **model: Any,
+) -> ModelSpec:
+    """``slides`` says which layers have the ``window`` and ``rope_sliding``, ``attention`` holds further fields of all
+    mixers, ``model`` those of the model."""
+    rope = rope or RopeConfig()
+    mixer = AttentionSpec(
+        heads, kv_heads, head_dim, head_dim**-0.5 if scale is None else scale, rope, fused=fused, **(attention or {})
+    )
+    layer = LayerSpec(mixer, MLPSpec(inner, activation, bias=mlp_bias, fused=fused), norms)
+    spec = ModelSpec(architecture=architecture, hidden_size=hidden_size, layers=(layer,) * layers, **model)
+    return with_mixers(spec, slides, window=window, rope=rope_sliding or rope) if slides else spec
