@@ -100,7 +100,7 @@ class CrashBisector:
                 return rid
         if not self._groups:
             self._begin()
-        elif rids:
+        elif not set(rids).isdisjoint(self._groups[-1]):  # else the next group had not begun to run
             self._divide()
         return None
 

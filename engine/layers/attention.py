@@ -1,44 +1,21 @@
-"""Self-attention over the paged KV cache."""
+"""Self-attention."""
 
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from stentor import kernels
-from stentor.kernels.forward import Program
+from stentor.kernels.forward import Traced
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
 from ..model_config.model_spec import ModelSpec
+from .forward_batch import ForwardBatch
 from .layer_context import LayerContext
 from .linear import Linear
 from .norm import RMSNorm
-from .quantized import Input
+from .quantized import Input, Stream
 from .rotary import RotaryTables
 from .weights import WeightMap
-
-
-@dataclass(frozen=True)
-class LayerCache:
-    """Blocks of one layer, in the layout that ``kernels`` owns."""
-
-    k: torch.Tensor
-    v: torch.Tensor
-
-    @property
-    def scaled(self) -> bool:
-        """Whether keys and values are stored as float8, and the layer's scales go with them."""
-        return self.k.dtype == torch.float8_e4m3fn
-
-
-@dataclass(frozen=True)
-class Buffers:
-    """The numbers of a program's buffers: one of each, which all layers share."""
-
-    residual: int
-    delta: int
-    qkv: int
-    attended: int
-    gate_up: int
 
 
 class Attention:
@@ -49,17 +26,20 @@ class Attention:
     ) -> None:
         self._spec = spec = model.layers[layer].mixer
         self._layer, prefix = layer, f"model.layers.{layer}"
-        self._heads, self._kv_heads, self._head_dim = spec.heads, spec.kv_heads, spec.head_dim
-        self._split = (spec.q_size, spec.kv_size, spec.kv_size)
+        self._dtype = context.dtype
         into, out = spec.projections(model.hidden_size)
         self._qkv = Linear.of(weights, prefix, into, context)
         self._out = Linear.of(weights, prefix, out, context)
         prefix = f"{prefix}.self_attn"
+        norms = None
         if (sizes := spec.qk_norm_sizes) is not None:
-            self._q_norm, self._k_norm = (
+            q_norm, k_norm = (
                 RMSNorm(weights, f"{prefix}.{which}", size, model.norm_eps, context, plus_one=model.norm_plus_one)
                 for which, size in zip(("q_norm", "k_norm"), sizes, strict=True)
             )
+            norms = q_norm, k_norm
+        self._head_norms = norms if spec.qk_norm == "head" else None
+        self._full_norms = norms if spec.qk_norm == "full" else None
         self._cos, self._sin = rotary.of(spec.rope, spec.head_dim)
         self._eps, self._plus_one = model.norm_eps, model.norm_plus_one
         self._k_scale, self._v_scale = (self._cache_scale(weights, prefix, which, context) for which in ("k", "v"))
@@ -69,7 +49,7 @@ class Attention:
 
     def _cache_scale(self, weights: WeightMap, prefix: str, which: str, context: LayerContext) -> torch.Tensor:
         """What float8 keys or values of this layer are multiplied by, float32 [kv_heads]: 1 unless it is stored."""
-        scale = context.ones(self._kv_heads)
+        scale = context.ones(self._spec.kv_heads)
         for name in (f"{which}_scale", f"{which}_proj.{which}_scale", f"{which}_proj.output_scale", "kv_scale"):
             weights.offer(f"{prefix}.{name}", scale)
         return scale
@@ -79,13 +59,50 @@ class Attention:
         """Where the input goes first."""
         return self._qkv
 
-    def __call__(
-        self, x: Input, positions: torch.Tensor, cache: LayerCache, batch: kernels.AttentionBatch
-    ) -> torch.Tensor:
-        """x [tokens, hidden], plain or quantised, positions int64 [tokens] → [tokens, hidden]; writes K and V."""
-        tokens = batch.num_tokens
-        q, k, v = self._heads_of(x)
-        head_norms = self._spec.qk_norm == "head"
+    def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
+        """x [tokens, hidden], plain or quantised → [tokens, hidden]; writes K and V where there are caches."""
+        spec = self._spec
+        parts: tuple[Stream, ...] = self._qkv(x).split((spec.q_size, spec.kv_size, spec.kv_size), dim=1)
+        q, k, v = parts
+        if self._full_norms is not None:
+            q, k = self._full_norms[0].plain(q), self._full_norms[1].plain(k)
+        if isinstance(q, Traced) or isinstance(k, Traced) or isinstance(v, Traced):
+            return self._out(self._traced(q, k, v, batch))
+        return self._out(self._attend(q, k, v, batch))
+
+    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """[tokens, size] each, not rotated and not normed by head → [tokens, size of q]."""
+        q, k, v = (part.unflatten(1, (-1, self._spec.head_dim)) for part in (q, k, v))
+        attend = self._attend_cached if batch.texts is None else self._attend_whole
+        return attend(q, k, v, batch).view(len(q), -1)
+
+    def _attend_whole(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """Each token sees all of its text; [tokens, heads, head_dim] each → the same of q."""
+        texts, spec = batch.texts, self._spec
+        assert texts is not None
+        if self._head_norms is not None:
+            q, k = self._head_norms[0].plain(q), self._head_norms[1].plain(k)
+        kernels.rotary_(q, k, self._cos, self._sin, batch.positions)
+        side = spec.window - 1 if spec.window else -1  # the window counts the token itself
+        return kernels.varlen_attention(
+            q,
+            k,
+            v,
+            texts.cu_seqlens,
+            texts.cu_seqlens,
+            texts.max_seqlen,
+            texts.max_seqlen,
+            scale=spec.scale,
+            window=(side, side),
+            softcap=spec.softcap,
+            layout=texts.layout,
+        )
+
+    def _attend_cached(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """Each token sees what is cached up to itself; [tokens, heads, head_dim] each → the same of q."""
+        cache, spec = batch.caches[self._layer], self._spec
+        assert batch.paged is not None
+        q_norm, k_norm = self._head_norms or (None, None)
         k_scale, v_scale = (self._k_scale, self._v_scale) if cache.scaled else (None, None)
         q = rotate_and_write_kv_(
             q,
@@ -93,86 +110,52 @@ class Attention:
             v,
             self._cos,
             self._sin,
-            positions,
+            batch.positions,
             cache.k,
             cache.v,
-            batch.slots,
-            q_norm=self._q_norm.weight if head_norms else None,
-            k_norm=self._k_norm.weight if head_norms else None,
+            batch.paged.slots,
+            q_norm=q_norm.weight if q_norm else None,
+            k_norm=k_norm.weight if k_norm else None,
             eps=self._eps,
             plus_one=self._plus_one,
             k_scale=k_scale,
             v_scale=v_scale,
         )
-        out = kernels.paged_attention(
+        return kernels.paged_attention(
             q,
             cache.k,
             cache.v,
-            batch,
-            scale=self._spec.scale,
-            window=self._spec.window,
-            softcap=self._spec.softcap,
+            batch.paged,
+            scale=spec.scale,
+            window=spec.window,
+            softcap=spec.softcap,
             k_scale=k_scale,
             v_scale=v_scale,
-        )  # [tokens, heads, head_dim]
-        return self._out(out.view(tokens, -1))
-
-    def _heads_of(self, x: Input) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries, keys and values [tokens, heads, head_dim], not rotated, and not normed by head."""
-        q, k, v = torch.split_with_sizes(self._qkv(x), self._split, dim=1)
-        if self._spec.qk_norm == "full":
-            q, k = self._q_norm.plain(q), self._k_norm.plain(k)
-        return (
-            q.view(-1, self._heads, self._head_dim),
-            k.view(-1, self._kv_heads, self._head_dim),
-            v.view(-1, self._kv_heads, self._head_dim),
         )
 
-    def forward_bidirectional(
-        self, x: Input, positions: torch.Tensor, cu_seqlens: torch.Tensor, max_seqlen: int
-    ) -> torch.Tensor:
-        """As a call, where each token sees those before and behind it in its own text, and nothing is kept.
-
-        ``cu_seqlens`` int32 [texts + 1]: where the texts of the batch begin; the ``max_seqlen`` has so many tokens.
-        """
-        q, k, v = self._heads_of(x)
-        if self._spec.qk_norm == "head":
-            q, k = self._q_norm.plain(q), self._k_norm.plain(k)
-        kernels.rotary_(q, k, self._cos, self._sin, positions)
-        side = self._spec.window - 1 if self._spec.window else -1  # the window counts the token itself
-        out = kernels.varlen_attention(
-            q,
+    def _traced(self, q: Stream, k: Stream, v: Stream, batch: ForwardBatch) -> Traced:
+        """As :meth:`_attend`."""
+        spec, norms = self._spec, self._head_norms
+        assert isinstance(q, Traced)
+        assert isinstance(k, Traced)
+        assert isinstance(v, Traced)
+        if batch.caches[self._layer].k.dtype != self._dtype:
+            return q.beside(k, v).call("attention to a cache of another dtype", self._attend_rows, spec.q_size)
+        return q.attend(
             k,
             v,
-            cu_seqlens,
-            cu_seqlens,
-            max_seqlen,
-            max_seqlen,
-            scale=self._spec.scale,
-            window=(side, side),
-            softcap=self._spec.softcap,
-        )
-        return self._out(out.view(len(positions), -1))
-
-    def record(self, program: Program, buffers: Buffers) -> None:
-        """Appends to ``program``, after its input has been prepared, what leads to ``buffers.delta``."""
-        heads = self._heads, self._kv_heads, self._head_dim
-        self._qkv.packed.record(program, buffers.qkv)
-        norms = None
-        if self._spec.qk_norm == "full":
-            program.norm(buffers.qkv, self._q_norm.factors, self._eps)
-            program.norm(buffers.qkv, self._k_norm.factors, self._eps, column=self._split[0])
-        elif self._spec.qk_norm == "head":
-            norms = self._q_norm.factors, self._k_norm.factors
-        program.rotate(buffers.qkv, self._layer, heads, (self._cos, self._sin), norms=norms, eps=self._eps)
-        program.attend(
-            buffers.qkv,
-            buffers.attended,
             self._layer,
-            heads,
-            scale=self._spec.scale,
-            window=self._spec.window,
-            softcap=self._spec.softcap,
+            (spec.heads, spec.kv_heads, spec.head_dim),
+            (self._cos, self._sin),
+            norms=None if norms is None else (norms[0].factors, norms[1].factors),
+            eps=self._eps,
+            scale=spec.scale,
+            window=spec.window,
+            softcap=spec.softcap,
         )
-        program.norm_and_quantize(buffers.attended, self._out.packed.activation_format)
-        self._out.packed.record(program, buffers.delta)
+
+    def _attend_rows(self, qkv: torch.Tensor, batch: Any) -> torch.Tensor:
+        """As :meth:`_attend`, of float32 [tokens, all of q, k and v]."""
+        spec = self._spec
+        q, k, v = qkv.to(self._dtype).split((spec.q_size, spec.kv_size, spec.kv_size), dim=1)
+        return self._attend(q, k, v, batch)

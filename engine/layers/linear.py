@@ -1,7 +1,7 @@
 """Linear layers, fused where a checkpoint stores them apart, in whatever format it stores them."""
 
 from collections.abc import Callable, Container, Mapping
-from typing import Protocol
+from typing import Protocol, overload
 
 import torch
 
@@ -14,7 +14,7 @@ from ..quantization.formats import Format, FP8Format, GGUFFormat, Int4Format, In
 from ..quantization.stored import endings, expand
 from .layer_context import LayerContext
 from .packed import PackedLinear
-from .quantized import GGUFLinear, Int4Linear, ScaledLinear
+from .quantized import GGUFLinear, Input, Int4Linear, ScaledLinear, Stream
 from .weights import WeightError, WeightMap
 
 
@@ -38,8 +38,9 @@ class PlainLinear:
         self._bias = bias
         self._invariant = invariant
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x [tokens, inputs] → [tokens, outputs]."""
+    def __call__(self, x: Stream) -> torch.Tensor:
+        """x [tokens, inputs] → [tokens, outputs]. It has no instruction: only packed weights have."""
+        assert isinstance(x, torch.Tensor)
         return kernels.linear(x, self.weight, self._bias, invariant=self._invariant)
 
 
@@ -82,16 +83,15 @@ class Linear:
         """float32 [1], where :attr:`input_scheme` has granularity ``tensor``."""
         return self._multiply.input_scale
 
-    @property
-    def packed(self) -> PackedLinear:
-        """The layer as a program takes it. Raises TypeError where its weights are not packed."""
-        if not isinstance(self._multiply, PackedLinear):
-            raise TypeError("the weights of this layer are not packed")
-        return self._multiply
+    @overload
+    def __call__(self, x: torch.Tensor | Quantized) -> torch.Tensor: ...
 
-    def __call__(self, x: torch.Tensor | Quantized) -> torch.Tensor:
+    @overload
+    def __call__(self, x: Input) -> Stream: ...
+
+    def __call__(self, x: Input) -> Stream:
         """x [tokens, inputs], plain or quantised as :attr:`input_scheme` says → [tokens, outputs]."""
-        return self._multiply(x)  # type: ignore[arg-type]  # quantised where there is a scheme
+        return self._multiply(x)  # type: ignore[arg-type]  # quantised where there is a scheme, traced where packed
 
     def finished(
         self, x: torch.Tensor, *, activation: kernels.ActivationKind | None = None, dtype: torch.dtype | None = None

@@ -1,13 +1,16 @@
 """RMSNorm (arXiv:1910.07467), its fusion with the residual stream, and with the quantisation of what comes next;
 LayerNorm (arXiv:1607.06450)."""
 
+from typing import overload
+
 import torch
 
 from stentor import kernels
+from stentor.kernels.forward import Traced
 
 from .layer_context import LayerContext
 from .linear import Linear
-from .quantized import Input
+from .quantized import Input, Stream
 from .weights import WeightMap
 
 
@@ -40,31 +43,42 @@ class RMSNorm:
         """What a program multiplies by, float32 [size]."""
         return self.weight.float() + 1 if self._plus_one else self.weight.float()
 
-    @property
-    def eps(self) -> float:
-        return self._eps
+    @overload
+    def plain(self, x: torch.Tensor) -> torch.Tensor: ...
 
-    def plain(self, x: torch.Tensor) -> torch.Tensor:
+    @overload
+    def plain(self, x: Traced) -> Traced: ...
+
+    def plain(self, x: Stream) -> Stream:
         """Over the last dimension of x, not quantised."""
+        if isinstance(x, Traced):
+            return x.normed(self.factors, self._eps)
         return kernels.rms_norm(x, self.weight, self._eps, plus_one=self._plus_one)
 
     def exact(self, x: torch.Tensor) -> torch.Tensor:
         """As :meth:`plain`, in float32, of whatever dtype ``x`` is."""
         return kernels.rms_norm(x.float(), self.factors, self._eps)
 
-    def __call__(self, x: torch.Tensor) -> Input:
+    def __call__(self, x: Stream) -> Input:
         """x [tokens, size] as the next layer takes it."""
-        if self._scheme is None:
+        if self._scheme is None or isinstance(x, Traced):
             return self.plain(x)
         return kernels.rms_norm_quantized(x, self.weight, self._eps, self._scheme, self._scale, plus_one=self._plus_one)
 
-    def add(self, x: torch.Tensor, residual: torch.Tensor) -> Input:
+    def add(self, x: Stream, residual: Stream) -> Input:
         """Adds x [tokens, size] to ``residual`` in place and normalises the sum."""
+        if isinstance(x, Traced) or isinstance(residual, Traced):
+            return self.plain(added_(residual, x))
         if self._scheme is None:
             return kernels.add_rms_norm(x, residual, self.weight, self._eps, plus_one=self._plus_one)
         return kernels.add_rms_norm_quantized(
             x, residual, self.weight, self._eps, self._scheme, self._scale, plus_one=self._plus_one
         )
+
+
+def added_(residual: Stream, delta: Stream) -> Stream:
+    """``residual`` itself, to which ``delta`` has been added in place."""
+    return residual.add_(delta)  # type: ignore[arg-type]  # both are of one kind
 
 
 class LayerNorm:

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import overload
 
 import torch
 
 from stentor.kernels import ActivationKind, ActivationScheme, quantize_weight_int8
-from stentor.kernels.forward import ActivationFormat, Program, activation_format_of
+from stentor.kernels.forward import Traced
 from stentor.kernels.linear_packed import (
     BLOCK,
     PLAIN,
@@ -29,6 +30,7 @@ from ..quantization.choose import PACKED_GGUF
 from ..quantization.formats import Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
 from ..quantization.stored import checked_weight, endings, expand, pack_int4, scale_rows
 from .layer_context import LayerContext
+from .quantized import Stream
 from .weights import Place, WeightError, WeightMap, check_plain, check_shape
 
 
@@ -89,28 +91,22 @@ class PackedLinear:
                 _gather(weights, name, weight, first, parts[name], formats[name], chosen.get(name))
                 first += parts[name]
 
-    @property
-    def activation_format(self) -> ActivationFormat:
-        """How it wants its input."""
-        return activation_format_of(self._pieces[0].weight.kind)
-
-    @property
-    def inputs(self) -> int:
-        return self._pieces[0].weight.shape[1]
-
+    @overload
     def __call__(
         self, x: torch.Tensor, activation: ActivationKind | None = None, dtype: torch.dtype | None = None
-    ) -> torch.Tensor:
+    ) -> torch.Tensor: ...
+
+    @overload
+    def __call__(self, x: Traced) -> Traced: ...
+
+    def __call__(self, x: Stream, activation: ActivationKind | None = None, dtype: torch.dtype | None = None) -> Stream:
         """x [tokens, inputs] → act(…) [tokens, outputs] of ``dtype``, or of that of ``x``."""
+        if isinstance(x, Traced):
+            return x.linear([(piece.weight, piece.column, piece.bias) for piece in self._pieces])
         outputs = [
             linear_packed(x, piece.weight, piece.bias, activation=activation, dtype=dtype) for piece in self._pieces
         ]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
-
-    def record(self, program: Program, dst: int) -> None:
-        """Appends the product with the prepared input to ``program``, into buffer ``dst``."""
-        for piece in self._pieces:
-            program.linear(dst, piece.weight, column=piece.column, bias=piece.bias)
 
 
 class PackedTable:
@@ -132,16 +128,15 @@ class PackedTable:
         self.weight = empty_packed(rows, columns, _kind(kept, context), device=context.packed_device, take=context.take)
         _gather(weights, part, self.weight, 0, rows, None if kept is None else format, kept)
 
-    @property
-    def activation_format(self) -> ActivationFormat:
-        return activation_format_of(self.weight.kind)
+    @overload
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    @overload
+    def __call__(self, x: Stream) -> Stream: ...
+
+    def __call__(self, x: Stream) -> Stream:
         """x [tokens, columns] → [tokens, rows]: as the head."""
-        return linear_packed(x, self.weight)
-
-    def record(self, program: Program, dst: int) -> None:
-        program.linear(dst, self.weight)
+        return x.linear([(self.weight, 0, None)]) if isinstance(x, Traced) else linear_packed(x, self.weight)
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         """int64 [tokens] → float32 [tokens, columns]"""

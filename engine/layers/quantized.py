@@ -13,6 +13,7 @@ import torch
 
 from stentor import kernels
 from stentor.kernels import ActivationScheme, GGUFWeight, Quantized, W4Weight
+from stentor.kernels.forward import Traced
 from stentor.kernels.linear_gguf import FORMATS as GGUF_FORMATS
 from stentor.kernels.linear_gguf import Kind
 from stentor.kernels.linear_gguf import empty_weight as empty_gguf
@@ -23,7 +24,9 @@ from ..quantization.stored import checked_weight, endings, largest_input_scale, 
 from .layer_context import LayerContext
 from .weights import Place, WeightError, WeightMap, check_shape
 
-Input = torch.Tensor | Quantized
+Stream = torch.Tensor | Traced
+"""What goes from layer to layer: [tokens, columns], or what stands for it while a pass is recorded."""
+Input = Stream | Quantized
 
 _NOWHERE = torch.device("meta")
 
@@ -97,7 +100,7 @@ class ScaledLinear:
 
         return place
 
-    def __call__(self, x: Input) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor | Quantized) -> torch.Tensor:
         """x [tokens, inputs], plain or quantised by :attr:`input_scheme` → [tokens, outputs]."""
         if self.input_scheme is not None and isinstance(x, torch.Tensor):
             x = kernels.quantize(x, self.input_scheme, self.input_scale)

@@ -7,6 +7,7 @@ functions are compared, never looked up: whatever else it asks for ends the read
 
 import math
 import pickletools
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -78,10 +79,15 @@ class _Machine:
         self._memo: dict[int, object] = {}
 
     def run(self, code: bytes) -> object:
-        for opcode, argument, _ in pickletools.genops(code):
-            if opcode.name == "STOP":
-                return self._stack.pop()
-            self._step(opcode.name, argument)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # of escapes in texts of a kind that torch does not write
+            try:
+                for opcode, argument, _ in pickletools.genops(code):
+                    if opcode.name == "STOP":
+                        return self._stack.pop()
+                    self._step(opcode.name, argument)
+            except Warning as warning:
+                raise ValueError(str(warning)) from warning
         raise ValueError("its description has no end")
 
     def _step(self, name: str, argument: object) -> None:

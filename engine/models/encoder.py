@@ -16,10 +16,10 @@ from ..layers.norm import LayerNorm
 from ..layers.packed import PackedTable
 from ..layers.rotary import rotary_table
 from ..layers.task_adapters import AdaptedTable, rows_by_task
+from ..layers.varlen_batch import VarlenBatch
 from ..layers.weights import WeightMap
 from ..model_config.encoder_config import EncoderConfig
 from .encoder_layer import EncoderBatch, EncoderLayer
-from .varlen_batch import VarlenBatch
 
 
 class Encoder:

@@ -11,9 +11,9 @@ from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear
 from ..layers.norm import LayerNorm
 from ..layers.task_adapters import AdaptedLinear, TaskRows
+from ..layers.varlen_batch import Padded, VarlenBatch
 from ..layers.weights import WeightMap
 from ..model_config.encoder_config import EncoderConfig
-from .varlen_batch import Padded, VarlenBatch
 
 Rotary = tuple[torch.Tensor, torch.Tensor]
 

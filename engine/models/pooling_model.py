@@ -9,6 +9,7 @@ from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 
 from ..layers.layer_context import LayerContext
 from ..layers.pooling import PostPooling, normalize, pool
+from ..layers.varlen_batch import VarlenBatch
 from ..layers.weights import WeightError, WeightMap
 from ..model_config.encoder_config import EncoderConfig
 from ..model_config.pooling_config import PoolingConfig, SparseHead, TokenWeights, tasks_of
@@ -16,7 +17,6 @@ from .decoder import Decoder
 from .encoder import Encoder
 from .encoder_names import canonical
 from .pooling_heads import LexicalWeights, Scorer, SpladeWeights, TokenVectorsLayer
-from .varlen_batch import VarlenBatch
 
 Tensors = Iterable[tuple[str, torch.Tensor]]
 

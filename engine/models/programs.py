@@ -6,30 +6,29 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from stentor.kernels import AttentionBatch
-from stentor.kernels.forward import Forward, Program, Step
+from stentor.kernels.forward import Forward, Step, Traced
 
-from ..layers.attention import LayerCache
+from ..layers.forward_batch import ForwardBatch, LayerCache
 
 
 class Programs:
     """Both programs, bound to the caches that they write."""
 
-    def __init__(
-        self,
-        body: Program,
-        head: Program,
-        residual: int,
-        hidden: int,
-        logits: int,
-        caches: Sequence[LayerCache],
-    ) -> None:
-        """``residual`` is the buffer of ``body`` that ends as hidden states, ``hidden`` the one of ``head`` that
-        begins as some of them, ``logits`` what that leads to."""
+    def __init__(self, residual: Traced, hidden: Traced, logits: Traced, caches: Sequence[LayerCache]) -> None:
+        """``residual`` is what the recorded body leaves as hidden states; the recorded head makes ``logits`` of some of
+        these, ``hidden``."""
+        body, head = residual.program, logits.program
         self._caches = tuple(caches)
+        self._residual = body.compact([residual.buffer])[residual.buffer]
+        numbers = head.compact([hidden.buffer, logits.buffer])
+        self._hidden, self._logits = numbers[hidden.buffer], numbers[logits.buffer]
         self._body = Forward(body, [(cache.k, cache.v) for cache in caches])
         self._head = Forward(head)
-        self._residual, self._hidden, self._logits = residual, hidden, logits
+
+    @property
+    def calls(self) -> list[str]:
+        """What a pass does between native stretches, in words."""
+        return self._body.program.calls + self._head.program.calls
 
     def over(self, caches: Sequence[LayerCache]) -> bool:
         """Whether these are the caches that the programs write."""
@@ -37,9 +36,12 @@ class Programs:
             mine.k is theirs.k and mine.v is theirs.v for mine, theirs in zip(self._caches, caches, strict=True)
         )
 
-    def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, batch: AttentionBatch) -> torch.Tensor:
-        """int64 [tokens] → float32 [tokens, hidden], good until the next call."""
-        self._body.run(len(tokens), tokens, positions, batch)
+    def hidden(self, batch: ForwardBatch) -> torch.Tensor:
+        """float32 [tokens, hidden], good until the next call. Raises ValueError for a batch that no program takes."""
+        tokens = batch.tokens
+        if not isinstance(tokens, torch.Tensor) or batch.added is not None:
+            raise ValueError("packed weights embed tokens alone: nothing can be added")
+        self._body.run(len(tokens), tokens, batch.positions, batch.paged, batch)
         return self._body.buffer(self._residual, len(tokens))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -48,8 +50,11 @@ class Programs:
         self._head.run(len(hidden))
         return self._head.buffer(self._logits, len(hidden))
 
-    def step_over(self, tokens: npt.NDArray[np.int64], blocks: npt.NDArray[np.int32], block_size: int) -> Step:
-        """A whole step over these tables as one call; see :class:`stentor.kernels.forward.Step`."""
+    def step_over(self, tokens: npt.NDArray[np.int64], blocks: npt.NDArray[np.int32], block_size: int) -> Step | None:
+        """A whole step over these tables as one call, see :class:`stentor.kernels.forward.Step`; None where an
+        operation has to be called on the way."""
+        if self.calls:
+            return None
         return Step(
             self._body,
             self._residual,

@@ -6,14 +6,11 @@ is multiplied into the norm's weights when they are loaded, and what is left is 
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 
-from stentor import kernels
-
-from ..layers.attention import LayerCache
 from ..layers.layer_context import LayerContext
 from ..layers.weights import WeightMap
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
@@ -27,7 +24,8 @@ _THETA = 10_000.0
 
 
 class VoxtralRealtime:
-    """Tokens and what is heard with them in, hidden states and logits out; see :class:`.decoder.Decoder`."""
+    """Tokens and what is heard with them in, hidden states and logits out: see :class:`.decoder.Decoder`, to whose
+    embeddings is added what :class:`.stream_encoder.StreamEncoder` makes of each position's audio."""
 
     def __init__(self, config: VoxtralRealtimeConfig, context: LayerContext, max_model_len: int) -> None:
         self.config = config
@@ -41,17 +39,6 @@ class VoxtralRealtime:
         audio: list[tuple[str, torch.Tensor]] = []
         self.decoder.load(self._language(tensors, audio))
         self.weights.audio.load(audio)
-
-    def forward(
-        self,
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        caches: Sequence[LayerCache],
-        batch: kernels.AttentionBatch,
-        heard: torch.Tensor,
-    ) -> torch.Tensor:
-        """``heard`` [tokens, hidden] is what each position hears, by :meth:`.stream_encoder.StreamEncoder.listen`."""
-        return self.decoder.forward(tokens, positions, caches, batch, heard)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [rows, hidden] from :meth:`forward` → float32 [rows, vocabulary]."""

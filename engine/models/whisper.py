@@ -17,7 +17,7 @@ import torch
 from stentor import kernels
 from stentor.kernels.linear_packed import PLAIN, PackedWeight, empty_packed, linear_packed, pack_plain_
 
-from ..layers.attention import LayerCache
+from ..layers.forward_batch import ForwardBatch, LayerCache
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear, PlainLinear
 from ..layers.log_mel import LogMel
@@ -416,26 +416,25 @@ class Whisper:
 
     def forward(
         self,
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        caches: Sequence[LayerCache],
-        batch: kernels.AttentionBatch,
+        batch: ForwardBatch,
         cross: kernels.AttentionBatch,
         cross_caches: Sequence[LayerCache],
         queries: Queries | None = None,
     ) -> torch.Tensor:
-        """tokens and positions int64 [tokens] → hidden states [tokens, hidden], before the last norm.
+        """Hidden states [tokens, hidden], before the last norm.
 
-        Writes the tokens' keys and values to ``caches``. ``cross`` is :meth:`cross_batch` of the tokens' encoder slots.
-        ``queries`` is filled with what :meth:`align` wants, where a row of the step is to be aligned. What is
-        returned may be good until the next pass only.
+        Writes the tokens' keys and values to the batch's caches. ``cross`` is :meth:`cross_batch` of the tokens'
+        encoder slots. ``queries`` is filled with what :meth:`align` wants, where a row of the step is to be aligned.
+        What is returned may be good until the next pass only.
         """
-        table = self._embedding
+        table, tokens, paged = self._embedding, batch.tokens, batch.paged
+        assert isinstance(tokens, torch.Tensor)
+        assert paged is not None
         rows = table.rows(tokens) if isinstance(table, PackedTable) else kernels.embedding(tokens, table)
-        residual = rows + self._positions[positions]
+        residual = rows + self._positions[batch.positions]
         aligning = {layer for layer, _ in self.config.aligning_heads} if queries is not None else ()
-        for number, (layer, cache, encoded) in enumerate(zip(self._decoder, caches, cross_caches, strict=True)):
-            asked = layer(residual, cache, batch, encoded, cross)
+        for number, (layer, cache, encoded) in enumerate(zip(self._decoder, batch.caches, cross_caches, strict=True)):
+            asked = layer(residual, cache, paged, encoded, cross)
             if queries is not None and number in aligning:
                 queries[number] = asked
         return residual

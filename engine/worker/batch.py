@@ -1,5 +1,6 @@
 """From a step's plan to the tensors that a model reads."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from stentor.kernels import AttentionBatch
 from stentor.protocols.ipc.steps import RowStep
 
+from ..layers.forward_batch import ForwardBatch, LayerCache
 from .rows import RowTable
 
 
@@ -15,18 +17,14 @@ from .rows import RowTable
 class Batch:
     """One forward pass over the rows of a step, laid end to end."""
 
-    tokens: torch.Tensor
-    """int64 [tokens]"""
-    positions: torch.Tensor
-    """int64 [tokens]"""
-    attention: AttentionBatch
+    forward: ForwardBatch
     starts: list[int]
     """Index of each row's first token."""
     last: torch.Tensor
     """int64 [sampled rows]: index of the last token of each row that draws one."""
 
 
-def build_batch(rows: list[RowStep], table: RowTable, device: torch.device) -> Batch:
+def build_batch(rows: Sequence[RowStep], table: RowTable, caches: Sequence[LayerCache], device: torch.device) -> Batch:
     """Lays out a step whose blocks have been appended to ``table`` already."""
     count = len(rows)
     slots = np.fromiter((row.slot for row in rows), np.int64, count)
@@ -46,15 +44,18 @@ def build_batch(rows: list[RowStep], table: RowTable, device: torch.device) -> B
     columns = -(-longest // table.block_size)
     sampled = np.fromiter((i for i, row in enumerate(rows) if row.sample), np.int64)
     return Batch(
-        tokens=torch.from_numpy(tokens).to(device),
-        positions=torch.from_numpy(positions).to(device),
-        attention=AttentionBatch(
-            query_start=torch.from_numpy(query_start).to(device),
-            seq_lens=torch.from_numpy(ends.astype(np.int32)).to(device),
-            block_tables=torch.from_numpy(table.blocks[slots, :columns]).to(device),
-            slots=torch.from_numpy(kv_slots).to(device),
-            max_query_len=int(lengths.max()),
-            max_seq_len=longest,
+        forward=ForwardBatch(
+            tokens=torch.from_numpy(tokens).to(device),
+            positions=torch.from_numpy(positions).to(device),
+            caches=caches,
+            paged=AttentionBatch(
+                query_start=torch.from_numpy(query_start).to(device),
+                seq_lens=torch.from_numpy(ends.astype(np.int32)).to(device),
+                block_tables=torch.from_numpy(table.blocks[slots, :columns]).to(device),
+                slots=torch.from_numpy(kv_slots).to(device),
+                max_query_len=int(lengths.max()),
+                max_seq_len=longest,
+            ),
         ),
         starts=query_start[:-1].tolist(),
         last=torch.from_numpy(query_start[1:][sampled].astype(np.int64) - 1).to(device),

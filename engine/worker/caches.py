@@ -10,7 +10,7 @@ from stentor.kernels.kv_cache import make_kv_cache
 from stentor.kernels.native.memory import empty_huge
 from stentor.protocols.ipc.config import CacheDType
 
-from ..layers.attention import LayerCache
+from ..layers.forward_batch import LayerCache
 from ..model_config.model_spec import CacheGroup
 from .errors import SetupError
 

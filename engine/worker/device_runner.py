@@ -15,7 +15,7 @@ import torch
 
 from stentor.protocols.ipc.steps import Masks, RowStep, StepPlan, StepResult
 
-from ..layers.attention import LayerCache
+from ..layers.forward_batch import LayerCache
 from ..models.decoder import Decoder
 from .device import Device, Mark
 from .device_logprobs import LogprobReader, PromptWork

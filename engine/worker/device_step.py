@@ -10,7 +10,7 @@ import torch
 
 from stentor.kernels import AttentionBatch
 
-from ..layers.attention import LayerCache
+from ..layers.forward_batch import ForwardBatch, LayerCache
 from ..models.decoder import Decoder
 from .device_sampler import DeviceSampler
 from .staging import Inputs, Shape
@@ -89,7 +89,7 @@ class DeviceStep:
             max_seq_len=max_seq_len,
             decode_rows=decode_rows,
         )
-        return self._model.forward(tokens, inputs.positions, self._caches, attention)
+        return self._model.forward(ForwardBatch(tokens, inputs.positions, self._caches, attention))
 
     def logits(self, hidden: torch.Tensor) -> None:
         """Of the rows that draw, hidden states [draws, hidden]."""

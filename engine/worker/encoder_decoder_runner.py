@@ -17,7 +17,7 @@ from stentor.protocols.ipc.steps import (
     StepResult,
 )
 
-from ..layers.attention import LayerCache
+from ..layers.forward_batch import LayerCache
 from ..models.whisper import Queries, Whisper
 from .batch import Batch, build_batch
 from .row_sampler import Forwarded, RowSampler
@@ -67,16 +67,13 @@ class EncoderDecoderRunner:
         began = time.perf_counter()
         self._apply(plan)
         self._encode(plan.encodings)
-        batch = build_batch(plan.rows, self._row_sampler.rows, self.device)
+        batch = build_batch(plan.rows, self._row_sampler.rows, self._caches, self.device)
         encoder_slots = np.repeat(
             self._encoder_slot_of[[row.slot for row in plan.rows]], [row.count for row in plan.rows]
         )
         queries: Queries | None = {} if any(self._aligns(row.slot) for row in plan.rows) else None
         hidden = self._model.forward(
-            batch.tokens,
-            batch.positions,
-            self._caches,
-            batch.attention,
+            batch.forward,
             self._model.cross_batch(encoder_slots),
             self._cross_caches,
             queries,

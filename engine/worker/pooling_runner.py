@@ -9,10 +9,10 @@ import torch
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.steps import Masks, NewRow, RowPooled, RowStep, StepPlan, StepResult
 
-from ..layers.attention import LayerCache
+from ..layers.forward_batch import LayerCache
+from ..layers.varlen_batch import VarlenBatch
 from ..models.decoder import Decoder
 from ..models.pooling_model import PooledTensor, PoolingModel
-from ..models.varlen_batch import VarlenBatch
 from .batch import build_batch
 from .row_sampler import Forwarded
 from .rows import RowTable
@@ -106,8 +106,8 @@ class PoolingRunner:
     # ---- tokens that see those before
 
     def _decode(self, decoder: Decoder, rows: Sequence[RowStep]) -> list[RowPooled]:
-        batch = build_batch([*rows], self._rows, self.device)
-        hidden = decoder.forward(batch.tokens, batch.positions, self._caches, batch.attention)
+        batch = build_batch(rows, self._rows, self._caches, self.device)
+        hidden = decoder.forward(batch.forward)
         ready: list[tuple[int, torch.Tensor, Pooling, NewRow]] = []
         for row, start in zip(rows, batch.starts, strict=True):
             asked = self._asked.get(row.slot)

@@ -8,7 +8,7 @@ import torch
 
 from stentor.protocols.ipc.steps import Masks, RowStep, StepPlan, StepResult
 
-from ..layers.attention import LayerCache
+from ..layers.forward_batch import LayerCache
 from ..models.decoder import Decoder
 from .batch import build_batch
 from .row_sampler import Forwarded, RowSampler
@@ -46,6 +46,11 @@ class ModelRunner:
         self._hidden = torch.empty(0)
         """Of the last step, where it was not run by programs."""
 
+    @property
+    def calls(self) -> list[str]:
+        """What a pass does outside its program, in words; nothing where there is none."""
+        return [] if self._programs is None else self._programs.calls
+
     @torch.inference_mode()
     def step(self, plan: StepPlan) -> StepResult:
         """Runs one step and keeps the drawn tokens for the next."""
@@ -69,7 +74,7 @@ class ModelRunner:
         if not self._wants_prompt_logprobs(rows):
             return result
         hidden = self._hidden
-        if self._programs is not None:
+        if self._programs is not None and self._step is not None:
             hidden = self._programs.last_hidden(sum(row.count for row in rows))
         starts = list(itertools.accumulate((row.count for row in rows[:-1]), initial=0))
         found = self._row_sampler.prompt_logprobs(rows, starts, hidden, self._model.logits)
@@ -83,8 +88,8 @@ class ModelRunner:
     def _forward(self, rows: list[RowStep]) -> tuple[torch.Tensor | None, list[int] | None]:
         """The logits of rows that draw a token, and the index of the largest of each where it is known already."""
         if self._step is None:
-            batch = build_batch(rows, self._rows, self._device)
-            self._hidden = self._model.forward(batch.tokens, batch.positions, self._caches, batch.attention)
+            batch = build_batch(rows, self._rows, self._caches, self._device)
+            self._hidden = self._model.forward(batch.forward)
             return (self._model.logits(self._hidden[batch.last]) if len(batch.last) else None), None
         every = self._wants_prompt_logprobs(rows)
         found = self._step.run([(row.slot, row.start, row.count, row.sample) for row in rows], every=every)

@@ -1,5 +1,7 @@
 """A worker on the host's own cores."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -91,7 +93,7 @@ def set_up_cpu(config: WorkerConfig, progress: ProgressCallback, weights_fd: int
         device=_CPU,
     )
     complete_a_step(runner, model_config.vocab_size, config.block_size, max_model_len, progress)
-    notes += [*model.weights.note_lines(), *cache_note(checkpoint, cache_dtype)]
+    notes += [*model.weights.note_lines(), *cache_note(checkpoint, cache_dtype), *call_notes(runner.calls)]
     memory = [
         MemoryLine("weights", model.weights.total_bytes, f"{dtype_name(dtype)} on {_CPU}"),
         MemoryLine("KV cache", kv_bytes, f"{num_blocks} blocks of {config.block_size} tokens; taken as it fills"),
@@ -99,6 +101,14 @@ def set_up_cpu(config: WorkerConfig, progress: ProgressCallback, weights_fd: int
     ]
     ready = WorkerReady(num_blocks, max_model_len, memory, notes, limits_of(config))
     return Setup(runner, ready, Prefault([tensor for cache in caches for tensor in (cache.k, cache.v)]))
+
+
+def call_notes(calls: Sequence[str]) -> list[str]:
+    """Where the pass leaves its program for an operation that has no instruction."""
+    return [
+        f"the pass leaves its program {count} times a step, slower, for {what}"
+        for what, count in Counter(calls).most_common()
+    ]
 
 
 def size_cache(

@@ -8,7 +8,7 @@ import torch
 from stentor.protocols.ipc.actors import WorkerReady
 from stentor.protocols.ipc.config import WorkerConfig
 
-from ..layers.attention import LayerCache
+from ..layers.forward_batch import LayerCache
 from ..loading.checkpoint import open_checkpoint
 from ..model_config.model_spec import ModelSpec
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig

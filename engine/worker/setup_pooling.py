@@ -17,7 +17,7 @@ from stentor.protocols.ipc.pooling import AttentionScope, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
-from ..layers.attention import LayerCache
+from ..layers.forward_batch import LayerCache
 from ..loading.errors import CheckpointError
 from ..loading.pooling_checkpoint import open_pooling
 from ..loading.pt_file import read_pt

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from stentor.protocols.ipc.steps import Masks, RowStep, StepPlan, StepResult
 
-from ..layers.attention import LayerCache
+from ..layers.forward_batch import LayerCache
 from ..models.stream_encoder import Listening
 from ..models.voxtral_realtime import VoxtralRealtime
 from .batch import build_batch
@@ -57,9 +58,9 @@ class StreamingRunner:
             self._streams[new.slot] = encoder.begin()
         for given in plan.inputs:
             encoder.feed(self._streams[given.slot], given.pcm, ended=given.ended)
-        batch = build_batch(plan.rows, row_sampler.rows, self._device)
+        batch = build_batch(plan.rows, row_sampler.rows, self._caches, self._device)
         heard = torch.cat([self._listen(row) for row in plan.rows])
-        hidden = self._model.forward(batch.tokens, batch.positions, self._caches, batch.attention, heard)
+        hidden = self._model.decoder.forward(replace(batch.forward, added=heard))
         prompts = row_sampler.prompt_logprobs(plan.rows, batch.starts, hidden, self._model.logits)
         logits = self._model.logits(hidden[batch.last]) if len(batch.last) else None
         return Forwarded(plan, logits, None, time.perf_counter() - began, prompt_logprobs=prompts)

@@ -2,7 +2,7 @@
 
 import ctypes
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,20 @@ from ..native import NativeFunction, library, threads, unavailable_reason
 from ..native.memory import empty_huge
 from ..variants import Choice, Variant, select_variant
 from . import reference
-from .program import NONE, InstructionStruct, Program
+from .program import NONE, Instruction, InstructionStruct, Program
+from .trace import Traced, TracedTokens
 
-__all__ = ["NONE", "ActivationFormat", "Forward", "Program", "Step", "activation_format_of", "choose"]
+__all__ = [
+    "NONE",
+    "ActivationFormat",
+    "Forward",
+    "Program",
+    "Step",
+    "Traced",
+    "TracedTokens",
+    "activation_format_of",
+    "choose",
+]
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _RUN = NativeFunction("stentor_run_program", _P, _P, _I, restype=_I)
@@ -104,7 +115,10 @@ class Forward:
         self.program = program
         self.variant = choose(variant)
         self._caches = list(caches)
-        for k_cache, _ in self._caches:
+        written = {instruction.layer for instruction in program.instructions}
+        for layer, (k_cache, _) in enumerate(self._caches):
+            if layer not in written:
+                continue
             if (unsupported_reason := native_cache_unsupported_reason(k_cache, k_cache.dtype)) is not None:
                 raise ValueError(f"forward: {unsupported_reason}")
             if k_cache.dtype not in (torch.float32, torch.bfloat16):
@@ -126,6 +140,7 @@ class Forward:
         self._buffers: list[Tensor] = []
         self._buffer_structs = (_BufferStruct * 0)()
         self._bound = _BoundStruct(ctypes.addressof(self._structs), len(self._structs))
+        self._stretches = list(_stretches(program))
 
     def buffer(self, number: int, rows: int) -> Tensor:
         """The first ``rows`` rows of a buffer, float32 [rows, width]: good until the next run that is longer."""
@@ -138,6 +153,7 @@ class Forward:
         ids: Tensor | None = None,
         positions: Tensor | None = None,
         batch: AttentionBatch | None = None,
+        besides: object = None,
     ) -> None:
         """Runs the program over ``rows`` rows.
 
@@ -146,6 +162,7 @@ class Forward:
             ids: int64 [rows], contiguous, where the program embeds.
             positions: int64 [rows], contiguous, where it rotates.
             batch: the sequences of the rows, where it rotates or attends.
+            besides: what the program's calls are given.
 
         Raises:
             IndexError: an id, a position, a slot or a block table that leads outside; nothing was written then.
@@ -160,7 +177,7 @@ class Forward:
         self._reserve(rows)
         if self.variant == "reference":
             buffers = [buffer[:rows] for buffer in self._buffers]
-            reference.run_program(self.program, buffers, self._caches, ids, positions, batch)
+            reference.run_program(self.program, buffers, self._caches, ids, positions, batch, besides)
             return
         struct = _BatchStruct(tokens=rows)
         for name, tensor in (("ids", ids), ("positions", positions)):
@@ -177,8 +194,15 @@ class Forward:
             struct.seq_lens = batch.seq_lens.data_ptr()
             struct.tables = batch.block_tables.data_ptr()
             struct.table_width = batch.block_tables.shape[1]
-        fault = _RUN(ctypes.byref(self._bound), ctypes.byref(struct), threads())
-        _check_fault(fault, rows)
+        size = ctypes.sizeof(InstructionStruct)
+        for first, end, called in self._stretches:
+            bound = _BoundStruct(
+                ctypes.addressof(self._structs) + first * size, end - first, self._bound.buffers, self._bound.prepared
+            )
+            _check_fault(_RUN(ctypes.byref(bound), ctypes.byref(struct), threads()), rows)
+            if called is not None:
+                assert called.run is not None
+                self._buffers[called.dst][:rows] = called.run(self._buffers[called.src][:rows], besides)
 
     def _reserve(self, rows: int) -> None:
         if rows <= self._rows:
@@ -199,6 +223,16 @@ class Forward:
         for scratch_slot, part in enumerate(parts[len(self._buffers) :]):
             self._bound.prepared[scratch_slot] = part.data_ptr()
         self._bound.buffers = ctypes.addressof(self._buffer_structs)
+
+
+def _stretches(program: Program) -> Iterator[tuple[int, int, Instruction | None]]:
+    """The instructions [first, end) that run natively at once, and what is called after them."""
+    first = 0
+    for at, instruction in enumerate(program.instructions):
+        if instruction.op == "call":
+            yield first, at, instruction
+            first = at + 1
+    yield first, len(program.instructions), None
 
 
 class Step:
@@ -231,6 +265,8 @@ class Step:
             ValueError: programs that do not follow each other, or tables of another shape or dtype.
         """
         widths = body.program.widths[residual], head.program.widths[hidden]
+        if body.program.calls or head.program.calls:
+            raise ValueError("forward: a program with calls is no single step")
         if widths[0] != widths[1] or any(head._needs.values()):
             raise ValueError(f"forward: a head over {widths[1]} columns does not follow a body that leaves {widths[0]}")
         for name, table, dtype in (("tokens", tokens, np.int64), ("blocks", blocks, np.int32)):

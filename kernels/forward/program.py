@@ -1,9 +1,9 @@
 """A model's forward pass as a list of instructions over numbered buffers, built once and run with one call a step."""
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,7 +18,18 @@ from ..linear_packed import (
     activation_format_of,
 )
 
-Op = Literal["embed", "norm_and_quantize", "add", "norm", "linear", "rotate", "attend", "activate", "gate_up_activate"]
+Op = Literal[
+    "embed",
+    "norm_and_quantize",
+    "add",
+    "norm",
+    "linear",
+    "rotate",
+    "attend",
+    "activate",
+    "gate_up_activate",
+    "call",
+]
 OPS: tuple[Op, ...] = (
     "embed",
     "norm_and_quantize",
@@ -79,6 +90,8 @@ class Instruction:
     activate          the next linears' input = activation(gate) · up in ``activation_format``; ``src`` holds
                       gate | up, ``width`` each
     gate_up_activate  the same, where gate = input · weightᵀ + bias and up = input · second weightᵀ + second bias
+    call              ``dst`` = what ``run`` makes of ``src``: an operation that no instruction does, between two native
+                      stretches of the program
     ================= ==================================================================================================
     """
 
@@ -115,6 +128,27 @@ class Instruction:
     """Whose cache it is."""
     weight: PackedWeight | None = None
     second_weight: PackedWeight | None = None
+    what: str = ""
+    """Is called, in words."""
+    run: Callable[[Tensor, Any], Tensor] | None = None
+
+    def writes(self, buffer: int, column: int, width: int) -> bool:
+        """Whether it changes any of these columns."""
+        match self.op:
+            case "norm":
+                end = self.column + self.groups * self.width
+                return buffer == self.src and self.column < column + width and column < end
+            case "add" | "rotate":
+                return buffer == self.src
+            case "norm_and_quantize":
+                return buffer == self.src and self.add != NONE
+            case _:
+                return buffer == self.dst
+
+    @property
+    def buffers(self) -> tuple[int, ...]:
+        """Those that it reads or writes."""
+        return tuple(buffer for buffer in (self.src, self.dst, self.add) if buffer != NONE)
 
 
 @dataclass
@@ -127,6 +161,8 @@ class Program:
     """What is left for the linears that come: its form and width."""
     _scratch_slot: int = 0
     """Where."""
+    _prepared: object = None
+    """What is left, by whoever noted it."""
 
     def buffer(self, width: int) -> int:
         """A new buffer; returns its number."""
@@ -148,6 +184,10 @@ class Program:
         eps: float = 0.0,
     ) -> None:
         width = self.widths[src]
+        last = self.instructions[-1] if self.instructions else None
+        if add == NONE and last is not None and last.op == "add" and last.src == src:  # one walk over the rows
+            add, scale = last.add, last.scale
+            del self.instructions[-1]
         if add != NONE:
             self._check(add, width)
         if norm is not None:
@@ -278,6 +318,62 @@ class Program:
             )
         )
 
+    def call(self, src: int, dst: int, what: str, run: Callable[[Tensor, Any], Tensor]) -> None:
+        """``run`` takes the rows of ``src``, and what the program is run with besides; returns those of ``dst``."""
+        self._append(Instruction("call", src=src, dst=dst, what=what, run=run))
+
+    @property
+    def calls(self) -> list[str]:
+        """What is called, in words, in order."""
+        return [instruction.what for instruction in self.instructions if instruction.op == "call"]
+
+    def note_prepared(self, value: object) -> None:
+        """What has just been left for the linears that come."""
+        self._prepared = value
+
+    def is_prepared(self, value: object, activation_format: ActivationFormat) -> bool:
+        """Whether it is still there, in this form."""
+        return self._prepared is value and self._input is not None and self._input[0] == activation_format
+
+    def written_since(self, at: int, buffer: int, column: int, width: int) -> bool:
+        """Whether an instruction from number ``at`` on writes to these columns."""
+        return any(instruction.writes(buffer, column, width) for instruction in self.instructions[at:])
+
+    def compact(self, kept: Sequence[int]) -> list[int]:
+        """Gives buffers of one width one place, where no two of them are needed at a time; mutates.
+
+        ``kept`` are needed before and after the program. Returns the new number of each buffer, -1 of one that no
+        instruction uses.
+        """
+        lives: dict[int, tuple[int, int]] = dict.fromkeys(kept, (-1, len(self.instructions)))
+        for at, instruction in enumerate(self.instructions):
+            for buffer in instruction.buffers:
+                first, last = lives.get(buffer, (at, at))
+                lives[buffer] = first, max(last, at)
+        numbers = [NONE] * len(self.widths)
+        widths: list[int] = []
+        free_from: list[int] = []
+        """By new number: the instruction from which on nobody needs it."""
+        for buffer, (first, last) in sorted(lives.items(), key=lambda each: each[1][0]):
+            width = self.widths[buffer]
+            number = next(
+                (n for n, until in enumerate(free_from) if until <= first and widths[n] == width), len(widths)
+            )
+            if number == len(widths):
+                widths.append(width)
+                free_from.append(0)
+            free_from[number] = last + 1
+            numbers[buffer] = number
+
+        def renumbered(buffer: int) -> int:
+            return NONE if buffer == NONE else numbers[buffer]
+
+        self.widths = widths
+        self.instructions = [
+            replace(i, src=renumbered(i.src), dst=renumbered(i.dst), add=renumbered(i.add)) for i in self.instructions
+        ]
+        return numbers
+
     def _gated_pair(self, src: int, width: int) -> "tuple[_Product, _Product] | None":
         """Takes back the linears that wrote gate | up to ``src``, and returns the two products; None leaves all."""
         if width % BLOCK or self._scratch_slot:
@@ -322,7 +418,7 @@ class Program:
             cos, sin = i.rotary or (None, None)
             k_cache, v_cache = caches[i.layer] if i.layer != NONE else (None, None)
             yield InstructionStruct(
-                kind=OPS.index(i.op),
+                kind=OPS.index(i.op) if i.op != "call" else NONE,  # between what runs natively
                 src=i.src,
                 dst=i.dst,
                 add=i.add,
@@ -367,6 +463,7 @@ class Program:
                 f"program: {instruction.op} declares {instruction.phases} phases; 1 to {MAX_PHASES} can be run"
             )
         if instruction.op in _MAKING:
+            self._prepared = None
             self._input = instruction.activation_format, instruction.width
             self._scratch_slot = int(instruction.op == "gate_up_activate")
         rotary = instruction.rotary

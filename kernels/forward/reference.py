@@ -21,6 +21,7 @@ def run_program(
     ids: Tensor | None,
     positions: Tensor | None,
     batch: AttentionBatch | None,
+    besides: object,
 ) -> None:
     """Runs the instructions in order; buffers and caches are written."""
     prepared = torch.empty(0)
@@ -57,6 +58,9 @@ def run_program(
                 buffers[i.dst].copy_(out.flatten(1))
             case "activate":
                 prepared = gated_activation(buffers[i.src], i.activation)
+            case "call":
+                assert i.run is not None
+                buffers[i.dst].copy_(i.run(buffers[i.src], besides))
             case "gate_up_activate":
                 assert i.weight is not None
                 assert i.second_weight is not None

@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.engine.layers import rotary
-from stentor.engine.layers.attention import LayerCache
+from stentor.engine.layers.forward_batch import LayerCache
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.models import decoder

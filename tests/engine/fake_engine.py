@@ -193,7 +193,7 @@ class Engine:
 
     def kill_worker(self) -> None:
         in_flight = {flown.rid for flown in self.scheduler._flown()}
-        group = self.scheduler._bisector.group
+        group = self.scheduler._group  # the search may have gone on while the last steps of this one are in flight
         assert group is None or in_flight <= group, "somebody ran beside those who are searched"
         self.deaths.append(in_flight)
         self.lost.extend(self.results)

@@ -70,7 +70,7 @@ class PagedDecoder:
     def run(self, *spans: tuple[int, int, int]) -> list[torch.Tensor]:
         """One step over (slot, start, count) spans → logits [count, vocabulary] of each."""
         steps = [RowStep(slot, start, count, [], False) for slot, start, count in spans]
-        batch = build_batch(steps, self._rows, torch.device("cpu"))
-        hidden = self.model.forward(batch.tokens, batch.positions, self._caches, batch.attention)
+        batch = build_batch(steps, self._rows, self._caches, torch.device("cpu"))
+        hidden = self.model.forward(batch.forward)
         logits = self.model.logits(hidden).clone()  # packed, they are good until the next step only
         return list(torch.split_with_sizes(logits, [count for _, _, count in spans]))

@@ -10,11 +10,11 @@ import transformers
 from safetensors.torch import load_file
 
 from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.varlen_batch import VarlenBatch
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.encoder_hf import encoder_config_from_hf
 from stentor.engine.models.encoder import Encoder
 from stentor.engine.models.encoder_names import canonical
-from stentor.engine.models.varlen_batch import VarlenBatch
 from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN
 

@@ -11,9 +11,9 @@ import transformers
 from safetensors.torch import save_file
 
 from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.varlen_batch import VarlenBatch
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.models.pooling_model import PoolingModel
-from stentor.engine.models.varlen_batch import VarlenBatch
 from stentor.protocols.ipc.pooling import Pooling
 
 TASKS = ("retrieval.query", "retrieval.passage", "text-matching")

@@ -11,10 +11,10 @@ import transformers
 from safetensors.torch import load_file
 
 from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.varlen_batch import VarlenBatch
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, resolve_model
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.models.pooling_model import PoolingModel
-from stentor.engine.models.varlen_batch import VarlenBatch
 from stentor.kernels import native
 from stentor.protocols.ipc.pooling import Pooling
 

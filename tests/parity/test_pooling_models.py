@@ -11,11 +11,11 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.varlen_batch import VarlenBatch
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.loading.pt_file import read_pt
 from stentor.engine.models.pooling_model import PooledTensor, PoolingModel
-from stentor.engine.models.varlen_batch import VarlenBatch
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 
 library: Any = transformers  # whose types know no labels

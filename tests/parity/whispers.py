@@ -8,7 +8,7 @@ import torch
 import transformers as untyped_transformers
 
 from stentor import kernels
-from stentor.engine.layers.attention import LayerCache
+from stentor.engine.layers.forward_batch import ForwardBatch, LayerCache
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
@@ -139,10 +139,12 @@ class PagedWhisper:
         )
         self.queries = {}
         self.hidden = self.model.forward(
-            torch.tensor([token for row in rows for token in tokens[row]]),
-            torch.tensor(positions),
-            self.caches,
-            batch,
+            ForwardBatch(
+                torch.tensor([token for row in rows for token in tokens[row]]),
+                torch.tensor(positions),
+                self.caches,
+                batch,
+            ),
             self.model.cross_batch([self.place_of[row] for row in owners]),
             self.places,
             self.queries,

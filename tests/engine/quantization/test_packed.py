@@ -12,7 +12,6 @@ import torch
 
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.layers.linear import Linear
-from stentor.engine.layers.packed import PackedTable
 from stentor.engine.layers.weights import WeightError, WeightMap
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.quantization.choose import Layer, select
@@ -29,7 +28,7 @@ from stentor.engine.quantization.formats import (
 from stentor.engine.quantization.stored import expand
 from stentor.engine.worker.setup_cpu import weights_bytes
 from stentor.kernels import native
-from stentor.kernels.forward import Program
+from stentor.kernels.forward import Program, Traced
 from stentor.kernels.linear_packed import PackedKind
 from stentor.kernels.linear_packed.reference import dequantize
 from stentor.tests.engine.loading.k_quants import quantize
@@ -164,12 +163,14 @@ def test_packed_weights_are_sized_as_they_will_be_kept(name: str, tmp_path: Path
     assert packed.model.weights.total_bytes < 0.8 * plain
 
 
-def test_a_packed_model_over_a_cache_of_another_dtype_runs_part_by_part(tmp_path: Path) -> None:
+def test_over_a_cache_of_another_dtype_a_packed_models_program_calls_attention(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     write_gguf(path, make.tiny_llama(), "llama", Type.Q8_0)
     one_call = logits_of(PagedDecoder(path, dtype=BF16))
     apart = PagedDecoder(path, dtype=BF16, cache_dtype=torch.float8_e4m3fn)
-    assert isinstance(apart.model._embedding, PackedTable)
+    programs = apart.model.programs(apart._caches)
+    assert programs is not None
+    assert programs.calls == ["attention to a cache of another dtype"] * len(apart.config.layers)
     error = (logits_of(apart) - one_call).abs() / one_call.std()
     assert 0 < error.mean() < 0.1
 
@@ -190,11 +191,10 @@ def loaded(
     return linear
 
 
-def pieces_of(linear: Linear) -> list[tuple[PackedKind, torch.Tensor]]:
+def pieces_of(linear: Linear, inputs: int) -> list[tuple[PackedKind, torch.Tensor]]:
     """The kinds that a layer was packed as, and the values that they stand for, along its outputs."""
     program = Program()
-    program.norm_and_quantize(program.buffer(linear.packed.inputs), linear.packed.activation_format)
-    linear.packed.record(program, program.buffer(10_000))
+    linear(Traced.written(program, program.buffer(inputs)))
     weights = [instruction.weight for instruction in program.instructions]
     return [(weight.kind, dequantize(weight)) for weight in weights if weight is not None]
 
@@ -260,7 +260,7 @@ def test_four_bits_are_packed_exactly(name: str) -> None:
     sizes = {"a.gate_proj": 40, "a.up_proj": 24}
     made = {part: pack(torch.randn(size, 256) / 16) for part, size in sizes.items()}
     linear = loaded({part: (format, tensors) for part, (tensors, _) in made.items()}, sizes, 256)
-    ((kind, found),) = pieces_of(linear)
+    ((kind, found),) = pieces_of(linear, 256)
     assert kind == "q4m"
     values = [expand(format, tensors, sizes[part], 256, F32) for part, (tensors, _) in made.items()]
     torch.testing.assert_close(found, torch.cat(values), rtol=0, atol=1e-6)
@@ -273,7 +273,7 @@ def test_a_row_of_one_group_may_end_inside_a_block(packing: str) -> None:
     format, pack = INT4["gptq-0" if packing == "gptq" else "compressed-0-True"]
     tensors, value = pack(torch.randn(24, 72))
     linear = loaded({"a.o_proj": (format, tensors)}, {"a.o_proj": 24}, 72)
-    ((_, found),) = pieces_of(linear)
+    ((_, found),) = pieces_of(linear, 72)
     torch.testing.assert_close(found, value, rtol=1e-5, atol=1e-6)
     x = normal(3, 72, seed=1)
     assert (linear(x.bfloat16()).float() - x @ value.T).abs().mean() < 0.02 * (x @ value.T).std()
@@ -288,7 +288,7 @@ def test_parts_of_several_block_types_are_neighbouring_weights() -> None:
         for part, size in sizes.items()
     }
     linear = loaded(stored, sizes, 256)
-    pieces = pieces_of(linear)
+    pieces = pieces_of(linear, 256)
     assert [(kind, len(values)) for kind, values in pieces] == [("q4m", 64), ("q8h", 24)]
     value = torch.cat([value_of(stored[part], size, 256) for part, size in sizes.items()])
     torch.testing.assert_close(torch.cat([values for _, values in pieces]), value, rtol=2e-3, atol=5e-3)
@@ -303,7 +303,7 @@ def test_a_part_that_cannot_be_packed_makes_its_layer_plain() -> None:
         "a.gate_proj": (INT4["gptq-32"][0], make.gptq(32)(torch.randn(40, 64))[0]),
         "a.up_proj": (FP8Format("channel"), make.fp8_by_channel(torch.randn(24, 64))[0]),
     }
-    ((kind, found),) = pieces_of(loaded(stored, sizes, 64))
+    ((kind, found),) = pieces_of(loaded(stored, sizes, 64), 64)
     assert kind == "bf16"
     value = torch.cat([value_of(stored[part], size, 64) for part, size in sizes.items()])
     assert torch.equal(found, value.bfloat16().float())

@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.core.crash_bisector import (
@@ -75,6 +75,17 @@ def test_a_group_of_which_nothing_comes_makes_way_for_the_next() -> None:
     bisector.acquit_group()
     assert bisector.idle
     bisector.acquit_group()
+
+
+def test_a_death_of_those_who_have_made_way_divides_no_group_that_has_not_run() -> None:
+    bisector = CrashBisector()
+    for _ in range(DEATHS_TO_SUSPECT):
+        bisector.died(records(1, 2, 3, 4))
+    assert members(bisector) == {3, 4}
+    prove(bisector, 3, 4)
+    assert members(bisector) == {1, 2}
+    assert bisector.died(records(3, 4)) is None, "steps of theirs were still in flight"
+    assert members(bisector) == {1, 2}
 
 
 def test_who_was_in_flight_at_one_of_two_deaths_is_not_searched() -> None:
@@ -235,6 +246,7 @@ def test_poison_is_failed_alone_and_the_others_get_what_each_gives_alone(when: s
 
 @settings(max_examples=examples(50, 750), deadline=None)
 @given(seed=st.integers(0, 2**20))
+@example(seed=364039)  # a death right after its group was acquitted
 def test_workers_that_die_at_random_cost_nobody_a_token(seed: int) -> None:
     rng = random.Random(seed)
     survived = 0

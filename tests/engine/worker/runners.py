@@ -10,7 +10,7 @@ import torch
 
 from stentor.engine.core.grammar.constraint import TokenConstraint
 from stentor.engine.core.scheduler import MAX_IN_FLIGHT, Scheduler
-from stentor.engine.layers.attention import LayerCache
+from stentor.engine.layers.forward_batch import ForwardBatch, LayerCache
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
@@ -20,7 +20,7 @@ from stentor.engine.worker.device_runner import DeviceRunner, Launched
 from stentor.engine.worker.pending import Pending
 from stentor.engine.worker.rows import with_forks
 from stentor.engine.worker.runner import ModelRunner
-from stentor.kernels import AttentionBatch, force_variant
+from stentor.kernels import force_variant
 from stentor.protocols.ipc.actors import Finished, Submit
 from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -44,28 +44,24 @@ class WatchedDecoder(Decoder):
     captured: dict[int, tuple[object, ...]]
     eager: int = 0
 
-    def forward(
-        self,
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        caches: Sequence[LayerCache],
-        batch: AttentionBatch,
-        added: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        assert added is None
+    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+        assert batch.added is None
         if self.device is None or self.device.replaying is None:
             self.eager += 1
-            return super().forward(tokens, positions, caches, batch)
-        tensors = (tokens, positions, batch.query_start, batch.seq_lens, batch.block_tables, batch.slots)
+            return super().forward(batch)
+        tokens, paged = batch.tokens, batch.paged
+        assert isinstance(tokens, torch.Tensor)
+        assert paged is not None
+        tensors = (tokens, batch.positions, paged.query_start, paged.seq_lens, paged.block_tables, paged.slots)
         seen = (
             *((tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors),
-            batch.max_query_len,
-            batch.max_seq_len,
-            batch.decode_rows,
+            paged.max_query_len,
+            paged.max_seq_len,
+            paged.decode_rows,
         )
         key = id(self.device.replaying)
         assert self.captured.setdefault(key, seen) == seen, "a graph was replayed with other inputs"
-        return super().forward(tokens, positions, caches, batch)
+        return super().forward(batch)
 
 
 def load(folder: Path) -> WatchedDecoder:

@@ -2,8 +2,9 @@
 
 import torch
 
-from stentor.engine.worker.batch import build_batch
+from stentor.engine.worker.batch import Batch, build_batch
 from stentor.engine.worker.rows import RowTable
+from stentor.kernels import AttentionBatch
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep
 
@@ -18,35 +19,43 @@ def _table() -> RowTable:
     return table
 
 
+def _laid_out(batch: Batch) -> tuple[torch.Tensor, AttentionBatch]:
+    tokens, paged = batch.forward.tokens, batch.forward.paged
+    assert isinstance(tokens, torch.Tensor)
+    assert paged is not None
+    return tokens, paged
+
+
 def test_rows_lie_end_to_end_and_each_token_knows_its_place_in_the_cache() -> None:
-    batch = build_batch([RowStep(2, 14, 4, [], False), RowStep(0, 2, 1, [], True)], _table(), CPU)
-    assert batch.tokens.tolist() == [114, 115, 116, 117, 202]
-    assert batch.positions.tolist() == [14, 15, 16, 17, 2]
-    assert batch.attention.slots.tolist() == [7 * BLOCK + 14, 7 * BLOCK + 15, 3 * BLOCK, 3 * BLOCK + 1, 9 * BLOCK + 2]
-    assert batch.attention.query_start.tolist() == [0, 4, 5]
-    assert batch.attention.seq_lens.tolist() == [18, 3]
-    assert batch.attention.block_tables.tolist() == [[7, 3], [9, 0]]
-    assert (batch.attention.max_query_len, batch.attention.max_seq_len) == (4, 18)
+    batch = build_batch([RowStep(2, 14, 4, [], False), RowStep(0, 2, 1, [], True)], _table(), [], CPU)
+    tokens, paged = _laid_out(batch)
+    assert tokens.tolist() == [114, 115, 116, 117, 202]
+    assert batch.forward.positions.tolist() == [14, 15, 16, 17, 2]
+    assert paged.slots.tolist() == [7 * BLOCK + 14, 7 * BLOCK + 15, 3 * BLOCK, 3 * BLOCK + 1, 9 * BLOCK + 2]
+    assert paged.query_start.tolist() == [0, 4, 5]
+    assert paged.seq_lens.tolist() == [18, 3]
+    assert paged.block_tables.tolist() == [[7, 3], [9, 0]]
+    assert (paged.max_query_len, paged.max_seq_len) == (4, 18)
     assert batch.starts == [0, 4]
     assert batch.last.tolist() == [4]
 
 
 def test_a_step_that_draws_nothing_has_no_last_tokens() -> None:
-    batch = build_batch([RowStep(2, 0, 40, [], False)], _table(), CPU)
+    batch = build_batch([RowStep(2, 0, 40, [], False)], _table(), [], CPU)
     assert batch.last.tolist() == []
     assert batch.last.dtype == torch.int64
-    assert batch.attention.block_tables.tolist() == [[7, 3, 5]]
+    _, paged = _laid_out(batch)
+    assert paged.block_tables.tolist() == [[7, 3, 5]]
 
 
 def test_a_batch_does_not_change_with_the_table_that_it_was_built_from() -> None:
     table = _table()
-    batch = build_batch([RowStep(2, 0, 40, [], True), RowStep(0, 0, 3, [], True)], table, CPU)
-    before = [tensor.clone() for tensor in (batch.tokens, batch.attention.block_tables, batch.attention.slots)]
+    batch = build_batch([RowStep(2, 0, 40, [], True), RowStep(0, 0, 3, [], True)], table, [], CPU)
+    tokens, paged = _laid_out(batch)
+    before = [tensor.clone() for tensor in (tokens, paged.block_tables, paged.slots)]
     table.tokens[:] = -1
     table.blocks[:] = -1
-    for tensor, expected in zip(
-        (batch.tokens, batch.attention.block_tables, batch.attention.slots), before, strict=True
-    ):
+    for tensor, expected in zip((tokens, paged.block_tables, paged.slots), before, strict=True):
         assert torch.equal(tensor, expected)
 
 

@@ -23,6 +23,7 @@ from stentor.engine.worker.service import Worker
 from stentor.engine.worker.setup import choose_device, set_up
 from stentor.engine.worker.setup_cpu import size_cache, weights_bytes
 from stentor.engine.worker.setup_parts import cache_note, choose_dtype
+from stentor.kernels import native
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
 from stentor.protocols.ipc.codec import decode_engine_worker, encoder
 from stentor.protocols.ipc.config import WorkerConfig
@@ -279,3 +280,10 @@ def test_scales_of_a_float8_cache_that_lie_unused_are_told(folder: Path) -> None
     (note,) = cache_note(scaled, F32)
     assert "--kv-cache-dtype fp8" in note
     assert cache_note(scaled, torch.float8_e4m3fn) == cache_note(plain, F32) == []
+
+
+@pytest.mark.skipif(native.library() is None, reason="no native library")
+def test_start_up_says_what_the_pass_leaves_its_program_for(folder: Path) -> None:
+    notes = set_up(model_config(folder, kv_cache_dtype="fp8"), _ignore).ready.notes
+    assert "the pass leaves its program 3 times a step, slower, for attention to a cache of another dtype" in notes
+    assert not any("leaves its program" in note for note in set_up(model_config(folder), _ignore).ready.notes)

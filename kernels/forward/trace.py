@@ -1,0 +1,169 @@
+"""What stands for tensors while a model's own forward is recorded as a :class:`.program.Program`.
+
+A forward is written once, over operations that take tensors; given these in their place it leaves its instructions
+behind. Norms and activations wait until it is known who takes them: a product wants its input in a form of its own.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from ..activation import ActivationKind
+from ..linear_packed import PackedWeight, activation_format_of
+from .program import Program
+
+PackedProduct = tuple[PackedWeight, int, Tensor | None]
+"""A weight, the first column of its outputs, and its bias."""
+
+
+@dataclass(frozen=True)
+class TracedTokens:
+    """The ids of a step's tokens."""
+
+    program: Program
+
+    def embed(self, weight: PackedWeight, scale: float) -> "Traced":
+        """Rows of the table, times ``scale``."""
+        buffer = self.program.buffer(weight.shape[1])
+        self.program.embed(buffer, weight, scale)
+        return Traced.written(self.program, buffer)
+
+
+@dataclass(eq=False)
+class Traced:
+    """Stands for a tensor float32 [tokens, width]: columns of a buffer, and what has yet to be done to them."""
+
+    program: Program
+    buffer: int
+    width: int
+    at: int
+    """Instructions that there were when it was made: what writes to its columns later makes them another's."""
+    column: int = 0
+    factor: float = 1.0
+    norm: tuple[Tensor, float] | None = None
+    """Weights and eps of an RMS norm."""
+    activation: ActivationKind | None = None
+    """The columns are gate | up, of which this makes half as many."""
+
+    @classmethod
+    def written(cls, program: Program, buffer: int) -> "Traced":
+        """All of a buffer as the program's instructions so far leave it, or as it was filled before all."""
+        return cls(program, buffer, program.widths[buffer], len(program.instructions))
+
+    def __mul__(self, factor: float) -> "Traced":
+        return replace(self, factor=self.factor * factor)
+
+    def split(self, sizes: Sequence[int], dim: int = 1) -> "tuple[Traced, ...]":
+        """Its columns, so many each."""
+        if dim != 1:
+            raise ValueError(f"trace: {dim} is no dimension of columns")
+        whole = self.settled()
+        starts = [sum(sizes[:number]) for number in range(len(sizes))]
+        return tuple(
+            replace(whole, column=whole.column + start, width=width) for start, width in zip(starts, sizes, strict=True)
+        )
+
+    def normed(self, weight: Tensor, eps: float) -> "Traced":
+        """x / rms(x) * weight, over all columns."""
+        return replace(self.settled(), norm=(weight, eps))
+
+    def gated(self, activation: ActivationKind) -> "Traced":
+        """activation(gate) * up."""
+        whole = self.settled()
+        return replace(whole, width=whole.width // 2, activation=activation)
+
+    def add_(self, other: "Traced") -> "Traced":
+        """Itself, with the other's columns added in place."""
+        added = replace(other, factor=1.0).settled()
+        self.program.add(self._whole(), added._whole(), other.factor)
+        self.at = len(self.program.instructions)
+        return self
+
+    def linear(self, products: Sequence[PackedProduct]) -> "Traced":
+        """The products with it, side by side."""
+        self._prepare(products[0][0])
+        weight, column, _ = products[-1]
+        buffer = self.program.buffer(column + weight.shape[0])
+        for weight, column, bias in products:
+            self.program.linear(buffer, weight, column=column, bias=bias)
+        return Traced.written(self.program, buffer)
+
+    def attend(
+        self,
+        keys: "Traced",
+        values: "Traced",
+        layer: int,
+        heads: tuple[int, int, int],
+        rotary: tuple[Tensor, Tensor],
+        *,
+        norms: tuple[Tensor, Tensor] | None,
+        eps: float,
+        scale: float,
+        window: int,
+        softcap: float,
+    ) -> "Traced":
+        """Causal attention over the layer's cache, to which keys and values are written: see :meth:`.Program.rotate`
+        and :meth:`.Program.attend`."""
+        qkv = self.beside(keys, values)
+        self.program.rotate(qkv.buffer, layer, heads, rotary, norms=norms, eps=eps)
+        buffer = self.program.buffer(heads[0] * heads[2])
+        self.program.attend(qkv.buffer, buffer, layer, heads, scale=scale, window=window, softcap=softcap)
+        return Traced.written(self.program, buffer)
+
+    def beside(self, *others: "Traced") -> "Traced":
+        """All of a buffer, whose columns these are in order. Raises ValueError where they are not."""
+        at = 0
+        for part in (self, *others):
+            part.settled()
+            if part.buffer != self.buffer or part.column != at:
+                raise ValueError("trace: what is to be taken together does not lie side by side")
+            at += part.width
+        return Traced(self.program, self.buffer, at, len(self.program.instructions))
+
+    def call(self, what: str, run: Callable[[Tensor, Any], Tensor], width: int) -> "Traced":
+        """What ``run`` makes of it, [tokens, width]: an operation that has no instruction. It gets the columns, and
+        what the step is run with besides (:meth:`..forward.Forward.run`)."""
+        source = self.settled()._whole()
+        buffer = self.program.buffer(width)
+        self.program.call(source, buffer, what, run)
+        return Traced.written(self.program, buffer)
+
+    def settled(self) -> "Traced":
+        """The same with nothing left to be done, in the same place: nobody may want the columns as they were."""
+        self._check_unwritten()
+        if self.activation is not None or self.factor != 1.0:
+            raise ValueError("trace: an activation or a factor is taken by what has no instruction for it")
+        if self.norm is None:
+            return self
+        weight, eps = self.norm
+        self.program.norm(self.buffer, weight, eps, column=self.column)
+        return replace(self, norm=None, at=len(self.program.instructions))
+
+    def _prepare(self, weight: PackedWeight) -> None:
+        """Leaves it in the form in which ``weight`` takes its input."""
+        wanted = activation_format_of(weight.kind)
+        if self.program.is_prepared(self, wanted):
+            return
+        self._check_unwritten()
+        if self.factor != 1.0:
+            raise ValueError("trace: a factor is taken by a product, which has no place for it")
+        if self.activation is not None:
+            self.program.activate(self._whole(), self.activation, wanted)
+        else:
+            norm, eps = self.norm or (None, 0.0)
+            self.program.norm_and_quantize(self._whole(), wanted, norm=norm, eps=eps)
+        self.program.note_prepared(self)
+
+    def _check_unwritten(self) -> None:
+        columns = self.width * (1 if self.activation is None else 2)
+        if self.program.written_since(self.at, self.buffer, self.column, columns):
+            raise ValueError("trace: a value is taken after its place has been written again")
+
+    def _whole(self) -> int:
+        """The number of its buffer, of which it must be all."""
+        columns = self.width * (1 if self.activation is None else 2)
+        if self.column or columns != self.program.widths[self.buffer]:
+            raise ValueError("trace: some columns of a buffer are taken where all are expected")
+        return self.buffer

@@ -1,0 +1,123 @@
+"""What is recorded of a forward: the instructions that it left, and what it may not ask for."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from stentor.kernels.forward import Forward, Program, Step, Traced, TracedTokens, choose
+from stentor.kernels.linear_packed import PackedWeight
+from stentor.kernels.linear_packed.reference import dequantize
+from stentor.tests.kernels.helpers import normal
+from stentor.tests.kernels.packed_weights import packed_weight
+
+HIDDEN, INNER = 32, 64
+
+
+def weight(outputs: int, inputs: int, seed: int) -> PackedWeight:
+    return packed_weight("f32", outputs, inputs, seed=seed)
+
+
+def ops(program: Program) -> list[str]:
+    return [instruction.op for instruction in program.instructions]
+
+
+def given(program: Program) -> Traced:
+    return Traced.written(program, program.buffer(HIDDEN))
+
+
+def test_a_norm_waits_for_the_product_that_takes_it() -> None:
+    program = Program()
+    x = given(program).normed(torch.ones(HIDDEN), 1e-5)
+    assert ops(program) == []
+    x.linear([(weight(HIDDEN, HIDDEN, 1), 0, None)])
+    assert ops(program) == ["norm_and_quantize", "linear"]
+    x.linear([(weight(HIDDEN, HIDDEN, 2), 0, None)])
+    assert ops(program) == ["norm_and_quantize", "linear", "linear"], "its input is there already"
+
+
+def test_an_addition_joins_the_norm_that_follows() -> None:
+    program = Program()
+    residual = given(program)
+    delta = residual.linear([(weight(HIDDEN, HIDDEN, 1), 0, None)]) * 0.5
+    residual.add_(delta).normed(torch.ones(HIDDEN), 1e-5).linear([(weight(HIDDEN, HIDDEN, 2), 0, None)])
+    assert ops(program) == ["norm_and_quantize", "linear", "norm_and_quantize", "linear"]
+    assert (program.instructions[2].scale, program.instructions[2].norm is not None) == (0.5, True)
+
+
+def test_columns_are_normed_where_they_lie() -> None:
+    program = Program()
+    left, right = given(program).split([HIDDEN // 2, HIDDEN // 2])
+    joined = left.normed(torch.ones(HIDDEN // 2), 1e-5).beside(right.normed(torch.ones(HIDDEN // 2), 1e-5))
+    assert [(each.op, each.column) for each in program.instructions] == [("norm", 0), ("norm", HIDDEN // 2)]
+    assert joined.width == HIDDEN
+    other, again = joined.split([8, HIDDEN - 8])
+    with pytest.raises(ValueError, match="side by side"):
+        again.beside(other)
+
+
+def test_what_has_been_written_over_is_refused() -> None:
+    program = Program()
+    residual = given(program)
+    before = residual.normed(torch.ones(HIDDEN), 1e-5)
+    residual.add_(before.linear([(weight(HIDDEN, HIDDEN, 1), 0, None)]))
+    before.linear([(weight(HIDDEN, HIDDEN, 2), 0, None)])  # as a product's input it is still there
+    residual.linear([(weight(HIDDEN, HIDDEN, 3), 0, None)])
+    with pytest.raises(ValueError, match="written again"):
+        before.linear([(weight(HIDDEN, HIDDEN, 2), 0, None)])
+
+
+def test_a_factor_or_an_activation_that_nothing_takes_is_refused() -> None:
+    program = Program()
+    x = given(program)
+    with pytest.raises(ValueError, match="a factor is taken by a product"):
+        (x * 2.0).linear([(weight(HIDDEN, HIDDEN, 1), 0, None)])
+    with pytest.raises(ValueError, match="no instruction"):
+        x.gated("silu").split([8, 8])
+
+
+def test_places_are_used_again() -> None:
+    """Ten layers need as many as one: the stream, what a part adds to it, and what stands between two products."""
+    program = Program()
+    residual = TracedTokens(program).embed(weight(50, HIDDEN, 1), 1.0)
+    for layer in range(10):
+        inner = residual.normed(torch.ones(HIDDEN), 1e-5).linear([(weight(INNER, HIDDEN, 2 + layer), 0, None)])
+        residual.add_(inner.linear([(weight(HIDDEN, INNER, 50 + layer), 0, None)]))
+    assert len(program.widths) == 21
+    numbers = program.compact([residual.buffer])
+    assert sorted(program.widths) == [HIDDEN, HIDDEN, INNER]
+    assert numbers[residual.buffer] >= 0
+
+
+@pytest.mark.parametrize("variant", ["reference", "native"])
+def test_what_has_no_instruction_is_called_between_native_stretches(variant: Any) -> None:
+    if variant == "native" and choose() != "native":
+        pytest.skip("no native library")
+    program = Program()
+    x = given(program)
+    first, second = weight(INNER, HIDDEN, 1), weight(HIDDEN, INNER, 2)
+    seen: list[object] = []
+
+    def squared(rows: Tensor, besides: object) -> Tensor:
+        seen.append(besides)
+        return rows.relu().square()
+
+    inner = x.linear([(first, 0, None)]).call("a squared relu", squared, INNER)
+    out = inner.linear([(second, 0, None)])
+    assert program.calls == ["a squared relu"]
+    numbers = program.compact([x.buffer, out.buffer])
+    forward = Forward(program, variant=variant)
+    values = normal(5, HIDDEN, seed=3)
+    forward.buffer(numbers[x.buffer], 5).copy_(values)
+    forward.run(5, besides="the step")
+    expected = (values @ dequantize(first).T).relu().square() @ dequantize(second).T
+    torch.testing.assert_close(forward.buffer(numbers[out.buffer], 5), expected, rtol=1e-4, atol=1e-4)
+    assert seen == ["the step"]
+    if variant == "native":
+        with pytest.raises(ValueError, match="no single step"):
+            Step(forward, 0, forward, 0, 0, tokens=_table(), blocks=_table().astype("int32"), block_size=16)
+
+
+def _table() -> Any:
+    return torch.zeros(2, 16, dtype=torch.int64).numpy()
