@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .model_spec import (
+    FUSED_MLP,
     POST,
     PRE,
     SANDWICH,
+    SPLIT_MLP,
     AttentionSpec,
     LayerSpec,
     MLPSpec,
@@ -130,7 +132,7 @@ def model_spec_from_gguf(
             _same_in_every_layer(fields, "feed_forward_length"),
             "gelu_tanh" if architecture.gemma else "silu",
             bias="blk.0.ffn_down.bias" in shapes,
-            fused=architecture.fused,
+            into=FUSED_MLP if architecture.fused else SPLIT_MLP,
         ),
         architecture.norms,
     )

@@ -10,6 +10,7 @@ from dataclasses import replace
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .hf_rope import rope_from_hf, stretched_context
 from .model_spec import (
+    FUSED_MLP,
     POST,
     SANDWICH,
     Activation,
@@ -18,6 +19,7 @@ from .model_spec import (
     LayerType,
     MLPSpec,
     ModelSpec,
+    RopeConfig,
     alternating_layers,
     checked,
     with_layers,
@@ -120,7 +122,7 @@ def _qwen_windows(fields: Fields, spec: ModelSpec) -> ModelSpec:
 
 def _phi3(fields: Fields, name: str) -> ModelSpec:
     spec = with_mixers(_common(fields, name, eps=1e-5), fused=True)
-    spec = with_layers(spec, mlp=replace(spec.layers[0].mlp, fused=True))
+    spec = with_layers(spec, mlp=replace(spec.layers[0].mlp, into=FUSED_MLP))
     return _slide(spec, fields.integer("sliding_window", 0, least=0))
 
 
@@ -153,20 +155,19 @@ def _gemma3(fields: Fields, name: str) -> ModelSpec:
     head_dim = spec.layers[0].mixer.head_dim
     # Old files describe the stretch of the full layers at the top level, and the sliding ones by a base alone.
     full = rope_from_hf(fields.values, head_dim, theta=1_000_000.0, layer_type="full_attention")
-    parameters = fields.table("rope_parameters") or {}
-    local: Mapping[str, object] = Fields(parameters).table("sliding_attention") or {}
-    sliding = rope_from_hf(
-        {
-            "max_position_embeddings": fields.integer("max_position_embeddings"),
-            "rope_theta": fields.number("rope_local_base_freq", 10000.0),
-            "rope_parameters": local,
-        },
-        head_dim,
-    )
+    sliding = _local_rope(fields, head_dim, fields.number("rope_local_base_freq", 10000.0))
     spec = with_mixers(_gemma_attention(fields, spec, softcap=0.0), qk_norm="head", rope=full)
     period = fields.integer("sliding_window_pattern", fields.integer("_sliding_window_pattern", 6))
     slides = _sliding(fields) or _alternating(spec, period)
     return _slide(with_mixers(spec, slides, rope=sliding), _window(fields), slides)
+
+
+def _local_rope(fields: Fields, head_dim: int, theta: float) -> RopeConfig:
+    """Of sliding layers, which no stretch at the file's top level is about; ``theta`` is the default."""
+    parameters = fields.table("rope_parameters") or {}
+    local: Mapping[str, object] = Fields(parameters).table("sliding_attention") or {}
+    longest = fields.integer("max_position_embeddings")
+    return rope_from_hf({"max_position_embeddings": longest, "rope_theta": theta, "rope_parameters": local}, head_dim)
 
 
 def _gemma_attention(fields: Fields, spec: ModelSpec, *, softcap: float) -> ModelSpec:
@@ -184,6 +185,59 @@ def _gemma_attention(fields: Fields, spec: ModelSpec, *, softcap: float) -> Mode
 def _olmo2(fields: Fields, name: str) -> ModelSpec:
     spec = _attention_bias(fields, _common(fields, name, eps=1e-5))
     return with_layers(with_mixers(spec, qk_norm="full"), norms=POST)
+
+
+def _olmo3(fields: Fields, name: str) -> ModelSpec:
+    """An OLMo-2 whose sliding layers rotate unstretched."""
+    spec = _olmo2(fields, name)
+    head_dim = spec.layers[0].mixer.head_dim
+    slides = _sliding(fields) or _alternating(spec, 4)
+    full = rope_from_hf(fields.values, head_dim, theta=500_000.0, layer_type="full_attention")
+    sliding = _local_rope(fields, head_dim, fields.number("rope_theta", 500_000.0))
+    return _slide(with_mixers(with_mixers(spec, rope=full), slides, rope=sliding), _window(fields), slides)
+
+
+def _smollm3(fields: Fields, name: str) -> ModelSpec:
+    """A Llama of which every fourth layer does not tell positions apart; those may slide."""
+    spec = _llama(Fields({"tie_word_embeddings": True, "rope_theta": 2_000_000.0, **fields.values}), name)
+    period = fields.integer("no_rope_layer_interval", 4)
+    told = fields.numbers("no_rope_layers")  # 1 for a layer that rotates
+    still = [not rotates for rotates in told] if told else [not slides for slides in _alternating(spec, period)]
+    spec = with_mixers(spec, still, rope=None)
+    if not fields.flag("use_sliding_window"):
+        return spec
+    return _slide(spec, fields.integer("sliding_window", 0, least=0), _sliding(fields) or still)
+
+
+def _exaone4(fields: Fields, name: str) -> ModelSpec:
+    """Where layers slide, those that do not do not rotate."""
+    spec = with_layers(with_mixers(_common(fields, name, eps=1e-5), qk_norm="head"), norms=POST)
+    window = _window(fields)
+    if not window:
+        return spec
+    slides = _sliding(fields) or _alternating(spec, fields.integer("sliding_window_pattern", 4))
+    return _slide(with_mixers(spec, [not each for each in slides], rope=None), window, slides)
+
+
+def _seed_oss(fields: Fields, name: str) -> ModelSpec:
+    spec = _llama(Fields({**fields.values, "head_dim": fields.integer("head_dim", 128)}), name)
+    return with_mixers(
+        spec, qkv_bias=fields.flag("attention_bias", True), output_bias=fields.flag("attention_out_bias")
+    )
+
+
+def _granite_hybrid(fields: Fields, name: str) -> ModelSpec:
+    """Granite 4, where it is dense: a Granite whose network has other names."""
+    if fields.integer("num_local_experts", 8, least=0):
+        raise ConfigError("it is a mixture of experts (num_local_experts), and only dense models are supported")
+    kinds = fields.texts("layer_types") or fields.texts("layers_block_type") or ("mamba",)
+    if odd := next((kind for kind in kinds if kind not in ("attention", "full_attention")), None):
+        raise ConfigError(f"layer_types holds {odd!r}, expected 'attention' alone")
+    spec = _granite(fields, name)
+    inner = fields.integer("shared_intermediate_size", 1024)
+    mlp = replace(spec.layers[0].mlp, inner=inner, into=("shared_mlp.input_linear",), out="shared_mlp.output_linear")
+    spec = with_layers(spec, mlp=mlp)
+    return with_mixers(spec, rope=None) if fields.text("position_embedding_type", "nope") != "rope" else spec
 
 
 def _granite(fields: Fields, name: str) -> ModelSpec:
@@ -234,7 +288,12 @@ _ARCHITECTURES: Mapping[str, Callable[[Fields, str], ModelSpec]] = {
     "Gemma3ForCausalLM": _gemma3,
     "Gemma3TextForCausalLM": _gemma3,
     "Olmo2ForCausalLM": _olmo2,
+    "Olmo3ForCausalLM": _olmo3,
     "GraniteForCausalLM": _granite,
+    "GraniteMoeHybridForCausalLM": _granite_hybrid,
+    "SmolLM3ForCausalLM": _smollm3,
+    "Exaone4ForCausalLM": _exaone4,
+    "SeedOssForCausalLM": _seed_oss,
 }
 
 _BY_MODEL_TYPE: Mapping[str, str] = {
@@ -247,6 +306,11 @@ _BY_MODEL_TYPE: Mapping[str, str] = {
     "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
     "olmo2": "Olmo2ForCausalLM",
+    "olmo3": "Olmo3ForCausalLM",
     "granite": "GraniteForCausalLM",
+    "granitemoehybrid": "GraniteMoeHybridForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+    "exaone4": "Exaone4ForCausalLM",
+    "seed_oss": "SeedOssForCausalLM",
 }
 """For files that name no architecture."""

@@ -8,7 +8,7 @@ derived here, and written nowhere else.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from .config_fields import LONGEST_CONTEXT, ConfigError
 
@@ -119,6 +119,11 @@ class AttentionSpec:
         return growing * context + growing * (growing + 1) // 2 + (tokens - growing) * self.window
 
 
+SPLIT_MLP: Final = ("mlp.gate_proj", "mlp.up_proj")
+FUSED_MLP: Final = ("mlp.gate_up_proj",)
+"""As Phi-3 stores it."""
+
+
 @dataclass(frozen=True)
 class MLPSpec:
     """down(act(gate(x)) * up(x))."""
@@ -126,14 +131,15 @@ class MLPSpec:
     inner: int
     activation: Activation = "silu"
     bias: bool = False
-    fused: bool = False
-    """The checkpoint stores ``gate_up_proj`` (Phi-3)."""
+    into: tuple[str, ...] = SPLIT_MLP
+    """The names that gate and up are stored under, or that of both together."""
+    out: str = "mlp.down_proj"
 
     def projections(self, hidden: int) -> tuple[Projection, Projection]:
         """Into gate and up; and down."""
-        inner = self.inner
-        into = (("mlp.gate_up_proj", 2 * inner),) if self.fused else (("mlp.gate_proj", inner), ("mlp.up_proj", inner))
-        return Projection(into, hidden, self.bias), Projection((("mlp.down_proj", hidden),), inner, self.bias)
+        each = 2 * self.inner // len(self.into)
+        into = tuple((name, each) for name in self.into)
+        return Projection(into, hidden, self.bias), Projection(((self.out, hidden),), self.inner, self.bias)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 
 from stentor import __version__
 from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.hub import resolve_model
 from stentor.engine.processes.logs import set_up_logging
 
 from ..app.first_engine import fetch, first_engines
@@ -55,9 +56,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             return bench(given[1:])
         arguments = _parse_arguments(given)
         if arguments.command == "env":
-            from ..options.environment import describe_environment
+            from ..options.environment import describe_environment, gpus
 
-            print(describe_environment(os.environ))
+            if arguments.model is None:
+                print(describe_environment(os.environ))
+                return 0
+            from ..options.model_facts import describe_model  # late: it opens files
+
+            print(describe_model(resolve_model(arguments.model), list(gpus())))
             return 0
         config = read_config(_given(arguments), os.environ)
         if arguments.command == "pull":
@@ -168,7 +174,10 @@ def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
     pull = subparsers.add_parser("pull", help="fetch models into the cache and print where they are", epilog=footer)
     subparsers.add_parser("tune", help="search the block sizes of GPU kernels on this GPU", add_help=False)
     subparsers.add_parser("bench", help="measure a server, the engine or the kernels", add_help=False)
-    environment = subparsers.add_parser("env", help="print versions, CPU, GPU, compiler and paths")
+    environment = subparsers.add_parser(
+        "env", help="print versions, CPU, GPU, compiler and paths; or what a model is made of, costs and has room for"
+    )
+    environment.add_argument("model", metavar="MODEL", nargs="?", help="a folder, a file or a name, as for serve")
     _add_options(serve, OPTIONS)
     _add_options(batch, OPTIONS)
     _add_options(pull, tuple(option for option in OPTIONS if option.name in PULL_OPTIONS))

@@ -66,7 +66,8 @@ def _hardware() -> Iterator[tuple[str, str]]:
     yield "cpu features", " ".join(feature for feature in CPU_FEATURES if feature in flags) or "none of those known"
     yield "memory", f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.1f} GiB"
     yield "c++ compiler", _compiler()
-    yield "gpu", "; ".join(_gpus()) or "none that the CUDA driver knows"
+    told = "; ".join(f"{n}: {name}, {size / 2**30:.1f} GiB" for n, (name, size) in enumerate(gpus()))
+    yield "gpu", told or "none that a CUDA driver knows"
 
 
 def _cpu() -> tuple[str, frozenset[str]]:
@@ -87,15 +88,14 @@ def _compiler() -> str:
     return f"{done.stdout.partition(chr(10))[0] or 'unknown version'} ({path})"
 
 
-def _gpus() -> Iterator[str]:
-    """Name and memory of each CUDA device, asked of the driver itself."""
+def gpus() -> Iterator[tuple[str, int]]:
+    """Name and bytes of memory of each CUDA device, asked of the driver itself; none where it does not start."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return
     count = ctypes.c_int()
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        yield "a CUDA driver that does not start"
         return
     for ordinal in range(count.value):
         device = ctypes.c_int()
@@ -104,7 +104,7 @@ def _gpus() -> Iterator[str]:
         driver.cuDeviceGet(ctypes.byref(device), ordinal)
         driver.cuDeviceGetName(name, NAME_BYTES, device)
         driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
-        yield f"{ordinal}: {name.value.decode(errors='replace')}, {memory.value / 2**30:.1f} GiB"
+        yield name.value.decode(errors="replace"), memory.value
 
 
 def _paths(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from stentor.engine.model_config.model_spec import (
+    FUSED_MLP,
     PRE,
+    SPLIT_MLP,
     Activation,
     AttentionSpec,
     LayerSpec,
@@ -34,15 +36,20 @@ def dense_spec(
     window: int = 0,
     rope: RopeConfig | None = None,
     rope_sliding: RopeConfig | None = None,
+    still: Sequence[bool] = (),
+    mlp_into: tuple[str, ...] = SPLIT_MLP,
+    mlp_out: str = "mlp.down_proj",
     attention: dict[str, Any] | None = None,
     **model: Any,
 ) -> ModelSpec:
-    """``slides`` says which layers have the ``window`` and ``rope_sliding``, ``attention`` holds further fields of all
-    mixers, ``model`` those of the model."""
+    """``slides`` says which layers have the ``window`` and ``rope_sliding``, ``still`` which do not rotate;
+    ``attention`` holds further fields of all mixers, ``model`` those of the model."""
     rope = rope or RopeConfig()
     mixer = AttentionSpec(
         heads, kv_heads, head_dim, head_dim**-0.5 if scale is None else scale, rope, fused=fused, **(attention or {})
     )
-    layer = LayerSpec(mixer, MLPSpec(inner, activation, bias=mlp_bias, fused=fused), norms)
+    layer = LayerSpec(mixer, MLPSpec(inner, activation, mlp_bias, FUSED_MLP if fused else mlp_into, mlp_out), norms)
     spec = ModelSpec(architecture=architecture, hidden_size=hidden_size, layers=(layer,) * layers, **model)
-    return with_mixers(spec, slides, window=window, rope=rope_sliding or rope) if slides else spec
+    if slides:
+        spec = with_mixers(spec, slides, window=window, rope=rope_sliding or rope)
+    return with_mixers(spec, still, rope=None) if still else spec

@@ -87,6 +87,35 @@ ARCHITECTURES: dict[str, Build] = {
         attention_multiplier=0.1,
         logits_scaling=4.0,
     ),
+    "granite4": lambda: transformers.GraniteMoeHybridConfig(
+        **SHAPE,
+        num_local_experts=0,
+        num_experts_per_tok=0,
+        shared_intermediate_size=80,
+        layer_types=["full_attention"] * 3,
+        position_embedding_type="rope",
+        residual_multiplier=0.3,
+        attention_multiplier=0.1,
+    ),
+    "olmo3": lambda: transformers.Olmo3Config(
+        **SHAPE,
+        sliding_window=24,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters={
+            "full_attention": {
+                "rope_type": "yarn",
+                "rope_theta": 20000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 20000.0},
+        },
+    ),
+    "smollm3": lambda: transformers.SmolLM3Config(**SHAPE, no_rope_layer_interval=2),
+    "exaone4": lambda: transformers.Exaone4Config(
+        **SHAPE, sliding_window=24, layer_types=["sliding_attention", "full_attention", "sliding_attention"]
+    ),
+    "seed-oss": lambda: transformers.SeedOssConfig(**SHAPE, head_dim=32),
 }
 
 

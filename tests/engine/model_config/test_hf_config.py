@@ -51,6 +51,8 @@ GEMMA: dict[str, Any] = {
     "embedding_scale": 32**0.5,
 }
 
+GRANITE4 = ("shared_mlp.input_linear", "shared_mlp.output_linear")
+
 CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("LlamaConfig", "LlamaForCausalLM", {}, {}),
     (
@@ -198,6 +200,71 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
         {"embedding_scale": 12.0, "residual_scale": 0.22, "scale": 0.0625, "logits_divisor": 8.0},
     ),
     ("GraniteConfig", "GraniteForCausalLM", {}, {"scale": 1.0}),
+    (
+        "Olmo3Config",
+        "Olmo3ForCausalLM",
+        {
+            "sliding_window": 64,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "rope_theta": 500.0,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 64,
+                },
+                "sliding_attention": {"rope_type": "default", "rope_theta": 400.0},
+            },
+        },
+        {
+            "norm_eps": 1e-5,
+            "attention": {"qk_norm": "full"},
+            "norms": POST,
+            "window": 64,
+            "slides": (True, False, True),
+            "rope": RopeConfig(theta=500.0, kind="yarn", factor=4.0, original_max_position=64),
+            "rope_sliding": RopeConfig(theta=400.0),
+        },
+    ),
+    (
+        "SmolLM3Config",
+        "SmolLM3ForCausalLM",
+        {"no_rope_layers": [1, 0, 1]},
+        {"tie_embeddings": True, "rope": RopeConfig(theta=2e6), "still": (False, True, False)},
+    ),
+    (
+        "Exaone4Config",
+        "Exaone4ForCausalLM",
+        {"sliding_window": 64, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]},
+        {
+            "norm_eps": 1e-5,
+            "attention": {"qk_norm": "head"},
+            "norms": POST,
+            "window": 64,
+            "slides": (True, True, False),
+            "still": (False, False, True),
+        },
+    ),
+    (
+        "Exaone4Config",
+        "Exaone4ForCausalLM",
+        {"sliding_window": None, "layer_types": ["full_attention"] * 3},
+        {"norm_eps": 1e-5, "attention": {"qk_norm": "head"}, "norms": POST},
+    ),
+    ("SeedOssConfig", "SeedOssForCausalLM", {}, {"head_dim": 128, "attention": {"qkv_bias": True}}),
+    (
+        "GraniteMoeHybridConfig",
+        "GraniteMoeHybridForCausalLM",
+        {
+            "num_local_experts": 0,
+            "num_experts_per_tok": 0,
+            "shared_intermediate_size": 80,
+            "layer_types": ["full_attention"] * 3,
+            "position_embedding_type": "nope",
+            "mamba_n_heads": 8,
+        },
+        {"inner": 80, "scale": 1.0, "still": (True,) * 3, "mlp_into": GRANITE4[:1], "mlp_out": GRANITE4[1]},
+    ),
 ]
 
 
@@ -378,6 +445,15 @@ def test_a_config_without_architectures_is_known_by_its_model_type() -> None:
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps is 'nan', expected a number"),
         ({"rms_norm_eps": 10**400}, "rms_norm_eps is '1000"),
         ({"max_position_embeddings": 1 << 30, "rope_scaling": {"type": "linear", "factor": 1e30}}, "its context is"),
+        ({"architectures": ["GraniteMoeHybridForCausalLM"]}, "it is a mixture of experts (num_local_experts"),
+        (
+            {
+                "architectures": ["GraniteMoeHybridForCausalLM"],
+                "num_local_experts": 0,
+                "layer_types": ["attention", "mamba", "attention"],
+            },
+            "layer_types holds 'mamba', expected 'attention' alone",
+        ),
         ({"architectures": ["Gemma2ForCausalLM"], "query_pre_attn_scalar": 0}, "expected a number above 0"),
         ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
         ({"rope_scaling": {"type": "spiral"}}, "rope_type is 'spiral', expected one of default"),

@@ -1,6 +1,7 @@
 """The command as a user meets it: its exit codes and what it says, in a process of its own or by its main function."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -159,6 +160,19 @@ def test_pull_and_env_and_version_run_without_torch_or_the_server(demo_model: Pa
         command = [sys.executable, "-P", "-c", NO_TORCH, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, done.stderr
+
+
+def test_env_of_a_model_tells_what_it_is_made_of_and_what_it_costs(run: Run, demo_model: Path) -> None:
+    done = run("env", str(demo_model))
+    told = dict(re.findall(r"^(\S.*?) {2,}(.*)$", done.stdout, flags=re.MULTILINE))
+    assert done.returncode == 0, done.stderr
+    assert told["architecture"] == "LlamaForCausalLM"
+    assert told["parameters"] == "134.5 M"
+    assert told["layers"] == "30 of 576 columns"
+    assert told["KV a token"] == "22.5 KiB in bfloat16 of 30 layers, full"
+    assert told["KV at 8,192"] == "180.0 MiB"
+    assert "MiB in Q4_1" in told["weights"]
+    assert re.fullmatch(r"[\d,]+ tokens in [\d.]+ GiB of KV cache, by default", told["fits this host"])
 
 
 def test_env_tells_what_a_bug_report_needs_and_no_secret(tmp_path: Path) -> None:

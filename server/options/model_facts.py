@@ -1,0 +1,113 @@
+"""What ``stentor env MODEL`` prints: what a model is made of, what it costs, and how much of it fits here.
+
+Numbers follow from the model's description and the headers of its files; no weight is read.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.kind import kind_of
+from stentor.engine.loading.pooling_checkpoint import open_pooling
+from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.model_spec import LayerSpec, ModelSpec
+from stentor.engine.model_config.pooling_config import PoolingConfig
+from stentor.engine.worker.memory import GIB, available_memory, default_kv_bytes
+
+LENGTHS: Final = (8192, 32768)
+"""Tokens of the sequences whose cache is told."""
+CACHE_BYTES: Final = 2
+"""Of one value in a cache of bfloat16."""
+GPU_SHARE: Final = 0.9
+"""What ``--gpu-memory-fraction`` is unless it is named."""
+MOST_KINDS: Final = 4
+
+MIB: Final = 1 << 20
+
+Fact = tuple[str, str]
+
+
+def describe_model(path: Path, gpus: Sequence[tuple[str, int]]) -> str:
+    """Lines of ``name  value``. ``gpus``: name and bytes of memory of each. Raises ``CheckpointError``."""
+    try:
+        checkpoint = open_pooling(path) if kind_of(path) == "embedding" else open_checkpoint(path)
+    except ConfigError as error:
+        raise CheckpointError(f"Cannot load {path}: {error}.") from error
+    rows = list(_facts(checkpoint, gpus))
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+
+
+def _facts(checkpoint: Checkpoint, gpus: Sequence[tuple[str, int]]) -> Iterator[Fact]:
+    config = checkpoint.config
+    yield "architecture", config.architecture
+    spec = config.backbone if isinstance(config, PoolingConfig) else config
+    if isinstance(spec, ModelSpec):
+        yield from _layers(spec)
+        yield "parameters", f"{spec.parameters / 1e6:,.1f} M"
+    stored = ", ".join(f"{_size(size)} in {dtype}" for dtype, size in checkpoint.stored_bytes.items())
+    yield "weights", stored
+    if isinstance(spec, ModelSpec):
+        work = (f"{spec.flops(1, at, 1) / 1e9:,.2f} GFLOP at {at:,}" for at in (0, LENGTHS[0]))
+        yield "work a token", " and ".join(work)
+        if not spec.bidirectional:
+            yield from _cache(spec)
+            yield from _fits(spec, checkpoint.total_bytes, gpus)
+
+
+def _layers(spec: ModelSpec) -> Iterator[Fact]:
+    """Layers that are alike, and stand beside each other, on one line; as many lines as say something."""
+    head = "the head is the embedding" if spec.tie_embeddings else "a head of its own"
+    yield "vocabulary", f"{spec.vocab_size:,} tokens, {head}"
+    yield "context", f"{spec.max_position:,} tokens"
+    runs = [(layer, len(list(alike))) for layer, alike in groupby(spec.layers)]
+    yield "layers", f"{len(spec.layers)} of {spec.hidden_size} columns"
+    for layer, count in runs[:MOST_KINDS]:
+        yield "", f"{count} of {_layer(layer)}"
+    if len(runs) > MOST_KINDS:
+        yield "", "and so on"
+
+
+def _layer(layer: LayerSpec) -> str:
+    mixer = layer.mixer
+    sees = f"a window of {mixer.window:,}" if mixer.window else "all before"
+    positions = "" if mixer.rope else ", no positions"
+    return (
+        f"attention of {mixer.heads} heads to {mixer.kv_heads} of {mixer.head_dim}, sees {sees}{positions}; "
+        f"{layer.mlp.activation} of {layer.mlp.inner}"
+    )
+
+
+def _cache(spec: ModelSpec) -> Iterator[Fact]:
+    """What its tokens keep, by group of layers."""
+    for group in spec.cache_groups:
+        what = f"window of {group.window:,}" if group.window else "full"
+        size = group.token_bytes(CACHE_BYTES) / 1024
+        yield "KV a token", f"{size:.1f} KiB in bfloat16 of {len(group.layers)} layers, {what}"
+    for length in LENGTHS:
+        if length > spec.max_position:
+            continue
+        everything = sum(group.token_bytes(CACHE_BYTES) for group in spec.cache_groups) * length
+        needed = sum(group.cached_bytes(length, CACHE_BYTES) for group in spec.cache_groups)
+        windows = f", {_size(needed)} of it seen" if needed < everything else ""
+        yield f"KV at {length:,}", f"{_size(everything)}{windows}"
+
+
+def _fits(spec: ModelSpec, weights: int, gpus: Sequence[tuple[str, int]]) -> Iterator[Fact]:
+    """Tokens of cache that the machine has room for."""
+    token = sum(group.token_bytes(CACHE_BYTES) for group in spec.cache_groups)
+    free = available_memory()
+    places = [("this host", free - weights, default_kv_bytes(weights))]
+    places += [(name, int(size * GPU_SHARE) - weights, int(size * GPU_SHARE) - weights) for name, size in gpus]
+    for name, left, default in places:
+        if left <= 0:
+            yield f"fits {name}", f"no: the weights are {_size(-left)} more than it has"
+        else:
+            yield f"fits {name}", f"{default // token:,} tokens in {_size(default)} of KV cache, by default"
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / GIB:.2f} GiB" if nbytes >= GIB else f"{nbytes / MIB:.1f} MiB"
