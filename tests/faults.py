@@ -31,8 +31,8 @@ FAULTS: Final = (
     Fault(
         "scheduler: a block is added one position too late",
         "engine/core/scheduler/decode.py",
-        "if sequence.num_scheduled_tokens == len(sequence.blocks) * block_size:",
-        "if sequence.num_scheduled_tokens > len(sequence.blocks) * block_size:",
+        "if at == sequence.num_blocks * block_size:",
+        "if at > sequence.num_blocks * block_size:",
         ("tests/engine/scheduler",),
     ),
     Fault(

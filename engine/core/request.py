@@ -11,7 +11,7 @@ from stentor.protocols.ipc.pooling import AttentionScope, Pooled
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import RowInput
 
-from .cache.prefix import audio_root_digest, chain_digest, root_digest
+from .cache.prefix import Tables, audio_root_digest, chain_digest, root_digest
 from .grammar.constraint import TokenConstraint
 from .input import NO_LIMIT, InputStream
 
@@ -46,7 +46,7 @@ class Request:
         "ends",
         "first_scheduled",
         "forks_left",
-        "held_blocks",
+        "held_tables",
         "input",
         "leading",
         "limit_len",
@@ -140,8 +140,8 @@ class Request:
         """Prompt tokens whose log-probabilities have gone to the client; the first has none."""
         self.alignment: AlignmentOutput | None = None
         """Gathered so far."""
-        self.held_blocks: list[int] = []
-        """Full prompt blocks kept referenced for sequences that have yet to start."""
+        self.held_tables: Tables = []
+        """Full prompt blocks kept referenced for sequences that have yet to start; of each group, or none."""
         self.forks_left = 0
         self.prompt_digests: list[bytes] | None = None
         if submit.resumed is not None:
@@ -266,7 +266,6 @@ class Sequence:
     """
 
     __slots__ = (
-        "blocks",
         "constraint",
         "digests",
         "encoder_slot",
@@ -274,15 +273,19 @@ class Sequence:
         "fed_end",
         "forked",
         "index",
+        "kept",
         "length",
         "length_capped",
         "limit_len",
+        "num_blocks",
         "num_computed_tokens",
         "num_hashed_blocks",
         "num_in_flight",
         "num_scheduled_tokens",
         "order",
         "outputs",
+        "promised",
+        "promised_until",
         "ready_len",
         "request",
         "row_generation",
@@ -290,6 +293,7 @@ class Sequence:
         "seed",
         "slot",
         "state",
+        "tables",
     )
 
     def __init__(
@@ -306,7 +310,14 @@ class Sequence:
         self.slot = -1
         self.row_generation = 0
         """Counts the rows this sequence has lost; tells results of an earlier row from those of this one."""
-        self.blocks: list[int] = []
+        self.tables: Tables = []
+        """Its blocks, of each group of layers."""
+        self.kept: list[int] = []
+        """Of each group, the first block that its window has not left behind."""
+        self.num_blocks = 0
+        """Length of each table."""
+        self.promised = self.promised_until = 0
+        """Blocks that its row was admitted with and has not taken, and how long its tables are then."""
         self.encoder_slot = -1
         """The encoder slot of its request's audio; -1 while it has no row, or no audio."""
         self.digests: list[bytes] = []
@@ -399,7 +410,8 @@ class Sequence:
         self.slot = -1
         self.encoder_slot = -1
         self.fed, self.fed_end = 0, False
-        self.blocks = []
+        self.tables, self.kept, self.num_blocks = [], [], 0
+        self.promised = self.promised_until = 0
         self.num_scheduled_tokens = self.num_computed_tokens = self.num_hashed_blocks = 0
         self.length_capped = False
         self.row_generation += 1

@@ -101,7 +101,7 @@ class Attention:
     def _attend_cached(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """Each token sees what is cached up to itself; [tokens, heads, head_dim] each → the same of q."""
         cache, spec = batch.caches[self._layer], self._spec
-        assert batch.paged is not None
+        paged = batch.paged[cache.group]
         q_norm, k_norm = self._head_norms or (None, None)
         k_scale, v_scale = (self._k_scale, self._v_scale) if cache.scaled else (None, None)
         q = rotate_and_write_kv_(
@@ -113,7 +113,7 @@ class Attention:
             batch.positions,
             cache.k,
             cache.v,
-            batch.paged.slots,
+            paged.slots,
             q_norm=q_norm.weight if q_norm else None,
             k_norm=k_norm.weight if k_norm else None,
             eps=self._eps,
@@ -125,7 +125,7 @@ class Attention:
             q,
             cache.k,
             cache.v,
-            batch.paged,
+            paged,
             scale=spec.scale,
             window=spec.window,
             softcap=spec.softcap,
@@ -152,6 +152,7 @@ class Attention:
             scale=spec.scale,
             window=spec.window,
             softcap=spec.softcap,
+            group=batch.caches[self._layer].group,
         )
 
     def _attend_rows(self, qkv: torch.Tensor, batch: Any) -> torch.Tensor:

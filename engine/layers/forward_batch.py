@@ -15,6 +15,8 @@ class LayerCache:
 
     k: torch.Tensor
     v: torch.Tensor
+    group: int = 0
+    """Of layers that share block tables: which of a batch's are this layer's."""
 
     @property
     def scaled(self) -> bool:
@@ -47,7 +49,8 @@ class ForwardBatch:
     """int64 [tokens]"""
     caches: Sequence[LayerCache] = ()
     """One a layer."""
-    paged: kernels.AttentionBatch | None = None
+    paged: Sequence[kernels.AttentionBatch] = ()
+    """Of each group of layers; they differ in block tables and slots."""
     texts: Texts | None = None
     added: torch.Tensor | None = None
     """[tokens, hidden], added to the tokens' embeddings."""

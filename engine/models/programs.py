@@ -33,7 +33,8 @@ class Programs:
     def over(self, caches: Sequence[LayerCache]) -> bool:
         """Whether these are the caches that the programs write."""
         return len(caches) == len(self._caches) and all(
-            mine.k is theirs.k and mine.v is theirs.v for mine, theirs in zip(self._caches, caches, strict=True)
+            mine.k is theirs.k and mine.v is theirs.v and mine.group == theirs.group
+            for mine, theirs in zip(self._caches, caches, strict=True)
         )
 
     def hidden(self, batch: ForwardBatch) -> torch.Tensor:

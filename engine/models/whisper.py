@@ -427,9 +427,8 @@ class Whisper:
         encoder slots. ``queries`` is filled with what :meth:`align` wants, where a row of the step is to be aligned.
         What is returned may be good until the next pass only.
         """
-        table, tokens, paged = self._embedding, batch.tokens, batch.paged
+        table, tokens, (paged,) = self._embedding, batch.tokens, batch.paged
         assert isinstance(tokens, torch.Tensor)
-        assert paged is not None
         rows = table.rows(tokens) if isinstance(table, PackedTable) else kernels.embedding(tokens, table)
         residual = rows + self._positions[batch.positions]
         aligning = {layer for layer, _ in self.config.aligning_heads} if queries is not None else ()

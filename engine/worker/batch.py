@@ -37,25 +37,29 @@ def build_batch(rows: Sequence[RowStep], table: RowTable, caches: Sequence[Layer
     positions = np.arange(total, dtype=np.int64) - query_start[:-1][owner] + begin[owner]
     token_slots = slots[owner]
     tokens = table.tokens[token_slots, positions]
-    blocks = table.blocks[token_slots, positions // table.block_size].astype(np.int64)
-    kv_slots = blocks * table.block_size + positions % table.block_size
+    blocks = table.blocks[:, token_slots, positions // table.block_size].astype(np.int64)
+    kv_slots = blocks * table.block_size + positions % table.block_size  # [groups, tokens]
     ends = begin + lengths
     longest = int(ends.max())
     columns = -(-longest // table.block_size)
     sampled = np.fromiter((i for i, row in enumerate(rows) if row.sample), np.int64)
+    starts, seq_lens = torch.from_numpy(query_start).to(device), torch.from_numpy(ends.astype(np.int32)).to(device)
     return Batch(
         forward=ForwardBatch(
             tokens=torch.from_numpy(tokens).to(device),
             positions=torch.from_numpy(positions).to(device),
             caches=caches,
-            paged=AttentionBatch(
-                query_start=torch.from_numpy(query_start).to(device),
-                seq_lens=torch.from_numpy(ends.astype(np.int32)).to(device),
-                block_tables=torch.from_numpy(table.blocks[slots, :columns]).to(device),
-                slots=torch.from_numpy(kv_slots).to(device),
-                max_query_len=int(lengths.max()),
-                max_seq_len=longest,
-            ),
+            paged=[
+                AttentionBatch(
+                    query_start=starts,
+                    seq_lens=seq_lens,
+                    block_tables=torch.from_numpy(tables[slots, :columns]).to(device),
+                    slots=torch.from_numpy(of_group).to(device),
+                    max_query_len=int(lengths.max()),
+                    max_seq_len=longest,
+                )
+                for tables, of_group in zip(table.blocks, kv_slots, strict=True)
+            ],
         ),
         starts=query_start[:-1].tolist(),
         last=torch.from_numpy(query_start[1:][sampled].astype(np.int64) - 1).to(device),

@@ -7,7 +7,7 @@ it drew last, whether or not anybody has read it.
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,16 +79,19 @@ class DeviceRunner:
         """``graph_sizes``: rows of the decode steps that :meth:`advance` captures, none above ``slots``."""
         self._device = device
         self._slots = slots
-        self._rows = RowTable(slots, max_model_len, block_size)
+        self._groups = groups = 1 + max(cache.group for cache in caches)
+        self._rows = RowTable(slots, max_model_len, block_size, groups)
         self._null_block = caches[0].k.shape[0] - 1
-        columns = self._rows.blocks.shape[1]
+        columns = self._rows.blocks.shape[2]
         vocab_size = self._vocab_size = model.config.vocab_size
-        self._buffers = RowBuffers.make(slots, columns, vocab_size, self._null_block, device.torch_device)
+        self._buffers = RowBuffers.make(slots, columns, vocab_size, self._null_block, device.torch_device, groups)
         self._sampler = DeviceSampler(vocab_size, slots, device.torch_device)
         self._logprobs = LogprobReader(model, device)
         self._step = DeviceStep(model, caches, self._buffers, self._sampler, max_model_len)
         tokens = max(max_num_batched_tokens, slots)
-        largest = Shape(rows=slots, tokens=tokens, draws=slots, updates=slots, logprob_rows=slots)
+        largest = Shape(
+            rows=slots, tokens=tokens, draws=slots, updates=slots * groups, logprob_rows=slots, groups=groups
+        )
         self._staging = Staging(device, staged_bytes(largest) + _SPARE_BYTES)
         self._pinned = PinnedPool(device)
         self._spare_outputs = deque(device.pinned(slots, torch.int64) for _ in range(MAX_PENDING))
@@ -226,21 +229,26 @@ class DeviceRunner:
         """Takes over what the plan changes; returns what the device must hear of it: which entries of the flat block
         tables change, to what, and how new rows draw."""
         self.release(plan.freed)
-        columns = self._rows.blocks.shape[1]
         at: list[int] = []
         to: list[int] = []
         for new in plan.new:
             self._rows.add(new)
-            at.extend(range(new.slot * columns, new.slot * columns + len(new.blocks)))
+            at.extend(self._entries(new.slot, 0, len(new.blocks)))
             to.extend(new.blocks)
         for row in plan.rows:
             if row.new_blocks:
-                first = row.slot * columns + self._rows.block_count(row.slot)
-                at.extend(range(first, first + len(row.new_blocks)))
+                at.extend(self._entries(row.slot, self._rows.block_count(row.slot), len(row.new_blocks)))
                 to.extend(row.new_blocks)
                 self._rows.extend(row.slot, row.new_blocks)
         entered = self._sampler.add(plan.new, plan.rows, plan.masked)
         return np.array(at, dtype=np.int64), np.array(to, dtype=np.int32), entered
+
+    def _entries(self, slot: int, first: int, count: int) -> Iterator[int]:
+        """Where ``count`` blocks of all groups together, from number ``first`` of each on, stand in the flat tables."""
+        columns = self._rows.blocks.shape[2]
+        for group in range(self._groups):
+            begin = (group * (self._slots + 1) + slot) * columns + first
+            yield from range(begin, begin + count // self._groups)
 
     def _prompt_work(self, rows: list[RowStep], numbers: StepNumbers) -> list[PromptWork]:
         parts = []
@@ -260,7 +268,7 @@ class DeviceRunner:
         rows = numbers.shape.rows
         if numbers.decode_rows < rows or (size := self._graphs.size_for(rows)) is None:
             return None
-        spare = size - len(changed["update_at"])
+        spare = size * self._groups - len(changed["update_at"])
         if spare < 0:
             return None
         staged = stage(self._padded(numbers, size), self._padded_updates(changed, spare), top_logprobs)
@@ -268,11 +276,18 @@ class DeviceRunner:
 
     def _padded(self, numbers: StepNumbers, size: int) -> StepNumbers:
         block_size = self._rows.block_size
-        return pad_decodes(numbers, size, null_slot=self._slots, null_block=self._null_block, block_size=block_size)
+        return pad_decodes(
+            numbers,
+            size,
+            null_slot=self._slots,
+            null_block=self._null_block,
+            block_size=block_size,
+            groups=self._groups,
+        )
 
     def _padded_updates(self, changed: Mapping[str, Numbers], spare: int) -> dict[str, Numbers]:
         """With ``spare`` further entries, of the null row, that say what is there already."""
-        null_at = self._slots * self._rows.blocks.shape[1]
+        null_at = self._slots * self._rows.blocks.shape[2]
         return pad_updates(changed, spare, at=null_at, to=self._null_block)
 
     # ---- on the device
@@ -299,7 +314,7 @@ class DeviceRunner:
     # ---- graphs
 
     def _graph_shape(self, size: int) -> Shape:
-        return Shape(rows=size, tokens=size, draws=size, updates=size)
+        return Shape(rows=size, tokens=size, draws=size, updates=size * self._groups, groups=self._groups)
 
     def _graph_bodies(self, size: int) -> tuple[Body, Body]:
         shape = self._graph_shape(size)
@@ -309,7 +324,7 @@ class DeviceRunner:
     @torch.inference_mode()
     def warm_decode(self, size: int) -> None:
         """Queues a decode step of so many rows of nobody, as its graph will run, with contexts of any length."""
-        staged = stage(self._padded(no_rows(), size), self._padded_updates(no_changes(), size), [])
+        staged = stage(self._padded(no_rows(), size), self._padded_updates(no_changes(), size * self._groups), [])
         self._staging.send(staged.shape, staged.sections, self._pinned.step())
         for body in self._graph_bodies(size):
             body()

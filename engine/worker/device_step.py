@@ -21,9 +21,9 @@ class RowBuffers:
     """What the device keeps of its rows between steps."""
 
     tables: torch.Tensor
-    """int32 [slots + 1, blocks]: block tables; the last row is nobody's and leads to the null block."""
+    """int32 [groups, slots + 1, blocks]: block tables; the last row is nobody's and leads to the null block."""
     batch_tables: torch.Tensor
-    """int32 [slots, blocks]: those of a step's rows, in their order."""
+    """int32 [groups, slots, blocks]: those of a step's rows, in their order."""
     last_token: torch.Tensor
     """int64 [slots + 1]: what each row drew last."""
     logits: torch.Tensor
@@ -32,10 +32,12 @@ class RowBuffers:
     """int64 [slots]: what they drew."""
 
     @classmethod
-    def make(cls, slots: int, blocks: int, vocab_size: int, null_block: int, place: torch.device) -> "RowBuffers":
+    def make(
+        cls, slots: int, blocks: int, vocab_size: int, null_block: int, place: torch.device, groups: int = 1
+    ) -> "RowBuffers":
         return cls(
-            tables=torch.full((slots + 1, blocks), null_block, dtype=torch.int32, device=place),
-            batch_tables=torch.zeros((slots, blocks), dtype=torch.int32, device=place),
+            tables=torch.full((groups, slots + 1, blocks), null_block, dtype=torch.int32, device=place),
+            batch_tables=torch.zeros((groups, slots, blocks), dtype=torch.int32, device=place),
             last_token=torch.zeros(slots + 1, dtype=torch.int64, device=place),
             logits=torch.zeros((slots, vocab_size), dtype=torch.float32, device=place),
             sampled_token_ids=torch.zeros(slots, dtype=torch.int64, device=place),
@@ -73,23 +75,27 @@ class DeviceStep:
     ) -> torch.Tensor:
         """Hidden states [tokens, hidden]; writes K and V."""
         buffers = self._buffers
-        tables = buffers.batch_tables.narrow(0, 0, shape.rows)
-        torch.index_select(buffers.tables, 0, inputs.row_slots, out=tables)
+        tables = [each.narrow(0, 0, shape.rows) for each in buffers.batch_tables]
+        for known, own in zip(buffers.tables, tables, strict=True):
+            torch.index_select(known, 0, inputs.row_slots, out=own)
         tokens = inputs.tokens
         if decode_rows:
             last = buffers.last_token.index_select(0, inputs.row_slots.narrow(0, 0, decode_rows))
             given = tokens.narrow(0, 0, decode_rows)
             torch.where(given < 0, last, given, out=given)
-        attention = AttentionBatch(
-            query_start=inputs.query_start,
-            seq_lens=inputs.seq_lens,
-            block_tables=tables,
-            slots=inputs.kv_slots,
-            max_query_len=max_query_len,
-            max_seq_len=max_seq_len,
-            decode_rows=decode_rows,
-        )
-        return self._model.forward(ForwardBatch(tokens, inputs.positions, self._caches, attention))
+        paged = [
+            AttentionBatch(
+                query_start=inputs.query_start,
+                seq_lens=inputs.seq_lens,
+                block_tables=own,
+                slots=slots,
+                max_query_len=max_query_len,
+                max_seq_len=max_seq_len,
+                decode_rows=decode_rows,
+            )
+            for own, slots in zip(tables, inputs.kv_slots.view(len(tables), -1), strict=True)
+        ]
+        return self._model.forward(ForwardBatch(tokens, inputs.positions, self._caches, paged))
 
     def logits(self, hidden: torch.Tensor) -> None:
         """Of the rows that draw, hidden states [draws, hidden]."""

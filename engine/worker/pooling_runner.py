@@ -35,7 +35,8 @@ class PoolingRunner:
         self._model = model
         self._caches = list(caches)
         self.device = device
-        self._rows = RowTable(slots, max_model_len, block_size)
+        groups = 1 + max((cache.group for cache in caches), default=0)
+        self._rows = RowTable(slots, max_model_len, block_size, groups)
         self._asked: dict[int, NewRow] = {}
         """By slot: whose prompt has not been pooled."""
         self._hidden: dict[int, list[torch.Tensor]] = {}

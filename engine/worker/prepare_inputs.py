@@ -69,7 +69,7 @@ def number_step(rows: list[RowStep], table: RowTable) -> StepNumbers:
             "query_start": query_start,
             "seq_lens": seq_lens.astype(np.int32),
         },
-        shape=Shape(rows=count, tokens=len(tokens), draws=len(draws)),
+        shape=Shape(rows=count, tokens=len(tokens), draws=len(draws), groups=len(table.blocks)),
         decode_rows=decodes,
         max_query_len=int(lengths.max()),
         max_seq_len=int(seq_lens.max()),
@@ -78,7 +78,9 @@ def number_step(rows: list[RowStep], table: RowTable) -> StepNumbers:
     )
 
 
-def pad_decodes(numbers: StepNumbers, size: int, *, null_slot: int, null_block: int, block_size: int) -> StepNumbers:
+def pad_decodes(
+    numbers: StepNumbers, size: int, *, null_slot: int, null_block: int, block_size: int, groups: int = 1
+) -> StepNumbers:
     """A step of decode rows alone, filled up to ``size`` rows that belong to nobody; every row is drawn for."""
     count = numbers.shape.rows
     old = numbers.sections
@@ -87,19 +89,20 @@ def pad_decodes(numbers: StepNumbers, size: int, *, null_slot: int, null_block: 
     draw_slots[old["logits_indices"]] = old["draw_slots"]
     # each in a place of its own, as far as a block goes: the writes of many to one place would queue up
     nowhere = null_block * block_size + np.arange(extra, dtype=np.int64) % block_size
+    kv_slots = [np.concatenate((own, nowhere)) for own in old["kv_slots"].reshape(groups, count)]
     none = np.zeros(extra, dtype=np.int64)
     return StepNumbers(
         sections={
             "tokens": np.concatenate((old["tokens"], none)),
             "positions": np.concatenate((old["positions"], none)),
-            "kv_slots": np.concatenate((old["kv_slots"], nowhere)),
+            "kv_slots": np.concatenate(kv_slots),
             "row_slots": np.concatenate((old["row_slots"], none + null_slot)),
             "logits_indices": np.arange(size, dtype=np.int64),
             "draw_slots": draw_slots,
             "query_start": np.arange(size + 1, dtype=np.int32),
             "seq_lens": np.concatenate((old["seq_lens"], none.astype(np.int32))),
         },
-        shape=Shape(rows=size, tokens=size, draws=size),
+        shape=Shape(rows=size, tokens=size, draws=size, groups=groups),
         decode_rows=size,
         max_query_len=1,
         max_seq_len=numbers.max_seq_len,
@@ -119,8 +122,9 @@ def no_rows() -> StepNumbers:
 
 
 def _kv_slots(token_slots: Int64, positions: Int64, table: RowTable) -> Int64:
-    blocks = table.blocks[token_slots, positions // table.block_size].astype(np.int64)
-    return blocks * table.block_size + positions % table.block_size
+    """Of all groups, one after another."""
+    blocks = table.blocks[:, token_slots, positions // table.block_size].astype(np.int64)
+    return (blocks * table.block_size + positions % table.block_size).reshape(-1)
 
 
 def _check(slots: Int64, lengths: Int64, seq_lens: Int64, table: RowTable) -> None:

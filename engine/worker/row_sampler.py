@@ -39,9 +39,16 @@ class RowSampler:
     """The rows of one worker and what they draw: by their parameters, their rules and the masks of a step."""
 
     def __init__(
-        self, vocab_size: int, *, slots: int, max_model_len: int, block_size: int, device: torch.device
+        self,
+        vocab_size: int,
+        *,
+        slots: int,
+        max_model_len: int,
+        block_size: int,
+        device: torch.device,
+        groups: int = 1,
     ) -> None:
-        self.rows = RowTable(slots, max_model_len, block_size)
+        self.rows = RowTable(slots, max_model_len, block_size, groups)
         self.sampler = Sampler(vocab_size, slots, device)
         self._rules = RuleTable(vocab_size, device)
         self._vocab_size = vocab_size

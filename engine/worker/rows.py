@@ -20,13 +20,18 @@ def with_forks(plan: StepPlan) -> StepPlan:
 
 
 class RowTable:
-    """Persistent arrays, one line per slot. A slot's line is whole from ``add`` to ``remove``."""
+    """Persistent arrays, one line per slot. A slot's line is whole from ``add`` to ``remove``.
 
-    def __init__(self, slots: int, max_model_len: int, block_size: int) -> None:
+    Blocks come for all groups of layers, those of one after another.
+    """
+
+    def __init__(self, slots: int, max_model_len: int, block_size: int, groups: int = 1) -> None:
+        """``groups`` of layers have block tables of their own."""
         self.block_size = block_size
         # one place more than a sequence can have: the token drawn after a sequence of full length goes there
         self.tokens: npt.NDArray[np.int64] = np.zeros((slots, max_model_len + 1), dtype=np.int64)
-        self.blocks: npt.NDArray[np.int32] = np.zeros((slots, -(-max_model_len // block_size)), dtype=np.int32)
+        self.blocks: npt.NDArray[np.int32] = np.zeros((groups, slots, -(-max_model_len // block_size)), dtype=np.int32)
+        """[groups, slots, blocks]"""
         self.known: npt.NDArray[np.int64] = np.zeros(slots, dtype=np.int64)
         """Tokens that a row entered with; 0 while nobody has the slot."""
         self.num_sampled: npt.NDArray[np.int64] = np.zeros(slots, dtype=np.int64)
@@ -37,10 +42,11 @@ class RowTable:
 
     def add(self, row: NewRow) -> None:
         self.tokens[row.slot, : len(row.tokens)] = row.tokens
-        self.blocks[row.slot, : len(row.blocks)] = row.blocks
+        count = len(row.blocks) // len(self.blocks)
+        self.blocks[:, row.slot, :count] = np.reshape(row.blocks, (len(self.blocks), count))
         self.known[row.slot] = len(row.tokens)
         self.num_sampled[row.slot] = 0
-        self._block_count[row.slot] = len(row.blocks)
+        self._block_count[row.slot] = count
         self._prompt_len[row.slot] = row.prompt_len
         self.prompt_logprobs[row.slot] = row.params.prompt_logprobs
 
@@ -50,9 +56,10 @@ class RowTable:
         self.prompt_logprobs[slot] = None
 
     def extend(self, slot: int, blocks: list[int]) -> None:
-        count = self._block_count[slot]
-        self.blocks[slot, count : count + len(blocks)] = blocks
-        self._block_count[slot] = count + len(blocks)
+        first = self._block_count[slot]
+        count = first + len(blocks) // len(self.blocks)
+        self.blocks[:, slot, first:count] = np.reshape(blocks, (len(self.blocks), count - first))
+        self._block_count[slot] = count
 
     def block_count(self, slot: int) -> int:
         """How long a row's block table is."""

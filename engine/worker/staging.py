@@ -47,6 +47,8 @@ class Shape:
     """Rows whose sampling parameters are brought."""
     sampling_data: int = 0
     """Numbers in the lines of the sampler's large tables."""
+    groups: int = 1
+    """Of layers, with block tables of their own."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Inputs:
     positions: torch.Tensor
     """int64 [tokens]"""
     kv_slots: torch.Tensor
-    """int64 [tokens]: where each token's key and value go."""
+    """int64 [groups * tokens]: where each token's key and value go, by group of layers."""
     row_slots: torch.Tensor
     """int64 [rows]; the null row for padding."""
     logits_indices: torch.Tensor
@@ -103,7 +105,8 @@ Places = dict[str, tuple[int, int]]
 def _layout(shape: Shape) -> tuple[Places, int]:
     """Where the sections lie, and the bytes in all."""
     counts = {
-        **dict.fromkeys(("tokens", "positions", "kv_slots"), shape.tokens),
+        **dict.fromkeys(("tokens", "positions"), shape.tokens),
+        "kv_slots": shape.groups * shape.tokens,
         **dict.fromkeys(("row_slots", "seq_lens"), shape.rows),
         **dict.fromkeys(("logits_indices", "draw_slots"), shape.draws),
         **dict.fromkeys(("update_at", "update_to"), shape.updates),

@@ -36,7 +36,12 @@ class StreamingRunner:
         self._caches = caches
         self._device = device
         self._row_sampler = RowSampler(
-            model.config.vocab_size, slots=slots, max_model_len=max_model_len, block_size=block_size, device=device
+            model.config.vocab_size,
+            slots=slots,
+            max_model_len=max_model_len,
+            block_size=block_size,
+            groups=1 + max(cache.group for cache in caches),
+            device=device,
         )
         self._streams: dict[int, Listening] = {}
         """By slot."""

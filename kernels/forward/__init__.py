@@ -70,6 +70,7 @@ class _SlotsStruct(ctypes.Structure):
         ("block_stride", _I),
         ("slots", _I),
         ("block_size", _I),
+        ("groups", _I),
     )
 
 
@@ -135,6 +136,7 @@ class Forward:
                 )
         ops = {instruction.op for instruction in program.instructions}
         self._needs = {"ids": "embed" in ops, "positions": "rotate" in ops, "a batch": bool(ops & {"rotate", "attend"})}
+        self._groups = 1 + max((i.group for i in program.instructions if i.layer != NONE), default=-1)
         self._structs: ctypes.Array[InstructionStruct] = program.structs(self._caches)
         self._rows = 0
         self._buffers: list[Tensor] = []
@@ -152,7 +154,7 @@ class Forward:
         rows: int,
         ids: Tensor | None = None,
         positions: Tensor | None = None,
-        batch: AttentionBatch | None = None,
+        batches: Sequence[AttentionBatch] = (),
         besides: object = None,
     ) -> None:
         """Runs the program over ``rows`` rows.
@@ -161,7 +163,8 @@ class Forward:
             rows: how many; one a token where the program reads tokens.
             ids: int64 [rows], contiguous, where the program embeds.
             positions: int64 [rows], contiguous, where it rotates.
-            batch: the sequences of the rows, where it rotates or attends.
+            batches: the sequences of the rows, where it rotates or attends: for each group of layers with its block
+                tables and slots, all else alike.
             besides: what the program's calls are given.
 
         Raises:
@@ -171,13 +174,15 @@ class Forward:
         """
         if rows == 0:
             return
-        for (name, needed), given in zip(self._needs.items(), (ids, positions, batch), strict=True):
+        for (name, needed), given in zip(self._needs.items(), (ids, positions, batches or None), strict=True):
             if needed and given is None:
                 raise ValueError(f"forward: the program needs {name}")
+        if len(batches) < self._groups:
+            raise ValueError(f"forward: {len(batches)} groups of layers have block tables, {self._groups} need them")
         self._reserve(rows)
         if self.variant == "reference":
             buffers = [buffer[:rows] for buffer in self._buffers]
-            reference.run_program(self.program, buffers, self._caches, ids, positions, batch, besides)
+            reference.run_program(self.program, buffers, self._caches, ids, positions, batches, besides)
             return
         struct = _BatchStruct(tokens=rows)
         for name, tensor in (("ids", ids), ("positions", positions)):
@@ -185,15 +190,20 @@ class Forward:
                 if tensor.shape != (rows,) or tensor.dtype != torch.int64 or not tensor.is_contiguous():
                     raise ValueError(f"forward: {name} {describe(tensor)} must be contiguous int64 [{rows}]")
                 setattr(struct, name, tensor.data_ptr())
-        if batch is not None:
+        if batches:
+            batch = batches[0]
             if batch.num_tokens != rows:
                 raise ValueError(f"forward: the batch has {batch.num_tokens} tokens, expected {rows}")
-            struct.slots = batch.slots.data_ptr()
+            slots, tables = batch.slots, batch.block_tables
+            if len(batches) > 1:
+                slots = torch.stack([each.slots for each in batches])
+                tables = torch.stack([each.block_tables for each in batches])
+            struct.slots = slots.data_ptr()
             struct.sequences = batch.num_sequences
             struct.query_start = batch.query_start.data_ptr()
             struct.seq_lens = batch.seq_lens.data_ptr()
-            struct.tables = batch.block_tables.data_ptr()
-            struct.table_width = batch.block_tables.shape[1]
+            struct.tables = tables.data_ptr()
+            struct.table_width = tables.shape[-1]
         size = ctypes.sizeof(InstructionStruct)
         for first, end, called in self._stretches:
             bound = _BoundStruct(
@@ -258,7 +268,7 @@ class Step:
 
         Args:
             tokens: [slots, positions] of every slot; contiguous, and read at every run.
-            blocks: [slots, blocks] its block table; the same.
+            blocks: [groups, slots, blocks] its block table of each group of layers; the same.
             block_size: tokens of a block.
 
         Raises:
@@ -269,18 +279,26 @@ class Step:
             raise ValueError("forward: a program with calls is no single step")
         if widths[0] != widths[1] or any(head._needs.values()):
             raise ValueError(f"forward: a head over {widths[1]} columns does not follow a body that leaves {widths[0]}")
-        for name, table, dtype in (("tokens", tokens, np.int64), ("blocks", blocks, np.int32)):
-            if table.dtype != dtype or table.ndim != 2 or len(table) != len(tokens) or not table.flags.c_contiguous:
+        for name, table, dtype, shape in (
+            ("tokens", tokens, np.int64, (len(tokens),)),
+            ("blocks", blocks, np.int32, (body._groups, len(tokens))),
+        ):
+            if table.dtype != dtype or table.shape[:-1] != shape or not table.flags.c_contiguous:
                 raise ValueError(
-                    f"forward: {name} {table.dtype} {table.shape} must be contiguous {np.dtype(dtype)} "
-                    f"[{len(tokens)} slots, ...]"
+                    f"forward: {name} {table.dtype} {table.shape} must be contiguous {np.dtype(dtype)} {[*shape, ...]}"
                 )
         self._body, self._residual = body, residual
         self._head, self._hidden, self._logits = head, hidden, logits
         self._width = head.program.widths[hidden]
         self._tables = tokens, blocks
         slots = _SlotsStruct(
-            tokens.ctypes.data, tokens.shape[1], blocks.ctypes.data, blocks.shape[1], len(tokens), block_size
+            tokens.ctypes.data,
+            tokens.shape[1],
+            blocks.ctypes.data,
+            blocks.shape[2],
+            len(tokens),
+            block_size,
+            len(blocks),
         )
         work = (_I * (4 * len(tokens)))()
         best = np.zeros(len(tokens), dtype=np.int64)

@@ -35,7 +35,7 @@ attention::Call<float, T> call_of(const Run& run, const Instruction& op) {
     const Buffer &from = run.buffers[op.src], &to = run.buffers[op.dst];
     const Batch& b = run.batch;
     return {from.rows,   (const T*)op.k_cache, (const T*)op.v_cache, to.rows,     b.query_start, b.seq_lens,
-            b.tables,    b.sequences,          b.tokens,             op.heads,    op.kv_heads,   op.dim,
+            b.tables_of(op.group), b.sequences,          b.tokens,             op.heads,    op.kv_heads,   op.dim,
             op.block_size, op.blocks,          b.table_width,        from.stride, (float)op.scale, op.window,
             (float)op.softcap};
 }
@@ -188,10 +188,11 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
         }
         case ROTATE:
             by_rows(run, walk, [&](int64_t t) {
+                const int64_t slot = run.batch.slots_of(op.group)[t];
                 if (op.bf16_cache)
-                    rotate_token<bf16>(op, row(op.src, t), run.batch.positions[t], run.batch.slots[t]);
+                    rotate_token<bf16>(op, row(op.src, t), run.batch.positions[t], slot);
                 else
-                    rotate_token<float>(op, row(op.src, t), run.batch.positions[t], run.batch.slots[t]);
+                    rotate_token<float>(op, row(op.src, t), run.batch.positions[t], slot);
             });
             break;
         case ATTEND:
@@ -221,7 +222,8 @@ int64_t find_fault(const Run& run, const Instruction& op) {
     if (op.kind == ROTATE)
         for (int64_t t = 0; t < b.tokens; ++t) {
             if (b.positions[t] < 0 || b.positions[t] >= op.table_rows) return 2;
-            if (b.slots[t] < 0 || b.slots[t] >= op.blocks * op.block_size) return 3;
+            const int64_t slot = b.slots_of(op.group)[t];
+            if (slot < 0 || slot >= op.blocks * op.block_size) return 3;
         }
     if (op.kind == ATTEND && attention::find_fault(call_of<float>(run, op)) >= 0) return 4;
     return 0;
@@ -249,21 +251,25 @@ int64_t run_program(const Bound& program, const Batch& batch, int64_t threads) {
     // Layers of one shape share the checks and the cut of their rows.
     const auto alike = [](const Instruction* a, const Instruction& b) {
         return a && a->blocks == b.blocks && a->block_size == b.block_size && a->table_rows == b.table_rows &&
-               a->window == b.window && a->heads == b.heads && a->kv_heads == b.kv_heads && a->dim == b.dim;
+               a->window == b.window && a->heads == b.heads && a->kv_heads == b.kv_heads && a->dim == b.dim &&
+               a->group == b.group;
     };
-    const Instruction *rotated = nullptr, *attended[2] = {};
-    int64_t cut[2] = {-1, -1};
+    const auto like = [&](const std::vector<std::pair<const Instruction*, int64_t>>& seen, const Instruction& op) {
+        return std::find_if(seen.begin(), seen.end(), [&](const auto& each) { return alike(each.first, op); });
+    };
+    std::vector<std::pair<const Instruction*, int64_t>> rotated, attended;  // one of each kind, and its queries
     for (int64_t i = 0; i < count; ++i) {
         const Instruction& op = program.instructions[i];
-        if (op.kind == ROTATE && alike(rotated, op)) continue;
-        if (op.kind == ROTATE) rotated = &op;
+        if (op.kind == ROTATE) {
+            if (like(rotated, op) != rotated.end()) continue;
+            rotated.emplace_back(&op, 0);
+        }
         if (op.kind == ATTEND) {
-            const int slot = op.window > 0;
-            if (alike(attended[slot], op)) {
-                run.queries_of[i] = cut[slot];
+            const auto found = like(attended, op);
+            if (found != attended.end()) {
+                run.queries_of[i] = found->second;
                 continue;
             }
-            attended[slot] = &op;
         }
         if (const int64_t fault = find_fault(run, op)) return fault;
         if (op.kind == ATTEND) {
@@ -271,7 +277,8 @@ int64_t run_program(const Bound& program, const Batch& batch, int64_t threads) {
             run.queries.push_back(cut_queries(c, threads));
             run.partial.emplace_back(run.queries.back().parts.size() *
                                      attention::Running::floats(op.heads, attention::padded(op.dim)));
-            cut[op.window > 0] = run.queries_of[i] = (int64_t)run.queries.size() - 1;
+            run.queries_of[i] = (int64_t)run.queries.size() - 1;
+            attended.emplace_back(&op, run.queries_of[i]);
         }
     }
     Team team(threads, phases);

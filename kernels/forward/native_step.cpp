@@ -18,6 +18,7 @@ namespace {
 struct Layout {
     std::vector<int64_t> ids, positions, slots, last;
     std::vector<int32_t> query_start, seq_lens, tables, ends_start, ends_lens, ends_tables;
+    int64_t groups = 1;
 
     // Lays the rows of a step end to end. Returns false where one leads outside its slot's line.
     bool fill(const Slots& of, const Work* work, int64_t rows) {
@@ -32,41 +33,53 @@ struct Layout {
             if (columns > of.block_stride) return false;
             width = std::max(width, columns);
         }
-        tables.resize(rows * width);
+        groups = of.groups;
+        tables.resize(groups * rows * width);
         for (int64_t r = 0; r < rows; ++r) {
             const Work& w = work[r];
             const int64_t* tokens = of.tokens + w.slot * of.token_stride;
-            const int32_t* blocks = of.blocks + w.slot * of.block_stride;
             for (int64_t at = w.start; at < w.start + w.count; ++at) {
                 ids.push_back(tokens[at]);
                 positions.push_back(at);
-                slots.push_back((int64_t)blocks[at / of.block_size] * of.block_size + at % of.block_size);
             }
-            std::copy_n(blocks, std::min(width, of.block_stride), tables.begin() + r * width);
             query_start.push_back((int32_t)ids.size());
             seq_lens.push_back((int32_t)(w.start + w.count));
             if (w.sample) last.push_back((int64_t)ids.size() - 1);
         }
+        for (int64_t g = 0; g < groups; ++g)
+            for (int64_t r = 0; r < rows; ++r) {
+                const Work& w = work[r];
+                const int32_t* blocks = of.blocks + (g * of.slots + w.slot) * of.block_stride;
+                for (int64_t at = w.start; at < w.start + w.count; ++at)
+                    slots.push_back((int64_t)blocks[at / of.block_size] * of.block_size + at % of.block_size);
+                std::copy_n(blocks, std::min(width, of.block_stride), tables.begin() + (g * rows + r) * width);
+            }
         return true;
     }
 
     // The last tokens of the rows that sample, each a sequence of its own over what it sees.
     Batch ends() {
         const int64_t count = (int64_t)last.size(), rows = (int64_t)seq_lens.size();
-        const int64_t width = rows ? (int64_t)tables.size() / rows : 0;
+        const int64_t width = table_width();
         ends_start.resize(count + 1), ends_lens.clear(), ends_tables.clear();
         std::iota(ends_start.begin(), ends_start.end(), 0);
-        for (int64_t r = 0; r < rows; ++r) {
-            if (!std::binary_search(last.begin(), last.end(), query_start[r + 1] - 1)) continue;
-            ends_lens.push_back(seq_lens[r]);
-            ends_tables.insert(ends_tables.end(), tables.begin() + r * width, tables.begin() + (r + 1) * width);
-        }
+        for (int64_t g = 0; g < groups; ++g)
+            for (int64_t r = 0; r < rows; ++r) {
+                if (!std::binary_search(last.begin(), last.end(), query_start[r + 1] - 1)) continue;
+                if (g == 0) ends_lens.push_back(seq_lens[r]);
+                const auto line = tables.begin() + (g * rows + r) * width;
+                ends_tables.insert(ends_tables.end(), line, line + width);
+            }
         return {count, nullptr, nullptr, nullptr, count, ends_start.data(), ends_lens.data(), ends_tables.data(), width};
     }
 
     Batch batch(int64_t rows) const {
         return {(int64_t)ids.size(), ids.data(), positions.data(), slots.data(), rows, query_start.data(),
-                seq_lens.data(), tables.data(), rows ? (int64_t)tables.size() / rows : 0};
+                seq_lens.data(), tables.data(), table_width()};
+    }
+
+    int64_t table_width() const {
+        return seq_lens.empty() ? 0 : (int64_t)tables.size() / (groups * (int64_t)seq_lens.size());
     }
 };
 

@@ -31,7 +31,7 @@ struct Instruction {
     int64_t kind, src, dst, add, activation_format;
     int64_t column, width, groups, activation, scratch_slot;
     int64_t phases;  // that it declares; a program is refused where one declares fewer than its kind may run
-    int64_t heads, kv_heads, dim, half, window, blocks, block_size, bf16_cache, table_rows;
+    int64_t heads, kv_heads, dim, half, window, blocks, block_size, bf16_cache, table_rows, group;
     double scale, eps, softcap;
     const float *norm, *second_norm, *bias, *second_bias, *cos, *sin;
     void *k_cache, *v_cache;
@@ -43,12 +43,16 @@ struct Buffer {
     int64_t stride;  // floats
 };
 
+// `slots` and `tables` are those of all groups of layers, one after another: an instruction says whose it takes.
 struct Batch {
     int64_t tokens;
     const int64_t *ids, *positions, *slots;
     int64_t sequences;
     const int32_t *query_start, *seq_lens, *tables;
     int64_t table_width;
+
+    const int64_t* slots_of(int64_t group) const { return slots + group * tokens; }
+    const int32_t* tables_of(int64_t group) const { return tables + group * sequences * table_width; }
 };
 
 // A program with its memory: `prepared` is what the next linears take, the second slot what a GATE_UP_ACTIVATE leaves.
@@ -59,13 +63,13 @@ struct Bound {
     uint8_t* prepared[2];
 };
 
-// What is known of every slot: its tokens and its block table.
+// What is known of every slot: its tokens, and its block table of each group of layers, those of one after another.
 struct Slots {
     const int64_t* tokens;
     int64_t token_stride;
     const int32_t* blocks;
     int64_t block_stride;
-    int64_t slots, block_size;
+    int64_t slots, block_size, groups;
 };
 
 // The work of one row in a step: tokens at positions [start, start + count) of a slot.

@@ -66,6 +66,7 @@ class InstructionStruct(ctypes.Structure):
         *((name, _I) for name in ("heads", "kv_heads", "dim", "half", "window", "blocks", "block_size")),
         ("bf16_cache", _I),
         ("table_rows", _I),
+        ("group", _I),
         *((name, _D) for name in ("scale", "eps", "softcap")),
         *((name, _P) for name in ("norm", "second_norm", "bias", "second_bias", "cos", "sin", "k_cache", "v_cache")),
         ("weight", PackedStruct),
@@ -126,6 +127,8 @@ class Instruction:
     """cos, sin: float32 [positions, half of the dims that turn]"""
     layer: int = NONE
     """Whose cache it is."""
+    group: int = 0
+    """Of layers, which share block tables."""
     weight: PackedWeight | None = None
     second_weight: PackedWeight | None = None
     what: str = ""
@@ -238,6 +241,7 @@ class Program:
         *,
         norms: tuple[Tensor, Tensor] | None = None,
         eps: float = 0.0,
+        group: int = 0,
     ) -> None:
         """``heads``: query heads, kv heads, dims of a head."""
         self._check(src, (heads[0] + 2 * heads[1]) * heads[2])
@@ -261,11 +265,21 @@ class Program:
                 norm=q_norm,
                 second_norm=k_norm,
                 eps=eps,
+                group=group,
             )
         )
 
     def attend(
-        self, src: int, dst: int, layer: int, heads: tuple[int, int, int], *, scale: float, window: int, softcap: float
+        self,
+        src: int,
+        dst: int,
+        layer: int,
+        heads: tuple[int, int, int],
+        *,
+        scale: float,
+        window: int,
+        softcap: float,
+        group: int = 0,
     ) -> None:
         """Raises ValueError for query heads that are no multiple of the kv heads, or a ``dst`` they do not fill."""
         self._check(src, heads[0] * heads[2])
@@ -288,6 +302,7 @@ class Program:
                 scale=scale,
                 window=window,
                 softcap=softcap,
+                group=group,
             )
         )
 
@@ -438,6 +453,7 @@ class Program:
                 block_size=0 if k_cache is None else k_cache.shape[3],
                 bf16_cache=k_cache is not None and k_cache.dtype == torch.bfloat16,
                 table_rows=0 if cos is None else len(cos),
+                group=i.group,
                 scale=i.scale,
                 eps=i.eps,
                 softcap=i.softcap,

@@ -20,7 +20,7 @@ def run_program(
     caches: Sequence[tuple[Tensor, Tensor]],
     ids: Tensor | None,
     positions: Tensor | None,
-    batch: AttentionBatch | None,
+    batches: Sequence[AttentionBatch],
     besides: object,
 ) -> None:
     """Runs the instructions in order; buffers and caches are written."""
@@ -46,15 +46,12 @@ def run_program(
                 buffers[i.dst][:, i.column : i.column + i.weight.shape[0]] = linear_packed(prepared, i.weight, i.bias)
             case "rotate":
                 assert positions is not None
-                assert batch is not None
-                _rotate(i, buffers[i.src], *caches[i.layer], positions, batch.slots)
+                _rotate(i, buffers[i.src], *caches[i.layer], positions, batches[i.group].slots)
             case "attend":
-                assert batch is not None
-                k_cache, v_cache = caches[i.layer]
+                k_cache, v_cache = (cache.float() for cache in caches[i.layer])
                 q = buffers[i.src][:, : i.heads * i.dim].reshape(-1, i.heads, i.dim)
-                out = paged_attention(
-                    q, k_cache.float(), v_cache.float(), batch, i.scale, i.window, i.softcap, None, True, None, None
-                )
+                given = q, k_cache, v_cache, batches[i.group], i.scale, i.window, i.softcap
+                out = paged_attention(*given, None, True, None, None)
                 buffers[i.dst].copy_(out.flatten(1))
             case "activate":
                 prepared = gated_activation(buffers[i.src], i.activation)

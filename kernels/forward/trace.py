@@ -103,13 +103,14 @@ class Traced:
         scale: float,
         window: int,
         softcap: float,
+        group: int = 0,
     ) -> "Traced":
         """Causal attention over the layer's cache, to which keys and values are written: see :meth:`.Program.rotate`
         and :meth:`.Program.attend`."""
         qkv = self.beside(keys, values)
-        self.program.rotate(qkv.buffer, layer, heads, rotary, norms=norms, eps=eps)
+        self.program.rotate(qkv.buffer, layer, heads, rotary, norms=norms, eps=eps, group=group)
         buffer = self.program.buffer(heads[0] * heads[2])
-        self.program.attend(qkv.buffer, buffer, layer, heads, scale=scale, window=window, softcap=softcap)
+        self.program.attend(qkv.buffer, buffer, layer, heads, scale=scale, window=window, softcap=softcap, group=group)
         return Traced.written(self.program, buffer)
 
     def beside(self, *others: "Traced") -> "Traced":

@@ -111,10 +111,11 @@ def by_dtype(name: str, *argtypes: type[Any], restype: type[Any] | None = None) 
 _own_threads: int | None = None
 
 
-def set_threads(count: int | None) -> None:
-    """How many threads native kernels may use in this process; None: as many as torch."""
+def set_threads(count: int | None) -> int | None:
+    """How many threads native kernels may use in this process; None: as many as torch. Returns what it was."""
     global _own_threads
-    _own_threads = count
+    before, _own_threads = _own_threads, count
+    return before
 
 
 def threads() -> int:

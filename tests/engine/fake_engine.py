@@ -51,6 +51,7 @@ class Engine:
         attention_scope: AttentionScope = "",
         max_plan_bytes: int = MAX_PLAN_BYTES,
         max_frame: int = MAX_FRAME,
+        windows: tuple[int, ...] = (0,),
     ) -> None:
         """With ``encoder_slots`` the model hears, and every request needs audio; with ``stream`` one that is
         streamed."""
@@ -66,6 +67,7 @@ class Engine:
             "max_encodings": max_encodings,
             "stream": stream,
             "attention_scope": attention_scope,
+            "windows": windows,
         }
         config = SchedulerConfig(prefix_cache=prefix_cache, priority_aging_seconds=aging_seconds)
         self._new_scheduler = partial(

@@ -29,7 +29,8 @@ class Row:
     prompt_len: int
     params: SamplingParams
     seed: int
-    blocks: list[int]
+    tables: list[list[int]]
+    """Of each group of layers."""
     masked: bool = False
     place: int = -1
     heard: bytes = b""
@@ -57,8 +58,11 @@ class FakeWorker:
         max_encodings: int = 1,
         stream: StreamShape | None = None,
         attention_scope: AttentionScope = "",
+        windows: tuple[int, ...] = (0,),
     ) -> None:
         self.stream = stream
+        self.windows = windows
+        """Of each group of layers, the tokens that are seen; 0: all."""
         self.attention_scope: AttentionScope = attention_scope
         self.encoder_slots = encoder_slots
         self.max_encodings = max_encodings
@@ -69,7 +73,7 @@ class FakeWorker:
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.rows: dict[int, Row] = {}
-        self.kv: dict[tuple[int, int], tuple[int, int, int]] = {}
+        self.kv: dict[tuple[int, int], tuple[int, int, int, int]] = {}
         self.heard: list[RowAlignment] = []
         """Of the step that runs."""
         self.pooled: list[RowPooled] = []
@@ -118,7 +122,7 @@ class FakeWorker:
                 new.prompt_len,
                 new.params,
                 new.seed,
-                list(new.blocks),
+                self._by_group(new.blocks),
                 new.masked,
                 new.encoding,
                 asked=new if asks else None,
@@ -133,7 +137,8 @@ class FakeWorker:
         pieces: list[PromptLogprobs] = []
         self.heard, self.pooled = [], []
         for step in plan.rows:
-            self.rows[step.slot].blocks.extend(step.new_blocks)
+            for table, gained in zip(self.rows[step.slot].tables, self._by_group(step.new_blocks), strict=True):
+                table.extend(gained)
         self._check_writers(plan)
         assert set(plan.masked) <= {step.slot for step in plan.rows}, "a row is masked that is not in the step"
         for step in plan.rows:
@@ -141,15 +146,17 @@ class FakeWorker:
             end = step.start + step.count
             assert step.count > 0
             assert end <= len(row.tokens), f"slot {step.slot} computes positions it has no tokens for"
-            needed = -(-len(row.tokens) // self.block_size)
-            assert len(row.blocks) == needed, f"slot {step.slot} has {len(row.blocks)} blocks for {needed}"
+            needed = -(-end // self.block_size)
+            lengths = {len(table) for table in row.tables}
+            assert lengths == {needed}, f"slot {step.slot} has {lengths} blocks for {needed}"
             assert step.start == row.computed or row.computed is None, f"slot {step.slot} skips or repeats positions"
-            for position in range(step.start):
-                assert self.kv.get(self._place(row, position)) == self._entry(row, position), (
-                    f"slot {step.slot} reads KV at position {position} that is not its own"
-                )
-            for position in range(step.start, end):
-                self.kv[self._place(row, position)] = self._entry(row, position)
+            for group, window in enumerate(self.windows):
+                for position in range(max(0, step.start - window + 1) if window else 0, step.start):
+                    assert self.kv.get(self._place(row, group, position)) == (group, *self._entry(row, position)), (
+                        f"slot {step.slot} reads KV of group {group} at position {position} that is not its own"
+                    )
+                for position in range(step.start, end):
+                    self.kv[self._place(row, group, position)] = (group, *self._entry(row, position))
             self._hear(step, row)
             self._pool(step, row)
             row.computed = end
@@ -247,20 +254,34 @@ class FakeWorker:
 
     def _check_writers(self, plan: StepPlan) -> None:
         """A block that one row writes stands in the table of no other row."""
-        holders: dict[int, set[int]] = {}
+        starts = {step.slot: step.start for step in plan.rows}
+        holders: dict[int, set[tuple[int, int]]] = {}
         for slot, row in self.rows.items():
-            assert len(set(row.blocks)) == len(row.blocks), f"slot {slot} has a block twice"
-            for block in row.blocks:
-                assert 0 <= block < self.num_blocks
-                holders.setdefault(block, set()).add(slot)
+            for group, (window, table) in enumerate(zip(self.windows, row.tables, strict=True)):
+                # who is not in the step sees no less than from where it has computed
+                start = starts.get(slot, row.computed or 0)
+                seen = table[max(0, start - window + 1) // self.block_size if window else 0 :]
+                assert len(set(seen)) == len(seen), f"slot {slot} has a block twice"
+                for block in seen:
+                    assert 0 <= block < self.num_blocks
+                    holders.setdefault(block, set()).add((slot, group))
         for step in plan.rows:
             row = self.rows[step.slot]
             last = (step.start + step.count - 1) // self.block_size
-            for block in row.blocks[step.start // self.block_size : last + 1]:
-                assert holders[block] == {step.slot}, f"block {block} is written by slot {step.slot} and not its alone"
+            for group, table in enumerate(row.tables):
+                for block in table[step.start // self.block_size : last + 1]:
+                    assert holders[block] == {(step.slot, group)}, (
+                        f"block {block} is written by slot {step.slot} and not its alone"
+                    )
 
-    def _place(self, row: Row, position: int) -> tuple[int, int]:
-        return row.blocks[position // self.block_size], position % self.block_size
+    def _by_group(self, blocks: list[int]) -> list[list[int]]:
+        """Tables as they travel, those of all groups one after another."""
+        each, odd = divmod(len(blocks), len(self.windows))
+        assert not odd, f"{len(blocks)} blocks for {len(self.windows)} groups"
+        return [blocks[group * each : (group + 1) * each] for group in range(len(self.windows))]
+
+    def _place(self, row: Row, group: int, position: int) -> tuple[int, int]:
+        return row.tables[group][position // self.block_size], position % self.block_size
 
     def _entry(self, row: Row, position: int) -> tuple[int, int, int]:
         return row.tokens[position], position, hashed(row.tokens[: position + 1], self._pcm(row, position))

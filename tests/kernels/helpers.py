@@ -6,18 +6,22 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from stentor.kernels import native
+
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1.6e-2}
 """Relative to the largest magnitude of what is expected; bfloat16 allows two units in the last place."""
 
 
 @contextmanager
 def thread_count(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
+    """For kernels of torch and our own, whatever a worker's set-up has left in this process."""
+    before, own = torch.get_num_threads(), native.set_threads(None)
     torch.set_num_threads(count)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+        native.set_threads(own)
 
 
 def assert_close(actual: Tensor, expected: Tensor, tolerance: float | None = None) -> None:

@@ -179,7 +179,7 @@ class Sequences:
     def step(self, *spans: Span) -> list[Tensor]:
         """Hidden states [count, hidden] of each span."""
         ids, positions, batch = self.inputs(spans)
-        self.forward.run(len(ids), ids, positions, batch)
+        self.forward.run(len(ids), ids, positions, [batch])
         hidden = self.forward.buffer(self.hidden, len(ids)).clone()
         return list(hidden.split([count for _, _, count in spans]))
 

@@ -379,7 +379,7 @@ def test_a_step_that_leads_outside_is_refused_and_nothing_is_written(fault: str)
         forward.buffer(number, 28).fill_(number)
     ids, positions, batch = broken(sequences, fault)
     with pytest.raises(IndexError, match=f"forward: the step has .*{FAULTS[fault]}"):
-        forward.run(28, ids, positions, batch)
+        forward.run(28, ids, positions, [batch])
     for number in widths:
         assert bool((forward.buffer(number, 28) == number).all())
     for k, v in sequences.caches:
@@ -405,11 +405,11 @@ def test_each_layer_is_checked_against_its_own_table_and_cache() -> None:
         sequences.tables[:, :2] = torch.tensor([0, 1])
         _, positions, batch = sequences.inputs([(0, 0, 30)])
         with pytest.raises(IndexError, match=r"forward: the step has a (position|slot)"):
-            forward.run(30, None, positions, batch)
+            forward.run(30, None, positions, [batch])
         assert not any(bool(k.any()) for k, _ in caches)
         _, positions, batch = sequences.inputs([(0, 0, 16)])
         forward.buffer(qkv, 16).copy_(normal(16, 128, seed=0))
-        forward.run(16, None, positions, batch)
+        forward.run(16, None, positions, [batch])
 
 
 # ---- what is refused
@@ -420,11 +420,11 @@ def test_wrong_tensors_are_refused() -> None:
     ids, positions, batch = sequences.inputs([(0, 0, 5)])
     for wrong in (ids.int(), ids[:4], ids.repeat(2)[::2], ids[None]):
         with pytest.raises(ValueError, match="forward: ids"):
-            sequences.forward.run(5, wrong, positions, batch)
+            sequences.forward.run(5, wrong, positions, [batch])
         with pytest.raises(ValueError, match="forward: positions"):
-            sequences.forward.run(5, ids, wrong, batch)
+            sequences.forward.run(5, ids, wrong, [batch])
     with pytest.raises(ValueError, match="the batch has 5 tokens, expected 4"):
-        sequences.forward.run(4, ids[:4].contiguous(), positions[:4].contiguous(), batch)
+        sequences.forward.run(4, ids[:4].contiguous(), positions[:4].contiguous(), [batch])
 
 
 def test_caches_of_another_layout_or_dtype_are_refused() -> None:

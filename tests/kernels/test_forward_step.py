@@ -1,5 +1,6 @@
 """A whole step as one call: the body over its rows, the head over those that sample."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -27,6 +28,13 @@ LENGTHS = (37, 20, 1, 9)
 
 def step_over(sequences: Sequences) -> tuple[Step, Forward, int, int]:
     """A step with a head of logits behind the decoder; the head, its input and its output."""
+    return step_of(sequences, *slots_of(sequences))
+
+
+def step_of(
+    sequences: Sequences, tokens: npt.NDArray[np.int64], blocks: npt.NDArray[np.int32]
+) -> tuple[Step, Forward, int, int]:
+    """The same, over these tables."""
     program = Program()
     hidden, logits = program.buffer(sequences.shape.hidden), program.buffer(VOCAB)
     program.norm_and_quantize(
@@ -34,7 +42,6 @@ def step_over(sequences: Sequences) -> tuple[Step, Forward, int, int]:
     )
     program.linear(logits, embedding_of(sequences.shape))
     head = Forward(program)
-    tokens, blocks = slots_of(sequences)
     step = Step(
         sequences.forward,
         sequences.hidden,
@@ -53,7 +60,7 @@ def slots_of(sequences: Sequences) -> tuple[npt.NDArray[np.int64], npt.NDArray[n
     tokens = np.zeros((len(sequences.ids), max(map(len, sequences.ids))), np.int64)
     for line, ids in zip(tokens, sequences.ids, strict=True):
         line[: len(ids)] = ids.numpy()
-    return tokens, sequences.tables.numpy()
+    return tokens, sequences.tables.numpy()[None]
 
 
 @pytest.mark.parametrize("name", ["plain", "windowed", "mixed"])
@@ -133,11 +140,12 @@ def test_more_rows_than_there_are_slots_are_refused() -> None:
 @pytest.mark.parametrize(
     ("tokens", "blocks"),
     [
-        (np.zeros((2, 30), np.int32), np.zeros((2, 2), np.int32)),
-        (np.zeros((2, 30), np.int64), np.zeros((2, 2), np.int64)),
-        (np.zeros((2, 60), np.int64)[:, ::2], np.zeros((2, 2), np.int32)),
-        (np.zeros((2, 30), np.int64), np.zeros((1, 2), np.int32)),
-        (np.zeros(30, np.int64), np.zeros((30, 2), np.int32)),
+        (np.zeros((2, 30), np.int32), np.zeros((1, 2, 2), np.int32)),
+        (np.zeros((2, 30), np.int64), np.zeros((1, 2, 2), np.int64)),
+        (np.zeros((2, 60), np.int64)[:, ::2], np.zeros((1, 2, 2), np.int32)),
+        (np.zeros((2, 30), np.int64), np.zeros((1, 1, 2), np.int32)),
+        (np.zeros(30, np.int64), np.zeros((1, 30, 2), np.int32)),
+        (np.zeros((2, 30), np.int64), np.zeros((2, 2), np.int32)),
     ],
 )
 def test_tables_that_a_step_cannot_read_are_refused(
@@ -149,7 +157,10 @@ def test_tables_that_a_step_cannot_read_are_refused(
 
 
 def test_a_head_that_does_not_follow_its_body_is_refused() -> None:
-    forward, tables = Sequences(SHAPES["plain"], [5]).forward, (np.zeros((1, 5), np.int64), np.zeros((1, 1), np.int32))
+    forward, tables = (
+        Sequences(SHAPES["plain"], [5]).forward,
+        (np.zeros((1, 5), np.int64), np.zeros((1, 1, 1), np.int32)),
+    )
     with pytest.raises(ValueError, match="a head over 41 columns does not follow a body that leaves 40"):
         Step(forward, 0, Forward(Program([], [41, 8])), 0, 1, tokens=tables[0], blocks=tables[1], block_size=16)
 
@@ -173,14 +184,48 @@ table = torch.arange(length // 16).int()[None]
 starts, lengths = torch.tensor([0, 1]).int(), torch.tensor([length]).int()
 batch = AttentionBatch(starts, lengths, table, torch.zeros(1).long(), 1, length)
 short = AttentionBatch(starts, torch.tensor([5]).int(), table, torch.zeros(1).long(), 1, 5)
-forward.run(1, batch=short)
+forward.run(1, batches=[short])
 mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (mapped + (4 << 20),) * 2)
 try:
-    forward.run(1, batch=batch)
+    forward.run(1, batches=[batch])
 except MemoryError as error:
     assert str(error) == "forward: no room to plan a step of 1 rows", error
-    forward.run(1, batch=short)
+    forward.run(1, batches=[short])
     raise SystemExit(7)
 """
     assert subprocess.run([sys.executable, "-P", "-c", code], timeout=60, check=False).returncode == 7
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_layers_of_two_groups_find_their_blocks_by_their_own_tables(threads: int) -> None:
+    """The same sequences, where every second layer's blocks lie elsewhere: in one call a step, and pass by pass."""
+    one, two = (Sequences(SHAPES["mixed"], LENGTHS) for _ in range(2))
+    blocks, size = len(two.caches[0][0]), two.shape.block_size
+    moved = torch.randperm(blocks, generator=torch.Generator().manual_seed(3)).int()
+    tables = torch.stack([two.tables, torch.where(two.tables < 0, -9, moved[two.tables.clamp(min=0).long()])])
+    program = two.forward.program
+    for at, instruction in enumerate(program.instructions):
+        if instruction.layer >= 0:
+            program.instructions[at] = dataclasses.replace(instruction, group=instruction.layer % 2)
+    two.forward = Forward(program, two.caches)
+    expected, *_ = step_over(one)
+    step, *_ = step_of(two, slots_of(two)[0], tables.numpy())
+    with thread_count(threads):
+        prompts = [(s, 0, n - 1, False) for s, n in enumerate(LENGTHS) if n > 1]
+        for work in (prompts, [(s, n - 1, 1, True) for s, n in enumerate(LENGTHS)]):
+            found, wanted = step.run(work), expected.run(work)
+            if found is not None and wanted is not None:
+                assert_same_bits(found[0], wanted[0])
+    spans = [(s, n - 1, 1) for s, n in enumerate(LENGTHS)]
+    ids_of, positions, batch = two.inputs(spans)
+    other = dataclasses.replace(
+        batch,
+        block_tables=tables[1][:, : batch.block_tables.shape[1]].contiguous(),
+        slots=moved.long()[batch.slots // size] * size + batch.slots % size,
+    )
+    two.forward.run(len(ids_of), ids_of, positions, [batch, other])
+    (hidden,) = [two.forward.buffer(two.hidden, len(ids_of)).clone()]
+    assert_same_bits(hidden, torch.cat(one.step(*spans)))
+    with pytest.raises(ValueError, match="1 groups of layers have block tables, 2 need them"):
+        two.forward.run(len(ids_of), ids_of, positions, [batch])

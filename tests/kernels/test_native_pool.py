@@ -18,9 +18,10 @@ pytestmark = pytest.mark.skipif(native.library() is None, reason="no native libr
 
 @pytest.fixture(autouse=True)
 def _restore_threads() -> object:
-    before = torch.get_num_threads()
+    before, own = torch.get_num_threads(), native.set_threads(None)
     yield
     torch.set_num_threads(before)
+    native.set_threads(own)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])

@@ -110,10 +110,10 @@ def test_the_interpreter_refuses_an_instruction_whose_phases_it_has_no_memory_fo
     try:
         setattr(forward._structs[0], field, value)
         with pytest.raises(ValueError, match="declares other phases than it runs"):
-            forward.run(1, batch=batch)
+            forward.run(1, batches=[batch])
         assert bool((forward.buffer(out, 1) == -1.0).all())
         setattr(forward._structs[0], field, as_built)
-        forward.run(1, batch=batch)
+        forward.run(1, batches=[batch])
     finally:
         torch.set_num_threads(before)
     torch.testing.assert_close(forward.buffer(out, 1), torch.ones(1, 8))

@@ -116,7 +116,7 @@ def test_what_has_no_instruction_is_called_between_native_stretches(variant: Any
     assert seen == ["the step"]
     if variant == "native":
         with pytest.raises(ValueError, match="no single step"):
-            Step(forward, 0, forward, 0, 0, tokens=_table(), blocks=_table().astype("int32"), block_size=16)
+            Step(forward, 0, forward, 0, 0, tokens=_table(), blocks=_table().astype("int32")[None], block_size=16)
 
 
 def _table() -> Any:

@@ -143,7 +143,7 @@ class PagedWhisper:
                 torch.tensor([token for row in rows for token in tokens[row]]),
                 torch.tensor(positions),
                 self.caches,
-                batch,
+                [batch],
             ),
             self.model.cross_batch([self.place_of[row] for row in owners]),
             self.places,

@@ -1,7 +1,7 @@
 """Prefix reuse: full blocks are named by a chain of hashes over salt and tokens, and found again by name."""
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 
 from .blocks import BlockPool
@@ -29,32 +29,74 @@ def chain_digest(parent: bytes, tokens: Sequence[int]) -> bytes:
     return blake2b(parent + array("i", tokens).tobytes(), digest_size=DIGEST_BYTES, person=b"stentor block").digest()
 
 
+Tables = list[list[int]]
+"""Of each group of layers the blocks of a prefix, in order; what a window has left behind is 0 and leads nowhere."""
+
+
 class PrefixCache:
     """Hashes blocks once their KV has been written and finds them for later prompts.
 
-    Counters are in tokens, of first admissions alone. With ``enabled`` false nothing is hashed or found.
+    Each group of layers has blocks of its own for the same tokens, and names of its own for them. Counters are in
+    tokens, of first admissions alone. With ``enabled`` false nothing is hashed or found.
     """
 
-    __slots__ = ("block_size", "enabled", "hits", "pool", "queries")
+    __slots__ = ("block_size", "enabled", "hits", "pool", "queries", "windows")
 
-    def __init__(self, pool: BlockPool, block_size: int, *, enabled: bool) -> None:
+    def __init__(self, pool: BlockPool, block_size: int, windows: Sequence[int] = (0,), *, enabled: bool) -> None:
+        """``windows``: of each group the tokens that are seen; 0 for all."""
         self.pool = pool
         self.block_size = block_size
+        self.windows = tuple(windows)
         self.enabled = enabled
         self.queries = 0
         self.hits = 0
 
-    def match(self, digests: Iterable[bytes]) -> list[int]:
-        """The blocks of the longest known prefix, not referenced yet."""
-        found: list[int] = []
-        for digest in digests:
-            block = self.pool.find(digest)
-            if block is None:
-                break
-            found.append(block)
-        return found
+    def first_needed(self, group: int, blocks: int) -> int:
+        """The first block that a token behind so many still sees."""
+        window = self.windows[group]
+        return max(0, blocks * self.block_size - window + 1) // self.block_size if window else 0
+
+    def name(self, group: int, block: int, digest: bytes, table: Sequence[int]) -> None:
+        """Say what ``block`` of a row's table of this group holds."""
+        self.pool.set_block_hash(table[block], _of_group(digest, group))
+
+    def match(self, digests: Sequence[bytes]) -> Tables:
+        """The blocks of the longest prefix that all groups know, not referenced yet: all of it where all is seen, and
+        its end where a window is."""
+        longest = len(digests)
+        found: list[list[int | None]] = []
+        for group, window in enumerate(self.windows):
+            blocks = []
+            for digest in digests[:longest]:
+                block = self.pool.find(_of_group(digest, group))
+                if block is None and not window:
+                    break
+                blocks.append(block)
+            longest = len(blocks)
+            found.append(blocks)
+        runs = [_runs(blocks) for window, blocks in zip(self.windows, found, strict=True) if window]
+        groups = [group for group, window in enumerate(self.windows) if window]
+        while any(run[longest] < longest - self.first_needed(g, longest) for g, run in zip(groups, runs, strict=True)):
+            longest -= 1
+        firsts = [self.first_needed(group, longest) for group in range(len(found))]
+        return [
+            [0 if block is None or number < first else block for number, block in enumerate(blocks[:longest])]
+            for first, blocks in zip(firsts, found, strict=True)
+        ]
 
     def count(self, asked: int, found: int) -> None:
         """Count one first admission: ``asked`` tokens looked up, ``found`` of them reused."""
         self.queries += asked
         self.hits += found
+
+
+def _runs(blocks: Sequence[int | None]) -> list[int]:
+    """For each length of a prefix, how many blocks at its end are known in a row."""
+    runs = [0]
+    for block in blocks:
+        runs.append(0 if block is None else runs[-1] + 1)
+    return runs
+
+
+def _of_group(digest: bytes, group: int) -> bytes:
+    return digest if group == 0 else digest + group.to_bytes(2, "little")

@@ -12,7 +12,6 @@ def plan_decodes(draft: StepBuilder, memory: KVCacheManager) -> list[Sequence]:
     token. Rows come most important first, and when blocks run out it is the tail of that order, not
     visited yet, that is preempted; so nothing planned is ever taken back.
     """
-    pool = memory.pool
     running = memory.rows.running
     block_size = memory.block_size
     streams = draft.streams
@@ -30,10 +29,12 @@ def plan_decodes(draft: StepBuilder, memory: KVCacheManager) -> list[Sequence]:
             longer.append(sequence)
             continue
         new_blocks: list[int] = []
-        if sequence.num_scheduled_tokens == len(sequence.blocks) * block_size:
-            if not pool.free_count and not memory.preempt_for(sequence):
+        at = sequence.num_scheduled_tokens
+        if at == sequence.num_blocks * block_size:
+            if memory.windowed:
+                memory.leave_behind(sequence, at)
+            if not sequence.promised and memory.free < memory.groups and not memory.preempt_for(sequence):
                 break
-            new_blocks.append(pool.allocate())
-            sequence.blocks.extend(new_blocks)
+            new_blocks = memory.cover(sequence, at, at + 1)
         draft.add(sequence, 1, new_blocks)
     return longer

@@ -37,7 +37,7 @@ def check_integrity(memory: KVCacheManager, output: Output, flights: Iterable[In
                 case _:
                     pass
             if sequence.state is not SequenceState.RUNNING:
-                assert not sequence.blocks, f"sequence {sequence.name} is {sequence.state.value} and has blocks"
+                assert not sequence.tables, f"sequence {sequence.name} is {sequence.state.value} and has blocks"
     running = {sequence.name for sequence in memory.rows.running}
     assert by_state[SequenceState.RUNNING] == running, "running sequences differ from the rows"
     assert len(by_state[SequenceState.WAITING]) == len(memory.queue), "waiting sequences differ from the queue"

@@ -1,8 +1,10 @@
 """Who holds KV blocks and encoded audio, and who must give blocks up when they run out."""
 
+from collections.abc import Sequence as SequenceOf
+
 from ..cache.blocks import BlockPool
 from ..cache.encoder_cache import EncoderCache
-from ..cache.prefix import PrefixCache
+from ..cache.prefix import PrefixCache, Tables
 from ..request import Request, Sequence, SequenceState
 from .queue import WaitingQueue
 from .rows import RowTable
@@ -11,6 +13,11 @@ from .rows import RowTable
 class KVCacheManager:
     """The pool together with everyone who may hold blocks of it: running rows and held prompts.
 
+    Layers that keep alike are a *group*, and a sequence has a block table for each. Blocks of all groups are of one
+    size, so one pool serves all. What a window has left behind is given back as the row goes on: its place in the
+    table stays, and leads nowhere. A row takes blocks as its steps need them; what the rest of its prompt will need
+    was promised at admission, so nobody else is given it.
+
     A running row also holds the encoder slot of its audio. Who has no row has none, and whoever finds none waits.
 
     Blocks given up here may be written by a step that is still in flight. They are given out again
@@ -18,20 +25,158 @@ class KVCacheManager:
     the old owner's; the old owner's result never sets the hash of a block, because its incarnation has passed.
     """
 
-    __slots__ = ("_holders", "block_size", "encoder_cache", "pool", "preemptions", "prefix", "queue", "rows")
+    __slots__ = (
+        "_held_at_most",
+        "_holders",
+        "_promised",
+        "block_size",
+        "encoder_cache",
+        "groups",
+        "pool",
+        "preemptions",
+        "prefix",
+        "queue",
+        "rows",
+        "windowed",
+        "windows",
+    )
 
     def __init__(
-        self, num_blocks: int, block_size: int, prefix_cache: bool, rows: RowTable, encoder_slots: int = 0
+        self,
+        num_blocks: int,
+        block_size: int,
+        prefix_cache: bool,
+        rows: RowTable,
+        encoder_slots: int = 0,
+        windows: SequenceOf[int] = (0,),
+        chunk: int = 1,
     ) -> None:
+        """``windows``: of each group the tokens that are seen, 0 for all; ``chunk``: the most that a step computes of
+        one row."""
         self.pool = BlockPool(num_blocks)
         self.encoder_cache = EncoderCache(encoder_slots)
         self.block_size = block_size
-        self.prefix = PrefixCache(self.pool, block_size, enabled=prefix_cache)
+        self.windows = tuple(windows)
+        self.groups = len(self.windows)
+        self.windowed = any(self.windows)
+        chunks = -(-chunk // block_size)
+        self._held_at_most = tuple(-(-window // block_size) + 2 + chunks if window else 0 for window in self.windows)
+        """Blocks that a row has of each group with a window while it computes a chunk, at most."""
+        self.prefix = PrefixCache(self.pool, block_size, self.windows, enabled=prefix_cache)
         self.rows = rows
         self.queue = WaitingQueue()
         self.preemptions = 0
         """For want of blocks; rows put back for another reason are not counted."""
         self._holders: dict[int, Request] = {}
+        self._promised = 0
+        """Blocks that rows were admitted with and have not taken."""
+
+    @property
+    def free(self) -> int:
+        """Blocks that are nobody's, and promised to nobody."""
+        return self.pool.free_count - self._promised
+
+    def needed(self, length: int) -> int:
+        """Blocks that a sequence alone needs at most until it has ``length`` tokens."""
+        blocks = -(-length // self.block_size)
+        return sum(min(blocks, most) if most else blocks for most in self._held_at_most)
+
+    @property
+    def capacity(self) -> int:
+        """Tokens of the longest sequence that finds room."""
+        low, high = 0, self.pool.num_blocks
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (
+                (middle, high) if self.needed(middle * self.block_size) <= self.pool.num_blocks else (low, middle - 1)
+            )
+        return low * self.block_size
+
+    def needed_behind(self, prefix: Tables, length: int) -> int:
+        """Blocks that a row with this prefix takes of the pool, in all groups, until its tables hold ``length``
+        tokens."""
+        known, blocks = len(prefix[0]), -(-length // self.block_size)
+        found = 0
+        for group, most in enumerate(self._held_at_most):
+            held = known - self.prefix.first_needed(group, known)
+            found += min(blocks - known, max(0, most - held)) if most else blocks - known
+        return found
+
+    def revived(self, prefix: Tables) -> int:
+        """Blocks of a prefix that nobody holds, and that count as free until somebody does."""
+        kept = self._kept_of(prefix)
+        return sum(
+            not self.pool.refs(block) for table, first in zip(prefix, kept, strict=True) for block in table[first:]
+        )
+
+    # ---- the tables of a row
+
+    def _to_take(self, sequence: Sequence, blocks: int) -> int:
+        """Blocks that a row with its tables has yet to take of the pool until these are ``blocks`` long."""
+        missing = blocks - sequence.num_blocks
+        if missing <= 0:
+            return 0
+        if not self.windowed:
+            return missing * self.groups
+        found = 0
+        for most, table, kept in zip(self._held_at_most, sequence.tables, sequence.kept, strict=True):
+            found += min(missing, max(0, most - (len(table) - kept))) if most else missing
+        return found
+
+    def enter(self, sequence: Sequence, tables: Tables) -> None:
+        """A sequence is about to run from the prefix that ``tables`` hold, of which it holds what leads somewhere;
+        what else it needs for the tokens it has is promised to it."""
+        sequence.tables = [list(table) for table in tables]
+        sequence.num_blocks = len(tables[0])
+        sequence.kept = [self.prefix.first_needed(group, sequence.num_blocks) for group in range(self.groups)]
+        for table, kept in zip(sequence.tables, sequence.kept, strict=True):
+            for block in table[kept:]:
+                self.pool.ref(block)
+        self._promise(sequence, -(-sequence.length // self.block_size))
+
+    def cover(self, sequence: Sequence, start: int, end: int) -> list[int]:
+        """Blocks for positions before ``end`` of a row whose next step begins at ``start``: those that its tables gain,
+        group by group. What its windows have left behind goes."""
+        blocks = -(-end // self.block_size)
+        gained = blocks - sequence.num_blocks
+        if gained <= 0:
+            return []
+        if self.windowed:
+            self.leave_behind(sequence, start)
+        promised = sequence.promised_until
+        taken: list[int] = []
+        for table in sequence.tables:
+            new = self.pool.allocate_many(gained)
+            table.extend(new)
+            taken += new
+        sequence.num_blocks = blocks
+        if sequence.promised:
+            self._promise(sequence, promised)
+        return taken
+
+    def leave_behind(self, sequence: Sequence, start: int) -> None:
+        """Gives back what no position from ``start`` on sees. A block's length more stays: a fork of the prompt begins
+        up to so many positions before."""
+        for group, window in enumerate(self.windows):
+            if not window:
+                continue
+            first = max(0, start - window + 1 - self.block_size) // self.block_size
+            table, kept = sequence.tables[group], sequence.kept[group]
+            for block in table[kept:first]:
+                self.pool.free(block)
+            table[kept:first] = [0] * max(0, first - kept)
+            sequence.kept[group] = max(kept, first)
+
+    def _promise(self, sequence: Sequence, blocks: int) -> None:
+        """Promises what a row has yet to take until its tables are ``blocks`` long, in place of what it was before."""
+        promised = self._to_take(sequence, blocks)
+        self._promised += promised - sequence.promised
+        sequence.promised, sequence.promised_until = promised, blocks
+
+    def _give_back(self, tables: Tables, kept: SequenceOf[int]) -> None:
+        """From their ends, so that a prefix outlives what was built on it."""
+        for table, first in zip(tables, kept, strict=True):
+            self.pool.free_table(table[first:])
 
     # ---- prompts held for sequences that have yet to start
 
@@ -41,20 +186,28 @@ class KVCacheManager:
         The block of the last prompt token is left out: a fork recomputes it to draw its first token.
         """
         request = leader.request
-        shared = leader.blocks[: (request.prompt_len - 1) // self.block_size]
-        if not shared:
+        blocks = (request.prompt_len - 1) // self.block_size
+        if not blocks:
             return
-        for block in shared:
-            self.pool.ref(block)
-        request.held_blocks = shared
+        held: Tables = []
+        for group, table in enumerate(leader.tables):
+            first = self.prefix.first_needed(group, blocks)
+            assert first >= leader.kept[group], "a fork needs what its prompt has left behind"
+            for block in table[first:blocks]:
+                self.pool.ref(block)
+            held.append([0] * first + table[first:blocks])
+        request.held_tables = held
         self._holders[request.rid] = request
 
     def drop_hold(self, request: Request) -> None:
         """Give back the prompt held for a request, if one is."""
-        if request.held_blocks:
-            self.pool.free_table(request.held_blocks)
-            request.held_blocks = []
+        if request.held_tables:
+            self._give_back(request.held_tables, self._kept_of(request.held_tables))
+            request.held_tables = []
             del self._holders[request.rid]
+
+    def _kept_of(self, tables: Tables) -> list[int]:
+        return [self.prefix.first_needed(group, len(tables[0])) for group in range(self.groups)]
 
     def settle_fork(self, sequence: Sequence) -> None:
         """A sequence that may have waited for a held prompt has started or ended; the last one drops the hold."""
@@ -69,7 +222,7 @@ class KVCacheManager:
         idle = [
             request
             for request in self._holders.values()
-            if request is not keep and self.pool.refs(request.held_blocks[-1]) == 1
+            if request is not keep and self.pool.refs(request.held_tables[0][-1]) == 1
         ]
         if not idle:
             return False
@@ -81,7 +234,8 @@ class KVCacheManager:
     def release(self, sequence: Sequence) -> None:
         """Take slot, blocks and encoder slot from a running sequence; the caller decides its next state."""
         self.rows.leave(sequence)
-        self.pool.free_table(sequence.blocks)
+        self._give_back(sequence.tables, sequence.kept)
+        self._promised -= sequence.promised
         if sequence.encoder_slot >= 0:
             self.encoder_cache.free(sequence.encoder_slot)
         sequence.drop_row()
@@ -101,13 +255,13 @@ class KVCacheManager:
         self.queue.push(sequence)
 
     def preempt_for(self, needy: Sequence) -> bool:
-        """See to it that one block is free for a running sequence.
+        """See to it that one block of each group is free for a running sequence.
 
         Takes from the least important first. False when that was ``needy`` itself, which is then
         preempted. The most important row is never turned away: alone it fits, as every accepted
         request does.
         """
-        while not self.pool.free_count:
+        while self.free < self.groups:
             if self.reclaim_hold(keep=None):
                 continue
             victim = self.rows.running[-1]
@@ -123,8 +277,9 @@ class KVCacheManager:
         So is what was encoded.
         """
         for request in self._holders.values():
-            request.held_blocks = []
+            request.held_tables = []
         self._holders.clear()
+        self._promised = 0
         self.pool.reset(num_blocks)
         self.encoder_cache.reset(encoder_slots)
 
@@ -137,22 +292,40 @@ class KVCacheManager:
         held = [0] * self.pool.num_blocks
         for request in self._holders.values():
             assert request.forks_left > 0, f"request {request.rid} holds its prompt for nobody"
-            for block in request.held_blocks:
-                held[block] += 1
+            self._count(request.held_tables, self._kept_of(request.held_tables), held)
         for sequence in self.rows.running:
-            for block in sequence.blocks:
-                held[block] += 1
+            self._count(sequence.tables, sequence.kept, held)
         for block, count in enumerate(held):
             assert count == self.pool.refs(block), f"block {block} has {self.pool.refs(block)} references, not {count}"
+        promised = sum(sequence.promised for sequence in self.rows.running)
+        assert promised == self._promised, f"{self._promised} blocks are promised, to rows {promised}"
+        assert self.free >= 0, f"{-self.free} blocks more are promised than are free"
         for sequence in self.rows.running:
-            assert sequence.num_computed_tokens <= sequence.num_scheduled_tokens <= sequence.length, (
-                f"sequence {sequence.name}: lengths disagree"
-            )
-            assert sequence.num_scheduled_tokens <= len(sequence.blocks) * self.block_size, (
-                f"sequence {sequence.name} lacks blocks"
-            )
-            for block in sequence.blocks[sequence.num_scheduled_tokens // self.block_size :]:
-                assert held[block] == 1, f"block {block} will be written by sequence {sequence.name} and is shared"
+            self._check_row(sequence, held)
+
+    def _count(self, tables: Tables, kept: SequenceOf[int], held: list[int]) -> None:
+        for table, first in zip(tables, kept, strict=True):
+            for block in table[first:]:
+                held[block] += 1
+
+    def _check_row(self, sequence: Sequence, held: list[int]) -> None:
+        name, size = f"sequence {sequence.name}", self.block_size
+        assert sequence.num_computed_tokens <= sequence.num_scheduled_tokens <= sequence.length, (
+            f"{name}: lengths disagree"
+        )
+        assert sequence.num_scheduled_tokens <= sequence.num_blocks * size, f"{name} lacks blocks"
+        for group, (table, kept) in enumerate(zip(sequence.tables, sequence.kept, strict=True)):
+            assert len(table) == sequence.num_blocks, f"{name} has {len(table)} blocks of group {group}"
+            window = self.windows[group]
+            seen = max(0, sequence.num_scheduled_tokens - window + 1) // size if window else 0
+            assert kept <= seen, f"{name} has left behind what it sees in group {group}"
+            if window:
+                most = self._held_at_most[group]
+                assert len(table) - kept <= most, (
+                    f"{name} holds {len(table) - kept} blocks of group {group}, over {most}"
+                )
+            for block in table[max(kept, sequence.num_scheduled_tokens // size) :]:
+                assert held[block] == 1, f"block {block} will be written by {name} and is shared"
 
     def _check_encoder_slots(self) -> None:
         self.encoder_cache.check_integrity()

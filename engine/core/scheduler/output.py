@@ -203,8 +203,10 @@ class Output:
         """Tell the prefix cache of blocks that completed steps have filled with known tokens."""
         full = sequence.num_computed_tokens // self.memory.block_size
         digests = sequence.block_digests(full, self.memory.block_size)
-        for block in range(sequence.num_hashed_blocks, full):
-            self.memory.pool.set_block_hash(sequence.blocks[block], digests[block])
+        prefix = self.memory.prefix
+        for group, (table, kept) in enumerate(zip(sequence.tables, sequence.kept, strict=True)):
+            for block in range(max(kept, sequence.num_hashed_blocks), full):
+                prefix.name(group, block, digests[block], table)
         sequence.num_hashed_blocks = full
 
     def _pass_on_prompt_logprobs(self, flight: InFlightStep, result: StepResult, batch: TokensBatch) -> None:

@@ -2,20 +2,22 @@
 
 from stentor.protocols.ipc.steps import Encoding
 
+from ..cache.prefix import Tables
 from ..request import Request, Sequence
 from .kv_cache_manager import KVCacheManager
 from .step import StepBuilder
 
 
-def plan_chunks(draft: StepBuilder, sequences: list[Sequence]) -> None:
+def plan_chunks(draft: StepBuilder, memory: KVCacheManager, sequences: list[Sequence]) -> None:
     """Go on with what has been admitted and not been prefilled, while the budget lasts; most important first.
 
-    Its blocks were taken at admission.
+    Its blocks were promised at admission.
     """
     for sequence in sequences:
         if not draft.budget:
             return
-        draft.add(sequence, min(sequence.plannable, draft.budget, draft.chunk), [])
+        count, start = min(sequence.plannable, draft.budget, draft.chunk), sequence.num_scheduled_tokens
+        draft.add(sequence, count, memory.cover(sequence, start, start + count))
 
 
 def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> None:
@@ -42,28 +44,26 @@ def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> Non
             return
         memory.queue.pop()
         _admit(sequence, prefix, memory, now)
+        count = sequence.length if request.no_chunking else min(sequence.plannable, draft.budget, draft.chunk)
+        start = sequence.num_scheduled_tokens
+        memory.cover(sequence, start, start + count)
         draft.enter(sequence, memory.block_size, audio_bytes)
-        if request.no_chunking:
-            draft.add(sequence, sequence.length, [])
-            draft.budget = max(draft.budget, 0)
-        else:
-            draft.add(sequence, min(sequence.plannable, draft.budget, draft.chunk), [])
+        draft.add(sequence, count, [])
+        draft.budget = max(draft.budget, 0)
 
 
-def _find_room(sequence: Sequence, memory: KVCacheManager) -> list[int] | None:
-    """The prefix blocks that the sequence can start from, if the rest it needs is free now; otherwise None.
+def _find_room(sequence: Sequence, memory: KVCacheManager) -> Tables | None:
+    """The prefix that the sequence can start from, if the rest it needs is free now; otherwise None.
 
     Prompts held for less important requests give way. With nothing running and no such hold left,
     an accepted request always fits: its own hold, if any, is what it starts from.
     """
-    pool = memory.pool
     prefix = _find_prefix(sequence, memory)
-    total = -(-sequence.length // memory.block_size)
-    # A block for every other running row: those admitted should not be the next to be preempted.
-    reserve = (len(memory.rows.running) + 1) // 2
+    needed = memory.needed_behind(prefix, sequence.length)
+    # Blocks for every other running row: those admitted should not be the next to be preempted.
+    reserve = (len(memory.rows.running) + 1) // 2 * memory.groups
     while True:
-        revived = sum(1 for block in prefix if not pool.refs(block))
-        if pool.free_count >= total - len(prefix) + revived + reserve:
+        if memory.free >= needed + memory.revived(prefix) + reserve:
             return prefix
         if not memory.reclaim_hold(keep=sequence.request):
             return None
@@ -92,13 +92,13 @@ def _find_encoder_slot(sequence: Sequence, draft: StepBuilder, memory: KVCacheMa
     return True
 
 
-def _find_prefix(sequence: Sequence, memory: KVCacheManager) -> list[int]:
+def _find_prefix(sequence: Sequence, memory: KVCacheManager) -> Tables:
     """The longest prefix to start from, not referenced yet, at most up to the block of the last known token."""
     request = sequence.request
-    if request.held_blocks:
-        return request.held_blocks
+    if request.held_tables:
+        return request.held_tables
     if not _reads_cache(request, memory):
-        return []
+        return [[] for _ in range(memory.groups)]
     usable = min(sequence.length - 1, request.cacheable_len) // memory.block_size
     return memory.prefix.match(sequence.block_digests(usable, memory.block_size)[:usable])
 
@@ -113,22 +113,19 @@ def _reads_cache(request: Request, memory: KVCacheManager) -> bool:
     return memory.prefix.enabled and (request.prompt_done or request.params.prompt_logprobs is None)
 
 
-def _admit(sequence: Sequence, prefix: list[int], memory: KVCacheManager, now: float) -> None:
+def _admit(sequence: Sequence, prefix: Tables, memory: KVCacheManager, now: float) -> None:
     request = sequence.request
-    prefix_len = len(prefix) * memory.block_size
+    blocks = len(prefix[0])
+    prefix_len = blocks * memory.block_size
     # what returns finds what it wrote itself: counted, that would make a cache look good that preempts
     returns = sequence.row_generation > 0 or bool(sequence.outputs)
-    if not returns and prefix is not request.held_blocks and _reads_cache(request, memory):
+    if not returns and prefix is not request.held_tables and _reads_cache(request, memory):
         memory.prefix.count(sequence.length, prefix_len)
     if request.cached_len is None:
         request.cached_len = prefix_len
         request.first_scheduled = now
-    # Referenced before anything is allocated, so that it cannot be evicted for the rest.
-    for block in prefix:
-        memory.pool.ref(block)
-    fresh = memory.pool.allocate_many(-(-sequence.length // memory.block_size) - len(prefix))
-    sequence.blocks = prefix + fresh
+    memory.enter(sequence, prefix)
     sequence.num_scheduled_tokens = sequence.num_computed_tokens = prefix_len
-    sequence.num_hashed_blocks = len(prefix)
+    sequence.num_hashed_blocks = blocks
     memory.rows.enter(sequence)
     memory.settle_fork(sequence)

@@ -121,14 +121,12 @@ def wrong_kind(audio: Audio | None, encoder_slots: int) -> str | None:
     return None
 
 
-def too_long(needed: int, num_blocks: int, block_size: int) -> str | None:
-    """Why a request that may grow to ``needed`` tokens finds no room in a cache; None if it does."""
-    if -(-needed // block_size) > num_blocks:
-        return (
-            f"the request may grow to {needed} tokens, but the KV cache holds {num_blocks * block_size}: "
-            "shorten the prompt, lower max_tokens, or give the cache more memory"
-        )
-    return None
+def too_long(needed: int, capacity: int) -> str:
+    """Why a request that may grow to ``needed`` tokens finds no room in a cache of so many for one sequence."""
+    return (
+        f"the request may grow to {needed} tokens, but the KV cache holds {capacity}: "
+        "shorten the prompt, lower max_tokens, or give the cache more memory"
+    )
 
 
 def _refuse_resumed(submit: Submit) -> str | None:

@@ -104,6 +104,7 @@ class Scheduler:
         attention_scope: AttentionScope = "",
         max_plan_bytes: int = MAX_PLAN_BYTES,
         max_frame: int = MAX_FRAME,
+        windows: tuple[int, ...] = (0,),
     ) -> None:
         """``max_mixed_prefill_tokens`` bounds the tokens of prompts beside rows that decode, ``max_prefill_chunk``
         those of one prompt in a step; None leaves them the whole budget.
@@ -114,7 +115,8 @@ class Scheduler:
         to while it runs, and ``attention_scope`` what the tokens of one see that makes vectors or scores.
 
         ``max_plan_bytes`` bounds what rows bring that enter in one step; a request of which one row alone could take
-        more than ``max_frame`` bytes is refused.
+        more than ``max_frame`` bytes is refused. ``windows``: of each group of layers the tokens that are seen, 0 for
+        all.
         """
         chunk = max_num_batched_tokens if max_prefill_chunk is None else max_prefill_chunk
         mixed = max_num_batched_tokens if max_mixed_prefill_tokens is None else max_mixed_prefill_tokens
@@ -153,7 +155,15 @@ class Scheduler:
         self._max_encodings, self._max_mixed_encodings = most, beside
         # where tokens see those behind them, what is known of a prefix holds for that prompt alone
         prefix_cache = config.prefix_cache and attention_scope != "all"
-        self._memory = KVCacheManager(num_blocks, block_size, prefix_cache, self._rows, encoder_slots)
+        self._memory = KVCacheManager(
+            num_blocks,
+            block_size,
+            prefix_cache,
+            self._rows,
+            encoder_slots,
+            windows,
+            min(max_num_batched_tokens, chunk),
+        )
         self._output = Output(self._memory)
         self._flights: deque[InFlightStep] = deque()
         self._bisector = CrashBisector()
@@ -195,7 +205,7 @@ class Scheduler:
         )
         if not accepted.live:
             return None
-        needed = whole_row_bytes(accepted.leader, self._memory.block_size)
+        needed = whole_row_bytes(accepted.leader, self._memory.block_size, self._memory.groups)
         if needed > self._max_frame:
             why = f"the request may take {needed} bytes of a step, which holds {self._max_frame}: make it smaller"
             ended = [each.index for each in accepted.sequences if each.state is not SequenceState.FINISHED]
@@ -255,6 +265,7 @@ class Scheduler:
         draft = StepBuilder(
             self._max_num_batched_tokens,
             self._max_prefill_chunk,
+            groups=memory.groups,
             streams=self._stream is not None,
             max_bytes=self._max_plan_bytes,
         )
@@ -264,7 +275,7 @@ class Scheduler:
         if self._attention_scope == "all":
             draft.budget = min(draft.budget, self._max_prefill_chunk)
         draft.max_encodings = self._max_mixed_encodings if crowded or draft.rows else self._max_encodings
-        plan_chunks(draft, unfinished)
+        plan_chunks(draft, memory, unfinished)
         admit_waiting(draft, memory, now)
         if not draft.rows:
             return None
@@ -487,4 +498,5 @@ class Scheduler:
         return why or self._too_long(min(len(submit.prompt) + submit.params.max_tokens, self._max_model_len))
 
     def _too_long(self, needed: int) -> str | None:
-        return too_long(needed, self._memory.pool.num_blocks, self._memory.block_size)
+        memory = self._memory
+        return None if memory.needed(needed) <= memory.pool.num_blocks else too_long(needed, memory.capacity)

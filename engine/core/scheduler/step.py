@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import Encoding, ForkedRow, NewRow, RowInput, RowStep, StepResult
 
+from ..cache.prefix import Tables
 from ..request import Sequence
 
 MAX_PLAN_BYTES: Final = 16 << 20
@@ -84,6 +85,7 @@ class StepBuilder:
     __slots__ = (
         "_carried",
         "_counted",
+        "_groups",
         "_max_bytes",
         "_origins",
         "_room",
@@ -102,8 +104,12 @@ class StepBuilder:
         "waiting",
     )
 
-    def __init__(self, budget: int, chunk: int, *, streams: bool = False, max_bytes: int = MAX_PLAN_BYTES) -> None:
-        """``max_bytes`` bounds what rows bring that enter together; one alone may bring more."""
+    def __init__(
+        self, budget: int, chunk: int, *, groups: int = 1, streams: bool = False, max_bytes: int = MAX_PLAN_BYTES
+    ) -> None:
+        """``groups`` of layers have block tables of their own; ``max_bytes`` bounds what rows bring that enter
+        together, one alone may bring more."""
+        self._groups = groups
         self.budget = self._room = budget
         self._max_bytes = max_bytes
         self._carried = 0
@@ -143,7 +149,7 @@ class StepBuilder:
         origin = self._origin_of(sequence)
         if origin >= 0:
             outputs = sequence.tokens(request.prompt_len, sequence.length)
-            self.forks.append(ForkedRow(origin, sequence.slot, outputs, sequence.seed, sequence.blocks.copy()))
+            self.forks.append(ForkedRow(origin, sequence.slot, outputs, sequence.seed, _flat(sequence.tables)))
             return
         self._origins[request.rid] = len(self.new), params
         self.new.append(
@@ -153,7 +159,7 @@ class StepBuilder:
                 request.prompt_len,
                 params,
                 sequence.seed,
-                sequence.blocks.copy(),
+                _flat(sequence.tables),
                 request.name,
                 sequence.constraint is not None,
                 sequence.encoder_slot,
@@ -184,7 +190,7 @@ class StepBuilder:
     def _size(self, sequence: Sequence, block_size: int, audio_bytes: int) -> int:
         """What the plan carries for a row that enters; no less than the bytes that it takes there."""
         length, request = sequence.length, sequence.request
-        size = _ROW_BYTES + audio_bytes + _INT_COST * -(-length // block_size)
+        size = _ROW_BYTES + audio_bytes + _INT_COST * self._groups * -(-length // block_size)
         if self._origin_of(sequence) >= 0:
             return size + _INT_COST * (length - request.prompt_len)
         return size + request.row_bytes + _INT_COST * length
@@ -218,9 +224,14 @@ def _row_params(sequence: Sequence) -> SamplingParams:
     return request.plain_params if request.prompt_done else request.row_params
 
 
-def whole_row_bytes(sequence: Sequence, block_size: int) -> int:
+def _flat(tables: Tables) -> list[int]:
+    """Block tables as they travel: those of all groups, which are of one length, one after another."""
+    return [block for table in tables for block in table]
+
+
+def whole_row_bytes(sequence: Sequence, block_size: int, groups: int = 1) -> int:
     """The most that a plan may have to carry for a row, whatever is drawn before it enters."""
     request = sequence.request
     audio = 0 if request.audio is None else len(request.audio.pcm)
     length = request.limit_len
-    return _ROW_BYTES + request.row_bytes + audio + _INT_BYTES * (length - (-length // block_size))
+    return _ROW_BYTES + request.row_bytes + audio + _INT_BYTES * (length + groups * -(-length // block_size))

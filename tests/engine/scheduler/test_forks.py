@@ -131,9 +131,9 @@ def test_only_a_hold_that_frees_blocks_and_is_not_to_be_kept_is_reclaimed() -> N
     assert not memory.reclaim_hold(keep=None), "the leader runs on the same blocks"
     engine.abort(rid, 0)
     assert not memory.reclaim_hold(keep=request)
-    assert len(request.held_blocks) == 2
+    assert [len(table) for table in request.held_tables] == [2]
     assert memory.reclaim_hold(keep=None)
-    assert request.held_blocks == []
+    assert request.held_tables == []
     engine.scheduler.check_integrity()
     engine.drain()
     engine.check_clients()
@@ -150,11 +150,11 @@ def test_the_least_important_hold_is_reclaimed_first() -> None:
         engine.abort(rid, 0)
         # The fork would run next; out of the queue it stays a fork to come, and its prompt held.
         engine.scheduler._memory.queue.pop()
-    assert all(request.held_blocks for request in requests)
+    assert all(request.held_tables for request in requests)
     engine.scheduler._memory.reclaim_hold(keep=None)
-    assert [bool(request.held_blocks) for request in requests] == [True, True, False]
+    assert [bool(request.held_tables) for request in requests] == [True, True, False]
     engine.scheduler._memory.reclaim_hold(keep=None)
-    assert [bool(request.held_blocks) for request in requests] == [False, True, False]
+    assert [bool(request.held_tables) for request in requests] == [False, True, False]
 
 
 def test_forks_count_as_neither_queries_nor_hits_of_the_prefix_cache() -> None:

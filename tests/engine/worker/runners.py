@@ -49,9 +49,8 @@ class WatchedDecoder(Decoder):
         if self.device is None or self.device.replaying is None:
             self.eager += 1
             return super().forward(batch)
-        tokens, paged = batch.tokens, batch.paged
+        tokens, (paged,) = batch.tokens, batch.paged
         assert isinstance(tokens, torch.Tensor)
-        assert paged is not None
         tensors = (tokens, batch.positions, paged.query_start, paged.seq_lens, paged.block_tables, paged.slots)
         seen = (
             *((tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors),

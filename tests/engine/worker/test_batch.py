@@ -20,9 +20,8 @@ def _table() -> RowTable:
 
 
 def _laid_out(batch: Batch) -> tuple[torch.Tensor, AttentionBatch]:
-    tokens, paged = batch.forward.tokens, batch.forward.paged
+    tokens, (paged,) = batch.forward.tokens, batch.forward.paged
     assert isinstance(tokens, torch.Tensor)
-    assert paged is not None
     return tokens, paged
 
 
@@ -63,8 +62,8 @@ def test_blocks_are_appended_where_a_rows_table_ends() -> None:
     table = _table()
     table.extend(0, [4])
     table.extend(0, [6])
-    assert table.blocks[0].tolist() == [9, 4, 6]
+    assert table.blocks[0, 0].tolist() == [9, 4, 6]
     table.remove(0)
     table.add(NewRow(0, [1], 1, SamplingParams(max_tokens=1), 0, [8]))
     table.extend(0, [2])
-    assert table.blocks[0, :2].tolist() == [8, 2]
+    assert table.blocks[0, 0, :2].tolist() == [8, 2]

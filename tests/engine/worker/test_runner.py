@@ -144,5 +144,5 @@ def test_a_slot_forgets_the_row_that_had_it(engine: LocalEngine) -> None:
 def test_the_row_table_holds_every_block_of_the_longest_sequence() -> None:
     for context in (1, 16, 17, 31, 32):
         table = RowTable(1, context, BLOCK)
-        assert table.blocks.shape[1] * BLOCK >= context
-        assert (table.blocks.shape[1] - 1) * BLOCK < context
+        assert table.blocks.shape[2] * BLOCK >= context
+        assert (table.blocks.shape[2] - 1) * BLOCK < context
