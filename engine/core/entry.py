@@ -140,6 +140,7 @@ async def _run_worker(
             encoder_slots=ready.encoder_slots,
             stream=ready.stream,
             attention_scope=ready.attention_scope,
+            windows=ready.windows,
             max_encodings=ready.limits.max_encodings or None,
             max_mixed_encodings=ready.limits.max_mixed_encodings or None,
             config=config.scheduler,

@@ -38,7 +38,7 @@ def build_batch(rows: Sequence[RowStep], table: RowTable, caches: Sequence[Layer
     token_slots = slots[owner]
     tokens = table.tokens[token_slots, positions]
     blocks = table.blocks[:, token_slots, positions // table.block_size].astype(np.int64)
-    kv_slots = blocks * table.block_size + positions % table.block_size  # [groups, tokens]
+    kv_slots = np.ascontiguousarray(blocks * table.block_size + positions % table.block_size)  # [groups, tokens]
     ends = begin + lengths
     longest = int(ends.max())
     columns = -(-longest // table.block_size)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -16,6 +17,9 @@ from .errors import SetupError
 
 FP8 = torch.float8_e4m3fn
 _FP8_CAPABILITY = (8, 9)
+_MOST_GROUPS = 8
+"""Of layers with block tables of their own: each costs a step a little."""
+_WINDOWS_LONG = 8
 
 
 def choose_cache_dtype(wanted: CacheDType, dtype: torch.dtype, device: torch.device) -> torch.dtype:
@@ -33,29 +37,101 @@ def choose_cache_dtype(wanted: CacheDType, dtype: torch.dtype, device: torch.dev
     return dtype
 
 
-def kv_block_bytes(groups: Sequence[CacheGroup], block_size: int, dtype: torch.dtype) -> int:
-    """Bytes of one block over all layers, keys and values."""
+@dataclass(frozen=True)
+class PageGroup:
+    """Layers that share block tables: of each token they keep a block, or while they see it."""
+
+    layers: tuple[int, ...]
+    window: int
+    """Tokens that are seen; 0: all."""
+
+
+def page_groups(groups: Sequence[CacheGroup], longest: int) -> tuple[PageGroup, ...]:
+    """The layers of a model, such that blocks of all groups may be of one size.
+
+    A block is one token range of as many layers as the largest group has; smaller groups leave some of it unused.
+    Layers are cut into so many a group that sequences of a few windows' length take least. A window that no sequence of
+    up to ``longest`` tokens outgrows is none; and where layers keep more of a token than others, all are one group that
+    keeps everything.
+    """
+    layers = tuple(sorted(layer for group in groups for layer in group.layers))
+    by_window: dict[int, list[int]] = {}
+    for group in groups:
+        by_window.setdefault(group.window if group.window < longest else 0, []).extend(group.layers)
+    if len({(group.kv_heads, group.head_dim) for group in groups}) > 1:
+        return (PageGroup(layers, 0),)
+    if len(by_window) == 1:
+        return (PageGroup(layers, next(iter(by_window))),)
+    length = min(longest, _WINDOWS_LONG * max(by_window))
+
+    def taken(share: int) -> int:
+        return sum(-(-len(of) // share) * share * min(length, window or length) for window, of in by_window.items())
+
+    shares = range(1, len(layers) + 1)
+    allowed = [share for share in shares if sum(-(-len(of) // share) for of in by_window.values()) <= _MOST_GROUPS]
+    share = min(allowed, key=lambda share: (taken(share), -share))
+    return tuple(
+        PageGroup(tuple(of[first : first + share]), window)
+        for window, of in by_window.items()
+        for first in range(0, len(of), share)
+    )
+
+
+def of_groups(pages: Sequence[PageGroup]) -> str:
+    """What blocks are of, for the operator."""
+    if len(pages) == 1:
+        return f", in a window of {pages[0].window:,}" if pages[0].window else ""
+    full, sliding = (sum(bool(page.window) == windowed for page in pages) for windowed in (False, True))
+    seen = " and ".join(f"{window:,}" for window in sorted({page.window for page in pages} - {0}))
+    return f", for {len(pages)} groups of layers: {full} of all tokens, {sliding} of windows of {seen}"
+
+
+def kv_block_bytes(
+    groups: Sequence[CacheGroup], block_size: int, dtype: torch.dtype, pages: Sequence[PageGroup] = ()
+) -> int:
+    """Bytes of one block, keys and values: over all layers, or of one of the groups ``pages``."""
+    if len(pages) > 1:
+        share = max(len(page.layers) for page in pages)
+        return groups[0].token_bytes(dtype.itemsize) // len(groups[0].layers) * share * block_size
     return sum(group.token_bytes(dtype.itemsize) for group in groups) * block_size
 
 
 def allocate_caches(
-    groups: Sequence[CacheGroup], num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
+    groups: Sequence[CacheGroup],
+    num_blocks: int,
+    block_size: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    pages: Sequence[PageGroup] = (),
 ) -> list[LayerCache]:
-    """K and V of every layer of the model, zeroed."""
+    """K and V of every layer of the model, zeroed. Layers of different groups of ``pages`` share tensors."""
     of_layer = {layer: group for group in groups for layer in group.layers}
-    return [_allocate(of_layer[layer], num_blocks, block_size, device, dtype) for layer in range(len(of_layer))]
+    pages = pages or (PageGroup(tuple(sorted(of_layer)), 0),)
+    first = max(pages, key=lambda page: len(page.layers))
+    pairs = [_allocate(of_layer[layer], num_blocks, block_size, device, dtype) for layer in first.layers]
+    found = {
+        layer: LayerCache(k, v, group)
+        for group, page in enumerate(pages)
+        for layer, (k, v) in zip(page.layers, pairs, strict=False)
+    }
+    return [found[layer] for layer in sorted(found)]
+
+
+def cache_tensors(caches: Sequence[LayerCache]) -> list[torch.Tensor]:
+    """Each once, in the order of layers."""
+    return [*{id(tensor): tensor for cache in caches for tensor in (cache.k, cache.v)}.values()]
 
 
 def _allocate(
     group: CacheGroup, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
-) -> LayerCache:
+) -> tuple[torch.Tensor, torch.Tensor]:
     shape = (num_blocks, group.kv_heads, group.head_dim, block_size)
     if device.type == "cpu":
         k_shape, v_shape = kv_cache_shape(*shape)
         k, v = _untouched_zeros(k_shape, dtype), _untouched_zeros(v_shape, dtype)
     else:
         k, v = make_kv_cache(*shape, dtype, device)
-    return LayerCache(k, v)
+    return k, v
 
 
 def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

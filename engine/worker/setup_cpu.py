@@ -20,7 +20,15 @@ from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..model_config.whisper_config import WhisperConfig
 from ..models.decoder import Decoder
 from .cached_weights import open_cached
-from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
+from .caches import (
+    PageGroup,
+    allocate_caches,
+    cache_tensors,
+    choose_cache_dtype,
+    kv_block_bytes,
+    of_groups,
+    page_groups,
+)
 from .cores import granted_cores
 from .errors import SetupError
 from .limits import limits_of, with_limits
@@ -68,18 +76,20 @@ def set_up_cpu(config: WorkerConfig, progress: ProgressCallback, weights_fd: int
     context = layer_context(checkpoint, config, _CPU, dtype)
     context = replace(context, packed=native.library() is not None and dtype in PLAIN)
     kept = open_cached(checkpoint, config, context, weights_fd, lambda: weights_bytes(checkpoint.decoder, context))
+    groups = model_config.cache_groups
+    pages = page_groups(groups, wanted_length(config, model_config))
     if kept is not None and kept.found is not None:  # what it settled is what its engine counts on
         max_model_len, num_blocks = kept.found.max_model_len, kept.found.num_blocks
     else:
-        max_model_len, num_blocks = size_cache(config, model_config, context, cache_dtype)
+        max_model_len, num_blocks = size_cache(config, model_config, context, cache_dtype, pages)
     notes += cut_note(max_model_len, config.max_model_len or model_config.max_position)
-    kv_bytes = num_blocks * kv_block_bytes(model_config.cache_groups, config.block_size, cache_dtype)
+    kv_bytes = num_blocks * kv_block_bytes(groups, config.block_size, cache_dtype, pages)
     make = partial(Decoder, model_config, max_model_len=max_model_len)
     model = load_weights(make, Decoder.load, checkpoint, config, context, progress, kept)
     if kept is not None:
         kept.keep(max_model_len, num_blocks)
     try:
-        caches = allocate_caches(model_config.cache_groups, num_blocks, config.block_size, _CPU, cache_dtype)
+        caches = allocate_caches(groups, num_blocks, config.block_size, _CPU, cache_dtype, pages)
     except (OSError, MemoryError) as error:
         raise SetupError(
             f"{_CPU} has no room for {kv_bytes / GIB:.2f} GiB of KV cache: lower --kv-cache-memory"
@@ -92,15 +102,17 @@ def set_up_cpu(config: WorkerConfig, progress: ProgressCallback, weights_fd: int
         block_size=config.block_size,
         device=_CPU,
     )
-    complete_a_step(runner, model_config.vocab_size, config.block_size, max_model_len, progress)
+    complete_a_step(runner, model_config.vocab_size, config.block_size, max_model_len, progress, groups=len(pages))
     notes += [*model.weights.note_lines(), *cache_note(checkpoint, cache_dtype), *call_notes(runner.calls)]
+    blocks = f"{num_blocks} blocks of {config.block_size} tokens{of_groups(pages)}"
     memory = [
         MemoryLine("weights", model.weights.total_bytes, f"{dtype_name(dtype)} on {_CPU}"),
-        MemoryLine("KV cache", kv_bytes, f"{num_blocks} blocks of {config.block_size} tokens; taken as it fills"),
+        MemoryLine("KV cache", kv_bytes, f"{blocks}; taken as it fills"),
         MemoryLine("worker process", resident_bytes(), "resident now: weights, code, KV blocks touched so far"),
     ]
-    ready = WorkerReady(num_blocks, max_model_len, memory, notes, limits_of(config))
-    return Setup(runner, ready, Prefault([tensor for cache in caches for tensor in (cache.k, cache.v)]))
+    windows = tuple(page.window for page in pages)
+    ready = WorkerReady(num_blocks, max_model_len, memory, notes, limits_of(config), windows=windows)
+    return Setup(runner, ready, Prefault(cache_tensors(caches)))
 
 
 def call_notes(calls: Sequence[str]) -> list[str]:
@@ -112,19 +124,23 @@ def call_notes(calls: Sequence[str]) -> list[str]:
 
 
 def size_cache(
-    config: WorkerConfig, model: ModelSpec, context: LayerContext, cache_dtype: torch.dtype
+    config: WorkerConfig,
+    model: ModelSpec,
+    context: LayerContext,
+    cache_dtype: torch.dtype,
+    pages: Sequence[PageGroup] = (),
 ) -> tuple[int, int]:
     """Longest sequence and number of KV blocks.
 
     A context that the operator named must fit; the model's own is cut to what fits.
     """
     wanted = wanted_length(config, model)
-    block_bytes = kv_block_bytes(model.cache_groups, config.block_size, cache_dtype)
+    block_bytes = kv_block_bytes(model.cache_groups, config.block_size, cache_dtype, pages)
     budget = config.kv_cache_memory
     if budget is None:
         budget = default_kv_bytes(weights_bytes(model, context), config.memory_share)
     num_blocks = budget // block_bytes
-    return fit_length(config, wanted, num_blocks, block_bytes, budget), num_blocks
+    return fit_length(config, wanted, num_blocks, block_bytes, budget, pages), num_blocks
 
 
 def weights_bytes(model: ModelSpec, context: LayerContext) -> int:

@@ -1,5 +1,6 @@
 """A worker on an accelerator: what a step needs is measured, and the KV cache takes the rest."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,15 @@ from ..model_config.model_spec import ModelSpec
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..model_config.whisper_config import WhisperConfig
 from ..models.decoder import Decoder
-from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
+from .caches import (
+    PageGroup,
+    allocate_caches,
+    cache_tensors,
+    choose_cache_dtype,
+    kv_block_bytes,
+    of_groups,
+    page_groups,
+)
 from .cores import granted_cores
 from .device import Device
 from .device_runner import DeviceRunner
@@ -64,24 +73,26 @@ def set_up_device(config: WorkerConfig, progress: ProgressCallback, device: Devi
     if not 0.0 < config.gpu_memory_fraction <= 1.0:
         raise SetupError(f"--gpu-memory-fraction {config.gpu_memory_fraction}: expected more than 0 and at most 1")
     wanted = wanted_length(config, model_config)
+    pages = page_groups(model_config.cache_groups, wanted)
     context = layer_context(checkpoint, config, device.torch_device, dtype)
     make = partial(Decoder, model_config, max_model_len=wanted)
     model = load_weights(make, Decoder.load, checkpoint, config, context, progress)
-    profile = _profile(config, device, model, wanted, sizes, cache_dtype, progress)
-    max_model_len, num_blocks = size_cache(config, model_config, profile, wanted, cache_dtype)
-    caches = _allocate(config, model_config, device, num_blocks + 1, cache_dtype)
+    profile = _profile(config, device, model, wanted, sizes, cache_dtype, pages, progress)
+    max_model_len, num_blocks = size_cache(config, model_config, profile, wanted, cache_dtype, pages)
+    caches = _allocate(config, model_config, device, num_blocks + 1, cache_dtype, pages)
     runner = _runner(config, model, caches, device, max_model_len, sizes)
     _take_memory(config, runner, device, max_model_len, model_config.vocab_size)
-    complete_a_step(runner, model_config.vocab_size, config.block_size, max_model_len, progress)
-    kv_bytes = sum(cache.k.nbytes + cache.v.nbytes for cache in caches)
+    complete_a_step(runner, model_config.vocab_size, config.block_size, max_model_len, progress, groups=len(pages))
+    kv_bytes = sum(tensor.nbytes for tensor in cache_tensors(caches))
     memory = profile.lines(
         f"{dtype_name(dtype)} on {device.name}",
         kv_bytes,
-        f"{num_blocks} blocks of {config.block_size} tokens in {dtype_name(cache_dtype)}",
+        f"{num_blocks} blocks of {config.block_size} tokens in {dtype_name(cache_dtype)}{of_groups(pages)}",
         len(sizes),
     )
+    windows = tuple(page.window for page in pages)
     notes = [*cut_note(max_model_len, wanted), *model.weights.note_lines(), *cache_note(checkpoint, cache_dtype)]
-    return Setup(runner, WorkerReady(num_blocks, max_model_len, memory, notes, limits_of(config)))
+    return Setup(runner, WorkerReady(num_blocks, max_model_len, memory, notes, limits_of(config), windows=windows))
 
 
 def _to_this_model(config: WorkerConfig) -> str:
@@ -103,10 +114,15 @@ def graph_sizes(config: WorkerConfig) -> list[int]:
 
 
 def size_cache(
-    config: WorkerConfig, model: ModelSpec, profile: MemoryProfile, wanted: int, cache_dtype: torch.dtype
+    config: WorkerConfig,
+    model: ModelSpec,
+    profile: MemoryProfile,
+    wanted: int,
+    cache_dtype: torch.dtype,
+    pages: Sequence[PageGroup] = (),
 ) -> tuple[int, int]:
     """Longest sequence and number of KV blocks that the scheduler may use; one more is nobody's."""
-    block_bytes = kv_block_bytes(model.cache_groups, config.block_size, cache_dtype)
+    block_bytes = kv_block_bytes(model.cache_groups, config.block_size, cache_dtype, pages)
     if config.kv_cache_memory is not None:
         budget = config.kv_cache_memory
         num_blocks = budget // block_bytes
@@ -124,7 +140,7 @@ def size_cache(
             f"{config.gpu_memory_fraction} of the device leaves{_to_this_model(config)}: raise it, lower "
             "--max-num-batched-tokens or --max-num-seqs, or choose a smaller model"
         )
-    return fit_length(config, wanted, num_blocks, block_bytes, budget), num_blocks
+    return fit_length(config, wanted, num_blocks, block_bytes, budget, pages), num_blocks
 
 
 def _profile(
@@ -134,11 +150,14 @@ def _profile(
     max_model_len: int,
     sizes: list[int],
     cache_dtype: torch.dtype,
+    pages: Sequence[PageGroup],
     progress: ProgressCallback,
 ) -> MemoryProfile:
     slots, tokens, vocab_size = config.max_num_seqs, config.max_num_batched_tokens, model.config.vocab_size
     try:
-        caches = allocate_caches(model.config.cache_groups, 1, config.block_size, device.torch_device, cache_dtype)
+        caches = allocate_caches(
+            model.config.cache_groups, 1, config.block_size, device.torch_device, cache_dtype, pages
+        )
         runner = _runner(config, model, caches, device, max_model_len, sizes)
         progress("measuring memory", 0, 1)
         plans = worst_steps(slots, tokens, max_model_len, vocab_size)
@@ -169,12 +188,18 @@ def _take_memory(
 
 
 def _allocate(
-    config: WorkerConfig, model: ModelSpec, device: Device, num_blocks: int, cache_dtype: torch.dtype
+    config: WorkerConfig,
+    model: ModelSpec,
+    device: Device,
+    num_blocks: int,
+    cache_dtype: torch.dtype,
+    pages: Sequence[PageGroup],
 ) -> list[LayerCache]:
+    groups = model.cache_groups
     try:
-        return allocate_caches(model.cache_groups, num_blocks, config.block_size, device.torch_device, cache_dtype)
+        return allocate_caches(groups, num_blocks, config.block_size, device.torch_device, cache_dtype, pages)
     except torch.OutOfMemoryError as error:
-        size = num_blocks * kv_block_bytes(model.cache_groups, config.block_size, cache_dtype)
+        size = num_blocks * kv_block_bytes(groups, config.block_size, cache_dtype, pages)
         raise SetupError(
             f"{device.name} has no room for {size / GIB:.2f} GiB of KV cache: lower --kv-cache-memory or "
             "--gpu-memory-fraction"

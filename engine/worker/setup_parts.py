@@ -1,6 +1,6 @@
 """What setting up a worker takes on every device."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from stentor.protocols.ipc.config import DType, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import Encoding, NewRow, RowInput, RowStep, StepPlan
 
+from ..core.cache.needs import BlockNeeds
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..loading.weights import iterate_weights
@@ -26,6 +27,7 @@ from ..models.voxtral_realtime import VoxtralRealtime
 from ..models.whisper import Whisper
 from ..quantization.formats import OnlineFormat, QuantizationRule, QuantizedCheckpoint
 from .cached_weights import CachedWeights
+from .caches import PageGroup
 from .cores import granted_cores
 from .device_runner import DeviceRunner
 from .encoder_decoder_runner import EncoderDecoderRunner
@@ -76,14 +78,23 @@ def wanted_length(config: WorkerConfig, model: ModelSpec | WhisperConfig | Voxtr
     return config.max_model_len or model.max_position
 
 
-def fit_length(config: WorkerConfig, wanted: int, num_blocks: int, block_bytes: int, budget: int) -> int:
+def block_needs(config: WorkerConfig, pages: Sequence[PageGroup] = ()) -> BlockNeeds:
+    """What a sequence takes of the cache, as the scheduler counts it."""
+    chunk = min(config.max_num_batched_tokens, config.max_prefill_chunk)
+    return BlockNeeds(config.block_size, [page.window for page in pages] or [0], chunk)
+
+
+def fit_length(
+    config: WorkerConfig, wanted: int, num_blocks: int, block_bytes: int, budget: int, pages: Sequence[PageGroup] = ()
+) -> int:
     """``wanted`` cut to what the cache of ``budget`` bytes holds. A context that the operator named must fit."""
-    tokens = num_blocks * config.block_size
+    needs = block_needs(config, pages)
+    tokens = needs.longest(max(num_blocks, 0))
     needed = config.max_model_len or 1
     if tokens < needed:
         raise SetupError(
-            f"{budget / GIB:.2f} GiB of KV cache hold {max(tokens, 0)} tokens, one sequence "
-            f"needs {-(-needed // config.block_size) * block_bytes / GIB:.2f} GiB: raise --kv-cache-memory or "
+            f"{budget / GIB:.2f} GiB of KV cache hold {tokens} tokens, one sequence "
+            f"needs {needs.of(needed) * block_bytes / GIB:.2f} GiB: raise --kv-cache-memory or "
             "lower --max-model-len"
         )
     return min(wanted, tokens)
@@ -189,6 +200,7 @@ def complete_a_step(
     progress: ProgressCallback,
     encodings: list[Encoding] | None = None,
     inputs: list[RowInput] | None = None,
+    groups: int = 1,
 ) -> None:
     """Prefills a few tokens and decodes one, so that readiness means a model that ran.
 
@@ -197,7 +209,7 @@ def complete_a_step(
     length = max(1, min(_WARMUP_TOKENS, block_size - 1, max_model_len - 1))
     prompt = [token % vocab_size for token in range(length)]
     place = -1 if encodings is None else encodings[0].encoder_slot
-    row = NewRow(0, prompt, length, SamplingParams(max_tokens=2, temperature=0.0), 0, [0], encoding=place)
+    row = NewRow(0, prompt, length, SamplingParams(max_tokens=2, temperature=0.0), 0, [0] * groups, encoding=place)
     steps = [RowStep(0, 0, length, [], True)]
     if length + 1 <= max_model_len:
         steps.append(RowStep(0, length, 1, [], True))

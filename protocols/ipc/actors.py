@@ -291,6 +291,8 @@ class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     attention_scope: AttentionScope = ""
     """Whether the model makes vectors or scores, and draws no tokens. Where tokens see all others it keeps no cache:
     ``num_blocks`` only bounds what runs at once."""
+    windows: tuple[int, ...] = (0,)
+    """Layers that keep alike are a group, with block tables of its own: of each, the tokens that are seen; 0 is all."""
 
 
 EngineWorkerInbox = Progress | WorkerReady | Failed | StepPart | StepResult

@@ -54,6 +54,7 @@ class LocalEngine:
             config=SchedulerConfig(prefix_cache=prefix_cache),
             encoder_slots=self.ready.encoder_slots,
             stream=self.ready.stream,
+            windows=self.ready.windows,
             max_encodings=limits.max_encodings or None,
             max_mixed_encodings=limits.max_mixed_encodings or None,
         )

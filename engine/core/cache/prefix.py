@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from .blocks import BlockPool
+from .needs import BlockNeeds
 
 DIGEST_BYTES = 32
 MAX_TOKEN_ID = 2**31 - 1
@@ -40,21 +41,18 @@ class PrefixCache:
     tokens, of first admissions alone. With ``enabled`` false nothing is hashed or found.
     """
 
-    __slots__ = ("block_size", "enabled", "hits", "pool", "queries", "windows")
+    __slots__ = ("enabled", "hits", "needs", "pool", "queries")
 
-    def __init__(self, pool: BlockPool, block_size: int, windows: Sequence[int] = (0,), *, enabled: bool) -> None:
-        """``windows``: of each group the tokens that are seen; 0 for all."""
+    def __init__(self, pool: BlockPool, needs: BlockNeeds, *, enabled: bool) -> None:
         self.pool = pool
-        self.block_size = block_size
-        self.windows = tuple(windows)
+        self.needs = needs
         self.enabled = enabled
         self.queries = 0
         self.hits = 0
 
     def first_needed(self, group: int, blocks: int) -> int:
         """The first block that a token behind so many still sees."""
-        window = self.windows[group]
-        return max(0, blocks * self.block_size - window + 1) // self.block_size if window else 0
+        return self.needs.first_seen(group, blocks * self.needs.block_size)
 
     def name(self, group: int, block: int, digest: bytes, table: Sequence[int]) -> None:
         """Say what ``block`` of a row's table of this group holds."""
@@ -65,7 +63,7 @@ class PrefixCache:
         its end where a window is."""
         longest = len(digests)
         found: list[list[int | None]] = []
-        for group, window in enumerate(self.windows):
+        for group, window in enumerate(self.needs.windows):
             blocks = []
             for digest in digests[:longest]:
                 block = self.pool.find(_of_group(digest, group))
@@ -74,8 +72,8 @@ class PrefixCache:
                 blocks.append(block)
             longest = len(blocks)
             found.append(blocks)
-        runs = [_runs(blocks) for window, blocks in zip(self.windows, found, strict=True) if window]
-        groups = [group for group, window in enumerate(self.windows) if window]
+        runs = [_runs(blocks) for window, blocks in zip(self.needs.windows, found, strict=True) if window]
+        groups = [group for group, window in enumerate(self.needs.windows) if window]
         while any(run[longest] < longest - self.first_needed(g, longest) for g, run in zip(groups, runs, strict=True)):
             longest -= 1
         firsts = [self.first_needed(group, longest) for group in range(len(found))]

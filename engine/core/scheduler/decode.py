@@ -31,10 +31,8 @@ def plan_decodes(draft: StepBuilder, memory: KVCacheManager) -> list[Sequence]:
         new_blocks: list[int] = []
         at = sequence.num_scheduled_tokens
         if at == sequence.num_blocks * block_size:
-            if memory.windowed:
-                memory.leave_behind(sequence, at)
-            if not sequence.promised and memory.free < memory.groups and not memory.preempt_for(sequence):
+            if not memory.make_room(sequence):
                 break
-            new_blocks = memory.cover(sequence, at, at + 1)
+            new_blocks = memory.cover(sequence, at + 1)
         draft.add(sequence, 1, new_blocks)
     return longer

@@ -4,6 +4,7 @@ from collections.abc import Sequence as SequenceOf
 
 from ..cache.blocks import BlockPool
 from ..cache.encoder_cache import EncoderCache
+from ..cache.needs import BlockNeeds
 from ..cache.prefix import PrefixCache, Tables
 from ..request import Request, Sequence, SequenceState
 from .queue import WaitingQueue
@@ -26,12 +27,12 @@ class KVCacheManager:
     """
 
     __slots__ = (
-        "_held_at_most",
         "_holders",
         "_promised",
         "block_size",
         "encoder_cache",
         "groups",
+        "needs",
         "pool",
         "preemptions",
         "prefix",
@@ -56,13 +57,11 @@ class KVCacheManager:
         self.pool = BlockPool(num_blocks)
         self.encoder_cache = EncoderCache(encoder_slots)
         self.block_size = block_size
-        self.windows = tuple(windows)
+        self.needs = BlockNeeds(block_size, windows, chunk)
+        self.windows = self.needs.windows
         self.groups = len(self.windows)
         self.windowed = any(self.windows)
-        chunks = -(-chunk // block_size)
-        self._held_at_most = tuple(-(-window // block_size) + 2 + chunks if window else 0 for window in self.windows)
-        """Blocks that a row has of each group with a window while it computes a chunk, at most."""
-        self.prefix = PrefixCache(self.pool, block_size, self.windows, enabled=prefix_cache)
+        self.prefix = PrefixCache(self.pool, self.needs, enabled=prefix_cache)
         self.rows = rows
         self.queue = WaitingQueue()
         self.preemptions = 0
@@ -76,28 +75,12 @@ class KVCacheManager:
         """Blocks that are nobody's, and promised to nobody."""
         return self.pool.free_count - self._promised
 
-    def needed(self, length: int) -> int:
-        """Blocks that a sequence alone needs at most until it has ``length`` tokens."""
-        blocks = -(-length // self.block_size)
-        return sum(min(blocks, most) if most else blocks for most in self._held_at_most)
-
-    @property
-    def capacity(self) -> int:
-        """Tokens of the longest sequence that finds room."""
-        low, high = 0, self.pool.num_blocks
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (
-                (middle, high) if self.needed(middle * self.block_size) <= self.pool.num_blocks else (low, middle - 1)
-            )
-        return low * self.block_size
-
     def needed_behind(self, prefix: Tables, length: int) -> int:
         """Blocks that a row with this prefix takes of the pool, in all groups, until its tables hold ``length``
         tokens."""
         known, blocks = len(prefix[0]), -(-length // self.block_size)
         found = 0
-        for group, most in enumerate(self._held_at_most):
+        for group, most in enumerate(self.needs.held_at_most):
             held = known - self.prefix.first_needed(group, known)
             found += min(blocks - known, max(0, most - held)) if most else blocks - known
         return found
@@ -119,7 +102,7 @@ class KVCacheManager:
         if not self.windowed:
             return missing * self.groups
         found = 0
-        for most, table, kept in zip(self._held_at_most, sequence.tables, sequence.kept, strict=True):
+        for most, table, kept in zip(self.needs.held_at_most, sequence.tables, sequence.kept, strict=True):
             found += min(missing, max(0, most - (len(table) - kept))) if most else missing
         return found
 
@@ -132,18 +115,16 @@ class KVCacheManager:
         for table, kept in zip(sequence.tables, sequence.kept, strict=True):
             for block in table[kept:]:
                 self.pool.ref(block)
-        self._promise(sequence, -(-sequence.length // self.block_size))
+        sequence.promised_until = -(-sequence.length // self.block_size)
+        self._promise(sequence, self.pool.num_blocks)
 
-    def cover(self, sequence: Sequence, start: int, end: int) -> list[int]:
-        """Blocks for positions before ``end`` of a row whose next step begins at ``start``: those that its tables gain,
-        group by group. What its windows have left behind goes."""
+    def cover(self, sequence: Sequence, end: int) -> list[int]:
+        """Blocks for positions before ``end`` of a row: those that its tables gain, group by group. There must be room
+        for them, see :meth:`affordable` and :meth:`make_room`."""
         blocks = -(-end // self.block_size)
         gained = blocks - sequence.num_blocks
         if gained <= 0:
             return []
-        if self.windowed:
-            self.leave_behind(sequence, start)
-        promised = sequence.promised_until
         taken: list[int] = []
         for table in sequence.tables:
             new = self.pool.allocate_many(gained)
@@ -151,27 +132,39 @@ class KVCacheManager:
             taken += new
         sequence.num_blocks = blocks
         if sequence.promised:
-            self._promise(sequence, promised)
+            self._promise(sequence, sequence.promised - len(taken))
         return taken
+
+    def affordable(self, sequence: Sequence, count: int) -> int:
+        """So many of the next ``count`` positions of a row as there are blocks for, taking none from others."""
+        at = sequence.num_scheduled_tokens
+        if self.windowed:
+            self.leave_behind(sequence, at)
+        most = (self.free + sequence.promised) // self.groups + sequence.num_blocks
+        return min(count, most * self.block_size - at)
 
     def leave_behind(self, sequence: Sequence, start: int) -> None:
         """Gives back what no position from ``start`` on sees. A block's length more stays: a fork of the prompt begins
         up to so many positions before."""
+        before = self.pool.free_count
         for group, window in enumerate(self.windows):
-            if not window:
+            first, kept = self.needs.first_seen(group, start - self.block_size), sequence.kept[group]
+            if not window or first <= kept:
                 continue
-            first = max(0, start - window + 1 - self.block_size) // self.block_size
-            table, kept = sequence.tables[group], sequence.kept[group]
+            table = sequence.tables[group]
             for block in table[kept:first]:
                 self.pool.free(block)
-            table[kept:first] = [0] * max(0, first - kept)
-            sequence.kept[group] = max(kept, first)
+            table[kept:first] = [0] * (first - kept)
+            sequence.kept[group] = first
+        if sequence.promised_until > sequence.num_blocks:  # what others hold as well has not become free
+            self._promise(sequence, sequence.promised + self.pool.free_count - before)
 
-    def _promise(self, sequence: Sequence, blocks: int) -> None:
-        """Promises what a row has yet to take until its tables are ``blocks`` long, in place of what it was before."""
-        promised = self._to_take(sequence, blocks)
+    def _promise(self, sequence: Sequence, most: int) -> None:
+        """Promises a row what it has yet to take for the tokens that it was admitted with, at most so many; in place of
+        what was promised before."""
+        promised = max(0, min(most, self._to_take(sequence, sequence.promised_until)))
         self._promised += promised - sequence.promised
-        sequence.promised, sequence.promised_until = promised, blocks
+        sequence.promised = promised
 
     def _give_back(self, tables: Tables, kept: SequenceOf[int]) -> None:
         """From their ends, so that a prefix outlives what was built on it."""
@@ -254,17 +247,23 @@ class KVCacheManager:
             sequence.request.forget_prompt()
         self.queue.push(sequence)
 
-    def preempt_for(self, needy: Sequence) -> bool:
-        """See to it that one block of each group is free for a running sequence.
+    def make_room(self, needy: Sequence) -> bool:
+        """See to it that one more block of each group is there for a running sequence.
 
         Takes from the least important first. False when that was ``needy`` itself, which is then
         preempted. The most important row is never turned away: alone it fits, as every accepted
         request does.
         """
-        while self.free < self.groups:
+        if self.windowed:
+            self.leave_behind(needy, needy.num_scheduled_tokens)
+        while self.free + needy.promised < self.groups:
             if self.reclaim_hold(keep=None):
                 continue
             victim = self.rows.running[-1]
+            if victim is needy and self._holders:
+                # what its windows have left behind of a held prompt stays with the hold, though it runs on the rest
+                self.drop_hold(next(iter(self._holders.values())))
+                continue
             self.preempt(victim)
             self.preemptions += 1
             if victim is needy:
@@ -320,7 +319,7 @@ class KVCacheManager:
             seen = max(0, sequence.num_scheduled_tokens - window + 1) // size if window else 0
             assert kept <= seen, f"{name} has left behind what it sees in group {group}"
             if window:
-                most = self._held_at_most[group]
+                most = self.needs.held_at_most[group]
                 assert len(table) - kept <= most, (
                     f"{name} holds {len(table) - kept} blocks of group {group}, over {most}"
                 )

@@ -16,8 +16,12 @@ def plan_chunks(draft: StepBuilder, memory: KVCacheManager, sequences: list[Sequ
     for sequence in sequences:
         if not draft.budget:
             return
-        count, start = min(sequence.plannable, draft.budget, draft.chunk), sequence.num_scheduled_tokens
-        draft.add(sequence, count, memory.cover(sequence, start, start + count))
+        count = memory.affordable(sequence, min(sequence.plannable, draft.budget, draft.chunk))
+        if count <= 0:  # what it left behind others hold as well; while some row has work, it waits for theirs
+            if draft.rows or not memory.make_room(sequence):
+                continue
+            count = memory.affordable(sequence, min(sequence.plannable, draft.budget, draft.chunk))
+        draft.add(sequence, count, memory.cover(sequence, sequence.num_scheduled_tokens + count))
 
 
 def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> None:
@@ -45,8 +49,7 @@ def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> Non
         memory.queue.pop()
         _admit(sequence, prefix, memory, now)
         count = sequence.length if request.no_chunking else min(sequence.plannable, draft.budget, draft.chunk)
-        start = sequence.num_scheduled_tokens
-        memory.cover(sequence, start, start + count)
+        memory.cover(sequence, sequence.num_scheduled_tokens + count)
         draft.enter(sequence, memory.block_size, audio_bytes)
         draft.add(sequence, count, [])
         draft.budget = max(draft.budget, 0)

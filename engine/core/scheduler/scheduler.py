@@ -499,4 +499,5 @@ class Scheduler:
 
     def _too_long(self, needed: int) -> str | None:
         memory = self._memory
-        return None if memory.needed(needed) <= memory.pool.num_blocks else too_long(needed, memory.capacity)
+        num_blocks = memory.pool.num_blocks
+        return None if memory.needs.of(needed) <= num_blocks else too_long(needed, memory.needs.longest(num_blocks))

@@ -2,6 +2,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.core.cache import BlockPool, PrefixCache, chain_digest, root_digest
+from stentor.engine.core.cache.needs import BlockNeeds
 from stentor.tests.examples import examples
 
 TOKENS = st.lists(st.integers(0, 2**31 - 1), min_size=4, max_size=4)
@@ -25,7 +26,7 @@ def test_a_salt_that_is_not_valid_unicode_is_hashed_too() -> None:
 
 def test_a_match_ends_at_the_first_unknown_block() -> None:
     pool = BlockPool(4)
-    cache = PrefixCache(pool, 2, enabled=True)
+    cache = PrefixCache(pool, BlockNeeds(2), enabled=True)
     blocks = pool.allocate_many(3)
     digests = [b"a", b"b", b"c", b"d"]
     pool.set_block_hash(blocks[0], b"a")

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from stentor.engine.core.cache.blocks import BlockPool
+from stentor.engine.core.cache.needs import BlockNeeds
 from stentor.engine.core.cache.prefix import PrefixCache
 from stentor.tests.engine.fake_engine import Engine
 from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, random_prompt, sizes
@@ -103,7 +104,7 @@ def test_a_shared_prompt_is_found_by_its_end_where_windows_have_left_the_rest_be
 
 def test_a_prefix_is_as_long_as_every_group_knows_what_is_seen_behind_it() -> None:
     pool = BlockPool(40)
-    cache = PrefixCache(pool, 2, (0, 4), enabled=True)
+    cache = PrefixCache(pool, BlockNeeds(2, (0, 4)), enabled=True)
     full, window = pool.allocate_many(6), pool.allocate_many(6)
     digests = [bytes([number]) for number in range(6)]
     for number in range(6):

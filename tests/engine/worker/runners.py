@@ -15,7 +15,7 @@ from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
-from stentor.engine.worker.caches import allocate_caches
+from stentor.engine.worker.caches import allocate_caches, page_groups
 from stentor.engine.worker.device_runner import DeviceRunner, Launched
 from stentor.engine.worker.pending import Pending
 from stentor.engine.worker.rows import with_forks
@@ -49,15 +49,13 @@ class WatchedDecoder(Decoder):
         if self.device is None or self.device.replaying is None:
             self.eager += 1
             return super().forward(batch)
-        tokens, (paged,) = batch.tokens, batch.paged
+        tokens = batch.tokens
         assert isinstance(tokens, torch.Tensor)
-        tensors = (tokens, batch.positions, paged.query_start, paged.seq_lens, paged.block_tables, paged.slots)
-        seen = (
-            *((tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors),
-            paged.max_query_len,
-            paged.max_seq_len,
-            paged.decode_rows,
-        )
+        tensors = [tokens, batch.positions]
+        for paged in batch.paged:
+            tensors += (paged.query_start, paged.seq_lens, paged.block_tables, paged.slots)
+        numbers = [(paged.max_query_len, paged.max_seq_len, paged.decode_rows) for paged in batch.paged]
+        seen = (*((tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors), *numbers)
         key = id(self.device.replaying)
         assert self.captured.setdefault(key, seen) == seen, "a graph was replayed with other inputs"
         return super().forward(batch)
@@ -105,10 +103,11 @@ class Pair:
         model.captured = {}
         model.eager = 0
         self.clock = clock or ManualClock()
-        config = model.config
+        groups = model.config.cache_groups
+        pages = page_groups(groups, CONTEXT)
 
         def caches(count: int) -> list[LayerCache]:
-            return allocate_caches(config.cache_groups, count, block_size, CPU, torch.float32)
+            return allocate_caches(groups, count, block_size, CPU, torch.float32, pages)
 
         self.host = ModelRunner(
             model, caches(blocks), slots=slots, max_model_len=CONTEXT, block_size=block_size, device=CPU
@@ -132,6 +131,7 @@ class Pair:
             max_num_batched_tokens=budget,
             max_model_len=CONTEXT,
             config=SchedulerConfig(),
+            windows=tuple(page.window for page in pages),
         )
         self.flights: deque[Flight] = deque()
         self.results: list[StepResult] = []

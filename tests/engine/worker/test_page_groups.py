@@ -1,0 +1,70 @@
+"""Which layers share block tables, and what a block is then."""
+
+import pytest
+import torch
+
+from stentor.engine.model_config.model_spec import CacheGroup
+from stentor.engine.worker.caches import (
+    PageGroup,
+    allocate_caches,
+    cache_tensors,
+    kv_block_bytes,
+    of_groups,
+    page_groups,
+)
+
+CPU, BF16 = torch.device("cpu"), torch.bfloat16
+
+
+def spec(*groups: tuple[int, int]) -> list[CacheGroup]:
+    """(layers, window) of each group; numbers of layers go round the groups while these last."""
+    left, layers = [count for count, _ in groups], [[] for _ in groups]  # type: list[int], list[list[int]]
+    for number in range(sum(left)):
+        turn = next(g for step in range(len(groups)) for g in [(number + step) % len(groups)] if left[g])
+        layers[turn].append(number)
+        left[turn] -= 1
+    return [
+        CacheGroup("window" if window else "full", tuple(of), window, 2, 16)
+        for (_, window), of in zip(groups, layers, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("groups", "longest", "sizes"),
+    [
+        ([(30, 0)], 8192, [(30, 0)]),
+        ([(32, 4096)], 32768, [(32, 4096)]),
+        ([(32, 4096)], 4096, [(32, 0)]),
+        ([(12, 128), (12, 0)], 131072, [(12, 128), (12, 0)]),
+        ([(52, 1024), (10, 0)], 131072, [*[(10, 1024)] * 5, (2, 1024), (10, 0)]),
+        ([(15, 512), (3, 0)], 32768, [*[(3, 512)] * 5, (3, 0)]),
+        ([(15, 512), (3, 0)], 512, [(18, 0)]),
+        ([(1, 4096), (27, 0)], 32768, [(1, 4096), (4, 0), (4, 0), (4, 0), (4, 0), (4, 0), (4, 0), (3, 0)]),
+    ],
+)
+def test_layers_are_cut_into_groups_of_about_one_size(
+    groups: list[tuple[int, int]], longest: int, sizes: list[tuple[int, int]]
+) -> None:
+    found = page_groups(spec(*groups), longest)
+    assert [(len(page.layers), page.window) for page in found] == sizes
+    layers = sorted(layer for page in found for layer in page.layers)
+    assert layers == list(range(sum(count for count, _ in groups))), "every layer once"
+
+
+def test_layers_that_keep_more_of_a_token_than_others_are_one_group_that_keeps_all() -> None:
+    wide = CacheGroup("full", (1,), 0, 4, 16)
+    assert page_groups([CacheGroup("window", (0, 2), 8, 2, 16), wide], 100) == (PageGroup((0, 1, 2), 0),)
+
+
+def test_layers_of_several_groups_lie_in_the_same_tensors() -> None:
+    groups = spec((4, 64), (2, 0))
+    pages = page_groups(groups, 1000)
+    caches = allocate_caches(groups, 5, 16, CPU, BF16, pages)
+    assert [cache.group for cache in caches] == [0, 2, 0, 2, 1, 1]
+    assert caches[0].k is caches[1].k is caches[4].k
+    assert caches[2].v is caches[3].v is caches[5].v
+    tensors = cache_tensors(caches)
+    assert len(tensors) == 4
+    assert sum(tensor.nbytes for tensor in tensors) == 5 * kv_block_bytes(groups, 16, BF16, pages)
+    assert kv_block_bytes(groups, 16, BF16, pages) * 3 == kv_block_bytes(groups, 16, BF16)
+    assert of_groups(pages) == ", for 3 groups of layers: 1 of all tokens, 2 of windows of 64"
