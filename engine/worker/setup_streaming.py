@@ -1,5 +1,6 @@
 """A worker of a streaming transcription model: memory goes to tokens, and to what each stream keeps."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -12,7 +13,7 @@ from stentor.protocols.ipc.steps import NewRow, RowInput, RowStep, StepPlan
 
 from ..loading.checkpoint import Checkpoint
 from ..models.voxtral_realtime import VoxtralRealtime
-from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
+from .caches import PageGroup, allocate_caches, choose_cache_dtype, kv_block_bytes, of_groups, page_groups
 from .device import Device
 from .errors import SetupError
 from .limits import HEARING, limits_of, with_limits
@@ -52,7 +53,8 @@ def set_up_streaming(
     make = partial(VoxtralRealtime, model_config, max_model_len=wanted)
     model = load_weights(make, VoxtralRealtime.load, checkpoint, config, context, progress)
     streams = config.max_num_seqs * model.encoder.stream_bytes
-    block_bytes = kv_block_bytes(model_config.decoder.cache_groups, config.block_size, cache_dtype)
+    pages = page_groups(model_config.decoder.cache_groups, wanted)
+    block_bytes = kv_block_bytes(model_config.decoder.cache_groups, config.block_size, cache_dtype, pages)
     budget = _budget(config, model, device, wanted, cache_dtype, progress) - streams
     if budget < block_bytes:
         raise SetupError(
@@ -60,8 +62,8 @@ def set_up_streaming(
             "for tokens: lower --max-num-seqs, or raise --kv-cache-memory"
         )
     num_blocks = budget // block_bytes
-    max_model_len = fit_length(config, wanted, num_blocks, block_bytes, budget)
-    runner = _runner(config, model, num_blocks, at, max_model_len, cache_dtype)
+    max_model_len = fit_length(config, wanted, num_blocks, block_bytes, budget, pages)
+    runner = _runner(config, model, num_blocks, at, max_model_len, cache_dtype, pages)
     complete_a_step(
         runner,
         model_config.vocab_size,
@@ -69,18 +71,23 @@ def set_up_streaming(
         max_model_len,
         progress,
         inputs=[RowInput(0, b"", ended=True)],
+        groups=len(pages),
     )
     name = str(at) if device is None else device.name
     memory = [
         MemoryLine("weights", model.weights.total_bytes, f"{dtype_name(dtype)} on {name}"),
-        MemoryLine("KV cache", num_blocks * block_bytes, f"{num_blocks} blocks of {config.block_size} tokens"),
+        MemoryLine(
+            "KV cache", num_blocks * block_bytes, f"{num_blocks} blocks of {config.block_size} tokens{of_groups(pages)}"
+        ),
         MemoryLine("streams", streams, f"what {config.max_num_seqs} of them have heard, at most"),
     ]
     if device is None:
         memory.append(MemoryLine("worker process", resident_bytes(), "resident now: weights, code, KV blocks touched"))
     notes += [*cut_note(max_model_len, wanted), *model.weights.note_lines()]
     shape = StreamShape(model_config.first, model_config.step)
-    return Setup(runner, WorkerReady(num_blocks, max_model_len, memory, notes, limits_of(config), stream=shape))
+    windows = tuple(page.window for page in pages)
+    ready = WorkerReady(num_blocks, max_model_len, memory, notes, limits_of(config), stream=shape, windows=windows)
+    return Setup(runner, ready)
 
 
 def _budget(
@@ -102,7 +109,7 @@ def _budget(
     before = device.memory()
     count = min(config.max_prefill_chunk, max_model_len)
     try:
-        runner = _runner(config, model, 1, device.torch_device, max_model_len, cache_dtype)
+        runner = _runner(config, model, 1, device.torch_device, max_model_len, cache_dtype, ())
         row = NewRow(0, [0] * count, count, SamplingParams(max_tokens=1, logprobs=0), 0, [])
         runner.step(StepPlan(0, 0, [], [row], [RowStep(0, 0, count, [], True)], inputs=[RowInput(0, b"", ended=True)]))
     except torch.OutOfMemoryError as error:
@@ -124,9 +131,11 @@ def _runner(
     at: torch.device,
     max_model_len: int,
     cache_dtype: torch.dtype,
+    pages: Sequence[PageGroup],
 ) -> StreamingRunner:
+    groups = model.config.decoder.cache_groups
     try:
-        caches = allocate_caches(model.config.decoder.cache_groups, blocks, config.block_size, at, cache_dtype)
+        caches = allocate_caches(groups, blocks, config.block_size, at, cache_dtype, pages)
     except (OSError, MemoryError, torch.OutOfMemoryError) as error:
         raise SetupError(f"{at} has no room for {blocks} KV blocks: lower --kv-cache-memory") from error
     return StreamingRunner(

@@ -10,10 +10,11 @@ class BlockNeeds:
 
     def __init__(self, block_size: int, windows: Sequence[int] = (0,), chunk: int = 1) -> None:
         """``windows``: of each group the tokens that are seen, 0 for all; ``chunk``: the most that a step computes of
-        one sequence."""
+        one sequence. A row holds what its window sees, the chunk that it computes, and the one before until that is
+        known to be written."""
         self.block_size = block_size
         self.windows = tuple(windows)
-        chunks = -(-chunk // block_size)
+        chunks = 2 * -(-chunk // block_size)
         self.held_at_most = tuple(-(-window // block_size) + 2 + chunks if window else 0 for window in self.windows)
         """Of each group with a window, the blocks that a row holds while it computes a chunk, at most; 0 of others."""
 

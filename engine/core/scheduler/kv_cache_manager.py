@@ -145,10 +145,12 @@ class KVCacheManager:
 
     def leave_behind(self, sequence: Sequence, start: int) -> None:
         """Gives back what no position from ``start`` on sees. A block's length more stays: a fork of the prompt begins
-        up to so many positions before."""
+        up to so many positions before. So does what a later prompt could not find yet."""
         before = self.pool.free_count
+        named = sequence.num_hashed_blocks if self.prefix.enabled and sequence.request.input is None else start
         for group, window in enumerate(self.windows):
-            first, kept = self.needs.first_seen(group, start - self.block_size), sequence.kept[group]
+            first = min(self.needs.first_seen(group, start - self.block_size), named)
+            kept = sequence.kept[group]
             if not window or first <= kept:
                 continue
             table = sequence.tables[group]

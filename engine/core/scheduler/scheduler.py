@@ -403,7 +403,7 @@ class Scheduler:
     def stats(self) -> Stats:
         """Gauges of now and counters since start; rows count as running, all other living sequences as waiting."""
         memory = self._memory
-        free = memory.pool.free_count
+        free = memory.free
         running = len(self._rows.running)
         return Stats(
             running=running,
