@@ -31,7 +31,7 @@ def plan_decodes(draft: StepBuilder, memory: KVCacheManager) -> list[Sequence]:
         new_blocks: list[int] = []
         at = sequence.num_scheduled_tokens
         if at == sequence.num_blocks * block_size:
-            if not memory.make_room(sequence):
+            if not memory.preempt_for(sequence):
                 break
             new_blocks = memory.cover(sequence, at + 1)
         draft.add(sequence, 1, new_blocks)

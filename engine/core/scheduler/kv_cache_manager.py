@@ -120,7 +120,7 @@ class KVCacheManager:
 
     def cover(self, sequence: Sequence, end: int) -> list[int]:
         """Blocks for positions before ``end`` of a row: those that its tables gain, group by group. There must be room
-        for them, see :meth:`affordable` and :meth:`make_room`."""
+        for them, see :meth:`affordable` and :meth:`preempt_for`."""
         blocks = -(-end // self.block_size)
         gained = blocks - sequence.num_blocks
         if gained <= 0:
@@ -249,7 +249,7 @@ class KVCacheManager:
             sequence.request.forget_prompt()
         self.queue.push(sequence)
 
-    def make_room(self, needy: Sequence) -> bool:
+    def preempt_for(self, needy: Sequence) -> bool:
         """See to it that one more block of each group is there for a running sequence.
 
         Takes from the least important first. False when that was ``needy`` itself, which is then

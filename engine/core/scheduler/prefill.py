@@ -18,7 +18,7 @@ def plan_chunks(draft: StepBuilder, memory: KVCacheManager, sequences: list[Sequ
             return
         count = memory.affordable(sequence, min(sequence.plannable, draft.budget, draft.chunk))
         if count <= 0:  # what it left behind others hold as well; while some row has work, it waits for theirs
-            if draft.rows or not memory.make_room(sequence):
+            if draft.rows or not memory.preempt_for(sequence):
                 continue
             count = memory.affordable(sequence, min(sequence.plannable, draft.budget, draft.chunk))
         draft.add(sequence, count, memory.cover(sequence, sequence.num_scheduled_tokens + count))
