@@ -6,6 +6,7 @@ as with a real model.
 
 import sys
 import time
+from collections.abc import Callable
 
 from stentor.engine.channel import Endpoint, PeerDied
 from stentor.engine.processes.process import become_child
@@ -22,6 +23,11 @@ STEP_SECONDS = 0.02
 
 
 def main(step_seconds: float = STEP_SECONDS) -> int:
+    return serve(_echo, step_seconds)
+
+
+def serve(answer: Callable[[StepPlan], StepResult], step_seconds: float) -> int:
+    """Answers every plan after so many seconds; returns the exit code of the process."""
     inherited = become_child("stentor-worker")
     engine = Endpoint.attach(inherited.fds, inherited.parent_pid)
     try:
@@ -33,12 +39,16 @@ def main(step_seconds: float = STEP_SECONDS) -> int:
                         engine.send_blocking(encoder.encode(WorkerReady(_BLOCKS, _MAX_MODEL_LEN, [], [], limits)))
                     case StepPlan() as plan:
                         time.sleep(step_seconds)
-                        tokens = [_TOKEN for row in plan.rows if row.sample]
-                        engine.send_blocking(encoder.encode(StepResult(plan.epoch, plan.step, tokens, None, [], 0.0)))
+                        engine.send_blocking(encoder.encode(answer(plan)))
                     case Shutdown():
                         return 0
     except PeerDied:
         return 0
+
+
+def _echo(plan: StepPlan) -> StepResult:
+    tokens = [_TOKEN for row in plan.rows if row.sample]
+    return StepResult(plan.epoch, plan.step, tokens, None, [], 0.0)
 
 
 if __name__ == "__main__":

@@ -16,13 +16,14 @@ from stentor.server.options import reading as options
 UNPACED = "--unpaced"
 
 
-def serve_over(worker_module: str) -> int:
-    """What ``stentor`` does, with another worker in every engine."""
+def serve_over(worker_module: str, *, max_drafts: int = 0) -> int:
+    """What ``stentor`` does, with another worker in every engine, whose rows may draft so many tokens a step."""
     read = options.read_config
 
     def read_config(flags: Mapping[str, object], environment: Mapping[str, str]) -> Config:
         config = read(flags, environment)
-        engine = msgspec.structs.replace(config.engine, worker_module=worker_module)
+        scheduler = msgspec.structs.replace(config.engine.scheduler, max_drafts=max_drafts)
+        engine = msgspec.structs.replace(config.engine, worker_module=worker_module, scheduler=scheduler)
         return msgspec.structs.replace(config, engine=engine)
 
     options.read_config = read_config

@@ -201,10 +201,25 @@ class FakeEngine:
         """Of every request; this engine does not keep to them."""
         self.thinking: list[Thinking | None] = []
         self.audio: list[Audio | None] = []
+        self.controls: list[str] = []
+        self._runs = asyncio.Event()
+        self._runs.set()
+
+    async def pause(self) -> None:
+        self.controls.append("pause")
+        self._runs.clear()
+
+    async def resume(self) -> None:
+        self.controls.append("resume")
+        self._runs.set()
+
+    async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
+        self.controls.append("recompute" if recompute else "reset_prefix_cache")
 
     async def pace(self) -> None:
         await asyncio.sleep(self.delay)
         await self.gate.wait()
+        await self._runs.wait()
 
     def submit(
         self,
@@ -302,6 +317,7 @@ def fake_state(
         store=make_store(storing) if store is None else store,
         auxiliary=AuxiliaryModels(transcription, decoder, embedding, speech),
         runners={"chat": client, **(runners or {})},
+        engines=[client],
     )
     if grammars is not None:
         state = replace(state, chat=replace(state.chat, grammars=grammars))

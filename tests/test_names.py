@@ -38,7 +38,7 @@ GIVEN_UP = {
     "Grown": "BlockDelta",
     "Guarded": "PinnedTransport",
     "HeardTurn": "TranscribedAudio",
-    "HearingRunner": "EncoderDecoderRunner",
+    "HearingRunner": "AudioWindows",
     "HearingTask": "TranscriptionTask",
     "Hears": "TranscriptionEngine",
     "HearsStreams": "StreamingTranscriptionEngine",

@@ -16,6 +16,9 @@ import msgspec
 
 from stentor.protocols.ipc.actors import (
     Append,
+    Control,
+    ControlDone,
+    ControlOperation,
     EngineReady,
     Failed,
     Progress,
@@ -37,8 +40,9 @@ from ..channel import MAX_FRAME, ChannelError, Endpoint, PeerDied
 from ..channel.pieces import submit_frames
 from ..processes.exception_groups import first_cause, one_line
 from ..processes.launch import EngineProcess, launch_engine
-from ..processes.process import Child, reap_orphans
-from ..processes.supervisor import ChildFailed, ChildStatus, PermanentFailure, Phase, Restart, RestartPolicy, Supervisor
+from ..processes.process import REAPED_AT_ONCE, Child, reap_orphans
+from ..processes.restart_policy import RestartPolicy, Restarts
+from ..processes.supervisor import ChildFailed, PermanentFailure, Supervisor
 from .journal import Journal
 from .outages import Heartbeat, LostProcess, Observer, Outages
 from .send_queue import SendQueue, VocabularySource
@@ -55,14 +59,8 @@ _LOOK_SECONDS = 0.5
 _QUIET_LOOKS = 3
 _QUIET_TRIAL_LOOKS = 30
 """For an engine that has been given those who may kill it: so long it takes no step."""
-_HEALTHY_SECONDS = 3600.0
-"""An engine that lives so long has not failed to start: an idle server counts no deaths over months."""
-
-
 _MAX_SUBMIT = MAX_FRAME - (1 << 20)
 """Bytes of a request's largest frame: if it has to go to another engine, it takes a little more."""
-
-
 _POISON = "the request ended the engine process each time that it ran, also alone; it is not tried again"
 
 
@@ -101,7 +99,10 @@ class EngineClient:
         """Empty while no engine is ready: the journal has what the next one gets."""
         self._serving = False
         """Whether the process at hand has been ready: submits and aborts go to it."""
-        self._life: ChildStatus | None = None
+        self._controls: dict[int, asyncio.Event] = {}
+        """Those that the engine at hand has yet to answer."""
+        self._next_control = 0
+        self._paused = False
         self._outages = Outages(config.worker.name)
         self._trials = Trials(config.recovery.max_engine_deaths)
         self._pulse = Heartbeat(config.recovery.watchdog_seconds)
@@ -110,7 +111,7 @@ class EngineClient:
         self._started = asyncio.Event()
         self._ready: EngineReady | None = None
         self._failure: str | None = None
-        self._restarts = 0
+        self._restarts = Restarts(RestartPolicy(config.recovery.max_engine_deaths, max_first_failures=1))
 
     @property
     def ready(self) -> EngineReady | None:
@@ -141,7 +142,7 @@ class EngineClient:
     @property
     def engine_restarts(self) -> int:
         """Engine processes that were started in place of one that was lost."""
-        return self._restarts
+        return self._restarts.total
 
     @property
     def pid(self) -> int | None:
@@ -213,6 +214,40 @@ class EngineClient:
             self._pulse.wake()
         return stream
 
+    async def pause(self) -> None:
+        """No step runs from its return until :meth:`resume`, also of engines to come; requests are taken and wait, and
+        what the last steps brought has been delivered."""
+        self._paused = True
+        await self._control("pause")
+
+    async def resume(self) -> None:
+        self._paused = False
+        await self._control("resume")
+
+    async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
+        """No prompt finds what was computed before. With ``recompute``, neither do the requests that run now: they
+        compute the tokens that they have anew. Those of a prompt are cached no more, whoever sent it."""
+        await self._control("reset_prefix_cache")
+        if recompute:
+            await self._control("recompute")
+
+    async def _control(self, operation: ControlOperation) -> None:
+        """Returns when it has taken effect. Without an engine it has: no step runs, nothing is cached, and the next one
+        is told whether to pause."""
+        if not self._serving:
+            return
+        number = self._next_control
+        self._next_control += 1
+        done = self._controls[number] = asyncio.Event()
+        self._outbox.control(Control(number, operation))
+        self._pulse.wake()
+        await done.wait()
+
+    def _end_controls(self) -> None:
+        for done in self._controls.values():
+            done.set()
+        self._controls.clear()
+
     def set_vocabulary(self, source: VocabularySource) -> None:
         """``source`` makes the model's tokens (:func:`..core.grammar.vocabulary.pieces_of`); it is called in a thread,
         when the first request needs them."""
@@ -236,6 +271,7 @@ class EngineClient:
         finally:
             self._failure = why
             self._serving = False
+            self._end_controls()
             self._outages.give_up()
             self._journal.end_all("error", why)
             self._outbox.clear()
@@ -247,15 +283,10 @@ class EngineClient:
 
     async def _supervise(self) -> str:
         """Returns why there is no engine any more."""
-        policy = RestartPolicy(
-            Restart.ON_FAILURE,
-            max_failures=self._config.recovery.max_engine_deaths,
-            healthy_after=_HEALTHY_SECONDS,
-        )
         failure: BaseException
         try:
-            async with Supervisor(report=self._note_phase) as supervisor:
-                self._life = supervisor.start("the engine process", self._live, policy)
+            async with Supervisor() as supervisor:
+                supervisor.start("the engine process", self._live, self._restarts)
             raise AssertionError("an engine's life ends with an exception")
         except* ChildFailed as group:
             failure = first_cause(group)
@@ -278,8 +309,6 @@ class EngineClient:
                 self._lose_engine(str(lost))  # told at once: the process may take long to die
             if self._process is not None and not await self._process.aclose():
                 raise PermanentFailure(f"{lost}; the process does not die") from lost
-            if self._ready is None:
-                raise PermanentFailure(str(lost)) from lost  # whatever it is will not go away by itself
             raise
         except PermanentFailure:
             raise
@@ -290,7 +319,6 @@ class EngineClient:
 
     def _look_for_a_culprit(self) -> None:
         """The engine was lost: is it due to a request?"""
-        assert self._life is not None
         verdict = self._trials.lost(self._journal, self._outbox.holds)
         self._outages.count_recovered(verdict.survivors)
         if verdict.searching:
@@ -304,26 +332,22 @@ class EngineClient:
             self._journal.fail(verdict.culprit, _POISON)
             self._outages.count_poisoned()
             if verdict.excused:
-                self._life.progressed()  # those before are explained, too
+                self._restarts.progressed()  # those before are explained, too
         if verdict.excused:
-            self._life.excuse()
+            self._restarts.excuse()
 
     def _start_process(self) -> None:
         before = self._process
-        self._restarts += before is not None
         try:
             self._process = launch_engine(self._config) if before is None else before.again()
         except (ChannelError, OSError) as error:
             raise EngineLost(f"cannot start the engine process: {one_line(error)}") from error
 
-    def _note_phase(self, life: ChildStatus) -> None:
-        if life.phase is Phase.BACKING_OFF:
-            self._lose_engine(str(life.last_error))
-
     def _lose_engine(self, why: str) -> None:
         """No step can run until another is ready; may be said of one engine more than once."""
         self._serving = False
         self._outbox.clear()
+        self._end_controls()
         self._end_aborted()
         self._note_loss("engine", why)
 
@@ -332,11 +356,15 @@ class EngineClient:
 
     def _note_ready(self, ready: EngineReady) -> None:
         self._ready = ready
+        self._restarts.ready()
         self._started.set()
         self._outages.end(len(self._journal))
         if not self._serving:
-            reap_orphans()
+            self._tasks.start_soon(self._reap_orphans)
             self._serving = True
+            if self._paused:  # before it gets anything to do
+                self._outbox.control(Control(self._next_control, "pause"))
+                self._next_control += 1
             self._submit_admitted()
 
     def _submit_admitted(self) -> None:
@@ -372,6 +400,7 @@ class EngineClient:
         self._hung = False
         end: EngineLost | PermanentFailure = EngineLost(_HUNG)
         async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
             with anyio.CancelScope() as conversation:
                 tasks.start_soon(self._outbox.send_all, engine)
                 tasks.start_soon(self._kill_when_hung, child, conversation)
@@ -381,6 +410,11 @@ class EngineClient:
                 end = await self._receive_to_the_end(engine, child)
             tasks.cancel_scope.cancel()
         raise end
+
+    async def _reap_orphans(self) -> None:
+        """Of the engine before. There may be many, and each costs a look at a file: off the loop, so many at a time."""
+        while await anyio.to_thread.run_sync(reap_orphans, abandon_on_cancel=True) == REAPED_AT_ONCE:
+            pass
 
     async def _offer_vocabulary(self) -> None:
         """Once nobody has asked for anything for a while: the engine gets ready for grammars, which holds it up."""
@@ -396,7 +430,7 @@ class EngineClient:
         quiet = 0
         while (group := self._trials.group) is not None:
             await anyio.sleep(_LOOK_SECONDS)
-            stands = self._serving and self._outages.why is None
+            stands = self._serving and not self._paused and self._outages.why is None
             before, seen = seen, (group, self.stats.steps)
             quiet = quiet + 1 if stands and seen == before else 0
             if quiet >= _QUIET_TRIAL_LOOKS:
@@ -429,8 +463,7 @@ class EngineClient:
 
     async def _receive_all(self, engine: Endpoint) -> Failed:
         """Dispatches until the engine says that it cannot go on. Raises :class:`..channel.ChannelError`."""
-        journal, life = self._journal, self._life
-        assert life is not None
+        journal = self._journal
         while True:
             frames = await engine.receive()
             self._pulse.heard()
@@ -441,7 +474,7 @@ class EngineClient:
                             journal.deliver(batch)
                             group = self._trials.group
                             if self._trials.note(batch, journal):
-                                life.progressed()
+                                self._restarts.progressed()
                             if self._trials.group != group:
                                 self._submit_admitted()
                         case Stats() as stats:
@@ -453,6 +486,9 @@ class EngineClient:
                             self._note_ready(ready)
                         case Stalled(message=why):
                             self._note_loss("worker", why)
+                        case ControlDone(number=number):
+                            if (done := self._controls.pop(number, None)) is not None:
+                                done.set()
                         case Failed() as failed:
                             return failed
                         case other:

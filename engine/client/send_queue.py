@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import anyio
 
-from stentor.protocols.ipc.actors import Abort, Append, Ping, Submit, Vocabulary
+from stentor.protocols.ipc.actors import Abort, Append, Control, Ping, Submit, Vocabulary
 from stentor.protocols.ipc.codec import encoder
 
 from ..channel import Endpoint, PeerDied
@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 _NOBODY = -1
 _APPEND = -2
+_CONTROL = -3
 
 _Message = bytes | tuple[bytes, ...] | Submit | list[Append]
 """One frame, or several in order, or what becomes of them when its turn has come."""
@@ -86,6 +87,10 @@ class SendQueue:
 
     def ping(self) -> None:
         self._frames[_NOBODY, None] = encoder.encode(Ping())
+        self._filled.set()
+
+    def control(self, control: Control) -> None:
+        self._frames[_CONTROL, control.number] = encoder.encode(control)
         self._filled.set()
 
     def offer_vocabulary(self) -> None:

@@ -10,8 +10,8 @@ The loop outlives its workers::
                                   ▼
                           every live sequence ends with an error; WorkerLost
 
-While it is stalled requests come and go as always; no step runs. The client is told as soon as a worker is killed,
-which may take long to die.
+While it is stalled, or paused, requests come and go as always; no step runs. The client is told as soon as a worker is
+killed, which may take long to die.
 """
 
 import asyncio
@@ -27,9 +27,12 @@ from stentor.protocols.ipc.actors import (
     Abort,
     Append,
     ClientInbox,
+    Control,
+    ControlDone,
     EngineReady,
     Ping,
     Progress,
+    Resource,
     ResumedPart,
     Shutdown,
     Stalled,
@@ -47,43 +50,17 @@ from ..channel import MAX_FRAME, Endpoint, PeerDied
 from ..channel.pieces import ResumedParts, batch_frames, without_requests
 from ..processes.exception_groups import first_cause
 from ..processes.mailbox import Mailbox
-from ..processes.supervisor import Restart, RestartPolicy
+from ..processes.restart_policy import RestartPolicy, Restarts
 from ..sharing.co_tenants import CoTenants
 from .grammar.constraint import is_constrained
-from .grammar.grammar_queue import GrammarQueue, Prepared, refused
+from .grammar.grammar_queue import GrammarQueue, Prepared
 from .grammar.structured_output import StructuredOutputManager
+from .request import NOTHING
 from .scheduler import MAX_IN_FLIGHT, Scheduler
 from .watchdog import StepWatch
 from .worker_life import OnProgress, Sleep, WorkerLife, WorkerLost
 
 logger = logging.getLogger(__name__)
-
-
-class Restarts:
-    """Counts deaths in a row. A completed step ends the row, and so does a death that has been explained."""
-
-    def __init__(self, max_deaths: int) -> None:
-        self._policy = RestartPolicy(Restart.ON_FAILURE, max_failures=max_deaths)
-        self.in_a_row = 0
-        self.total = 0
-        """Workers started in place of another."""
-
-    @property
-    def exhausted(self) -> bool:
-        return self.in_a_row >= self._policy.max_failures
-
-    def died(self) -> None:
-        self.in_a_row += 1
-
-    def settled(self) -> None:
-        """A step completed, or the deaths had a reason that is gone."""
-        self.in_a_row = 0
-
-    def next_delay(self) -> float:
-        """Seconds to wait before the next start, which this counts: none after the first death of a row."""
-        self.total += 1
-        return self._policy.delay(self.in_a_row)
-
 
 _STATS_SECONDS = 0.25
 _MAILBOX_MESSAGES = 32
@@ -125,6 +102,7 @@ Message = (
     | Append
     | Abort
     | Ping
+    | Control
     | Shutdown
     | Prepared
     | StepResult
@@ -167,7 +145,7 @@ class EngineLoop:
         self._scheduler = scheduler
         self._grammar_queue = GrammarQueue(StructuredOutputManager())
         self._resumed = ResumedParts()
-        self._restarts = Restarts(config.max_worker_deaths)
+        self._restarts = Restarts(RestartPolicy(config.max_worker_deaths), clock)
         self._watch = StepWatch(config, clock)
         self._watch_wanted = anyio.Event()
         self._co_tenants = co_tenants
@@ -175,6 +153,9 @@ class EngineLoop:
         self._clock = clock
         self._sleep = sleep
         self._serving = True
+        self._paused = False
+        self._controls: list[Control] = []
+        """Those that have taken effect and are not answered yet."""
         self._stalled = ""
         """Why the client was told last that no step can run, since the worker was ready."""
         self._telling = 0
@@ -208,29 +189,28 @@ class EngineLoop:
             match message:
                 case StepResult() as result:
                     _add(out, self._scheduler.complete(result, time.monotonic()))
-                    self._restarts.settled()
+                    self._restarts.progressed()
                 case ResumedPart() as part:
                     self._resumed.add(part)
                 case Submit() as request:
                     request = self._resumed.joined(request)
                     _log_arrival(request)
-                    if is_constrained(request):
-                        self._grammar_queue.enter(request)
-                        self._tasks.start_soon(self._prepare, request.rid)
-                    elif (answered := self._scheduler.submit(request, time.monotonic())) is not None:
+                    awaits: frozenset[Resource] = frozenset(["grammar"]) if is_constrained(request) else NOTHING
+                    if (answered := self._scheduler.submit(request, time.monotonic(), awaits=awaits)) is not None:
                         _add(out, answered)
+                    elif awaits:
+                        self._tasks.start_soon(self._prepare, request)
                 case Prepared() as prepared:
-                    _add(out, self._admit(prepared))
+                    self._constrain(prepared, out)
                 case Append() as more:
                     if (answered := self._scheduler.append(more)) is not None:
                         _add(out, answered)
                 case Abort(rid=rid, index=index):
-                    aborted = self._grammar_queue.abort(rid, index) or self._scheduler.abort(rid, index)
-                    if aborted is not None:
-                        _add(out, aborted)
+                    if (answered := self._scheduler.abort(rid, index)) is not None:
+                        _add(out, answered)
                 case Vocabulary() as piece:
                     whole = self._grammar_queue.take(piece)
-                    if whole and not self._scheduler.has_work and not self._grammar_queue.sequences:
+                    if whole and not self._scheduler.has_work:
                         self._tasks.start_soon(self._grammar_queue.warm_up)
                 case WorkerDown() as down:
                     await self._send_batch(out)
@@ -248,6 +228,8 @@ class EngineLoop:
                     await self._tell(engine_ready(ready))
                 case Ping():
                     self._stats_sent = 0.0
+                case Control() as control:
+                    self._take_control(control)
                 case Shutdown():
                     return False
                 case StartEngine():
@@ -257,7 +239,7 @@ class EngineLoop:
         # the worker first: it may be waiting, the client never is
         await self._send_masks(out)
         crowded = self._co_tenants is not None and self._co_tenants.are_busy()
-        while self._serving and self._scheduler.in_flight < MAX_IN_FLIGHT:
+        while self._serving and not self._paused and self._scheduler.in_flight < MAX_IN_FLIGHT:
             plan = self._scheduler.plan(time.monotonic(), crowded=crowded)
             if plan is None:
                 break
@@ -267,7 +249,27 @@ class EngineLoop:
             await self._send_masks(out)
         await self._send_batch(out)
         await self._send_stats()
+        await self._answer_controls()
         return True
+
+    def _take_control(self, control: Control) -> None:
+        match control.operation:
+            case "pause":
+                self._paused = True
+            case "resume":
+                self._paused = False
+            case "reset_prefix_cache":
+                self._scheduler.reset_prefix_cache()
+            case "recompute":
+                self._scheduler.recompute()
+            case other:
+                assert_never(other)
+        self._controls.append(control)
+
+    async def _answer_controls(self) -> None:
+        """In order, so that whoever paused has been told all that the steps in flight brought."""
+        while self._controls and not (self._paused and self._scheduler.in_flight):
+            await self._tell(ControlDone(self._controls.pop(0).number))
 
     async def _send_masks(self, out: TokensBatch) -> None:
         """If the worker waits for them, or will; appends to ``out`` the ends of sequences that may draw nothing."""
@@ -279,26 +281,21 @@ class EngineLoop:
         self._watch_wanted.set()
         await self.worker.send(masks)
 
-    async def _prepare(self, rid: int) -> None:
-        prepared = await self._grammar_queue.prepare(rid)
+    async def _prepare(self, request: Submit) -> None:
+        prepared = await self._grammar_queue.prepare(request, self._scheduler.lives)
         if prepared is not None:
             self.mailbox.push(prepared)
 
-    def _admit(self, prepared: Prepared) -> TokensBatch:
-        """The constraints of a request are there, or there can be none; returns what its sequences are told at once."""
-        request = self._grammar_queue.leave(prepared)
-        out = TokensBatch([], [], [])
-        if request is None:
-            return out
-        if prepared.constraints is None:
-            return refused(request, prepared.refusal)
-        constraints = prepared.constraints
-        if (answered := self._scheduler.submit(request, time.monotonic(), constraints.sequences)) is not None:
-            _add(out, answered)
-        for index, why in constraints.broken.items():
-            if (ended := self._scheduler.abort(request.rid, index, why)) is not None:
-                _add(out, ended)
-        return out
+    def _constrain(self, prepared: Prepared, out: TokensBatch) -> None:
+        """The constraints of a request are there, or there can be none; appends to ``out`` whom that ends."""
+        ends = [(-1, prepared.refusal)]
+        if (constraints := prepared.constraints) is not None:
+            ends = list(constraints.broken.items())
+            if (answered := self._scheduler.constrain(prepared.rid, constraints.sequences)) is not None:
+                _add(out, answered)
+        for index, why in ends:
+            if (answered := self._scheduler.abort(prepared.rid, index, why)) is not None:
+                _add(out, answered)
 
     async def _lose_worker(self, down: WorkerDown) -> None:
         """The requests wait for the next worker, unless there is to be none. Raises :class:`WorkerLost`."""
@@ -309,14 +306,14 @@ class EngineLoop:
         recovery = self._scheduler.recover(time.monotonic())
         if recovery.explained:
             logger.error("a request was failed: its workers died of it", extra={"request_id": recovery.culprit})
-            self._restarts.settled()
-        elif not recovery.in_search:
-            self._restarts.died()
+            self._restarts.progressed()
+        if recovery.explained or recovery.in_search:
+            self._restarts.excuse()
+        delay = self._restarts.failed()
         await self._send_batch(recovery.ended)
-        if self._restarts.exhausted:
+        if delay is None:
             times = self._restarts.in_a_row
             await self._give_up(down.why if times == 1 else f"{down.why} ({times} deaths without a completed step)")
-        delay = self._restarts.next_delay()
         logger.warning(
             "%s; %d requests go on with the next worker, which starts in %.1f s",
             down.why,
@@ -340,7 +337,6 @@ class EngineLoop:
             await self._tell(Stalled(why))
 
     async def _give_up(self, why: str) -> Never:
-        await self._send_batch(self._grammar_queue.end_all("error", why))
         await self._send_batch(self._scheduler.end_all("error", why))
         raise WorkerLost(why, final=True)
 
@@ -371,10 +367,8 @@ class EngineLoop:
         now = time.monotonic()
         if now - self._stats_sent >= _STATS_SECONDS or not self._scheduler.has_work:
             self._stats_sent = now
-            stats = self._scheduler.stats()
             stats = msgspec.structs.replace(
-                stats,
-                waiting=stats.waiting + self._grammar_queue.sequences,
+                self._scheduler.stats(),
                 worker_restarts=self._restarts.total,
                 watchdog_kills=self._watchdog_kills,
             )

@@ -4,7 +4,7 @@ import enum
 
 import msgspec
 
-from stentor.protocols.ipc.actors import FinishReason, Resumed, Submit
+from stentor.protocols.ipc.actors import Fault, FinishReason, Resource, Resumed, Submit
 from stentor.protocols.ipc.audio import AlignmentOutput, StreamShape
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.pooling import AttentionScope, Pooled
@@ -12,7 +12,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import RowInput
 
 from .cache.prefix import Tables, audio_root_digest, chain_digest, root_digest
-from .grammar.constraint import TokenConstraint
+from .grammar.constraint import ConstraintBroken, TokenConstraint
 from .input import NO_LIMIT, InputStream
 
 Order = tuple[float, float, int, int]
@@ -21,9 +21,19 @@ Order = tuple[float, float, int, int]
 End = tuple[FinishReason, int | None]
 """(reason, matched stop token that is not an EOS token)."""
 
+Failure = tuple[FinishReason, None, str, Fault]
+"""The same of a sequence that cannot go on: why, and what of the request it is due to."""
+
+_NO_DRAFTS: tuple[int, list[int]] = (-1, [])
+
+NOTHING: frozenset[Resource] = frozenset()
+_BY_ALL: frozenset[Resource] = frozenset(("row", "pages", "step"))
+_BY_AUDIO: frozenset[Resource] = _BY_ALL | {"encoder_slot"}
+
 
 class SequenceState(enum.Enum):
     HELD = "held"  # its request's prompt is being prefilled by the leading sequence; not queued
+    LOADING = "loading"  # its request awaits what nobody else needs; not queued, holds nothing, blocks nobody
     WAITING = "waiting"  # queued for a slot and blocks: new, forked after the prefill, or preempted
     RUNNING = "running"  # has a slot and blocks, and a row on the worker
     PREEMPTED = "preempted"  # lost its row while a token of it is in flight; queued when that has come
@@ -42,6 +52,7 @@ class Request:
         "arrival",
         "attention_scope",
         "audio",
+        "awaits",
         "cached_len",
         "ends",
         "first_scheduled",
@@ -53,6 +64,7 @@ class Request:
         "live",
         "logprobs_told",
         "name",
+        "needs",
         "params",
         "plain_params",
         "pooled",
@@ -75,15 +87,12 @@ class Request:
         number: int,
         max_model_len: int,
         aging_seconds: float,
-        constraints: list[TokenConstraint | None] | None = None,
         stream: StreamShape | None = None,
         attention_scope: AttentionScope = "",
+        awaits: frozenset[Resource] = NOTHING,
     ) -> None:
-        """``constraints``: what each sequence follows, one fed with what has been resumed; None where they follow
-        nothing.
-
-        ``stream`` says how a model hears that is spoken to while it runs, ``attention_scope`` what tokens see where
-        they are pooled.
+        """``stream`` says how a model hears that is spoken to while it runs, ``attention_scope`` what tokens see where
+        they are pooled, ``awaits`` what must come for this request before it is queued.
         """
         params = submit.params
         self.rid = submit.rid
@@ -92,8 +101,8 @@ class Request:
         self.prompt_len = len(submit.prompt)
         self.params = params
         self.row_params = params
-        # Where there is a constraint, it knows of min_tokens too: only so a grammar that is complete can win over them.
-        if constraints is not None and params.min_tokens:
+        # A constraint knows of min_tokens too: only so a grammar that is complete can win over them.
+        if "grammar" in awaits and params.min_tokens:
             self.row_params = msgspec.structs.replace(self.row_params, min_tokens=0)
         # Only the constraint keeps to banned sequences, and they may be large.
         if params.banned_sequences:
@@ -109,6 +118,10 @@ class Request:
         self.pooling = submit.pooling
         self.pooled: Pooled | None = None
         self.attention_scope = attention_scope
+        self.needs = _BY_ALL if submit.audio is None else _BY_AUDIO
+        """What it shares with others."""
+        self.awaits = awaits
+        """What is coming for it alone; until it is here, sequences without a row are LOADING."""
         self.input = None if submit.streamed is None or stream is None else InputStream(submit.streamed, stream)
         audio = None if submit.audio is None else (submit.audio.rules, submit.audio.align)
         self.row_bytes = len(encoder.encode((self.row_params, submit.name, audio, submit.pooling)))
@@ -119,13 +132,7 @@ class Request:
         # All priorities age at one rate, so who precedes whom never changes and can be a constant key.
         aged = submit.arrival + submit.priority * aging_seconds
         self.sequences = [
-            Sequence(
-                self,
-                index,
-                seed,
-                (aged, submit.arrival, number, index),
-                None if constraints is None else constraints[index],
-            )
+            Sequence(self, index, seed, (aged, submit.arrival, number, index))
             for index, seed in enumerate(submit.seeds)
         ]
         self.leading = 0
@@ -148,6 +155,8 @@ class Request:
             self._resume(submit.resumed)
         if self.input is not None:
             self.hear()
+            if not self.begins:
+                self.awaits |= {"input"}
 
     def _resume(self, resumed: Resumed) -> None:
         """Start where another engine ended: with the tokens that the client has, and without the sequences it has."""
@@ -180,6 +189,27 @@ class Request:
     def begins(self) -> bool:
         """Whether there is enough of what it hears to compute its prompt."""
         return self.input is None or self.leader.ready_len >= self.prompt_len
+
+    def take(self, sequence: "Sequence", tokens: list[int]) -> End | Failure | None:
+        """A sequence gains tokens; says whether it has ended or failed. Mutates ``tokens``, of which it takes off those
+        behind the end, and from the one on that its constraint does not allow."""
+        outputs, constraint = sequence.outputs, sequence.constraint
+        known = len(outputs)
+        for token in tokens:
+            if constraint is not None:
+                try:
+                    constraint.accept(token)
+                except ConstraintBroken as broken:
+                    del tokens[len(outputs) - known :]
+                    return "error", None, str(broken), broken.fault
+            elif token not in self.ends and self.prompt_len + len(outputs) + 1 < sequence.limit_len:
+                outputs.append(token)
+                continue  # the common case, without a call
+            outputs.append(token)
+            if (end := self.end_of(sequence)) is not None:
+                del tokens[len(outputs) - known :]
+                return end
+        return None
 
     def end_of(self, sequence: "Sequence") -> End | None:
         """Whether the tokens that a sequence has are all it gets.
@@ -263,11 +293,16 @@ class Sequence:
 
     Positions count from the start of the prompt. At all times ``num_computed_tokens <= num_scheduled_tokens <=
     length`` and ``length == prompt_len + len(outputs) + num_in_flight``.
+
+    A step in flight may gain a row several tokens. ``length`` and ``num_scheduled_tokens`` are then the least that
+    there will be, and the most is ``num_drafts_in_flight`` above. Blocks are held for the most; what is given back,
+    because a window has left it behind, follows from the least.
     """
 
     __slots__ = (
         "constraint",
         "digests",
+        "drafts",
         "encoder_slot",
         "fed",
         "fed_end",
@@ -279,6 +314,7 @@ class Sequence:
         "limit_len",
         "num_blocks",
         "num_computed_tokens",
+        "num_drafts_in_flight",
         "num_hashed_blocks",
         "num_in_flight",
         "num_scheduled_tokens",
@@ -296,12 +332,11 @@ class Sequence:
         "tables",
     )
 
-    def __init__(
-        self, request: Request, index: int, seed: int, order: Order, constraint: TokenConstraint | None = None
-    ) -> None:
+    def __init__(self, request: Request, index: int, seed: int, order: Order) -> None:
         self.request = request
-        self.constraint = constraint
-        """Fed with all of ``outputs``; it outlives rows and workers."""
+        self.constraint: TokenConstraint | None = None
+        """Fed with all of ``outputs``; it outlives rows and workers. None where it follows nothing, and until its
+        grammar has been compiled."""
         self.index = index
         self.seed = seed
         self.order = order
@@ -324,14 +359,18 @@ class Sequence:
         self.num_hashed_blocks = 0
         """Leading blocks that the prefix cache has been told about."""
         self.num_scheduled_tokens = 0
-        """Positions whose KV is written once all planned steps have run."""
+        """Positions whose KV is written once all planned steps have run, at least."""
         self.num_computed_tokens = 0
         """Positions whose KV is written by steps that have completed."""
         self.length = request.prompt_len
-        """Tokens of prompt and output, those in flight included."""
+        """Tokens of prompt and output, those in flight included, at least."""
         self.limit_len = request.limit_len
         self.num_in_flight = 0
-        """Tokens in flight: planned to be drawn, not known yet."""
+        """Steps in flight that draw, each a token at least."""
+        self.num_drafts_in_flight = 0
+        """Draft tokens that these steps may gain beyond."""
+        self.drafts: tuple[int, list[int]] = _NO_DRAFTS
+        """What the worker will propose behind so many outputs, where that needs masks."""
         self.length_capped = False
         """Nothing is left to plan: its last result is in flight."""
         self.ready_len = NO_LIMIT
@@ -413,5 +452,6 @@ class Sequence:
         self.tables, self.kept, self.num_blocks = [], [], 0
         self.promised = self.promised_until = 0
         self.num_scheduled_tokens = self.num_computed_tokens = self.num_hashed_blocks = 0
+        self.drafts = _NO_DRAFTS
         self.length_capped = False
         self.row_generation += 1

@@ -102,7 +102,7 @@ class StepWatch:
         work = float(_WINDOW * len(plan.encodings))
         prefill = bool(plan.encodings)
         for row in plan.rows:
-            work += row.count * (1 + (row.start + row.count) / _CONTEXT)
+            work += (row.count + row.num_drafts) * (1 + (row.start + row.count) / _CONTEXT)
             prefill |= row.count > 1
         if not self._in_flight:
             self._begin()

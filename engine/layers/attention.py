@@ -1,5 +1,6 @@
 """Self-attention."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,8 +9,8 @@ from stentor import kernels
 from stentor.kernels.forward import Traced
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
-from ..model_config.model_spec import ModelSpec
-from .forward_batch import ForwardBatch
+from ..model_config.model_spec import Backbone
+from .forward_batch import ForwardBatch, Texts
 from .layer_context import LayerContext
 from .linear import Linear
 from .norm import RMSNorm
@@ -19,18 +20,18 @@ from .weights import WeightMap
 
 
 class Attention:
-    """Grouped-query attention with rotary positions, optional QK-norm, window and soft cap."""
+    """Grouped-query attention with rotary positions, optional QK-norm, window, soft cap and sinks."""
 
     def __init__(
-        self, weights: WeightMap, layer: int, model: ModelSpec, rotary: RotaryTables, context: LayerContext
+        self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
     ) -> None:
         self._spec = spec = model.layers[layer].mixer
-        self._layer, prefix = layer, f"model.layers.{layer}"
+        self._layer, prefix = layer, f"{model.prefix}.{layer}"
         self._dtype = context.dtype
         into, out = spec.projections(model.hidden_size)
-        self._qkv = Linear.of(weights, prefix, into, context)
-        self._out = Linear.of(weights, prefix, out, context)
-        prefix = f"{prefix}.self_attn"
+        self.qkv = Linear.of(weights, prefix, into, context, adapters=model.adapters, dtype=context.dtype)
+        self.out = Linear.of(weights, prefix, out, context, adapters=model.adapters, dtype=context.stream)
+        prefix = f"{prefix}.{spec.name}"
         norms = None
         if (sizes := spec.qk_norm_sizes) is not None:
             q_norm, k_norm = (
@@ -38,6 +39,10 @@ class Attention:
                 for which, size in zip(("q_norm", "k_norm"), sizes, strict=True)
             )
             norms = q_norm, k_norm
+        self._sinks: torch.Tensor | None = None
+        if spec.sinks:
+            self._sinks = context.empty(spec.heads, dtype=torch.float32)
+            weights.add(f"{prefix}.sinks", self._sinks)
         self._head_norms = norms if spec.qk_norm == "head" else None
         self._full_norms = norms if spec.qk_norm == "full" else None
         self._cos, self._sin = rotary.of(spec.rope, spec.head_dim)
@@ -54,27 +59,25 @@ class Attention:
             weights.offer(f"{prefix}.{name}", scale)
         return scale
 
-    @property
-    def input_projection(self) -> Linear:
-        """Where the input goes first."""
-        return self._qkv
-
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden], plain or quantised → [tokens, hidden]; writes K and V where there are caches."""
         spec = self._spec
-        parts: tuple[Stream, ...] = self._qkv(x).split((spec.q_size, spec.kv_size, spec.kv_size), dim=1)
+        sizes = spec.q_size, spec.kv_size, spec.kv_size
+        parts: Sequence[Stream] = self.qkv(x, batch.task_rows).split_with_sizes(sizes, dim=1)  # split() is Python's
         q, k, v = parts
         if self._full_norms is not None:
             q, k = self._full_norms[0].plain(q), self._full_norms[1].plain(k)
         if isinstance(q, Traced) or isinstance(k, Traced) or isinstance(v, Traced):
-            return self._out(self._traced(q, k, v, batch))
-        return self._out(self._attend(q, k, v, batch))
+            return self.out(self._traced(q, k, v, batch))
+        return self.out(self.attend(q, k, v, batch), batch.task_rows)
 
-    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, size] each, not rotated and not normed by head → [tokens, size of q]."""
-        q, k, v = (part.unflatten(1, (-1, self._spec.head_dim)) for part in (q, k, v))
+        spec = self._spec
+        q = q.view(-1, spec.heads, spec.head_dim)
+        k, v = k.view(-1, spec.kv_heads, spec.head_dim), v.view(-1, spec.kv_heads, spec.head_dim)
         attend = self._attend_cached if batch.texts is None else self._attend_whole
-        return attend(q, k, v, batch).view(len(q), -1)
+        return attend(q, k, v, batch).view(-1, spec.q_size)
 
     def _attend_whole(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """Each token sees all of its text; [tokens, heads, head_dim] each → the same of q."""
@@ -82,19 +85,23 @@ class Attention:
         assert texts is not None
         if self._head_norms is not None:
             q, k = self._head_norms[0].plain(q), self._head_norms[1].plain(k)
-        kernels.rotary_(q, k, self._cos, self._sin, batch.positions)
+        if spec.rope is not None:
+            kernels.rotary_(q, k, self._cos, self._sin, batch.positions)
+        if texts.bias is not None:
+            return _attend_biased(q, k, v, texts, spec.scale)
         side = spec.window - 1 if spec.window else -1  # the window counts the token itself
         return kernels.varlen_attention(
             q,
             k,
             v,
+            texts.cu_seqlens if texts.query_starts is None else texts.query_starts,
             texts.cu_seqlens,
-            texts.cu_seqlens,
-            texts.max_seqlen,
-            texts.max_seqlen,
+            texts.varlen.max_seqlen,
+            texts.varlen.max_seqlen,
             scale=spec.scale,
             window=(side, side),
             softcap=spec.softcap,
+            sinks=self._sinks,
             layout=texts.layout,
         )
 
@@ -129,12 +136,13 @@ class Attention:
             scale=spec.scale,
             window=spec.window,
             softcap=spec.softcap,
+            sinks=self._sinks,
             k_scale=k_scale,
             v_scale=v_scale,
         )
 
     def _traced(self, q: Stream, k: Stream, v: Stream, batch: ForwardBatch) -> Traced:
-        """As :meth:`_attend`."""
+        """As :meth:`attend`."""
         spec, norms = self._spec, self._head_norms
         assert isinstance(q, Traced)
         assert isinstance(k, Traced)
@@ -152,11 +160,25 @@ class Attention:
             scale=spec.scale,
             window=spec.window,
             softcap=spec.softcap,
+            sinks=self._sinks,
             group=batch.caches[self._layer].group,
         )
 
     def _attend_rows(self, qkv: torch.Tensor, batch: Any) -> torch.Tensor:
-        """As :meth:`_attend`, of float32 [tokens, all of q, k and v]."""
+        """As :meth:`attend`, of float32 [tokens, all of q, k and v]."""
         spec = self._spec
         q, k, v = qkv.to(self._dtype).split((spec.q_size, spec.kv_size, spec.kv_size), dim=1)
-        return self._attend(q, k, v, batch)
+        return self.attend(q, k, v, batch)
+
+
+def _attend_biased(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, texts: Texts, scale: float) -> torch.Tensor:
+    """With the texts' bias on the scores, which no kernel for texts without padding takes."""
+    assert texts.bias is not None
+    out = torch.empty_like(q)
+    for group in texts.padded:
+        length = group.rows.shape[1]
+        queries, keys, values = (part[group.rows].transpose(1, 2) for part in (q, k, v))
+        mask = texts.bias[None, :, :length, :length].masked_fill(~group.real[:, None, None, :], -torch.inf).to(q.dtype)
+        attended = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
+        out[group.rows[group.real]] = attended.transpose(1, 2)[group.real]
+    return out

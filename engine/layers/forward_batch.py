@@ -1,12 +1,15 @@
 """What all layers are told of the tokens that they compute."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from stentor import kernels
 from stentor.kernels.forward import TracedTokens
+
+from .task_adapters import TaskRows
+from .varlen_batch import Padded, VarlenBatch
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,29 @@ class LayerCache:
 class Texts:
     """Where texts begin that see themselves whole."""
 
+    varlen: VarlenBatch
     cu_seqlens: torch.Tensor
-    """int32 [texts + 1]: text t has the tokens [starts[t], starts[t + 1])."""
-    max_seqlen: int
-    layout: kernels.KeyLayout | None = None
+    """int32 [texts + 1], on the device: text t has the tokens [starts[t], starts[t + 1])."""
+    layout: kernels.KeyLayout | None
     """Of the keys, where the CPU attends to them."""
+    query_starts: torch.Tensor | None = None
+    """As ``cu_seqlens``, where queries come of some of the tokens only."""
+    bias: torch.Tensor | None = None
+    """float32 [heads, longest, longest], on scores by query and key."""
+    padded: Sequence[Padded] = ()
+    """The texts again, where there is a bias."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What the tokens see of audio that was encoded before."""
+
+    paged: kernels.AttentionBatch
+    """Each token is a row of its own over all keys of its encoder slot."""
+    caches: Sequence[LayerCache]
+    """One a layer."""
+    queries: dict[int, torch.Tensor] | None = None
+    """By layer: filled with its queries [tokens, heads, head_dim], where this is given."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +75,31 @@ class ForwardBatch:
     texts: Texts | None = None
     added: torch.Tensor | None = None
     """[tokens, hidden], added to the tokens' embeddings."""
+    encoded: Encoded | None = None
+    """For layers with cross-attention."""
+    token_types: torch.Tensor | None = None
+    """int64 [tokens], for encoders that tell tokens apart; None: all 0."""
+    tasks: Sequence[int] = ()
+    """Of each text the number of its task's adapter, -1 for none; empty: none has one."""
+    task_rows: Sequence[TaskRows] = ()
+    """The same by task, as linear layers take it."""
+    after_layer: Callable[[], None] | None = None
+    """Called behind every layer that sees whole texts: others may compute on the device then."""
+
+    @classmethod
+    def whole(
+        cls,
+        tokens: torch.Tensor,
+        varlen: VarlenBatch,
+        *,
+        token_types: torch.Tensor | None = None,
+        tasks: Sequence[int] = (),
+        after_layer: Callable[[], None] | None = None,
+    ) -> "ForwardBatch":
+        """Texts that see themselves whole, one after another."""
+        cu_seqlens, positions = varlen.to(tokens.device)
+        texts = Texts(varlen, cu_seqlens, kernels.lay_out_keys(cu_seqlens))
+        return cls(tokens, positions, texts=texts, token_types=token_types, tasks=tasks, after_layer=after_layer)
 
     @classmethod
     def traced(cls, tokens: TracedTokens, caches: Sequence[LayerCache]) -> "ForwardBatch":

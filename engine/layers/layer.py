@@ -1,90 +1,102 @@
-"""One layer of a decoder, as its :class:`..model_config.model_spec.LayerSpec` says."""
+"""One layer of a decoder or an encoder, as its :class:`..model_config.model_spec.LayerSpec` says."""
+
+import torch
 
 from stentor import kernels
 from stentor.kernels.forward import Traced
+from stentor.kernels.quantize import Quantized
 
-from ..model_config.model_spec import MLPSpec, ModelSpec
+from ..model_config.model_spec import Backbone
 from .attention import Attention
+from .cross_attention import CrossAttention
 from .forward_batch import ForwardBatch
 from .layer_context import LayerContext
 from .linear import Linear
-from .norm import RMSNorm, added_
+from .norm import LayerNorm, Norm, RMSNorm, joined
 from .quantized import Input, Stream
 from .rotary import RotaryTables
 from .weights import WeightMap
 
 
 class MLP:
-    """down(act(gate(x)) * up(x))."""
+    """down(act(gate(x)) * up(x)), or without a gate down(act(up(x)))."""
 
-    def __init__(self, weights: WeightMap, prefix: str, spec: MLPSpec, hidden: int, context: LayerContext) -> None:
-        into, out = spec.projections(hidden)
-        self._gate_up = Linear.of(weights, prefix, into, context)
-        self._down = Linear.of(weights, prefix, out, context)
-        self._activation = spec.activation
+    def __init__(self, weights: WeightMap, layer: int, model: Backbone, context: LayerContext) -> None:
+        prefix, spec, adapters = f"{model.prefix}.{layer}", model.layers[layer].mlp, model.adapters
+        into, out = spec.projections(model.hidden_size)
+        self._gated, self._activation = spec.gated, spec.activation
+        fused = None if spec.gated or spec.activation == "relu" else spec.activation
+        dtype = context.dtype if fused else context.stream  # what is activated is rounded as the next product would
+        self.up = Linear.of(weights, prefix, into, context, adapters=adapters, activation=fused, dtype=dtype)
+        self._down = Linear.of(weights, prefix, out, context, adapters=adapters, dtype=context.stream)
 
-    @property
-    def input_projection(self) -> Linear:
-        """Where the input goes first."""
-        return self._gate_up
-
-    def __call__(self, x: Input) -> Stream:
+    def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden], plain or quantised → [tokens, hidden]"""
-        return self._down(self._gated(self._gate_up(x)))
+        return self._down(self._activated(self.up(x, batch.task_rows)), batch.task_rows)
 
-    def _gated(self, gate_up: Stream) -> Input:
-        """As the last product takes it."""
-        if isinstance(gate_up, Traced):
-            return gate_up.gated(self._activation)
+    def _activated(self, up: Stream) -> Input:
+        """As the last product takes it; ``up`` may begin with gates."""
+        if self._activation == "relu":
+            assert isinstance(up, torch.Tensor)
+            return up.relu_()
+        if not self._gated:
+            return up
+        if isinstance(up, Traced):
+            return up.gated(self._activation)
         if (scheme := self._down.input_scheme) is None:
-            return kernels.gated_activation(gate_up, self._activation)
-        return kernels.gated_activation_quantized(gate_up, self._activation, scheme, self._down.input_scale)
+            return kernels.gated_activation(up, self._activation)
+        return kernels.gated_activation_quantized(up, self._activation, scheme, self._down.input_scale)
 
 
 class Layer:
-    """A mixer and a feed-forward network, each between the norms that it has, and a residual stream past both."""
+    """A mixer and a feed-forward network, each between the norms that it has, and a residual stream past both; between
+    them perhaps attention to audio."""
 
     def __init__(
-        self, weights: WeightMap, layer: int, model: ModelSpec, rotary: RotaryTables, context: LayerContext
+        self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
     ) -> None:
-        prefix, spec = f"model.layers.{layer}", model.layers[layer]
+        norms, cross = model.layers[layer].norms, model.layers[layer].cross
         self._mixer = Attention(weights, layer, model, rotary, context)
-        self._mlp = MLP(weights, prefix, spec.mlp, model.hidden_size, context)
+        self.cross = CrossAttention(weights, layer, model, cross, context) if cross else None
+        self._mlp = MLP(weights, layer, model, context)
         self._scale = model.residual_scale
 
-        def norm(name: str, before: Linear | None = None) -> RMSNorm | None:
+        def norm(name: str, before: Linear | None = None) -> Norm | None:
             if not name:
                 return None
-            return RMSNorm(
-                weights,
-                f"{prefix}.{name}",
-                model.hidden_size,
-                model.norm_eps,
-                context,
-                plus_one=model.norm_plus_one,
-                before=before,
-            )
+            stored, size, eps = f"{model.prefix}.{layer}.{name}", model.hidden_size, model.norm_eps
+            if norms.kind == "layer":
+                return LayerNorm(weights, stored, size, eps, context, bias=norms.bias)
+            return RMSNorm(weights, stored, size, eps, context, plus_one=model.norm_plus_one, before=before)
 
-        self._mixer_in = norm(spec.norms.mixer_in, self._mixer.input_projection)
-        self._mixer_out = norm(spec.norms.mixer_out)
-        self._mlp_in = norm(spec.norms.mlp_in, self._mlp.input_projection)
-        self._mlp_out = norm(spec.norms.mlp_out)
+        self._mixer_in = norm(norms.mixer_in, self._mixer.qkv)
+        self._mixer_out = norm(norms.mixer_out)
+        self._mixer_sum = norm(norms.mixer_sum)
+        self._cross_in = norm(norms.cross_in)
+        self._mlp_in = norm(norms.mlp_in, self._mlp.up)
+        self._mlp_out = norm(norms.mlp_out)
+        self._mlp_sum = norm(norms.mlp_sum)
 
-    def __call__(self, delta: Stream | None, residual: Stream, batch: ForwardBatch) -> Stream:
+    def __call__(self, delta: Stream | None, residual: Stream, batch: ForwardBatch) -> tuple[Stream | None, Stream]:
         """``delta`` [tokens, hidden] of the layer before is added to the stream ``residual`` first, in place. Returns
-        this layer's, not yet added."""
-        mixed = self._mixer(_joined(delta, residual, self._mixer_in), batch)
-        x = self._mlp(_joined(self._scaled(mixed, self._mixer_out), residual, self._mlp_in))
-        return self._scaled(x, self._mlp_out)
+        this layer's, not yet added, and the stream."""
+        delta = self._scaled(self._mixer(joined(delta, residual, self._mixer_in), batch), self._mixer_out)
+        delta, residual = _summed(delta, residual, self._mixer_sum)
+        if self.cross is not None:
+            delta = self.cross(joined(delta, residual, self._cross_in), batch)
+        delta = self._scaled(self._mlp(joined(delta, residual, self._mlp_in), batch), self._mlp_out)
+        return _summed(delta, residual, self._mlp_sum)
 
-    def _scaled(self, delta: Stream, norm: RMSNorm | None) -> Stream:
+    def _scaled(self, delta: Stream, norm: Norm | None) -> Stream:
         if norm is not None:
             delta = norm.plain(delta)
         return delta if self._scale == 1.0 else delta * self._scale
 
 
-def _joined(delta: Stream | None, residual: Stream, norm: RMSNorm | None) -> Input:
-    """Adds ``delta`` to the stream in place, and gives the next part its input."""
+def _summed(delta: Stream, residual: Stream, norm: Norm | None) -> tuple[Stream | None, Stream]:
+    """What is yet to be added to the stream, and the stream: nothing, and a new one, where it is normed."""
     if norm is None:
-        return residual if delta is None else added_(residual, delta)
-    return norm(residual) if delta is None else norm.add(delta, residual)
+        return delta, residual
+    summed = norm.add(delta, residual)
+    assert not isinstance(summed, Quantized), "only the input of a product is quantised"
+    return None, summed

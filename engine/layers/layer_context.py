@@ -37,7 +37,8 @@ class LayerContext:
     """Weights are packed for this CPU's instructions as they are loaded; float32 or bfloat16."""
     shapes_only: bool = False
     """Tensors take no memory and hold nothing; what is chosen for the device stays."""
-
+    float32_stream: bool = False
+    """What goes from layer to layer is float32, whatever ``dtype`` is."""
     memory: Memory | None = None
     """Where the tensors lie, unless with :attr:`shapes_only`; None makes them where torch does."""
 
@@ -45,6 +46,11 @@ class LayerContext:
     def filled(self) -> bool:
         """Whether the tensors hold their values as soon as they are made."""
         return self.memory is not None and self.memory.filled
+
+    @property
+    def stream(self) -> torch.dtype:
+        """Of what goes from layer to layer, where it is no program's."""
+        return torch.float32 if self.float32_stream else self.dtype
 
     @property
     def packed_device(self) -> torch.device:

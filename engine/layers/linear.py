@@ -1,20 +1,22 @@
 """Linear layers, fused where a checkpoint stores them apart, in whatever format it stores them."""
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Protocol, overload
 
 import torch
 
 from stentor import kernels
+from stentor.kernels.forward import Traced
 from stentor.kernels.quantize import ActivationScheme, Quantized
 
-from ..model_config.model_spec import Projection
+from ..model_config.model_spec import Projection, TaskAdapters
 from ..quantization.choose import Layer, Selection, select
 from ..quantization.formats import Format, FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
 from ..quantization.stored import endings, expand
 from .layer_context import LayerContext
 from .packed import PackedLinear
 from .quantized import GGUFLinear, Input, Int4Linear, ScaledLinear, Stream
+from .task_adapters import AdaptedLinear, TaskRows
 from .weights import WeightError, WeightMap
 
 
@@ -45,7 +47,7 @@ class PlainLinear:
 
 
 class Linear:
-    """y = x Wᵀ + b with W [sum of parts, inputs]; each part is a projection stored under its own name."""
+    """y = act(x Wᵀ + b) with W [sum of parts, inputs]; each part is a projection stored under its own name."""
 
     def __init__(
         self,
@@ -55,8 +57,13 @@ class Linear:
         context: LayerContext,
         *,
         bias: bool | Container[str] = False,
+        activation: kernels.ActivationKind | None = None,
+        dtype: torch.dtype | None = None,
+        adapted: AdaptedLinear | None = None,
     ) -> None:
-        """``bias``: whether all parts have one, or those that do; the others' is zero."""
+        """``bias``: whether all parts have one, or those that do; the others' is zero. ``dtype``: what ``y`` is rounded
+        to. ``adapted``: what tasks add to the product."""
+        self._activation, self._dtype, self._adapted, self._stream = activation, dtype, adapted, context.stream
         added = torch.float32 if context.packed else context.dtype
         bias_ = context.empty(sum(parts.values()), dtype=added) if bias else None
         if bias_ is not None:
@@ -68,10 +75,25 @@ class Linear:
         self._multiply = _build(weights, parts, inputs, context, bias_)
 
     @classmethod
-    def of(cls, weights: WeightMap, prefix: str, projection: Projection, context: LayerContext) -> "Linear":
-        """What a spec describes, of the layer whose tensors' names begin with ``prefix``."""
+    def of(
+        cls,
+        weights: WeightMap,
+        prefix: str,
+        projection: Projection,
+        context: LayerContext,
+        *,
+        adapters: TaskAdapters | None = None,
+        activation: kernels.ActivationKind | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> "Linear":
+        """What a spec describes, of the layer whose tensors' names begin with ``prefix``; ``adapters`` are stored under
+        the name of the first part."""
         parts = {f"{prefix}.{name}": outputs for name, outputs in projection.parts}
-        return cls(weights, parts, projection.inputs, context, bias=projection.bias)
+        inputs, outputs = projection.inputs, sum(parts.values())
+        adapted = AdaptedLinear(weights, next(iter(parts)), inputs, outputs, adapters, context) if adapters else None
+        biased = {f"{prefix}.{name}" for name, _ in projection.parts if name not in projection.unbiased}
+        bias = biased if projection.bias else False
+        return cls(weights, parts, inputs, context, bias=bias, activation=activation, dtype=dtype, adapted=adapted)
 
     @property
     def input_scheme(self) -> ActivationScheme | None:
@@ -84,22 +106,33 @@ class Linear:
         return self._multiply.input_scale
 
     @overload
-    def __call__(self, x: torch.Tensor | Quantized) -> torch.Tensor: ...
+    def __call__(self, x: torch.Tensor | Quantized, tasks: Sequence[TaskRows] = ()) -> torch.Tensor: ...
 
     @overload
-    def __call__(self, x: Input) -> Stream: ...
+    def __call__(self, x: Input, tasks: Sequence[TaskRows] = ()) -> Stream: ...
 
-    def __call__(self, x: Input) -> Stream:
-        """x [tokens, inputs], plain or quantised as :attr:`input_scheme` says → [tokens, outputs]."""
-        return self._multiply(x)  # type: ignore[arg-type]  # quantised where there is a scheme, traced where packed
+    def __call__(self, x: Input, tasks: Sequence[TaskRows] = ()) -> Stream:
+        """x [tokens, inputs], plain or quantised as :attr:`input_scheme` says → [tokens, outputs]. ``tasks`` are those
+        of its rows."""
+        if isinstance(x, Traced):
+            assert self._activation is None, "an activation without a gate has no instruction"
+            return self._multiply(x)  # type: ignore[arg-type]  # packed
+        if not tasks or self._adapted is None:
+            return self._product(x, self._activation, self._dtype)
+        assert isinstance(x, torch.Tensor)
+        product = self._adapted.add_(self._product(x, None, self._stream), x.to(self._stream), tasks)
+        if self._activation is not None:
+            product = kernels.activate_(product, self._activation)
+        return product if self._dtype is None else product.to(self._dtype)
 
-    def finished(
-        self, x: torch.Tensor, *, activation: kernels.ActivationKind | None = None, dtype: torch.dtype | None = None
+    def _product(
+        self, x: torch.Tensor | Quantized, activation: kernels.ActivationKind | None, dtype: torch.dtype | None
     ) -> torch.Tensor:
-        """As a call with a plain ``x``, then activated, then rounded to ``dtype``: at once where that can be done."""
+        """Activated and rounded at once where that can be done."""
         if isinstance(self._multiply, PackedLinear):
+            assert isinstance(x, torch.Tensor)
             return self._multiply(x, activation, dtype)
-        product = self._multiply(x)
+        product = self._multiply(x)  # type: ignore[arg-type]  # quantised where there is a scheme
         if activation is not None:
             product = kernels.activate_(product, activation)
         return product if dtype is None else product.to(dtype)

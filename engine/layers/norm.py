@@ -92,11 +92,10 @@ class LayerNorm:
         eps: float,
         context: LayerContext,
         *,
-        dtype: torch.dtype | None = None,
         bias: bool = True,
     ) -> None:
-        """``dtype`` is what it norms, the context's unless another is named. Without ``bias`` it is zero."""
-        self._weight, self._bias = context.empty(size, dtype=dtype), context.empty(size, dtype=dtype)
+        """Without ``bias`` it is zero."""
+        self._weight, self._bias = (context.empty(size, dtype=context.stream) for _ in range(2))
         self._eps = eps
         weights.add(f"{name}.weight", self._weight)
         if bias:
@@ -104,10 +103,25 @@ class LayerNorm:
         elif not context.filled:
             self._bias.zero_()
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Over the last dimension of x."""
+    def __call__(self, x: Stream) -> torch.Tensor:
+        """Over the last dimension of x, which is no program's: it has no instruction."""
+        assert isinstance(x, torch.Tensor)
         return kernels.layer_norm(x, self._weight, self._bias, self._eps)
 
-    def add(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+    plain = __call__
+
+    def add(self, x: Stream, residual: Stream) -> torch.Tensor:
         """Adds x to ``residual`` in place and normalises the sum."""
+        assert isinstance(x, torch.Tensor)
+        assert isinstance(residual, torch.Tensor)
         return kernels.add_layer_norm(x, residual, self._weight, self._bias, self._eps)
+
+
+Norm = RMSNorm | LayerNorm
+
+
+def joined(delta: Stream | None, residual: Stream, norm: Norm | None) -> Input:
+    """Adds ``delta`` to the stream in place, and gives the next part its input."""
+    if norm is None:
+        return residual if delta is None else added_(residual, delta)
+    return norm(residual) if delta is None else norm.add(delta, residual)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..model_config.encoder_config import TaskAdapters
+from ..model_config.model_spec import TaskAdapters
 from .layer_context import LayerContext
 from .weights import WeightMap
 
@@ -42,11 +42,10 @@ class AdaptedLinear:
         outputs: int,
         adapters: TaskAdapters,
         context: LayerContext,
-        dtype: torch.dtype,
     ) -> None:
         tasks, rank = len(adapters.names), adapters.rank
-        self._down = context.empty(tasks, rank, inputs, dtype=dtype)
-        self._up = context.empty(tasks, outputs, rank, dtype=dtype)
+        self._down = context.empty(tasks, rank, inputs, dtype=context.stream)
+        self._up = context.empty(tasks, outputs, rank, dtype=context.stream)
         self._scale = adapters.scale
         weights.add(f"{name}.lora_A", self._down)
         weights.add(f"{name}.lora_B", self._up)
@@ -73,11 +72,10 @@ class AdaptedTable:
         columns: int,
         adapters: TaskAdapters,
         context: LayerContext,
-        dtype: torch.dtype,
     ) -> None:
         tasks, rank = len(adapters.names), adapters.rank
-        self._ids = context.empty(tasks, rows, rank, dtype=dtype)
-        self._up = context.empty(tasks, rank, columns, dtype=dtype)
+        self._ids = context.empty(tasks, rows, rank, dtype=context.stream)
+        self._up = context.empty(tasks, rank, columns, dtype=context.stream)
         self._scale = adapters.scale
         weights.add(f"{name}.lora_A", self._ids)
         weights.add(f"{name}.lora_B", self._up)

@@ -13,12 +13,13 @@ from stentor.protocols.ipc.config import LoadFormat
 
 from ..model_config.config_fields import ConfigError
 from ..model_config.gguf_config import gguf_architecture, model_spec_from_gguf
-from ..model_config.hf_config import model_spec_from_hf
 from ..model_config.model_spec import ModelSpec
 from ..model_config.pooling_config import PoolingConfig
+from ..model_config.registry import read_config
 from ..model_config.voxtral_realtime_config import ARCHITECTURE as VOXTRAL_REALTIME
-from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig, voxtral_realtime_config_from_hf
-from ..model_config.whisper_config import WhisperConfig, whisper_config_from_hf
+from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
+from ..model_config.whisper_config import ARCHITECTURE as WHISPER
+from ..model_config.whisper_config import WhisperConfig
 from ..quantization.formats import Format, GGUFFormat, QuantizedCheckpoint
 from ..quantization.parse import FILES, parse_quantization
 from ..quantization.stored_tensors import correct_by_tensors
@@ -35,7 +36,6 @@ from .safetensors_index import DTYPES, QUANTIZED_DTYPES, read_json, safetensors_
 CheckpointFormat = Literal["safetensors", "gguf", "ct2", "dummy"]
 
 _CT2_FILE = "model.bin"
-_WHISPER = "WhisperForConditionalGeneration"
 
 _GGUF_DTYPES: Mapping[GGMLType, str] = {
     GGMLType.F32: "float32",
@@ -96,7 +96,7 @@ class Checkpoint:
         if not isinstance(self.config, WhisperConfig):
             raise CheckpointError(
                 f"{self.folder} is a language model ({self.config.architecture}), and a speech recognition model "
-                f"({_WHISPER}) is expected here."
+                f"({WHISPER}) is expected here."
             )
         return self.config
 
@@ -146,22 +146,12 @@ def _open_safetensors(folder: Path) -> Checkpoint:
         format="safetensors",
         folder=folder,
         files=tuple(dict.fromkeys(tensor.file for tensor in tensors)),
-        config=_config_from_hf(config, generation),
+        config=read_config(config, generation),
         dtype=next(iter(stored)),
         defaults=generation_config_from_hf(config, generation),
         stored_bytes=stored,
         quantized=quantized,
     )
-
-
-def _config_from_hf(
-    config: Mapping[str, object], generation: Mapping[str, object]
-) -> ModelSpec | WhisperConfig | VoxtralRealtimeConfig:
-    named = config.get("architectures")
-    if named == [VOXTRAL_REALTIME] or (named is None and config.get("model_type") == "voxtral_realtime"):
-        return voxtral_realtime_config_from_hf(config)
-    hears = _WHISPER in named if isinstance(named, list) else config.get("model_type") == "whisper"
-    return whisper_config_from_hf(config, generation) if hears else model_spec_from_hf(config)
 
 
 def described_quantization(folder: Path, config: Mapping[str, object]) -> QuantizedCheckpoint | None:
@@ -235,7 +225,7 @@ def _open_dummy(path: Path) -> Checkpoint:
             format="dummy",
             folder=path,
             files=(),
-            config=_config_from_hf(config, generation),
+            config=read_config(config, generation),
             dtype=named if isinstance(named, str) and named in DTYPES.values() else "bfloat16",
             defaults=generation_config_from_hf(config, generation),
         )

@@ -1,54 +1,24 @@
 """What a bidirectional encoder is made of. Torch-free.
 
-One description fits the family: BERT (arXiv:1810.04805) and those that followed it differ in where norms stand, in how
-they tell positions, and in whether the MLP has a gate.
+One description fits the family: BERT (arXiv:1810.04805) and those that followed it differ in their layers, which are
+values, and in how they tell positions.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
-from .config_fields import ConfigError
-from .model_spec import Activation, LayerType, RopeConfig
+from .model_spec import Backbone
 
 EncoderFamily = Literal["bert", "roberta", "distilbert", "mpnet", "modernbert", "nomic_bert", "gte", "jina"]
-EncoderActivation = Literal["silu", "gelu_tanh", "gelu", "relu"]
 
 
-@dataclass(frozen=True)
-class TaskAdapters:
-    """Low-rank additions to all layers, a set for each task (Jina v3, arXiv:2409.10173)."""
-
-    names: tuple[str, ...]
-    """Of the tasks, in the order in which they are stored."""
-    rank: int
-    scale: float
-
-
-@dataclass(frozen=True)
-class EncoderConfig:
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig(Backbone):
     """One encoder. Tokens see each other in both directions, all of them or those within a window."""
 
-    architecture: str
-    """transformers' class name, for messages."""
     family: EncoderFamily
     """Whose names its tensors have."""
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    max_position: int
-    """Most tokens of one text."""
-    norm_eps: float
-    activation: EncoderActivation = "gelu"
-    gated: bool = False
-    """The MLP is down(act(gate(x)) * up(x)), otherwise down(act(up(x)))."""
-    pre_norm: bool = False
-    """Norms stand before attention and MLP, and one at the end; otherwise behind each."""
-    norm_bias: bool = True
-    attention_bias: bool = True
-    mlp_bias: bool = True
-    down_bias: bool = True
+    prefix: str = "layers"
     learned_positions: bool = True
     position_offset: int = 0
     """Row of the first position in the table."""
@@ -58,25 +28,13 @@ class EncoderConfig:
     """Distances that are told apart by a bias on scores (T5's scheme, arXiv:1910.10683); 0: none."""
     relative_distance: int = 128
     """From which on all distances are one."""
-    rope: RopeConfig | None = None
-    rope_sliding: RopeConfig | None = None
-    """Rotary of sliding layers."""
-    sliding_window: int = 0
-    """Tokens that a sliding layer sees before a token, and after it."""
-    layer_types: tuple[LayerType, ...] = field(default_factory=tuple)
-    """One per layer; empty means all full."""
-    adapters: TaskAdapters | None = None
 
     @property
-    def head_dim(self) -> int:
-        return self.hidden_size // self.num_heads
-
-    def slides(self, layer: int) -> bool:
-        return bool(self.layer_types) and self.layer_types[layer] == "sliding"
+    def norm_bias(self) -> bool:
+        """Of all its norms."""
+        return self.layers[0].norms.bias
 
     @property
-    def gated_activation(self) -> Activation:
-        """The activation, where it is one that gates."""
-        if self.activation == "relu":
-            raise ConfigError("a gated MLP with relu is not known")
-        return self.activation
+    def pre_norm(self) -> bool:
+        """Whether the stream itself is normed only behind the last layer."""
+        return not self.layers[0].norms.mlp_sum

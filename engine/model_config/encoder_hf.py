@@ -4,11 +4,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from .config_fields import LONGEST_CONTEXT, MOST_LAYERS, ConfigError, Fields
-from .encoder_config import EncoderActivation, EncoderConfig, EncoderFamily, TaskAdapters
+from .encoder_config import EncoderConfig, EncoderFamily
 from .hf_rope import rope_from_hf
-from .model_spec import LayerType, RopeConfig
+from .model_spec import (
+    POST_SUM,
+    PRE,
+    UP_MLP,
+    Activation,
+    AttentionSpec,
+    LayerSpec,
+    MLPSpec,
+    RopeConfig,
+    TaskAdapters,
+    checked,
+    with_layers,
+    with_mixers,
+)
 
-_ACTIVATIONS: Mapping[str, EncoderActivation] = {
+_ACTIVATIONS: Mapping[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
@@ -28,16 +41,7 @@ def encoder_config_from_hf(config: Mapping[str, object]) -> EncoderConfig:
     read = _READERS.get(kind)
     if read is None:
         raise ConfigError(f"{kind or 'a model without model_type'} is no encoder that is known")
-    made = read(fields, config)
-    if made.hidden_size % made.num_heads:
-        raise ConfigError(f"{made.num_heads} heads do not divide {made.hidden_size} dimensions")
-    if made.rope is not None and made.head_dim % 2:
-        raise ConfigError(f"heads of {made.head_dim} dimensions cannot rotate")
-    if made.layer_types and len(made.layer_types) != made.num_layers:
-        raise ConfigError(f"types are given for {len(made.layer_types)} layers, expected {made.num_layers}")
-    if made.gated:
-        _ = made.gated_activation
-    return made
+    return checked(read(fields, config))
 
 
 def is_encoder(config: Mapping[str, object]) -> bool:
@@ -50,7 +54,7 @@ def _architecture(config: Mapping[str, object]) -> str:
     return str(named[0])[:80] if isinstance(named, list) and named else str(config.get("model_type"))
 
 
-def _activation(fields: Fields, name: str, default: str = "gelu") -> EncoderActivation:
+def _activation(fields: Fields, name: str, default: str = "gelu") -> Activation:
     given = fields.text(name, default)
     if given not in _ACTIVATIONS:
         raise ConfigError(f"{name} is {given[:40]!r}, expected one of {', '.join(_ACTIVATIONS)}")
@@ -76,18 +80,53 @@ def _common(
     fields: Fields, config: Mapping[str, object], family: EncoderFamily, max_position: int, norm_eps: float
 ) -> EncoderConfig:
     """What BERT and its relatives say in the same words."""
+    return _of_layers(
+        fields,
+        config,
+        family,
+        hidden=fields.integer("hidden_size"),
+        heads=fields.integer("num_attention_heads"),
+        inner=fields.integer("intermediate_size"),
+        activation=_activation(fields, "hidden_act"),
+        layers=fields.integer("num_hidden_layers", most=MOST_LAYERS),
+        max_position=max_position,
+        norm_eps=fields.positive("layer_norm_eps", norm_eps),
+    )
+
+
+def _of_layers(
+    fields: Fields,
+    config: Mapping[str, object],
+    family: EncoderFamily,
+    *,
+    hidden: int,
+    heads: int,
+    inner: int,
+    activation: Activation,
+    layers: int,
+    max_position: int,
+    norm_eps: float,
+) -> EncoderConfig:
+    """Of layers like BERT's, all alike."""
+    if hidden % heads:
+        raise ConfigError(f"{heads} heads do not divide {hidden} dimensions")
+    head_dim = hidden // heads
+    mixer = AttentionSpec(heads, heads, head_dim, head_dim**-0.5, None, qkv_bias=True, output_bias=True)
+    mlp = MLPSpec(inner, activation, bias=True, into=UP_MLP, gated=False)
     return EncoderConfig(
         architecture=_architecture(config),
         family=family,
         vocab_size=fields.integer("vocab_size"),
-        hidden_size=fields.integer("hidden_size"),
-        intermediate_size=fields.integer("intermediate_size"),
-        num_layers=fields.integer("num_hidden_layers", most=MOST_LAYERS),
-        num_heads=fields.integer("num_attention_heads"),
+        hidden_size=hidden,
+        layers=(LayerSpec(mixer, mlp, POST_SUM),) * layers,
         max_position=max_position,
-        norm_eps=fields.positive("layer_norm_eps", norm_eps),
-        activation=_activation(fields, "hidden_act"),
+        norm_eps=norm_eps,
     )
+
+
+def _gated(spec: EncoderConfig, *, bias: bool = False, out_bias: bool = False) -> EncoderConfig:
+    mlp = spec.layers[0].mlp
+    return with_layers(spec, mlp=MLPSpec(mlp.inner, mlp.activation, bias, out_bias=out_bias))
 
 
 def _positions(rows: int, offset: int) -> int:
@@ -98,17 +137,17 @@ def _positions(rows: int, offset: int) -> int:
 
 
 def _distilbert(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
-    return EncoderConfig(
-        architecture=_architecture(config),
-        family="distilbert",
-        vocab_size=fields.integer("vocab_size"),
-        hidden_size=fields.integer("dim"),
-        intermediate_size=fields.integer("hidden_dim"),
-        num_layers=fields.integer("n_layers", most=MOST_LAYERS),
-        num_heads=fields.integer("n_heads"),
+    return _of_layers(
+        fields,
+        config,
+        "distilbert",
+        hidden=fields.integer("dim"),
+        heads=fields.integer("n_heads"),
+        inner=fields.integer("hidden_dim"),
+        activation=_activation(fields, "activation"),
+        layers=fields.integer("n_layers", most=MOST_LAYERS),
         max_position=fields.integer("max_position_embeddings", 512, most=LONGEST_CONTEXT),
         norm_eps=1e-12,
-        activation=_activation(fields, "activation"),
     )
 
 
@@ -131,35 +170,33 @@ def _modernbert(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
     else:
         every = fields.integer("global_attn_every_n_layers", 3)
         slides = [layer % every != 0 for layer in range(layers)]
-    types: tuple[LayerType, ...] = tuple("sliding" if each else "full" for each in slides)
 
     def rope(layer_type: str, older: str, theta: float) -> RopeConfig:
         return rope_from_hf(config, hidden // heads, theta=fields.positive(older, theta), layer_type=layer_type)
 
-    attention_bias, mlp_bias = fields.flag("attention_bias"), fields.flag("mlp_bias")
-    return EncoderConfig(
-        architecture=_architecture(config),
-        family="modernbert",
-        vocab_size=fields.integer("vocab_size"),
-        hidden_size=hidden,
-        intermediate_size=fields.integer("intermediate_size"),
-        num_layers=layers,
-        num_heads=heads,
+    bias, mlp_bias = fields.flag("attention_bias"), fields.flag("mlp_bias")
+    spec = _of_layers(
+        fields,
+        config,
+        "modernbert",
+        hidden=hidden,
+        heads=heads,
+        inner=fields.integer("intermediate_size"),
+        activation=_activation(fields, "hidden_activation"),
+        layers=layers,
         max_position=fields.integer("max_position_embeddings", 8192, most=LONGEST_CONTEXT),
         norm_eps=fields.positive("norm_eps", 1e-5),
-        activation=_activation(fields, "hidden_activation"),
-        gated=True,
-        pre_norm=True,
-        norm_bias=fields.flag("norm_bias"),
-        attention_bias=attention_bias,
-        mlp_bias=mlp_bias,
-        down_bias=mlp_bias,
-        learned_positions=False,
-        rope=rope("full_attention", "global_rope_theta", 160_000.0),
-        rope_sliding=rope("sliding_attention", "local_rope_theta", 10_000.0),
-        sliding_window=fields.integer("local_attention", 128, least=2) // 2,
-        layer_types=types,
     )
+    spec = _gated(spec, bias=mlp_bias, out_bias=mlp_bias)
+    full = rope("full_attention", "global_rope_theta", 160_000.0)
+    spec = with_mixers(spec, qkv_bias=bias, output_bias=bias, rope=full)
+    window = fields.integer("local_attention", 128, least=2) // 2 + 1  # it says how many on both sides together
+    sliding = rope("sliding_attention", "local_rope_theta", 10_000.0)
+    spec = with_mixers(spec, slides, window=window, rope=sliding)
+    spec = with_layers(spec, norms=replace(PRE, kind="layer", bias=fields.flag("norm_bias")))
+    # the first layer gets what the embedding's norm has normed
+    first = replace(spec.layers[0], norms=replace(spec.layers[0].norms, mixer_in=""))
+    return replace(spec, layers=(first, *spec.layers[1:]), learned_positions=False)
 
 
 def _nomic(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
@@ -174,25 +211,21 @@ def _nomic(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
     if older:  # beyond what it was trained for its makers change the rotation with the length of each text
         longest = min(longest, fields.integer("max_trained_positions", 2048))
     theta = fields.positive("rotary_emb_base", 1000.0)
-    return EncoderConfig(
-        architecture=_architecture(config),
-        family="nomic_bert",
-        vocab_size=fields.integer("vocab_size"),
-        hidden_size=hidden,
-        intermediate_size=inner,
-        num_layers=fields.integer("n_layer" if older else "num_hidden_layers", most=MOST_LAYERS),
-        num_heads=heads,
+    spec = _of_layers(
+        fields,
+        config,
+        "nomic_bert",
+        hidden=hidden,
+        heads=heads,
+        inner=inner,
+        activation=_activation(fields, "activation_function" if older else "hidden_act", "silu"),
+        layers=fields.integer("n_layer" if older else "num_hidden_layers", most=MOST_LAYERS),
         max_position=longest,
         norm_eps=fields.positive("layer_norm_epsilon" if older else "layer_norm_eps", 1e-12),
-        activation=_activation(fields, "activation_function" if older else "hidden_act", "silu"),
-        gated=True,
-        attention_bias=False,
-        mlp_bias=False,
-        down_bias=False,
-        learned_positions=False,
-        token_types=fields.integer("type_vocab_size", 2, least=0),
-        rope=RopeConfig(theta=theta) if older else rope_from_hf(config, hidden // heads, theta=theta),
     )
+    rope = RopeConfig(theta=theta) if older else rope_from_hf(config, hidden // heads, theta=theta)
+    spec = with_mixers(_gated(spec), qkv_bias=False, output_bias=False, rope=rope)
+    return replace(spec, learned_positions=False, token_types=fields.integer("type_vocab_size", 2, least=0))
 
 
 def _check_nomic(fields: Fields) -> None:
@@ -221,7 +254,8 @@ def _gte(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
     if kind != "rope":
         raise ConfigError(f"position_embedding_type is {kind[:40]!r}, expected 'rope'")
     bert = _turned_bert(fields, config, "gte", 8192, 1e-12)
-    return replace(bert, gated=True, mlp_bias=False, rope=_gte_rope(fields, config, bert.head_dim))
+    rope = _gte_rope(fields, config, bert.layers[0].mixer.head_dim)
+    return with_mixers(_gated(bert, out_bias=True), rope=rope)
 
 
 def _gte_rope(fields: Fields, config: Mapping[str, object], head_dim: int) -> RopeConfig:
@@ -238,8 +272,9 @@ def _gte_rope(fields: Fields, config: Mapping[str, object], head_dim: int) -> Ro
 
 def _jina(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
     bert = _turned_bert(fields, config, "jina", 8194, 1e-5)
-    rope = rope_from_hf(config, bert.head_dim, theta=fields.positive("rotary_emb_base", 20_000.0))
-    return replace(bert, rope=rope, adapters=_task_adapters(fields))
+    head_dim = bert.layers[0].mixer.head_dim
+    rope = rope_from_hf(config, head_dim, theta=fields.positive("rotary_emb_base", 20_000.0))
+    return replace(with_mixers(bert, rope=rope), adapters=_task_adapters(fields))
 
 
 def _task_adapters(fields: Fields) -> TaskAdapters | None:

@@ -6,6 +6,7 @@ A field that a file leaves out has the default of its architecture in transforme
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .hf_rope import rope_from_hf, stretched_context
@@ -37,21 +38,26 @@ _LAYER_TYPES: Mapping[str, LayerType] = {"full_attention": "full", "sliding_atte
 
 
 def model_spec_from_hf(config: Mapping[str, object]) -> ModelSpec:
-    """Raises :class:`ConfigError` when the architecture is unsupported or a field is missing or wrong."""
+    """Raises :class:`ConfigError` when the architecture is no decoder's or a field is missing or wrong."""
+    name = named_architecture(config, {name: decoder.model_type for name, decoder in DECODERS.items()})
+    return checked(DECODERS[name].read(Fields(config), name))
+
+
+def named_architecture(config: Mapping[str, object], known: Mapping[str, str]) -> str:
+    """Which of the ``known`` architectures a config.json names, or where it names none, which has its model type: those
+    of all are given. Raises :class:`ConfigError` where it is none of them."""
     fields = Fields(config)
     named = fields.texts("architectures")
     if named is None:
         kind = fields.text("model_type", "")
-        if kind not in _BY_MODEL_TYPE:
-            raise ConfigError(f"it names no architecture, expected one of {', '.join(_ARCHITECTURES)}")
-        named = (_BY_MODEL_TYPE[kind],)
-    name = next((name for name in named if name in _ARCHITECTURES), None)
-    if name is None:
+        if (found := next((name for name, each in known.items() if each == kind), None)) is None:
+            raise ConfigError(f"it names no architecture, expected one of {', '.join(known)}")
+        return found
+    if (found := next((name for name in named if name in known), None)) is None:
         raise ConfigError(
-            f"its architecture {', '.join(map(repr, named))} is not supported, "
-            f"expected one of {', '.join(_ARCHITECTURES)}"
+            f"its architecture {', '.join(map(repr, named))} is not supported, expected one of {', '.join(known)}"
         )
-    return checked(_ARCHITECTURES[name](fields, name))
+    return found
 
 
 def _common(
@@ -277,40 +283,28 @@ def _slide(spec: ModelSpec, window: int, slides: Sequence[bool] | None = None) -
     return with_mixers(spec, slides, window=window if window < spec.max_position else 0)
 
 
-_ARCHITECTURES: Mapping[str, Callable[[Fields, str], ModelSpec]] = {
-    "LlamaForCausalLM": _llama,
-    "MistralForCausalLM": _mistral,
-    "Qwen2ForCausalLM": _qwen2,
-    "Qwen3ForCausalLM": _qwen3,
-    "Phi3ForCausalLM": _phi3,
-    "GemmaForCausalLM": _gemma,
-    "Gemma2ForCausalLM": _gemma2,
-    "Gemma3ForCausalLM": _gemma3,
-    "Gemma3TextForCausalLM": _gemma3,
-    "Olmo2ForCausalLM": _olmo2,
-    "Olmo3ForCausalLM": _olmo3,
-    "GraniteForCausalLM": _granite,
-    "GraniteMoeHybridForCausalLM": _granite_hybrid,
-    "SmolLM3ForCausalLM": _smollm3,
-    "Exaone4ForCausalLM": _exaone4,
-    "SeedOssForCausalLM": _seed_oss,
-}
+class Decoder(NamedTuple):
+    model_type: str
+    """What a config.json says that names no architecture."""
+    read: Callable[[Fields, str], ModelSpec]
 
-_BY_MODEL_TYPE: Mapping[str, str] = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "phi3": "Phi3ForCausalLM",
-    "gemma": "GemmaForCausalLM",
-    "gemma2": "Gemma2ForCausalLM",
-    "gemma3_text": "Gemma3ForCausalLM",
-    "olmo2": "Olmo2ForCausalLM",
-    "olmo3": "Olmo3ForCausalLM",
-    "granite": "GraniteForCausalLM",
-    "granitemoehybrid": "GraniteMoeHybridForCausalLM",
-    "smollm3": "SmolLM3ForCausalLM",
-    "exaone4": "Exaone4ForCausalLM",
-    "seed_oss": "SeedOssForCausalLM",
+
+DECODERS: Mapping[str, Decoder] = {
+    "LlamaForCausalLM": Decoder("llama", _llama),
+    "MistralForCausalLM": Decoder("mistral", _mistral),
+    "Qwen2ForCausalLM": Decoder("qwen2", _qwen2),
+    "Qwen3ForCausalLM": Decoder("qwen3", _qwen3),
+    "Phi3ForCausalLM": Decoder("phi3", _phi3),
+    "GemmaForCausalLM": Decoder("gemma", _gemma),
+    "Gemma2ForCausalLM": Decoder("gemma2", _gemma2),
+    "Gemma3ForCausalLM": Decoder("gemma3_text", _gemma3),
+    "Gemma3TextForCausalLM": Decoder("gemma3_text", _gemma3),
+    "Olmo2ForCausalLM": Decoder("olmo2", _olmo2),
+    "Olmo3ForCausalLM": Decoder("olmo3", _olmo3),
+    "GraniteForCausalLM": Decoder("granite", _granite),
+    "GraniteMoeHybridForCausalLM": Decoder("granitemoehybrid", _granite_hybrid),
+    "SmolLM3ForCausalLM": Decoder("smollm3", _smollm3),
+    "Exaone4ForCausalLM": Decoder("exaone4", _exaone4),
+    "SeedOssForCausalLM": Decoder("seed_oss", _seed_oss),
 }
-"""For files that name no architecture."""
+"""By the name of their architecture."""

@@ -1,4 +1,4 @@
-"""What a language model is made of, whatever file described it, and what follows from that. Torch-free.
+"""What a model of text is made of, whatever file described it, and what follows from that. Torch-free.
 
 A model is its layers, and a layer is a mixer of tokens and a feed-forward network, with norms around them: values, so
 that a family is a reader of its files and no code of its own. Shapes of weights, bytes of cache and work a token are
@@ -8,15 +8,16 @@ derived here, and written nowhere else.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from .config_fields import LONGEST_CONTEXT, ConfigError
 
-Activation = Literal["silu", "gelu_tanh", "gelu"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu"]
 LayerType = Literal["full", "sliding"]
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 QKNorm = Literal["none", "head", "full"]
 """``head``: over each head (Qwen3, Gemma-3). ``full``: over the whole projection (OLMo-2)."""
+NormKind = Literal["rms", "layer"]
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,13 @@ class Projection:
     """Name within the layer, and outputs, of each."""
     inputs: int
     bias: bool
+    unbiased: tuple[str, ...] = ()
+    """Parts that have none where the others have one."""
 
     def shapes(self, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Of what is stored, biases first."""
         if self.bias:
-            yield from ((f"{prefix}.{name}.bias", (outputs,)) for name, outputs in self.parts)
+            yield from ((f"{prefix}.{name}.bias", (size,)) for name, size in self.parts if name not in self.unbiased)
         yield from ((f"{prefix}.{name}.weight", (outputs, self.inputs)) for name, outputs in self.parts)
 
 
@@ -75,14 +78,22 @@ class AttentionSpec:
     rope: RopeConfig | None = field(default_factory=RopeConfig)
     """None: positions are not told apart."""
     window: int = 0
-    """Tokens that it sees, the current one included; 0: all before it."""
+    """Tokens that it sees, the current one included; 0: all before it. Where texts see themselves whole, as many again
+    behind the current one."""
     softcap: float = 0.0
     """q·k is capped at this; 0: not."""
+    sinks: bool = False
+    """Each head has a learned score that joins its softmax and has no value (gpt-oss, arXiv:2508.10925)."""
     qk_norm: QKNorm = "none"
     qkv_bias: bool = False
+    key_bias: bool = True
+    """Whether that of queries, keys and values is one of keys too."""
     output_bias: bool = False
     fused: bool = False
     """The checkpoint stores ``qkv_proj`` (Phi-3)."""
+    name: str = "self_attn"
+    """Before the names that its tensors are stored under."""
+    out: str = "o_proj"
 
     @property
     def q_size(self) -> int:
@@ -94,13 +105,22 @@ class AttentionSpec:
 
     def projections(self, hidden: int) -> tuple[Projection, Projection]:
         """Into queries, keys and values; and out of what the heads found."""
-        q, kv = self.q_size, self.kv_size
-        apart = (("self_attn.q_proj", q), ("self_attn.k_proj", kv), ("self_attn.v_proj", kv))
-        into = (("self_attn.qkv_proj", q + 2 * kv),) if self.fused else apart
+        q, kv, name = self.q_size, self.kv_size, self.name
+        apart = ((f"{name}.q_proj", q), (f"{name}.k_proj", kv), (f"{name}.v_proj", kv))
+        into = ((f"{name}.qkv_proj", q + 2 * kv),) if self.fused else apart
         return (
-            Projection(into, hidden, self.qkv_bias),
-            Projection((("self_attn.o_proj", hidden),), q, self.output_bias),
+            Projection(into, hidden, self.qkv_bias, () if self.key_bias else (f"{name}.k_proj",)),
+            Projection(((f"{name}.{self.out}", hidden),), q, self.output_bias),
         )
+
+    def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Of what a checkpoint stores of it."""
+        for projection in self.projections(hidden):
+            yield from projection.shapes(prefix)
+        for which, size in zip("qk", self.qk_norm_sizes or (), strict=False):
+            yield f"{prefix}.{self.name}.{which}_norm.weight", (size,)
+        if self.sinks:
+            yield f"{prefix}.{self.name}.sinks", (self.heads,)
 
     @property
     def qk_norm_sizes(self) -> tuple[int, int] | None:
@@ -122,47 +142,66 @@ class AttentionSpec:
 SPLIT_MLP: Final = ("mlp.gate_proj", "mlp.up_proj")
 FUSED_MLP: Final = ("mlp.gate_up_proj",)
 """As Phi-3 stores it."""
+UP_MLP: Final = ("mlp.up_proj",)
+"""Without a gate."""
 
 
 @dataclass(frozen=True)
 class MLPSpec:
-    """down(act(gate(x)) * up(x))."""
+    """down(act(gate(x)) * up(x)), or without a gate down(act(up(x)))."""
 
     inner: int
     activation: Activation = "silu"
     bias: bool = False
+    """Of what goes into the activation, and of ``out`` unless ``out_bias`` says otherwise."""
     into: tuple[str, ...] = SPLIT_MLP
     """The names that gate and up are stored under, or that of both together."""
     out: str = "mlp.down_proj"
+    gated: bool = True
+    out_bias: bool | None = None
 
     def projections(self, hidden: int) -> tuple[Projection, Projection]:
         """Into gate and up; and down."""
-        each = 2 * self.inner // len(self.into)
+        each = (2 if self.gated else 1) * self.inner // len(self.into)
         into = tuple((name, each) for name in self.into)
-        return Projection(into, hidden, self.bias), Projection(((self.out, hidden),), self.inner, self.bias)
+        out_bias = self.bias if self.out_bias is None else self.out_bias
+        return Projection(into, hidden, self.bias), Projection(((self.out, hidden),), self.inner, out_bias)
 
 
 @dataclass(frozen=True)
 class Norms:
     """The norms around a layer's two parts, by the names that they are stored under; "" is none.
 
-    ``_in`` norms what a part takes of the residual stream, ``_out`` what it gives before that is added.
+    ``_in`` norms what a part takes of the residual stream, ``_out`` what it gives before that is added, ``_sum`` the
+    stream itself once it is added.
     """
 
     mixer_in: str = ""
     mixer_out: str = ""
+    mixer_sum: str = ""
+    cross_in: str = ""
     mlp_in: str = ""
     mlp_out: str = ""
+    mlp_sum: str = ""
+    kind: NormKind = "rms"
+    bias: bool = False
+    """Only of kind ``layer``."""
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(name for name in (self.mixer_in, self.mixer_out, self.mlp_in, self.mlp_out) if name)
+    def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Of what is stored."""
+        mixer, cross, mlp = (self.mixer_in, self.mixer_out, self.mixer_sum), self.cross_in, (self.mlp_in, self.mlp_out)
+        for name in filter(None, (*mixer, cross, *mlp, self.mlp_sum)):
+            yield f"{prefix}.{name}.weight", (hidden,)
+            if self.bias:
+                yield f"{prefix}.{name}.bias", (hidden,)
 
 
 PRE = Norms(mixer_in="input_layernorm", mlp_in="post_attention_layernorm")
 """Llama's."""
 POST = Norms(mixer_out="post_attention_layernorm", mlp_out="post_feedforward_layernorm")
 """OLMo-2's."""
+POST_SUM = Norms(mixer_sum="post_attention_layernorm", mlp_sum="post_mlp_layernorm", kind="layer", bias=True)
+"""BERT's."""
 SANDWICH = Norms(
     mixer_in="input_layernorm",
     mixer_out="post_attention_layernorm",
@@ -179,17 +218,17 @@ class LayerSpec:
     mixer: AttentionSpec
     mlp: MLPSpec
     norms: Norms = PRE
+    cross: AttentionSpec | None = None
+    """Attention to audio, between both."""
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Of what a checkpoint stores of it."""
-        into, out = self.mixer.projections(hidden)
-        yield from into.shapes(prefix)
-        yield from out.shapes(prefix)
-        if (sizes := self.mixer.qk_norm_sizes) is not None:
-            yield from ((f"{prefix}.self_attn.{name}_norm.weight", (n,)) for name, n in zip("qk", sizes, strict=True))
+        yield from self.mixer.shapes(prefix, hidden)
+        if self.cross is not None:
+            yield from self.cross.shapes(prefix, hidden)
         for projection in self.mlp.projections(hidden):
             yield from projection.shapes(prefix)
-        yield from ((f"{prefix}.{name}.weight", (hidden,)) for name in self.norms.names)
+        yield from self.norms.shapes(prefix, hidden)
 
 
 @dataclass(frozen=True)
@@ -213,8 +252,18 @@ class CacheGroup:
 
 
 @dataclass(frozen=True)
-class ModelSpec:
-    """One decoder."""
+class TaskAdapters:
+    """Low-rank additions to embeddings and all products of layers, a set for each task (Jina v3, arXiv:2409.10173)."""
+
+    names: tuple[str, ...]
+    """Of the tasks, in the order in which they are stored."""
+    rank: int
+    scale: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backbone:
+    """From tokens to hidden states: what decoders and encoders have in common."""
 
     architecture: str
     """transformers' class name, for messages."""
@@ -225,10 +274,25 @@ class ModelSpec:
     norm_eps: float
     norm_plus_one: bool = False
     """RMSNorm multiplies by (1 + weight) (Gemma)."""
-    tie_embeddings: bool = False
-    embedding_scale: float = 1.0
     residual_scale: float = 1.0
     """Multiplies what each part of a layer adds to the residual stream."""
+    prefix: str = "model.layers"
+    """Before the number of a layer, where its tensors are named."""
+    adapters: TaskAdapters | None = None
+
+    def products(self, layer: int) -> int:
+        """Elements of the matrices of a layer, with each of which a token is multiplied once."""
+        found = self.layers[layer]
+        projections = (*found.mixer.projections(self.hidden_size), *found.mlp.projections(self.hidden_size))
+        return sum(outputs * projection.inputs for projection in projections for _, outputs in projection.parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec(Backbone):
+    """One decoder."""
+
+    tie_embeddings: bool = False
+    embedding_scale: float = 1.0
     logits_divisor: float = 1.0
     logits_softcap: float = 0.0
     bidirectional: bool = False
@@ -240,7 +304,7 @@ class ModelSpec:
         """Of every tensor that a checkpoint of plain weights holds, by name."""
         found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab_size, self.hidden_size)}
         for number, layer in enumerate(self.layers):
-            found.update(layer.shapes(f"model.layers.{number}", self.hidden_size))
+            found.update(layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
         found["model.norm.weight"] = (self.hidden_size,)
         if not self.tie_embeddings:
             found["lm_head.weight"] = (self.vocab_size, self.hidden_size)
@@ -262,12 +326,6 @@ class ModelSpec:
             for (window, kv_heads, head_dim), layers in members.items()
         )
 
-    def products(self, layer: int) -> int:
-        """Elements of the matrices of a layer, with each of which a token is multiplied once."""
-        found = self.layers[layer]
-        projections = (*found.mixer.projections(self.hidden_size), *found.mlp.projections(self.hidden_size))
-        return sum(outputs * projection.inputs for projection in projections for _, outputs in projection.parts)
-
     def flops(self, tokens: int, context: int, sampled: int) -> int:
         """Multiplications and additions of a pass over ``tokens`` that follow ``context`` others: products with
         weights, attention to all that each token sees, and logits of ``sampled`` rows."""
@@ -284,7 +342,10 @@ def alternating_layers(layers: int, period: int) -> tuple[LayerType, ...]:
     return tuple(types)
 
 
-def with_mixers(spec: ModelSpec, which: Sequence[bool] | None = None, **changes: Any) -> ModelSpec:
+B = TypeVar("B", bound=Backbone)
+
+
+def with_mixers(spec: B, which: Sequence[bool] | None = None, **changes: Any) -> B:
     """The same with these fields of the attention of every layer changed, or of the layers ``which`` says."""
     which = [True] * len(spec.layers) if which is None else which
     if len(which) != len(spec.layers):
@@ -298,12 +359,12 @@ def with_mixers(spec: ModelSpec, which: Sequence[bool] | None = None, **changes:
     )
 
 
-def with_layers(spec: ModelSpec, **changes: Any) -> ModelSpec:
+def with_layers(spec: B, **changes: Any) -> B:
     """The same with these fields of every layer changed."""
     return replace(spec, layers=tuple(replace(layer, **changes) for layer in spec.layers))
 
 
-def checked(spec: ModelSpec) -> ModelSpec:
+def checked(spec: B) -> B:
     """The spec itself, or :class:`ConfigError` where its parts contradict each other."""
     if spec.max_position > LONGEST_CONTEXT:
         raise ConfigError(f"its context is {spec.max_position} tokens, expected at most {LONGEST_CONTEXT}")
@@ -312,6 +373,8 @@ def checked(spec: ModelSpec) -> ModelSpec:
             raise ConfigError(f"{mixer.heads} query heads do not divide among {mixer.kv_heads} key-value heads")
         if mixer.rope is not None:
             _check_rope(mixer.rope, mixer.head_dim)
+    if any(layer.mlp.gated and layer.mlp.activation == "relu" for layer in spec.layers):
+        raise ConfigError("a gated MLP with relu is not known")
     return spec
 
 

@@ -96,8 +96,7 @@ class PoolingConfig:
     @property
     def adapters(self) -> tuple[str, ...]:
         """What :attr:`Pooling.adapter` may name; most models have none."""
-        backbone = self.backbone
-        return backbone.adapters.names if isinstance(backbone, EncoderConfig) and backbone.adapters else ()
+        return self.backbone.adapters.names if self.backbone.adapters else ()
 
     @property
     def beside(self) -> tuple[str, ...]:
@@ -242,7 +241,7 @@ def yes_no_head(true_token: int, false_token: int | None, embedding: str) -> Sco
 
 def sparse_head(config: Mapping[str, object], backbone: EncoderConfig) -> SparseHead:
     """The masked-language head of a SPLADE model. Raises :class:`ConfigError` where none is known."""
-    activation: DenseActivation = "relu" if backbone.activation == "relu" else "gelu"
+    activation: DenseActivation = "relu" if backbone.layers[0].mlp.activation == "relu" else "gelu"
     eps = backbone.norm_eps
     match backbone.family:
         case "bert" | "nomic_bert":

@@ -1,17 +1,19 @@
 """What a Whisper model is made of (arXiv:2212.04356), whatever file described it. Torch-free."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .config_fields import MOST_LAYERS, ConfigError, Fields
-from .model_spec import CacheGroup
+from .model_spec import AttentionSpec, Backbone, CacheGroup, LayerSpec, MLPSpec, Norms
 
+ARCHITECTURE = "WhisperForConditionalGeneration"
 HOP = 160
 """Samples from one frame of the spectrogram to the next, at 16 kHz."""
 FRAMES_PER_POSITION = 2
 """The second convolution halves the frames."""
 SECONDS_PER_POSITION = 0.02
 """Time of one encoder position."""
+_EPS = 1e-5
 _MOST_POSITIONS = 1 << 20
 _MOST_MEL_BINS = 1024
 
@@ -49,6 +51,37 @@ class WhisperConfig:
     """(decoder layer, head) of the cross-attention that follows what is spoken; see :attr:`aligning_heads`."""
     median_filter: int = 7
     """Odd number of positions over which the weights of aligning heads are smoothed."""
+
+    @property
+    def encoder(self) -> Backbone:
+        """Of positions in place of tokens."""
+        layer = self._layer(self.encoder_heads, self.encoder_intermediate_size)
+        return self._backbone("model.encoder.layers", (layer,) * self.encoder_layers, self.source_positions)
+
+    @property
+    def decoder(self) -> Backbone:
+        layer = self._layer(self.num_heads, self.intermediate_size)
+        cross = replace(layer.mixer, name="encoder_attn")
+        layer = replace(layer, cross=cross, norms=replace(layer.norms, cross_in="encoder_attn_layer_norm"))
+        return self._backbone("model.decoder.layers", (layer,) * self.num_layers, self.max_position)
+
+    def _layer(self, heads: int, inner: int) -> LayerSpec:
+        head_dim = self.hidden_size // heads
+        mixer = AttentionSpec(heads, heads, head_dim, head_dim**-0.5, None, out="out_proj")
+        mixer = replace(mixer, qkv_bias=True, key_bias=False, output_bias=True)
+        norms = Norms(mixer_in="self_attn_layer_norm", mlp_in="final_layer_norm", kind="layer", bias=True)
+        return LayerSpec(mixer, MLPSpec(inner, "gelu", True, ("fc1",), "fc2", gated=False), norms)
+
+    def _backbone(self, prefix: str, layers: tuple[LayerSpec, ...], max_position: int) -> Backbone:
+        return Backbone(
+            architecture=self.architecture,
+            vocab_size=self.vocab_size,
+            hidden_size=self.hidden_size,
+            layers=layers,
+            max_position=max_position,
+            norm_eps=_EPS,
+            prefix=prefix,
+        )
 
     @property
     def cache_groups(self) -> tuple[CacheGroup, ...]:
@@ -95,7 +128,7 @@ def whisper_config_from_hf(config: Mapping[str, object], generation: Mapping[str
     suppressed = {name: _first_of(name, told, fields) for name in ("suppress_tokens", "begin_suppress_tokens")}
     return checked_whisper(
         WhisperConfig(
-            architecture="WhisperForConditionalGeneration",
+            architecture=ARCHITECTURE,
             vocab_size=fields.integer("vocab_size", 51865),
             hidden_size=fields.integer("d_model", 384),
             mel_bins=fields.integer("num_mel_bins", 80, most=_MOST_MEL_BINS),
@@ -143,7 +176,7 @@ def whisper_config_from_ct2(
         raise ConfigError(f"it has {counts[0]} encoder and {counts[1]} decoder layers, expected 1 to {MOST_LAYERS}")
     return checked_whisper(
         WhisperConfig(
-            architecture="WhisperForConditionalGeneration",
+            architecture=ARCHITECTURE,
             vocab_size=vocab_size,
             hidden_size=hidden,
             mel_bins=shape("encoder/conv1/weight", 3)[1],

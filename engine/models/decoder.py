@@ -4,14 +4,14 @@ They differ by :class:`ModelSpec`, not by code: where norms stand, which project
 how queries and keys are normed, and a handful of scalar factors.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
 from stentor import kernels
 from stentor.kernels.forward import Program, Traced, TracedTokens
 
-from ..layers.forward_batch import ForwardBatch, LayerCache, Texts
+from ..layers.forward_batch import ForwardBatch, LayerCache
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear, PlainLinear
@@ -19,7 +19,6 @@ from ..layers.norm import RMSNorm, added_
 from ..layers.packed import PackedTable
 from ..layers.quantized import Stream
 from ..layers.rotary import RotaryTables
-from ..layers.varlen_batch import VarlenBatch
 from ..layers.weights import WeightMap
 from ..model_config.model_spec import ModelSpec
 from .programs import Programs
@@ -35,7 +34,7 @@ class Decoder:
     def __init__(self, config: ModelSpec, context: LayerContext, max_model_len: int) -> None:
         self.config = config
         self.weights = WeightMap()
-        self._context = context
+        self.context = context
         self._embedding = self._table(context)
         rotary = RotaryTables(config.max_position, max_model_len, context)
         self._layers = [Layer(self.weights, layer, config, rotary, context) for layer in range(len(config.layers))]
@@ -68,38 +67,28 @@ class Decoder:
         self.weights.load(tensors, ignore=("rotary_emb.inv_freq", *tied))
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
-        """Final hidden states [tokens, hidden], before the last norm; keys and values go to the batch's caches.
+        """Final hidden states [tokens, hidden], before the last norm; keys and values go to the batch's caches, where
+        it has any.
 
-        The sum is returned un-normed so that only the rows that need logits pay for the norm. Of packed weights it
-        is float32, and good until the next pass.
+        The sum is returned un-normed so that only the rows that need logits pay for the norm. Over caches it is float32
+        where weights are packed, and good until the next pass.
         """
-        if (programs := self.programs(batch.caches)) is not None:
+        if batch.texts is None and (programs := self.programs(batch.caches)) is not None:
             return programs.hidden(batch)
         hidden = self._hidden(batch)
         assert isinstance(hidden, torch.Tensor)
         return hidden
 
-    def encode(
-        self, tokens: torch.Tensor, varlen: VarlenBatch, after_layer: Callable[[], None] | None = None
-    ) -> torch.Tensor:
-        """tokens int64 [tokens] of all texts → hidden states [tokens, hidden] behind the last norm, where tokens see
-        each other in both directions; ``after_layer`` is called after every layer."""
-        cu_seqlens, positions = varlen.to(tokens.device)
-        batch = ForwardBatch(tokens, positions, texts=Texts(cu_seqlens, varlen.max_seqlen))
-        hidden = self._hidden(batch, after_layer)
-        assert isinstance(hidden, torch.Tensor)
-        return self.normed(hidden)
-
-    def _hidden(self, batch: ForwardBatch, after_layer: Callable[[], None] | None = None) -> Stream:
+    def _hidden(self, batch: ForwardBatch) -> Stream:
         """Of tensors, or of what stands for them."""
         residual, delta = self._embedded(batch.tokens), None
         if batch.added is not None:
             assert isinstance(residual, torch.Tensor)
             residual = residual + batch.added
         for layer in self._layers:
-            delta = layer(delta, residual, batch)
-            if after_layer is not None:
-                after_layer()
+            delta, residual = layer(delta, residual, batch)
+            if batch.after_layer is not None:
+                batch.after_layer()
         return residual if delta is None else added_(residual, delta)
 
     def _embedded(self, tokens: torch.Tensor | TracedTokens) -> Stream:
@@ -108,7 +97,7 @@ class Decoder:
             return kernels.embedding(tokens, self._embedding, self._embedding_scale)
         if isinstance(tokens, TracedTokens):
             return tokens.embed(self._embedding.weight, self._embedding_scale)
-        return (self._embedding.rows(tokens) * self._embedding_scale).to(self._context.dtype)
+        return (self._embedding.rows(tokens) * self._embedding_scale).to(self.context.dtype)
 
     def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Hidden states [rows, hidden] from :meth:`forward` → float32 [rows, vocabulary], in ``out`` if given.

@@ -5,21 +5,22 @@ padding.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
 from stentor import kernels
 
+from ..layers.forward_batch import ForwardBatch
+from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
-from ..layers.norm import LayerNorm
+from ..layers.norm import LayerNorm, joined
 from ..layers.packed import PackedTable
-from ..layers.rotary import rotary_table
+from ..layers.quantized import Stream
+from ..layers.rotary import RotaryTables
 from ..layers.task_adapters import AdaptedTable, rows_by_task
-from ..layers.varlen_batch import VarlenBatch
 from ..layers.weights import WeightMap
 from ..model_config.encoder_config import EncoderConfig
-from .encoder_layer import EncoderBatch, EncoderLayer
 
 
 class Encoder:
@@ -29,8 +30,7 @@ class Encoder:
         """``max_model_len``: the longest text, of which rotary tables are made."""
         self.config = config
         self.weights = WeightMap()
-        self._context = context
-        self._dtype = torch.float32 if context.packed else context.dtype
+        self._context = context = replace(context, float32_stream=context.packed)
         hidden = config.hidden_size
         word = "embeddings.word"
         self._words = (
@@ -43,86 +43,67 @@ class Encoder:
         self._types = self._table("embeddings.token_type", config.token_types) if config.token_types else None
         self._adapted_words = self._adapted_types = None
         if config.adapters is not None:
-            sizes = hidden, config.adapters, context, self._dtype
+            sizes = hidden, config.adapters, context
             self._adapted_words = AdaptedTable(self.weights, word, config.vocab_size, *sizes)
             if config.token_types:
                 self._adapted_types = AdaptedTable(self.weights, "embeddings.token_type", config.token_types, *sizes)
         self._embedding_norm = self._norm("embeddings.norm")
         self._relative = (
-            self._table("relative", config.relative_buckets, config.num_heads) if config.relative_buckets else None
+            self._table("relative", config.relative_buckets, config.layers[0].mixer.heads)
+            if config.relative_buckets
+            else None
         )
-        full, sliding = (
-            None
-            if rope is None
-            else rotary_table(rope, config.head_dim, config.max_position, max_model_len, context.device)
-            for rope in (config.rope, config.rope_sliding or config.rope)
-        )
-        self._layers = [
-            EncoderLayer(self.weights, layer, config, context, self._norm, sliding if config.slides(layer) else full)
-            for layer in range(config.num_layers)
-        ]
+        rotary = RotaryTables(config.max_position, max_model_len, context)
+        self._layers = [Layer(self.weights, layer, config, rotary, context) for layer in range(len(config.layers))]
         self._final_norm = self._norm("final_norm") if config.pre_norm else None
 
     def _table(self, name: str, rows: int, columns: int | None = None) -> torch.Tensor:
-        table = self._context.empty(rows, columns or self.config.hidden_size, dtype=self._dtype)
+        table = self._context.empty(rows, columns or self.config.hidden_size, dtype=self._context.stream)
         self.weights.add(f"{name}.weight", table)
         return table
 
     def _norm(self, name: str) -> LayerNorm:
         config = self.config
-        return LayerNorm(
-            self.weights,
-            name,
-            config.hidden_size,
-            config.norm_eps,
-            self._context,
-            dtype=self._dtype,
-            bias=config.norm_bias,
-        )
+        return LayerNorm(self.weights, name, config.hidden_size, config.norm_eps, self._context, bias=config.norm_bias)
 
-    def forward(
-        self,
-        tokens: torch.Tensor,
-        varlen: VarlenBatch,
-        token_types: torch.Tensor | None = None,
-        after_layer: Callable[[], None] | None = None,
-        tasks: Sequence[int] | None = None,
-    ) -> torch.Tensor:
-        """tokens int64 [tokens] of all texts → hidden states [tokens, hidden].
-
-        ``token_types`` int64 [tokens], all 0 where they are not given; ``after_layer`` is called after every layer;
-        ``tasks``: the number of each text's adapter, -1 for none.
-        """
-        cu_seqlens, positions = varlen.to(tokens.device)
-        words = self._words
+    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+        """Whole texts → hidden states [tokens, hidden]."""
+        tokens, positions, texts, token_types = batch.tokens, batch.positions, batch.texts, batch.token_types
+        assert isinstance(tokens, torch.Tensor)
+        assert texts is not None
+        varlen, words = texts.varlen, self._words
         x = words.rows(tokens) if isinstance(words, PackedTable) else kernels.embedding(tokens, words)
         if self._positions is not None:
             x = x + self._positions[positions + self.config.position_offset]
         if self._types is not None:
             x = x + (self._types[0] if token_types is None else self._types[token_types])
-        groups = [] if tasks is None else rows_by_task(tasks, varlen.lengths, tokens.device)
-        if groups and self._adapted_words is not None:
-            self._adapted_words.add_(x, tokens, groups)
+        if batch.tasks:
+            groups = rows_by_task(batch.tasks, varlen.lengths, tokens.device)
+            batch = replace(batch, task_rows=groups)
+            if self._adapted_words is not None:
+                self._adapted_words.add_(x, tokens, groups)
             if self._adapted_types is not None:
                 self._adapted_types.add_(x, torch.zeros_like(tokens) if token_types is None else token_types, groups)
-        residual = self._embedding_norm(x)
-        bias = None if self._relative is None else self._distances(varlen.max_seqlen)
-        padded = [] if bias is None else varlen.padded(tokens.device)
-        batch = EncoderBatch(varlen, cu_seqlens, positions, bias, padded, groups, kernels.lay_out_keys(cu_seqlens))
+        if self._relative is not None:
+            bias, padded = self._distances(self._relative, varlen.max_seqlen), varlen.padded(tokens.device)
+            batch = replace(batch, texts=replace(texts, bias=bias, padded=padded))
+        delta: Stream | None = None
+        residual: Stream = self._embedding_norm(x)
         for layer in self._layers:
-            residual = layer(residual, batch)
-            if after_layer is not None:
-                after_layer()
-        return residual if self._final_norm is None else self._final_norm(residual)
+            delta, residual = layer(delta, residual, batch)
+            if batch.after_layer is not None:
+                batch.after_layer()
+        hidden = joined(delta, residual, self._final_norm)
+        assert isinstance(hidden, torch.Tensor)
+        return hidden
 
-    def _distances(self, max_seqlen: int) -> torch.Tensor:
+    def _distances(self, table: torch.Tensor, max_seqlen: int) -> torch.Tensor:
         """What MPNet adds to scores, float32 [heads, longest, longest], by query and key."""
-        assert self._relative is not None
-        places = torch.arange(max_seqlen, device=self._relative.device)
+        places = torch.arange(max_seqlen, device=table.device)
         buckets = distance_buckets(
             places[None, :] - places[:, None], self.config.relative_buckets, self.config.relative_distance
         )
-        return self._relative.float()[buckets].permute(2, 0, 1)
+        return table.float()[buckets].permute(2, 0, 1)
 
 
 def distance_buckets(distance: torch.Tensor, buckets: int, farthest: int) -> torch.Tensor:

@@ -7,9 +7,9 @@ import torch
 
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 
+from ..layers.forward_batch import ForwardBatch
 from ..layers.layer_context import LayerContext
 from ..layers.pooling import PostPooling, normalize, pool
-from ..layers.varlen_batch import VarlenBatch
 from ..layers.weights import WeightError, WeightMap
 from ..model_config.encoder_config import EncoderConfig
 from ..model_config.pooling_config import PoolingConfig, SparseHead, TokenWeights, tasks_of
@@ -89,34 +89,23 @@ class PoolingModel:
         return self.weights.total_bytes + sum(behind) + sum(heads)
 
     @property
-    def decoder(self) -> Decoder | None:
-        """The backbone where tokens see only those before them: it wants a cache."""
-        return self._backbone if isinstance(self._backbone, Decoder) and self.config.causal else None
-
-    @property
     def token_types(self) -> int:
         """Kinds of tokens that the backbone tells apart."""
         return self._backbone.config.token_types if isinstance(self._backbone, Encoder) else 0
 
-    def encode(
-        self,
-        tokens: torch.Tensor,
-        varlen: VarlenBatch,
-        token_types: torch.Tensor | None = None,
-        after_layer: Callable[[], None] | None = None,
-        adapters: Sequence[str] | None = None,
-    ) -> torch.Tensor:
-        """Hidden states of whole texts, where tokens see all others; as :meth:`.encoder.Encoder.forward`.
+    def adapter_numbers(self, adapters: Sequence[str]) -> list[int]:
+        """For each text the number of the adapter that it names, of
+        :attr:`..model_config.pooling_config.PoolingConfig.adapters`; -1 for any other name. Empty where there are
+        none."""
+        return [self._adapters.get(name, -1) for name in adapters] if self._adapters else []
 
-        ``adapters``: for each text the name of one of :attr:`..model_config.pooling_config.PoolingConfig.adapters`;
-        any other name is none.
-        """
-        if isinstance(self._backbone, Encoder):
-            tasks = None
-            if self._adapters and adapters is not None:
-                tasks = [self._adapters.get(name, -1) for name in adapters]
-            return self._backbone.forward(tokens, varlen, token_types, after_layer, tasks)
-        return self._backbone.encode(tokens, varlen, after_layer)
+    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+        """Hidden states [tokens, hidden] as the backbone leaves them."""
+        return self._backbone.forward(batch)
+
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Some of those states, as :meth:`pool` takes them."""
+        return self._backbone.normed(hidden) if isinstance(self._backbone, Decoder) else hidden
 
     @property
     def tasks(self) -> tuple[PoolingTask, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..layers.forward_batch import ForwardBatch
 from ..layers.layer_context import LayerContext
 from ..layers.weights import WeightMap
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
@@ -39,6 +40,10 @@ class VoxtralRealtime:
         audio: list[tuple[str, torch.Tensor]] = []
         self.decoder.load(self._language(tensors, audio))
         self.weights.audio.load(audio)
+
+    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+        """Hidden states [tokens, hidden], as :meth:`.decoder.Decoder.forward`."""
+        return self.decoder.forward(batch)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [rows, hidden] from :meth:`forward` → float32 [rows, vocabulary]."""

@@ -6,9 +6,10 @@ audio is computed once a window and kept in *encoder slots*, paged alike: slot p
 row of its own over all keys of its encoder slot, so that one operation serves any mixture of prompts and decode rows.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +19,17 @@ from stentor import kernels
 from stentor.kernels.linear_packed import PLAIN, PackedWeight, empty_packed, linear_packed, pack_plain_
 
 from ..layers.forward_batch import ForwardBatch, LayerCache
+from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
-from ..layers.linear import Linear, PlainLinear
+from ..layers.linear import PlainLinear
 from ..layers.log_mel import LogMel
-from ..layers.norm import LayerNorm
+from ..layers.norm import LayerNorm, added_, joined
 from ..layers.packed import PackedTable
+from ..layers.quantized import Stream
+from ..layers.rotary import RotaryTables
+from ..layers.varlen_batch import VarlenBatch
 from ..layers.weights import WeightMap, check_plain, check_shape
+from ..model_config.model_spec import Backbone
 from ..model_config.whisper_config import WhisperConfig
 from .alignment import Aligned, token_times
 
@@ -77,7 +83,6 @@ class Convolution:
 
 PLACE_BLOCK = 16
 """Encoder positions of a block of an encoder slot."""
-_EPS = 1e-5
 _WINDOWS_AT_ONCE = 8
 """Encoded together, which bounds what that takes; on a host's own cores one already keeps them busy."""
 _VALUES_A_PIECE = 1 << 30
@@ -85,171 +90,43 @@ _VALUES_A_PIECE = 1 << 30
 _LEAST_PIECE = 64
 """Rows: fewer take as long as these."""
 
-Queries = dict[int, torch.Tensor]
-"""Cross-attention queries [tokens, heads, head_dim] of a forward pass, by decoder layer."""
+
+L = TypeVar("L", bound=Layer)
 
 
 def _go_on() -> None:
     """Where nobody is let in."""
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """Of one stack of layers."""
+class _EncoderLayer(Layer):
+    """Computed in pieces of rows, between which others get the device."""
 
-    hidden: int
-    heads: int
-    inner: int
-
-    @property
-    def head_dim(self) -> int:
-        return self.hidden // self.heads
-
-
-def _stream(context: LayerContext) -> torch.dtype:
-    """What goes from layer to layer: packed weights multiply single precision, whatever they are stored as."""
-    return torch.float32 if context.packed else context.dtype
-
-
-class _SelfAttention:
-    """Queries, keys and values in one product; keys have no bias."""
-
-    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, context: LayerContext) -> None:
-        names = [f"{prefix}.{which}_proj" for which in ("q", "k", "v")]
-        parts = dict.fromkeys(names, shape.hidden)
-        self._shape = shape
-        self._qkv = Linear(weights, parts, shape.hidden, context, bias=(names[0], names[2]))
-        self._out = Linear(weights, {f"{prefix}.out_proj": shape.hidden}, shape.hidden, context, bias=True)
-        self._context = context
-
-    def heads(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """x [tokens, hidden] → q, k and v, each [tokens, heads, head_dim], of the dtype that attends."""
-        qkv = self._qkv.finished(x, dtype=self._context.dtype).view(len(x), 3, self._shape.heads, self._shape.head_dim)
-        return qkv.unbind(1)
-
-    def out(self, attended: torch.Tensor) -> torch.Tensor:
-        """[tokens, heads, head_dim] → [tokens, hidden]"""
-        return self._out.finished(attended.view(len(attended), -1), dtype=_stream(self._context))
-
-
-class _CrossAttention:
-    """Queries of tokens, keys and values of audio."""
-
-    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, context: LayerContext) -> None:
-        hidden = shape.hidden
-        k, v = f"{prefix}.k_proj", f"{prefix}.v_proj"
-        self._shape = shape
-        self._q = Linear(weights, {f"{prefix}.q_proj": hidden}, hidden, context, bias=True)
-        self._kv = Linear(weights, {k: hidden, v: hidden}, hidden, context, bias=(v,))
-        self._out = Linear(weights, {f"{prefix}.out_proj": hidden}, hidden, context, bias=True)
-        self._context = context
-
-    def keys_and_values(self, encoded: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """[positions, hidden] → k and v, each [positions, heads, head_dim]"""
-        shape = self._shape
-        return (
-            self._kv.finished(encoded, dtype=self._context.dtype)
-            .view(len(encoded), 2, shape.heads, shape.head_dim)
-            .unbind(1)
-        )
-
-    def queries(self, x: torch.Tensor) -> torch.Tensor:
-        """[tokens, hidden] → [tokens, heads, head_dim]"""
-        made = self._q.finished(x, dtype=self._context.dtype)
-        return made.view(len(x), self._shape.heads, self._shape.head_dim)
-
-    def out(self, attended: torch.Tensor) -> torch.Tensor:
-        """[tokens, heads, head_dim] → [tokens, hidden]"""
-        return self._out.finished(attended.view(len(attended), -1), dtype=_stream(self._context))
-
-
-class _MLP:
-    """fc2(gelu(fc1(x)))."""
-
-    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, context: LayerContext) -> None:
-        self._in = Linear(weights, {f"{prefix}.fc1": shape.inner}, shape.hidden, context, bias=True)
-        self._out = Linear(weights, {f"{prefix}.fc2": shape.hidden}, shape.inner, context, bias=True)
-        self._dtype = context.dtype
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        inner = self._in.finished(x, activation="gelu", dtype=self._dtype)  # rounded as the next product would
-        return self._out.finished(inner, dtype=x.dtype)
-
-
-class _EncoderLayer:
-    def __init__(
-        self, weights: WeightMap, prefix: str, shape: _Shape, context: LayerContext, dtype: torch.dtype
+    def in_pieces(
+        self, residual: torch.Tensor, batch: ForwardBatch, piece: int, after_piece: Callable[[], None]
     ) -> None:
-        self._attention_norm = LayerNorm(
-            weights, f"{prefix}.self_attn_layer_norm", shape.hidden, _EPS, context, dtype=dtype
-        )
-        self._attention = _SelfAttention(weights, f"{prefix}.self_attn", shape, context)
-        self._mlp_norm = LayerNorm(weights, f"{prefix}.final_layer_norm", shape.hidden, _EPS, context, dtype=dtype)
-        self._mlp = _MLP(weights, prefix, shape, context)
-        self._scale = shape.head_dim**-0.5
+        """Adds to ``residual`` [positions of all windows, hidden], in place.
 
-    def __call__(
-        self,
-        residual: torch.Tensor,
-        cu_seqlens: torch.Tensor,
-        positions: int,
-        layout: kernels.KeyLayout | None,
-        piece: int,
-        after_layer: Callable[[], None],
-    ) -> None:
-        """Mutates ``residual`` [windows · positions, hidden]; window w has the rows from ``starts[w]`` on.
-
-        ``after_layer`` is called between parts of at most ``piece`` rows: all, or fewer where there is one window only.
+        ``after_piece`` is called between parts of at most ``piece`` rows: all, or fewer where there is one window only.
         """
-        rows = len(residual)
-        parts = [slice(first, min(first + piece, rows)) for first in range(0, rows, piece)]
+        rows, texts = len(residual), batch.texts
+        assert texts is not None
+        parts = [residual[first : first + piece] for first in range(0, rows, piece)]
         made = []
         for part in parts:
-            made.append(self._attention.heads(self._attention_norm(residual[part])))
-            after_layer()
-        q, k, v = made[0] if len(parts) == 1 else (torch.cat(heads) for heads in zip(*made, strict=True))
-        for part in parts:
-            asked = cu_seqlens if len(parts) == 1 else cu_seqlens.new_tensor([0, part.stop - part.start])
-            attended = kernels.varlen_attention(
-                q[part], k, v, asked, cu_seqlens, positions, positions, scale=self._scale, layout=layout
-            )
-            after_layer()
-            delta = self._attention.out(attended)
-            residual[part].add_(self._mlp(self._mlp_norm.add(delta, residual[part])))
-            after_layer()
-
-
-class _DecoderLayer:
-    def __init__(
-        self, weights: WeightMap, prefix: str, shape: _Shape, context: LayerContext, dtype: torch.dtype
-    ) -> None:
-        def norm(name: str) -> LayerNorm:
-            return LayerNorm(weights, f"{prefix}.{name}", shape.hidden, _EPS, context, dtype=dtype)
-
-        self._attention_norm = norm("self_attn_layer_norm")
-        self._attention = _SelfAttention(weights, f"{prefix}.self_attn", shape, context)
-        self._cross_norm = norm("encoder_attn_layer_norm")
-        self.cross = _CrossAttention(weights, f"{prefix}.encoder_attn", shape, context)
-        self._mlp_norm = norm("final_layer_norm")
-        self._mlp = _MLP(weights, prefix, shape, context)
-        self._scale = shape.head_dim**-0.5
-
-    def __call__(
-        self,
-        residual: torch.Tensor,
-        cache: LayerCache,
-        batch: kernels.AttentionBatch,
-        encoded: LayerCache,
-        cross: kernels.AttentionBatch,
-    ) -> torch.Tensor:
-        """Mutates ``residual`` [tokens, hidden] and the cache; returns the queries of the audio."""
-        q, k, v = self._attention.heads(self._attention_norm(residual))
-        kernels.write_kv_(k, v, cache.k, cache.v, batch.slots)
-        delta = self._attention.out(kernels.paged_attention(q, cache.k, cache.v, batch, scale=self._scale))
-        queries = self.cross.queries(self._cross_norm.add(delta, residual))
-        delta = self.cross.out(kernels.paged_attention(queries, encoded.k, encoded.v, cross, scale=self._scale))
-        residual.add_(self._mlp(self._mlp_norm.add(delta, residual)))
-        return queries
+            x = joined(None, part, self._mixer_in)
+            assert isinstance(x, torch.Tensor)
+            made.append(self._mixer.qkv(x))
+            after_piece()
+        q, k, v = (made[0] if len(parts) == 1 else torch.cat(made)).chunk(3, dim=1)
+        for part, queries in zip(parts, q.split(piece), strict=True):
+            if len(parts) > 1:
+                starts = texts.cu_seqlens.new_tensor([0, len(part)])
+                batch = replace(batch, texts=replace(texts, query_starts=starts))
+            attended = self._mixer.attend(queries, k, v, batch)
+            after_piece()
+            x = joined(self._mixer.out(attended), part, self._mlp_in)
+            added_(part, self._mlp(x, batch))
+            after_piece()
 
 
 class Whisper:
@@ -263,20 +140,15 @@ class Whisper:
     def __init__(self, config: WhisperConfig, context: LayerContext) -> None:
         self.config = config
         self.weights = WeightMap()
-        self._context = context
-        self._dtype = dtype = _stream(context)
+        self._context = context = replace(context, float32_stream=context.packed)
         hidden, encoder, decoder = config.hidden_size, "model.encoder", "model.decoder"
         self._convolutions = (
             Convolution(self.weights, f"{encoder}.conv1", config.mel_bins, hidden, context),
             Convolution(self.weights, f"{encoder}.conv2", hidden, hidden, context, stride=2),
         )
         self._source_positions = self._table(f"{encoder}.embed_positions", config.source_positions)
-        shape = _Shape(hidden, config.encoder_heads, config.encoder_intermediate_size)
-        self._encoder = [
-            _EncoderLayer(self.weights, f"{encoder}.layers.{layer}", shape, context, dtype)
-            for layer in range(config.encoder_layers)
-        ]
-        self._encoder_norm = LayerNorm(self.weights, f"{encoder}.layer_norm", hidden, _EPS, context, dtype=dtype)
+        self._encoder = self._layers(_EncoderLayer, config.encoder)
+        self._encoder_norm = LayerNorm(self.weights, f"{encoder}.layer_norm", hidden, config.encoder.norm_eps, context)
         self._positions = self._table(f"{decoder}.embed_positions", config.max_position)
         tokens = f"{decoder}.embed_tokens"
         self._embedding = (
@@ -289,12 +161,8 @@ class Whisper:
             if isinstance(self._embedding, PackedTable)
             else PlainLinear(self._embedding, None, invariant=context.invariant)
         )
-        shape = _Shape(hidden, config.num_heads, config.intermediate_size)
-        self._decoder = [
-            _DecoderLayer(self.weights, f"{decoder}.layers.{layer}", shape, context, dtype)
-            for layer in range(config.num_layers)
-        ]
-        self._norm = LayerNorm(self.weights, f"{decoder}.layer_norm", hidden, _EPS, context, dtype=dtype)
+        self._decoder = self._layers(Layer, config.decoder)
+        self._norm = LayerNorm(self.weights, f"{decoder}.layer_norm", hidden, config.decoder.norm_eps, context)
         self._at_once = 1 if context.packed else _WINDOWS_AT_ONCE
         a_row = hidden * (4 * hidden + 2 * config.encoder_intermediate_size + 2 * config.source_positions)
         self._piece = max(_LEAST_PIECE, _VALUES_A_PIECE // a_row)
@@ -302,8 +170,12 @@ class Whisper:
         self._cross: tuple[npt.NDArray[np.int32], kernels.AttentionBatch] | None = None
         """What :meth:`cross_batch` was asked last, and its answer."""
 
+    def _layers(self, kind: type[L], model: Backbone) -> list[L]:
+        rotary = RotaryTables(model.max_position, model.max_position, self._context)
+        return [kind(self.weights, layer, model, rotary, self._context) for layer in range(len(model.layers))]
+
     def _table(self, name: str, rows: int) -> torch.Tensor:
-        table = self._context.empty(rows, self.config.hidden_size, dtype=self._dtype)
+        table = self._context.empty(rows, self.config.hidden_size, dtype=self._context.stream)
         self.weights.add(f"{name}.weight", table)
         return table
 
@@ -331,7 +203,7 @@ class Whisper:
         return [LayerCache(k, v) for k, v in pairs]
 
     def cross_batch(self, encoder_slots: npt.NDArray[np.integer] | Sequence[int]) -> kernels.AttentionBatch:
-        """The encoder slot of each token of a step, in their order → ``cross`` of :meth:`forward`."""
+        """The encoder slot of each token of a step, in their order → :attr:`..layers.forward_batch.Encoded.paged`."""
         wanted = np.asarray(encoder_slots, dtype=np.int32)
         if self._cross is not None and np.array_equal(self._cross[0], wanted):
             return self._cross[1]  # rows that decode are the same step after step
@@ -365,7 +237,7 @@ class Whisper:
 
         ``after_layer`` is called between parts of the work, which for one window on the host's own cores are short.
         """
-        x = features.to(self._dtype)
+        x = features.to(self._context.stream)
         pause = after_layer or _go_on
         for convolution in self._convolutions:
             x = kernels.activate_(convolution(x).contiguous(), "gelu")
@@ -373,10 +245,10 @@ class Whisper:
         windows, positions, hidden = x.shape
         residual = (x + self._source_positions).view(windows * positions, hidden)
         piece = self._piece if after_layer is not None and windows == 1 and self._context.packed else len(residual)
-        cu_seqlens = torch.arange(0, len(residual) + 1, positions, dtype=torch.int32, device=x.device)
-        layout = kernels.lay_out_keys(cu_seqlens)
+        varlen = VarlenBatch(torch.arange(0, len(residual) + 1, positions, dtype=torch.int32), positions)
+        batch = ForwardBatch.whole(torch.empty(0, dtype=torch.int64, device=x.device), varlen)
         for layer in self._encoder:
-            layer(residual, cu_seqlens, positions, layout, piece, pause)
+            layer.in_pieces(residual, batch, piece, pause)
         return self._encoder_norm(residual).view(windows, positions, hidden)
 
     def write_encodings(
@@ -410,33 +282,27 @@ class Whisper:
         slots = (ids * room + torch.arange(self.config.source_positions, device=encoded.device)).flatten()
         flat = encoded.flatten(0, 1)
         for layer, cache in zip(self._decoder, caches, strict=True):
+            assert layer.cross is not None
             k, v = layer.cross.keys_and_values(flat)
             kernels.write_kv_(k, v, cache.k, cache.v, slots)
             pause()
 
-    def forward(
-        self,
-        batch: ForwardBatch,
-        cross: kernels.AttentionBatch,
-        cross_caches: Sequence[LayerCache],
-        queries: Queries | None = None,
-    ) -> torch.Tensor:
+    def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """Hidden states [tokens, hidden], before the last norm.
 
-        Writes the tokens' keys and values to the batch's caches. ``cross`` is :meth:`cross_batch` of the tokens'
-        encoder slots. ``queries`` is filled with what :meth:`align` wants, where a row of the step is to be aligned.
-        What is returned may be good until the next pass only.
+        Writes the tokens' keys and values to the batch's caches. What they see of audio is :meth:`cross_batch` of
+        their encoder slots. What is returned may be good until the next pass only.
         """
-        table, tokens, (paged,) = self._embedding, batch.tokens, batch.paged
+        table, tokens = self._embedding, batch.tokens
         assert isinstance(tokens, torch.Tensor)
         rows = table.rows(tokens) if isinstance(table, PackedTable) else kernels.embedding(tokens, table)
-        residual = rows + self._positions[batch.positions]
-        aligning = {layer for layer, _ in self.config.aligning_heads} if queries is not None else ()
-        for number, (layer, cache, encoded) in enumerate(zip(self._decoder, batch.caches, cross_caches, strict=True)):
-            asked = layer(residual, cache, paged, encoded, cross)
-            if queries is not None and number in aligning:
-                queries[number] = asked
-        return residual
+        delta: Stream | None = None
+        residual: Stream = rows + self._positions[batch.positions]
+        for layer in self._decoder:
+            delta, residual = layer(delta, residual, batch)
+        hidden = joined(delta, residual, None)
+        assert isinstance(hidden, torch.Tensor)
+        return hidden
 
     def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Hidden states [rows, hidden] from :meth:`forward` → float32 [rows, vocabulary], in ``out`` if given."""
@@ -449,7 +315,7 @@ class Whisper:
         start: int,
         frames: int,
         hidden: torch.Tensor,
-        queries: Queries,
+        queries: Mapping[int, torch.Tensor],
         first: int,
         encoder_slot: int,
         cross_caches: Sequence[LayerCache],

@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from .process import DYING_SECONDS, STATUS, become_child, is_readable
+from .process import DYING_SECONDS, STATUS, become_child
 
 MAX_FDS: Final = 16
 MAX_MESSAGE: Final = 4096
@@ -68,6 +68,8 @@ class _Worker(NamedTuple):
     """Where its end is told."""
     engine: int
     """The descriptor of its engine's socket; :data:`_NOBODY`, where that is gone."""
+    dying_until: float = 0.0
+    """By ``time.monotonic()``: until when no new engine is served, once it has been killed."""
 
 
 class _Life(NamedTuple):
@@ -102,8 +104,9 @@ class _ForkServer:
     def serve(self) -> _Life | None:
         """Until the owner is gone. In a new worker, what it begins with."""
         while True:
-            ready = dict(self._poll.poll())
-            # an engine follows one that died: whose workers are gone by then
+            left = self._dying_left
+            self._poll.modify(self._owner, 0 if left else select.POLLIN)
+            ready = dict(self._poll.poll(left * 1000 if left else None))
             for pidfd in ready.keys() & self._workers.keys():
                 self._reap(pidfd)
             for fd in ready.keys() & self._engines.keys():
@@ -112,7 +115,9 @@ class _ForkServer:
             for fd in ready.keys() & self._engines.keys():
                 if (life := self._answer(fd)) is not None:
                     return life
-            if self._owner.fileno() in ready:
+            # an engine follows one that died, whose workers are gone by then
+            seen = ready.get(self._owner.fileno(), 0)
+            if seen & select.POLLHUP or (seen and not self._dying_left):
                 message, fds, _, _ = socket.recv_fds(self._owner, MAX_MESSAGE, 1)
                 if not message:
                     return None
@@ -159,27 +164,30 @@ class _ForkServer:
             os.close(fd)
 
     def _forget(self, engine: int) -> None:
-        """The engine is gone, and its workers with it: whoever asks next finds what they held given back.
+        """The engine is gone, and its workers with it: the one that follows finds what they held given back.
 
-        One that does not die in time is waited for no longer; it is reaped whenever it does.
+        It waits for one that does not die until :data:`DYING_SECONDS` have passed; engines that live do not.
         """
-        deadline = time.monotonic() + DYING_SECONDS
+        until = time.monotonic() + DYING_SECONDS
         for worker in [each for each in self._workers.values() if each.engine == engine]:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
-            if is_readable(worker.pidfd, max(0.0, deadline - time.monotonic())):
-                self._reap(worker.pidfd)
-            else:
-                self._workers[worker.pidfd] = worker._replace(engine=_NOBODY)
+            self._workers[worker.pidfd] = worker._replace(engine=_NOBODY, dying_until=until)
         self._poll.unregister(engine)
         self._engines.pop(engine).close()
+
+    @property
+    def _dying_left(self) -> float:
+        """Seconds for which workers that were killed are waited for."""
+        return max(0.0, max((each.dying_until for each in self._workers.values()), default=0.0) - time.monotonic())
 
     def _reap(self, pidfd: int) -> None:
         """Takes the end of one that is dead, and tells it to whoever has the other end of the pipe."""
         worker = self._workers.pop(pidfd)
-        _, status = os.waitpid(worker.pid, 0)
+        found, status = os.waitpid(worker.pid, os.WNOHANG)
         with contextlib.suppress(BrokenPipeError):
-            os.write(worker.note, STATUS.pack(os.waitstatus_to_exitcode(status)))
+            if found:  # else a debugger holds it, and whoever has the other end takes it for killed
+                os.write(worker.note, STATUS.pack(os.waitstatus_to_exitcode(status)))
         self._poll.unregister(pidfd)
         os.close(worker.note)
         os.close(pidfd)

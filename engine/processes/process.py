@@ -16,7 +16,8 @@ then ends the others in order. It inherits stdout, stderr and the environment (i
 ``stentor``), and no descriptor but those passed.
 
 A process that the kernel holds in a call (a driver, a file system that is gone) does not die when it is killed. Nobody
-waits for that without a bound: after :data:`DYING_SECONDS` it is given up, and left behind.
+waits for that without a bound: after :data:`DYING_SECONDS` it is given up, and left behind. One that has died is asked
+for its status and not waited for: a debugger may hold the status for as long as it likes.
 """
 
 import argparse
@@ -29,7 +30,9 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -49,8 +52,10 @@ DYING_SECONDS: Final = 30.0
 """From a kill to the end: a process that holds tens of gigabytes, or memory of a device, takes some of them."""
 _TOLD_SECONDS: Final = 1.0
 """For which the end of a dead process is awaited from its parent, which may have been stopped."""
-_left_behind: Final[list[subprocess.Popen[bytes]]] = []
-"""Children that were given up; those that have died since are reaped with the next spawn."""
+REAPED_AT_ONCE: Final = 64
+"""Processes that one call reaps, or looks at, at most."""
+_left_behind: Final[deque[subprocess.Popen[bytes]]] = deque()
+"""Children that are not waited for any more; those that can be reaped by then are, with the spawns that follow."""
 
 
 class Inherited(NamedTuple):
@@ -85,7 +90,7 @@ class Child:
     @property
     def returncode(self) -> int | None:
         """None while it runs, the exit status, or minus the signal that killed it; None for one that was given up."""
-        return None if self.given_up else self._reap(os.WNOHANG)
+        return None if self.given_up else self._reap()
 
     @property
     def description(self) -> str:
@@ -99,9 +104,9 @@ class Child:
             await self._until_told()
         return self._wait()
 
-    def wait_blocking(self, timeout: float | None = None) -> int | None:
+    def wait_blocking(self, timeout: float) -> int | None:
         """The same for a process without a loop; None when ``timeout`` seconds pass first."""
-        if timeout is not None and self.returncode is None and not is_readable(self.pidfd, timeout):
+        if self.returncode is None and not is_readable(self.pidfd, timeout):
             return None
         return self._wait()
 
@@ -186,15 +191,18 @@ class Child:
         """The process is dead: until its status can be read without waiting for it."""
 
     def _wait(self) -> int:
-        status = self._reap(0)
-        assert status is not None
+        """The process is dead: its status, or that of a kill where somebody else holds it."""
+        status = self._reap()
+        if status is None:
+            status = self._status = -signal.SIGKILL
+            if self._popen is not None:
+                _left_behind.append(self._popen)
         return status
 
-    def _reap(self, how: int) -> int | None:
-        """Its status where it has ended, which is awaited unless ``how`` says otherwise; it is asked for once."""
+    def _reap(self) -> int | None:
+        """Its status, where that can be had now; it is asked for once."""
         if self._status is None:
-            # by pid: a loop that watched the pidfd has made it one that does not wait
-            found = os.waitid(os.P_PID, self.pid, os.WEXITED | how)
+            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG)
             if found is None:
                 return None
             self._status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
@@ -226,15 +234,22 @@ class AdoptedChild(Child):
         return not self.given_up
 
     async def _until_told(self) -> None:
-        with anyio.move_on_after(self._patience):
-            await _until_readable(self._told)
-        self._patience = 0.0
+        try:
+            with anyio.move_on_after(self._patience):
+                await _until_readable(self._told)
+        finally:
+            self._patience = 0.0
 
-    def _reap(self, how: int) -> int | None:
-        at_once = how == os.WNOHANG
-        if self._status is None and is_readable(self.pidfd, 0 if at_once else None):
-            known = is_readable(self._told, 0 if at_once else self._patience)
-            if at_once and not known and self._patience:
+    def _wait(self) -> int:
+        if self._status is None:
+            is_readable(self._told, self._patience)
+            self._patience = 0.0
+        return super()._wait()
+
+    def _reap(self) -> int | None:
+        if self._status is None and is_readable(self.pidfd, 0):
+            known = is_readable(self._told, 0)
+            if not known and self._patience:
                 return None  # as good as running, until its parent says more or is not waited for any longer
             self._status = -signal.SIGKILL  # of a parent that died: the kernel kills its children then
             if known and (told := os.read(self._told, STATUS.size)):
@@ -257,7 +272,7 @@ def spawn(
     ``name`` is for messages. From a thread that outlives the child (see the module's docstring).
     """
     require_linux()
-    _left_behind[:] = [process for process in _left_behind if process.poll() is None]
+    _reap_left_behind()
     command = [sys.executable, "-P", "-m", module]
     command += ["--parent-pid", str(os.getpid()), "--channel-fds", ",".join(map(str, fds)), *arguments]
     process = subprocess.Popen(
@@ -271,9 +286,17 @@ def spawn(
         return Child(process, module if name is None else name)
     except BaseException:
         process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(DYING_SECONDS)
+        _left_behind.append(process)
         raise
+
+
+def _reap_left_behind() -> None:
+    """Those that have waited longest are looked at first. From any thread."""
+    with contextlib.suppress(IndexError):  # another thread looks at the last
+        for _ in range(min(len(_left_behind), REAPED_AT_ONCE)):
+            process = _left_behind.popleft()
+            if process.poll() is None:
+                _left_behind.append(process)
 
 
 def become_child(name: str, argv: Sequence[str] | None = None) -> Inherited:
@@ -309,11 +332,11 @@ def describe_exit(returncode: int | None) -> str:
         return f"killed by signal {-returncode}"
 
 
-def is_readable(fd: int, seconds: float | None) -> bool:
-    """Whether it is, or becomes so in time; None waits for ever."""
+def is_readable(fd: int, seconds: float) -> bool:
+    """Whether it is, or becomes so in time."""
     found = select.poll()
     found.register(fd, select.POLLIN)
-    return bool(found.poll(None if seconds is None else seconds * 1000))
+    return bool(found.poll(seconds * 1000))
 
 
 async def _until_readable(fd: int) -> None:
@@ -343,15 +366,21 @@ _WORKER: Final = "stentor-worker"
 """What a process is called that this one never starts itself."""
 
 
-def reap_orphans() -> int:
-    """Reaps those that are dead; how many."""
+_reaping: Final = threading.Lock()
+"""A pid that one thread has reaped may be another process by the time that a second one asks for it."""
+
+
+def reap_orphans(most: int = REAPED_AT_ONCE) -> int:
+    """Reaps those that are dead, at most so many; how many. Reads a file for each child: to be called in a thread."""
     reaped = 0
-    for pid in _children():
-        with contextlib.suppress(OSError):
-            name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
-            if name == _WORKER and rest.split()[0] == "Z":
-                os.waitpid(pid, os.WNOHANG)
-                reaped += 1
+    with _reaping:
+        for pid in _children():
+            if reaped == most:
+                break
+            with contextlib.suppress(OSError):
+                name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+                if name == _WORKER and rest.split()[0] == "Z":
+                    reaped += os.waitpid(pid, os.WNOHANG)[0] == pid
     return reaped
 
 

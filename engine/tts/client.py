@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Final, NoReturn
@@ -24,7 +25,8 @@ from stentor.protocols.ipc.speech import (
 
 from ..channel import ChannelError, ChannelPair, Endpoint
 from ..processes.process import Child, spawn
-from ..processes.supervisor import PermanentFailure, RestartPolicy
+from ..processes.restart_policy import RestartPolicy, Restarts
+from ..processes.supervisor import PermanentFailure
 from .process import MODULE
 
 logger = logging.getLogger(__name__)
@@ -37,10 +39,8 @@ _LOOK_SECONDS: Final = 2.0
 _SENTENCE_SECONDS: Final = 30.0
 _SECONDS_PER_CHAR: Final = 0.5
 """At a speed of 1: many times what a machine takes that does anything else besides."""
-_HEALTHY_SECONDS: Final = 60.0
-"""A life at least this long ends a row of deaths, and so does a sentence that was spoken."""
-_FIRST_LIVES: Final = 3
-"""Processes that may die before one was ever ready."""
+_POLICY: Final = RestartPolicy(math.inf, max_first_failures=3, healthy_after=60.0)
+"""A sentence that was spoken ends a row of deaths, too."""
 _MANY_DEATHS: Final = 6
 """In a row, after which nobody waits for the next process any more."""
 _TRIES: Final = 2
@@ -83,9 +83,7 @@ class SpeechClient:
         self._child: Child | None = None
         self._heard = 0.0
         """When the process last said something, or was last given something to do."""
-        self._deaths = 0
-        """In a row."""
-        self._lives = 0
+        self._restarts = Restarts(_POLICY)
         self._stuck = False
         """Whether the last process does not die."""
         self._was_ready = asyncio.Event()
@@ -112,7 +110,7 @@ class SpeechClient:
     @property
     def restarts(self) -> int:
         """Processes started in place of another."""
-        return max(0, self._lives - 1)
+        return self._restarts.total
 
     @property
     def pid(self) -> int | None:
@@ -153,21 +151,21 @@ class SpeechClient:
 
     async def run(self) -> None:
         """Until it is cancelled; returns where no process comes to be ready, and no other would (:attr:`failure`)."""
-        policy = RestartPolicy()
         try:
             while True:
                 self._why = await self._live()
-                self._deaths += 1
-                if self._stuck:
-                    raise PermanentFailure(f"the speech process {self._why}; the process does not die")
-                if not self._was_ready.is_set() and self._deaths >= _FIRST_LIVES:
-                    raise PermanentFailure(f"the speech process {self._why}, {self._deaths} times before it was ready")
+                delay = self._restarts.failed(final=self._stuck)
+                if delay is None:
+                    times = f", {self._restarts.in_a_row} times before it was ready"
+                    end = "; the process does not die" if self._stuck else times
+                    raise PermanentFailure(f"the speech process {self._why}{end}")
                 logger.warning(
                     "the speech process %s and is started again; %d sentences wait", self._why, len(self._jobs)
                 )
                 if self._hopeless:
                     self._fail_all(SpeechUnavailable(f"the speech process {self._why}, again and again"))
-                await anyio.sleep(policy.delay(self._deaths))
+                await anyio.sleep(delay)
+                self.on_restart()
         except PermanentFailure as error:
             self.failure = str(error)
         finally:
@@ -178,7 +176,7 @@ class SpeechClient:
     @property
     def _hopeless(self) -> bool:
         """Whether nobody should wait for the process that starts next."""
-        return self._deaths >= _MANY_DEATHS and not self._up
+        return self._restarts.in_a_row >= _MANY_DEATHS and not self._up
 
     def _fail_all(self, error: Exception) -> None:
         for job in self._jobs.values():
@@ -187,10 +185,6 @@ class SpeechClient:
 
     async def _live(self) -> str:
         """One process from start to end; returns how it ended. Raises ``PermanentFailure``."""
-        began = time.monotonic()
-        self._lives += 1
-        if self._lives > 1:
-            self.on_restart()
         try:
             pair = ChannelPair.create(_RING)
         except (ChannelError, OSError) as error:
@@ -215,8 +209,6 @@ class SpeechClient:
             except TimeoutError:
                 return f"was silent for more than {self._allowed():.0f} seconds"
             finally:
-                if time.monotonic() - began >= _HEALTHY_SECONDS:
-                    self._deaths = 0
                 was_up = self._up
                 self._endpoint = None  # told at once: the process may take long to die
                 self._stuck = not await child.aclose()
@@ -244,17 +236,18 @@ class SpeechClient:
             case SpeechReady():
                 logger.debug("speech is ready after %.2f s", message.seconds)
                 self._endpoint = endpoint
+                self._restarts.ready()
                 self._was_ready.set()
                 for job in [*self._jobs.values()]:
                     await endpoint.send(encode_speech(job.request))
             case SpeechRefused():
                 raise _Refused(message.why)
             case SpeechPiece():
-                self._deaths = 0
+                self._restarts.progressed()
                 if (job_of := self._jobs.pop(message.job, None)) is not None:
                     _settle(job_of, message)
             case SpeechFailed():
-                self._deaths = 0
+                self._restarts.progressed()
                 if (job_of := self._jobs.pop(message.job, None)) is not None:
                     _settle(job_of, SentenceFailed(message.why))
 
@@ -275,7 +268,8 @@ class SpeechClient:
             return
         first.deaths += 1
         if first.deaths >= _TRIES:
-            self._deaths = 0  # they have a reason, and it goes
+            self._restarts.progressed()  # they have a reason, and it goes
+            self._restarts.excuse()
             del self._jobs[first.request.job]
             _settle(first, SentenceFailed("the speech process died of this sentence"))
 

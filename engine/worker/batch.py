@@ -10,7 +10,8 @@ from stentor.kernels import AttentionBatch
 from stentor.protocols.ipc.steps import RowStep
 
 from ..layers.forward_batch import ForwardBatch, LayerCache
-from .rows import RowTable
+from ..layers.varlen_batch import VarlenBatch
+from .rows import Layout, RowTable, lay_out
 
 
 @dataclass(frozen=True)
@@ -25,42 +26,41 @@ class Batch:
 
 
 def build_batch(rows: Sequence[RowStep], table: RowTable, caches: Sequence[LayerCache], device: torch.device) -> Batch:
-    """Lays out a step whose blocks have been appended to ``table`` already."""
-    count = len(rows)
-    slots = np.fromiter((row.slot for row in rows), np.int64, count)
-    begin = np.fromiter((row.start for row in rows), np.int64, count)
-    lengths = np.fromiter((row.count for row in rows), np.int64, count)
-    query_start = np.zeros(count + 1, dtype=np.int32)
-    np.cumsum(lengths, out=query_start[1:])
-    total = int(query_start[-1])
-    owner = np.repeat(np.arange(count), lengths)  # [tokens] row of each token
-    positions = np.arange(total, dtype=np.int64) - query_start[:-1][owner] + begin[owner]
-    token_slots = slots[owner]
-    tokens = table.tokens[token_slots, positions]
-    blocks = table.blocks[:, token_slots, positions // table.block_size].astype(np.int64)
-    kv_slots = np.ascontiguousarray(blocks * table.block_size + positions % table.block_size)  # [groups, tokens]
-    ends = begin + lengths
-    longest = int(ends.max())
-    columns = -(-longest // table.block_size)
+    """Lays out a step whose blocks have been appended to ``table`` already: whole texts, where there are no caches."""
+    layout = lay_out(rows)
+    tokens = torch.from_numpy(table.tokens[layout.token_slots, layout.positions]).to(device)
+    longest = int(layout.lengths.max())
+    if caches:
+        forward = ForwardBatch(
+            tokens,
+            torch.from_numpy(layout.positions).to(device),
+            caches,
+            _paged(layout, longest, table, device),
+        )
+    else:
+        forward = ForwardBatch.whole(tokens, VarlenBatch(torch.from_numpy(layout.query_start), longest))
     sampled = np.fromiter((i for i, row in enumerate(rows) if row.sample), np.int64)
-    starts, seq_lens = torch.from_numpy(query_start).to(device), torch.from_numpy(ends.astype(np.int32)).to(device)
     return Batch(
-        forward=ForwardBatch(
-            tokens=torch.from_numpy(tokens).to(device),
-            positions=torch.from_numpy(positions).to(device),
-            caches=caches,
-            paged=[
-                AttentionBatch(
-                    query_start=starts,
-                    seq_lens=seq_lens,
-                    block_tables=torch.from_numpy(tables[slots, :columns]).to(device),
-                    slots=torch.from_numpy(of_group).to(device),
-                    max_query_len=int(lengths.max()),
-                    max_seq_len=longest,
-                )
-                for tables, of_group in zip(table.blocks, kv_slots, strict=True)
-            ],
-        ),
-        starts=query_start[:-1].tolist(),
-        last=torch.from_numpy(query_start[1:][sampled].astype(np.int64) - 1).to(device),
+        forward=forward,
+        starts=layout.query_start[:-1].tolist(),
+        last=torch.from_numpy(layout.query_start[1:][sampled].astype(np.int64) - 1).to(device),
     )
+
+
+def _paged(layout: Layout, longest: int, table: RowTable, device: torch.device) -> list[AttentionBatch]:
+    """Of each group of layers."""
+    starts = torch.from_numpy(layout.query_start).to(device)
+    seq_lens = torch.from_numpy(layout.seq_lens.astype(np.int32)).to(device)
+    most = int(layout.seq_lens.max())
+    columns = -(-most // table.block_size)
+    return [
+        AttentionBatch(
+            query_start=starts,
+            seq_lens=seq_lens,
+            block_tables=torch.from_numpy(tables[layout.slots, :columns]).to(device),
+            slots=torch.from_numpy(of_group).to(device),
+            max_query_len=longest,
+            max_seq_len=most,
+        )
+        for tables, of_group in zip(table.blocks, table.kv_slots(layout), strict=True)
+    ]

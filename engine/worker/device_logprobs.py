@@ -1,7 +1,6 @@
 """Log-probabilities on a device, and their way to the host."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -12,21 +11,7 @@ from .device import Device
 from .logprobs import LogprobTensors
 from .pending import PromptPart
 from .pinned import StepMemory
-
-_LOGIT_ROWS = 64
-"""Prompt positions whose logits are held at once: a vocabulary of 128k in float32 is then 32 MiB."""
-
-
-@dataclass(frozen=True)
-class PromptWork:
-    """Prompt tokens of one row that a step says something about."""
-
-    slot: int
-    start: int
-    tokens: list[int]
-    top: int
-    first: int
-    """Index, in the step's batch, of the position before ``start``."""
+from .rows import PromptWork
 
 
 class LogprobReader:
@@ -55,12 +40,10 @@ class LogprobReader:
         at = 0
         for part in parts:
             pieces = []
-            for offset in range(0, len(part.tokens), _LOGIT_ROWS):
-                count = min(_LOGIT_ROWS, len(part.tokens) - offset)
-                begin = part.first + offset
-                logits = self._model.logits(hidden[begin : begin + count])
-                pieces.append(self.read(logits, targets[at : at + count], part.top, memory))
-                at += count
+            for first, tokens in part.pieces():
+                logits = self._model.logits(hidden[first : first + len(tokens)])
+                pieces.append(self.read(logits, targets[at : at + len(tokens)], part.top, memory))
+                at += len(tokens)
             found.append(PromptPart(part.slot, part.start, part.tokens, part.top, pieces))
         return found
 

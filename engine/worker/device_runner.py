@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from stentor.protocols.ipc.steps import Masks, RowStep, StepPlan, StepResult
+from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 
 from ..layers.forward_batch import LayerCache
 from ..models.decoder import Decoder
 from .device import Device, Mark
-from .device_logprobs import LogprobReader, PromptWork
+from .device_logprobs import LogprobReader
 from .device_sampler import DeviceSampler, NewSamplingParams
 from .device_step import DeviceStep, RowBuffers
 from .graphs import Body, DecodeGraph, DecodeGraphs, StallBudget
@@ -133,7 +133,9 @@ class DeviceRunner:
         numbers = number_step(plan.rows, self._rows)
         self._rows.num_sampled[sampled] += 1
         top_logprobs = [self._sampler.logprobs(slot) for slot in sampled]
-        parts = self._prompt_work(plan.rows, numbers)
+        parts = []
+        if self._rows.want_prompt_logprobs(plan.rows):
+            parts = self._rows.prompt_work(plan.rows, [numbers.starts[row.slot] for row in plan.rows])
         changed = changes(update_at, update_to, entered, [token for part in parts for token in part.tokens])
         for_graph = None if parts else self._staged_for_graph(numbers, changed, top_logprobs)
         staged = for_graph or stage(numbers, changed, top_logprobs)
@@ -249,17 +251,6 @@ class DeviceRunner:
         for group in range(self._groups):
             begin = (group * (self._slots + 1) + slot) * columns + first
             yield from range(begin, begin + count // self._groups)
-
-    def _prompt_work(self, rows: list[RowStep], numbers: StepNumbers) -> list[PromptWork]:
-        parts = []
-        for row in rows:
-            top = self._rows.prompt_logprobs[row.slot]
-            prompt_len = self._rows.prompt_len(row.slot)
-            if top is None or row.start + 1 >= prompt_len:
-                continue
-            following = self._rows.tokens[row.slot, row.start + 1 : min(row.start + row.count + 1, prompt_len)]
-            parts.append(PromptWork(row.slot, row.start + 1, following.tolist(), top, numbers.starts[row.slot]))
-        return parts
 
     def _staged_for_graph(
         self, numbers: StepNumbers, changed: Mapping[str, Numbers], top_logprobs: list[int | None]

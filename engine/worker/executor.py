@@ -18,7 +18,7 @@ from .device_lease import AloneOnDevice, DeviceLease
 from .device_runner import DeviceRunner, Launched
 from .pending import Pending
 from .prefault import Prefault
-from .row_sampler import Forwarded
+from .runner import Forwarded
 
 logger = logging.getLogger(__name__)
 
@@ -320,7 +320,10 @@ class AsyncExecutor:
 
 
 def check_turn(plan: StepPlan, held: "AwaitingMasks[T] | None") -> None:
-    """Raises ValueError for a plan that comes while a step still waits for its masks."""
+    """Raises ValueError for a plan that comes while a step still waits for its masks, or that has drafts: nobody here
+    can verify them."""
+    if any(row.num_drafts for row in plan.rows):
+        raise ValueError(f"step {plan.step} has drafts, which this worker cannot verify")
     if held is not None:
         raise ValueError(f"step {plan.step} came before the masks of step {held.plan.step}")
 

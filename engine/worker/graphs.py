@@ -6,7 +6,10 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from stentor.protocols.ipc.config import WorkerConfig
+
 from .device import Device, Graph
+from .errors import SetupError
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +25,20 @@ def default_sizes(max_rows: int) -> list[int]:
     fine = range(_SMALL_SIZES[-1] + _FINE, _FINE_UP_TO + 1, _FINE)
     coarse = range(_FINE_UP_TO + _COARSE, max_rows, _COARSE)
     return [*(size for size in (*_SMALL_SIZES, *fine, *coarse) if size < max_rows), max_rows]
+
+
+def graph_sizes(config: WorkerConfig) -> list[int]:
+    """Rows of the decode steps to capture, ascending; none where graphs are off."""
+    if not config.cuda_graphs:
+        return []
+    if not config.cuda_graph_sizes:
+        return default_sizes(config.max_num_seqs)
+    wrong = [size for size in config.cuda_graph_sizes if not 1 <= size <= config.max_num_seqs]
+    if wrong:
+        raise SetupError(
+            f"--cuda-graph-sizes {wrong[0]}: expected 1 to the {config.max_num_seqs} rows of --max-num-seqs"
+        )
+    return sorted(set(config.cuda_graph_sizes))
 
 
 class StallBudget:

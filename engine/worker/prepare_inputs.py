@@ -3,14 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from stentor.protocols.ipc.steps import RowStep
 
-from .rows import RowTable
+from .rows import Int64, RowTable, lay_out
 from .staging import Numbers, Shape
-
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -41,28 +38,18 @@ def number_step(rows: list[RowStep], table: RowTable) -> StepNumbers:
     if any(row.count != 1 for row in rows[:decodes]):
         order.sort(key=lambda place: rows[place].count != 1)
         rows = [rows[place] for place in order]
-    slots = np.fromiter((row.slot for row in rows), np.int64, count)
-    begin = np.fromiter((row.start for row in rows), np.int64, count)
-    lengths = np.fromiter((row.count for row in rows), np.int64, count)
+    layout = lay_out(rows)
+    slots, seq_lens, query_start, positions = layout.slots, layout.seq_lens, layout.query_start, layout.positions
     sample = np.fromiter((row.sample for row in rows), np.bool_, count)
-    seq_lens = begin + lengths
-    _check(slots, lengths, seq_lens, table)
-    query_start = np.zeros(count + 1, dtype=np.int32)
-    np.cumsum(lengths, out=query_start[1:])
-    if decodes == count:
-        token_slots, positions = slots, begin
-    else:
-        owner = np.repeat(np.arange(count), lengths)  # [tokens] row of each token
-        token_slots = slots[owner]
-        positions = np.arange(query_start[-1], dtype=np.int64) - query_start[:-1][owner] + begin[owner]
-    tokens = table.tokens[token_slots, positions]
-    tokens[positions >= table.known[token_slots]] = -1
+    _check(slots, layout.lengths, seq_lens, table)
+    tokens = table.tokens[layout.token_slots, positions]
+    tokens[positions >= table.known[layout.token_slots]] = -1
     draws = np.flatnonzero(sample)
     return StepNumbers(
         sections={
             "tokens": tokens,
             "positions": positions,
-            "kv_slots": _kv_slots(token_slots, positions, table),
+            "kv_slots": table.kv_slots(layout).reshape(-1),
             "row_slots": slots,
             "logits_indices": query_start[1:][draws].astype(np.int64) - 1,
             "draw_slots": slots[draws],
@@ -71,7 +58,7 @@ def number_step(rows: list[RowStep], table: RowTable) -> StepNumbers:
         },
         shape=Shape(rows=count, tokens=len(tokens), draws=len(draws), groups=len(table.blocks)),
         decode_rows=decodes,
-        max_query_len=int(lengths.max()),
+        max_query_len=int(layout.lengths.max()),
         max_seq_len=int(seq_lens.max()),
         starts=dict(zip(slots.tolist(), query_start.tolist(), strict=False)),
         places=_places(order, draws),
@@ -119,12 +106,6 @@ def no_rows() -> StepNumbers:
     )
     sections |= {"query_start": np.zeros(1, dtype=np.int32), "seq_lens": none}
     return StepNumbers(sections, Shape(0, 0, 0), 0, 0, 0, {}, [])
-
-
-def _kv_slots(token_slots: Int64, positions: Int64, table: RowTable) -> Int64:
-    """Of all groups, one after another."""
-    blocks = table.blocks[:, token_slots, positions // table.block_size].astype(np.int64)
-    return (blocks * table.block_size + positions % table.block_size).reshape(-1)
 
 
 def _check(slots: Int64, lengths: Int64, seq_lens: Int64, table: RowTable) -> None:

@@ -20,11 +20,10 @@ from ..processes.logs import set_up_logging
 from ..sharing.lease import Member
 from .device_lease import AloneOnDevice, DeviceLease, SharedDevice
 from .device_runner import DeviceRunner
-from .encoder_decoder_runner import EncoderDecoderRunner
 from .errors import SetupError
 from .executor import AsyncExecutor, Executor, SyncExecutor
-from .pooling_runner import PoolingRunner
 from .rows import with_forks
+from .runner import ModelRunner
 from .setup import set_up
 
 logger = logging.getLogger(__name__)
@@ -90,8 +89,8 @@ class Worker:
         lease: DeviceLease = AloneOnDevice()
         if member is not None:
             lease = shared = SharedDevice(member)
-            if isinstance(runner, EncoderDecoderRunner | PoolingRunner):
-                runner.yield_device = partial(shared.yield_device, runner.device)
+            if isinstance(runner, ModelRunner) and runner.extras is not None:
+                runner.extras.yield_device = partial(shared.yield_device, runner.device)
         if isinstance(runner, DeviceRunner):
             self._steps = AsyncExecutor(runner, self._send, lease)
         else:

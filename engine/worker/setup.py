@@ -1,17 +1,65 @@
-"""From a worker's configuration to a model that has completed a real step."""
+"""From a worker's configuration to a model that has completed a real step: one way for all models and devices."""
 
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
 import torch
 
+from stentor.kernels import native
+from stentor.kernels.linear_packed import PLAIN
+from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
 from stentor.protocols.ipc.config import WorkerConfig
+from stentor.protocols.ipc.steps import StepPlan
 
+from ..layers.forward_batch import LayerCache
+from ..loading.checkpoint import Checkpoint, open_checkpoint
+from ..loading.pooling_checkpoint import open_pooling
+from ..model_config.model_spec import ModelSpec
+from ..model_config.pooling_config import PoolingConfig
+from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
+from ..model_config.whisper_config import WhisperConfig
+from ..models.pooling_model import PoolingModel
 from ..sharing.lease import Member
+from .cached_weights import open_cached
+from .caches import allocate_caches, cache_tensors, choose_cache_dtype
 from .cuda_device import CudaDevice
+from .device import Device
+from .device_runner import DeviceRunner
 from .errors import SetupError
-from .setup_cpu import set_up_cpu
-from .setup_device import set_up_device
-from .setup_parts import ProgressCallback, Setup
+from .families import Family, Settled, Sizes, StreamedTranscription, Text, Transcription
+from .limits import limits_of, with_limits
+from .memory import GIB, default_kv_bytes, resident_bytes
+from .pooling_family import PoolingFamily
+from .prefault import Prefault
+from .runner import ModelRunner
+from .setup_device import run_ahead
+from .setup_parts import (
+    ProgressCallback,
+    Setup,
+    cache_note,
+    choose_dtype,
+    cut_note,
+    dtype_name,
+    layer_context,
+    load_weights,
+    prepare_kernels,
+    share_threads,
+)
 
-_WAITING = "waiting for the device"
+_WAITING: Final = "waiting for the device"
+_CPU: Final = torch.device("cpu")
+_FAMILIES: Final[Mapping[type, Callable[[Checkpoint, str], Family]]] = {
+    ModelSpec: Text,
+    WhisperConfig: Transcription,
+    VoxtralRealtimeConfig: StreamedTranscription,
+    PoolingConfig: PoolingFamily,
+}
+"""By what a model's description is read as."""
 
 
 def set_up(
@@ -27,9 +75,9 @@ def set_up(
     """
     place = choose_device(config.device)
     if place.type != "cuda":
-        return set_up_cpu(config, progress, weights_fd)
+        return set_up_on(config, progress, weights_fd=weights_fd)
     if member is None:
-        return set_up_device(config, progress, CudaDevice(place))
+        return set_up_on(config, progress, CudaDevice(place))
     waited = []
 
     def wait() -> None:
@@ -40,7 +88,7 @@ def set_up(
         if waited:
             progress(_WAITING, 1, 1)
         device = CudaDevice(place, member.memory_of_others)
-        setup = set_up_device(config, progress, device)
+        setup = set_up_on(config, progress, device)
         now = device.memory()
         member.note_memory(now.total - now.free)
     return setup
@@ -51,3 +99,166 @@ def choose_device(wanted: str) -> torch.device:
     if wanted == "cuda" and not has_cuda:
         raise SetupError("--device cuda: torch sees no CUDA device here; use --device cpu, or check the driver")
     return torch.device("cuda" if has_cuda and wanted != "cpu" else "cpu")
+
+
+def open_family(config: WorkerConfig, device: str) -> Family:
+    """For a device of type ``cpu`` or ``cuda``. Raises :class:`..loading.errors.CheckpointError`."""
+    path = Path(config.model)
+    checkpoint = open_pooling(path, config.pooler) if config.is_pooling else open_checkpoint(path, config.load_format)
+    return _FAMILIES[type(checkpoint.config)](checkpoint, device)
+
+
+def set_up_on(
+    config: WorkerConfig, progress: ProgressCallback, device: Device | None = None, weights_fd: int | None = None
+) -> Setup:
+    """See :func:`set_up`; ``device`` is None on the host's own cores.
+
+    There the cache is sized before weights are loaded: what does not fit is told at once. On a device the model is made
+    for the longest context wanted, and what a step takes is measured before the cache takes the rest; where the cache
+    then holds less, a rotary stretch that depends on the length stays that of the longer one.
+    """
+    at = _CPU if device is None else device.torch_device
+    family = open_family(config, "cpu" if device is None else "cuda")
+    checkpoint = family.checkpoint
+    config = with_limits(config, family.limits)
+    wanted = family.longest(config)
+    if isinstance(family, PoolingFamily) and not family.groups:
+        config = msgspec.structs.replace(config, max_num_batched_tokens=max(config.max_num_batched_tokens, wanted))
+    dtype = choose_dtype(config.dtype, at, checkpoint.dtype, batch_invariant=config.batch_invariant)
+    cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, at)
+    notes = []
+    if device is None:
+        notes = prepare_kernels(config, progress, alone=not isinstance(family, Text))
+    else:
+        share_threads(config)
+    packed = device is None and family.packs and native.library() is not None and dtype in PLAIN
+    context = replace(layer_context(checkpoint, config, at, dtype), packed=packed)
+
+    @cache
+    def shapes() -> Any:
+        return family.make(replace(context, shapes_only=True), 1)
+
+    kept = open_cached(checkpoint, config, context, weights_fd, lambda: _bytes_of(shapes()), family.beside)
+    found = None if kept is None else kept.found
+    settled = None if found is None else Settled(found.num_blocks, found.max_model_len)
+    sizes = None
+    if device is None:
+        budget = config.kv_cache_memory or 0
+        if config.kv_cache_memory is None and settled is None:
+            budget = default_kv_bytes(_bytes_of(shapes()), config.memory_share)
+        sizes = family.size(config, shapes, wanted, cache_dtype, budget, settled)
+    longest = wanted if sizes is None else sizes.max_model_len
+    model = load_weights(
+        lambda context: family.make(context, longest), family.fill, checkpoint, config, context, progress, kept
+    )
+    if kept is not None and sizes is not None:
+        kept.keep(sizes.max_model_len, sizes.blocks)
+    runner: ModelRunner | DeviceRunner
+    caches: list[LayerCache] = []
+    if device is not None and isinstance(family, Text):
+        runner, sizes, memory = run_ahead(config, family, model, wanted, device, cache_dtype, progress)
+    else:
+        if sizes is None:
+            assert device is not None
+            budget = _measured(config, family, model, wanted, device, cache_dtype, progress)
+            sizes = family.size(config, lambda: model, wanted, cache_dtype, budget)
+        runner, caches = _runner(config, family, model, sizes, at, cache_dtype)
+        name = str(at) if device is None else device.name
+        memory = [MemoryLine("weights", _bytes_of(model), f"{dtype_name(dtype)} on {name}")]
+        memory += family.memory(config, model, sizes)
+    _complete(runner, family.first_steps(config, model, sizes), progress)
+    notes += [*cut_note(sizes.max_model_len, wanted), *model.weights.note_lines(), *cache_note(checkpoint, cache_dtype)]
+    if isinstance(runner, ModelRunner):
+        notes += call_notes(runner.calls)
+    if device is None:
+        memory.append(
+            MemoryLine("worker process", resident_bytes(), "resident now: weights, code, what was touched so far")
+        )
+    limits = msgspec.structs.replace(
+        limits_of(config),
+        max_encodings=family.limits.max_encodings,
+        max_mixed_encodings=family.limits.max_mixed_encodings,
+    )
+    windows = tuple(page.window for page in sizes.pages) or (0,)
+    ready = WorkerReady(sizes.blocks, sizes.max_model_len, memory, notes, limits, windows=windows)
+    pages = Prefault(cache_tensors(caches)) if device is None and isinstance(family, Text) else None
+    return Setup(runner, family.told(ready, config, model, sizes), pages)
+
+
+def _bytes_of(model: Any) -> int:
+    """Of all weights."""
+    total: int = model.total_bytes if isinstance(model, PoolingModel) else model.weights.total_bytes
+    return total
+
+
+def _runner(
+    config: WorkerConfig, family: Family, model: Any, sizes: Sizes, at: torch.device, cache_dtype: torch.dtype
+) -> tuple[ModelRunner, list[LayerCache]]:
+    """Raises :class:`SetupError` where there is no room."""
+    caches: list[LayerCache] = []
+    try:
+        if family.groups:
+            caches = allocate_caches(family.groups, sizes.blocks, config.block_size, at, cache_dtype, sizes.pages)
+    except (OSError, MemoryError, torch.OutOfMemoryError) as error:
+        room = f"{sizes.blocks * sizes.block_bytes / GIB:.2f} GiB"
+        raise SetupError(f"{at} has no room for {room} of KV cache: lower --kv-cache-memory") from error
+    runner = ModelRunner(
+        model,
+        caches,
+        slots=config.max_num_seqs,
+        max_model_len=sizes.max_model_len,
+        block_size=config.block_size,
+        device=at,
+        extras=family.extras(config, model, sizes),
+    )
+    return runner, caches
+
+
+def _measured(
+    config: WorkerConfig,
+    family: Family,
+    model: Any,
+    longest: int,
+    device: Device,
+    cache_dtype: torch.dtype,
+    progress: ProgressCallback,
+) -> int:
+    """Bytes of a device for what outlives a step: of its part, what weights and the largest step leave."""
+    if config.kv_cache_memory is not None:
+        return config.kv_cache_memory
+    progress("measuring memory", 0, 1)
+    device.settle()
+    device.forget_peak()
+    before = device.memory()
+    left = int(before.total * config.gpu_memory_fraction * config.memory_share) - before.reserved - before.outside
+    largest = family.largest_step(config, longest)
+    if largest is None:
+        return left // 2  # the rest is for activations, which are as large as a step is
+    plan, sizes = largest
+    try:
+        runner, _ = _runner(config, family, model, sizes, device.torch_device, cache_dtype)
+        runner.step(plan)
+    except (torch.OutOfMemoryError, SetupError) as error:
+        raise SetupError(f"{device.name} has no room for its largest step: {family.no_room}") from error
+    peak = device.memory().peak
+    del runner
+    device.settle()
+    progress("measuring memory", 1, 1)
+    return left - (peak - before.reserved)
+
+
+def _complete(runner: ModelRunner | DeviceRunner, plans: Sequence[StepPlan], progress: ProgressCallback) -> None:
+    """Runs the first steps, so that readiness means a model that ran."""
+    for number, plan in enumerate(plans):
+        progress("warming up", number, len(plans))
+        runner.step(plan)
+    runner.release([0])
+    progress("warming up", len(plans), len(plans))
+
+
+def call_notes(calls: Sequence[str]) -> list[str]:
+    """Where the pass leaves its program for an operation that has no instruction."""
+    return [
+        f"the pass leaves its program {count} times a step, slower, for {what}"
+        for what, count in Counter(calls).most_common()
+    ]

@@ -1,116 +1,57 @@
-"""A worker on an accelerator: what a step needs is measured, and the KV cache takes the rest."""
+"""A text model on an accelerator, a step ahead: what a step needs is measured, and the KV cache takes the rest."""
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 import torch
 
-from stentor.protocols.ipc.actors import WorkerReady
+from stentor.protocols.ipc.actors import MemoryLine
 from stentor.protocols.ipc.config import WorkerConfig
 
 from ..layers.forward_batch import LayerCache
-from ..loading.checkpoint import open_checkpoint
 from ..model_config.model_spec import ModelSpec
-from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
-from ..model_config.whisper_config import WhisperConfig
 from ..models.decoder import Decoder
-from .caches import (
-    PageGroup,
-    allocate_caches,
-    cache_tensors,
-    choose_cache_dtype,
-    kv_block_bytes,
-    of_groups,
-    page_groups,
-)
-from .cores import granted_cores
+from .caches import PageGroup, allocate_caches, cache_tensors, kv_block_bytes, of_groups, page_groups
 from .device import Device
 from .device_runner import DeviceRunner
 from .errors import SetupError
-from .graphs import default_sizes
-from .limits import limits_of, with_limits
+from .families import Sizes, Text
+from .graphs import graph_sizes
 from .memory import GIB
 from .profile import MemoryProfile, measure, run_plans, worst_steps
-from .setup_encoder_decoder import set_up_encoder_decoder
-from .setup_parts import (
-    ProgressCallback,
-    Setup,
-    cache_note,
-    choose_dtype,
-    complete_a_step,
-    cut_note,
-    dtype_name,
-    fit_length,
-    layer_context,
-    load_weights,
-    wanted_length,
-)
-from .setup_pooling import set_up_pooling
-from .setup_streaming import set_up_streaming
+from .setup_parts import ProgressCallback, dtype_name, fit_length
 from .warmup import warm_up
 
 
-def set_up_device(config: WorkerConfig, progress: ProgressCallback, device: Device) -> Setup:
-    """See :func:`.setup.set_up`.
-
-    The model is made for the longest context wanted, before the cache is sized; where the cache then holds less,
-    a rotary stretch that depends on the length stays that of the longer one.
-    """
-    if config.is_pooling:
-        return set_up_pooling(config, progress, device)
-    checkpoint = open_checkpoint(Path(config.model), config.load_format)
-    if isinstance(checkpoint.config, WhisperConfig):
-        return set_up_encoder_decoder(config, checkpoint, progress, device)
-    if isinstance(checkpoint.config, VoxtralRealtimeConfig):
-        return set_up_streaming(config, checkpoint, progress, device)
-    config = with_limits(config, "cuda")
-    torch.set_num_threads(config.threads or min(torch.get_num_threads(), granted_cores()))
-    model_config = checkpoint.decoder
-    dtype = choose_dtype(config.dtype, device.torch_device, checkpoint.dtype, batch_invariant=config.batch_invariant)
-    cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, device.torch_device)
-    sizes = graph_sizes(config)
-    if not 0.0 < config.gpu_memory_fraction <= 1.0:
-        raise SetupError(f"--gpu-memory-fraction {config.gpu_memory_fraction}: expected more than 0 and at most 1")
-    wanted = wanted_length(config, model_config)
-    pages = page_groups(model_config.cache_groups, wanted)
-    context = layer_context(checkpoint, config, device.torch_device, dtype)
-    make = partial(Decoder, model_config, max_model_len=wanted)
-    model = load_weights(make, Decoder.load, checkpoint, config, context, progress)
+def run_ahead(
+    config: WorkerConfig,
+    family: Text,
+    model: Decoder,
+    wanted: int,
+    device: Device,
+    cache_dtype: torch.dtype,
+    progress: ProgressCallback,
+) -> tuple[DeviceRunner, Sizes, list[MemoryLine]]:
+    """A runner of ``model``, which was made for ``wanted`` tokens, and where the device's memory has gone."""
+    spec, sizes = family.spec, graph_sizes(config)
+    pages = page_groups(family.groups, wanted)
     profile = _profile(config, device, model, wanted, sizes, cache_dtype, pages, progress)
-    max_model_len, num_blocks = size_cache(config, model_config, profile, wanted, cache_dtype, pages)
-    caches = _allocate(config, model_config, device, num_blocks + 1, cache_dtype, pages)
+    max_model_len, num_blocks = size_cache(config, spec, profile, wanted, cache_dtype, pages)
+    caches = _allocate(config, spec, device, num_blocks + 1, cache_dtype, pages)
     runner = _runner(config, model, caches, device, max_model_len, sizes)
-    _take_memory(config, runner, device, max_model_len, model_config.vocab_size)
-    complete_a_step(runner, model_config.vocab_size, config.block_size, max_model_len, progress, groups=len(pages))
-    kv_bytes = sum(tensor.nbytes for tensor in cache_tensors(caches))
+    _take_memory(config, runner, device, max_model_len, spec.vocab_size)
     memory = profile.lines(
-        f"{dtype_name(dtype)} on {device.name}",
-        kv_bytes,
+        f"{dtype_name(model.context.dtype)} on {device.name}",
+        sum(tensor.nbytes for tensor in cache_tensors(caches)),
         f"{num_blocks} blocks of {config.block_size} tokens in {dtype_name(cache_dtype)}{of_groups(pages)}",
         len(sizes),
     )
-    windows = tuple(page.window for page in pages)
-    notes = [*cut_note(max_model_len, wanted), *model.weights.note_lines(), *cache_note(checkpoint, cache_dtype)]
-    return Setup(runner, WorkerReady(num_blocks, max_model_len, memory, notes, limits_of(config), windows=windows))
+    block_bytes = kv_block_bytes(family.groups, config.block_size, cache_dtype, pages)
+    return runner, Sizes(num_blocks, max_model_len, block_bytes, pages), memory
 
 
 def _to_this_model(config: WorkerConfig) -> str:
     return "" if config.memory_share == 1.0 else f" to its share of {config.memory_share:g}"
-
-
-def graph_sizes(config: WorkerConfig) -> list[int]:
-    """Rows of the decode steps to capture, ascending; none where graphs are off."""
-    if not config.cuda_graphs:
-        return []
-    if not config.cuda_graph_sizes:
-        return default_sizes(config.max_num_seqs)
-    wrong = [size for size in config.cuda_graph_sizes if not 1 <= size <= config.max_num_seqs]
-    if wrong:
-        raise SetupError(
-            f"--cuda-graph-sizes {wrong[0]}: expected 1 to the {config.max_num_seqs} rows of --max-num-seqs"
-        )
-    return sorted(set(config.cuda_graph_sizes))
 
 
 def size_cache(

@@ -2,25 +2,19 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-import msgspec
 import torch
 
 from stentor.kernels import native
 from stentor.kernels.native.memory import keep_freed_memory
 from stentor.protocols.ipc.actors import WorkerReady
 from stentor.protocols.ipc.config import DType, WorkerConfig
-from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.protocols.ipc.steps import Encoding, NewRow, RowInput, RowStep, StepPlan
 
 from ..core.cache.needs import BlockNeeds
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..loading.weights import iterate_weights
-from ..model_config.model_spec import ModelSpec
-from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
-from ..model_config.whisper_config import WhisperConfig
 from ..models.decoder import Decoder
 from ..models.pooling_model import PoolingModel
 from ..models.voxtral_realtime import VoxtralRealtime
@@ -30,13 +24,10 @@ from .cached_weights import CachedWeights
 from .caches import PageGroup
 from .cores import granted_cores
 from .device_runner import DeviceRunner
-from .encoder_decoder_runner import EncoderDecoderRunner
 from .errors import SetupError
 from .memory import GIB
-from .pooling_runner import PoolingRunner
 from .prefault import Prefault
 from .runner import ModelRunner
-from .streaming_runner import StreamingRunner
 
 ProgressCallback = Callable[[str, int, int], None]
 """(phase, done, total); bytes while weights load, steps while warming up."""
@@ -48,7 +39,7 @@ _BLOCK_MULTIPLE = 16
 
 @dataclass(frozen=True)
 class Setup:
-    runner: ModelRunner | DeviceRunner | EncoderDecoderRunner | StreamingRunner | PoolingRunner
+    runner: ModelRunner | DeviceRunner
     ready: WorkerReady
     pages: Prefault | None = None
     """Of a KV cache in the host's memory."""
@@ -67,7 +58,15 @@ def choose_dtype(wanted: DType, device: torch.device, stored: str, *, batch_inva
     return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
 
 
-def wanted_length(config: WorkerConfig, model: ModelSpec | WhisperConfig | VoxtralRealtimeConfig) -> int:
+class _Positions(Protocol):
+    @property
+    def architecture(self) -> str: ...
+
+    @property
+    def max_position(self) -> int: ...
+
+
+def longest_of(config: WorkerConfig, model: _Positions, default: int | None = None) -> int:
     """The longest sequence before the cache is known. Raises :class:`SetupError` where the model cannot have it."""
     if config.max_model_len is not None and config.max_model_len > model.max_position:
         raise SetupError(
@@ -75,7 +74,7 @@ def wanted_length(config: WorkerConfig, model: ModelSpec | WhisperConfig | Voxtr
         )
     if config.block_size % _BLOCK_MULTIPLE:
         raise SetupError(f"--block-size {config.block_size}: expected a multiple of {_BLOCK_MULTIPLE}")
-    return config.max_model_len or model.max_position
+    return config.max_model_len or default or model.max_position
 
 
 def block_needs(config: WorkerConfig, pages: Sequence[PageGroup] = ()) -> BlockNeeds:
@@ -133,17 +132,22 @@ def layer_context(
     return LayerContext(device, dtype, config.batch_invariant, quantized)
 
 
-def prepare_kernels(config: WorkerConfig, progress: ProgressCallback) -> list[str]:
-    """Whatever is large runs in our kernels, so threads are theirs; torch gets them where there are none."""
+def prepare_kernels(config: WorkerConfig, progress: ProgressCallback, *, alone: bool) -> list[str]:
+    """``alone``: whatever is large runs in our kernels, so threads are theirs; torch has them where there are none."""
     native.prepare(progress=lambda done, total: progress("compiling CPU kernels", done, total))
-    keep_freed_memory()
-    count = config.threads or min(native.threads(), granted_cores())
-    if (reason := native.unavailable_reason()) is not None:
-        torch.set_num_threads(count)
-        return [f"CPU kernels run in plain torch, several times slower: {reason}"]
-    native.set_threads(count)
-    torch.set_num_threads(1)
-    return []
+    reason = native.unavailable_reason()
+    if alone and reason is None:
+        keep_freed_memory()
+        native.set_threads(config.threads or min(native.threads(), granted_cores()))
+        torch.set_num_threads(1)
+    else:
+        share_threads(config)
+    return [] if reason is None else [f"CPU kernels run in plain torch, several times slower: {reason}"]
+
+
+def share_threads(config: WorkerConfig) -> None:
+    """Torch has as many as there are, and our kernels those of torch."""
+    torch.set_num_threads(config.threads or min(torch.get_num_threads(), granted_cores()))
 
 
 M = TypeVar("M", bound=Decoder | Whisper | VoxtralRealtime | PoolingModel)
@@ -190,38 +194,6 @@ def _plain_shapes(make: Callable[[LayerContext], M], context: LayerContext) -> d
     plain = replace(context, device=torch.device("cpu"), quantized=None, packed=False, shapes_only=True)
     model = make(plain)
     return model.weights.shapes if isinstance(model, Decoder | Whisper) else {}
-
-
-def complete_a_step(
-    runner: ModelRunner | DeviceRunner | EncoderDecoderRunner | StreamingRunner,
-    vocab_size: int,
-    block_size: int,
-    max_model_len: int,
-    progress: ProgressCallback,
-    encodings: list[Encoding] | None = None,
-    inputs: list[RowInput] | None = None,
-    groups: int = 1,
-) -> None:
-    """Prefills a few tokens and decodes one, so that readiness means a model that ran.
-
-    ``encodings`` are made in the first step; the tokens hear the first of them. ``inputs`` are given to the row then.
-    """
-    length = max(1, min(_WARMUP_TOKENS, block_size - 1, max_model_len - 1))
-    prompt = [token % vocab_size for token in range(length)]
-    place = -1 if encodings is None else encodings[0].encoder_slot
-    row = NewRow(0, prompt, length, SamplingParams(max_tokens=2, temperature=0.0), 0, [0] * groups, encoding=place)
-    steps = [RowStep(0, 0, length, [], True)]
-    if length + 1 <= max_model_len:
-        steps.append(RowStep(0, length, 1, [], True))
-    for number, step in enumerate(steps):
-        progress("warming up", number, len(steps))
-        first = number == 0
-        plan = StepPlan(0, number, [], [row] if first else [], [step])
-        if first:
-            plan = msgspec.structs.replace(plan, encodings=encodings or [], inputs=inputs or [])
-        runner.step(plan)
-    runner.release([0])
-    progress("warming up", len(steps), len(steps))
 
 
 def dtype_name(dtype: torch.dtype) -> str:

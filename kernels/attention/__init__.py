@@ -15,25 +15,25 @@ from .batch import MAX_DECODE_QUERY_LEN, AttentionBatch
 __all__ = ["MAX_DECODE_QUERY_LEN", "AttentionBatch", "choose", "paged_attention"]
 
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _I, _F, _I, _F, _I, ctypes.c_bool, _I)
+_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _I, _F, _I, _F, _P, _I, ctypes.c_bool, _I)
 _NATIVE = by_dtype("stentor_paged_attention", *_ARGUMENTS, restype=_I)
 _NO_MEMORY = -2
 MAX_TRITON_DIM = 256
 """Dims of a head that the Triton kernels' tiles hold."""
 
 
-def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto", *, sinks: Tensor | None = None) -> Variant:
+def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto") -> Variant:
     """The variant that :func:`paged_attention` runs. Raises ValueError where one is asked for that cannot run."""
-    native = native_attention_unsupported_reason(q, sinks) or native_cache_unsupported_reason(k_cache, q.dtype)
+    native = native_attention_unsupported_reason(q) or native_cache_unsupported_reason(k_cache, q.dtype)
     triton = triton_unsupported_reason(q, variant)
     if triton is None and q.shape[-1] > MAX_TRITON_DIM:
         triton = f"it takes heads of up to {MAX_TRITON_DIM} dims, not {q.shape[-1]}"
     return select_variant(variant, triton=triton, native=native)
 
 
-def native_attention_unsupported_reason(q: Tensor, sinks: Tensor | None) -> str | None:
+def native_attention_unsupported_reason(q: Tensor) -> str | None:
     """Why the native variant cannot take these queries; None when it can."""
-    return native_unsupported_reason(_NATIVE.get(q.dtype), q) or (None if sinks is None else "it has no sinks")
+    return native_unsupported_reason(_NATIVE.get(q.dtype), q)
 
 
 def paged_attention(
@@ -62,8 +62,8 @@ def paged_attention(
         scale: multiplies q·k; positive.
         window: tokens that a query sees, itself included; 0 means all.
         softcap: c > 0 turns a score s into c·tanh(s/c) before the softmax.
-        sinks: [Hq] float32, a score of each head that takes part in its softmax and has no value
-            (gpt-oss); the soft cap does not touch it.
+        sinks: [Hq] float32, a score of each head that takes part in its softmax and has no value (attention
+            sinks, arXiv:2309.17453; learned in gpt-oss, arXiv:2508.10925); the soft cap does not touch it.
         causal: False shows every query all ``seq_lens`` keys of its sequence, which then may be fewer than
             its queries (cross-attention over a cache of the encoder's keys); it takes no window.
         k_scale, v_scale: [Hkv] float32, what the contents of float8 caches are multiplied by; none for others.
@@ -99,7 +99,7 @@ def paged_attention(
         raise ValueError(f"paged_attention: window {window} needs causal attention")
     if sinks is not None and (sinks.shape != (heads,) or sinks.dtype != torch.float32 or not sinks.is_contiguous()):
         raise ValueError(f"paged_attention: sinks {describe(sinks)} must be contiguous float32 [{heads}]")
-    chosen = choose(q, k_cache, variant, sinks=sinks)
+    chosen = choose(q, k_cache, variant)
     if chosen == "reference":
         return reference.paged_attention(
             q, k_cache, v_cache, batch, scale, window, softcap, sinks, causal, k_scale, v_scale
@@ -109,7 +109,7 @@ def paged_attention(
 
         return run(q, k_cache, v_cache, batch, scale, window, softcap, sinks, causal, k_scale, v_scale)
     return attend_native(
-        q, k_cache, v_cache, batch, scale, window, softcap, after=0 if causal else -1, fewer=not causal
+        q, k_cache, v_cache, batch, scale, window, softcap, sinks, after=0 if causal else -1, fewer=not causal
     )
 
 
@@ -121,6 +121,7 @@ def attend_native(
     scale: float,
     window: int,
     softcap: float,
+    sinks: Tensor | None,
     *,
     after: int,
     fewer: bool,
@@ -150,6 +151,7 @@ def attend_native(
         scale,
         window,
         softcap,
+        None if sinks is None else sinks.data_ptr(),
         after,
         fewer,
         threads(),

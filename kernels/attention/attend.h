@@ -37,6 +37,7 @@ struct Call {
     float scale;
     int64_t window;  // keys up to a query's own that it sees; 0: all
     float softcap;
+    const float* sinks;  // [heads], scores without a value that take part in the softmax; null: none
     int64_t after = 0;  // keys after its own that it sees; -1: all
     bool fewer = false;  // a sequence may have fewer keys than queries
 };
@@ -179,11 +180,19 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
     }
 }
 
+// What a head's sink adds to the sum of a row's weights: once, when all its keys are summed. At most 2^126, to stay
+// finite; no value shows beside that.
+template <class C>
+float sink_weight(const C& c, int64_t head, const Running& state, int64_t row) {
+    if (!c.sinks) return 0.0f;
+    return exp2(set1(std::min(c.sinks[head] * LOG2E + state.starts[row], 126.0f)))[0];
+}
+
 // Divides by the sum of weights and puts one row where it belongs: zeros where it saw nothing.
 template <class Q, class T>
 void finish(const Call<Q, T>& c, int64_t token, int64_t head, const Running& state, int64_t row) {
     Q* to = c.out + (token * c.heads + head) * c.dim;
-    const float sum = hsum(load(state.totals + row * LANES));
+    const float sum = hsum(load(state.totals + row * LANES)) + sink_weight(c, head, state, row);
     const vf total = set1(sum > 0 ? sum : 1.0f);
     for (int64_t d = 0; d < c.dim; d += LANES) {
         const vf mean = load(state.sums + row * state.width + d) / total;

@@ -41,10 +41,10 @@ using namespace stentor;
                                 const int32_t* seq_lens, const int32_t* tables, int64_t sequences, int64_t tokens,    \
                                 int64_t heads, int64_t kv_heads, int64_t dim, int64_t size, int64_t blocks,           \
                                 int64_t table_width, int64_t q_stride, float scale, int64_t window, float softcap,    \
-                                int64_t after, bool fewer, int64_t threads) try {                                     \
+                                const float* sinks, int64_t after, bool fewer, int64_t threads) try {                 \
         return paged_attention<T>({q, k_cache, v_cache, out, query_start, seq_lens, tables, sequences, tokens, heads, \
-                                   kv_heads, dim, size, blocks, table_width, q_stride, scale, window, softcap, after, \
-                                   fewer},                                                                            \
+                                   kv_heads, dim, size, blocks, table_width, q_stride, scale, window, softcap, sinks, \
+                                   after, fewer},                                                                     \
                                   threads);                                                                           \
     } catch (const std::bad_alloc&) {                                                                                 \
         return -2;                                                                                                    \

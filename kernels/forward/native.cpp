@@ -37,7 +37,7 @@ attention::Call<float, T> call_of(const Run& run, const Instruction& op) {
     return {from.rows,   (const T*)op.k_cache, (const T*)op.v_cache, to.rows,     b.query_start, b.seq_lens,
             b.tables_of(op.group), b.sequences,          b.tokens,             op.heads,    op.kv_heads,   op.dim,
             op.block_size, op.blocks,          b.table_width,        from.stride, (float)op.scale, op.window,
-            (float)op.softcap};
+            (float)op.softcap, op.sinks};
 }
 
 // Rows of one token that see more than one part are cut where there are not items enough for all threads.

@@ -33,7 +33,7 @@ struct Instruction {
     int64_t phases;  // that it declares; a program is refused where one declares fewer than its kind may run
     int64_t heads, kv_heads, dim, half, window, blocks, block_size, bf16_cache, table_rows, group;
     double scale, eps, softcap;
-    const float *norm, *second_norm, *bias, *second_bias, *cos, *sin;
+    const float *norm, *second_norm, *bias, *second_bias, *cos, *sin, *sinks;
     void *k_cache, *v_cache;
     Packed weight, second_weight;
 };

@@ -68,7 +68,8 @@ class InstructionStruct(ctypes.Structure):
         ("table_rows", _I),
         ("group", _I),
         *((name, _D) for name in ("scale", "eps", "softcap")),
-        *((name, _P) for name in ("norm", "second_norm", "bias", "second_bias", "cos", "sin", "k_cache", "v_cache")),
+        *((name, _P) for name in ("norm", "second_norm", "bias", "second_bias", "cos", "sin")),
+        *((name, _P) for name in ("sinks", "k_cache", "v_cache")),
         ("weight", PackedStruct),
         ("second_weight", PackedStruct),
     )
@@ -125,6 +126,8 @@ class Instruction:
     second_bias: Tensor | None = None
     rotary: tuple[Tensor, Tensor] | None = None
     """cos, sin: float32 [positions, half of the dims that turn]"""
+    sinks: Tensor | None = None
+    """float32 [heads]: a score of each that takes part in its softmax and has no value."""
     layer: int = NONE
     """Whose cache it is."""
     group: int = 0
@@ -279,9 +282,11 @@ class Program:
         scale: float,
         window: int,
         softcap: float,
+        sinks: Tensor | None = None,
         group: int = 0,
     ) -> None:
-        """Raises ValueError for query heads that are no multiple of the kv heads, or a ``dst`` they do not fill."""
+        """``sinks``: see :attr:`Instruction.sinks`. Raises ValueError for query heads that are no multiple of the kv
+        heads, or a ``dst`` or sinks that do not fit them."""
         self._check(src, heads[0] * heads[2])
         if heads[0] % heads[1]:
             raise ValueError(f"program: {heads[0]} query heads are no multiple of {heads[1]} kv heads")
@@ -289,6 +294,8 @@ class Program:
             raise ValueError(
                 f"program: {heads[0]} heads of {heads[2]} dims do not fill buffer {dst} of {self.widths[dst]}"
             )
+        if sinks is not None and sinks.shape != heads[:1]:
+            raise ValueError(f"program: sinks {tuple(sinks.shape)} do not fit {heads[0]} query heads")
         self._append(
             Instruction(
                 "attend",
@@ -302,6 +309,7 @@ class Program:
                 scale=scale,
                 window=window,
                 softcap=softcap,
+                sinks=sinks,
                 group=group,
             )
         )
@@ -463,6 +471,7 @@ class Program:
                 second_bias=_pointer(i.second_bias),
                 cos=_pointer(cos),
                 sin=_pointer(sin),
+                sinks=_pointer(i.sinks),
                 k_cache=_pointer(k_cache),
                 v_cache=_pointer(v_cache),
                 weight=i.weight.struct if i.weight is not None else PackedStruct(),
@@ -492,6 +501,7 @@ class Program:
                 second_norm=_plain(instruction.second_norm),
                 bias=_plain(instruction.bias),
                 second_bias=_plain(instruction.second_bias),
+                sinks=_plain(instruction.sinks),
                 rotary=rotary,
             )
         )

@@ -51,7 +51,7 @@ def run_program(
                 k_cache, v_cache = (cache.float() for cache in caches[i.layer])
                 q = buffers[i.src][:, : i.heads * i.dim].reshape(-1, i.heads, i.dim)
                 given = q, k_cache, v_cache, batches[i.group], i.scale, i.window, i.softcap
-                out = paged_attention(*given, None, True, None, None)
+                out = paged_attention(*given, i.sinks, True, None, None)
                 buffers[i.dst].copy_(out.flatten(1))
             case "activate":
                 prepared = gated_activation(buffers[i.src], i.activation)

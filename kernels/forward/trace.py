@@ -55,7 +55,7 @@ class Traced:
     def __mul__(self, factor: float) -> "Traced":
         return replace(self, factor=self.factor * factor)
 
-    def split(self, sizes: Sequence[int], dim: int = 1) -> "tuple[Traced, ...]":
+    def split_with_sizes(self, sizes: Sequence[int], dim: int = 1) -> "tuple[Traced, ...]":
         """Its columns, so many each."""
         if dim != 1:
             raise ValueError(f"trace: {dim} is no dimension of columns")
@@ -103,6 +103,7 @@ class Traced:
         scale: float,
         window: int,
         softcap: float,
+        sinks: Tensor | None = None,
         group: int = 0,
     ) -> "Traced":
         """Causal attention over the layer's cache, to which keys and values are written: see :meth:`.Program.rotate`
@@ -110,7 +111,9 @@ class Traced:
         qkv = self.beside(keys, values)
         self.program.rotate(qkv.buffer, layer, heads, rotary, norms=norms, eps=eps, group=group)
         buffer = self.program.buffer(heads[0] * heads[2])
-        self.program.attend(qkv.buffer, buffer, layer, heads, scale=scale, window=window, softcap=softcap, group=group)
+        self.program.attend(
+            qkv.buffer, buffer, layer, heads, scale=scale, window=window, softcap=softcap, sinks=sinks, group=group
+        )
         return Traced.written(self.program, buffer)
 
     def beside(self, *others: "Traced") -> "Traced":

@@ -12,12 +12,12 @@ from .native import KeyLayout, lay_out_keys
 __all__ = ["KeyLayout", "choose", "lay_out_keys", "varlen_attention"]
 
 
-def choose(q: Tensor, variant: Choice = "auto", *, sinks: Tensor | None = None) -> Variant:
+def choose(q: Tensor, variant: Choice = "auto") -> Variant:
     """The variant that :func:`varlen_attention` runs. Raises ValueError where one is asked for that cannot run."""
     triton = triton_unsupported_reason(q, variant)
     if triton is None and q.shape[-1] > MAX_TRITON_DIM:
         triton = f"it takes heads of up to {MAX_TRITON_DIM} dims, not {q.shape[-1]}"
-    return select_variant(variant, triton=triton, native=native_attention_unsupported_reason(q, sinks))
+    return select_variant(variant, triton=triton, native=native_attention_unsupported_reason(q))
 
 
 def varlen_attention(
@@ -87,7 +87,7 @@ def varlen_attention(
     left, right = window
     if causal:
         right = 0
-    chosen = choose(q, variant, sinks=sinks)
+    chosen = choose(q, variant)
     if chosen == "triton":
         from .triton import varlen_attention as run  # late: Triton takes long to import
 
@@ -95,5 +95,5 @@ def varlen_attention(
     if chosen == "native":
         layout = layout or lay_out_keys(k_start)
         assert layout is not None
-        return native.varlen_attention(q, k, v, q_start, layout, scale, left, right, softcap)
+        return native.varlen_attention(q, k, v, q_start, layout, scale, left, right, softcap, sinks)
     return reference.varlen_attention(q, k, v, q_start, k_start, scale, left, right, softcap, sinks)

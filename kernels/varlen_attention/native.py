@@ -57,6 +57,7 @@ def varlen_attention(
     left: int,
     right: int,
     softcap: float,
+    sinks: Tensor | None,
 ) -> Tensor:
     """See :func:`stentor.kernels.varlen_attention`. Raises MemoryError where there is no room to plan the batch."""
     k_shape, v_shape = kv_cache_shape(layout.blocks, k.shape[1], k.shape[2], BLOCK)
@@ -71,4 +72,4 @@ def varlen_attention(
         max_query_len=len(q),
         max_seq_len=layout.longest,
     )
-    return attend_native(q, k_cache, v_cache, batch, scale, left + 1, softcap, after=right, fewer=True)
+    return attend_native(q, k_cache, v_cache, batch, scale, left + 1, softcap, sinks, after=right, fewer=True)

@@ -131,7 +131,19 @@ class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping", gc=False):
     """Answered with :class:`Stats`: the engine still turns."""
 
 
-EngineInbox = StartEngine | Vocabulary | ResumedPart | Submit | Append | Abort | Ping | Shutdown
+ControlOperation = Literal["pause", "resume", "reset_prefix_cache", "recompute"]
+"""``pause``: no step begins until ``resume``; requests come and go, and wait. ``reset_prefix_cache``: nothing that was
+computed before is found by a prompt. ``recompute``: rows give back what they hold, and compute it anew."""
+
+
+class Control(msgspec.Struct, frozen=True, array_like=True, tag="control", gc=False):
+    """What an operator asks of the engine itself. It takes effect between two steps, after all messages before it."""
+
+    number: int
+    operation: ControlOperation
+
+
+EngineInbox = StartEngine | Vocabulary | ResumedPart | Submit | Append | Abort | Ping | Control | Shutdown
 
 
 # ---- to the client, from its engine
@@ -237,6 +249,12 @@ class TokensBatch(msgspec.Struct, frozen=True, array_like=True, tag="tokens", gc
     parts: list[PromptPart] = []
 
 
+Resource = Literal["row", "pages", "encoder_slot", "step", "grammar", "input", "transfer"]
+"""What a sequence can lack before it runs: a row on the worker, blocks of the KV cache, an encoder slot with its media
+encoded, room in the next step; or what comes for its request alone: a compiled grammar, the first of its streamed
+audio, something that is being loaded."""
+
+
 class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False):
     """Gauges of now and counters since start."""
 
@@ -260,9 +278,18 @@ class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False)
     """Workers killed because a step, or a phase of start-up, took too long."""
     poisoned: int = 0
     """Requests ended because they alone killed the worker."""
+    waiting_for: dict[Resource, int] = {}
+    """Sequences by what they lack, or what somebody before them does; those left out wait for tokens of their own
+    request: its prompt, or one in flight."""
 
 
-ClientInbox = Progress | EngineReady | Stalled | Failed | TokensBatch | Stats
+class ControlDone(msgspec.Struct, frozen=True, array_like=True, tag="done", gc=False):
+    """A :class:`Control` has taken effect; of a pause: the steps that were in flight are told."""
+
+    number: int
+
+
+ClientInbox = Progress | EngineReady | Stalled | Failed | TokensBatch | Stats | ControlDone
 
 
 # ---- to a worker, from its engine

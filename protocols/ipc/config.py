@@ -144,6 +144,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             group="overload",
         ),
     ] = 10.0
+    max_drafts: int = 0
+    """Draft tokens that a decoding row may compute in a step beside its own; 0: no worker can verify any yet."""
 
 
 class RecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,6 +7,11 @@ worker itself drew, so step N+1 may be sent before the result of N has been read
 
 What a row with a grammar may draw is known only once its token before is: the plan names it in ``masked``, and the
 worker draws the tokens of that step when its :class:`Masks` have come. The engine sends them before the next plan.
+
+A step may add several tokens to a row: with ``num_drafts`` d it computes the row's last token and up to d draft tokens
+behind it, and gains the drafts that are accepted and one token more, 1 to 1 + d. How many is known on the worker first,
+and the engine learns it from ``counts``; a step that is planned meanwhile begins on the worker where the row really
+ends.
 """
 
 import msgspec
@@ -54,7 +59,13 @@ class ForkedRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RowStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The work of one row in one step: tokens at positions [start, start + count)."""
+    """The work of one row in one step: tokens at positions [start, start + count), and drafts behind them.
+
+    ``start`` is exact where all earlier results of the row had been taken when the step was planned. Where a step with
+    drafts was in flight, it is the least: the position if that step gained one token. The worker then computes from the
+    row's last token on, which is ``count`` 1 before its end. The block table covers every position that the row may
+    reach.
+    """
 
     slot: int
     start: int
@@ -63,6 +74,8 @@ class RowStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Appended to the row's block table before the step."""
     sample: bool
     """Whether a token is drawn after the last position (false for all but the last prefill chunk)."""
+    num_drafts: int = 0
+    """Draft tokens that the step may compute behind the last one, at most; only where ``sample`` and ``count`` is 1."""
 
 
 class Encoding(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -106,17 +119,23 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=Fals
 
 
 class RowMask(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one row may draw in one step; its own allowed and banned tokens are taken into account already."""
+    """What one row may draw at one position; its own allowed and banned tokens are taken into account already."""
 
     slot: int
     ids: list[int]
     """The tokens, where they are few; otherwise none."""
     bits: int
-    """Which of the masks' ``bits`` says so; -1 where ``ids`` do."""
+    """Which of the masks' ``bits`` says so; -1 where ``ids`` do. Without ``ids``, -1 means that nothing is restricted:
+    between positions that are."""
 
 
 class Masks(msgspec.Struct, frozen=True, array_like=True, tag="masks", gc=False):
-    """For a step with masked rows. Those that are not named here may draw what they could without."""
+    """For a step with masked rows. Those that are not named here may draw what they could without, and gain one token.
+
+    A row with drafts has a mask for each position, in order: the first for its one token, each further one for the
+    token after one more of the drafts that it has told (:class:`RowDrafts`). It gains at most as many tokens as it has
+    masks: none follow a draft that may not be drawn.
+    """
 
     epoch: int
     step: int
@@ -166,6 +185,13 @@ class PooledPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     data: bytes
 
 
+class RowDrafts(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the worker will propose for the next step of one row, as far as that has drafts."""
+
+    slot: int
+    tokens: list[int]
+
+
 class StepPart(msgspec.Struct, frozen=True, array_like=True, tag="part", gc=False):
     """Some of the next :class:`StepResult`, which is large: it comes without."""
 
@@ -174,15 +200,21 @@ class StepPart(msgspec.Struct, frozen=True, array_like=True, tag="part", gc=Fals
 
 
 class StepResult(msgspec.Struct, frozen=True, array_like=True, tag="result", gc=False):
-    """``tokens`` and ``logprobs`` follow the order of the plan's rows whose ``sample`` is true."""
+    """``tokens``, ``logprobs`` and ``counts`` follow the order of the plan's rows whose ``sample`` is true; the tokens
+    of one row stand together."""
 
     epoch: int
     step: int
     tokens: list[int]
     logprobs: list[TokenLogprobs | None] | None
-    """None when no row asked; otherwise one entry per sampled row."""
+    """None when no row asked; otherwise one entry per token."""
     prompt_logprobs: list[PromptLogprobs]
     seconds: float
     """Time that the worker spent on the step."""
     alignments: list[RowAlignment] = []
     pooled: list[RowPooled] = []
+    counts: list[int] | None = None
+    """Tokens that each row has gained, 1 to 1 + ``num_drafts``; None where each has gained one."""
+    drafts: list[RowDrafts] = []
+    """Of rows that may be masked, once they have drawn a token: masks of their next step need them. A row that is not
+    named proposes nothing in that step, if it is masked."""

@@ -289,6 +289,7 @@ async def load_state(
         store=store,
         auxiliary=auxiliary,
         runners=runners,
+        engines=engines.clients.values(),
     )
 
 

@@ -28,7 +28,7 @@ from ..api.common.described import JSON, Operation, Operations
 from ..api.completions import route as completions
 from ..api.embeddings import embeddings, pooling, scoring
 from ..api.files_and_batches import batches, files
-from ..api.ops import models, operations, page, tokens
+from ..api.ops import control, models, operations, page, tokens
 from ..api.realtime import route as realtime
 from ..api.responses import conversations
 from ..api.responses import route as responses
@@ -182,6 +182,8 @@ class _Writer:
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name, _ in _PARAMETER.findall(self._route.path)
         ]
+        for name, kind in self._operation.query.items():
+            found.append({"name": name, "in": "query", "schema": msgspec.json.schema(kind)})
         if self._operation.queued:
             found.append(
                 {
@@ -210,6 +212,8 @@ class _Writer:
         found = set(_ANYWHERE)
         if operation.body is not None or operation.takes_file:
             found.update(_READING)
+        if operation.query:
+            found.add(HTTPStatus.BAD_REQUEST)
         if operation.queued:
             found.update(_GENERATING)
         if operation.needs_engine or operation.queued:
@@ -253,7 +257,7 @@ OPERATIONS: Final[Operations] = {
 
 def routes(access: AccessControl) -> list[Route]:
     families = (
-        *(chat, completions, conversations, messages, models, tokens, operations, responses, files, batches),
+        *(chat, completions, conversations, messages, models, tokens, operations, control, responses, files, batches),
         realtime,
         transcriptions,
         speech,

@@ -1,6 +1,6 @@
 """One server's parts, composed: every family of routes gets those that it uses."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,6 +25,7 @@ from ..observability.observer import Observer
 from ..parsing.output import OutputFormat
 from ..pooling.model import EmbeddingModel
 from ..state.admission_control import AdmissionControl, ModelRunner
+from ..state.engine_control import Engine, EngineControl
 from ..state.live_responses import LiveResponses
 from ..state.store_services import StoreServices
 from ..storage.database import Database
@@ -56,6 +57,7 @@ class ServerState:
     """Is told of every request that has ended."""
     metrics: Metrics
     admission: AdmissionControl
+    control: EngineControl
     registry: ModelRegistry
     chat: ChatModel
     auxiliary: AuxiliaryModels
@@ -119,8 +121,9 @@ def compose(
     store: Database,
     auxiliary: AuxiliaryModels,
     runners: Mapping[ModelRole, ModelRunner],
+    engines: Collection[Engine],
 ) -> ServerState:
-    """``client`` is the main model's, ``runners`` are those of all models."""
+    """``client`` is the main model's, ``runners`` are those of all models, and ``engines`` those that are engines."""
     admission = AdmissionControl(config.limits.request, config.overload, metrics, runners)
     grammars = Grammars(lambda: token_bytes_of(pool.tokenizer, defaults.eos_token_ids), config.limits.grammar)
     chat = ChatModel(
@@ -142,6 +145,7 @@ def compose(
         observer=observer,
         metrics=metrics,
         admission=admission,
+        control=EngineControl(admission, engines),
         registry=registry,
         chat=chat,
         auxiliary=auxiliary,

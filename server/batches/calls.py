@@ -8,6 +8,8 @@ import anyio
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from stentor.protocols.common.errors import ErrorResponse
+
 from ..common.keys import Caller
 from ..middleware.auth import act_for
 from .lines import BatchRequest, InProcessResponse
@@ -22,6 +24,7 @@ _PATIENCE: Final = 3600.0
 _FIRST_PAUSE: Final = 0.5
 _LAST_PAUSE: Final = 30.0
 _AGAIN: Final = (429, 503)
+_refusals: Final = msgspec.json.Decoder(ErrorResponse)
 
 
 class CallerApp:
@@ -51,13 +54,23 @@ async def answer(client: "httpx.AsyncClient", request: BatchRequest) -> InProces
 
 
 async def post(client: "httpx.AsyncClient", path: str, body: bytes) -> InProcessResponse:
-    """Made again, after longer and longer, while the server is too busy for it or recovers."""
+    """Made again, after longer and longer, while the server is too busy for it or recovers, and for as long as it is
+    paused."""
     pause = _FIRST_PAUSE
     until = anyio.current_time() + _PATIENCE
     headers = {"content-type": "application/json"}
     response = await client.post(path, content=body, headers=headers)
-    while response.status_code in _AGAIN and anyio.current_time() < until:
+    while response.status_code in _AGAIN:
+        if anyio.current_time() >= until and not _is_paused(response.content):
+            break
         await anyio.sleep(pause)
         pause = min(2 * pause, _LAST_PAUSE)
         response = await client.post(path, content=body, headers=headers)
     return InProcessResponse(response.status_code, response.content, response.headers.get("x-request-id", ""))
+
+
+def _is_paused(refusal: bytes) -> bool:
+    try:
+        return _refusals.decode(refusal).error.code == "paused"
+    except msgspec.DecodeError:
+        return False

@@ -15,7 +15,8 @@
     │   ├── pooling.plugin.PluginFailed         500: the operator's plugin failed on the request
     │   └── CutShort                            the request ended before it was done
     │       ├── DeadlineExceeded                504: its time is up
-    │       └── ShutDown                        503: the server's time is up
+    │       ├── ShutDown                        503: the server's time is up
+    │       └── Aborted                         503: the operator has ended it
     └── ClientDisconnected                      nobody is left to answer
 
 Messages never carry what the client must not know: paths, tracebacks, addresses. Those go to the log.
@@ -123,6 +124,20 @@ class ShutDown(CutShort):
     @property
     def headers(self) -> dict[str, str]:
         return {"connection": "close"}
+
+
+class Aborted(CutShort):
+    status = 503
+    kind = Unavailable.kind
+    code = "aborted"
+
+    def __init__(self) -> None:
+        super().__init__("The operator of the server has ended the request.")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        # SDKs retry every 5xx: what was ended on purpose would begin again
+        return {"x-should-retry": "false"}
 
 
 class ClientDisconnected(Exception):

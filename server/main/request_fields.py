@@ -18,6 +18,8 @@ from stentor.protocols.openai.tokens import DetokenizeRequest, TokenizeRequest
 from stentor.protocols.openai.transcription import TranscriptionForm, TranslationForm
 from stentor.protocols.pooling import cohere, embeddings, pooling, scoring
 
+from ..api.ops.control import AbortRequest
+
 _LARGE: Final = 2**31 - 1
 """A bound from here on only says how wide the number is."""
 
@@ -117,6 +119,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
     Request(("/v1/batches",), BatchCreate, ignored=("output_expires_after",)),
     Request(("/tokenize",), TokenizeRequest),
     Request(("/detokenize",), DetokenizeRequest),
+    Request(("/abort_requests",), AbortRequest),
 )
 
 _HEAD: Final = """# Fields of requests

@@ -14,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 
 from stentor.engine.client.outages import LostProcess
 from stentor.protocols.common.bounds import LIST_TOO_LONG, NUMBER_TOO_LARGE, OBJECT_TOO_LARGE, TEXT_TOO_LONG
-from stentor.protocols.ipc.actors import EngineReady, FinishReason, Stats
+from stentor.protocols.ipc.actors import EngineReady, FinishReason, Resource, Stats
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Reasoning, Text
 
 from .declarations import MODEL, Declarations, family
@@ -33,12 +33,12 @@ _COUNT: Final = tuple(float(2**power) for power in range(18))
 _SMALL: Final = (1, 2, 5, 10, 20, 50, 100)
 
 REJECTIONS: Final = (
-    *("starting", "draining", "failed"),
+    *("starting", "draining", "failed", "paused"),
     *("queue_full", "queue_tokens_full", "memory_full", "templates_full", "background_full", "grammars_full"),
     "speech_full",
     "audio_full",
 )
-CUT_OFFS: Final = ("deadline_exceeded", "shutting_down", "slow_reader")
+CUT_OFFS: Final = ("deadline_exceeded", "shutting_down", "aborted", "slow_reader")
 TOOL_OUTCOMES: Final = ("completed", "failed", "cut_off")
 
 
@@ -263,6 +263,12 @@ class _EngineCollector:
         stats = [(model, engine.stats) for model, engine in engines]
         for field, (name, text) in _GAUGES.items():
             yield family(GaugeMetricFamily, name, text, (((model,), getattr(each, field)) for model, each in stats))
+        waiting = (((m, name), each.waiting_for.get(name, 0)) for m, each in stats for name in get_args(Resource))
+        text = (
+            "Sequences that wait, by what they or an earlier one lack: a row, pages (KV cache blocks), "
+            "an encoder slot, room in the next step, a grammar, streamed input, a transfer."
+        )
+        yield family(GaugeMetricFamily, "num_requests_waiting_by_reason", text, waiting, "reason")
         restarts = (((model,), engine.engine_restarts) for model, engine in engines)
         text = "Engine processes started to replace a crashed one."
         yield family(CounterMetricFamily, "engine_restarts", text, restarts)

@@ -75,8 +75,9 @@ def _layer(layer: LayerSpec) -> str:
     mixer = layer.mixer
     sees = f"a window of {mixer.window:,}" if mixer.window else "all before"
     positions = "" if mixer.rope else ", no positions"
+    sinks = ", sinks" if mixer.sinks else ""
     return (
-        f"attention of {mixer.heads} heads to {mixer.kv_heads} of {mixer.head_dim}, sees {sees}{positions}; "
+        f"attention of {mixer.heads} heads to {mixer.kv_heads} of {mixer.head_dim}, sees {sees}{positions}{sinks}; "
         f"{layer.mlp.activation} of {layer.mlp.inner}"
     )
 

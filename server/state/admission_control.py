@@ -1,6 +1,6 @@
 """Which requests are let in, and which of them have not ended: what every family of routes asks first."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, Protocol
 
@@ -8,10 +8,11 @@ import anyio
 
 from stentor.protocols.common.limits import Limits
 
-from ..common.errors import Overloaded, ShutDown, Unavailable
+from ..common.errors import Aborted, Overloaded, ShutDown, Unavailable
 from ..config.limits import OverloadConfig
 from ..config.model_registry import ModelRole
 from ..observability.metrics import Metrics
+from ..observability.request import RequestRecord, current_record
 from ..overload.memory_budget import MemoryBudget, default_budget
 from ..overload.queue_slots import AdmissionQueue
 from ..overload.request_context import RequestContext
@@ -49,15 +50,19 @@ class AdmissionControl:
         """For all that is held for clients."""
         self.draining = False
         """Once true, requests are refused."""
+        self.paused = False
+        """While true, requests for generation are refused; probes are answered as ever."""
         self._metrics = metrics
         self._runners = runners
-        self._live: set[RequestContext] = set()
-        self._idle = anyio.Event()
+        self._live: dict[RequestContext, RequestRecord | None] = {}
+        """Requests for generation."""
+        self._transfers: set[RequestContext] = set()
+        self._one_ended = anyio.Event()
 
     @property
     def live_requests(self) -> int:
         """Requests for generation and transfers of files, between admission and the last byte of their response."""
-        return len(self._live)
+        return len(self._live) + len(self._transfers)
 
     def check_available(self, kind: ModelRole = "chat") -> None:
         """Raises Unavailable while the model of this kind starts, after any failed, and while the server drains."""
@@ -93,12 +98,16 @@ class AdmissionControl:
         """
         try:
             self.check_available(kind)
+            if self.paused:
+                raise Unavailable("The server is paused and takes no new requests until it is resumed.", "paused")
             queue_slot = self.queue.enter(self.memory.share())
         except (Unavailable, Overloaded) as refusal:
             self._count_refusal(refusal)
             raise
         seconds = self.overload.request_timeout if timeout is None else timeout
-        with self._counted(RequestContext(queue_slot, seconds)) as context:
+        context = RequestContext(queue_slot, seconds)
+        self._live[context] = current_record.get()
+        with self._counted(context):
             yield context
 
     @contextmanager
@@ -109,16 +118,15 @@ class AdmissionControl:
         except Unavailable as refusal:
             self._count_refusal(refusal)
             raise
-        with self._counted(RequestContext(self.queue.pass_by(), 0.0)) as context:
+        context = RequestContext(self.queue.pass_by(), 0.0)
+        self._transfers.add(context)
+        with self._counted(context):
             yield context
 
     @contextmanager
-    def _counted(self, context: RequestContext) -> Iterator[RequestContext]:
-        if not self._live:
-            self._idle = anyio.Event()
-        self._live.add(context)
+    def _counted(self, context: RequestContext) -> Iterator[None]:
         try:
-            yield context
+            yield
         except Overloaded as refusal:
             self._count_refusal(refusal)
             raise
@@ -126,14 +134,29 @@ class AdmissionControl:
             if context.ended_by is not None and context.ended_by.code is not None:
                 self._metrics.cut_off[context.ended_by.code].inc()
             context.queue_slot.close()
-            self._live.remove(context)
-            if not self._live:
-                self._idle.set()
+            self._live.pop(context, None)
+            self._transfers.discard(context)
+            self._one_ended.set()
 
     def cut_off(self) -> None:
         """Ends every live request with an error."""
-        for context in tuple(self._live):
+        for context in (*self._live, *self._transfers):
             context.cut_short(ShutDown())
+
+    def abort(self, request_ids: Collection[str] | None = None) -> int:
+        """Ends live requests for generation with an error: those of the ids, or all. How many they are.
+
+        An id is that of the header ``x-request-id``, or that of an answer, which is the same behind a prefix.
+        """
+        wanted = None if request_ids is None else {*request_ids, *(each.partition("-")[2] for each in request_ids)}
+        found = [
+            context
+            for context, record in self._live.items()
+            if wanted is None or (record is not None and record.request_id in wanted)
+        ]
+        for context in found:
+            context.cut_short(Aborted())
+        return len(found)
 
     def _count_refusal(self, refusal: Unavailable | Overloaded) -> None:
         if refusal.code is not None:
@@ -142,6 +165,15 @@ class AdmissionControl:
     async def drained(self, timeout: float) -> bool:
         """Waits up to ``timeout`` seconds for the last live request; False if some are left."""
         with anyio.move_on_after(timeout):
-            while self._live:
-                await self._idle.wait()
-        return not self._live
+            await self._wait_until(lambda: not self.live_requests)
+        return not self.live_requests
+
+    async def generated(self) -> None:
+        """Waits for the last live request for generation."""
+        await self._wait_until(lambda: not self._live)
+
+    async def _wait_until(self, over: Callable[[], bool]) -> None:
+        while not over():
+            if self._one_ended.is_set():
+                self._one_ended = anyio.Event()
+            await self._one_ended.wait()

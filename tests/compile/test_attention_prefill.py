@@ -1,4 +1,5 @@
-"""Prefill attention at the shapes of Llama-3.1-8B (32 heads) and Qwen3-32B (64): 8 kv heads of 128 dims."""
+"""Prefill attention at the shapes of Llama-3.1-8B (32 heads) and Qwen3-32B (64): 8 kv heads of 128 dims; with sinks at
+those of gpt-oss, of 64."""
 
 import re
 from typing import Any
@@ -41,6 +42,7 @@ def compiled_kernels(
     sequences: int = 2,
     dim: int = 128,
     capability: int = 90,
+    sunk: bool = False,
     **options: Any,
 ) -> list[CompiledKernel]:
     with FakeTensorMode(), dry_run(capability) as compiled:
@@ -56,8 +58,11 @@ def compiled_kernels(
         q = empty(tokens, heads, dim)
         scales = (empty(8, dtype=torch.float32) if cache == FP8 else None for _ in "kv")
         k_scale, v_scale = scales
+        sinks = empty(heads, dtype=torch.float32) if sunk else None
         assert choose(q, k.transpose(2, 3)) == "triton"
-        paged_attention(q, k.transpose(2, 3), v, batch, scale=0.1, k_scale=k_scale, v_scale=v_scale, **options)
+        paged_attention(
+            q, k.transpose(2, 3), v, batch, scale=0.1, sinks=sinks, k_scale=k_scale, v_scale=v_scale, **options
+        )
     assert compiled[0].name == "_prefill_kernel"
     for kernel in compiled:
         assert kernel.stack_bytes == 0
@@ -93,6 +98,7 @@ def test_a_long_prompt_uses_warpgroup_products_and_fetches_ahead(heads: int, siz
         (32, 16, FP8, {}),
         (32, 64, FP8, {}),
         (64, 64, torch.bfloat16, {"window": 4096, "softcap": 30.0}),
+        (64, 64, torch.bfloat16, {"dim": 64, "sunk": True}),
     ],
 )
 def test_a_few_tokens_after_a_long_prefix_are_split_and_fetch_ahead(
@@ -115,8 +121,13 @@ def test_splits_of_other_numbers_compile_nothing_new() -> None:
 
 @pytest.mark.parametrize(
     ("tokens", "options"),
-    [(20, {}), (8192, {"window": 1024, "softcap": 30.0}), (8192, {"causal": False})],
-    ids=["few", "windowed", "cross"],
+    [
+        (20, {}),
+        (8192, {"window": 1024, "softcap": 30.0}),
+        (8192, {"dim": 64, "window": 128, "sunk": True}),
+        (8192, {"causal": False}),
+    ],
+    ids=["few", "windowed", "sunk", "cross"],
 )
 def test_what_else_models_ask_for_spills_nothing(tokens: int, options: dict[str, Any]) -> None:
     kernel = compiled_prefill(32, 16, tokens=tokens, **options)

@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import httpx
 import numpy as np
@@ -15,6 +15,7 @@ from openai.types import CreateEmbeddingResponse
 
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, resolve_model
 from stentor.loadtest.server_process import ServerProcess
+from stentor.protocols.ipc.actors import Resource
 from stentor.tests.e2e.conftest import EMBEDDING as NAME
 from stentor.tests.e2e.conftest import NAME as CHAT
 from stentor.tests.e2e.processes import engine_of, eventually, worker_of
@@ -164,7 +165,7 @@ def test_what_a_client_leaves_behind_is_dropped(http: httpx.Client) -> None:
     while time.monotonic() < deadline:
         page = http.get("/metrics").text
         lines = [line for line in page.splitlines() if f'model_name="{NAME}"' in line and "num_requests_" in line]
-        assert len(lines) == 2
+        assert len(lines) == 2 + len(get_args(Resource)), "running, waiting, and that by reason"
         if all(line.endswith(" 0.0") for line in lines):
             return
         time.sleep(0.1)

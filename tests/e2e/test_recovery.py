@@ -31,7 +31,9 @@ TOKENS = 160
 @pytest.fixture(scope="module")
 def server(demo_model: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("model")
-    with ServerProcess([*describe_talker(folder), *EXACT, "--served-model-name", "demo"]) as running:
+    with ServerProcess(
+        [*describe_talker(folder), *EXACT, "--served-model-name", "demo", "--admin-key", "root"]
+    ) as running:
         yield running
 
 
@@ -85,7 +87,32 @@ async def _kill_once_streams_move(
     return killed
 
 
-async def _run(server: ServerProcess, deaths: int, victim: str = "engine") -> tuple[list[Reader], list[int], list[int]]:
+async def _pause_and_kill(
+    client: httpx.AsyncClient, readers: list[Reader], server: ServerProcess, victim: str, health: list[int]
+) -> list[int]:
+    """Kills the victim of a paused server; resumes it once another has been ready for a while."""
+    while sum(reader.events for reader in readers) < 3 * len(readers):
+        await asyncio.sleep(0.002)
+    admin = {"authorization": "Bearer root"}
+    assert (await client.post("/pause?mode=keep", headers=admin)).status_code == 200
+    (found,) = below(server.pid, victim)
+    os.kill(found, signal.SIGKILL)
+    seen = len(health)
+    while 503 not in health[seen:] or health[-1] != 200:
+        await asyncio.sleep(0.002)
+    events = sum(reader.events for reader in readers)
+    seen = len(health)
+    while len(health) < seen + 10:
+        await asyncio.sleep(0.002)
+    assert sum(reader.events for reader in readers) == events, "a step while it is paused"
+    assert (await client.get("/is_paused", headers=admin)).json() == {"is_paused": True}
+    await client.post("/resume", headers=admin)
+    return [found]
+
+
+async def _run(
+    server: ServerProcess, deaths: int, victim: str = "engine", *, paused: bool = False
+) -> tuple[list[Reader], list[int], list[int]]:
     """Every body at once; the readers, the processes that died, and what ``/health`` said meanwhile."""
     url = f"http://127.0.0.1:{server.port}"
     async with httpx.AsyncClient(base_url=url, timeout=60) as client:
@@ -99,7 +126,11 @@ async def _run(server: ServerProcess, deaths: int, victim: str = "engine") -> tu
                 await asyncio.sleep(0.01)
 
         watching = asyncio.create_task(watch())
-        killing = asyncio.create_task(_kill_once_streams_move(readers, server, deaths, victim, health))
+        killing = asyncio.create_task(
+            _pause_and_kill(client, readers, server, victim, health)
+            if paused
+            else _kill_once_streams_move(readers, server, deaths, victim, health)
+        )
         await asyncio.gather(*(reader.read() for reader in readers))
         watching.cancel()
         return readers, await killing, health
@@ -149,6 +180,15 @@ def test_streams_over_dying_workers_give_the_tokens_that_they_give_undisturbed(
     assert below(server.pid, "engine") == [engine], "the engine lives on"
     assert _metric(server, "num_requests_running") == _metric(server, "num_requests_waiting") == 0
     assert server.output().count("the worker process was lost: killed by SIGKILL; ") == 2
+
+
+@pytest.mark.parametrize("victim", ["engine", "worker"])
+def test_streams_over_a_pause_and_a_death_in_it_give_the_tokens_that_they_give_undisturbed(
+    server: ServerProcess, answers: list[Answer], victim: str
+) -> None:
+    disturbed, _, _ = asyncio.run(_run(server, 1, victim, paused=True))
+    for body, reader, answer in zip(BODIES, disturbed, answers, strict=True):
+        assert reader.answer == answer, body
 
 
 def test_an_idle_server_loses_its_engine_and_serves_on(server: ServerProcess) -> None:

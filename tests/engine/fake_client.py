@@ -40,10 +40,12 @@ class Client:
     def take_tokens(self, gained: SequenceTokens) -> None:
         before = self.tokens.setdefault(gained.index, [])
         if self.grammar is not None:
-            (token,) = gained.tokens
-            assert token in permitted(self.grammar, self.submit.params, before), "a token that is not allowed"
+            for count, token in enumerate(gained.tokens):
+                permitted_now = permitted(self.grammar, self.submit.params, before + gained.tokens[:count])
+                assert token in permitted_now, "a token that is not allowed"
         assert gained.index not in self.finished, "tokens after the end"
         assert self.prompts, "tokens before PromptDone"
+        assert gained.tokens
         assert (gained.logprobs is not None) == (self.submit.params.logprobs is not None)
         before.extend(gained.tokens)
         self.logprobs.setdefault(gained.index, []).extend(gained.logprobs or [])

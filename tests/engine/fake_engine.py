@@ -10,10 +10,11 @@ import msgspec
 from stentor.engine.channel import MAX_FRAME
 from stentor.engine.core.crash_bisector import DEATHS_TO_CONVICT
 from stentor.engine.core.grammar.constraint import TokenConstraint
+from stentor.engine.core.request import NOTHING, SequenceState
 from stentor.engine.core.scheduler import Scheduler
 from stentor.engine.core.scheduler.step import MAX_PLAN_BYTES
 from stentor.engine.worker.rows import with_forks
-from stentor.protocols.ipc.actors import Append, Submit, TokensBatch
+from stentor.protocols.ipc.actors import Append, Resource, Submit, TokensBatch
 from stentor.protocols.ipc.audio import Audio, Streamed, StreamShape
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.config import SchedulerConfig
@@ -52,10 +53,13 @@ class Engine:
         max_plan_bytes: int = MAX_PLAN_BYTES,
         max_frame: int = MAX_FRAME,
         windows: tuple[int, ...] = (0,),
+        slow_grammars: bool = False,
+        max_drafts: int = 0,
     ) -> None:
         """With ``encoder_slots`` the model hears, and every request needs audio; with ``stream`` one that is
-        streamed."""
+        streamed. With ``slow_grammars`` a grammar is there when :meth:`compiled` says so."""
         self.max_plan_bytes, self.max_frame = max_plan_bytes, max_frame
+        self.slow_grammars = slow_grammars
         self.stream = stream
         self.max_model_len = max_model_len
         self.sizes: dict[str, Any] = {
@@ -69,7 +73,7 @@ class Engine:
             "attention_scope": attention_scope,
             "windows": windows,
         }
-        config = SchedulerConfig(prefix_cache=prefix_cache, priority_aging_seconds=aging_seconds)
+        config = SchedulerConfig(prefix_cache, aging_seconds, max_drafts)
         self._new_scheduler = partial(
             Scheduler,
             **self.sizes,
@@ -82,13 +86,18 @@ class Engine:
             max_frame=max_frame,
         )
         self.scheduler = self._new_scheduler()
-        self.worker = FakeWorker(**self.sizes)
+        self.max_drafts = max_drafts
+        self.worker = self._new_worker()
         self.results: deque[StepResult] = deque()
         self.lost: list[StepResult] = []
         self.deaths: list[set[int]] = []
         """Requests in flight at each death of the worker."""
         self.failed: set[int] = set()
-        """Requests that were blamed for one."""
+        """Requests that were blamed for one, or for which something could not be loaded."""
+        self.compiling: list[Submit] = []
+        """Whose grammars are not there yet."""
+        self.loads: list[tuple[int, int]] = []
+        """Request and epoch of what is being loaded, also what a dead worker was loading."""
         self.clients: dict[int, Client] = {}
         self.plans: list[StepPlan] = []
         """As the worker takes them, forks among the rows that enter."""
@@ -98,6 +107,9 @@ class Engine:
         """Whether others wait for the device."""
         self.now = 0.0
         self._next_rid = 0
+
+    def _new_worker(self) -> FakeWorker:
+        return FakeWorker(**self.sizes, max_drafts=self.max_drafts)
 
     def submit(
         self,
@@ -112,6 +124,7 @@ class Engine:
         audio: Audio | None = None,
         streamed: Streamed | None = None,
         pooling: Pooling | None = None,
+        loading: bool = False,
     ) -> int:
         rid = self._next_rid
         self._next_rid += 1
@@ -119,18 +132,31 @@ class Engine:
         submit = Submit(rid, prompt, params, list(seeds), priority, salt, self.now, audio=audio)
         submit = msgspec.structs.replace(submit, streamed=streamed, pooling=pooling)
         self.clients[rid] = Client(submit, grammar, streamed)
-        self._submit(submit)
+        if loading:
+            self.loads.append((rid, self.scheduler.epoch))
+        self._submit(submit, loading=loading)
         return rid
 
-    def _submit(self, submit: Submit) -> None:
-        grammar = self.clients[submit.rid].grammar
-        constraints: list[TokenConstraint | None] | None = None
-        if grammar is not None:
-            outputs = [[] for _ in submit.seeds] if submit.resumed is None else submit.resumed.outputs
-            constraints = [constraint_over(grammar, submit.params, each) for each in outputs]
-        refused = self.scheduler.submit(submit, self.now, constraints)
+    def _submit(self, submit: Submit, *, loading: bool = False) -> None:
+        awaits: frozenset[Resource] = frozenset(["transfer"]) if loading else NOTHING
+        if self.clients[submit.rid].grammar is not None:
+            awaits |= {"grammar"}
+        refused = self.scheduler.submit(submit, self.now, awaits=awaits)
         if refused is not None:
             self.receive(refused)
+        elif "grammar" in awaits:
+            self.compiling.append(submit)
+            if not self.slow_grammars:
+                self.compiled()
+
+    def compiled(self, which: int = 0) -> None:
+        submit = self.compiling.pop(which)
+        grammar = self.clients[submit.rid].grammar
+        assert grammar is not None
+        outputs = [[] for _ in submit.seeds] if submit.resumed is None else submit.resumed.outputs
+        constraints: list[TokenConstraint | None] = [constraint_over(grammar, submit.params, each) for each in outputs]
+        if (ended := self.scheduler.constrain(submit.rid, constraints)) is not None:
+            self.receive(ended)
 
     def append(self, rid: int, pcm: bytes, *, last: bool = False) -> None:
         client = self.clients[rid]
@@ -142,14 +168,26 @@ class Engine:
             self.receive(batch)
 
     def kill_engine(self) -> None:
-        """The scheduler is lost too; another gets what lives, as the client knows it."""
+        """The scheduler is lost too, and what was being loaded; another gets what lives, as the client knows it."""
+        self.loads.clear()
+        self.compiling.clear()
         self.results.clear()
         self.lost.clear()
-        self.worker = FakeWorker(**self.sizes)
+        self.worker = self._new_worker()
         self.scheduler = self._new_scheduler()
         for client in self.clients.values():
             if (again := client.again()) is not None:
                 self._submit(again)
+
+    def load(self, rid: int) -> None:
+        self.loads.append((rid, self.scheduler.epoch))
+        self.scheduler.load(rid)
+
+    def loaded(self, which: int = 0, error: str | None = None) -> None:
+        rid, epoch = self.loads.pop(which)
+        if (batch := self.scheduler.loaded(rid, epoch, error)) is not None:
+            self.failed.add(rid)
+            self.receive(batch)
 
     def abort(self, rid: int, index: int = -1) -> None:
         client = self.clients[rid]
@@ -167,6 +205,7 @@ class Engine:
         self.plans.append(with_forks(plan))
         self.sent.append(plan)
         self._check_bytes(plan)
+        self._check_order(self.plans[-1])
         if (result := self.worker.run(plan)) is not None:
             self.results.append(result)
         self._mask()
@@ -179,6 +218,18 @@ class Engine:
         assert brought <= bound + 16, f"{brought} bytes in one plan"
         heard = len(encoder.encode(plan.inputs))
         assert heard <= self.max_plan_bytes + 1024 * len(plan.rows) + 16, f"{heard} bytes are heard in one step"
+
+    def _check_order(self, plan: StepPlan) -> None:
+        """Whoever entered needs something that is lacked by nobody more important who still waits."""
+        scheduler = self.scheduler
+        entered = {new.slot for new in plan.new}
+        for late in [sequence for sequence in scheduler._rows.running if sequence.slot in entered]:
+            for request in scheduler._output.requests.values():
+                if scheduler._group is not None and request.rid not in scheduler._group:
+                    continue
+                for early in request.sequences:
+                    if early.state is SequenceState.WAITING and early.order < late.order:
+                        assert request.needs - late.request.needs, f"{late.name} has overtaken {early.name}"
 
     def _mask(self) -> None:
         """As the loop does: as soon as they can be made."""
@@ -200,7 +251,7 @@ class Engine:
         self.deaths.append(in_flight)
         self.lost.extend(self.results)
         self.results.clear()
-        self.worker = FakeWorker(**self.sizes)
+        self.worker = self._new_worker()
         recovery = self.scheduler.recover(self.now)
         self.failed.update(end.rid for end in recovery.ended.finished)
         if recovery.explained:
@@ -216,7 +267,11 @@ class Engine:
         self.scheduler.check_integrity()
 
     def drain(self, limit: int = 5000) -> None:
-        """Run until nothing lives and nothing is in flight; a deadlock is an AssertionError."""
+        """Run until nothing lives and nothing is in flight, with all loaded; a deadlock is an AssertionError."""
+        while self.compiling:
+            self.compiled()
+        while self.loads:
+            self.loaded()
         for _ in range(limit):
             if not self.scheduler.has_work and not self.scheduler.in_flight:
                 break

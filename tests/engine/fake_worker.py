@@ -1,9 +1,12 @@
 """A worker without a model: it keeps rows and KV as a real one does, and checks every plan it is sent.
 
-What it draws is defined in :mod:`.fake_model`.
+What it draws is defined in :mod:`.fake_model`. Of the drafts that a row may have it accepts some, by a hash of the row
+and its length: the tokens are those that the model defines, and only how many come in a step differs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import msgspec
 
 from stentor.engine.worker.rows import with_forks
 from stentor.protocols.ipc.audio import StreamShape
@@ -14,6 +17,7 @@ from stentor.protocols.ipc.steps import (
     NewRow,
     PromptLogprobs,
     RowAlignment,
+    RowDrafts,
     RowPooled,
     RowStep,
     StepPlan,
@@ -42,6 +46,10 @@ class Row:
     """What is to be made of its prompt, until it has been made."""
     computed: int | None = None
     """Positions with KV; None until the row's first step says where it starts."""
+    accepted: int = 0
+    """Drafts of its latest step, which the engine may not know when it plans the next."""
+    drafts: list[int] = field(default_factory=list)
+    """What the engine has been told that it will propose, where it may be masked."""
 
 
 class FakeWorker:
@@ -59,7 +67,9 @@ class FakeWorker:
         stream: StreamShape | None = None,
         attention_scope: AttentionScope = "",
         windows: tuple[int, ...] = (0,),
+        max_drafts: int = 0,
     ) -> None:
+        self.max_drafts = max_drafts
         self.stream = stream
         self.windows = windows
         """Of each group of layers, the tokens that are seen; 0: all."""
@@ -80,6 +90,8 @@ class FakeWorker:
         """The same."""
         self.last_step = -1
         self.computed_tokens = 0
+        self.accepted_tokens = 0
+        """Drafts that rows have gained."""
         self.held: StepPlan | None = None
         """A step whose forward has run and whose masks have not come."""
 
@@ -99,10 +111,15 @@ class FakeWorker:
         assert (masks.epoch, masks.step) == (plan.epoch, plan.step), "masks of another step"
         asked = set(plan.masked)
         assert {row.slot for row in masks.rows} <= asked, "masks of rows that are not masked"
+        slots = [row.slot for row in masks.rows]
+        together = [slot for slot, before in zip(slots, [-1, *slots], strict=False) if slot != before]
+        assert len(together) == len(set(slots)), "the masks of a row do not stand together"
         sets = [{token for token in range(8 * len(bits)) if bits[token >> 3] >> (token & 7) & 1} for bits in masks.bits]
         assert all(sets), "a mask that allows nothing"
-        allowed = {row.slot: set(row.ids) if row.bits < 0 else sets[row.bits] for row in masks.rows}
-        return self._draw(plan, self._pieces, allowed)
+        allowed: dict[int, list[set[int] | None]] = {slot: [] for slot in slots}
+        for row in masks.rows:
+            allowed[row.slot].append(sets[row.bits] if row.bits >= 0 else set(row.ids) or None)
+        return self._draw(plan, self._pieces, {slot: allowed.get(slot, [None]) for slot in plan.masked})
 
     def _forward(self, plan: StepPlan) -> list[PromptLogprobs]:
         assert plan.step > self.last_step, "steps must be sent in order"
@@ -128,10 +145,12 @@ class FakeWorker:
                 asked=new if asks else None,
                 pooling=new.pooling,
             )
+        plan = msgspec.structs.replace(plan, rows=[self._from_its_end(step) for step in plan.rows])
         self._encode(plan)
         self._feed(plan)
         assert plan.rows, "an empty step"
-        assert sum(step.count for step in plan.rows) <= self.max_num_batched_tokens, "the step is over its budget"
+        work = sum(step.count + step.num_drafts for step in plan.rows)
+        assert work <= self.max_num_batched_tokens, "the step is over its budget"
         assert len({step.slot for step in plan.rows}) == len(plan.rows), "a row appears twice"
         assert {new.slot for new in plan.new} <= {step.slot for step in plan.rows}, "a new row has no work"
         pieces: list[PromptLogprobs] = []
@@ -146,9 +165,11 @@ class FakeWorker:
             end = step.start + step.count
             assert step.count > 0
             assert end <= len(row.tokens), f"slot {step.slot} computes positions it has no tokens for"
-            needed = -(-end // self.block_size)
-            lengths = {len(table) for table in row.tables}
-            assert lengths == {needed}, f"slot {step.slot} has {lengths} blocks for {needed}"
+            needed = -(-(end + step.num_drafts) // self.block_size)
+            # drafts that were not accepted leave a row with blocks that it comes to later
+            spared = -(-2 * self.max_drafts // self.block_size)
+            (length,) = {len(table) for table in row.tables}
+            assert needed <= length <= needed + spared, f"slot {step.slot} has {length} blocks for {needed}"
             assert step.start == row.computed or row.computed is None, f"slot {step.slot} skips or repeats positions"
             for group, window in enumerate(self.windows):
                 for position in range(max(0, step.start - window + 1) if window else 0, step.start):
@@ -157,6 +178,8 @@ class FakeWorker:
                     )
                 for position in range(step.start, end):
                     self.kv[self._place(row, group, position)] = (group, *self._entry(row, position))
+                for position in range(end, end + step.num_drafts):
+                    self.kv[self._place(row, group, position)] = (group, -1, position, 0)
             self._hear(step, row)
             self._pool(step, row)
             row.computed = end
@@ -171,22 +194,85 @@ class FakeWorker:
             assert not step.sample or end == len(row.tokens), f"slot {step.slot} draws a token before its last position"
         return pieces
 
-    def _draw(self, plan: StepPlan, pieces: list[PromptLogprobs], allowed: dict[int, set[int]]) -> StepResult:
+    def _from_its_end(self, step: RowStep) -> RowStep:
+        """The step where the row really is: further on than planned, if the engine did not know what it had gained."""
+        row = self.rows[step.slot]
+        if row.computed is None or step.start == row.computed:
+            return step
+        assert step.sample, f"slot {step.slot} skips or repeats positions"
+        assert step.count == 1, f"slot {step.slot} skips or repeats positions"
+        assert step.start == row.computed - row.accepted, f"slot {step.slot} starts at none of its lengths"
+        return msgspec.structs.replace(step, start=row.computed)
+
+    def _draw(
+        self, plan: StepPlan, pieces: list[PromptLogprobs], allowed: dict[int, list[set[int] | None]]
+    ) -> StepResult:
+        """``allowed``: of each masked row, what it may draw at each position."""
         tokens: list[int] = []
+        counts: list[int] = []
         logprobs: list[TokenLogprobs | None] = []
+        drafts: list[RowDrafts] = []
         for step in plan.rows:
             row = self.rows[step.slot]
-            if step.sample:
-                permitted_now = allowed.get(step.slot)
-                pcm = self._pcm(row, len(row.tokens) - 1)
-                token = next_token(row.tokens, row.prompt_len, row.params, row.seed, permitted_now, pcm)
-                row.tokens.append(token)
-                tokens.append(row.tokens[-1])
-                wanted = row.params.logprobs is not None
-                logprobs.append(token_logprobs(row.tokens, len(row.tokens) - 1) if wanted else None)
-        some = any(entry is not None for entry in logprobs)
-        said = logprobs if some else None
-        return StepResult(plan.epoch, plan.step, tokens, said, pieces, 0.0, self.heard, pooled=self.pooled)
+            if not step.sample:
+                continue
+            drawn = self._draw_row(step, row, allowed.get(step.slot))
+            tokens.extend(drawn)
+            counts.append(len(drawn))
+            first = len(row.tokens) - len(drawn)
+            wanted = row.params.logprobs is not None
+            logprobs += [token_logprobs(row.tokens, at) if wanted else None for at in range(first, len(row.tokens))]
+            row.drafts = self._propose(row) if row.masked else []
+            if row.drafts:
+                drafts.append(RowDrafts(step.slot, row.drafts))
+        return StepResult(
+            plan.epoch,
+            plan.step,
+            tokens,
+            logprobs if any(entry is not None for entry in logprobs) else None,
+            pieces,
+            0.0,
+            self.heard,
+            self.pooled,
+            counts if any(count > 1 for count in counts) else None,
+            drafts,
+        )
+
+    def _draw_row(self, step: RowStep, row: Row, masks: list[set[int] | None] | None) -> list[int]:
+        """The tokens that one row gains, with the KV of those that were drafts."""
+        assert row.computed is not None
+        most = step.num_drafts
+        if masks is not None:
+            assert len(masks) <= 1 + min(most, len(row.drafts)), f"slot {step.slot} has a mask for no draft"
+            most = len(masks) - 1
+        # behind masks a draft is mostly refused by itself
+        accepted = most if masks is not None else hashed("accept", row.tokens, row.seed) % (most + 1)
+        drawn: list[int] = []
+        while True:
+            allowed = None if masks is None else masks[len(drawn)]
+            pcm = self._pcm(row, len(row.tokens) - 1)
+            token = next_token(row.tokens, row.prompt_len, row.params, row.seed, allowed, pcm)
+            row.tokens.append(token)
+            drawn.append(token)
+            if len(drawn) > accepted or (masks is not None and token != row.drafts[len(drawn) - 1]):
+                break
+            for group in range(len(self.windows)):
+                entry = (group, *self._entry(row, row.computed))
+                self.kv[self._place(row, group, row.computed)] = entry
+            row.computed += 1
+        row.accepted = len(drawn) - 1
+        self.accepted_tokens += row.accepted
+        limit = row.prompt_len + row.params.max_tokens
+        assert len(row.tokens) <= limit, f"slot {step.slot} draws more tokens than it may have"
+        return drawn
+
+    def _propose(self, row: Row) -> list[int]:
+        """Up to ``max_drafts`` tokens, of which a mask may allow some."""
+        drafts: list[int] = []
+        while len(drafts) < hashed("propose", row.tokens, row.seed) % (self.max_drafts + 1):
+            tokens = row.tokens + drafts
+            drafts.append(next_token(tokens, row.prompt_len, row.params, row.seed))
+        return drafts
 
     def _encode(self, plan: StepPlan) -> None:
         before = {slot: self.encoded.get(row.place) for slot, row in self.rows.items() if row.computed is not None}
@@ -202,7 +288,7 @@ class FakeWorker:
         for slot, pcm in before.items():
             assert self.encoded.get(self.rows[slot].place) == pcm, f"what slot {slot} hears was overwritten"
         for slot, row in self.rows.items():
-            assert (row.place >= 0) == bool(self.encoder_slots), f"slot {slot} has place {row.place}"
+            assert row.place < self.encoder_slots or row.place == -1, f"slot {slot} has place {row.place}"
             assert row.place < 0 or row.place in self.encoded, f"slot {slot} hears what nobody has encoded"
 
     def _hear(self, step: RowStep, row: Row) -> None:
@@ -244,7 +330,7 @@ class FakeWorker:
         if self.stream is not None:
             for step in plan.rows:
                 row = self.rows[step.slot]
-                needed = 2 * (self.stream.first + self.stream.step * (step.start + step.count - 1))
+                needed = 2 * (self.stream.first + self.stream.step * (step.start + step.count + step.num_drafts - 1))
                 assert row.ended or len(row.heard) >= needed, f"slot {step.slot} runs before it can hear"
 
     def _pcm(self, row: Row, position: int = 0) -> bytes:
@@ -267,7 +353,7 @@ class FakeWorker:
                     holders.setdefault(block, set()).add((slot, group))
         for step in plan.rows:
             row = self.rows[step.slot]
-            last = (step.start + step.count - 1) // self.block_size
+            last = (step.start + step.count + step.num_drafts - 1) // self.block_size
             for group, table in enumerate(row.tables):
                 for block in table[step.start // self.block_size : last + 1]:
                     assert holders[block] == {(step.slot, group)}, (

@@ -2,11 +2,14 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stentor.engine.channel.pieces import PromptParts
 from stentor.engine.core.scheduler import MAX_IN_FLIGHT, Scheduler
+from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.model_config.model_spec import ModelSpec
+from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.rows import with_forks
 from stentor.engine.worker.setup import set_up
 from stentor.protocols.ipc.actors import Append, Finished, PromptDone, Submit, TokensBatch
@@ -14,6 +17,11 @@ from stentor.protocols.ipc.audio import Audio, Streamed
 from stentor.protocols.ipc.config import SchedulerConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan, TokenLogprobs
+
+
+def weights_bytes(spec: ModelSpec, context: LayerContext) -> int:
+    """What the model's tensors would take."""
+    return Decoder(spec, replace(context, shapes_only=True), max_model_len=1).weights.total_bytes
 
 
 @dataclass

@@ -14,6 +14,8 @@ from stentor.engine.processes.launch import EngineProcess
 from stentor.protocols.ipc.actors import (
     Abort,
     ClientInbox,
+    Control,
+    ControlDone,
     EngineReady,
     Failed,
     Finished,
@@ -93,6 +95,8 @@ class ScriptedEngine:
         """Whether a kill does nothing."""
         self.given_up = asyncio.Event()
         """Set by the test: an undying one has been waited for long enough."""
+        self.paused = False
+        self.controls: list[str] = []
         self._inbox: list[bytes] = []
         self._outbox: list[bytes] = []
         self._changed = asyncio.Event()
@@ -149,6 +153,11 @@ class ScriptedEngine:
                     self.vocabulary.append(piece)
                 case Ping():
                     self.send_message(Stats(len(self.requests), 0, 0.1, 0, 10, 5, 1, 60))
+                case Control(number=number, operation=operation):
+                    self.controls.append(operation)
+                    if operation in ("pause", "resume"):
+                        self.paused = operation == "pause"
+                    self.send_message(ControlDone(number))
                 case Shutdown():
                     pass
                 case other:
@@ -160,7 +169,7 @@ class ScriptedEngine:
         """A token for each sequence of the requests that are ``wanted``, in one message."""
         batch = TokensBatch([], [], [])
         for rid, request in list(self.requests.items()):
-            if wanted(rid):
+            if wanted(rid) and not self.paused:
                 self._advance(request, batch)
         if batch.tokens:
             self.send_message(batch)

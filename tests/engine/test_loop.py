@@ -19,6 +19,9 @@ from stentor.engine.processes.process import Child
 from stentor.protocols.ipc.actors import (
     Abort,
     ClientInbox,
+    Control,
+    ControlDone,
+    ControlOperation,
     Failed,
     Finished,
     PromptDone,
@@ -346,6 +349,52 @@ async def test_an_abort_ends_the_request_and_gives_its_blocks_back() -> None:
         assert received.ends[0].reason == "abort"
         assert received.stats is not None
         assert received.stats.running == received.stats.waiting == 0
+
+
+async def test_a_pause_is_answered_once_all_that_was_in_flight_is_told_and_no_step_follows() -> None:
+    with stage() as on:
+
+        async def control(number: int, operation: ControlOperation) -> None:
+            await on.client.send(encoder.encode(Control(number, operation)))
+
+        heard: list[int | str] = []
+
+        async def hear(until: int) -> None:
+            while until not in heard:
+                for frame in await on.client.receive():
+                    match decode_client.decode(frame):
+                        case TokensBatch(tokens=gained):
+                            heard.extend("token" for each in gained for _ in each.tokens)
+                        case ControlDone(number=number):
+                            heard.append(number)
+
+        on.submit(0, tokens=6)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(on.loop.run)
+            first, second = await on.plans(2)
+            await control(1, "pause")
+            await control(2, "reset_prefix_cache")
+            await on.worker.send(encoder.encode(answer(first)))
+            await on.worker.send(encoder.encode(answer(second)))
+            with anyio.fail_after(60):
+                await hear(2)
+            assert heard == ["token", "token", 1, 2]
+            on.submit(1, tokens=2)
+            await control(3, "recompute")
+            with anyio.fail_after(60):
+                await hear(3)
+            assert on.loop._scheduler.in_flight == 0, "a step while it is paused"
+            await control(4, "resume")
+            tasks.start_soon(on.work)
+            received = Received()
+            with anyio.fail_after(60):
+                while len(received.ends) < 2:
+                    for frame in await on.client.receive():
+                        message = decode_client.decode(frame)
+                        if not isinstance(message, ControlDone):
+                            received.take(message)
+            assert [len(received.tokens[rid]) for rid in (0, 1)] == [4, 2], "with the two from before the pause"
+            tasks.cancel_scope.cancel()
 
 
 async def test_a_request_that_can_never_run_is_refused_with_a_terminal_message() -> None:

@@ -6,7 +6,7 @@ import textwrap
 
 SCRIPT = """
     import ctypes, os, subprocess, sys, time
-    from stentor.engine.processes.process import _children, reap_orphans
+    from stentor.engine.processes.process import REAPED_AT_ONCE, _children, reap_orphans
 
     CHILD = "import ctypes, os, sys\\nif os.fork(): os._exit(0)\\n"
     CHILD += "ctypes.CDLL(None).prctl(15, sys.argv[1].encode())  # PR_SET_NAME"
@@ -28,11 +28,16 @@ SCRIPT = """
     assert reap_orphans() == 1
     dead_children(3)
     assert reap_orphans() == 0
+    MANY = "import ctypes, os\\nfor _ in range(150):\\n  if not os.fork():\\n"
+    MANY += "    ctypes.CDLL(None).prctl(15, b'stentor-worker')\\n    os._exit(0)"
+    subprocess.run([sys.executable, "-c", MANY], check=True)
+    dead_children(3 + 150)
+    assert [reap_orphans() for _ in range(4)] == [REAPED_AT_ONCE, REAPED_AT_ONCE, 150 - 2 * REAPED_AT_ONCE, 0]
     assert mine.wait() == 3, "it is somebody else's to reap"
 """
 
 
-def test_dead_workers_are_reaped_and_nobody_else() -> None:
+def test_dead_workers_are_reaped_so_many_at_a_time_and_nobody_else() -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-c", textwrap.dedent(SCRIPT)], capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,5 +1,7 @@
 """Engines die at any moment, and no stream loses a token, gets one twice, or ends otherwise than it would have."""
 
+import asyncio
+import threading
 from typing import Any
 
 import anyio
@@ -7,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stentor.engine.client import client as client_module
 from stentor.engine.core.crash_bisector import DEATHS_TO_CONVICT
+from stentor.engine.processes.process import REAPED_AT_ONCE
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.recovery_world import World, running, settle
 from stentor.tests.engine.scripted_engine import NONSENSE, expected
@@ -16,7 +20,20 @@ from stentor.tests.examples import examples
 # ---- any order of events
 
 
-NAMES = ["read", "die", "die at once", "fail", "babble", "refuse", "stall", "ready", "settle"]
+NAMES = [
+    "read",
+    "die",
+    "die at once",
+    "fail",
+    "babble",
+    "refuse",
+    "stall",
+    "ready",
+    "settle",
+    "pause",
+    "resume",
+    "reset",
+]
 OPTIONAL = st.sampled_from([None, 2])
 ACTIONS = st.lists(
     st.one_of(
@@ -68,6 +85,12 @@ async def _act(world: World, tasks: anyio.abc.TaskGroup, action: tuple[Any, ...]
             engine.get_ready()
         case ("settle",):
             await settle()
+        case ("pause",):
+            tasks.start_soon(world.client.pause)
+        case ("resume",):
+            tasks.start_soon(world.client.resume)
+        case ("reset",):
+            tasks.start_soon(world.client.reset_prefix_cache)
 
 
 async def _play(actions: list[tuple[Any, ...]]) -> None:
@@ -76,6 +99,7 @@ async def _play(actions: list[tuple[Any, ...]]) -> None:
         world.engines.now.any_order = True
         for action in actions:
             await _act(world, tasks, action)
+        tasks.start_soon(world.client.resume)
         await world.finish()
         for reader in world.readers:
             reader.check(blamed=reader.failed)
@@ -191,3 +215,71 @@ async def test_tokens_are_kept_until_their_sequence_ends_and_no_longer() -> None
         assert [len(tokens) for tokens in stream._open.values()] == [lengths[0]]
         await world.finish()
         assert not stream._open
+
+
+async def test_a_pause_lasts_over_the_death_of_its_engine_and_no_token_is_lost_or_repeated() -> None:
+    async with running() as (world, tasks):
+        before = world.submit(tasks, n=2)
+        await world.step()
+        await world.step()
+        tasks.start_soon(world.client.pause)
+        await world.step()
+        assert world.engines.now.paused
+        delivered = {index: len(tokens) for index, tokens in before.tokens.items()}
+        world.engines.now.die()
+        await world.replaced(2)
+        world.engines.now.get_ready()
+        later = world.submit(tasks)
+        await world.step()
+        assert world.engines.now.controls == ["pause"], "it is told before it gets a request"
+        await world.step()
+        assert delivered == {index: len(tokens) for index, tokens in before.tokens.items()}
+        assert not later.tokens
+        tasks.start_soon(world.client.resume)
+        await world.finish()
+        before.check()
+        later.check()
+
+
+async def test_whoever_waits_for_a_control_is_let_go_when_its_engine_dies() -> None:
+    async with running() as (world, tasks):
+        world.submit(tasks)
+        async with anyio.create_task_group() as waiting:
+            waiting.start_soon(world.client.pause)
+            waiting.start_soon(world.client.reset_prefix_cache)
+            await settle()
+            world.engines.now.die()
+        await world.replaced(2)
+        with anyio.fail_after(60):
+            await world.client.reset_prefix_cache()
+            await world.client.resume()
+        await world.finish()
+
+
+# ---- what a dead engine left
+
+
+@pytest.mark.anyio
+async def test_many_orphans_are_reaped_in_a_thread_so_many_at_a_time_while_streams_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, here = asyncio.get_running_loop(), threading.get_ident()
+    gate, done = threading.Event(), asyncio.Event()
+    left = [REAPED_AT_ONCE, REAPED_AT_ONCE, 3]
+
+    def reap() -> int:
+        assert threading.get_ident() != here
+        assert gate.wait(60)
+        reaped = left.pop(0)
+        if not left:
+            loop.call_soon_threadsafe(done.set)
+        return reaped
+
+    monkeypatch.setattr(client_module, "reap_orphans", reap)
+    with anyio.fail_after(60):
+        async with running() as (world, tasks):
+            reader = world.submit(tasks)
+            await world.finish()
+            reader.check()
+            gate.set()
+            await done.wait()

@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 
-from stentor.engine.core.loop import Restarts
 from stentor.engine.core.watchdog import StepWatch
 from stentor.protocols.ipc.config import RecoveryConfig
 from stentor.protocols.ipc.steps import Encoding, RowStep, StepPlan
@@ -146,32 +145,6 @@ def test_a_result_that_nobody_asked_for_is_left_to_others() -> None:
     watch.sent(plan(0, 1))
     watch.completed(3)
     assert watch.oldest == 0
-
-
-def test_the_first_restart_is_at_once_and_those_that_follow_wait_longer_and_longer() -> None:
-    restarts = Restarts(100)
-    delays = []
-    for _ in range(10):
-        restarts.died()
-        delays.append(restarts.next_delay())
-    assert delays == pytest.approx([0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0])
-    restarts.settled()
-    restarts.died()
-    assert restarts.next_delay() == 0.0
-    assert restarts.total == 11
-
-
-def test_deaths_in_a_row_are_counted_up_to_the_limit() -> None:
-    restarts = Restarts(3)
-    for _ in range(2):
-        restarts.died()
-    assert not restarts.exhausted
-    restarts.settled()
-    for _ in range(2):
-        restarts.died()
-    assert not restarts.exhausted
-    restarts.died()
-    assert restarts.exhausted
 
 
 def _masked(step: int) -> StepPlan:

@@ -399,3 +399,26 @@ async def test_back_off_is_waited_for_by_the_clock() -> None:
         on.first.process.kill()
         await on.until(EngineReady)
         assert 0.0 in on.clock.slept, "the first restart does not wait"
+
+
+async def test_workers_that_die_without_a_step_between_end_the_loop() -> None:
+    async with stage(max_deaths=2) as on:
+        on.first.process.kill()
+        await on.until(EngineReady)
+        on.second.process.kill()
+        with anyio.fail_after(60):
+            while not on.lost:
+                await anyio.sleep(0.01)
+        assert "(2 deaths without a completed step)" in str(on.lost[0])
+
+
+async def test_an_idle_worker_that_dies_after_an_hour_is_no_row_with_those_before() -> None:
+    async with stage(max_deaths=2) as on:
+        on.first.process.kill()
+        await on.until(EngineReady)
+        on.seen.clear()
+        await on.clock.move(3600.0)
+        on.second.process.kill()
+        await on.until(EngineReady)
+        assert on.loop.worker is on.third.life
+        assert not on.lost

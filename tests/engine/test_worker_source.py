@@ -3,10 +3,12 @@
 import contextlib
 import json
 import os
+import queue
 import select
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -270,6 +272,74 @@ def test_a_fork_server_waits_for_a_worker_that_cannot_be_killed_for_a_while_and_
     os.close(told)
     ours.close()
     engines_end.close()
+
+
+def test_while_a_worker_dies_the_next_engine_waits_and_those_that_live_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def pair() -> tuple[socket.socket, socket.socket]:
+        return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    monkeypatch.setattr(fork_server, "DYING_SECONDS", 3600.0)
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda *_: None)
+    (owner, owners_end), (lost, losts_end), (living, livings_end), (following, theirs) = (pair() for _ in range(4))
+    worker = subprocess.Popen(["sleep", "60"])
+    pidfd, note = os.pidfd_open(worker.pid), os.open("/dev/null", os.O_WRONLY)
+    serving = fork_server._ForkServer(owners_end)
+    serving._engines = {each.fileno(): each for each in (losts_end, livings_end)}
+    serving._workers[pidfd] = fork_server._Worker(worker.pid, pidfd, note, losts_end.fileno())
+    for fd in (pidfd, *serving._engines):
+        serving._poll.register(fd, select.POLLIN)
+    answered: queue.Queue[bytes] = queue.Queue()
+    monkeypatch.setattr(serving, "_answer", lambda engine: answered.put(serving._engines[engine].recv(9)))
+    thread = threading.Thread(target=serving.serve)
+    thread.start()
+    try:
+        lost.close()
+        following.send(b"following")
+        socket.send_fds(owner, [b"engine"], [theirs.fileno()])
+        for _ in range(3):
+            living.send(b"living")
+            assert answered.get(timeout=SOON) == b"living"
+        assert list(serving._engines) == [livings_end.fileno()]
+        worker.kill()
+        assert answered.get(timeout=SOON) == b"following"
+        assert not serving._workers
+    finally:
+        worker.kill()
+        owner.close()
+        thread.join(SOON)
+        worker.returncode = -signal.SIGKILL
+    assert not thread.is_alive()
+    for end in (owners_end, living, livings_end, following, theirs, *serving._engines.values()):
+        end.close()
+
+
+def test_a_fork_server_does_not_wait_for_a_status_that_a_debugger_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    worker = subprocess.Popen(["sleep", "60"])
+    pidfd, (told, note) = os.pidfd_open(worker.pid), os.pipe()
+    child = process.AdoptedChild(worker.pid, os.dup(pidfd), told, "worker")
+    serving = fork_server._ForkServer(ours)
+    serving._workers[pidfd] = fork_server._Worker(worker.pid, pidfd, note, fork_server._NOBODY)
+    serving._poll.register(pidfd, select.POLLIN)
+    worker.kill()
+    asked: list[int] = []
+
+    def held(pid: int, options: int) -> tuple[int, int]:
+        asked.append(options)
+        return 0, 0
+
+    with monkeypatch.context() as debugged:
+        debugged.setattr(os, "waitpid", held)
+        owner.close()
+        assert process.is_readable(pidfd, SOON)
+        assert serving.serve() is None
+    assert asked == [os.WNOHANG]
+    assert child.wait_blocking(SOON) == -signal.SIGKILL
+    child.close()
+    worker.wait()
+    ours.close()
 
 
 async def test_a_fork_server_that_died_is_started_again_for_the_next_engine() -> None:

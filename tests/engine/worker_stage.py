@@ -98,6 +98,7 @@ class Stage:
     clock: Clock
     first: Played
     second: Played
+    third: Played
     lost: list[WorkerLost] = field(default_factory=list)
     """What ended the loop."""
     seen: list[object] = field(default_factory=list)
@@ -114,11 +115,11 @@ class Stage:
 
 @asynccontextmanager
 async def stage(
-    factor: float = 0.0, child: Child | None = None, co_tenants: CoTenants | None = None
+    factor: float = 0.0, child: Child | None = None, co_tenants: CoTenants | None = None, max_deaths: int = 5
 ) -> AsyncIterator[Stage]:
     """``child`` is the first worker's process."""
     clock = Clock()
-    config = RecoveryConfig(watchdog_seconds=10.0, watchdog_factor=factor)
+    config = RecoveryConfig(max_deaths, watchdog_seconds=10.0, watchdog_factor=factor)
     scheduler = Scheduler(
         num_blocks=64,
         block_size=16,
@@ -127,16 +128,17 @@ async def stage(
         max_model_len=256,
         config=SchedulerConfig(),
     )
-    async with played(child) as first, played() as second:
+    async with played(child) as first, played() as second, played() as third:
+        followers = iter((second, third))
 
         async def start(on_progress: OnProgress) -> tuple[WorkerLife, WorkerReady]:
-            return second.life, READY
+            return next(followers).life, READY
 
         with both_ends() as (client, engine):
             loop = EngineLoop(
                 engine, first.life, start, scheduler, config, clock=clock, sleep=clock.sleep, co_tenants=co_tenants
             )
-            on = Stage(loop, client, clock, first, second)
+            on = Stage(loop, client, clock, first, second, third)
 
             async def run() -> None:
                 try:

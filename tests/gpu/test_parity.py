@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,10 @@ RULES = (
 
 
 @pytest.fixture(scope="module", params=sorted(tiny.ARCHITECTURES))
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("tiny")
-    tiny.make(request.param, folder)
-    return folder
+    with tiny.opened(request.param, folder):
+        yield folder
 
 
 def _prompt(seed: int, length: int) -> list[int]:
@@ -50,7 +51,7 @@ def test_greedy_tokens_are_those_of_the_cpu(folder: Path, graphs: bool) -> None:
     engine = AheadEngine(folder, dtype="float32", cuda_graphs=graphs, max_num_seqs=12)
     assert bool(engine.device_runner.captured) == graphs
     assert _serve(engine) == expected
-    assert _serve(engine, blocks=14) == expected
+    assert _serve(engine, blocks=10 * len(engine.ready.windows)) == expected
     assert engine.scheduler.stats().preemptions > 0
 
 

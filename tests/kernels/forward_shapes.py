@@ -20,6 +20,7 @@ SHAPES = {
     "windowed": Shape(windows=(5, 0, 20), kv_heads=1, block_size=32),
     "gemma": Shape(norms="sandwich", qk_norm="head", windows=(8, 0), activation="gelu_tanh", dim=24, turned=24),
     "softcapped": Shape(norms="sandwich", softcap=5.0, windows=(8, 0), activation="gelu_tanh"),
+    "sunk": Shape(windows=(8, 0), biased=True, sunk=True),
     "olmo": Shape(norms="post", qk_norm="full", kv_heads=4),
     "granite": Shape(residual_scale=0.3, hidden=33, inner=31),
     "partial": Shape(turned=6, dim=12, heads=6, kv_heads=3),

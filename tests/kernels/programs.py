@@ -38,6 +38,8 @@ class Shape:
     qk_norm: Literal["none", "head", "full"] = "none"
     biased: bool = False
     softcap: float = 0.0
+    sunk: bool = False
+    """Heads have sinks."""
     residual_scale: float = 1.0
     activation: ActivationKind = "silu"
     cache: torch.dtype = torch.float32
@@ -67,6 +69,9 @@ class _Recorder:
 
     def norm_weight(self, width: int) -> Tensor:
         return 1 + 0.3 * normal(width, seed=self._seed())
+
+    def sinks(self) -> Tensor | None:
+        return 2 * normal(self.shape.heads, seed=self._seed()) if self.shape.sunk else None
 
     def linear(self, dst: int, inputs: int, *parts: int) -> None:
         column = 0
@@ -110,7 +115,16 @@ def make_program(shape: Shape) -> tuple[Program, int]:
         elif shape.qk_norm == "head":
             norms = recorder.norm_weight(shape.dim), recorder.norm_weight(shape.dim)
         program.rotate(qkv, layer, shape.sizes, rotary, norms=norms, eps=EPS)
-        program.attend(qkv, attended, layer, shape.sizes, scale=shape.dim**-0.5, window=window, softcap=shape.softcap)
+        program.attend(
+            qkv,
+            attended,
+            layer,
+            shape.sizes,
+            scale=shape.dim**-0.5,
+            window=window,
+            softcap=shape.softcap,
+            sinks=recorder.sinks(),
+        )
         recorder.norm_and_quantize(attended)
         recorder.linear(delta, q_size, shape.hidden)
         if after:

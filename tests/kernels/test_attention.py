@@ -26,6 +26,7 @@ class World:
     scale: float
     window: int = 0
     softcap: float = 0.0
+    sinks: Tensor | None = None
 
     def run(self, parts: list[tuple[int, int, int]], variant: str = "native") -> list[Tensor]:
         """Attends positions [begin, end) of sequences, given as (sequence, begin, end), in one batch."""
@@ -41,6 +42,7 @@ class World:
             scale=self.scale,
             window=self.window,
             softcap=self.softcap,
+            sinks=self.sinks,
             variant=variant,  # type: ignore[arg-type]
         )
         return list(out.split([end - begin for _, begin, end in parts]))
@@ -72,6 +74,7 @@ def make_world(
     dtype: torch.dtype = torch.float32,
     window: int = 0,
     softcap: float = 0.0,
+    sinks: Tensor | None = None,
     seed: int = 0,
 ) -> World:
     blocks = sum(-(-length // size) for length in lengths) + 2
@@ -85,7 +88,7 @@ def make_world(
         write_kv_(k, v, k_cache, v_cache, slots)
         queries.append(normal(length, heads, dim, seed=seed + 10 * s + 3, dtype=dtype))
         tables.append(table)
-    return World(queries, k_cache, v_cache, tables, dim**-0.5, window, softcap)
+    return World(queries, k_cache, v_cache, tables, dim**-0.5, window, softcap, sinks)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -141,12 +144,14 @@ def test_the_reference_is_attention_as_written() -> None:
 def test_a_row_is_bitwise_the_same_for_any_batch_chunking_and_thread_count(data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(DTYPES))
     lengths = data.draw(st.lists(st.integers(1, 200), min_size=1, max_size=4))
+    heads = data.draw(st.sampled_from([2, 6]))
     world = make_world(
         lengths,
-        heads=data.draw(st.sampled_from([2, 6])),
+        heads=heads,
         dim=data.draw(st.sampled_from([20, 64])),
         window=data.draw(st.sampled_from([0, 1, 50])),
         softcap=data.draw(st.sampled_from([0.0, 3.0])),
+        sinks=data.draw(st.sampled_from([None, torch.linspace(-4, 9, heads)])),
         dtype=dtype,
     )
     alone = [torch.cat([world.run([(s, p, p + 1)])[0] for p in range(n)]) for s, n in enumerate(lengths)]
@@ -170,6 +175,23 @@ def test_a_row_alone_is_bitwise_the_row_among_hundreds(
     (whole,) = world.run([(0, 0, 700)])
     for begin, end in [(p, p + 1) for p in (0, 1, 15, 16, 63, 64, 300, 511, 512, 699)] + [(30, 35), (505, 516)]:
         assert_same_bits(world.run([(0, begin, end)])[0], whole[begin:end])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dim", "window", "softcap"), [(64, 0, 0.0), (32, 600, 0.0), (24, 0, 5.0)])
+def test_a_sink_counts_once_however_many_parts_a_row_has(
+    dtype: torch.dtype, dim: int, window: int, softcap: float
+) -> None:
+    sinks = torch.tensor([float("-inf"), -1.0, 0.5, 6.0, 30.0, 300.0])
+    world = make_world([700, 5], dim=dim, dtype=dtype, window=window, softcap=softcap, sinks=sinks)
+    parts = [(0, 0, 700), (1, 0, 5)]
+    found, expected, plain = world.run(parts), world.run(parts, "reference"), replace(world, sinks=None).run(parts)
+    for native, reference, without in zip(found, expected, plain, strict=True):
+        assert_close(native, reference, 5e-6 if dtype == torch.float32 else None)
+        assert_same_bits(native[:, 0], without[:, 0])  # a sink without weight
+        assert native[:, 5].float().abs().max() < 1e-30  # all weight goes to its sink
+    for position in (0, 63, 511, 512, 699):
+        assert_same_bits(world.run([(0, position, position + 1)])[0], found[0][position : position + 1])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -290,6 +312,17 @@ def test_decode_rows_that_do_not_fit_are_refused() -> None:
     for length in (0, 9):
         with pytest.raises(ValueError, match="decode_query_len must be 1 to 8"):
             replace(batch, decode_query_len=length)
+
+
+@pytest.mark.parametrize("variant", ["native", "reference"])
+def test_a_query_without_keys_gives_zeros_whatever_its_sink(variant: str) -> None:
+    _, batch = (world := make_world([20])).batch([(0, 18, 20)])
+    batch = replace(batch, seq_lens=torch.zeros(1, dtype=torch.int32))
+    caches = (world.k_cache.nan_to_num(), world.v_cache.nan_to_num())
+    for sinks in (torch.full((6,), float("-inf")), torch.full((6,), 300.0)):
+        q = world.queries[0][18:]
+        out = paged_attention(q, *caches, batch, scale=1.0, sinks=sinks, causal=False, variant=variant)  # type: ignore[arg-type]
+        assert not out.any()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

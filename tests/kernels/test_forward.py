@@ -204,6 +204,7 @@ def shapes(draw: st.DrawFn) -> Shape:
         qk_norm=draw(st.sampled_from(["none", "head", "full"])),
         biased=draw(st.booleans()),
         softcap=draw(st.sampled_from([0.0, 8.0])),
+        sunk=draw(st.booleans()),
         residual_scale=draw(st.sampled_from([1.0, 0.4])),
         activation=draw(st.sampled_from(["silu", "gelu_tanh", "gelu"])),
         cache=draw(st.sampled_from([torch.float32, torch.bfloat16])),
@@ -235,16 +236,20 @@ def test_any_decoder_gives_one_result_and_it_is_the_references(
 LONG = 1100
 
 
-def long_shape(cache: torch.dtype, window: int) -> Shape:
+def long_shape(cache: torch.dtype, window: int, *, sunk: bool = False) -> Shape:
     kinds: tuple[tuple[PackedKind, bool], ...] = (("f32" if cache == torch.float32 else "bf16", False),)
-    return Shape(hidden=24, inner=16, windows=(window,), cache=cache, positions=LONG, block_size=32, kinds=kinds)
+    return Shape(
+        hidden=24, inner=16, windows=(window,), sunk=sunk, cache=cache, positions=LONG, block_size=32, kinds=kinds
+    )
 
 
 @pytest.mark.parametrize("cache", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("window", [0, 600])
-def test_long_rows_are_summed_in_the_same_parts_however_they_are_cut(cache: torch.dtype, window: int) -> None:
+@pytest.mark.parametrize(("window", "sunk"), [(0, False), (600, False), (0, True)])
+def test_long_rows_are_summed_in_the_same_parts_however_they_are_cut(
+    cache: torch.dtype, window: int, sunk: bool
+) -> None:
     """A single row over 512 keys is cut among threads, one of many is not; a chunk holds rows on both sides."""
-    shape, lengths = long_shape(cache, window), [LONG, *range(1, 41)]
+    shape, lengths = long_shape(cache, window, sunk=sunk), [LONG, *range(1, 41)]
     with thread_count(1):
         alone = Sequences(shape, lengths[:1])
         (expected,) = alone.run(whole(lengths[:1]))

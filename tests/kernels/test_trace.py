@@ -48,11 +48,11 @@ def test_an_addition_joins_the_norm_that_follows() -> None:
 
 def test_columns_are_normed_where_they_lie() -> None:
     program = Program()
-    left, right = given(program).split([HIDDEN // 2, HIDDEN // 2])
+    left, right = given(program).split_with_sizes([HIDDEN // 2, HIDDEN // 2])
     joined = left.normed(torch.ones(HIDDEN // 2), 1e-5).beside(right.normed(torch.ones(HIDDEN // 2), 1e-5))
     assert [(each.op, each.column) for each in program.instructions] == [("norm", 0), ("norm", HIDDEN // 2)]
     assert joined.width == HIDDEN
-    other, again = joined.split([8, HIDDEN - 8])
+    other, again = joined.split_with_sizes([8, HIDDEN - 8])
     with pytest.raises(ValueError, match="side by side"):
         again.beside(other)
 
@@ -74,7 +74,7 @@ def test_a_factor_or_an_activation_that_nothing_takes_is_refused() -> None:
     with pytest.raises(ValueError, match="a factor is taken by a product"):
         (x * 2.0).linear([(weight(HIDDEN, HIDDEN, 1), 0, None)])
     with pytest.raises(ValueError, match="no instruction"):
-        x.gated("silu").split([8, 8])
+        x.gated("silu").split_with_sizes([8, 8])
 
 
 def test_places_are_used_again() -> None:

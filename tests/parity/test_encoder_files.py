@@ -11,6 +11,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
+from stentor.engine.layers.forward_batch import ForwardBatch
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.layers.varlen_batch import VarlenBatch
 from stentor.engine.loading.errors import CheckpointError
@@ -63,7 +64,7 @@ def check(folder: Path, theirs: Any, config: Mapping[str, object], tensors: dict
     ours.load(tensors.items(), lambda name: ())
     starts = torch.tensor([0, *map(len, TEXTS)]).cumsum(0)
     tokens = torch.tensor([token for text in TEXTS for token in text])
-    found = ours.encode(tokens, VarlenBatch(starts.int(), max(map(len, TEXTS))))
+    found = ours.normed(ours.forward(ForwardBatch.whole(tokens, VarlenBatch(starts.int(), max(map(len, TEXTS))))))
     expected = [theirs(input_ids=torch.tensor([text])).last_hidden_state[0] for text in TEXTS]
     torch.testing.assert_close(found, torch.cat(expected), rtol=1e-4, atol=1e-4)
 

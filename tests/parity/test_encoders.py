@@ -1,6 +1,7 @@
 """Encoders against transformers, on tiny random models of every family, in float32."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
+from stentor.engine.layers.forward_batch import ForwardBatch
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.layers.varlen_batch import VarlenBatch
 from stentor.engine.loading.safetensors_index import read_json
@@ -72,10 +74,11 @@ def ours(folder: Path, place: LayerContext) -> Encoder:
     return encoder
 
 
-def packed(texts: list[list[int]]) -> tuple[torch.Tensor, VarlenBatch]:
+def packed(texts: list[list[int]]) -> ForwardBatch:
     lengths = torch.tensor([0, *(len(text) for text in texts)])
     starts = lengths.cumsum(0).int()
-    return torch.tensor([token for text in texts for token in text]), VarlenBatch(starts, int(lengths.max()))
+    tokens = torch.tensor([token for text in texts for token in text])
+    return ForwardBatch.whole(tokens, VarlenBatch(starts, int(lengths.max())))
 
 
 def some_texts(vocab: int, pad: int) -> list[list[int]]:
@@ -90,14 +93,14 @@ def test_hidden_states_are_those_of_transformers_whatever_shares_the_batch(name:
     model = made(name, tmp_path)
     encoder = ours(tmp_path, LayerContext(torch.device("cpu"), torch.float32, False))
     texts = some_texts(encoder.config.vocab_size, 1)
-    found = encoder.forward(*packed(texts))
+    found = encoder.forward(packed(texts))
     begin = 0
     for text in texts:
         expected = model(input_ids=torch.tensor([text])).last_hidden_state[0]
         rows = found[begin : begin + len(text)]
         begin += len(text)
         torch.testing.assert_close(rows, expected, rtol=1e-4, atol=1e-4)
-        alone = encoder.forward(*packed([text]))
+        alone = encoder.forward(packed([text]))
         torch.testing.assert_close(alone, rows, rtol=1e-5, atol=1e-5)
 
 
@@ -108,8 +111,8 @@ def test_kinds_of_tokens_are_told_apart(tmp_path: Path) -> None:
     (text,) = some_texts(encoder.config.vocab_size, 1)[3:4]
     types = torch.arange(len(text)).ge(30).long()
     expected = model(input_ids=torch.tensor([text]), token_type_ids=types[None]).last_hidden_state[0]
-    tokens, texts = packed([text])
-    torch.testing.assert_close(encoder.forward(tokens, texts, types), expected, rtol=1e-4, atol=1e-4)
+    batch = replace(packed([text]), token_types=types)
+    torch.testing.assert_close(encoder.forward(batch), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["bert", "modernbert", "mpnet", "gte"])
@@ -121,12 +124,12 @@ def test_packed_weights_say_the_same_as_plain_ones(name: str, tmp_path: Path) ->
     plain = ours(tmp_path, LayerContext(torch.device("cpu"), torch.float32, False))
     packed_weights = ours(tmp_path, LayerContext(torch.device("cpu"), torch.float32, False, packed=True))
     batch = packed(some_texts(plain.config.vocab_size, 1))
-    torch.testing.assert_close(packed_weights.forward(*batch), plain.forward(*batch), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(packed_weights.forward(batch), plain.forward(batch), rtol=1e-3, atol=1e-3)
 
 
 def test_the_layers_are_told_when_one_has_run(tmp_path: Path) -> None:
     made("bert", tmp_path)
     encoder = ours(tmp_path, LayerContext(torch.device("cpu"), torch.float32, False))
     called: list[None] = []
-    encoder.forward(*packed([[5, 6, 7]]), after_layer=lambda: called.append(None))
+    encoder.forward(replace(packed([[5, 6, 7]]), after_layer=lambda: called.append(None)))
     assert len(called) == 3

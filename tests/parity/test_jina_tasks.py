@@ -10,6 +10,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
+from stentor.engine.layers.forward_batch import ForwardBatch
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.layers.varlen_batch import VarlenBatch
 from stentor.engine.loading.pooling_checkpoint import pooling_config
@@ -111,7 +112,9 @@ def test_texts_of_different_tasks_share_a_batch(tasks: tuple[str, ...], tmp_path
     ours.load(stored.tensors.items(), lambda name: ())
     tokens = torch.tensor([token for text in TEXTS for token in text])
     starts = torch.tensor([0, *map(len, TEXTS)]).cumsum(0)
-    hidden = ours.encode(tokens, VarlenBatch(starts.int(), max(map(len, TEXTS))), adapters=tasks)
+    hidden = ours.forward(
+        ForwardBatch.whole(tokens, VarlenBatch(starts.int(), max(map(len, TEXTS))), tasks=ours.adapter_numbers(tasks))
+    )
     made = ours.pool(hidden, tokens, starts, [Pooling("token_embed", adapter=task) for task in tasks])
     for text, task, found in zip(TEXTS, tasks, made, strict=True):
         expected = stored.models[task](input_ids=torch.tensor([text])).last_hidden_state[0]

@@ -10,6 +10,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
+from stentor.engine.layers.forward_batch import ForwardBatch
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.layers.varlen_batch import VarlenBatch
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, resolve_model
@@ -95,7 +96,9 @@ class Ours:
     def __call__(self, ids: list[list[int]]) -> torch.Tensor:
         tokens = torch.tensor([token for text in ids for token in text])
         starts = torch.tensor([0, *map(len, ids)]).cumsum(0)
-        hidden = self.model.encode(tokens, VarlenBatch(starts.int(), max(map(len, ids))))
+        hidden = self.model.normed(
+            self.model.forward(ForwardBatch.whole(tokens, VarlenBatch(starts.int(), max(map(len, ids)))))
+        )
         made = self.model.pool(hidden, tokens, starts, [Pooling("embed")] * len(ids))
         return torch.cat([each.values for each in made])
 

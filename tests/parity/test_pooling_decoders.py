@@ -11,8 +11,8 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from stentor.engine.worker.pooling_runner import PoolingRunner
-from stentor.engine.worker.setup_pooling import set_up_pooling
+from stentor.engine.worker.runner import ModelRunner
+from stentor.engine.worker.setup import set_up_on
 from stentor.protocols.ipc.config import DType, WorkerConfig
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -72,9 +72,9 @@ def pooled(folder: Path, pooling: Pooling, dtype: DType = "float32") -> list[np.
     config = WorkerConfig(
         str(folder), dtype=dtype, threads=1, is_pooling=True, block_size=BLOCK, kv_cache_memory=1 << 20
     )
-    setup = set_up_pooling(config, lambda phase, done, total: None)
+    setup = set_up_on(config, lambda phase, done, total: None)
     runner = setup.runner
-    assert isinstance(runner, PoolingRunner)
+    assert isinstance(runner, ModelRunner)
     new, first, second = [], [], []
     block = 0
     for slot, text in enumerate(TEXTS):

@@ -10,6 +10,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from stentor.engine.layers.forward_batch import ForwardBatch
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.layers.varlen_batch import VarlenBatch
 from stentor.engine.loading.errors import CheckpointError
@@ -100,7 +101,7 @@ def opened(folder: Path) -> PoolingModel:
 def asked(model: PoolingModel, task: PoolingTask, **options: Any) -> list[PooledTensor]:
     tokens = torch.tensor([token for text in TEXTS for token in text])
     starts = torch.tensor([0, *(len(text) for text in TEXTS)]).cumsum(0)
-    hidden = model.encode(tokens, VarlenBatch(starts.int(), max(map(len, TEXTS))))
+    hidden = model.normed(model.forward(ForwardBatch.whole(tokens, VarlenBatch(starts.int(), max(map(len, TEXTS))))))
     return model.pool(hidden, tokens, starts, [Pooling(task, **options)] * len(TEXTS))
 
 
@@ -261,7 +262,7 @@ def test_tokens_of_a_prompt_may_be_left_out_of_the_pooling(tmp_path: Path) -> No
     theirs, ours = bert(tmp_path), opened(tmp_path)
     tokens = torch.tensor(TEXTS[2])
     starts = torch.tensor([0, len(tokens)])
-    hidden = ours.encode(tokens, VarlenBatch(starts.int(), len(tokens)))
+    hidden = ours.normed(ours.forward(ForwardBatch.whole(tokens, VarlenBatch(starts.int(), len(tokens)))))
     (found,) = ours.pool(hidden, tokens, starts, [Pooling("embed", skip=3)])
     expected = theirs(input_ids=tokens[None]).last_hidden_state[0, 3:].mean(0)
     torch.testing.assert_close(found.values[0], expected / expected.norm(), rtol=1e-5, atol=1e-5)

@@ -8,11 +8,11 @@ import torch
 import transformers as untyped_transformers
 
 from stentor import kernels
-from stentor.engine.layers.forward_batch import ForwardBatch, LayerCache
+from stentor.engine.layers.forward_batch import Encoded, ForwardBatch, LayerCache
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
-from stentor.engine.models.whisper import Queries, Whisper
+from stentor.engine.models.whisper import Whisper
 from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN
 
@@ -101,7 +101,7 @@ class PagedWhisper:
         self._free = torch.randperm(BLOCKS, generator=torch.Generator().manual_seed(3)).tolist()
         self._tables: list[list[int]] = []
         self._lengths: list[int] = []
-        self.queries: Queries = {}
+        self.queries: dict[int, torch.Tensor] = {}
         self.hidden = torch.empty(0)
         self.place_of: list[int] = []
 
@@ -144,10 +144,10 @@ class PagedWhisper:
                 torch.tensor(positions),
                 self.caches,
                 [batch],
-            ),
-            self.model.cross_batch([self.place_of[row] for row in owners]),
-            self.places,
-            self.queries,
+                encoded=Encoded(
+                    self.model.cross_batch([self.place_of[row] for row in owners]), self.places, self.queries
+                ),
+            )
         ).clone()
         parts = iter(self.model.logits(self.hidden).clone().split(counts))
         return [next(parts) if some else torch.empty(0) for some in tokens]

@@ -46,6 +46,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "SpeechRequest": {"input": "hi", "voice": "alloy"},
     "ClientSecretRequest": {},
     "BetaSessionRequest": {},
+    "AbortRequest": {"request_ids": ["abc"]},
 }
 """Bodies that are served: from most that a schema allows, rules beyond it would keep a request."""
 HEADERS = {

@@ -89,6 +89,16 @@ def test_what_was_lost_and_came_back_is_counted() -> None:
     assert seen["recovery_seconds_count/engine"] == 0
 
 
+def test_who_waits_is_told_by_what_is_lacked() -> None:
+    engine = FakeEngine()
+    engine.stats = Stats(1, 4, 0.5, 0, 0, 0, 5, 0, waiting_for={"pages": 3, "transfer": 1})
+    seen = samples(Metrics("fake/model", engine).render().decode())
+    waiting = {
+        key.split("/")[1]: n for key, n in seen.items() if key.startswith("num_requests_waiting_by_reason") and n
+    }
+    assert waiting == {"pages": 3, "transfer": 1}
+
+
 def test_two_servers_do_not_share_a_registry() -> None:
     engine = FakeEngine()
     first, second = Metrics("fake/model", engine), Metrics("fake/model", engine)

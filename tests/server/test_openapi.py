@@ -18,6 +18,7 @@ from stentor.protocols.openai.responses import conversations
 from stentor.protocols.openai.responses import request as responses
 from stentor.protocols.pooling import cohere, embeddings, pooling, scoring
 from stentor.server.api.common.described import Operation
+from stentor.server.api.ops import control
 from stentor.server.app import openapi
 from stentor.server.app.application import create_app
 from stentor.server.app.state import ServerState
@@ -48,6 +49,7 @@ DECODERS: dict[str, Any] = {
     "ItemsCreate": conversations.items_decoder,
     "BatchCreate": batches.create_decoder,
     "SpeechRequest": speech.decoder,
+    "AbortRequest": control.abort_decoder,
     "EmbeddingRequest": embeddings.decoder,
     "EmbedRequest": cohere.decoder,
     "PoolingRequest": pooling.pooling_decoder,
@@ -180,7 +182,8 @@ async def test_each_method_of_a_path_has_the_answer_that_it_gives(document: dict
 
 async def test_what_it_says_of_keys_holds() -> None:
     without, document = await served(), await served(access=KEYED)
-    assert "securitySchemes" not in without["components"]
+    guarded = {path for path, item in without["paths"].items() for each in item.values() if "security" in each}
+    assert guarded == {each.path for each in create_app(fake_state()).routes if isinstance(each, AdminRoute)}
     async with in_memory(fake_state(access=KEYED)) as client:
         for path, item in document["paths"].items():
             for method, operation in item.items():
@@ -289,9 +292,11 @@ async def test_answers_conform_to_their_schemas(document: dict[str, Any]) -> Non
         ("post", "/v1/messages/count_tokens", {"model": "fake", "messages": HELLO}),
         ("post", "/tokenize", {"prompt": "x", "return_token_strs": True}),
         ("post", "/detokenize", {"tokens": [1, 2]}),
+        *[("post", path, None) for path in ("/pause", "/reset_prefix_cache", "/resume")],
+        *[("get", "/is_paused", None), ("post", "/abort_requests", {})],
         *[("get", path, None) for path in ("/v1/models", "/v1/models/fake", "/health", "/ping", "/version")],
     ]
-    await _assert_conform(document, fake_state(), requests)
+    await _assert_conform(document, fake_state(access=AccessControl(Keyring((), [KeyDigest(b"root")]))), requests)
 
 
 async def test_vectors_and_scores_conform_to_their_schemas(document: dict[str, Any]) -> None:
@@ -315,7 +320,7 @@ async def _assert_conform(
     schemas = document["components"]["schemas"]
     async with in_memory(state) as client:
         for method, path, body in requests:
-            response: httpx.Response = await client.request(method, path, json=body)
+            response: httpx.Response = await client.request(method, path, json=body, headers={"x-api-key": "root"})
             assert response.status_code == 200, response.text
             described = document["paths"][re.sub("/fake$", "/{model}", path)][method]["responses"]["200"]
             schema = described["content"]["application/json"]["schema"]

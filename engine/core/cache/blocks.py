@@ -33,6 +33,11 @@ class BlockPool:
         self._by_hash: dict[bytes, int] = {}
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(self.num_blocks))
 
+    def forget_hashes(self) -> None:
+        """No block is found any more; who holds one keeps it."""
+        self._hashes = [None] * self.num_blocks
+        self._by_hash = {}
+
     @property
     def free_count(self) -> int:
         """Blocks that :meth:`allocate` can still give out, those with a hash included."""

@@ -1,6 +1,6 @@
 """What one sequence may draw next: its grammar, its thinking budget, and the constraints of its parameters, as one."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from stentor.protocols.ipc.actors import Fault, Submit
@@ -47,8 +47,13 @@ class BadWords:
             return 0
         return set_of((last for before, last in self._endings[tail[-1]] if tuple(tail[-len(before) :]) == before), size)
 
+    def copy(self) -> "BadWords":
+        twin = BadWords(self._endings)
+        twin._tail = self._tail.copy()
+        return twin
+
     def may_ban(self, ahead: int, size: int) -> bool:
-        """Whether a token may be banned after ``ahead`` more that nobody knows yet."""
+        """Whether a token may be banned after so many more that nobody knows yet, or fewer."""
         return bool(self._endings) and (ahead > 0 or bool(self.banned(size)))
 
 
@@ -92,7 +97,8 @@ class ParameterSets:
 
 
 class TokenConstraint:
-    """One sequence's, from its first token to its last. It is fed each token that is delivered, and no other."""
+    """One sequence's, from its first token to its last. It is fed each token that is delivered, and no other: a copy
+    is fed with drafts."""
 
     __slots__ = ("_bad_words", "_budget", "_count", "_matcher", "_sets", "ended")
 
@@ -105,13 +111,41 @@ class TokenConstraint:
         self.ended = False
         """Whether the grammar admits no token after those that there are."""
 
-    def restricts(self, ahead: int) -> bool:
-        """Whether what may be drawn after ``ahead`` more tokens, that nobody knows yet, may be less than everything."""
-        if self._matcher is not None or self._count + ahead < self._sets.min_tokens:
+    def restricts(self, least: int, most: int) -> bool:
+        """Whether what may be drawn after ``least`` to ``most`` more tokens, that nobody knows yet, may be less than
+        everything."""
+        if self._matcher is not None or self._count + least < self._sets.min_tokens:
             return True
-        if self._bad_words is not None and self._bad_words.may_ban(ahead, self._sets.size):
+        if self._bad_words is not None and self._bad_words.may_ban(most, self._sets.size):
             return True
-        return self._budget is not None and self._budget.may_be_due(ahead)
+        return self._budget is not None and self._budget.may_be_due(most)
+
+    def copy(self) -> "TokenConstraint":
+        """It goes its own way; microseconds, more where a grammar has made its lexer large."""
+        twin = TokenConstraint(
+            self._sets,
+            None if self._matcher is None else self._matcher.copy(),
+            None if self._budget is None else self._budget.copy(),
+        )
+        twin._bad_words = None if self._bad_words is None else self._bad_words.copy()
+        twin._count, twin.ended = self._count, self.ended
+        return twin
+
+    def allowed_behind(self, allowed: int | None, drafts: Sequence[int]) -> Iterator[int | None]:
+        """What :meth:`allowed` is after each of the drafts in turn, where it is ``allowed`` before them. It ends at a
+        draft that may not be drawn, or that nothing can follow."""
+        if not drafts:
+            return
+        twin = self.copy()
+        for draft in drafts:
+            if allowed is not None and not allowed >> draft & 1:
+                return
+            try:
+                twin.accept(draft)
+                allowed = twin.allowed()
+            except (Complete, ConstraintBroken):
+                return
+            yield allowed
 
     def accept(self, token: int) -> None:
         """The sequence drew ``token``. Raises :class:`ConstraintBroken`, and is of no use any more then."""

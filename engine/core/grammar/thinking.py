@@ -31,10 +31,15 @@ class ThinkingBudget:
         return self._end[self._matched] if self._inside and self._left <= 0 else None
 
     def may_be_due(self, ahead: int) -> bool:
-        """Whether a token may be due after ``ahead`` more that nobody knows yet."""
+        """Whether a token may be due after so many more that nobody knows yet, or fewer."""
         if self._inside:
             return self._left <= ahead
         return bool(self._begin and self._end) and ahead > 0 and self._left < ahead
+
+    def copy(self) -> "ThinkingBudget":
+        twin = ThinkingBudget(Thinking(self._left, list(self._begin), list(self._end), False))
+        twin._inside, twin._matched, twin._tail = self._inside, self._matched, self._tail
+        return twin
 
     def take(self, token: int) -> None:
         """The sequence drew a token."""

@@ -40,8 +40,11 @@ class MaskWriter:
         self._bits: dict[int, int] = {}
         self._bytes = 0
 
-    def add(self, slot: int, tokens: int) -> bool:
-        """False where there is no room for one more set."""
+    def add(self, slot: int, tokens: int | None) -> bool:
+        """What a row may draw at its next position; None: anything. False where there is no room for one more set."""
+        if tokens is None:
+            self._rows.append(RowMask(slot, [], -1))
+            return True
         if tokens.bit_count() <= FEW:
             self._rows.append(RowMask(slot, ids_in(tokens), -1))
             return True

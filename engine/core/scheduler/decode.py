@@ -1,16 +1,19 @@
-"""Rows that need one position each."""
+"""Rows that need one position each, and drafts behind it."""
 
 from ..request import Sequence
 from .kv_cache_manager import KVCacheManager
 from .step import StepBuilder
 
 
-def plan_decodes(draft: StepBuilder, memory: KVCacheManager) -> list[Sequence]:
+def plan_decodes(draft: StepBuilder, memory: KVCacheManager, *, drafting: bool = False) -> list[Sequence]:
     """Plan every running row that has one position left to compute; returns those that have more.
 
     A row's next token may still be in flight: only its position is needed, the worker has the
     token. Rows come most important first, and when blocks run out it is the tail of that order, not
     visited yet, that is preempted; so nothing planned is ever taken back.
+
+    ``drafting`` says that steps in flight may gain a row more than a token. One that they may bring to its last token
+    is not planned before their results have come.
     """
     running = memory.rows.running
     block_size = memory.block_size
@@ -22,7 +25,7 @@ def plan_decodes(draft: StepBuilder, memory: KVCacheManager) -> list[Sequence]:
         visited += 1
         if sequence.length_capped:
             continue
-        if streams and sequence.num_scheduled_tokens >= sequence.ready_len:
+        if streams and sequence.num_scheduled_tokens + sequence.num_drafts_in_flight >= sequence.ready_len:
             draft.waiting += 1  # what it hears next has not come
             continue
         if sequence.length - sequence.num_scheduled_tokens > 1:
@@ -30,9 +33,38 @@ def plan_decodes(draft: StepBuilder, memory: KVCacheManager) -> list[Sequence]:
             continue
         new_blocks: list[int] = []
         at = sequence.num_scheduled_tokens
+        if drafting and sequence.num_drafts_in_flight:
+            at += sequence.num_drafts_in_flight
+            if at + 1 >= sequence.limit_len:
+                draft.waiting += 1
+                continue
         if at == sequence.num_blocks * block_size:
             if not memory.preempt_for(sequence):
                 break
             new_blocks = memory.cover(sequence, at + 1)
         draft.add(sequence, 1, new_blocks)
     return longer
+
+
+def plan_drafts(draft: StepBuilder, memory: KVCacheManager, max_drafts: int) -> None:
+    """Let rows that decode compute up to so many draft tokens behind their own, most important first.
+
+    Drafts have what the step and the pool have left: no prompt waits for them, and no row gives up blocks. None go
+    beyond a row's last token, or beyond what it can hear; a row that has not drawn a token yet has none.
+    """
+    for place, (sequence, _, end, most) in enumerate(draft.owners):
+        row = draft.rows[place]
+        if not most or row.count > 1 or row.start < sequence.request.prompt_len:
+            continue
+        furthest = end + sequence.num_drafts_in_flight
+        wanted = min(max_drafts, draft.room, sequence.limit_len - furthest - 1, sequence.ready_len - furthest)
+        if wanted <= 0:
+            continue
+        if memory.windowed:
+            memory.leave_behind(sequence, row.start)
+        count = memory.affordable_from(sequence, furthest, wanted)
+        if count <= 0:
+            continue
+        known = sequence.num_blocks - len(row.new_blocks) // memory.groups
+        memory.cover(sequence, furthest + count)
+        draft.add_drafts(place, count, [block for table in sequence.tables for block in table[known:]])

@@ -13,7 +13,7 @@ def check_integrity(memory: KVCacheManager, output: Output, flights: Iterable[In
     """Raise AssertionError unless requests, rows, queue, blocks and steps in flight agree with one another."""
     memory.check_integrity()
     by_state: dict[SequenceState, set[str]] = {state: set() for state in SequenceState}
-    expected: dict[str, int] = {}
+    expected: dict[str, tuple[int, int]] = {}
     for rid, request in output.requests.items():
         live = [sequence for sequence in request.sequences if sequence.state is not SequenceState.FINISHED]
         assert rid == request.rid, f"request {request.rid} is kept as {rid}"
@@ -25,12 +25,19 @@ def check_integrity(memory: KVCacheManager, output: Output, flights: Iterable[In
             by_state[sequence.state].add(sequence.name)
             length = request.prompt_len + len(sequence.outputs) + sequence.num_in_flight
             assert sequence.length == length, f"sequence {sequence.name} has length {sequence.length}, not {length}"
-            if sequence.num_in_flight:
-                expected[sequence.name] = sequence.num_in_flight
+            if sequence.num_in_flight or sequence.num_drafts_in_flight:
+                expected[sequence.name] = sequence.num_in_flight, sequence.num_drafts_in_flight
+            if sequence.num_drafts_in_flight:
+                most = length + sequence.num_drafts_in_flight
+                assert most <= sequence.limit_len, f"sequence {sequence.name} may gain tokens up to {most}"
             match sequence.state:
                 case SequenceState.HELD:
                     assert not request.prompt_done, f"sequence {sequence.name} waits for a prompt that is done"
+                case SequenceState.LOADING:
+                    assert request.awaits, f"sequence {sequence.name} stands aside for nothing"
+                    assert not sequence.num_in_flight, f"sequence {sequence.name} stands aside with a token in flight"
                 case SequenceState.WAITING:
+                    assert not request.awaits, f"sequence {sequence.name} is queued and lacks {set(request.awaits)}"
                     assert not sequence.num_in_flight, f"sequence {sequence.name} is queued with a token in flight"
                 case SequenceState.PREEMPTED:
                     assert sequence.num_in_flight, f"sequence {sequence.name} waits for a token that is not in flight"
@@ -41,13 +48,15 @@ def check_integrity(memory: KVCacheManager, output: Output, flights: Iterable[In
     running = {sequence.name for sequence in memory.rows.running}
     assert by_state[SequenceState.RUNNING] == running, "running sequences differ from the rows"
     assert len(by_state[SequenceState.WAITING]) == len(memory.queue), "waiting sequences differ from the queue"
-    in_flight = Counter(
-        sequence.name
-        for flight in flights
-        for sequence, _, _, samples in flight.owners
-        if samples and sequence.state is not SequenceState.FINISHED
-    )
-    assert in_flight == expected, f"sequences expect tokens {expected}, but in flight are {dict(in_flight)}"
+    steps: Counter[str] = Counter()
+    drafts: Counter[str] = Counter()
+    for flight in flights:
+        for sequence, _, _, most in flight.owners:
+            if most and sequence.state is not SequenceState.FINISHED:
+                steps[sequence.name] += 1
+                drafts[sequence.name] += most - 1
+    in_flight = {name: (count, drafts[name]) for name, count in steps.items()}
+    assert in_flight == expected, f"sequences expect tokens and drafts {expected}, but in flight are {in_flight}"
     assert output.live_sequences == sum(request.live for request in output.requests.values()), (
         "living sequences miscounted"
     )

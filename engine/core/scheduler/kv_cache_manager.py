@@ -10,6 +10,9 @@ from ..request import Request, Sequence, SequenceState
 from .queue import WaitingQueue
 from .rows import RowTable
 
+NEVER_HASHED = 1 << 60
+"""Blocks that count as hashed of a row none of whose blocks are to be."""
+
 
 class KVCacheManager:
     """The pool together with everyone who may hold blocks of it: running rows and held prompts.
@@ -140,12 +143,17 @@ class KVCacheManager:
         at = sequence.num_scheduled_tokens
         if self.windowed:
             self.leave_behind(sequence, at)
+        return self.affordable_from(sequence, at, count)
+
+    def affordable_from(self, sequence: Sequence, at: int, count: int) -> int:
+        """So many of the ``count`` positions from ``at`` on, where the row holds blocks for all before."""
         most = (self.free + sequence.promised) // self.groups + sequence.num_blocks
         return min(count, most * self.block_size - at)
 
     def leave_behind(self, sequence: Sequence, start: int) -> None:
-        """Gives back what no position from ``start`` on sees. A block's length more stays: a fork of the prompt begins
-        up to so many positions before. So does what a later prompt could not find yet."""
+        """Gives back what no position from ``start`` on sees, the least at which the row may go on. A block's length
+        more stays: a fork of the prompt begins up to so many positions before. So does what a later prompt could not
+        find yet."""
         before = self.pool.free_count
         named = sequence.num_hashed_blocks if self.prefix.enabled and sequence.request.input is None else start
         for group, window in enumerate(self.windows):
@@ -182,7 +190,7 @@ class KVCacheManager:
         """
         request = leader.request
         blocks = (request.prompt_len - 1) // self.block_size
-        if not blocks:
+        if not blocks or leader.num_hashed_blocks == NEVER_HASHED:
             return
         held: Tables = []
         for group, table in enumerate(leader.tables):
@@ -284,6 +292,15 @@ class KVCacheManager:
         self.pool.reset(num_blocks)
         self.encoder_cache.reset(encoder_slots)
 
+    def forget_prefixes(self) -> None:
+        """Nothing that is in the blocks now is found by a prompt, nor are prompts held for forks; rows that run keep
+        what they have, and name none of it nor what they build on it."""
+        for request in list(self._holders.values()):
+            self.drop_hold(request)
+        self.pool.forget_hashes()
+        for sequence in self.rows.running:
+            sequence.num_hashed_blocks = NEVER_HASHED
+
     def check_integrity(self) -> None:
         """Raise AssertionError unless the pool's counts are exactly what rows and holds add up to."""
         self.pool.check_integrity()
@@ -314,7 +331,8 @@ class KVCacheManager:
         assert sequence.num_computed_tokens <= sequence.num_scheduled_tokens <= sequence.length, (
             f"{name}: lengths disagree"
         )
-        assert sequence.num_scheduled_tokens <= sequence.num_blocks * size, f"{name} lacks blocks"
+        most = sequence.num_scheduled_tokens + sequence.num_drafts_in_flight
+        assert most <= sequence.num_blocks * size, f"{name} lacks blocks"
         for group, (table, kept) in enumerate(zip(sequence.tables, sequence.kept, strict=True)):
             assert len(table) == sequence.num_blocks, f"{name} has {len(table)} blocks of group {group}"
             window = self.windows[group]

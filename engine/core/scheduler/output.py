@@ -1,11 +1,15 @@
 """What a completed step means for its sequences: tokens gained, prompts done, sequences ended."""
 
+from itertools import islice
+from typing import TypeVar
+
 from stentor.protocols.ipc.actors import (
     Fault,
     Finished,
     FinishReason,
     PromptDone,
     PromptPart,
+    Resource,
     SequenceTokens,
     TokensBatch,
 )
@@ -16,6 +20,8 @@ from ..grammar.token_sets import MaskWriter
 from ..request import Request, Sequence, SequenceState
 from .kv_cache_manager import KVCacheManager
 from .step import InFlightStep, Owner
+
+_T = TypeVar("_T")
 
 
 class Output:
@@ -37,11 +43,25 @@ class Output:
         self.requests[request.rid] = request
         self.live_sequences += request.live
         if not request.prompt_done:
-            if request.begins:
-                self.memory.queue.push(request.leader)
+            self.memory.queue.push(request.leader)
             return
         for sequence in request.sequences:
             if sequence.state is SequenceState.HELD:
+                self.memory.queue.push(sequence)
+
+    def stand_aside(self, request: Request, resource: Resource) -> None:
+        """A request awaits something more: those of its sequences that wait leave the queue."""
+        request.awaits |= {resource}
+        for sequence in request.sequences:
+            if sequence.state is SequenceState.WAITING:
+                self.memory.queue.take_out(sequence)
+                sequence.move((SequenceState.WAITING,), SequenceState.LOADING)
+
+    def has_come(self, request: Request, resource: Resource) -> None:
+        """What a request awaits is there; with the last of it, those that stood aside take their places."""
+        request.awaits -= {resource}
+        for sequence in request.sequences:
+            if sequence.state is SequenceState.LOADING:
                 self.memory.queue.push(sequence)
 
     def finish(
@@ -61,7 +81,8 @@ class Output:
                 self.memory.release(sequence)
                 sequence.move((SequenceState.RUNNING,), SequenceState.FINISHED)
             case _:
-                sequence.move((SequenceState.HELD, SequenceState.PREEMPTED), SequenceState.FINISHED)
+                before = (SequenceState.HELD, SequenceState.LOADING, SequenceState.PREEMPTED)
+                sequence.move(before, SequenceState.FINISHED)
         self.memory.settle_fork(sequence)
         request.live -= 1
         self.live_sequences -= 1
@@ -75,9 +96,9 @@ class Output:
         """Input has come for a request: its sequence begins where that was what it lacked, or ends where it has all."""
         request.hear()
         sequence = request.leader
-        if sequence.state is SequenceState.HELD:
+        if "input" in request.awaits:
             if request.begins:
-                self.memory.queue.push(sequence)
+                self.has_come(request, "input")
             return []
         if sequence.num_in_flight or (end := request.end_of(sequence)) is None:
             return []
@@ -112,56 +133,78 @@ class Output:
         if result.pooled:
             self._gather_pooled(flight, result)
         block_size = self.memory.block_size
-        cache_enabled = self.memory.prefix.enabled
+        tokens = _by_row(result.tokens, result.counts)
+        logprobs = None if result.logprobs is None else _by_row(result.logprobs, result.counts)
         sampled = -1
-        for sequence, row_generation, end, samples in flight.owners:
-            if samples:
+        for sequence, row_generation, end, most in flight.owners:
+            if most:
                 sampled += 1
             if sequence.row_generation == row_generation:
+                if end <= sequence.num_computed_tokens:  # it has begun further on than was known when it was planned
+                    end = sequence.num_computed_tokens + 1
                 sequence.num_computed_tokens = end
-                if (
-                    cache_enabled
-                    and sequence.request.input is None
-                    and end >= (sequence.num_hashed_blocks + 1) * block_size
-                ):
+                if end >= (sequence.num_hashed_blocks + 1) * block_size:
                     self._hash_blocks(sequence)
-            elif sequence.state is not SequenceState.PREEMPTED or not samples:
+            elif sequence.state is not SequenceState.PREEMPTED or not most:
                 # It has ended, or this is a chunk of a row that it has lost.
                 continue
-            if samples:
-                logprobs = result.logprobs[sampled] if result.logprobs is not None else None
-                self._append(sequence, result.tokens[sampled], logprobs, batch, now)
+            if most:
+                said = None if logprobs is None else _asked(logprobs[sampled])
+                self._append(sequence, tokens[sampled], said, most, batch, now)
             elif end == sequence.length and not sequence.samples:
                 self._finish_prompt(sequence.request, batch, now)
                 if sequence.state is not SequenceState.FINISHED:
                     reason: FinishReason = "length" if sequence.request.pooling is None else "stop"
                     batch.finished.extend(self.finish_all(sequence.request, reason))
+        if result.drafts:
+            owners = flight.by_slot()
+            for told in result.drafts:
+                sequence, row_generation, _, _ = owners[told.slot]
+                if sequence.row_generation == row_generation:
+                    sequence.drafts = len(sequence.outputs), told.tokens
         return batch
 
     def _append(
-        self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None, batch: TokensBatch, now: float
+        self,
+        sequence: Sequence,
+        tokens: list[int],
+        logprobs: list[TokenLogprobs] | None,
+        most: int,
+        batch: TokensBatch,
+        now: float,
     ) -> None:
-        """A sequence gains a token, and ends or goes on."""
+        """A sequence gains the tokens of a step, of which there might have been ``most``, and ends or goes on; those
+        behind its end are dropped."""
         request = sequence.request
         sequence.num_in_flight -= 1
-        sequence.outputs.append(token)
         if not request.prompt_done:
             self._finish_prompt(request, batch, now)
             if sequence.state is SequenceState.FINISHED:
                 return
-        if sequence.constraint is not None:
-            try:
-                sequence.constraint.accept(token)
-            except ConstraintBroken as broken:
-                batch.finished.append(self.finish(sequence, "error", None, str(broken), broken.fault))
-                return
-        batch.tokens.append(
-            SequenceTokens(request.rid, sequence.index, [token], None if logprobs is None else [logprobs])
-        )
-        if (end := request.end_of(sequence)) is not None:
+        end = request.take(sequence, tokens)
+        if most > 1:
+            self._settle_drafts(sequence, most - 1, len(tokens) - 1)
+            logprobs = None if logprobs is None else logprobs[: len(tokens)]
+        if tokens:
+            batch.tokens.append(SequenceTokens(request.rid, sequence.index, tokens, logprobs))
+        if end is not None:
             batch.finished.append(self.finish(sequence, *end))
-        elif sequence.state is SequenceState.PREEMPTED and not sequence.num_in_flight:
+        elif not sequence.num_in_flight and sequence.state is SequenceState.PREEMPTED:
             self.memory.queue.push(sequence)
+
+    def _settle_drafts(self, sequence: Sequence, num_drafts: int, accepted: int) -> None:
+        """A step that might have gained so many drafts has gained ``accepted``, which the outputs have: what was
+        counted as the least follows. Blocks beyond stay with the row, which comes to them next."""
+        sequence.num_drafts_in_flight -= num_drafts
+        sequence.length += accepted
+        if sequence.state is not SequenceState.RUNNING:
+            return  # it has lost its row
+        sequence.num_scheduled_tokens += accepted
+        sequence.length_capped = sequence.length >= sequence.limit_len
+        # without the last token, which is computed in the next step
+        sequence.num_computed_tokens = sequence.request.prompt_len + len(sequence.outputs) - 1
+        if sequence.num_computed_tokens >= (sequence.num_hashed_blocks + 1) * self.memory.block_size:
+            self._hash_blocks(sequence)
 
     def _finish_prompt(self, request: Request, batch: TokensBatch, now: float) -> None:
         """The leader's last prompt position has been computed: tell the client, and let the other sequences go."""
@@ -201,9 +244,11 @@ class Output:
 
     def _hash_blocks(self, sequence: Sequence) -> None:
         """Tell the prefix cache of blocks that completed steps have filled with known tokens."""
+        prefix = self.memory.prefix
+        if not prefix.enabled or sequence.request.input is not None:
+            return
         full = sequence.num_computed_tokens // self.memory.block_size
         digests = sequence.block_digests(full, self.memory.block_size)
-        prefix = self.memory.prefix
         for group, (table, kept) in enumerate(zip(sequence.tables, sequence.kept, strict=True)):
             for block in range(max(kept, sequence.num_hashed_blocks), full):
                 prefix.name(group, block, digests[block], table)
@@ -233,12 +278,26 @@ class Output:
                 owners[row.slot][0].request.gather_alignment(row.alignment)
 
 
+def _by_row(values: list[_T], counts: list[int] | None) -> list[list[_T]]:
+    """What each row has of a step's values."""
+    if counts is None:
+        return [[value] for value in values]
+    rest = iter(values)
+    return [list(islice(rest, count)) for count in counts]
+
+
+def _asked(logprobs: list[TokenLogprobs | None]) -> list[TokenLogprobs] | None:
+    """Those of one row, which has asked for all of them or for none."""
+    return [each for each in logprobs if each is not None] or None
+
+
 def _gathers(owner: Owner) -> bool:
     """Whether what a row has said of its prompt is still waited for."""
-    sequence, row_generation, _, samples = owner
+    sequence, row_generation, _, most = owner
     # The row that drew the first token may have been lost since; its work still stands.
-    current = sequence.row_generation == row_generation or (sequence.state is SequenceState.PREEMPTED and samples)
-    return current and not sequence.request.prompt_done
+    if sequence.row_generation != row_generation and not (sequence.state is SequenceState.PREEMPTED and most):
+        return False
+    return not sequence.request.prompt_done
 
 
 _CROWDED = "too many requests with grammars run at once; try again, or lower --max-num-seqs"
@@ -247,7 +306,8 @@ _CROWDED = "too many requests with grammars run at once; try again, or lower --m
 def write_masks(flight: InFlightStep, epoch: int, output: Output) -> tuple[Masks, list[Finished]]:
     """The masks of the oldest step in flight, and the ends of sequences that may draw nothing.
 
-    Rows whose sequence has ended are left out: what they draw is dropped.
+    A row with drafts gets one for each position that it may reach by those that its worker has told. Rows whose
+    sequence has ended are left out: what they draw is dropped.
     """
     writer = MaskWriter()
     finished: list[Finished] = []
@@ -256,6 +316,8 @@ def write_masks(flight: InFlightStep, epoch: int, output: Output) -> tuple[Masks
         # one that has lost its row still gets the token that is in flight
         if row.slot not in masked or sequence.constraint is None or sequence.state is SequenceState.FINISHED:
             continue
+        known, drafts = sequence.drafts
+        drafts = drafts[: row.num_drafts] if known == len(sequence.outputs) else []
         try:
             allowed = sequence.constraint.allowed()
         except Complete:
@@ -263,7 +325,12 @@ def write_masks(flight: InFlightStep, epoch: int, output: Output) -> tuple[Masks
         except ConstraintBroken as broken:
             finished.append(output.finish(sequence, "error", None, str(broken), broken.fault))
         else:
-            if allowed is None or writer.add(row.slot, allowed):
+            if allowed is None and not drafts:
+                continue
+            if writer.add(row.slot, allowed):
+                for after in sequence.constraint.allowed_behind(allowed, drafts):
+                    if not writer.add(row.slot, after):
+                        break  # the row gains no more than it has masks
                 continue
             finished.append(output.finish(sequence, "error", None, _CROWDED))
         output.replace_leader(sequence.request)

@@ -1,5 +1,6 @@
 """Rows that compute several positions at once: chunks of running prefills, and admissions."""
 
+from stentor.protocols.ipc.actors import Resource
 from stentor.protocols.ipc.steps import Encoding
 
 from ..cache.prefix import Tables
@@ -24,35 +25,42 @@ def plan_chunks(draft: StepBuilder, memory: KVCacheManager, sequences: list[Sequ
         draft.add(sequence, count, memory.cover(sequence, sequence.num_scheduled_tokens + count))
 
 
-def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> None:
-    """Admit in order of importance while slots, blocks and budget last.
+def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> list[Resource]:
+    """Admit in order of importance, and return what was lacked at the end.
 
-    Nobody overtakes the head of the queue, however large it is: that is what keeps it from
-    starving. Since an admission needs budget left after every running row had its share, the rows
-    with work never outnumber the budget, and each of them moves in every step.
+    What a sequence lacks is kept for it: nobody behind it is admitted who needs any of that, however small. Everyone
+    needs a row, blocks and room in the step, so who lacks these is overtaken by nobody, and that is what keeps it from
+    starving; who lacks an encoder slot is overtaken by those who need none. Since an admission needs budget left
+    after every running row had its share, the rows with work never outnumber the budget, and each of them moves in
+    every step.
     """
+    lacked: list[Resource] = []
     while draft.budget and memory.rows.has_free_slot and (not draft.waiting or draft.room > draft.waiting):
-        sequence = memory.queue.peek()
+        sequence = memory.queue.peek(lacked)
         if sequence is None:
-            return
-        request = sequence.request
-        if request.no_chunking and draft.room < sequence.length:
-            return
-        if request.attention_scope == "all" and draft.rows and draft.budget < sequence.length:
-            return  # a step goes beyond its budget only for a prompt that has it for itself
-        audio_bytes = _audio_bytes(sequence, memory)
-        if not draft.takes(sequence, memory.block_size, audio_bytes):
-            return  # the next step has room for it
-        prefix = _find_room(sequence, memory)
-        if prefix is None or not _find_encoder_slot(sequence, draft, memory):
-            return
-        memory.queue.pop()
-        _admit(sequence, prefix, memory, now)
-        count = sequence.length if request.no_chunking else min(sequence.plannable, draft.budget, draft.chunk)
-        memory.cover(sequence, sequence.num_scheduled_tokens + count)
-        draft.enter(sequence, memory.block_size, audio_bytes)
-        draft.add(sequence, count, [])
-        draft.budget = max(draft.budget, 0)
+            return lacked
+        found = _lacks(sequence, draft, memory)
+        if isinstance(found, str):
+            lacked.append(found)
+        else:
+            _admit(sequence, found, draft, memory, now)
+    return [*lacked, "step" if memory.rows.has_free_slot else "row"]
+
+
+def _lacks(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> Resource | Tables:
+    """The first thing that the sequence lacks where all others can be admitted; the prefix that it starts from if it
+    lacks nothing."""
+    request = sequence.request
+    if request.no_chunking and draft.room < sequence.length:
+        return "step"
+    if request.attention_scope == "all" and draft.rows and draft.budget < sequence.length:
+        return "step"  # one goes beyond its budget only for a prompt that has it for itself
+    if not draft.takes(sequence, memory.block_size, _audio_bytes(sequence, memory)):
+        return "step"
+    prefix = _find_room(sequence, memory)
+    if prefix is None:
+        return "pages"
+    return prefix if _finds_encoder_slot(request, draft, memory) else "encoder_slot"
 
 
 def _find_room(sequence: Sequence, memory: KVCacheManager) -> Tables | None:
@@ -78,21 +86,11 @@ def _audio_bytes(sequence: Sequence, memory: KVCacheManager) -> int:
     return 0 if audio is None or memory.encoder_cache.find(audio.digest) is not None else len(audio.pcm)
 
 
-def _find_encoder_slot(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> bool:
-    """Gives the sequence the encoder slot of its audio, encoded in this step if it is not there yet; false where
-    there is no slot, or this step encodes as much as it may. True without audio."""
-    audio, encoder_cache = sequence.request.audio, memory.encoder_cache
-    if audio is None:
+def _finds_encoder_slot(request: Request, draft: StepBuilder, memory: KVCacheManager) -> bool:
+    """Whether what it hears is encoded, or has a slot to be encoded into in this step. True without audio."""
+    if request.audio is None or memory.encoder_cache.find(request.audio.digest) is not None:
         return True
-    if encoder_cache.find(audio.digest) is None and len(draft.encodings) >= draft.max_encodings:
-        return False
-    held = encoder_cache.hold(audio.digest)
-    if held is None:
-        return False
-    sequence.encoder_slot = held.slot
-    if not held.encoded:
-        draft.encodings.append(Encoding(held.slot, audio.pcm))
-    return True
+    return len(draft.encodings) < draft.max_encodings and memory.encoder_cache.free_count > 0
 
 
 def _find_prefix(sequence: Sequence, memory: KVCacheManager) -> Tables:
@@ -116,8 +114,17 @@ def _reads_cache(request: Request, memory: KVCacheManager) -> bool:
     return memory.prefix.enabled and (request.prompt_done or request.params.prompt_logprobs is None)
 
 
-def _admit(sequence: Sequence, prefix: Tables, memory: KVCacheManager, now: float) -> None:
+def _admit(sequence: Sequence, prefix: Tables, draft: StepBuilder, memory: KVCacheManager, now: float) -> None:
+    """A sequence that lacks nothing gets its row and begins with this step."""
     request = sequence.request
+    memory.queue.take_out(sequence)
+    audio_bytes = _audio_bytes(sequence, memory)
+    if request.audio is not None:
+        held = memory.encoder_cache.hold(request.audio.digest)
+        assert held is not None, "an encoder slot was free"
+        sequence.encoder_slot = held.slot
+        if not held.encoded:
+            draft.encodings.append(Encoding(held.slot, request.audio.pcm))
     blocks = len(prefix[0])
     prefix_len = blocks * memory.block_size
     # what returns finds what it wrote itself: counted, that would make a cache look good that preempts
@@ -132,3 +139,8 @@ def _admit(sequence: Sequence, prefix: Tables, memory: KVCacheManager, now: floa
     sequence.num_hashed_blocks = blocks
     memory.rows.enter(sequence)
     memory.settle_fork(sequence)
+    count = sequence.length if request.no_chunking else min(sequence.plannable, draft.budget, draft.chunk)
+    memory.cover(sequence, sequence.num_scheduled_tokens + count)
+    draft.enter(sequence, memory.block_size, audio_bytes)
+    draft.add(sequence, count, [])
+    draft.budget = max(draft.budget, 0)

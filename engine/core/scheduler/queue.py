@@ -1,31 +1,42 @@
-"""Sequences waiting for a slot and blocks, most important first."""
+"""Sequences waiting for what they share with others, most important first."""
 
+from collections.abc import Collection
 from heapq import heapify, heappop, heappush
+
+from stentor.protocols.ipc.actors import Resource
 
 from ..request import Order, Sequence, SequenceState
 
 
 class WaitingQueue:
-    """A heap by :data:`Order`; a sequence that leaves from the middle is skipped later.
+    """A heap by :data:`Order` for each set of resources that requests need; a sequence that ends is skipped later.
 
     Pushing, popping and discarding cost O(log n) amortised, whatever waits. Entries of sequences that
-    left are swept once they outnumber those that still wait, so the heap stays bounded by the latter.
+    left are swept once they outnumber those that still wait, so the heaps stay bounded by the latter.
     """
 
-    __slots__ = ("_heap", "_left", "_only")
+    __slots__ = ("_heaps", "_only", "waiting")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[Order, Sequence]] = []
-        self._left = 0
+        self._heaps: dict[frozenset[Resource], list[tuple[Order, Sequence]]] = {}
+        self.waiting: dict[frozenset[Resource], int] = {}
+        """How many, by what they need."""
         self._only: frozenset[int] | None = None
 
     def __len__(self) -> int:
-        return len(self._heap) - self._left
+        return sum(self.waiting.values())
 
     def push(self, sequence: Sequence) -> None:
-        """Queue a sequence; its state becomes WAITING. It must not have an entry already."""
-        sequence.move((SequenceState.HELD, SequenceState.RUNNING, SequenceState.PREEMPTED), SequenceState.WAITING)
-        heappush(self._heap, (sequence.order, sequence))
+        """Queue a sequence: its state becomes WAITING; or LOADING, and it is not queued, while its request awaits
+        something. It must not have an entry already."""
+        before = (SequenceState.HELD, SequenceState.LOADING, SequenceState.RUNNING, SequenceState.PREEMPTED)
+        if sequence.request.awaits:
+            sequence.move(before, SequenceState.LOADING)
+            return
+        sequence.move(before, SequenceState.WAITING)
+        needs = sequence.request.needs
+        self.waiting[needs] = self.waiting.get(needs, 0) + 1
+        heappush(self._heaps.setdefault(needs, []), (sequence.order, sequence))
 
     def restrict(self, rids: frozenset[int] | None) -> None:
         """Show the sequences of these requests alone, or with None all again; the others keep their places.
@@ -34,43 +45,49 @@ class WaitingQueue:
         """
         self._only = rids
 
-    def peek(self) -> Sequence | None:
-        """The most important waiting sequence."""
+    def peek(self, lacked: Collection[Resource] = ()) -> Sequence | None:
+        """The most important waiting sequence that needs none of what is ``lacked``."""
+        first: tuple[Order, Sequence] | None = None
+        for needs, heap in self._heaps.items():
+            if lacked and not needs.isdisjoint(lacked):
+                continue
+            found = self._first_of(heap)
+            if found is not None and (first is None or found < first):
+                first = found
+        return None if first is None else first[1]
+
+    def _first_of(self, heap: list[tuple[Order, Sequence]]) -> tuple[Order, Sequence] | None:
         if self._only is not None:
-            return self._peek_among(self._only)
-        heap = self._heap
+            shown = (entry for entry in heap if entry[1].request.rid in self._only)
+            return min((entry for entry in shown if entry[1].state is SequenceState.WAITING), default=None)
         while heap and heap[0][1].state is not SequenceState.WAITING:
             heappop(heap)
-            self._left -= 1
-        return heap[0][1] if heap else None
+        return heap[0] if heap else None
 
-    def pop(self) -> Sequence:
-        """Take out what :meth:`peek` shows; its state is left to the caller."""
-        sequence = self.peek()
-        if sequence is None:
-            raise IndexError("pop from an empty waiting queue")
-        if self._heap[0][1] is sequence:
-            heappop(self._heap)
+    def take_out(self, sequence: Sequence) -> None:
+        """A waiting sequence loses its place; its state is left to the caller. O(n) unless it is the first."""
+        heap = self._heaps[sequence.request.needs]
+        if heap[0][1] is sequence:
+            heappop(heap)
         else:
-            self._heap.remove((sequence.order, sequence))
-            heapify(self._heap)
-        return sequence
-
-    def _peek_among(self, rids: frozenset[int]) -> Sequence | None:
-        shown = (entry for entry in self._heap if entry[1].request.rid in rids)
-        waiting = [entry for entry in shown if entry[1].state is SequenceState.WAITING]
-        return min(waiting)[1] if waiting else None
+            heap.remove((sequence.order, sequence))
+            heapify(heap)
+        self.waiting[sequence.request.needs] -= 1
 
     def discard(self, sequence: Sequence) -> None:
         """A waiting sequence ends: its state becomes FINISHED, and it will not be seen again."""
         sequence.move((SequenceState.WAITING,), SequenceState.FINISHED)
-        self._left += 1
-        if self._left * 2 > len(self._heap):
-            self._heap = [entry for entry in self._heap if entry[1].state is SequenceState.WAITING]
-            heapify(self._heap)
-            self._left = 0
+        needs = sequence.request.needs
+        self.waiting[needs] -= 1
+        heap = self._heaps[needs]
+        if len(heap) > 2 * self.waiting[needs]:
+            heap[:] = [entry for entry in heap if entry[1].state is SequenceState.WAITING]
+            heapify(heap)
 
     def check_integrity(self) -> None:
-        waiting = [sequence for _, sequence in self._heap if sequence.state is SequenceState.WAITING]
-        assert len(waiting) == len(self), f"the queue counts {len(self)} sequences and holds {len(waiting)}"
-        assert len(set(map(id, waiting))) == len(waiting), "a sequence is queued twice"
+        for needs, heap in self._heaps.items():
+            waiting = [sequence for _, sequence in heap if sequence.state is SequenceState.WAITING]
+            counted = self.waiting[needs]
+            assert len(waiting) == counted, f"the queue counts {counted} sequences and holds {len(waiting)}"
+            assert len(set(map(id, waiting))) == len(waiting), "a sequence is queued twice"
+            assert all(sequence.request.needs is needs for sequence in waiting), "a sequence is in another's heap"

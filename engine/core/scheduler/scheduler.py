@@ -1,10 +1,18 @@
 """The scheduler: what the engine loop calls, step by step."""
 
 import math
-from collections import deque
+from collections import Counter, deque
 from typing import NamedTuple
 
-from stentor.protocols.ipc.actors import Append, Finished, FinishReason, Stats, Submit, TokensBatch
+from stentor.protocols.ipc.actors import (
+    Append,
+    Finished,
+    FinishReason,
+    Resource,
+    Stats,
+    Submit,
+    TokensBatch,
+)
 from stentor.protocols.ipc.audio import SAMPLE_BYTES, StreamShape
 from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.pooling import AttentionScope
@@ -13,8 +21,8 @@ from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 from ...channel import MAX_FRAME
 from ..crash_bisector import CrashBisector, InFlightSequence
 from ..grammar.constraint import TokenConstraint
-from ..request import Request, Sequence, SequenceState
-from .decode import plan_decodes
+from ..request import NOTHING, Request, Sequence, SequenceState
+from .decode import plan_decodes, plan_drafts
 from .integrity import check_integrity
 from .kv_cache_manager import KVCacheManager
 from .output import Output, write_masks
@@ -66,6 +74,10 @@ class Scheduler:
     may decode it once more. If that token then ends the row, the extra result is dropped: never
     delivered, counted or cached. Rows that end by length are known beforehand and not planned again.
 
+    A step may gain a row several tokens (:class:`.RowStep`). Until its result comes the row has a least and a most
+    length: the next plan names the least, reserves blocks for the most, and does not go where the most would pass the
+    row's limit. Tokens behind one that ends the sequence are dropped.
+
     Blocks freed by ``complete(N)`` go out only in plans made afterwards, though N+1 may still be
     running and may still write them for their old owner. That is safe because the worker runs steps
     in the order they were planned: the new owner's writes come after, and an unfinished block has
@@ -73,8 +85,9 @@ class Scheduler:
 
     Who goes first is a constant: arrival plus ``priority * aging_seconds``. Each waiting request
     gains on new arrivals at the same rate, so every request is the most important one in the end;
-    that one is never preempted and never overtaken, hence nobody starves. Times are the caller's,
-    in seconds of ``time.monotonic()``.
+    that one is never preempted, and nobody is given what it lacks, hence nobody starves. Who awaits
+    what comes for its request alone (a grammar, input, something that is loaded) stands aside and
+    holds nothing. Times are the caller's, in seconds of ``time.monotonic()``.
 
     A sequence with a constraint (a grammar, a thinking budget) keeps to it by masks: what it may draw in the oldest
     step in flight follows from the tokens of all before, so :meth:`masks` says it as soon as the result before has been
@@ -130,6 +143,8 @@ class Scheduler:
         ):
             if value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
+        if config.max_drafts < 0:
+            raise ValueError(f"max_drafts is {config.max_drafts}; it must be at least 0")
         if encoder_slots < 0:
             raise ValueError(f"encoder_slots is {encoder_slots}; it must be at least 0")
         most = max(encoder_slots, 1) if max_encodings is None else max_encodings
@@ -147,6 +162,7 @@ class Scheduler:
         self._max_frame = max_frame
         self._max_mixed_prefill_tokens = mixed
         self._max_prefill_chunk = chunk
+        self._max_drafts = config.max_drafts
         self._max_model_len = max_model_len
         self._stream = stream
         self._attention_scope: AttentionScope = attention_scope
@@ -162,9 +178,11 @@ class Scheduler:
             self._rows,
             encoder_slots,
             windows,
-            min(max_num_batched_tokens, chunk),
+            max(min(max_num_batched_tokens, chunk), 1 + config.max_drafts),
         )
         self._output = Output(self._memory)
+        self._lacked: list[Resource] = []
+        """What somebody in the queue lacked when the last plan was made."""
         self._flights: deque[InFlightStep] = deque()
         self._bisector = CrashBisector()
         self._group: frozenset[int] | None = None
@@ -179,16 +197,14 @@ class Scheduler:
 
     # ---- requests come and go
 
-    def submit(
-        self, request: Submit, now: float, constraints: list[TokenConstraint | None] | None = None
-    ) -> TokensBatch | None:
+    def submit(self, request: Submit, now: float, *, awaits: frozenset[Resource] = NOTHING) -> TokensBatch | None:
         """Accept a request, or return the terminal messages that say why not.
 
-        Those of a resumed request's sequences that want nothing any more end at once. ``constraints`` has what each
-        sequence follows, and has been fed with what is resumed; None where they follow nothing.
+        Those of a resumed request's sequences that want nothing any more end at once. ``awaits``: what must come for it
+        before it runs, "grammar" (see :meth:`constrain`) or "transfer" (as with :meth:`load`).
         """
         refusal = self._refuse(request)
-        if refusal is None and request.streamed is not None and constraints is not None:
+        if refusal is None and request.streamed is not None and "grammar" in awaits:
             refusal = "what is drawn from audio that comes piece by piece follows no grammar"
         if refusal is not None:
             ended = () if request.resumed is None else request.resumed.ended
@@ -199,9 +215,9 @@ class Scheduler:
             number=self._submitted,
             max_model_len=self._max_model_len,
             aging_seconds=self._aging_seconds,
-            constraints=constraints,
             stream=self._stream,
             attention_scope=self._attention_scope,
+            awaits=awaits,
         )
         if not accepted.live:
             return None
@@ -212,7 +228,50 @@ class Scheduler:
             return TokensBatch([], [], [Finished(request.rid, index, "error", None, why) for index in ended])
         self._submitted += 1
         self._output.accept(accepted)
-        return None if request.resumed is None else self._end_satisfied(accepted)
+        # whether a sequence has all it gets, only its grammar knows
+        return None if request.resumed is None or "grammar" in awaits else self._end_satisfied(accepted)
+
+    def lives(self, rid: int) -> bool:
+        """Whether a request was accepted, and some sequence of it has not ended."""
+        return rid in self._output.requests
+
+    def constrain(self, rid: int, constraints: list[TokenConstraint | None]) -> TokensBatch | None:
+        """The grammar is there that a request awaits: what each sequence follows, fed with what is resumed.
+
+        Sequences of a resumed request that want nothing any more end; None where none does.
+        """
+        request = self._output.requests.get(rid)
+        if request is None:
+            return None
+        for sequence, constraint in zip(request.sequences, constraints, strict=True):
+            sequence.constraint = constraint
+        ended = self._end_satisfied(request)
+        self._output.has_come(request, "grammar")
+        return ended
+
+    def load(self, rid: int) -> None:
+        """Something is being loaded for a request: its sequences without a row are LOADING until :meth:`loaded`.
+
+        These stand aside: they hold nothing, and nobody waits for them. Rows go on. Whoever loads sees to it that
+        :meth:`loaded` follows, and keeps what the blocks hold that it loads into until then; afterwards the request
+        finds it as any prefix that is cached.
+        """
+        if (request := self._output.requests.get(rid)) is not None:
+            self._output.stand_aside(request, "transfer")
+
+    def loaded(self, rid: int, epoch: int, error: str | None = None) -> TokensBatch | None:
+        """What :meth:`load` began in this epoch is over: the request takes its place by its importance.
+
+        What could not be loaded is computed; ``error`` says that it cannot be, and ends the request. None where nothing
+        ends, as for a request that has ended, or lost with a worker what was being loaded.
+        """
+        request = self._output.requests.get(rid)
+        if epoch != self._epoch or request is None or "transfer" not in request.awaits:
+            return None
+        if error is not None:
+            return self._noted(TokensBatch([], [], self._output.finish_all(request, "error", error)))
+        self._output.has_come(request, "transfer")
+        return None
 
     def append(self, more: Append) -> TokensBatch | None:
         """More has come of what a request hears, or its end. None where nothing ends for it."""
@@ -269,16 +328,18 @@ class Scheduler:
             streams=self._stream is not None,
             max_bytes=self._max_plan_bytes,
         )
-        unfinished = plan_decodes(draft, memory)
+        unfinished = plan_decodes(draft, memory, drafting=self._max_drafts > 0)
         if crowded or (draft.rows and not self._is_burst(len(draft.rows), len(unfinished))):
             draft.budget = min(draft.budget, self._max_mixed_prefill_tokens)
         if self._attention_scope == "all":
             draft.budget = min(draft.budget, self._max_prefill_chunk)
         draft.max_encodings = self._max_mixed_encodings if crowded or draft.rows else self._max_encodings
         plan_chunks(draft, memory, unfinished)
-        admit_waiting(draft, memory, now)
+        self._lacked = admit_waiting(draft, memory, now)
         if not draft.rows:
             return None
+        if self._max_drafts:
+            plan_drafts(draft, memory, self._max_drafts)
         if self._stream is not None:
             draft.feed()
         plan = StepPlan(
@@ -337,8 +398,9 @@ class Scheduler:
     def recover(self, now: float) -> Recovery:
         """The worker died: its rows, blocks and cached prefixes are gone, and so are results in flight.
 
-        Every sequence that ran waits again with the tokens that were delivered; a new epoch begins. A request that was
-        found to kill its workers ends.
+        Every sequence that ran waits again with the tokens that were delivered; a new epoch begins. What was being
+        loaded is void: whoever needs it calls :meth:`load` again before the next plan. A request that was found to kill
+        its workers ends.
         """
         in_search = self._bisector.searching and bool(self._flights)
         culprit = self._bisector.died(self._flown())
@@ -349,9 +411,12 @@ class Scheduler:
         self._memory.reset()
         for sequence in running:
             sequence.drop_row()
+        for request in self._output.requests.values():
+            if "transfer" in request.awaits:
+                self._output.has_come(request, "transfer")
         moved = [*running, *self._preempted()]
         for sequence in moved:
-            sequence.num_in_flight = 0
+            sequence.num_in_flight = sequence.num_drafts_in_flight = 0
             sequence.length = sequence.request.prompt_len + len(sequence.outputs)
             if not sequence.request.prompt_done:
                 sequence.request.forget_prompt()
@@ -383,6 +448,15 @@ class Scheduler:
             if refusal is not None:
                 ended.finished.extend(self._output.finish_all(request, "error", refusal))
         return self._noted(ended)
+
+    def reset_prefix_cache(self) -> None:
+        """No prompt finds what was computed before now, and no row that runs names what it holds."""
+        self._memory.forget_prefixes()
+
+    def recompute(self) -> None:
+        """Every row waits again, and computes the tokens that it has anew."""
+        for sequence in reversed(self._rows.running.copy()):
+            self._memory.preempt(sequence)
 
     # ---- what can be seen from outside
 
@@ -416,6 +490,7 @@ class Scheduler:
             free_blocks=free,
             recovered=self._recovered,
             poisoned=self._poisoned,
+            waiting_for=self._waiting_for(),
         )
 
     def check_integrity(self) -> None:
@@ -425,6 +500,18 @@ class Scheduler:
         assert working <= self._max_num_batched_tokens, f"{working} rows have work, more than a step's budget"
 
     # ---- inside
+
+    def _waiting_for(self) -> dict[Resource, int]:
+        """Sequences by what they lack, or what somebody before them does; O(requests)."""
+        found: Counter[Resource] = Counter()
+        for needs, waiting in self._memory.queue.waiting.items():
+            # who lacked nothing came after the last plan
+            found[next((each for each in self._lacked if each in needs), "step")] += waiting
+        for request in self._output.requests.values():
+            if request.awaits:
+                loading = sum(sequence.state is SequenceState.LOADING for sequence in request.sequences)
+                found[min(request.awaits)] += loading
+        return {resource: waiting for resource, waiting in found.items() if waiting}
 
     def _flown(self) -> list[InFlightSequence]:
         """Who was in the steps in flight and lives."""
@@ -476,7 +563,8 @@ class Scheduler:
         Small chunks do not make these wait less in all, only evenly; and a crowd would wait longer for its first
         tokens than they are spared.
         """
-        waiting = unfinished + min(len(self._memory.queue), self._rows.max_rows - len(self._rows.running))
+        free = self._rows.max_rows - len(self._rows.running)
+        waiting = unfinished + (free and min(len(self._memory.queue), free))
         return waiting >= _BURST and 2 * waiting >= decoding
 
     def _preempted(self) -> list[Sequence]:

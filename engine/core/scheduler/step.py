@@ -18,8 +18,9 @@ _INT_BYTES: Final = 5
 _INT_COST: Final = 10
 """Bytes that one counts as: it takes longer to read than as many bytes of audio."""
 
-Owner = tuple[Sequence, int, int, bool]
-"""Whose row it was at plan time: (sequence, row generation, end of its positions, whether it draws a token)."""
+Owner = tuple[Sequence, int, int, int]
+"""Whose row it was at plan time: (sequence, row generation, end of its positions without drafts, the most tokens that
+it may gain; 0 where none is drawn)."""
 
 
 class InFlightStep(NamedTuple):
@@ -39,12 +40,11 @@ class InFlightStep(NamedTuple):
 
     def check(self, result: StepResult) -> None:
         """Raise ValueError unless the result has the shape that this step must have."""
+        drawn = self.sampled if result.counts is None else self._drawn(result.counts)
         for what, values in (("tokens", result.tokens), ("logprobs", result.logprobs)):
-            if values is not None and len(values) != self.sampled:
-                raise ValueError(
-                    f"the worker sent {len(values)} {what} for step {self.step}, which draws {self.sampled}"
-                )
-        if result.prompt_logprobs or result.alignments or result.pooled:
+            if values is not None and len(values) != drawn:
+                raise ValueError(f"the worker sent {len(values)} {what} for step {self.step}, which draws {drawn}")
+        if result.prompt_logprobs or result.alignments or result.pooled or result.drafts:
             owners = self.by_slot()
             for piece in result.prompt_logprobs:
                 owner = owners.get(piece.slot)
@@ -70,6 +70,19 @@ class InFlightStep(NamedTuple):
                     raise ValueError(
                         f"the worker made a vector of slot {made.slot} in step {self.step}, where nobody asked for one"
                     )
+            for told in result.drafts:
+                owner = owners.get(told.slot)
+                if owner is None or not owner[3] or owner[0].constraint is None or min(told.tokens, default=0) < 0:
+                    raise ValueError(
+                        f"the worker drafts {told.tokens} for slot {told.slot} in step {self.step}, which needs none"
+                    )
+
+    def _drawn(self, counts: list[int]) -> int:
+        """Tokens in all. Raises ValueError for counts that this step cannot have."""
+        most = [most for _, _, _, most in self.owners if most]
+        if len(counts) != len(most) or not all(1 <= count <= top for count, top in zip(counts, most, strict=True)):
+            raise ValueError(f"the worker sent counts {counts} for step {self.step}, whose rows gain 1 to {most}")
+        return sum(counts)
 
     def by_slot(self) -> dict[int, Owner]:
         return {row.slot: owner for row, owner in zip(self.rows, self.owners, strict=True)}
@@ -177,7 +190,7 @@ class StepBuilder:
     def feed(self) -> None:
         """Hands the rows of the step what they hear in it."""
         for sequence, _, end, _ in self.owners:
-            if (given := sequence.feed(end)) is not None:
+            if (given := sequence.feed(end + sequence.num_drafts_in_flight)) is not None:
                 self.inputs.append(given)
 
     def _origin_of(self, sequence: Sequence) -> int:
@@ -205,8 +218,10 @@ class StepBuilder:
             if sequence.samples:
                 sample = True
                 self.sampled += 1
-                if sequence.constraint is not None and sequence.constraint.restricts(sequence.num_in_flight):
-                    self.masked.append(sequence.slot)
+                if sequence.constraint is not None:
+                    ahead = sequence.num_in_flight
+                    if sequence.constraint.restricts(ahead, ahead + sequence.num_drafts_in_flight):
+                        self.masked.append(sequence.slot)
                 sequence.num_in_flight += 1
                 sequence.length = end + 1
                 # Its last token by length needs no step of its own: nothing is drawn after it.
@@ -216,6 +231,20 @@ class StepBuilder:
         self.budget -= count
         self.rows.append(RowStep(sequence.slot, start, count, new_blocks, sample))
         self.owners.append((sequence, sequence.row_generation, end, sample))
+
+    def add_drafts(self, place: int, num_drafts: int, new_blocks: list[int]) -> None:
+        """The row at ``place`` of the step, which draws, has so many drafts and these blocks in all; mutates its
+        sequence."""
+        row = self.rows[place]
+        sequence, row_generation, end, _ = self.owners[place]
+        self.rows[place] = RowStep(row.slot, row.start, row.count, new_blocks, row.sample, num_drafts)
+        self.owners[place] = sequence, row_generation, end, 1 + num_drafts
+        self._room -= num_drafts
+        sequence.num_drafts_in_flight += num_drafts
+        if sequence.constraint is not None and row.slot not in self.masked:
+            ahead = sequence.num_in_flight - 1
+            if sequence.constraint.restricts(ahead, ahead + sequence.num_drafts_in_flight):
+                self.masked.append(row.slot)
 
 
 def _row_params(sequence: Sequence) -> SamplingParams:

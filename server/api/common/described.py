@@ -1,7 +1,7 @@
 """What a route takes and gives, in words that the document of the API is made of (:mod:`...app.openapi`)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -17,6 +17,8 @@ class Operation:
     """Type of what comes with 200; ``str`` for what is no JSON."""
     body: Any = None
     """Type of the body of a POST; None: it is not read."""
+    query: Mapping[str, Any] = field(default_factory=dict)
+    """Types of what the query may say."""
     takes_file: bool = False
     """A POST brings a form with a file."""
     form: Any = None

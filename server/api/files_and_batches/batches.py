@@ -28,7 +28,7 @@ from ...storage import batches, files
 from ...storage.database import Database
 from ..common.described import Operation, Operations
 from ..common.endpoint import json_response, read_body
-from ..common.pages import limit_of, page_of
+from ..common.query import limit_of, page_of
 
 OPERATIONS: Final[Operations] = {
     "/v1/batches": Operation("Create a batch: answer a file of requests", Batch, BatchCreate, writes_store=True),

@@ -23,7 +23,7 @@ from ...storage.database import Database, StoreFailed
 from ..common.described import Operation, Operations
 from ..common.endpoint import TransferEndpoint, json_response
 from ..common.forms import too_large, upload_form
-from ..common.pages import limit_of, order_of, page_of
+from ..common.query import limit_of, order_of, page_of
 
 OPERATIONS: Final[Operations] = {
     "/v1/files": Operation("Upload a file", File, takes_file=True),

@@ -36,7 +36,7 @@ from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
 from ..common.described import Operation, Operations, generation
 from ..common.endpoint import generation_route, json_response, name_anew
-from ..common.pages import order_of
+from ..common.query import order_of, switch_of
 from . import repository
 from .compacting import compact
 from .events import ResponseFrames
@@ -127,7 +127,7 @@ async def compact_route(
 
 async def retrieve(services: ResponseServices, request: Request) -> ASGIApp:
     found = await repository.find(services, caller_of(request.scope), request.path_params["response_id"])
-    if _switch(request, "stream"):
+    if switch_of(request, "stream"):
         after = _number(request, "starting_after", -1, 2**53, -1)
         return _stream(repository.events_of(services.store, found, after), after + 1)
     return json_response(found.object)
@@ -157,13 +157,6 @@ def page_of(request: Request, items: list[Item]) -> ItemList:
     order = order_of(request)
     limit = _number(request, "limit", 1, repository.MAX_PAGE, repository.DEFAULT_PAGE)
     return repository.page(items, limit, order, request.query_params.get("after"))
-
-
-def _switch(request: Request, name: str) -> bool:
-    value = request.query_params.get(name, "false").lower()
-    if value not in ("true", "false"):
-        raise wrong(name, "must be true or false", "invalid_value")
-    return value == "true"
 
 
 def _number(request: Request, name: str, low: int, high: int, default: int) -> int:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 
 import anyio
 import pytest
@@ -14,7 +15,7 @@ import stentor
 import stentor.engine
 from stentor.engine.channel import ChannelPair, PeerDied
 from stentor.engine.processes import process as process_module
-from stentor.engine.processes.process import AdoptedChild, describe_exit, spawn
+from stentor.engine.processes.process import REAPED_AT_ONCE, AdoptedChild, Child, describe_exit, spawn
 from stentor.tests.engine.channel.child_programs import MODULE
 from stentor.tests.engine.channel.harness import ends_within, open_descriptors, other_side
 from stentor.tests.engine.unkillable import Unkillable, unkillable
@@ -152,6 +153,73 @@ def test_a_child_that_was_left_behind_is_reaped_once_it_has_died() -> None:
             os.waitpid(child.pid, os.WNOHANG)
 
 
+def test_of_many_that_were_left_behind_a_spawn_looks_at_some_and_the_next_at_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[int] = []
+
+    class Undying:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def poll(self) -> None:
+            looked.append(self.number)
+
+    monkeypatch.setattr(process_module, "_left_behind", deque(map(Undying, range(1000))))
+    for _ in range(2):
+        with other_side("read_nothing"):
+            pass
+    assert looked == [*range(2 * REAPED_AT_ONCE)]
+    assert len(process_module._left_behind) == 1000
+
+
+def test_a_process_that_cannot_be_watched_is_killed_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_descriptor(pid: int) -> int:
+        raise OSError(24, "too many open files")
+
+    monkeypatch.setattr(process_module, "_left_behind", deque())
+    with monkeypatch.context() as short:
+        short.setattr(os, "pidfd_open", no_descriptor)
+        short.setattr(subprocess.Popen, "wait", None)
+        with pytest.raises(OSError, match="too many"):
+            spawn(MODULE, ())
+    [left] = process_module._left_behind
+    os.waitid(os.P_PID, left.pid, os.WEXITED | os.WNOWAIT)
+    with other_side("read_nothing"):
+        assert left.returncode == -signal.SIGKILL
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("how", ["wait", "aclose", "close", "wait_blocking"])
+async def test_a_dead_child_whose_status_a_debugger_holds_counts_as_killed_and_is_reaped_later(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    child = Child(process, "worker")
+    asked: list[int] = []
+
+    def held(kind: int, pid: int, options: int) -> None:
+        asked.append(options)
+
+    with monkeypatch.context() as debugged:
+        debugged.setattr(os, "waitid", held)
+        child.kill()
+        match how:
+            case "wait":
+                assert await child.wait() == -signal.SIGKILL
+            case "aclose":
+                assert await child.aclose()
+            case "close":
+                assert child.close()
+            case _:
+                assert child.wait_blocking(SOON) == -signal.SIGKILL
+        assert child.close()
+        assert child.description == "killed by SIGKILL"
+    assert all(options & os.WNOHANG for options in asked)
+    with other_side("read_nothing"):
+        assert process.returncode == -signal.SIGKILL
+
+
 @pytest.mark.anyio
 async def test_a_parent_that_does_not_tell_how_a_child_ended_holds_no_loop_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a fork server that was stopped."""
@@ -160,10 +228,10 @@ async def test_a_parent_that_does_not_tell_how_a_child_ended_holds_no_loop_up(mo
     child = AdoptedChild(process.pid, os.pidfd_open(process.pid), told, "worker")
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    waits: list[float | None] = []
+    waits: list[float] = []
     is_readable = process_module.is_readable
 
-    def noted(fd: int, seconds: float | None) -> bool:
+    def noted(fd: int, seconds: float) -> bool:
         waits.append(seconds)
         return is_readable(fd, 0)
 

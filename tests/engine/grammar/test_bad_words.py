@@ -64,10 +64,10 @@ def test_what_keeps_to_the_constraint_holds_no_bad_word_unless_nothing_else_is_l
 
 def test_a_row_waits_for_masks_only_where_a_token_may_be_banned() -> None:
     constraint = constraint_of([(1, 2)])
-    assert not constraint.restricts(0)
-    assert constraint.restricts(1), "the token that is in flight may be the one before a banned one"
+    assert not constraint.restricts(0, 0)
+    assert constraint.restricts(1, 1), "the token that is in flight may be the one before a banned one"
     constraint.accept(1)
-    assert constraint.restricts(0)
+    assert constraint.restricts(0, 0)
     assert ids_in(constraint.allowed() or 0) == [0, 1, 3, 4, 5]
     constraint.accept(3)
     assert constraint.allowed() is None

@@ -168,14 +168,14 @@ def test_a_budget_forces_the_end_of_thinking_once_a_character_is_whole(compiler:
 def test_a_budget_without_a_grammar_restricts_nothing_but_what_is_due() -> None:
     constraint = _constraint(None, Thinking(1, [], [40, 41], True))
     assert constraint.allowed() is None
-    assert not constraint.restricts(0)
-    assert constraint.restricts(1), "the step after may have to be forced"
+    assert not constraint.restricts(0, 0)
+    assert constraint.restricts(1, 1), "the step after may have to be forced"
     constraint.accept(5)
     for due in (40, 41):
         assert ids_in(constraint.allowed() or 0) == [due]
         constraint.accept(due)
     assert constraint.allowed() is None
-    assert not constraint.restricts(1)
+    assert not constraint.restricts(1, 1)
 
 
 def test_a_budget_without_a_grammar_keeps_min_tokens() -> None:
@@ -207,3 +207,55 @@ def test_a_text_with_too_many_readings_ends_before_the_next_token_takes_long(com
         tokens += 1
     assert f"max is {MAX_ROW_ITEMS}" in matcher.error()
     assert tokens < 40
+
+
+@pytest.mark.parametrize("source", [JSON, "start: /a+b?/", 'start: %json {"type": "object"}'])
+def test_drafts_are_tried_on_a_copy_and_what_may_follow_them_is_what_follows_once_they_are_drawn(
+    compiler: Compiler, source: str
+) -> None:
+    template = compiler.compile(source)
+    tried = 0
+    for seed in range(20):
+        rng = random.Random(seed)
+        constraint, drawn = (_constraint(template.copy(), eos_token_ids=(EOS,)) for _ in range(2))
+        for _ in range(30):
+            if constraint.ended:
+                break
+            allowed = constraint.allowed()
+            drafts: list[int] = []
+            ahead = constraint.copy()
+            while len(drafts) < 4 and not ahead.ended:
+                drafts.append(rng.choice(ids_in(ahead.allowed() or 0)))
+                ahead.accept(drafts[-1])
+            behind = list(constraint.allowed_behind(allowed, drafts))
+            for draft, found in zip(drafts, [allowed, *behind], strict=False):
+                assert drawn.allowed() == found
+                drawn.accept(draft)
+                tried += 1
+            assert constraint.allowed() == allowed, "nothing of the drafts is left"
+            drawn = constraint.copy()
+            token = rng.choice(ids_in(allowed or 0))
+            for each in (constraint, drawn):
+                each.accept(token)
+    assert tried > 50
+
+
+def test_no_mask_follows_a_draft_that_may_not_be_drawn_or_that_ends_the_text(compiler: Compiler) -> None:
+    constraint = _constraint(compiler.compile('start: "abc"'), eos_token_ids=(EOS,))
+    allowed = constraint.allowed()
+    assert [ids_in(each or 0) for each in constraint.allowed_behind(allowed, [97, 98, 97, 98])] == [[98], [99]]
+    assert [ids_in(each or 0) for each in constraint.allowed_behind(allowed, [97, 98, 99, 97])] == [[98], [99]]
+    assert list(constraint.allowed_behind(allowed, [99])) == []
+    assert list(constraint.allowed_behind(allowed, [])) == []
+
+
+def test_drafts_count_for_a_budget_bans_and_min_tokens_only_while_they_are_tried() -> None:
+    thinking = Thinking(2, [], [40], True)
+    constraint = _constraint(None, thinking, banned_sequences=((5, 6),), min_tokens=2, stop_token_ids=(50,))
+    allowed = constraint.allowed()
+    assert allowed is not None
+    first, second, third = constraint.allowed_behind(allowed, [4, 5, 40])
+    assert first == allowed, "one token is still too few to stop"
+    assert ids_in(second or 0) == [40], "the budget is spent"
+    assert third is None, "nothing is restricted behind the end of thinking"
+    assert constraint.allowed() == allowed

@@ -42,6 +42,13 @@ def test_parameters_count_a_tied_head_once() -> None:
     assert sum(map(math.prod, SPEC.shapes().values())) == SPEC.parameters
 
 
+def test_sinks_are_a_number_a_head() -> None:
+    sunk = with_mixers(SPEC, [True, False, True], sinks=True)
+    added = {f"model.layers.{layer}.self_attn.sinks": (4,) for layer in (0, 2)}
+    assert sunk.shapes() == SPEC.shapes() | added
+    assert sunk.parameters == SPEC.parameters + 2 * 4
+
+
 def test_layers_that_keep_alike_are_one_cache_group() -> None:
     mixed = with_mixers(SPEC, [True, False, True], window=9)
     window = CacheGroup("window", (0, 2), 9, 2, 2)

@@ -23,7 +23,7 @@ from stentor.engine.quantization.formats import (
     QuantizedCheckpoint,
 )
 from stentor.engine.quantization.stored_tensors import correct_by_tensors
-from stentor.engine.worker.setup_cpu import weights_bytes
+from stentor.tests.engine.local import weights_bytes
 from stentor.tests.engine.quantization import checkpoints as make
 from stentor.tests.engine.quantization.checkpoints import Made, Pack, Tensors
 from stentor.tests.parity.paged import PagedDecoder

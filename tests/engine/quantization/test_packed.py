@@ -26,13 +26,13 @@ from stentor.engine.quantization.formats import (
     QuantizedCheckpoint,
 )
 from stentor.engine.quantization.stored import expand
-from stentor.engine.worker.setup_cpu import weights_bytes
 from stentor.kernels import native
 from stentor.kernels.forward import Program, Traced
 from stentor.kernels.linear_packed import PackedKind
 from stentor.kernels.linear_packed.reference import dequantize
 from stentor.tests.engine.loading.k_quants import quantize
 from stentor.tests.engine.loading.tiny_gguf import write_gguf
+from stentor.tests.engine.local import weights_bytes
 from stentor.tests.engine.quantization import checkpoints as make
 from stentor.tests.engine.quantization.checkpoints import Pack, Tensors
 from stentor.tests.engine.quantization.test_checkpoints import QUANTISED_INPUTS, WEIGHT_ONLY

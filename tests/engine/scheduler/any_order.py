@@ -30,6 +30,8 @@ def sizes(positions: st.SearchStrategy[int], **changes: st.SearchStrategy[Any]) 
         "max_prefill_chunk": st.sampled_from([1, 2, 5, 64]),
         "prefix_cache": st.booleans(),
         "max_plan_bytes": st.sampled_from([1, 400, 1 << 20]),
+        "slow_grammars": st.booleans(),
+        "max_drafts": st.sampled_from([0, 1, 4]),
     }
     return st.fixed_dictionaries({**drawn, **changes}).map(
         lambda each: {**each, "num_blocks": each["num_blocks"] // each["block_size"]}
@@ -49,10 +51,28 @@ class AnyOrder(RuleBasedStateMachine):
         self.rng = random.Random(seed)
         self.engine = Engine(**sizes)
 
+    def living(self) -> list[int]:
+        return [rid for rid, each in self.engine.clients.items() if len(each.finished) < len(each.submit.seeds)]
+
+    @rule()
+    def load(self) -> None:
+        loading = {rid for rid, epoch in self.engine.loads if epoch == self.engine.scheduler.epoch}
+        if rids := [rid for rid in self.living() if rid not in loading]:
+            self.engine.load(self.rng.choice(rids))
+
+    @precondition(lambda self: self.engine.loads)
+    @rule(fails=st.sampled_from([False, False, True]))
+    def loaded(self, fails: bool) -> None:
+        self.engine.loaded(self.rng.randrange(len(self.engine.loads)), "it could not be loaded" if fails else None)
+
+    @precondition(lambda self: self.engine.compiling)
+    @rule()
+    def compiled(self) -> None:
+        self.engine.compiled(self.rng.randrange(len(self.engine.compiling)))
+
     @rule()
     def abort(self) -> None:
-        live = [rid for rid, each in self.engine.clients.items() if len(each.finished) < len(each.submit.seeds)]
-        if live:
+        if live := self.living():
             rid = self.rng.choice(live)
             self.engine.abort(rid, self.rng.randrange(-1, len(self.engine.clients[rid].submit.seeds)))
 
@@ -81,6 +101,15 @@ class AnyOrder(RuleBasedStateMachine):
     @rule()
     def kill_engine(self) -> None:
         self.engine.kill_engine()
+
+    @rule()
+    def reset_prefix_cache(self) -> None:
+        self.engine.scheduler.reset_prefix_cache()
+
+    @rule()
+    def recompute(self) -> None:
+        self.engine.scheduler.reset_prefix_cache()
+        self.engine.scheduler.recompute()
 
     @precondition(lambda self: self.engine.lost)
     @rule()

@@ -148,8 +148,8 @@ def test_the_least_important_hold_is_reclaimed_first() -> None:
         engine.plan()
         engine.deliver()
         engine.abort(rid, 0)
-        # The fork would run next; out of the queue it stays a fork to come, and its prompt held.
-        engine.scheduler._memory.queue.pop()
+        # The fork would run next; while it stands aside it stays a fork to come, and its prompt held.
+        engine.load(rid)
     assert all(request.held_tables for request in requests)
     engine.scheduler._memory.reclaim_hold(keep=None)
     assert [bool(request.held_tables) for request in requests] == [True, True, False]

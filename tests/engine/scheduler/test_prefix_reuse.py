@@ -147,3 +147,37 @@ def test_a_request_that_goes_on_after_a_death_is_no_new_query_of_the_prefix_cach
     engine.check_clients()
     after = engine.scheduler.stats()
     assert after.prefix_queries == (9 if dies == "worker" else 0)
+
+
+def test_after_a_reset_no_prompt_finds_what_was_computed_before_nor_what_is_built_on_it() -> None:
+    engine = Engine(block_size=4, num_blocks=64)
+    ended = engine.submit([1] * 9, max_tokens=1)
+    engine.drain()
+    runs = engine.submit([2] * 9, max_tokens=20)
+    engine.step()
+    engine.scheduler.reset_prefix_cache()
+    for _ in range(15):
+        engine.step()
+    turn = engine.submit([2] * 9 + engine.clients[runs].tokens[0][:8], max_tokens=1)
+    same = engine.submit([1] * 9, max_tokens=1)
+    engine.drain()
+    again = engine.submit([1] * 9, max_tokens=1)
+    engine.drain()
+    assert [cached(engine, rid) for rid in (ended, runs, turn, same, again)] == [0, 0, 0, 0, 8]
+    engine.check_clients()
+
+
+def test_what_runs_when_the_cache_is_reset_may_be_told_to_compute_its_tokens_anew() -> None:
+    engine = Engine(block_size=4, num_blocks=64)
+    rid = engine.submit([1] * 9, max_tokens=20, seeds=[1, 2])
+    for _ in range(6):
+        engine.step()
+    before = engine.worker.computed_tokens
+    engine.scheduler.reset_prefix_cache()
+    engine.scheduler.recompute()
+    for _ in range(3):
+        engine.step()
+    assert engine.worker.computed_tokens - before >= 9, "the prompt at least"
+    engine.drain()
+    assert {len(tokens) for tokens in engine.clients[rid].tokens.values()} == {20}
+    engine.check_clients()

@@ -49,9 +49,11 @@ TestSchedulerInAnyOrder = SchedulerMachine.TestCase
 TestSchedulerInAnyOrder.settings = many(60)
 
 
-@pytest.mark.parametrize("prefix_cache", [True, False])
-def test_many_requests_in_a_pool_too_small_for_them_give_what_each_gives_alone(prefix_cache: bool) -> None:
-    preemptions = hits = 0
+@pytest.mark.parametrize(("prefix_cache", "max_drafts"), [(True, 0), (False, 0), (True, 1), (True, 4), (False, 4)])
+def test_many_requests_in_a_pool_too_small_for_them_give_what_each_gives_alone(
+    prefix_cache: bool, max_drafts: int
+) -> None:
+    preemptions = hits = accepted = 0
     for seed in range(8):
         rng = random.Random(seed)
         engine = Engine(
@@ -61,6 +63,7 @@ def test_many_requests_in_a_pool_too_small_for_them_give_what_each_gives_alone(p
             max_num_batched_tokens=rng.choice([8, 32, 256]),
             max_model_len=48,
             prefix_cache=prefix_cache,
+            max_drafts=max_drafts,
         )
         for _ in range(40):
             rid = submit_random(engine, rng)
@@ -76,6 +79,8 @@ def test_many_requests_in_a_pool_too_small_for_them_give_what_each_gives_alone(p
         engine.check_clients()
         preemptions += engine.scheduler.stats().preemptions
         hits += engine.scheduler.stats().prefix_hits
+        accepted += engine.worker.accepted_tokens
+    assert (accepted > 0) == (max_drafts > 0)
     assert preemptions > 20, "the pools were not too small"
     assert (hits > 0) == prefix_cache
 

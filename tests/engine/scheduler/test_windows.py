@@ -31,8 +31,11 @@ TestWindowsInAnyOrder = WindowsMachine.TestCase
 TestWindowsInAnyOrder.settings = many(60)
 
 
+@pytest.mark.parametrize("max_drafts", [0, 3])
 @pytest.mark.parametrize("windows", [(0, 5), (8,), (6, 0, 13), (5, 5, 5)])
-def test_many_requests_in_a_pool_too_small_for_them_give_what_each_gives_alone(windows: tuple[int, ...]) -> None:
+def test_many_requests_in_a_pool_too_small_for_them_give_what_each_gives_alone(
+    windows: tuple[int, ...], max_drafts: int
+) -> None:
     preemptions = hits = 0
     for seed in range(6):
         rng = random.Random(seed)
@@ -44,6 +47,7 @@ def test_many_requests_in_a_pool_too_small_for_them_give_what_each_gives_alone(w
             max_prefill_chunk=rng.choice([4, 8, None]),
             max_model_len=48,
             windows=windows,
+            max_drafts=max_drafts,
         )
         for _ in range(40):
             rid = submit_random(engine, rng)

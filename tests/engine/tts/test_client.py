@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import anyio
 import pytest
 
 from stentor.engine.processes.process import Child, spawn
-from stentor.engine.processes.supervisor import RestartPolicy
 from stentor.engine.tts import client as client_module
 from stentor.engine.tts.client import SentenceFailed, SpeechClient, SpeechUnavailable
 from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.anyio
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks at the clock, and tries again, a good deal sooner than beside a model."""
     monkeypatch.setattr(client_module, "_LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(client_module, "RestartPolicy", partial(RestartPolicy, first_delay=0.01))
+    monkeypatch.setattr(client_module, "_POLICY", replace(client_module._POLICY, first_delay=0.01))
 
 
 @asynccontextmanager

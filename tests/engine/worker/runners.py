@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from stentor.engine.core.grammar.constraint import TokenConstraint
+from stentor.engine.core.request import NOTHING
 from stentor.engine.core.scheduler import MAX_IN_FLIGHT, Scheduler
 from stentor.engine.layers.forward_batch import ForwardBatch, LayerCache
 from stentor.engine.layers.layer_context import LayerContext
@@ -21,7 +21,7 @@ from stentor.engine.worker.pending import Pending
 from stentor.engine.worker.rows import with_forks
 from stentor.engine.worker.runner import ModelRunner
 from stentor.kernels import force_variant
-from stentor.protocols.ipc.actors import Finished, Submit
+from stentor.protocols.ipc.actors import Finished, Resource, Submit
 from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
@@ -149,10 +149,11 @@ class Pair:
     ) -> int:
         """``grammar`` is the seed of one."""
         rid, self._rid = self._rid, self._rid + 1
-        constraints: list[TokenConstraint | None] | None = None
+        awaits: frozenset[Resource] = NOTHING if grammar is None else frozenset(["grammar"])
+        submit = Submit(rid, tokens, params, list(seeds), 0, "", 0.0)
+        assert self.scheduler.submit(submit, 0.0, awaits=awaits) is None
         if grammar is not None:
-            constraints = [wide_constraint(tiny.VOCAB, grammar, params) for _ in seeds]
-        assert self.scheduler.submit(Submit(rid, tokens, params, list(seeds), 0, "", 0.0), 0.0, constraints) is None
+            self.scheduler.constrain(rid, [wide_constraint(tiny.VOCAB, grammar, params) for _ in seeds])
         return rid
 
     def run(self, *, capture_between: bool = False) -> None:

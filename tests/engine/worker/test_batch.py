@@ -2,6 +2,7 @@
 
 import torch
 
+from stentor.engine.layers.forward_batch import LayerCache
 from stentor.engine.worker.batch import Batch, build_batch
 from stentor.engine.worker.rows import RowTable
 from stentor.kernels import AttentionBatch
@@ -10,6 +11,7 @@ from stentor.protocols.ipc.steps import NewRow, RowStep
 
 BLOCK = 16
 CPU = torch.device("cpu")
+CACHES = [LayerCache(torch.empty(0), torch.empty(0))]
 
 
 def _table() -> RowTable:
@@ -26,7 +28,7 @@ def _laid_out(batch: Batch) -> tuple[torch.Tensor, AttentionBatch]:
 
 
 def test_rows_lie_end_to_end_and_each_token_knows_its_place_in_the_cache() -> None:
-    batch = build_batch([RowStep(2, 14, 4, [], False), RowStep(0, 2, 1, [], True)], _table(), [], CPU)
+    batch = build_batch([RowStep(2, 14, 4, [], False), RowStep(0, 2, 1, [], True)], _table(), CACHES, CPU)
     tokens, paged = _laid_out(batch)
     assert tokens.tolist() == [114, 115, 116, 117, 202]
     assert batch.forward.positions.tolist() == [14, 15, 16, 17, 2]
@@ -40,7 +42,7 @@ def test_rows_lie_end_to_end_and_each_token_knows_its_place_in_the_cache() -> No
 
 
 def test_a_step_that_draws_nothing_has_no_last_tokens() -> None:
-    batch = build_batch([RowStep(2, 0, 40, [], False)], _table(), [], CPU)
+    batch = build_batch([RowStep(2, 0, 40, [], False)], _table(), CACHES, CPU)
     assert batch.last.tolist() == []
     assert batch.last.dtype == torch.int64
     _, paged = _laid_out(batch)
@@ -49,7 +51,7 @@ def test_a_step_that_draws_nothing_has_no_last_tokens() -> None:
 
 def test_a_batch_does_not_change_with_the_table_that_it_was_built_from() -> None:
     table = _table()
-    batch = build_batch([RowStep(2, 0, 40, [], True), RowStep(0, 0, 3, [], True)], table, [], CPU)
+    batch = build_batch([RowStep(2, 0, 40, [], True), RowStep(0, 0, 3, [], True)], table, CACHES, CPU)
     tokens, paged = _laid_out(batch)
     before = [tensor.clone() for tensor in (tokens, paged.block_tables, paged.slots)]
     table.tokens[:] = -1

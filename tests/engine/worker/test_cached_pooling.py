@@ -13,8 +13,8 @@ import transformers
 from safetensors.torch import save_file
 
 from stentor.engine.sharing.weight_cache import create_weight_file, read_header, write_header
-from stentor.engine.worker import setup_pooling
-from stentor.engine.worker.pooling_runner import PoolingRunner
+from stentor.engine.worker import setup as whole_setup
+from stentor.engine.worker.runner import ModelRunner
 from stentor.engine.worker.setup import set_up
 from stentor.protocols.ipc.actors import WorkerReady
 from stentor.protocols.ipc.config import WorkerConfig
@@ -108,7 +108,7 @@ class _Started:
         given: dict[str, Any] = {"device": "cpu", "dtype": "float32", "threads": 1, "is_pooling": True, **options}
         config = WorkerConfig(str(folder), **given)
         setup = set_up(config, lambda phase, _done, _total: self.phases.append(phase), fd)
-        assert isinstance(setup.runner, PoolingRunner)
+        assert isinstance(setup.runner, ModelRunner)
         self._runner = setup.runner
         self.ready: WorkerReady = setup.ready
 
@@ -183,8 +183,8 @@ def test_a_later_worker_has_the_cache_that_the_first_one_settled(
     file: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     yes_or_no(tmp_path)
-    monkeypatch.setattr(setup_pooling, "default_kv_bytes", lambda _weights, _share: 1 << 17)
+    monkeypatch.setattr(whole_setup, "default_kv_bytes", lambda _weights, _share: 1 << 17)
     first = _Started(tmp_path, file)
-    monkeypatch.setattr(setup_pooling, "default_kv_bytes", lambda _weights, _share: 1 << 16)
+    monkeypatch.setattr(whole_setup, "default_kv_bytes", lambda _weights, _share: 1 << 16)
     assert _Started(tmp_path, file).ready.num_blocks == first.ready.num_blocks
     assert _Started(tmp_path, None).ready.num_blocks == first.ready.num_blocks // 2

@@ -18,7 +18,7 @@ from stentor.engine.core.worker_life import OnProgress, WorkerLife
 from stentor.engine.processes.process import Child
 from stentor.engine.worker import service
 from stentor.engine.worker.service import Worker
-from stentor.engine.worker.setup_device import set_up_device
+from stentor.engine.worker.setup import set_up_on
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.actors import Abort, Finished, Progress, Shutdown, StartWorker, Stats, Submit, WorkerReady
 from stentor.protocols.ipc.codec import decode_client, decode_engine_worker, encoder
@@ -83,7 +83,7 @@ def _submissions() -> list[Submit]:
 @contextmanager
 def _serving(device: FakeDevice, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """A worker in a thread of this process; yields where its exit code goes."""
-    monkeypatch.setattr(service, "set_up", lambda config, progress, *_: set_up_device(config, progress, device))
+    monkeypatch.setattr(service, "set_up", lambda config, progress, *_: set_up_on(config, progress, device))
     codes: list[int] = []
 
     def serve() -> None:

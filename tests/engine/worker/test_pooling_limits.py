@@ -7,7 +7,7 @@ from stentor.engine.model_config.encoder_hf import encoder_config_from_hf
 from stentor.engine.model_config.hf_config import model_spec_from_hf
 from stentor.engine.model_config.pooling_config import PoolingConfig
 from stentor.engine.model_config.sentence_config import SentenceModules
-from stentor.engine.worker.setup_pooling import suited_limits
+from stentor.engine.worker.pooling_family import suited_limits
 
 MINILM: dict[str, Any] = {
     "hidden_size": 384,

@@ -18,11 +18,11 @@ from stentor.engine.worker import memory
 from stentor.engine.worker.caches import allocate_caches, choose_cache_dtype, kv_block_bytes
 from stentor.engine.worker.cores import granted_cores
 from stentor.engine.worker.errors import SetupError
+from stentor.engine.worker.families import size_cache
 from stentor.engine.worker.memory import available_memory
 from stentor.engine.worker.service import Worker
 from stentor.engine.worker.setup import choose_device, set_up
-from stentor.engine.worker.setup_cpu import size_cache, weights_bytes
-from stentor.engine.worker.setup_parts import cache_note, choose_dtype
+from stentor.engine.worker.setup_parts import cache_note, choose_dtype, longest_of
 from stentor.kernels import native
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
 from stentor.protocols.ipc.codec import decode_engine_worker, encoder
@@ -52,7 +52,9 @@ def model(folder: Path) -> ModelSpec:
 def _size(model: ModelSpec, blocks: float, **changes: Any) -> tuple[int, int]:
     """With a cache of that many blocks."""
     config = WorkerConfig("", block_size=16, kv_cache_memory=int(blocks * kv_block_bytes(model.cache_groups, 16, F32)))
-    return size_cache(msgspec.structs.replace(config, **changes), model, PLACE, F32)
+    config = msgspec.structs.replace(config, **changes)
+    sizes = size_cache(config, model.cache_groups, longest_of(config, model), F32, config.kv_cache_memory or 0)
+    return sizes.max_model_len, sizes.blocks
 
 
 # ---- the cache
@@ -94,21 +96,22 @@ def test_a_context_beyond_the_models_own_is_refused(model: ModelSpec) -> None:
 
 def test_a_block_size_that_kernels_cannot_use_is_refused(model: ModelSpec) -> None:
     with pytest.raises(SetupError, match="--block-size 20: expected a multiple of 16"):
-        size_cache(WorkerConfig("", block_size=20), model, PLACE, F32)
+        _size(model, 100, block_size=20)
 
 
 def test_the_default_cache_leaves_room_for_the_weights(
     model: ModelSpec, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weights = weights_bytes(model, PLACE)
+    config = model_config(folder, kv_cache_memory=None)
+    weights = next(line.bytes for line in set_up(config, _ignore).ready.memory if line.what == "weights")
     stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     assert weights == pytest.approx(stored, rel=0.05)
     block = kv_block_bytes(model.cache_groups, 16, F32)
     monkeypatch.setattr(memory, "available_memory", lambda: weights + 4 * 10 * block)
-    assert size_cache(WorkerConfig("", block_size=16), model, PLACE, F32)[1] == 10
+    assert set_up(config, _ignore).ready.num_blocks == 10
     monkeypatch.setattr(memory, "available_memory", lambda: weights - 1)
     with pytest.raises(SetupError, match="hold 0 tokens"):
-        size_cache(WorkerConfig("", block_size=16), model, PLACE, F32)
+        set_up(config, _ignore)
 
 
 def test_a_containers_limit_counts_and_its_page_cache_does_not(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from stentor.engine.worker.caches import kv_block_bytes
 from stentor.engine.worker.device import MemoryReading
 from stentor.engine.worker.device_runner import DeviceRunner
 from stentor.engine.worker.errors import SetupError
+from stentor.engine.worker.graphs import graph_sizes
 from stentor.engine.worker.profile import worst_steps
 from stentor.engine.worker.service import Worker
-from stentor.engine.worker.setup import set_up
-from stentor.engine.worker.setup_device import graph_sizes, set_up_device
+from stentor.engine.worker.setup import set_up, set_up_on
 from stentor.engine.worker.setup_parts import Setup
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
@@ -62,7 +62,7 @@ def model(folder: Path) -> ModelSpec:
 def _set_up(folder: Path, device: FakeDevice, **changes: Any) -> Setup:
     fields = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "kv_cache_memory": None, **changes}
     with force_variant("reference"):
-        return set_up_device(model_config(folder, **fields), lambda *_: None, device)
+        return set_up_on(model_config(folder, **fields), lambda *_: None, device)
 
 
 def _device(**changes: Any) -> FakeDevice:
@@ -152,7 +152,7 @@ def test_every_kind_of_step_has_run_before_the_worker_is_ready(folder: Path) -> 
     told: list[tuple[str, int, int]] = []
     config = model_config(folder, max_num_seqs=4, max_num_batched_tokens=32, kv_cache_memory=None)
     with force_variant("reference"):
-        set_up_device(config, lambda *progress: told.append(progress), _device())
+        set_up_on(config, lambda *progress: told.append(progress), _device())
     phases = list(dict.fromkeys(phase for phase, _, _ in told))
     assert phases == ["loading weights", "measuring memory", "preparing kernels", "warming up"]
     prepared = [(done, total) for phase, done, total in told if phase == "preparing kernels"]
@@ -244,7 +244,7 @@ def test_the_device_draws_what_the_host_draws_from_the_same_checkpoint(folder: P
 
 def test_a_worker_serves_from_a_device_one_step_ahead(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = _device()
-    monkeypatch.setattr(service, "set_up", lambda config, progress, *_: set_up_device(config, progress, device))
+    monkeypatch.setattr(service, "set_up", lambda config, progress, *_: set_up_on(config, progress, device))
     config = model_config(folder, max_num_seqs=4, max_num_batched_tokens=32)
     new = NewRow(1, list(range(5, 25)), 20, SamplingParams(max_tokens=5, temperature=0.0), 3, [2, 0])
     plans = [
@@ -268,7 +268,7 @@ def test_a_worker_whose_step_fails_on_the_device_says_so_and_ends(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = _device()
-    monkeypatch.setattr(service, "set_up", lambda config, progress, *_: set_up_device(config, progress, device))
+    monkeypatch.setattr(service, "set_up", lambda config, progress, *_: set_up_on(config, progress, device))
     with both_ends() as (engine, worker), force_variant("reference"):
         config = model_config(folder, max_num_seqs=4, max_num_batched_tokens=32)
         plan = StepPlan(0, 7, [], [], [RowStep(3, 0, 1, [], True)])

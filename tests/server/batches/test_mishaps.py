@@ -21,6 +21,7 @@ from stentor.server.storage import batches, files
 from stentor.server.storage.opening import make_store
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.batches.test_batches import CHAT, begun, ended, lines, read, served, uploaded
+from stentor.tests.server.harness import until
 
 pytestmark = pytest.mark.anyio
 
@@ -178,6 +179,21 @@ async def test_a_server_that_is_busy_for_long_is_waited_for(monkeypatch: pytest.
         assert done.request_counts is not None
         assert done.request_counts.completed == 1
         tasks.cancel_scope.cancel()
+
+
+async def test_a_line_waits_for_as_long_as_the_server_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(calls, "_PATIENCE", 0.0)
+    state = fake_state()
+    async with served(state) as client:
+        await state.control.pause("abort", clear_cache=False)
+        batch = await begun(client, lines("a"))
+        refused = state.metrics.rejected["paused"]._value
+        await until(lambda: refused.get() > 5)
+        await state.control.resume()
+        done = await ended(client, batch.id, "completed")
+        assert done.request_counts is not None
+        assert (done.request_counts.completed, done.request_counts.failed) == (1, 0)
 
 
 async def test_a_batch_whose_key_is_gone_is_not_gone_on_with(tmp_path: Path) -> None:

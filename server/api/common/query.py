@@ -1,13 +1,24 @@
-"""Lists that come a page at a time."""
+"""What the query of a URL says, and the lists that it asks for a page at a time."""
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from starlette.requests import Request
 
 from stentor.protocols.common.errors import wrong
 
 T = TypeVar("T")
+_SWITCHES: Final = {"true": True, "1": True, "false": False, "0": False}
+
+
+def switch_of(request: Request, name: str, default: bool = False) -> bool:
+    """Raises BadRequest."""
+    value = request.query_params.get(name)
+    if value is None:
+        return default
+    if value.lower() not in _SWITCHES:
+        raise wrong(name, "must be true or false", "invalid_value")
+    return _SWITCHES[value.lower()]
 
 
 def limit_of(request: Request, default: int, most: int) -> int:

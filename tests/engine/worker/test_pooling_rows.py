@@ -7,8 +7,8 @@ import torch
 import transformers
 
 from stentor.engine.layers.weights import WeightError
-from stentor.engine.worker.pooling_runner import PoolingRunner
-from stentor.engine.worker.setup_pooling import set_up_pooling
+from stentor.engine.worker.runner import ModelRunner
+from stentor.engine.worker.setup import set_up_on
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -33,10 +33,10 @@ def saved(model: Any, folder: Path) -> Any:
     return model
 
 
-def runner_of(folder: Path) -> PoolingRunner:
+def runner_of(folder: Path) -> ModelRunner:
     config = WorkerConfig(str(folder), dtype="float32", threads=1, is_pooling=True)
-    runner = set_up_pooling(config, lambda phase, done, total: None).runner
-    assert isinstance(runner, PoolingRunner)
+    runner = set_up_on(config, lambda phase, done, total: None).runner
+    assert isinstance(runner, ModelRunner)
     return runner
 
 
@@ -51,7 +51,8 @@ def test_others_are_let_in_after_every_layer(tmp_path: Path) -> None:
     saved(transformers.BertModel(transformers.BertConfig(**BERT), add_pooling_layer=False), tmp_path)
     runner = runner_of(tmp_path)
     breaths: list[None] = []
-    runner.yield_device = lambda: breaths.append(None)
+    assert runner.extras is not None
+    runner.extras.yield_device = lambda: breaths.append(None)
     runner.step(step(0, ([5, 6, 7], Pooling("embed")), ([8], Pooling("embed"))))
     assert len(breaths) == 3
 

@@ -17,8 +17,8 @@ from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.stream_encoder import Listening
 from stentor.engine.models.voxtral_realtime import VoxtralRealtime
 from stentor.engine.worker.errors import SetupError
-from stentor.engine.worker.setup_device import set_up_device
-from stentor.engine.worker.streaming_runner import StreamingRunner
+from stentor.engine.worker.runner import ModelRunner
+from stentor.engine.worker.setup import set_up_on
 from stentor.kernels import native
 from stentor.protocols.ipc.audio import Streamed, StreamShape
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -211,8 +211,8 @@ def test_a_device_keeps_what_its_largest_step_takes_for_it(folder: Path) -> None
     device = FakeDevice(
         total=20 * mib + 5 * 6144 + 7 * block + 99, allocated=10 * mib, outside=4 * mib, activations=6 * mib
     )
-    setup = set_up_device(options, lambda *_: None, device)
-    assert isinstance(setup.runner, StreamingRunner)
+    setup = set_up_on(options, lambda *_: None, device)
+    assert isinstance(setup.runner, ModelRunner)
     assert (setup.ready.num_blocks, setup.ready.max_model_len) == (7, 7 * 16)
 
 

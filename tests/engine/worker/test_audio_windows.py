@@ -10,10 +10,10 @@ import torch
 from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 from stentor.engine.models.whisper import Whisper
-from stentor.engine.worker.encoder_decoder_runner import EncoderDecoderRunner
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.limits import HEARING
-from stentor.engine.worker.setup_device import set_up_device
+from stentor.engine.worker.runner import ModelRunner
+from stentor.engine.worker.setup import set_up_on
 from stentor.kernels import native
 from stentor.protocols.ipc.audio import Alignment, Audio
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -49,8 +49,9 @@ def fresh(engine: LocalEngine) -> LocalEngine:
 
 
 def model_of(engine: LocalEngine) -> Whisper:
-    assert isinstance(engine.runner, EncoderDecoderRunner)
-    return engine.runner._model
+    assert isinstance(engine.runner, ModelRunner)
+    assert isinstance(engine.runner.model, Whisper)
+    return engine.runner.model
 
 
 def greedy_by_transformers(folder: Path, audio: Audio, prompt: list[int], count: int) -> tuple[list[int], float]:
@@ -239,20 +240,21 @@ def test_a_device_keeps_what_its_largest_step_takes_and_gives_windows_the_rest(
 
     options = model_config(folder, max_num_seqs=6, max_num_batched_tokens=0, kv_cache_memory=None)
     options = msgspec.structs.replace(options, gpu_memory_fraction=1.0)
-    setup = set_up_device(options, lambda *_: None, device(4 * each + 100))
+    setup = set_up_on(options, lambda *_: None, device(4 * each + 100))
     assert setup.ready.encoder_slots == 4
-    assert isinstance(setup.runner, EncoderDecoderRunner)
+    assert isinstance(setup.runner, ModelRunner)
     with pytest.raises(SetupError, match="no room for one window"):
-        set_up_device(options, lambda *_: None, device(each - 100))
+        set_up_on(options, lambda *_: None, device(each - 100))
 
 
 def test_a_step_that_encodes_pauses_between_its_parts_where_others_share_the_device(engine: LocalEngine) -> None:
     fresh(engine)
     pauses: list[None] = []
-    assert isinstance(engine.runner, EncoderDecoderRunner)
-    engine.runner.yield_device = lambda: pauses.append(None)
+    assert isinstance(engine.runner, ModelRunner)
+    assert engine.runner.extras is not None
+    engine.runner.extras.yield_device = lambda: pauses.append(None)
     rid = engine.submit([SOT, 65], GREEDY, audio=window(3))
     engine.run()
-    engine.runner.yield_device = None
+    engine.runner.extras.yield_device = None
     assert engine.outcomes[rid, 0].finished is not None
     assert len(pauses) > 3 * model_of(engine).config.encoder_layers

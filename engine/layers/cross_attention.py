@@ -1,0 +1,43 @@
+"""Attention of tokens to audio that was encoded before."""
+
+from dataclasses import replace
+
+import torch
+
+from stentor import kernels
+
+from ..model_config.model_spec import AttentionSpec, Backbone
+from .forward_batch import ForwardBatch
+from .layer_context import LayerContext
+from .linear import Linear
+from .quantized import Input
+from .weights import WeightMap
+
+
+class CrossAttention:
+    """Queries come of tokens; keys and values come of audio, once, and lie in the caches of encoder slots."""
+
+    def __init__(
+        self, weights: WeightMap, layer: int, model: Backbone, spec: AttentionSpec, context: LayerContext
+    ) -> None:
+        self._layer, self._spec, prefix = layer, spec, f"{model.prefix}.{layer}"
+        into, out = spec.projections(model.hidden_size)
+        q, kv = (replace(into, parts=parts) for parts in (into.parts[:1], into.parts[1:]))
+        self._q = Linear.of(weights, prefix, q, context, dtype=context.dtype)
+        self._kv = Linear.of(weights, prefix, kv, context, dtype=context.dtype)
+        self._out = Linear.of(weights, prefix, out, context, dtype=context.stream)
+
+    def keys_and_values(self, encoded: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """[positions, hidden] → k and v, each [positions, heads, head_dim]"""
+        return self._kv(encoded).view(len(encoded), 2, self._spec.kv_heads, self._spec.head_dim).unbind(1)
+
+    def __call__(self, x: Input, batch: ForwardBatch) -> torch.Tensor:
+        """x [tokens, hidden] → the same; leaves its queries where the batch asks for them."""
+        audio, spec = batch.encoded, self._spec
+        assert audio is not None
+        assert isinstance(x, torch.Tensor)
+        q = self._q(x).view(len(x), spec.heads, spec.head_dim)
+        if audio.queries is not None:
+            audio.queries[self._layer] = q
+        cache = audio.caches[self._layer]
+        return self._out(kernels.paged_attention(q, cache.k, cache.v, audio.paged, scale=spec.scale).view(len(x), -1))

@@ -1,0 +1,47 @@
+"""Every architecture that draws tokens, by its name: who reads its description.
+
+What is read decides who runs it (:mod:`...worker.setup`). Models that make vectors and scores are told apart by more
+than a name: :mod:`...loading.pooling_checkpoint`.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from .config_fields import Fields
+from .hf_config import DECODERS, Decoder, named_architecture
+from .model_spec import ModelSpec, checked
+from .voxtral_realtime_config import ARCHITECTURE as VOXTRAL_REALTIME
+from .voxtral_realtime_config import VoxtralRealtimeConfig, voxtral_realtime_config_from_hf
+from .whisper_config import ARCHITECTURE as WHISPER
+from .whisper_config import WhisperConfig, whisper_config_from_hf
+
+Described = ModelSpec | WhisperConfig | VoxtralRealtimeConfig
+
+
+class Architecture(NamedTuple):
+    model_type: str
+    """What a config.json says that names no architecture."""
+    read: Callable[[Mapping[str, object], Mapping[str, object]], Described]
+    """From a config.json and a generation_config.json, which may be empty. Raises
+    :class:`.config_fields.ConfigError`."""
+
+
+def _decoder(name: str, decoder: Decoder, config: Mapping[str, object], _generation: Mapping[str, object]) -> ModelSpec:
+    return checked(decoder.read(Fields(config), name))
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    **{name: Architecture(each.model_type, partial(_decoder, name, each)) for name, each in DECODERS.items()},
+    WHISPER: Architecture("whisper", whisper_config_from_hf),
+    VOXTRAL_REALTIME: Architecture(
+        "voxtral_realtime", lambda config, _generation: voxtral_realtime_config_from_hf(config)
+    ),
+}
+
+
+def read_config(config: Mapping[str, object], generation: Mapping[str, object]) -> Described:
+    """Raises :class:`.config_fields.ConfigError` for an architecture that is not served, and for a field that is
+    missing or wrong."""
+    known = {name: each.model_type for name, each in ARCHITECTURES.items()}
+    return ARCHITECTURES[named_architecture(config, known)].read(config, generation)

@@ -1,0 +1,47 @@
+"""Audio that comes as it is spoken, beside the rows of a streaming transcription model: heard with each position."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from stentor.protocols.ipc.steps import RowStep, StepPlan
+
+from ..layers.forward_batch import ForwardBatch
+from ..models.stream_encoder import Listening
+from ..models.voxtral_realtime import VoxtralRealtime
+from .batch import Batch
+from .runner import Findings
+
+
+class AudioStreams:
+    """See :class:`.runner.RowExtras`. Streams are encoded one after another; the decoder takes all rows at once."""
+
+    def __init__(self, model: VoxtralRealtime) -> None:
+        self._encoder = model.encoder
+        self._streams: dict[int, Listening] = {}
+        """By slot."""
+        self.yield_device: Callable[[], None] | None = None
+
+    def enter(self, plan: StepPlan) -> None:
+        for new in plan.new:
+            self._streams[new.slot] = self._encoder.begin()
+        for given in plan.inputs:
+            self._encoder.feed(self._streams[given.slot], given.pcm, ended=given.ended)
+
+    def release(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._streams.pop(slot, None)
+
+    def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
+        """Raises ValueError for a row whose position has nothing to hear yet."""
+        return replace(batch, added=torch.cat([self._listen(row) for row in rows]))
+
+    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
+        return Findings()
+
+    def _listen(self, row: RowStep) -> torch.Tensor:
+        stream = self._streams[row.slot]
+        if stream.position != row.start:
+            raise ValueError(f"slot {row.slot} runs position {row.start}, and has heard {stream.position}")
+        return self._encoder.listen(stream, row.count)

@@ -1,0 +1,89 @@
+"""Half minutes of audio beside the rows of an encoder-decoder: encoded into encoder slots, attended to, aligned."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from stentor.protocols.ipc.audio import AlignmentOutput
+from stentor.protocols.ipc.steps import NewRow, RowAlignment, RowStep, StepPlan
+
+from ..layers.forward_batch import Encoded, ForwardBatch, LayerCache
+from ..models.whisper import Whisper
+from .batch import Batch
+from .runner import Findings
+
+
+class AudioWindows:
+    """See :class:`.runner.RowExtras`. What is encoded stays in its slot until another window takes it."""
+
+    def __init__(self, model: Whisper, cross_caches: Sequence[LayerCache], slots: int) -> None:
+        """``cross_caches`` hold the keys and values of encoded audio."""
+        self._model = model
+        self._cross_caches = cross_caches
+        self._encoder_slot_of = np.zeros(slots, dtype=np.int64)
+        self._asking: dict[int, NewRow] = {}
+        """By slot: rows whose prompt is to say what it has heard."""
+        self.yield_device: Callable[[], None] | None = None
+
+    def enter(self, plan: StepPlan) -> None:
+        for new in plan.new:
+            self._encoder_slot_of[new.slot] = new.encoding
+            if new.no_speech is not None or new.align is not None:
+                self._asking[new.slot] = new
+        if plan.encodings:
+            windows = [each.pcm for each in plan.encodings]
+            slots = [each.encoder_slot for each in plan.encodings]
+            self._model.write_encodings(windows, slots, self._cross_caches, self.yield_device)
+
+    def release(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._asking.pop(slot, None)
+
+    def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
+        slots = np.repeat(self._encoder_slot_of[[row.slot for row in rows]], [row.count for row in rows])
+        aligns = any(asked.align is not None for row in rows if (asked := self._asking.get(row.slot)) is not None)
+        paged = self._model.cross_batch(slots)
+        return replace(batch, encoded=Encoded(paged, self._cross_caches, {} if aligns else None))
+
+    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
+        if not self._asking:
+            return Findings()
+        encoded = batch.forward.encoded
+        queries = None if encoded is None else encoded.queries
+        found = []
+        for row, first in zip(rows, batch.starts, strict=True):
+            asked = self._asking.get(row.slot)
+            if asked is None:
+                continue
+            alignment = AlignmentOutput(self._silence(asked, row, first, hidden))
+            if asked.align is not None and queries is not None:
+                aligned = self._model.align(
+                    asked.tokens[: asked.prompt_len],
+                    asked.align.start,
+                    asked.align.frames,
+                    hidden,
+                    queries,
+                    first,
+                    asked.encoding,
+                    self._cross_caches,
+                )
+                alignment = AlignmentOutput(alignment.no_speech, aligned.times, aligned.probabilities)
+            if alignment.no_speech is not None or alignment.times:
+                found.append(RowAlignment(row.slot, alignment))
+            if row.start + row.count >= asked.prompt_len:
+                del self._asking[row.slot]
+        return Findings(alignments=found)
+
+    def _silence(self, asked: NewRow, row: RowStep, first: int, hidden: torch.Tensor) -> float | None:
+        """The probability of the token that says so, where this step computes its position."""
+        if asked.no_speech is None:
+            return None
+        position, token = asked.no_speech
+        if not row.start <= position < row.start + row.count:
+            return None
+        if not 0 <= token < self._model.config.vocab_size:
+            return 0.0
+        at = first + position - row.start
+        return float(self._model.logits(hidden[at : at + 1])[0].softmax(0)[token])

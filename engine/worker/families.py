@@ -1,0 +1,361 @@
+"""What setting up takes that differs between kinds of models: limits, what memory is cut into, the first steps."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+import torch
+
+from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
+from stentor.protocols.ipc.audio import MAX_WINDOW_BYTES, StreamShape
+from stentor.protocols.ipc.config import StepLimits, WorkerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import Encoding, NewRow, RowInput, RowStep, StepPlan
+
+from ..layers.layer_context import LayerContext
+from ..loading.checkpoint import Checkpoint
+from ..model_config.model_spec import CacheGroup
+from ..models.decoder import Decoder
+from ..models.voxtral_realtime import VoxtralRealtime
+from ..models.whisper import Whisper
+from .audio_streams import AudioStreams
+from .audio_windows import AudioWindows
+from .caches import PageGroup, kv_block_bytes, of_groups, page_groups
+from .errors import SetupError
+from .graphs import graph_sizes
+from .limits import HEARING, SUITED
+from .memory import GIB
+from .runner import RowExtras
+from .setup_parts import fit_length, longest_of
+
+_FIRST_TOKENS: Final = 16
+_NO_FP8: Final = "--kv-cache-dtype fp8: models that hear have no scales for it; leave it out"
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a worker that this one follows had: its engine counts on it."""
+
+    blocks: int
+    max_model_len: int
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What memory is cut into."""
+
+    blocks: int
+    """Of the KV cache; without one, as many as what runs at once would take."""
+    max_model_len: int
+    block_bytes: int
+    pages: tuple[PageGroup, ...] = ()
+    encoder_slots: int = 0
+
+
+class Family(Protocol):
+    """A kind of models, and one checkpoint of it."""
+
+    checkpoint: Checkpoint
+    groups: Sequence[CacheGroup]
+    """Of the KV cache; empty where nothing is kept of a token."""
+    beside: Sequence[Path]
+    """Files that are read besides those of the checkpoint."""
+    packs: bool
+    """Whether its weights are packed for a CPU."""
+    no_room: str
+    """What a device without room for its largest step is told."""
+    limits: StepLimits
+    """What a step may hold, where the operator does not say."""
+
+    def longest(self, config: WorkerConfig) -> int:
+        """The longest sequence before the cache is known. Raises :class:`.errors.SetupError` for what cannot be."""
+
+    def make(self, context: LayerContext, longest: int) -> Any:
+        """The model, without weights."""
+
+    def fill(self, model: Any, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Gives it the checkpoint's weights."""
+
+    def size(
+        self,
+        config: WorkerConfig,
+        model: Callable[[], Any],
+        longest: int,
+        cache_dtype: torch.dtype,
+        budget: int,
+        settled: Settled | None = None,
+    ) -> Sizes:
+        """Cuts ``budget`` bytes; ``model`` makes one, of which only the shapes count. Raises
+        :class:`.errors.SetupError`."""
+
+    def largest_step(self, config: WorkerConfig, longest: int) -> tuple[StepPlan, Sizes] | None:
+        """A step that takes the most memory, and what it is run over; None where half of what is left is for steps."""
+
+    def extras(self, config: WorkerConfig, model: Any, sizes: Sizes) -> RowExtras | None:
+        """What its rows bring besides tokens, with the memory that this takes."""
+
+    def first_steps(self, config: WorkerConfig, model: Any, sizes: Sizes) -> list[StepPlan]:
+        """Of row 0: after them the model has done what it is for."""
+
+    def memory(self, config: WorkerConfig, model: Any, sizes: Sizes) -> list[MemoryLine]:
+        """Where bytes go besides weights."""
+
+    def told(self, ready: WorkerReady, config: WorkerConfig, model: Any, sizes: Sizes) -> WorkerReady:
+        """With what only such a model says."""
+
+
+def size_cache(
+    config: WorkerConfig,
+    groups: Sequence[CacheGroup],
+    longest: int,
+    cache_dtype: torch.dtype,
+    budget: int,
+    settled: Settled | None = None,
+) -> Sizes:
+    """``longest`` cut to what the blocks hold; a context that the operator named must fit."""
+    pages = page_groups(groups, longest)
+    block_bytes = kv_block_bytes(groups, config.block_size, cache_dtype, pages)
+    if settled is not None:
+        return Sizes(settled.blocks, settled.max_model_len, block_bytes, pages)
+    blocks = budget // block_bytes
+    return Sizes(blocks, fit_length(config, longest, blocks, block_bytes, budget, pages), block_bytes, pages)
+
+
+def cache_line(config: WorkerConfig, sizes: Sizes) -> MemoryLine:
+    what = f"{sizes.blocks} blocks of {config.block_size} tokens{of_groups(sizes.pages)}; taken as it fills"
+    return MemoryLine("KV cache", sizes.blocks * sizes.block_bytes, what)
+
+
+def first_tokens(
+    config: WorkerConfig,
+    vocab_size: int,
+    sizes: Sizes,
+    encodings: Sequence[Encoding] = (),
+    inputs: Sequence[RowInput] = (),
+) -> list[StepPlan]:
+    """Prefills a few tokens and decodes one. ``encodings`` are made in the first step, and the tokens hear the first of
+    them; ``inputs`` are given to the row then."""
+    length = max(1, min(_FIRST_TOKENS, config.block_size - 1, sizes.max_model_len - 1))
+    prompt = [token % vocab_size for token in range(length)]
+    place = encodings[0].encoder_slot if encodings else -1
+    params = SamplingParams(max_tokens=2, temperature=0.0)
+    row = NewRow(0, prompt, length, params, 0, [0] * max(1, len(sizes.pages)), encoding=place)
+    first = StepPlan(0, 0, [], [row], [RowStep(0, 0, length, [], True)], encodings=list(encodings), inputs=list(inputs))
+    if length + 1 > sizes.max_model_len:
+        return [first]
+    return [first, StepPlan(0, 1, [], [], [RowStep(0, length, 1, [], True)])]
+
+
+class Text:
+    """See :class:`Family`. On a device it runs a step ahead, and is measured otherwise (:mod:`.setup_device`)."""
+
+    beside: Sequence[Path] = ()
+    packs = True
+    no_room = ""
+
+    def __init__(self, checkpoint: Checkpoint, device: str) -> None:
+        """``device``: ``cpu`` or ``cuda``."""
+        self.checkpoint = checkpoint
+        self.spec = checkpoint.decoder
+        self.groups: Sequence[CacheGroup] = self.spec.cache_groups
+        self.limits = SUITED[device]
+        self._device = device
+
+    def longest(self, config: WorkerConfig) -> int:
+        if self._device == "cuda":
+            graph_sizes(config)
+            if not 0.0 < config.gpu_memory_fraction <= 1.0:
+                raise SetupError(
+                    f"--gpu-memory-fraction {config.gpu_memory_fraction}: expected more than 0 and at most 1"
+                )
+        return longest_of(config, self.spec)
+
+    def make(self, context: LayerContext, longest: int) -> Decoder:
+        return Decoder(self.spec, context, max_model_len=longest)
+
+    def fill(self, model: Decoder, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        model.load(tensors)
+
+    def size(
+        self,
+        config: WorkerConfig,
+        model: Callable[[], Decoder],
+        longest: int,
+        cache_dtype: torch.dtype,
+        budget: int,
+        settled: Settled | None = None,
+    ) -> Sizes:
+        return size_cache(config, self.groups, longest, cache_dtype, budget, settled)
+
+    def largest_step(self, config: WorkerConfig, longest: int) -> None:
+        return None
+
+    def extras(self, config: WorkerConfig, model: Decoder, sizes: Sizes) -> None:
+        return None
+
+    def first_steps(self, config: WorkerConfig, model: Decoder, sizes: Sizes) -> list[StepPlan]:
+        return first_tokens(config, self.spec.vocab_size, sizes)
+
+    def memory(self, config: WorkerConfig, model: Decoder, sizes: Sizes) -> list[MemoryLine]:
+        return [cache_line(config, sizes)]
+
+    def told(self, ready: WorkerReady, config: WorkerConfig, model: Decoder, sizes: Sizes) -> WorkerReady:
+        return ready
+
+
+class Transcription:
+    """Whisper: memory goes to encoder slots and to the tokens of as many transcripts. See :class:`Family`."""
+
+    beside: Sequence[Path] = ()
+    packs = True
+    no_room = "choose a smaller model"
+
+    def __init__(self, checkpoint: Checkpoint, device: str) -> None:
+        self.checkpoint = checkpoint
+        self.spec = checkpoint.whisper
+        self.groups: Sequence[CacheGroup] = self.spec.cache_groups
+        self.limits = HEARING[device]
+
+    def longest(self, config: WorkerConfig) -> int:
+        spec = self.spec
+        if spec.samples * 2 < MAX_WINDOW_BYTES:
+            raise SetupError(f"the model hears {spec.samples / 16_000:.1f} s at once, and 30 s are needed")
+        if config.kv_cache_dtype == "fp8":
+            raise SetupError(_NO_FP8)
+        if config.max_num_batched_tokens < spec.max_position:
+            raise SetupError(
+                f"--max-num-batched-tokens {config.max_num_batched_tokens}: an alignment is computed in one step, of "
+                f"up to {spec.max_position} tokens"
+            )
+        return longest_of(config, spec)
+
+    def make(self, context: LayerContext, longest: int) -> Whisper:
+        return Whisper(self.spec, context)
+
+    def fill(self, model: Whisper, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        model.load(tensors)
+
+    def size(
+        self,
+        config: WorkerConfig,
+        model: Callable[[], Whisper],
+        longest: int,
+        cache_dtype: torch.dtype,
+        budget: int,
+        settled: Settled | None = None,
+    ) -> Sizes:
+        """As many rows as were asked for, or as fit; each with an encoder slot and the blocks of the longest
+        transcript."""
+        block_bytes = kv_block_bytes(self.groups, config.block_size, cache_dtype)
+        blocks = -(-longest // config.block_size)
+        each = model().encoder_slot_bytes + blocks * block_bytes
+        rows = min(config.max_num_seqs, budget // each) if settled is None else settled.blocks // blocks
+        if rows < 1:
+            raise SetupError(
+                f"{max(budget, 0) / GIB:.2f} GiB have no room for one window of audio and its transcript, which need "
+                f"{each / GIB:.2f} GiB: raise --kv-cache-memory, or choose a smaller model"
+            )
+        return Sizes(rows * blocks, longest, block_bytes, encoder_slots=rows)
+
+    def largest_step(self, config: WorkerConfig, longest: int) -> tuple[StepPlan, Sizes]:
+        """Rows of as many tokens as a step may have, which all share one block, and every one draws."""
+        windows = self.limits.max_encodings
+        count = min(config.max_num_seqs, config.max_num_batched_tokens)
+        first = min(longest, config.max_num_batched_tokens - count + 1)
+        params = SamplingParams(max_tokens=1, logprobs=0)
+        lengths = [first, *(1 for _ in range(count - 1))]
+        new = [NewRow(slot, [0] * n, n, params, 0, [], encoding=slot % windows) for slot, n in enumerate(lengths)]
+        steps = [RowStep(slot, 0, n, [], True) for slot, n in enumerate(lengths)]
+        encodings = [Encoding(slot, bytes(MAX_WINDOW_BYTES)) for slot in range(windows)]
+        return StepPlan(0, 0, [], new, steps, encodings=encodings), Sizes(1, longest, 0, encoder_slots=windows)
+
+    def extras(self, config: WorkerConfig, model: Whisper, sizes: Sizes) -> AudioWindows:
+        try:
+            caches = model.make_cross_caches(sizes.encoder_slots)
+        except (OSError, MemoryError, torch.OutOfMemoryError) as error:
+            raise SetupError(
+                f"there is no room for {sizes.encoder_slots} windows of encoded audio: lower --max-num-seqs"
+            ) from error
+        return AudioWindows(model, caches, config.max_num_seqs)
+
+    def first_steps(self, config: WorkerConfig, model: Whisper, sizes: Sizes) -> list[StepPlan]:
+        return first_tokens(config, self.spec.vocab_size, sizes, encodings=[Encoding(0, bytes(MAX_WINDOW_BYTES))])
+
+    def memory(self, config: WorkerConfig, model: Whisper, sizes: Sizes) -> list[MemoryLine]:
+        rows = sizes.encoder_slots
+        windows = f"{rows} windows of {self.spec.samples // 16_000} s; taken as they fill"
+        return [MemoryLine("encoded audio", rows * model.encoder_slot_bytes, windows), cache_line(config, sizes)]
+
+    def told(self, ready: WorkerReady, config: WorkerConfig, model: Whisper, sizes: Sizes) -> WorkerReady:
+        notes = list(ready.notes)
+        if sizes.encoder_slots < config.max_num_seqs:
+            notes.append(
+                f"{sizes.encoder_slots} of {config.max_num_seqs} transcripts run at once, memory has room for no more; "
+                "--kv-cache-memory gives them more"
+            )
+        return msgspec.structs.replace(ready, notes=notes, encoder_slots=sizes.encoder_slots)
+
+
+class StreamedTranscription:
+    """Voxtral Realtime: memory goes to tokens, and to what each stream keeps. See :class:`Family`."""
+
+    beside: Sequence[Path] = ()
+    packs = False
+    no_room = "lower --max-prefill-chunk"
+
+    def __init__(self, checkpoint: Checkpoint, device: str) -> None:
+        self.checkpoint = checkpoint
+        self.spec = checkpoint.voxtral_realtime
+        self.groups: Sequence[CacheGroup] = self.spec.decoder.cache_groups
+        self.limits = msgspec.structs.replace(HEARING[device], max_encodings=0, max_mixed_encodings=0)
+
+    def longest(self, config: WorkerConfig) -> int:
+        if config.kv_cache_dtype == "fp8":
+            raise SetupError(_NO_FP8)
+        return longest_of(config, self.spec)
+
+    def make(self, context: LayerContext, longest: int) -> VoxtralRealtime:
+        return VoxtralRealtime(self.spec, context, max_model_len=longest)
+
+    def fill(self, model: VoxtralRealtime, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        model.load(tensors)
+
+    def size(
+        self,
+        config: WorkerConfig,
+        model: Callable[[], VoxtralRealtime],
+        longest: int,
+        cache_dtype: torch.dtype,
+        budget: int,
+        settled: Settled | None = None,
+    ) -> Sizes:
+        streams = config.max_num_seqs * model().encoder.stream_bytes
+        pages = page_groups(self.groups, longest)
+        if budget - streams < kv_block_bytes(self.groups, config.block_size, cache_dtype, pages):
+            raise SetupError(
+                f"{config.max_num_seqs} streams keep {streams / GIB:.2f} GiB of what they have heard, and nothing is "
+                "left for tokens: lower --max-num-seqs, or raise --kv-cache-memory"
+            )
+        return size_cache(config, self.groups, longest, cache_dtype, budget - streams, settled)
+
+    def largest_step(self, config: WorkerConfig, longest: int) -> tuple[StepPlan, Sizes]:
+        count = min(config.max_prefill_chunk, longest)
+        row = NewRow(0, [0] * count, count, SamplingParams(max_tokens=1, logprobs=0), 0, [])
+        plan = StepPlan(0, 0, [], [row], [RowStep(0, 0, count, [], True)], inputs=[RowInput(0, b"", ended=True)])
+        return plan, Sizes(1, longest, 0)
+
+    def extras(self, config: WorkerConfig, model: VoxtralRealtime, sizes: Sizes) -> AudioStreams:
+        return AudioStreams(model)
+
+    def first_steps(self, config: WorkerConfig, model: VoxtralRealtime, sizes: Sizes) -> list[StepPlan]:
+        return first_tokens(config, self.spec.vocab_size, sizes, inputs=[RowInput(0, b"", ended=True)])
+
+    def memory(self, config: WorkerConfig, model: VoxtralRealtime, sizes: Sizes) -> list[MemoryLine]:
+        streams = config.max_num_seqs * model.encoder.stream_bytes
+        heard = f"what {config.max_num_seqs} of them have heard, at most"
+        return [cache_line(config, sizes), MemoryLine("streams", streams, heard)]
+
+    def told(self, ready: WorkerReady, config: WorkerConfig, model: VoxtralRealtime, sizes: Sizes) -> WorkerReady:
+        return msgspec.structs.replace(ready, stream=StreamShape(self.spec.first, self.spec.step))

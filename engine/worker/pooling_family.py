@@ -1,0 +1,143 @@
+"""Models that make vectors and scores of prompts: see :class:`.families.Family`."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
+from stentor.protocols.ipc.config import StepLimits, WorkerConfig
+from stentor.protocols.ipc.pooling import Pooling
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
+
+from ..layers.layer_context import LayerContext
+from ..loading.checkpoint import Checkpoint
+from ..loading.errors import CheckpointError
+from ..loading.pt_file import read_pt
+from ..model_config.model_spec import CacheGroup, ModelSpec
+from ..model_config.pooling_config import PoolingConfig
+from ..models.pooling_model import PoolingModel, Tensors
+from .caches import kv_block_bytes, page_groups
+from .errors import SetupError
+from .families import Settled, Sizes, cache_line
+from .limits import POOLING
+from .memory import GIB
+from .pooling_rows import PoolingRows
+from .setup_parts import block_needs, longest_of
+
+_TRIAL_TOKENS: Final = 16
+_VALUES_A_SLICE: Final = 1 << 29
+"""Of weights, each multiplied for one token, in 2 to 3 ms: what two cores do."""
+_LEAST_MIXED: Final = 32
+
+
+class PoolingFamily:
+    """Where tokens see those before them there is a KV cache; else a prompt is computed at once, however long it is."""
+
+    packs = True
+    no_room = ""
+
+    def __init__(self, checkpoint: Checkpoint, device: str) -> None:
+        self.checkpoint = checkpoint
+        self.spec = spec = checkpoint.pooling
+        self.groups: Sequence[CacheGroup] = ()
+        if spec.causal and isinstance(spec.backbone, ModelSpec):
+            self.groups = spec.backbone.cache_groups
+        self.beside: Sequence[Path] = [_file(checkpoint.folder, name) for name in spec.beside]
+        self.limits = suited_limits(spec, device)
+
+    def longest(self, config: WorkerConfig) -> int:
+        return longest_of(config, self.spec.backbone, self.spec.max_length)
+
+    def make(self, context: LayerContext, longest: int) -> PoolingModel:
+        return PoolingModel(self.spec, context, max_model_len=longest)
+
+    def fill(self, model: PoolingModel, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        model.load(tensors, lambda name: _tensors(_file(self.checkpoint.folder, name)))
+
+    def size(
+        self,
+        config: WorkerConfig,
+        model: Callable[[], PoolingModel],
+        longest: int,
+        cache_dtype: torch.dtype,
+        budget: int,
+        settled: Settled | None = None,
+    ) -> Sizes:
+        """Blocks for as many prompts as run at once, as far as memory goes."""
+        if not self.groups:
+            return Sizes(config.max_num_seqs * -(-longest // config.block_size), longest, 0)
+        pages = page_groups(self.groups, longest)
+        block_bytes = kv_block_bytes(self.groups, config.block_size, cache_dtype, pages)
+        if settled is not None:
+            return Sizes(settled.blocks, longest, block_bytes, pages)
+        each = block_needs(config, pages).of(longest)
+        blocks = min(budget // block_bytes, config.max_num_seqs * each)
+        if blocks < each:
+            raise SetupError(
+                f"{max(budget, 0) / GIB:.2f} GiB of KV cache do not hold one prompt of {longest} tokens, which needs "
+                f"{each * block_bytes / GIB:.2f} GiB: raise --kv-cache-memory or lower --max-model-len"
+            )
+        return Sizes(blocks, longest, block_bytes, pages)
+
+    def largest_step(self, config: WorkerConfig, longest: int) -> None:
+        return None
+
+    def extras(self, config: WorkerConfig, model: PoolingModel, sizes: Sizes) -> PoolingRows:
+        return PoolingRows(model)
+
+    def first_steps(self, config: WorkerConfig, model: PoolingModel, sizes: Sizes) -> list[StepPlan]:
+        length = max(1, min(_TRIAL_TOKENS, config.block_size, sizes.max_model_len))
+        tokens = [token % self.spec.vocab_size for token in range(1, length + 1)]
+        blocks = [0] * max(1, len(sizes.pages))
+        row = NewRow(0, tokens, length, SamplingParams(max_tokens=0), 0, blocks, pooling=Pooling(model.tasks[0]))
+        return [StepPlan(0, 0, [], [row], [RowStep(0, 0, length, [], False)])]
+
+    def memory(self, config: WorkerConfig, model: PoolingModel, sizes: Sizes) -> list[MemoryLine]:
+        return [cache_line(config, sizes)] if self.groups else []
+
+    def told(self, ready: WorkerReady, config: WorkerConfig, model: PoolingModel, sizes: Sizes) -> WorkerReady:
+        return msgspec.structs.replace(ready, attention_scope="before" if self.groups else "all")
+
+
+def suited_limits(model: PoolingConfig, device: str) -> StepLimits:
+    """For a device of type ``cpu`` or ``cuda``, where the operator names none.
+
+    On a CPU others wait for what a step computes between two chances to let them in: a layer of an encoder, all of a
+    model that has a cache. Beside them a step has so many tokens that this takes about a slice of the lease, within
+    reason.
+    """
+    limits = POOLING[device]
+    if device != "cpu":
+        return limits
+    backbone = model.backbone
+    if isinstance(backbone, ModelSpec):
+        values = backbone.products(0) * (len(backbone.layers) if model.causal else 1)
+    else:
+        values = (4 * backbone.hidden_size + 3 * backbone.layers[0].mlp.inner) * backbone.hidden_size
+    mixed = max(_LEAST_MIXED, min(limits.max_mixed_prefill_tokens, _VALUES_A_SLICE // values))
+    return msgspec.structs.replace(limits, max_mixed_prefill_tokens=mixed)
+
+
+def _file(folder: Path, name: str) -> Path:
+    """A file beside the model, or that of a module's folder."""
+    path = folder / name
+    if path.is_dir():
+        path = path / "model.safetensors"
+        if not path.is_file():
+            path = path.with_name("pytorch_model.bin")
+    return path
+
+
+def _tensors(path: Path) -> Tensors:
+    if path.suffix != ".safetensors":
+        return read_pt(path)
+    try:
+        return [*load_file(path).items()]
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"Cannot read {path}: {str(error).splitlines()[0]}.") from error

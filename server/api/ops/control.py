@@ -1,0 +1,111 @@
+"""Control of the engines, for whoever has an admin key: pause, resume, abort, reset the prefix cache. vLLM's paths."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Final, get_args
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.common.errors import wrong
+
+from ...common.keys import Keyring
+from ...middleware.auth import AdminRoute
+from ...state.admission_control import AdmissionControl
+from ...state.engine_control import EngineControl, PauseMode
+from ..common.described import Operation, Operations
+from ..common.endpoint import json_response, read_counted_body
+from ..common.query import switch_of
+
+_MODES: Final[dict[str, PauseMode]] = {mode: mode for mode in get_args(PauseMode)}
+_MOST_IDS: Final = 10_000
+
+
+class AbortRequest(msgspec.Struct, kw_only=True):
+    """Ids as in the header ``x-request-id``, or as answers carry them; none: all live requests."""
+
+    request_ids: Annotated[list[Annotated[str, msgspec.Meta(max_length=256)]], msgspec.Meta(max_length=_MOST_IDS)] = []
+
+
+abort_decoder: Final = msgspec.json.Decoder(AbortRequest)
+
+
+class ControlStatus(msgspec.Struct, frozen=True):
+    status: str
+
+
+class PauseState(msgspec.Struct, frozen=True):
+    is_paused: bool
+
+
+class AbortedRequests(msgspec.Struct, frozen=True):
+    aborted: int
+    """Live requests that were ended."""
+
+
+OPERATIONS: Final[Operations] = {
+    "/pause": Operation(
+        "Let no step run until `/resume`. `?mode=` is `abort` (live requests end with an error; the default), `wait` "
+        "(they are finished first) or `keep` (they wait, and new ones with them; the other modes refuse these). "
+        "`?clear_cache=` resets the prefix cache too: true, but for `keep`",
+        ControlStatus,
+        query={"mode": PauseMode, "clear_cache": bool},
+    ),
+    "/resume": Operation("Let steps run again", ControlStatus),
+    "/is_paused": Operation("Whether the server is paused", PauseState),
+    "/abort_requests": Operation("End live requests with an error", AbortedRequests, AbortRequest),
+    "/reset_prefix_cache": Operation(
+        "Let no prompt find what was computed before. With `?reset_running_requests=true`, live requests compute what "
+        "they have anew",
+        ControlStatus,
+        query={"reset_running_requests": bool},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class _Services:
+    control: EngineControl
+    admission: AdmissionControl
+
+
+def routes(control: EngineControl, admission: AdmissionControl, keys: Keyring) -> list[Route]:
+    services = _Services(control, admission)
+    return [
+        AdminRoute("/pause", partial(pause, control), keys, methods=["POST"]),
+        AdminRoute("/resume", partial(resume, control), keys, methods=["POST"]),
+        AdminRoute("/is_paused", partial(is_paused, control), keys, methods=["GET"]),
+        AdminRoute("/abort_requests", partial(abort_requests, services), keys, methods=["POST"]),
+        AdminRoute("/reset_prefix_cache", partial(reset_prefix_cache, control), keys, methods=["POST"]),
+    ]
+
+
+async def pause(control: EngineControl, request: Request) -> Response:
+    mode = _MODES.get(request.query_params.get("mode", "abort"))
+    if mode is None:
+        raise wrong("mode", f"must be one of {', '.join(_MODES)}", "invalid_value")
+    stands = await control.pause(mode, clear_cache=switch_of(request, "clear_cache", default=mode != "keep"))
+    return json_response(ControlStatus("paused" if stands else "resumed"))
+
+
+async def resume(control: EngineControl, _request: Request) -> Response:
+    await control.resume()
+    return json_response(ControlStatus("resumed"))
+
+
+async def is_paused(control: EngineControl, _request: Request) -> Response:
+    return json_response(PauseState(control.paused))
+
+
+async def abort_requests(services: _Services, request: Request) -> Response:
+    content = await read_counted_body(request, services.admission)
+    body = decode(abort_decoder, content, services.admission.limits)
+    return json_response(AbortedRequests(services.control.abort(body.request_ids)))
+
+
+async def reset_prefix_cache(control: EngineControl, request: Request) -> Response:
+    await control.reset_prefix_cache(recompute=switch_of(request, "reset_running_requests"))
+    return json_response(ControlStatus("reset"))

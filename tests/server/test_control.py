@@ -1,0 +1,180 @@
+"""Pause, resume, abort and the prefix cache's reset, over HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from stentor.server.app.state import ServerState
+from stentor.server.middleware.access_control import AccessControl
+from stentor.tests.fakes import FakeEngine, fake_state, says
+from stentor.tests.server.harness import CHAT, HELLO, in_memory, until
+from stentor.tests.server.middleware.keyrings import keyring
+
+pytestmark = pytest.mark.anyio
+
+ADMIN = {"authorization": "Bearer root"}
+CONTROLS = [
+    ("POST", "/pause"),
+    ("POST", "/resume"),
+    ("GET", "/is_paused"),
+    ("POST", "/abort_requests"),
+    ("POST", "/reset_prefix_cache"),
+]
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[tuple[httpx.AsyncClient, FakeEngine, ServerState]]:
+    engine = FakeEngine(answer=says("hello there"))
+    state = fake_state(engine, access=AccessControl(keys=keyring("user", admin=("root",))))
+    async with in_memory(state) as client:
+        client.headers.update(ADMIN)
+        yield client, engine, state
+
+
+def begin(client: httpx.AsyncClient, **headers: str) -> "asyncio.Task[httpx.Response]":
+    body = {"messages": HELLO, "max_tokens": 20}
+    return asyncio.create_task(client.post(CHAT, json=body, headers=headers))
+
+
+def code(response: httpx.Response) -> tuple[int, str]:
+    return response.status_code, response.json()["error"]["code"]
+
+
+@pytest.mark.parametrize(("method", "path"), CONTROLS)
+async def test_controls_want_an_admin_key(method: str, path: str) -> None:
+    async with serving() as (client, engine, _state):
+        refused = await client.request(method, path, headers={"authorization": "Bearer user"})
+        assert code(refused) == (403, "admin_key_required")
+        assert engine.controls == []
+    async with in_memory(fake_state()) as client:
+        assert code(await client.request(method, path)) == (403, "admin_closed")
+
+
+@pytest.mark.parametrize("mode", ["abort", "wait"])
+async def test_a_paused_server_refuses_requests_and_answers_probes_until_it_is_resumed(mode: str) -> None:
+    async with serving() as (client, engine, state):
+        assert (await client.get("/is_paused")).json() == {"is_paused": False}
+        assert (await client.post(f"/pause?mode={mode}")).json() == {"status": "paused"}
+        assert (await client.get("/is_paused")).json() == {"is_paused": True}
+        assert engine.controls[-2:] == ["pause", "reset_prefix_cache"]
+        assert code(await begin(client)) == (503, "paused")
+        assert (await client.get("/health")).status_code == 200
+        assert state.metrics.rejected["paused"]._value.get() == 1
+        assert (await client.post("/resume")).json() == {"status": "resumed"}
+        assert (await client.get("/is_paused")).json() == {"is_paused": False}
+        assert (await begin(client)).status_code == 200
+
+
+async def test_abort_ends_what_is_live_with_an_error_that_is_not_tried_again() -> None:
+    async with serving() as (client, engine, state):
+        engine.gate.clear()
+        live = begin(client)
+        await until(lambda: engine.streams)
+        assert (await client.post("/pause")).status_code == 200
+        ended = await live
+        assert code(ended) == (503, "aborted")
+        assert ended.headers["x-should-retry"] == "false"
+        assert engine.live == 0
+        assert state.metrics.cut_off["aborted"]._value.get() == 1
+
+
+async def test_wait_lets_what_is_live_come_to_its_end_first() -> None:
+    async with serving() as (client, engine, _state):
+        engine.gate.clear()
+        live = begin(client)
+        await until(lambda: engine.streams)
+        pausing = asyncio.create_task(client.post("/pause?mode=wait&clear_cache=false"))
+        await until(lambda: engine.controls)  # it lets those run on that an earlier pause had kept
+        assert code(await begin(client)) == (503, "paused")
+        assert not pausing.done()
+        engine.gate.set()
+        assert (await live).json()["choices"][0]["message"]["content"] == "hello there"
+        assert (await pausing).status_code == 200
+        assert engine.controls == ["resume", "pause"]
+
+
+async def test_keep_lets_live_requests_and_new_ones_wait_and_loses_none() -> None:
+    async with serving() as (client, engine, _state):
+        engine.gate.clear()
+        live = begin(client)
+        await until(lambda: engine.streams)
+        assert (await client.post("/pause?mode=keep")).status_code == 200
+        engine.gate.set()
+        assert engine.controls == ["pause"], "and the cache stays"
+        late = begin(client)
+        await until(lambda: len(engine.streams) == 2)
+        assert not live.done()
+        await client.post("/resume")
+        for answered in (await live, await late):
+            assert answered.json()["choices"][0]["message"]["content"] == "hello there"
+
+
+async def test_a_resume_while_a_pause_waits_has_the_last_word() -> None:
+    async with serving() as (client, engine, _state):
+        engine.gate.clear()
+        live = begin(client)
+        await until(lambda: engine.streams)
+        pausing = asyncio.create_task(client.post("/pause?mode=wait"))
+        await until(lambda: engine.controls == ["resume"])
+        await client.post("/resume")
+        engine.gate.set()
+        assert (await live).status_code == 200
+        assert (await pausing).json() == {"status": "resumed"}
+        assert "pause" not in engine.controls
+        assert (await begin(client)).status_code == 200
+
+
+async def test_requests_are_aborted_by_the_ids_of_their_headers_or_of_their_answers_or_all() -> None:
+    async with serving() as (client, engine, _state):
+        engine.gate.clear()
+        live = [begin(client, **{"x-request-id": name}) for name in ("one", "two", "three", "four")]
+        await until(lambda: len(engine.streams) == 4)
+
+        async def abort(body: dict[str, Any]) -> int:
+            response = await client.post("/abort_requests", json=body)
+            assert response.status_code == 200, response.text
+            count: int = response.json()["aborted"]
+            return count
+
+        assert await abort({"request_ids": ["one", "chatcmpl-three", "nobody"]}) == 2
+        assert [code(await live[place]) for place in (0, 2)] == [(503, "aborted")] * 2
+        assert not live[1].done()
+        assert await abort({}) == 2
+        assert {code(await each) for each in live} == {(503, "aborted")}
+        assert await abort({"request_ids": []}) == 0
+        engine.gate.set()
+        assert (await begin(client)).status_code == 200
+
+
+async def test_the_prefix_cache_is_reset_with_or_without_what_runs() -> None:
+    async with serving() as (client, engine, _state):
+        assert (await client.post("/reset_prefix_cache")).json() == {"status": "reset"}
+        await client.post("/reset_prefix_cache?reset_running_requests=true")
+        assert engine.controls == ["reset_prefix_cache", "recompute"]
+
+
+@pytest.mark.parametrize(
+    ("path", "param"),
+    [
+        ("/pause?mode=stop", "mode"),
+        ("/pause?clear_cache=perhaps", "clear_cache"),
+        ("/reset_prefix_cache?reset_running_requests=2", "reset_running_requests"),
+    ],
+)
+async def test_a_query_that_makes_no_sense_names_its_field_and_does_nothing(path: str, param: str) -> None:
+    async with serving() as (client, engine, _state):
+        refused = await client.post(path)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == param
+        assert engine.controls == []
+        assert (await client.get("/is_paused")).json() == {"is_paused": False}
+
+
+async def test_ids_that_are_no_list_of_strings_are_refused() -> None:
+    async with serving() as (client, _engine, _state):
+        refused = await client.post("/abort_requests", json={"request_ids": "one"})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "request_ids")
