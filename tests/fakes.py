@@ -13,6 +13,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from stentor.engine.client.client import EngineClient, EngineUnavailable
+from stentor.engine.client.media import Media
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.actors import (
     EngineReady,
@@ -23,7 +24,7 @@ from stentor.protocols.ipc.actors import (
     Stats,
     Thinking,
 )
-from stentor.protocols.ipc.audio import Audio
+from stentor.protocols.ipc.audio import PromptProbe
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
@@ -200,7 +201,6 @@ class FakeEngine:
         self.grammars: list[str] = []
         """Of every request; this engine does not keep to them."""
         self.thinking: list[Thinking | None] = []
-        self.audio: list[Audio | None] = []
         self.controls: list[str] = []
         self._runs = asyncio.Event()
         self._runs.set()
@@ -232,7 +232,8 @@ class FakeEngine:
         name: str = "",
         grammar: str = "",
         thinking: Thinking | None = None,
-        audio: Audio | None = None,
+        media: Sequence[Media] = (),
+        probe: PromptProbe | None = None,
         resumed: list[list[int]] | None = None,
     ) -> FakeStream:
         if self.failure is not None or self.ready is None:
@@ -241,7 +242,6 @@ class FakeEngine:
         self.names.append(name)
         self.grammars.append(grammar)
         self.thinking.append(thinking)
-        self.audio.append(audio)
         self.streams.append(FakeStream(self, len(self.streams), prompt, params, len(seeds)))
         if resumed is not None:
             self.streams[-1].skip(resumed)

@@ -11,7 +11,6 @@ from typing import Final, TypeVar
 import msgspec
 
 from stentor.protocols.ipc.actors import (
-    Append,
     Finished,
     PromptDone,
     PromptPart,
@@ -20,7 +19,6 @@ from stentor.protocols.ipc.actors import (
     Submit,
     TokensBatch,
 )
-from stentor.protocols.ipc.audio import SAMPLE_BYTES, Streamed
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.pooling import Pooled
 from stentor.protocols.ipc.steps import PooledPart, PromptLogprobs, RowPooled, StepPart, StepResult, TokenLogprobs
@@ -34,15 +32,13 @@ PIECE_BYTES: Final = 256 << 10
 _NUMBER_BYTES: Final = 4
 _TOKEN_BYTES: Final = 6
 """Of one token, at most, its share of what is around the tokens included."""
-_SMALL_BYTES: Final = 64
-"""Of what is around the audio of a message, at most."""
 
 
 # ---- from a client to its engine
 
 
 def submit_frames(submit: Submit, max_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
-    """The frames of a request, in order. What it had received may come ahead of it, and what it hears after it."""
+    """The frames of a request, in order. What it had received may come ahead of it."""
     frame = encoder.encode(submit)
     if len(frame) > max_bytes:
         if submit.resumed is not None:
@@ -52,23 +48,8 @@ def submit_frames(submit: Submit, max_bytes: int = PIECE_BYTES) -> Iterator[byte
                     yield encoder.encode(ResumedPart(submit.rid, index, tokens[start : start + each]))
             bare = msgspec.structs.replace(submit.resumed, outputs=[[] for _ in submit.seeds])
             submit = msgspec.structs.replace(submit, resumed=bare)
-        if submit.streamed is not None and submit.streamed.pcm:
-            yield encoder.encode(msgspec.structs.replace(submit, streamed=Streamed()))
-            yield from append_frames(Append(submit.rid, submit.streamed.pcm, submit.streamed.ended), max_bytes)
-            return
         frame = encoder.encode(submit)
     yield frame
-
-
-def append_frames(more: Append, max_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
-    """Those of what a request hears."""
-    size = max(SAMPLE_BYTES, max_bytes // SAMPLE_BYTES * SAMPLE_BYTES - _SMALL_BYTES)
-    ends = range(size, len(more.pcm), size)
-    start = 0
-    for end in ends:
-        yield encoder.encode(Append(more.rid, more.pcm[start:end], last=False))
-        start = end
-    yield encoder.encode(Append(more.rid, more.pcm[start:], more.last))
 
 
 class ResumedParts:

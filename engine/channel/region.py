@@ -64,7 +64,7 @@ class Region:
             raise ChannelError(
                 f"a channel's capacity must be a power of two in [{MIN_CAPACITY}, {MAX_CAPACITY}] bytes, not {capacity}"
             )
-        memfd = _memfd()
+        memfd = make_memfd("stentor-channel")
         try:
             os.posix_fallocate(memfd, 0, region_bytes(capacity))
             fcntl.fcntl(memfd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
@@ -109,9 +109,10 @@ def region_bytes(capacity: int) -> int:
     return DATA_START + 2 * capacity
 
 
-def _memfd() -> int:
+def make_memfd(name: str) -> int:
+    """An anonymous file that can be sealed and not be executed."""
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     try:
-        return os.memfd_create("stentor-channel", flags | _MFD_NOEXEC_SEAL)
+        return os.memfd_create(name, flags | _MFD_NOEXEC_SEAL)
     except OSError:
-        return os.memfd_create("stentor-channel", flags)
+        return os.memfd_create(name, flags)

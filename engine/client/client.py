@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 import anyio
@@ -22,6 +22,7 @@ from stentor.protocols.ipc.actors import (
     EngineReady,
     Failed,
     Progress,
+    Released,
     Resumed,
     Shutdown,
     Stalled,
@@ -30,13 +31,14 @@ from stentor.protocols.ipc.actors import (
     Thinking,
     TokensBatch,
 )
-from stentor.protocols.ipc.audio import Audio, Streamed
+from stentor.protocols.ipc.audio import PromptProbe
 from stentor.protocols.ipc.codec import decode_client, encoder
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..channel import MAX_FRAME, ChannelError, Endpoint, PeerDied
+from ..channel.arena import Arena, ArenaFull
 from ..channel.pieces import submit_frames
 from ..processes.exception_groups import first_cause, one_line
 from ..processes.launch import EngineProcess, launch_engine
@@ -44,6 +46,7 @@ from ..processes.process import REAPED_AT_ONCE, Child, reap_orphans
 from ..processes.restart_policy import RestartPolicy, Restarts
 from ..processes.supervisor import ChildFailed, PermanentFailure, Supervisor
 from .journal import Journal
+from .media import Media, MediaStore
 from .outages import Heartbeat, LostProcess, Observer, Outages
 from .send_queue import SendQueue, VocabularySource
 from .stream import RequestStream
@@ -94,6 +97,7 @@ class EngineClient:
         """Whether ``_process`` is still to be served, not one that has been lost."""
         self._on_progress = on_progress
         self._journal = Journal()
+        self._media = MediaStore(Arena() if process is None else process.arena)
         self._next_rid = 0
         self._outbox = SendQueue()
         """Empty while no engine is ready: the journal has what the next one gets."""
@@ -164,8 +168,9 @@ class EngineClient:
         name: str = "",
         grammar: str = "",
         thinking: Thinking | None = None,
-        audio: Audio | None = None,
-        streamed: Streamed | None = None,
+        media: Sequence[Media] = (),
+        probe: PromptProbe | None = None,
+        streamed: bytes | None = None,
         pooling: Pooling | None = None,
         resumed: list[list[int]] | None = None,
     ) -> RequestStream:
@@ -176,16 +181,27 @@ class EngineClient:
         Each sequence keeps to ``grammar``, in llguidance's dialect of Lark or the JSON of its own grammars, and thinks
         no longer than ``thinking`` says; both need :meth:`set_vocabulary`. While :attr:`stalled` it waits.
 
-        ``audio`` is what a model that hears is to hear, ``streamed`` the beginning of what one hears while it is spoken
-        to, which goes on by :meth:`.RequestStream.append`; such requests have one sequence.
+        ``media`` is what stands in the prompt or is attended to, and ``probe`` what is wanted of it besides tokens;
+        ``streamed`` is the beginning of what a model hears while it is spoken to, which goes on by
+        :meth:`.RequestStream.append`. Where there is no room for them it is unavailable.
         ``pooling`` is what a model that pools makes of the prompt, of which it draws no tokens.
         """
         if self._failure is not None:
             raise EngineUnavailable(self._failure)
         if self._ready is None:
             raise EngineUnavailable("the model is still loading")
+        rid, self._next_rid = self._next_rid, self._next_rid + 1
+        heard = None
+        try:
+            spans = self._media.place(rid, media, self._ready.encoder.attended if self._ready.encoder else 0)
+            if streamed is not None:
+                heard = self._media.stream(rid)
+                heard.append(streamed, last=False)
+        except ArenaFull as error:
+            self._media.sweep(self._journal.has)
+            raise EngineUnavailable(str(error)) from error
         request = Submit(
-            self._next_rid,
+            rid,
             prompt,
             params,
             seeds,
@@ -195,21 +211,23 @@ class EngineClient:
             name=name,
             grammar=grammar,
             thinking=thinking,
-            audio=audio,
-            streamed=streamed,
+            inputs=spans,
+            probe=probe,
+            streamed=None if heard is None else heard.streamed(),
             pooling=pooling,
             resumed=None if resumed is None else Resumed(resumed, [], prompt_done=False),
         )
         frames = tuple(submit_frames(request))  # also while it waits: what cannot be sent is refused now
-        self._next_rid += 1
-        stream = RequestStream(request, self._abort, self._append)
+        stream = RequestStream(request, self._abort, self._append, heard)
         if (size := max(map(len, frames))) > self._max_submit:
             stream.end("error", f"the request takes {size} bytes, of which the engine takes {self._max_submit} at once")
+            self._media.sweep(self._journal.has)
             return stream
         self._journal.add(stream)
         self._outages.count_recovered(resumed is not None)
         if self._serving and self._trials.admits(request.rid):
             self._trials.give(stream)
+            self._media.given(rid)
             self._outbox.submit(request.rid, frames, needs_vocabulary=stream.needs_vocabulary)
             self._pulse.wake()
         return stream
@@ -274,10 +292,13 @@ class EngineClient:
             self._end_controls()
             self._outages.give_up()
             self._journal.end_all("error", why)
+            self._media.lost()
+            self._media.sweep(self._journal.has)
             self._outbox.clear()
             self._started.set()
             with anyio.CancelScope(shield=True):
                 await self._end()
+            self._media.arena.close()
 
     # ---- one engine process after the other
 
@@ -339,7 +360,7 @@ class EngineClient:
     def _start_process(self) -> None:
         before = self._process
         try:
-            self._process = launch_engine(self._config) if before is None else before.again()
+            self._process = launch_engine(self._config, arena=self._media.arena) if before is None else before.again()
         except (ChannelError, OSError) as error:
             raise EngineLost(f"cannot start the engine process: {one_line(error)}") from error
 
@@ -348,6 +369,7 @@ class EngineClient:
         self._serving = False
         self._outbox.clear()
         self._end_controls()
+        self._media.lost()
         self._end_aborted()
         self._note_loss("engine", why)
 
@@ -372,6 +394,7 @@ class EngineClient:
         for stream in self._journal:
             if self._trials.admits(stream.rid):
                 self._trials.give(stream)
+                self._media.given(stream.rid)
                 self._outbox.submit(stream.rid, stream.resubmission(), needs_vocabulary=stream.needs_vocabulary)
         self._pulse.wake()
 
@@ -379,6 +402,7 @@ class EngineClient:
         """Ends what has been aborted and is with no engine, of one stream or of all."""
         group = self._trials.group
         self._trials.withdrawn(self._journal.end_aborted(stream), self._journal)
+        self._media.sweep(self._journal.has)
         if self._serving and self._trials.group != group:
             self._submit_admitted()
 
@@ -489,6 +513,8 @@ class EngineClient:
                         case ControlDone(number=number):
                             if (done := self._controls.pop(number, None)) is not None:
                                 done.set()
+                        case Released(rids=rids):
+                            self._media.released(rids)
                         case Failed() as failed:
                             return failed
                         case other:
@@ -507,6 +533,7 @@ class EngineClient:
             return
         with_engine = self._serving and self._trials.has(stream.rid)
         if not with_engine or (index < 0 and self._outbox.withdraw(stream.rid)):
+            self._media.taken_back(stream.rid)
             self._end_aborted(stream)
         else:
             self._outbox.abort(stream.rid, index)

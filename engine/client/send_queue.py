@@ -9,9 +9,10 @@ import anyio
 
 from stentor.protocols.ipc.actors import Abort, Append, Control, Ping, Submit, Vocabulary
 from stentor.protocols.ipc.codec import encoder
+from stentor.protocols.ipc.inputs import ArenaRef, add_piece
 
 from ..channel import Endpoint, PeerDied
-from ..channel.pieces import append_frames, submit_frames
+from ..channel.pieces import submit_frames
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +147,10 @@ def _frames_of(message: _Message) -> Iterable[bytes]:
             return submit_frames(message)
         case pieces:
             last = pieces[-1]
-            return append_frames(Append(last.rid, b"".join(each.pcm for each in pieces), last.last))
+            told: list[ArenaRef] = []
+            for piece in (piece for each in pieces for piece in each.pieces):
+                add_piece(told, piece)
+            return (encoder.encode(Append(last.rid, told, last.last)),)
 
 
 def _vocabulary_frames(source: VocabularySource) -> list[bytes]:

@@ -16,10 +16,10 @@ from stentor.protocols.ipc.actors import (
     SequenceTokens,
     Submit,
 )
-from stentor.protocols.ipc.audio import MAX_STREAM_BYTES, SAMPLE_BYTES, Streamed
 
 from ..channel.pieces import PromptParts
 from ..core.grammar.constraint import is_constrained
+from .media import StreamedMedia
 
 Event = PromptDone | SequenceTokens | Finished
 
@@ -54,15 +54,17 @@ class RequestStream:
         submit: Submit,
         on_abort: Callable[["RequestStream", int], None],
         on_append: Callable[[Append], None] | None = None,
+        streamed: StreamedMedia | None = None,
     ) -> None:
         """``on_abort``: told of an abort, by index or -1 for all, that concerns a sequence which has not ended.
 
-        ``on_append``: told of what is appended to the input of a request that hears while it is spoken to.
+        ``on_append``: told of what is appended to ``streamed``, the input of a request that hears while it is spoken
+        to.
         """
         self._submit = submit
         self._on_abort = on_abort
         self._on_append = on_append
-        self._input = None if submit.streamed is None else _Input(submit.streamed)
+        self._input = streamed
         outputs = [[] for _ in submit.seeds] if submit.resumed is None else submit.resumed.outputs
         self._open: dict[int, list[int]] = {index: [*tokens] for index, tokens in enumerate(outputs)}
         """Tokens delivered, by sequence, of those that have not ended."""
@@ -100,13 +102,13 @@ class RequestStream:
         """More of what the request hears, or with ``last`` the end of it; of a request that has ended nobody hears it.
 
         Raises ValueError where the request takes no such input, has had its end, or would have more than
-        ``MAX_STREAM_BYTES``.
+        ``MAX_STREAM_BYTES``, and :class:`..channel.arena.ArenaFull`.
         """
         if self._input is None or self._on_append is None:
             raise ValueError("the request was submitted without streamed audio: nothing can be appended to it")
-        self._input.append(pcm, last)
+        pieces = self._input.append(pcm, last=last, heard=bool(self._open))
         if self._open and (pcm or last):
-            self._on_append(Append(self.rid, pcm, last))
+            self._on_append(Append(self.rid, pieces, last))
 
     # ---- for the journal
 
@@ -212,33 +214,6 @@ class RequestStream:
         events, self._events = self._events, []
         self._unread.clear()
         return events
-
-
-class _Input:
-    """All that a request has heard: another engine would have to hear it again."""
-
-    __slots__ = ("_ended", "_pieces", "_size")
-
-    def __init__(self, streamed: Streamed) -> None:
-        self._pieces = [streamed.pcm]
-        self._size = len(streamed.pcm)
-        self._ended = streamed.ended
-
-    def append(self, pcm: bytes, last: bool) -> None:
-        if self._ended:
-            raise ValueError("the request's audio has had its end: nothing can be appended to it")
-        if len(pcm) % SAMPLE_BYTES:
-            raise ValueError(f"audio of {len(pcm)} bytes was appended; expected are whole samples of {SAMPLE_BYTES}")
-        if self._size + len(pcm) > MAX_STREAM_BYTES:
-            raise ValueError(f"a request hears at most {MAX_STREAM_BYTES} bytes of audio: end it, and begin another")
-        self._pieces.append(pcm)
-        self._size += len(pcm)
-        self._ended = last
-
-    def streamed(self) -> Streamed:
-        if len(self._pieces) > 1:
-            self._pieces = [b"".join(self._pieces)]
-        return Streamed(self._pieces[0], self._ended)
 
 
 def _append(unread: SequenceTokens, event: SequenceTokens) -> bool:

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import anyio
 
@@ -80,12 +81,16 @@ class _BrokeDown(Exception):
 
 
 async def run(
-    client: Endpoint, weights_fd: int | None = None, fork_server_fd: int | None = None, lease_fd: int | None = None
+    client: Endpoint,
+    weights_fd: int | None = None,
+    fork_server_fd: int | None = None,
+    lease_fd: int | None = None,
+    arena_fd: int | None = None,
 ) -> int:
     """Serves one client; returns the exit code. Raises :class:`PeerDied` when the client is gone.
 
     ``weights_fd`` is the file for prepared weights, ``fork_server_fd`` a socket to a fork server and ``lease_fd`` the
-    lease on a device that several models share, where there are any.
+    lease on a device that several models share, where there are any; media lie in ``arena_fd``.
     """
     first, *rest = map(decode_engine.decode, await client.receive())
     match first:
@@ -99,7 +104,7 @@ async def run(
             raise RuntimeError(f"expected StartEngine alone first, got {type(other).__name__} and {len(rest)} more")
     named = process_name("engine", config.worker.name)
     set_up_logging(config.worker.log_level, config.worker.log_format, named)
-    source = WorkerSource(config.worker_module, weights_fd, fork_server_fd, lease_fd)
+    source = WorkerSource(config.worker_module, weights_fd, fork_server_fd, lease_fd, arena_fd)
     co_tenants = None if lease_fd is None else CoTenants(lease_fd, config.worker.lease_member)
     final = True
     try:
@@ -137,7 +142,7 @@ async def _run_worker(
             max_mixed_prefill_tokens=ready.limits.max_mixed_prefill_tokens,
             max_prefill_chunk=ready.limits.max_prefill_chunk,
             max_model_len=ready.max_model_len,
-            encoder_slots=ready.encoder_slots,
+            encoder=ready.encoder,
             stream=ready.stream,
             attention_scope=ready.attention_scope,
             windows=ready.windows,
@@ -201,15 +206,17 @@ async def _await_shutdown(client: Endpoint) -> None:
                     raise RuntimeError(f"{type(other).__name__} came before the engine was ready")
 
 
-def _given(arguments: tuple[str, ...]) -> tuple[int | None, int | None, int | None]:
-    """Descriptors of the file for prepared weights, a socket to a fork server and a lease; None: there is none."""
+def _given(arguments: tuple[str, ...]) -> dict[str, int | None]:
+    """Descriptors of the file for prepared weights, a socket to a fork server, a lease and an arena, as :func:`run`
+    names them; None: there is none."""
     parser = argparse.ArgumentParser(prog="stentor-engine", allow_abbrev=False)
     parser.add_argument("--weights-fd", type=int)
     parser.add_argument("--fork-server-fd", type=int)
     parser.add_argument("--lease-fd", type=int)
+    parser.add_argument("--arena-fd", type=int)
     given = parser.parse_args(arguments)
-    fds: tuple[int | None, int | None, int | None] = given.weights_fd, given.fork_server_fd, given.lease_fd
-    for fd in fds:
+    fds: dict[str, int | None] = vars(given)
+    for fd in fds.values():
         if fd is not None:
             os.set_inheritable(fd, False)
     return fds
@@ -219,7 +226,7 @@ def main() -> int:
     inherited = become_child("stentor-engine")
     client = Endpoint.attach(inherited.fds, inherited.parent_pid)
     try:
-        return anyio.run(run, client, *_given(inherited.arguments), backend_options={"use_uvloop": True})
+        return anyio.run(partial(run, client, **_given(inherited.arguments)), backend_options={"use_uvloop": True})
     except PeerDied:
         # the server is gone: nobody is left to tell
         return 0

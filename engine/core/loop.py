@@ -32,6 +32,7 @@ from stentor.protocols.ipc.actors import (
     EngineReady,
     Ping,
     Progress,
+    Released,
     Resource,
     ResumedPart,
     Shutdown,
@@ -223,7 +224,7 @@ class EngineLoop:
                     await self._send_stats()
                     await self._give_up(why)
                 case WorkerUp(ready=ready):
-                    _add(out, self._scheduler.resize(ready.num_blocks, ready.encoder_slots))
+                    _add(out, self._scheduler.resize(ready.num_blocks, ready.encoder))
                     self._serving, self._stalled = True, ""
                     await self._tell(engine_ready(ready))
                 case Ping():
@@ -248,6 +249,8 @@ class EngineLoop:
             await self.worker.send(plan)
             await self._send_masks(out)
         await self._send_batch(out)
+        if released := self._scheduler.take_released():
+            await self._tell(Released(released))
         await self._send_stats()
         await self._answer_controls()
         return True
@@ -450,7 +453,7 @@ def engine_ready(ready: WorkerReady) -> EngineReady:
         ready.max_model_len,
         ready.memory,
         ready.notes,
-        ready.encoder_slots,
+        ready.encoder,
         ready.stream,
     )
 

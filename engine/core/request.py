@@ -1,17 +1,19 @@
 """A request and its sequences, as the scheduler keeps them: plain data and the legal moves of a sequence."""
 
 import enum
+from typing import Final
 
 import msgspec
 
 from stentor.protocols.ipc.actors import Fault, FinishReason, Resource, Resumed, Submit
-from stentor.protocols.ipc.audio import AlignmentOutput, StreamShape
+from stentor.protocols.ipc.audio import AlignmentOutput
 from stentor.protocols.ipc.codec import encoder
+from stentor.protocols.ipc.inputs import InputSpan, StreamShape
 from stentor.protocols.ipc.pooling import AttentionScope, Pooled
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import RowInput
 
-from .cache.prefix import Tables, audio_root_digest, chain_digest, root_digest
+from .cache.prefix import Tables, chain_digest, root_digest
 from .grammar.constraint import ConstraintBroken, TokenConstraint
 from .input import NO_LIMIT, InputStream
 
@@ -24,11 +26,13 @@ End = tuple[FinishReason, int | None]
 Failure = tuple[FinishReason, None, str, Fault]
 """The same of a sequence that cannot go on: why, and what of the request it is due to."""
 
+_SPAN_BYTES: Final = 64
+"""Of one piece of media in a plan, and of its encoding, at most."""
 _NO_DRAFTS: tuple[int, list[int]] = (-1, [])
 
 NOTHING: frozenset[Resource] = frozenset()
 _BY_ALL: frozenset[Resource] = frozenset(("row", "pages", "step"))
-_BY_AUDIO: frozenset[Resource] = _BY_ALL | {"encoder_slot"}
+_WITH_MEDIA: frozenset[Resource] = _BY_ALL | {"encoder"}
 
 
 class SequenceState(enum.Enum):
@@ -51,7 +55,6 @@ class Request:
         "alignment",
         "arrival",
         "attention_scope",
-        "audio",
         "awaits",
         "cached_len",
         "ends",
@@ -59,6 +62,7 @@ class Request:
         "forks_left",
         "held_tables",
         "input",
+        "inputs",
         "leading",
         "limit_len",
         "live",
@@ -69,6 +73,7 @@ class Request:
         "plain_params",
         "pooled",
         "pooling",
+        "probe",
         "prompt",
         "prompt_digests",
         "prompt_done",
@@ -114,18 +119,20 @@ class Request:
             else msgspec.structs.replace(self.row_params, prompt_logprobs=None)
         )
         self.salt = submit.salt
-        self.audio = submit.audio
+        self.inputs = submit.inputs
+        """In order of their positions."""
+        self.probe = submit.probe
         self.pooling = submit.pooling
         self.pooled: Pooled | None = None
         self.attention_scope = attention_scope
-        self.needs = _BY_ALL if submit.audio is None else _BY_AUDIO
+        self.needs = _WITH_MEDIA if submit.inputs else _BY_ALL
         """What it shares with others."""
         self.awaits = awaits
         """What is coming for it alone; until it is here, sequences without a row are LOADING."""
         self.input = None if submit.streamed is None or stream is None else InputStream(submit.streamed, stream)
-        audio = None if submit.audio is None else (submit.audio.rules, submit.audio.align)
-        self.row_bytes = len(encoder.encode((self.row_params, submit.name, audio, submit.pooling)))
-        """Of a plan, that a row of the request takes besides its tokens, blocks and audio."""
+        asked = (self.row_params, submit.name, submit.probe, submit.pooling)
+        self.row_bytes = len(encoder.encode(asked)) + _SPAN_BYTES * len(submit.inputs)
+        """Of a plan, that a row of the request takes besides its tokens and blocks."""
         self.arrival = submit.arrival
         self.limit_len = min(self.prompt_len + params.max_tokens, max_model_len)
         self.ends = frozenset(params.eos_token_ids) | frozenset(params.stop_token_ids)
@@ -238,31 +245,31 @@ class Request:
         where they are computed."""
         if self.pooling is not None:
             return self.prompt_len if self.pooling.last else 0
-        if self.prompt_done or self.audio is None:
+        if self.prompt_done or self.probe is None:
             return self.limit_len
-        if self.audio.align is not None:
+        if self.probe.align is not None:
             return 0
-        return self.limit_len if self.audio.no_speech is None else self.audio.no_speech[0]
+        return self.limit_len if self.probe.no_speech is None else self.probe.no_speech[0]
 
     @property
     def no_chunking(self) -> bool:
         """Whether its row enters in one step, however many tokens are known."""
         if self.attention_scope == "all":
             return True
-        return self.audio is not None and self.audio.align is not None and not self.prompt_done
+        return self.probe is not None and self.probe.align is not None and not self.prompt_done
 
     @property
     def lacks(self) -> str:
         """What of the prompt was asked for and has not come; "" where nothing."""
         if self.pooling is not None and self.pooled is None:
             return "nothing for a prompt"
-        if self.audio is None:
+        if self.probe is None:
             return ""
-        alignment = self.alignment or AlignmentOutput()
-        if self.audio.no_speech is not None and alignment.no_speech is None:
+        alignment, align = self.alignment or AlignmentOutput(), self.probe.align
+        if self.probe.no_speech is not None and alignment.no_speech is None:
             return "no probability of silence"
-        if self.audio.align is not None and len(alignment.times) != self.prompt_len - self.audio.align.start + 1:
-            return f"{len(alignment.times)} times of {self.prompt_len - self.audio.align.start} aligned tokens"
+        if align is not None and len(alignment.times) != self.prompt_len - align.start + 1:
+            return f"{len(alignment.times)} times of {self.prompt_len - align.start} aligned tokens"
         return ""
 
     def gather_alignment(self, alignment: AlignmentOutput) -> None:
@@ -283,9 +290,20 @@ class Request:
 
     def root_digest(self) -> bytes:
         """The parent of its first block."""
-        if self.audio is None:
-            return root_digest(self.salt)
-        return audio_root_digest(self.salt, self.audio.digest)
+        return root_digest(self.salt, b"".join(span.digest for span in self.inputs if span.start < 0))
+
+    def spans_behind(self, position: int) -> list[InputSpan]:
+        """Media that positions from this one on read."""
+        return [span for span in self.inputs if span.start < 0 or span.end > position]
+
+    def media_between(self, start: int, end: int) -> bytes:
+        """What stands at positions [start, end) in place of tokens, to be hashed with them: which media, and which part
+        of them."""
+        found = [span for span in self.inputs if 0 <= span.start < end and span.end > start]
+        return b"".join(
+            span.digest + (span.start - start).to_bytes(8, "little", signed=True) + span.length.to_bytes(8, "little")
+            for span in found
+        )
 
 
 class Sequence:
@@ -303,7 +321,6 @@ class Sequence:
         "constraint",
         "digests",
         "drafts",
-        "encoder_slot",
         "fed",
         "fed_end",
         "forked",
@@ -328,6 +345,7 @@ class Sequence:
         "samples",
         "seed",
         "slot",
+        "spans",
         "state",
         "tables",
     )
@@ -353,8 +371,8 @@ class Sequence:
         """Length of each table."""
         self.promised = self.promised_until = 0
         """Blocks that its row was admitted with and has not taken, and how long its tables are then."""
-        self.encoder_slot = -1
-        """The encoder slot of its request's audio; -1 while it has no row, or no audio."""
+        self.spans: list[InputSpan] = []
+        """Media that it holds in the encoder cache: what its row has yet to read."""
         self.digests: list[bytes] = []
         self.num_hashed_blocks = 0
         """Leading blocks that the prefix cache has been told about."""
@@ -435,19 +453,21 @@ class Sequence:
             parent = request.root_digest()
             request.prompt_digests = shared = []
             for start in range(0, request.prompt_len - block_size + 1, block_size):
-                parent = chain_digest(parent, request.prompt[start : start + block_size])
+                tokens = request.prompt[start : start + block_size]
+                parent = chain_digest(parent, tokens, request.media_between(start, start + block_size))
                 shared.append(parent)
         if not digests:
             digests.extend(request.prompt_digests)
         for block in range(len(digests), count):
             parent = digests[-1] if digests else request.root_digest()
-            digests.append(chain_digest(parent, self.tokens(block * block_size, (block + 1) * block_size)))
+            start, end = block * block_size, (block + 1) * block_size
+            digests.append(chain_digest(parent, self.tokens(start, end), request.media_between(start, end)))
         return digests
 
     def drop_row(self) -> None:
-        """Forget slot, blocks, encoder slot and positions; mutates. The caller has given them back."""
+        """Forget slot, blocks, media and positions; mutates. The caller has given them back."""
         self.slot = -1
-        self.encoder_slot = -1
+        self.spans = []
         self.fed, self.fed_end = 0, False
         self.tables, self.kept, self.num_blocks = [], [], 0
         self.promised = self.promised_until = 0

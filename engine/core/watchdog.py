@@ -99,8 +99,8 @@ class StepWatch:
 
     def sent(self, plan: StepPlan) -> None:
         """A step goes to the worker."""
-        work = float(_WINDOW * len(plan.encodings))
-        prefill = bool(plan.encodings)
+        work = float(_WINDOW * len(plan.encode))
+        prefill = bool(plan.encode)
         for row in plan.rows:
             work += (row.count + row.num_drafts) * (1 + (row.start + row.count) / _CONTEXT)
             prefill |= row.count > 1

@@ -16,13 +16,19 @@ logger = logging.getLogger(__name__)
 
 WEIGHTS_OPTION: Final = "--weights-fd"
 LEASE_OPTION: Final = "--lease-fd"
+ARENA_OPTION: Final = "--arena-fd"
 
 
 class WorkerSource:
     """Starts workers that run ``module``, one at a time. Its owner must :meth:`close` it."""
 
     def __init__(
-        self, module: str, weights_fd: int | None, fork_server_fd: int | None = None, lease_fd: int | None = None
+        self,
+        module: str,
+        weights_fd: int | None,
+        fork_server_fd: int | None = None,
+        lease_fd: int | None = None,
+        arena_fd: int | None = None,
     ) -> None:
         """
         Args:
@@ -30,9 +36,10 @@ class WorkerSource:
             weights_fd: the memory file for prepared weights; it stays its owner's. None: there is none.
             fork_server_fd: a socket to a fork server, which this object takes over. None: there is none.
             lease_fd: the lease on a device that several models share; it stays its owner's. None: there is none.
+            arena_fd: the memory file of media; it stays its owner's. None: requests bring none.
         """
         self._module = module
-        given = {WEIGHTS_OPTION: weights_fd, LEASE_OPTION: lease_fd}
+        given = {WEIGHTS_OPTION: weights_fd, LEASE_OPTION: lease_fd, ARENA_OPTION: arena_fd}
         self._kept = {option: fd for option, fd in given.items() if fd is not None}
         """Descriptors that each worker gets, by their options."""
         self._own: ForkServer | None = None

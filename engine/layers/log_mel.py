@@ -22,7 +22,7 @@ class LogMel:
         self._window = torch.hann_window(WINDOW, device=device)
         self._filters = mel_filters(bins).to(device)
 
-    def __call__(self, windows: Sequence[bytes], samples: int) -> torch.Tensor:
+    def __call__(self, windows: Sequence[bytes | memoryview], samples: int) -> torch.Tensor:
         """Windows of signed 16-bit little-endian samples at 16 kHz → float32 [windows, samples // 160, bins].
 
         Each is padded with silence to ``samples`` and cut there.

@@ -226,7 +226,7 @@ class Whisper:
             decode_rows=tokens,
         )
 
-    def features(self, windows: Sequence[bytes]) -> torch.Tensor:
+    def features(self, windows: Sequence[bytes | memoryview]) -> torch.Tensor:
         """Samples (s16le, 16 kHz, mono), at most ``config.samples`` each → log-mel float32 [windows, frames, bins]."""
         if self._log_mel is None:
             self._log_mel = LogMel(self.config.mel_bins, self._context.device)
@@ -253,7 +253,7 @@ class Whisper:
 
     def write_encodings(
         self,
-        windows: Sequence[bytes],
+        windows: Sequence[bytes | memoryview],
         encoder_slots: Sequence[int],
         caches: Sequence[LayerCache],
         after_layer: Callable[[], None] | None = None,

@@ -11,6 +11,7 @@ from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.config import EngineConfig
 
 from ..channel import ChannelPair, Endpoint
+from ..channel.arena import Arena
 from .fork_server_owner import ForkServer
 from .process import Child, spawn
 
@@ -20,6 +21,8 @@ class EngineProcess(NamedTuple):
 
     endpoint: Endpoint
     child: Child
+    arena: Arena
+    """Where media lie that its requests bring; that of those started after it, too."""
     began: float
     """``time.monotonic()`` when it was started."""
     again: Callable[[], "EngineProcess"]
@@ -44,16 +47,18 @@ def launch_engine(
     weights_fd: int | None = None,
     fork_server: ForkServer | None = None,
     lease_fd: int | None = None,
+    arena: Arena | None = None,
 ) -> EngineProcess:
     """Start an engine, which starts its worker at once. Raises :class:`..channel.ChannelError` and OSError.
 
     ``weights_fd`` is the memory file in which workers keep prepared weights for those that come after them,
     ``fork_server`` has imported what they need, and ``lease_fd`` is the lease of a device that other models are on too.
-    All stay the caller's, who keeps them for as long as engines are started.
+    All stay the caller's, who keeps them for as long as engines are started. ``arena`` is that of an engine before.
     """
     began = time.monotonic()
+    arena = Arena() if arena is None else arena
     with contextlib.ExitStack() as given:
-        named = {"--weights-fd": weights_fd, "--lease-fd": lease_fd}
+        named = {"--weights-fd": weights_fd, "--lease-fd": lease_fd, "--arena-fd": arena.fd}
         kept = {option: fd for option, fd in named.items() if fd is not None}
         if fork_server is not None:
             kept["--fork-server-fd"] = given.enter_context(fork_server.connect()).fileno()
@@ -65,7 +70,7 @@ def launch_engine(
             pair.parent.close()
             raise
     process = EngineProcess(
-        pair.parent, child, began, partial(launch_engine, config, weights_fd, fork_server, lease_fd)
+        pair.parent, child, arena, began, partial(launch_engine, config, weights_fd, fork_server, lease_fd, arena)
     )
     try:
         pair.parent.watch(child.pid, child.pidfd)

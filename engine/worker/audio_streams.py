@@ -11,7 +11,7 @@ from ..layers.forward_batch import ForwardBatch
 from ..models.stream_encoder import Listening
 from ..models.voxtral_realtime import VoxtralRealtime
 from .batch import Batch
-from .runner import Findings
+from .runner import Findings, MediaReader, no_media
 
 
 class AudioStreams:
@@ -22,12 +22,14 @@ class AudioStreams:
         self._streams: dict[int, Listening] = {}
         """By slot."""
         self.yield_device: Callable[[], None] | None = None
+        self.media: MediaReader = no_media
 
     def enter(self, plan: StepPlan) -> None:
         for new in plan.new:
             self._streams[new.slot] = self._encoder.begin()
         for given in plan.inputs:
-            self._encoder.feed(self._streams[given.slot], given.pcm, ended=given.ended)
+            pcm = b"".join(map(self.media, given.pieces))
+            self._encoder.feed(self._streams[given.slot], pcm, ended=given.ended)
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:

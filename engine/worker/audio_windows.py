@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from stentor.protocols.ipc.audio import AlignmentOutput
+from stentor.protocols.ipc.audio import AlignmentOutput, PromptProbe
 from stentor.protocols.ipc.steps import NewRow, RowAlignment, RowStep, StepPlan
 
 from ..layers.forward_batch import Encoded, ForwardBatch, LayerCache
 from ..models.whisper import Whisper
 from .batch import Batch
-from .runner import Findings
+from .runner import Findings, MediaReader, no_media
 
 
 class AudioWindows:
@@ -23,18 +23,20 @@ class AudioWindows:
         self._model = model
         self._cross_caches = cross_caches
         self._encoder_slot_of = np.zeros(slots, dtype=np.int64)
-        self._asking: dict[int, NewRow] = {}
+        self._asking: dict[int, tuple[NewRow, PromptProbe]] = {}
         """By slot: rows whose prompt is to say what it has heard."""
         self.yield_device: Callable[[], None] | None = None
+        self.media: MediaReader = no_media
 
     def enter(self, plan: StepPlan) -> None:
         for new in plan.new:
-            self._encoder_slot_of[new.slot] = new.encoding
-            if new.no_speech is not None or new.align is not None:
-                self._asking[new.slot] = new
-        if plan.encodings:
-            windows = [each.pcm for each in plan.encodings]
-            slots = [each.encoder_slot for each in plan.encodings]
+            (span,) = new.spans
+            self._encoder_slot_of[new.slot] = span.encoder_slot
+            if new.probe is not None:
+                self._asking[new.slot] = new, new.probe
+        if plan.encode:
+            windows = [self.media(job.data) for job in plan.encode]
+            slots = [job.encoder_slot for job in plan.encode]
             self._model.write_encodings(windows, slots, self._cross_caches, self.yield_device)
 
     def release(self, slots: Sequence[int]) -> None:
@@ -43,7 +45,7 @@ class AudioWindows:
 
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         slots = np.repeat(self._encoder_slot_of[[row.slot for row in rows]], [row.count for row in rows])
-        aligns = any(asked.align is not None for row in rows if (asked := self._asking.get(row.slot)) is not None)
+        aligns = any(row.slot in self._asking and self._asking[row.slot][1].align is not None for row in rows)
         paged = self._model.cross_batch(slots)
         return replace(batch, encoded=Encoded(paged, self._cross_caches, {} if aligns else None))
 
@@ -54,19 +56,19 @@ class AudioWindows:
         queries = None if encoded is None else encoded.queries
         found = []
         for row, first in zip(rows, batch.starts, strict=True):
-            asked = self._asking.get(row.slot)
-            if asked is None:
+            if row.slot not in self._asking:
                 continue
-            alignment = AlignmentOutput(self._silence(asked, row, first, hidden))
-            if asked.align is not None and queries is not None:
+            asked, probe = self._asking[row.slot]
+            alignment = AlignmentOutput(self._silence(probe, row, first, hidden))
+            if probe.align is not None and queries is not None:
                 aligned = self._model.align(
                     asked.tokens[: asked.prompt_len],
-                    asked.align.start,
-                    asked.align.frames,
+                    probe.align.start,
+                    probe.align.frames,
                     hidden,
                     queries,
                     first,
-                    asked.encoding,
+                    asked.spans[0].encoder_slot,
                     self._cross_caches,
                 )
                 alignment = AlignmentOutput(alignment.no_speech, aligned.times, aligned.probabilities)
@@ -76,11 +78,11 @@ class AudioWindows:
                 del self._asking[row.slot]
         return Findings(alignments=found)
 
-    def _silence(self, asked: NewRow, row: RowStep, first: int, hidden: torch.Tensor) -> float | None:
+    def _silence(self, probe: PromptProbe, row: RowStep, first: int, hidden: torch.Tensor) -> float | None:
         """The probability of the token that says so, where this step computes its position."""
-        if asked.no_speech is None:
+        if probe.no_speech is None:
             return None
-        position, token = asked.no_speech
+        position, token = probe.no_speech
         if not row.start <= position < row.start + row.count:
             return None
         if not 0 <= token < self._model.config.vocab_size:

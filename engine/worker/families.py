@@ -9,10 +9,11 @@ import msgspec
 import torch
 
 from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
-from stentor.protocols.ipc.audio import MAX_WINDOW_BYTES, StreamShape
+from stentor.protocols.ipc.audio import MAX_WINDOW_BYTES
 from stentor.protocols.ipc.config import StepLimits, WorkerConfig
+from stentor.protocols.ipc.inputs import ArenaRef, EncoderShape, StreamShape
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.protocols.ipc.steps import Encoding, NewRow, RowInput, RowStep, StepPlan
+from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowInput, RowSpan, RowStep, StepPlan
 
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
@@ -31,6 +32,8 @@ from .runner import RowExtras
 from .setup_parts import fit_length, longest_of
 
 _FIRST_TOKENS: Final = 16
+_SILENCE: Final = ArenaRef(0, 0)
+"""A window without samples is heard as one of silence."""
 _NO_FP8: Final = "--kv-cache-dtype fp8: models that hear have no scales for it; leave it out"
 
 
@@ -132,17 +135,17 @@ def first_tokens(
     config: WorkerConfig,
     vocab_size: int,
     sizes: Sizes,
-    encodings: Sequence[Encoding] = (),
+    spans: Sequence[RowSpan] = (),
+    encode: Sequence[EncodeJob] = (),
     inputs: Sequence[RowInput] = (),
 ) -> list[StepPlan]:
-    """Prefills a few tokens and decodes one. ``encodings`` are made in the first step, and the tokens hear the first of
-    them; ``inputs`` are given to the row then."""
+    """Prefills a few tokens and decodes one, of a row with these ``spans``; the media of ``encode`` are encoded in the
+    first step, and ``inputs`` are given to the row then."""
     length = max(1, min(_FIRST_TOKENS, config.block_size - 1, sizes.max_model_len - 1))
     prompt = [token % vocab_size for token in range(length)]
-    place = encodings[0].encoder_slot if encodings else -1
     params = SamplingParams(max_tokens=2, temperature=0.0)
-    row = NewRow(0, prompt, length, params, 0, [0] * max(1, len(sizes.pages)), encoding=place)
-    first = StepPlan(0, 0, [], [row], [RowStep(0, 0, length, [], True)], encodings=list(encodings), inputs=list(inputs))
+    row = NewRow(0, prompt, length, params, 0, [0] * max(1, len(sizes.pages)), spans=list(spans))
+    first = StepPlan(0, 0, [], [row], [RowStep(0, 0, length, [], True)], encode=list(encode), inputs=list(inputs))
     if length + 1 > sizes.max_model_len:
         return [first]
     return [first, StepPlan(0, 1, [], [], [RowStep(0, length, 1, [], True)])]
@@ -266,10 +269,16 @@ class Transcription:
         first = min(longest, config.max_num_batched_tokens - count + 1)
         params = SamplingParams(max_tokens=1, logprobs=0)
         lengths = [first, *(1 for _ in range(count - 1))]
-        new = [NewRow(slot, [0] * n, n, params, 0, [], encoding=slot % windows) for slot, n in enumerate(lengths)]
+        new = [
+            NewRow(slot, [0] * length, length, params, 0, [], spans=[self._span(slot % windows)])
+            for slot, length in enumerate(lengths)
+        ]
         steps = [RowStep(slot, 0, n, [], True) for slot, n in enumerate(lengths)]
-        encodings = [Encoding(slot, bytes(MAX_WINDOW_BYTES)) for slot in range(windows)]
-        return StepPlan(0, 0, [], new, steps, encodings=encodings), Sizes(1, longest, 0, encoder_slots=windows)
+        jobs = [EncodeJob(slot, _SILENCE) for slot in range(windows)]
+        return StepPlan(0, 0, [], new, steps, encode=jobs), Sizes(1, longest, 0, encoder_slots=windows)
+
+    def _span(self, encoder_slot: int) -> RowSpan:
+        return RowSpan(encoder_slot, -1, self.spec.source_positions)
 
     def extras(self, config: WorkerConfig, model: Whisper, sizes: Sizes) -> AudioWindows:
         try:
@@ -281,7 +290,7 @@ class Transcription:
         return AudioWindows(model, caches, config.max_num_seqs)
 
     def first_steps(self, config: WorkerConfig, model: Whisper, sizes: Sizes) -> list[StepPlan]:
-        return first_tokens(config, self.spec.vocab_size, sizes, encodings=[Encoding(0, bytes(MAX_WINDOW_BYTES))])
+        return first_tokens(config, self.spec.vocab_size, sizes, encode=[EncodeJob(0, _SILENCE)], spans=[self._span(0)])
 
     def memory(self, config: WorkerConfig, model: Whisper, sizes: Sizes) -> list[MemoryLine]:
         rows = sizes.encoder_slots
@@ -295,7 +304,9 @@ class Transcription:
                 f"{sizes.encoder_slots} of {config.max_num_seqs} transcripts run at once, memory has room for no more; "
                 "--kv-cache-memory gives them more"
             )
-        return msgspec.structs.replace(ready, notes=notes, encoder_slots=sizes.encoder_slots)
+        positions = self.spec.source_positions
+        shape = EncoderShape(sizes.encoder_slots * positions, positions)
+        return msgspec.structs.replace(ready, notes=notes, encoder=shape)
 
 
 class StreamedTranscription:
@@ -343,14 +354,14 @@ class StreamedTranscription:
     def largest_step(self, config: WorkerConfig, longest: int) -> tuple[StepPlan, Sizes]:
         count = min(config.max_prefill_chunk, longest)
         row = NewRow(0, [0] * count, count, SamplingParams(max_tokens=1, logprobs=0), 0, [])
-        plan = StepPlan(0, 0, [], [row], [RowStep(0, 0, count, [], True)], inputs=[RowInput(0, b"", ended=True)])
+        plan = StepPlan(0, 0, [], [row], [RowStep(0, 0, count, [], True)], inputs=[RowInput(0, [], ended=True)])
         return plan, Sizes(1, longest, 0)
 
     def extras(self, config: WorkerConfig, model: VoxtralRealtime, sizes: Sizes) -> AudioStreams:
         return AudioStreams(model)
 
     def first_steps(self, config: WorkerConfig, model: VoxtralRealtime, sizes: Sizes) -> list[StepPlan]:
-        return first_tokens(config, self.spec.vocab_size, sizes, inputs=[RowInput(0, b"", ended=True)])
+        return first_tokens(config, self.spec.vocab_size, sizes, inputs=[RowInput(0, [], ended=True)])
 
     def memory(self, config: WorkerConfig, model: VoxtralRealtime, sizes: Sizes) -> list[MemoryLine]:
         streams = config.max_num_seqs * model.encoder.stream_bytes

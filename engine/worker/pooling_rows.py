@@ -12,7 +12,7 @@ from ..layers.forward_batch import ForwardBatch
 from ..layers.varlen_batch import VarlenBatch
 from ..models.pooling_model import PooledTensor, PoolingModel
 from .batch import Batch
-from .runner import Findings
+from .runner import Findings, MediaReader, no_media
 
 
 class PoolingRows:
@@ -25,6 +25,7 @@ class PoolingRows:
         self._hidden: dict[int, list[torch.Tensor]] = {}
         """By slot: hidden states of the chunks of a prompt that is pooled as a whole, on the device."""
         self.yield_device: Callable[[], None] | None = None
+        self.media: MediaReader = no_media
 
     def enter(self, plan: StepPlan) -> None:
         self._asked.update((new.slot, new) for new in plan.new if new.pooling is not None)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from stentor.protocols.ipc.inputs import ArenaRef
 from stentor.protocols.ipc.steps import Masks, RowAlignment, RowPooled, RowStep, StepPlan, StepResult
 
 from ..layers.forward_batch import ForwardBatch, LayerCache
@@ -30,11 +31,16 @@ class Findings:
     pooled: list[RowPooled] = field(default_factory=list)
 
 
+MediaReader = Callable[[ArenaRef], bytes | memoryview]
+"""Reads what a request has brought, for as long as it is not released."""
+
+
 class RowExtras(Protocol):
     """What the rows of a model bring besides tokens, and what they ask for besides tokens."""
 
     yield_device: Callable[[], None] | None
     """Called between the parts of a step that takes long, where others compute on the device as well."""
+    media: MediaReader
 
     def enter(self, plan: StepPlan) -> None:
         """Takes over what the plan changes; rows that it frees have been released."""
@@ -47,6 +53,13 @@ class RowExtras(Protocol):
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
         """What the rows ask of a pass that has returned ``hidden``."""
+
+
+def no_media(ref: ArenaRef) -> bytes | memoryview:
+    """Of a model that is being set up: nothing has been brought. Raises ValueError for anything else."""
+    if ref.length:
+        raise ValueError(f"{ref.length} bytes of media came, and the worker was given no arena to read them from")
+    return b""
 
 
 @dataclass(frozen=True)

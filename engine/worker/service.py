@@ -12,6 +12,7 @@ from stentor.protocols.ipc.config import WorkerConfig, process_name
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 
 from ..channel import Endpoint, PeerDied
+from ..channel.arena import ArenaReader
 from ..channel.pieces import result_frames
 from ..layers.weights import WeightError
 from ..loading.errors import CheckpointError
@@ -37,12 +38,19 @@ class Worker:
     After ``Failed`` it ends.
     """
 
-    def __init__(self, engine: Endpoint, weights_fd: int | None = None, lease_fd: int | None = None) -> None:
-        """``weights_fd`` is the memory file where prepared weights are kept, and ``lease_fd`` the lease on a device
-        that other models are on as well; None: there is none."""
+    def __init__(
+        self,
+        engine: Endpoint,
+        weights_fd: int | None = None,
+        lease_fd: int | None = None,
+        arena_fd: int | None = None,
+    ) -> None:
+        """``weights_fd`` is the memory file where prepared weights are kept, ``lease_fd`` the lease on a device that
+        other models are on as well, and ``arena_fd`` the memory file where media lie; None: there is none."""
         self._engine = engine
         self._weights_fd = weights_fd
         self._lease_fd = lease_fd
+        self._arena = None if arena_fd is None else ArenaReader(arena_fd)
         self._steps: Executor | None = None
 
     def run(self) -> int:
@@ -87,6 +95,8 @@ class Worker:
         self._send(setup.ready)
         runner = setup.runner
         lease: DeviceLease = AloneOnDevice()
+        if isinstance(runner, ModelRunner) and runner.extras is not None and self._arena is not None:
+            runner.extras.media = self._arena.read
         if member is not None:
             lease = shared = SharedDevice(member)
             if isinstance(runner, ModelRunner) and runner.extras is not None:

@@ -54,12 +54,12 @@ class RuleTable:
 
     def add(self, row: NewRow) -> None:
         """A row enters; without rules it may draw what it likes."""
-        if row.rules is None:
+        if row.params.rules is None:
             return
-        key = msgspec.msgpack.encode(row.rules)
+        key = msgspec.msgpack.encode(row.params.rules)
         rules = self._known.get(key)
         if rules is None:
-            rules = self._known[key] = _Rules(row.rules, self._vocab_size, self._device)
+            rules = self._known[key] = _Rules(row.params.rules, self._vocab_size, self._device)
         self._rows[row.slot] = RuledRow(rules, row.tokens[row.prompt_len :])
 
     def remove(self, slot: int) -> None:

@@ -9,8 +9,9 @@ from typing import Literal
 
 import msgspec
 
-from .audio import AlignmentOutput, Audio, Streamed, StreamShape
+from .audio import AlignmentOutput, PromptProbe
 from .config import EngineConfig, StepLimits, WorkerConfig
+from .inputs import ArenaRef, EncoderShape, InputSpan, Streamed, StreamShape
 from .pooling import AttentionScope, Pooled, Pooling
 from .sampling import SamplingParams
 from .steps import Masks, StepPart, StepPlan, StepResult, TokenLogprobs
@@ -89,8 +90,10 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
     """What each sequence must match, in llguidance's dialect of Lark, or as the JSON of its own grammars; "" is
     none."""
     thinking: Thinking | None = None
-    audio: Audio | None = None
-    """The audio that the sequences transcribe; such a request has one sequence."""
+    inputs: list[InputSpan] = []
+    """Media of the prompt, in the order in which they stand in it."""
+    probe: PromptProbe | None = None
+    """Of a model that transcribes."""
     streamed: Streamed | None = None
     """For a model that transcribes streamed audio; such a request has one sequence."""
     pooling: Pooling | None = None
@@ -110,8 +113,8 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag="append", gc=Fals
     """More of what a request hears, after all that has come before."""
 
     rid: int
-    pcm: bytes
-    """See :attr:`.audio.Audio.pcm`; may be empty."""
+    pieces: list[ArenaRef]
+    """See :attr:`.inputs.Streamed.pieces`; may be none."""
     last: bool
     """Whether nothing follows. The request ends when all of it has been heard."""
 
@@ -174,8 +177,8 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     memory: list[MemoryLine]
     notes: list[str]
     """Things the operator should know: fallbacks taken, weights expanded."""
-    encoder_slots: int = 0
-    """See :attr:`WorkerReady.encodings`, here and in the next."""
+    encoder: EncoderShape | None = None
+    """See :class:`WorkerReady`, here and in the next."""
     stream: StreamShape | None = None
 
 
@@ -249,9 +252,9 @@ class TokensBatch(msgspec.Struct, frozen=True, array_like=True, tag="tokens", gc
     parts: list[PromptPart] = []
 
 
-Resource = Literal["row", "pages", "encoder_slot", "step", "grammar", "input", "transfer"]
-"""What a sequence can lack before it runs: a row on the worker, blocks of the KV cache, an encoder slot with its media
-encoded, room in the next step; or what comes for its request alone: a compiled grammar, the first of its streamed
+Resource = Literal["row", "pages", "encoder", "step", "grammar", "input", "transfer"]
+"""What a sequence can lack before it runs: a row on the worker, blocks of the KV cache, its media encoded or room for
+that, room in the next step; or what comes for its request alone: a compiled grammar, the first of its streamed
 audio, something that is being loaded."""
 
 
@@ -289,7 +292,13 @@ class ControlDone(msgspec.Struct, frozen=True, array_like=True, tag="done", gc=F
     number: int
 
 
-ClientInbox = Progress | EngineReady | Stalled | Failed | TokensBatch | Stats | ControlDone
+class Released(msgspec.Struct, frozen=True, array_like=True, tag="released", gc=False):
+    """No step will read what these requests brought in the arena: each is named once, when it has ended."""
+
+    rids: list[int]
+
+
+ClientInbox = Progress | EngineReady | Stalled | Failed | TokensBatch | Stats | ControlDone | Released
 
 
 # ---- to a worker, from its engine
@@ -311,8 +320,8 @@ class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     memory: list[MemoryLine]
     notes: list[str]
     limits: StepLimits
-    encoder_slots: int = 0
-    """Encoder slots, each for a window of audio; 0 where the model takes none."""
+    encoder: EncoderShape | None = None
+    """Where the model takes media whole."""
     stream: StreamShape | None = None
     """Where the model transcribes streamed audio."""
     attention_scope: AttentionScope = ""

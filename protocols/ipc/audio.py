@@ -1,7 +1,6 @@
-"""What a request to a transcription model brings to the engine besides its prompt.
+"""Audio between server and engine, and what transcription asks of a prompt.
 
-Audio travels as the samples that came in, at most one window of the model; the worker makes features of it. Its
-encoding is kept by the digest, so several requests over the same window (another temperature, an alignment) share one.
+Audio is signed 16 bits, little-endian, one channel, at :data:`SAMPLE_RATE`; the worker makes features of it.
 """
 
 import msgspec
@@ -12,8 +11,6 @@ SAMPLE_BYTES = 2
 MAX_WINDOW_SECONDS = 30
 MAX_WINDOW_BYTES = MAX_WINDOW_SECONDS * SAMPLE_RATE * SAMPLE_BYTES
 """Of one window, at most."""
-MAX_STREAM_BYTES = 32 << 20
-"""Of a request whose audio comes piece by piece, at most: a good quarter of an hour."""
 
 
 class TokenRules(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -46,35 +43,12 @@ class Alignment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Encoder positions that lie in the audio; what comes after is padding."""
 
 
-class Audio(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One window of audio that a request is about."""
+class PromptProbe(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a request over audio wants to know of its prompt besides its tokens."""
 
-    pcm: bytes
-    """Signed 16 bits, little-endian, one channel, at :data:`SAMPLE_RATE`."""
-    digest: bytes
-    """Names the samples: equal digests are equal windows. 16 bytes."""
-    rules: TokenRules | None = None
     no_speech: tuple[int, int] | None = None
     """(position in the prompt, token): its probability right after that position is wanted."""
     align: Alignment | None = None
-
-
-class StreamShape(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How positions of a streaming transcription model follow the samples."""
-
-    first: int
-    """Samples that must be there before the first position can be computed; at least 1."""
-    step: int
-    """Further samples for each further position; the whole of an input are as many positions as begin in it."""
-
-
-class Streamed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Says that a request's audio comes piece by piece, by :class:`.actors.Append`; and what has come of it."""
-
-    pcm: bytes = b""
-    """See :attr:`Audio.pcm`; up to :data:`MAX_STREAM_BYTES`, with all that follows."""
-    ended: bool = False
-    """Whether nothing follows."""
 
 
 class AlignmentOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):

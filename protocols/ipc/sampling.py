@@ -2,6 +2,8 @@
 
 import msgspec
 
+from .audio import TokenRules
+
 MAX_LOGPROBS = 20
 """Most alternatives a client may ask for at one position."""
 
@@ -37,6 +39,8 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
     logprobs: int | None = None
     """None: none. n: the sampled token's log-probability and the n most likely alternatives."""
     prompt_logprobs: int | None = None
+    rules: TokenRules | None = None
+    """Which tokens may follow which, in a transcript; taken out of the logits before all else."""
 
     @property
     def needs_penalties(self) -> bool:

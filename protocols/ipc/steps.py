@@ -16,9 +16,19 @@ ends.
 
 import msgspec
 
-from .audio import Alignment, AlignmentOutput, TokenRules
+from .audio import AlignmentOutput, PromptProbe
+from .inputs import ArenaRef
 from .pooling import Pooled, Pooling
 from .sampling import SamplingParams
+
+
+class RowSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Media of a row, as :class:`.inputs.InputSpan` has them."""
+
+    encoder_slot: int
+    """Where what was encoded lies from the step on that first reads it."""
+    start: int
+    length: int
 
 
 class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -37,12 +47,10 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The name of its request in logs."""
     masked: bool = False
     """Whether the engine may restrict its draws. Its ``min_tokens`` is then 0: the engine sees to it."""
-    encoding: int = -1
-    """Where the worker keeps the encoded audio that the row attends to; -1: it has none."""
-    rules: TokenRules | None = None
-    no_speech: tuple[int, int] | None = None
-    """See :attr:`.audio.Audio.no_speech`; wanted of the step that computes the position."""
-    align: Alignment | None = None
+    spans: list[RowSpan] = []
+    """Media that positions of the row read which have yet to be computed."""
+    probe: PromptProbe | None = None
+    """Wanted of the steps that compute the positions."""
     pooling: Pooling | None = None
 
 
@@ -78,28 +86,28 @@ class RowStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Draft tokens that the step may compute behind the last one, at most; only where ``sample`` and ``count`` is 1."""
 
 
-class Encoding(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A window of audio to be encoded before the rows of its step run."""
+class EncodeJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Media to be encoded before the rows of its step run."""
 
     encoder_slot: int
-    """Where the result is kept, in [0, encoder slots of the worker); what was there is overwritten."""
-    pcm: bytes
-    """See :attr:`.audio.Audio.pcm`."""
+    """Where the result is kept; what was there is overwritten. Where all positions attend to media, slots are in [0,
+    ``EncoderShape.capacity / attended``)."""
+    data: ArenaRef
 
 
 class RowInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """More audio for a row with streamed audio, after all that it has been given since it entered."""
 
     slot: int
-    pcm: bytes
-    """See :attr:`.audio.Audio.pcm`."""
+    pieces: list[ArenaRef]
+    """See :attr:`.inputs.Streamed.pieces`."""
     ended: bool
     """Whether nothing follows; what its last position lacks is silence."""
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=False):
-    """One step. ``freed`` is applied first, then ``new`` and ``forks``; then ``encodings`` are made and ``inputs`` are
-    handed out, and ``rows`` run as one batch.
+    """One step. ``freed`` is applied first, then ``new`` and ``forks``; then the media of ``encode`` are encoded and
+    ``inputs`` handed out, and ``rows`` run as one batch.
 
     The prompt and the parameters of a request travel once a plan, however many of its sequences enter.
     """
@@ -112,7 +120,7 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=Fals
     masked: list[int] = []
     """Slots of rows whose token may be restricted: where there are any, none is drawn before the step's :class:`Masks`
     have come."""
-    encodings: list[Encoding] = []
+    encode: list[EncodeJob] = []
     inputs: list[RowInput] = []
     """Handed to their rows before these run."""
     forks: list[ForkedRow] = []

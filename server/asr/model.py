@@ -1,13 +1,14 @@
 """A model that hears, as the server knows it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import anyio
 
+from stentor.engine.client.media import Media
 from stentor.protocols.ipc.actors import EngineReady, FinishReason, Thinking
-from stentor.protocols.ipc.audio import Audio
+from stentor.protocols.ipc.audio import PromptProbe
 from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..text.generation import EngineEventStream
@@ -34,7 +35,8 @@ class TranscriptionEngine(Protocol):
         grammar: str = "",
         thinking: Thinking | None = None,
         resumed: list[list[int]] | None = None,
-        audio: Audio | None = None,
+        media: Sequence[Media] = (),
+        probe: PromptProbe | None = None,
     ) -> EngineEventStream:
         """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone, SequenceTokens
-from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE, Streamed
+from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
 from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..audio.quiet import quietest
@@ -47,7 +47,7 @@ class StreamingTranscriptionEngine(Protocol):
         priority: int = 0,
         salt: str = "",
         name: str = "",
-        streamed: Streamed | None = None,
+        streamed: bytes | None = None,
     ) -> AudioStream:
         """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests."""
 
@@ -126,8 +126,8 @@ class StreamedTranscript:
         if open_account is not None:
             self._account = open_account(len(prompt), params.max_tokens)
         try:
-            streamed = Streamed(vocabulary.before)
-            self._stream = model.client.submit(prompt, params, [0], salt=salt, name=name, streamed=streamed)
+            begun = vocabulary.before
+            self._stream = model.client.submit(prompt, params, [0], salt=salt, name=name, streamed=begun)
         except BaseException:
             if self._account is not None:
                 self._account.close("abort", "")

@@ -54,7 +54,7 @@ class Transcription:
         open_account: OpenAccount | None = None,
         owner: object = None,
     ) -> None:
-        """``pcm`` is all of the audio, as ``protocols.ipc.audio.Audio`` has it; ``owner`` is kept beside it."""
+        """``pcm`` is all of the audio, as ``protocols.ipc.audio`` has it; ``owner`` is kept beside it."""
         self._owner = owner
         self._model = model
         self._pcm = pcm

@@ -8,8 +8,9 @@ from typing import Final, assert_never
 
 import msgspec
 
+from stentor.engine.client.media import Media
 from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
-from stentor.protocols.ipc.audio import Alignment, AlignmentOutput, Audio, TokenRules
+from stentor.protocols.ipc.audio import Alignment, AlignmentOutput, PromptProbe, TokenRules
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 
@@ -48,7 +49,7 @@ class EngineOutput(msgspec.Struct):
 
 
 def window_of(pcm: bytes, salt: str) -> Window:
-    """``pcm`` as in :class:`stentor.protocols.ipc.audio.Audio`. Windows of other salts never share anything."""
+    """``pcm`` as in :class:`stentor.protocols.ipc.audio`. Windows of other salts never share anything."""
     digest = hashlib.blake2b(salt.encode(), digest_size=_DIGEST_BYTES)
     digest.update(b"\0")
     digest.update(pcm)
@@ -102,6 +103,7 @@ class WindowDecoder:
             eos_token_ids=(end,),
             allowed_token_ids=None if allowed is None else tuple(allowed),
             logprobs=0,
+            rules=rules,
         )
         seed = int.from_bytes(os.urandom(8), "little") if drawing.seed is None else drawing.seed
         # before there is a request: it may be one too many
@@ -116,7 +118,8 @@ class WindowDecoder:
                 priority=options.priority,
                 salt=options.salt,
                 name=options.name,
-                audio=Audio(window.pcm, window.digest, rules, no_speech, align),
+                media=[Media(window.pcm, window.digest)],
+                probe=None if no_speech is None and align is None else PromptProbe(no_speech, align),
             )
             try:
                 finished = await _read(stream, answer, account)

@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 import msgspec
 
 from stentor.engine.channel.pieces import PromptParts
+from stentor.engine.client.media import Media
 from stentor.protocols.ipc.actors import Finished, PromptDone, PromptPart, Resumed, SequenceTokens, Submit
-from stentor.protocols.ipc.audio import Streamed, StreamShape
+from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.steps import TokenLogprobs
-from stentor.tests.engine.fake_model import alone, heard_of, pooled_of, token_logprobs
+from stentor.tests.engine.fake_model import alone, heard_of, media_bytes, pooled_of, token_logprobs
+from stentor.tests.engine.media import Audio, Heard
 from stentor.tests.engine.scripted_grammar import ScriptedGrammar, permitted
 
 
@@ -18,14 +20,22 @@ class Client:
 
     submit: Submit
     grammar: ScriptedGrammar | None = None
-    streamed: Streamed | None = None
+    audio: Audio | None = None
+    streamed: Heard | None = None
     """All that was streamed so far."""
+    media: list[Media] = field(default_factory=list)
+    """What stands in the prompt."""
     parts: PromptParts = field(default_factory=PromptParts)
     prompts: list[PromptDone] = field(default_factory=list)
     tokens: dict[int, list[int]] = field(default_factory=dict)
     logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     finished: dict[int, Finished] = field(default_factory=dict)
     aborted: set[int] = field(default_factory=set)
+
+    @property
+    def heard(self) -> bytes:
+        """What tokens depend on besides those before them."""
+        return media_bytes(self.media) if self.audio is None else self.audio.pcm
 
     def take_part(self, part: PromptPart) -> None:
         assert not self.prompts, "a part of a prompt that is done"
@@ -61,7 +71,7 @@ class Client:
             return None
         outputs = [list(self.tokens.get(index, [])) for index in sequences]
         resumed = Resumed(outputs, list(self.finished), bool(self.prompts))
-        return msgspec.structs.replace(self.submit, resumed=resumed, streamed=self.streamed)
+        return msgspec.structs.replace(self.submit, resumed=resumed)
 
     def check(self, max_model_len: int, shape: StreamShape | None, *, blamed: bool) -> None:
         """Every sequence ended once, with the tokens that it gives alone; ``blamed`` may have ended before."""
@@ -69,7 +79,7 @@ class Client:
         assert set(self.finished) == set(range(len(submit.seeds))), f"request {submit.rid} lacks terminal messages"
         for index, finished in self.finished.items():
             got = self.tokens.get(index, [])
-            expected = alone(submit, index, max_model_len, self.grammar, shape, self.streamed)
+            expected = alone(submit, index, max_model_len, self.grammar, shape, self.streamed, self.heard)
             if submit.params.logprobs is not None:
                 whole, start = [*submit.prompt, *got], len(submit.prompt)
                 assert self.logprobs.get(index, []) == [token_logprobs(whole, i) for i in range(start, len(whole))]
@@ -90,9 +100,9 @@ class Client:
         if (pooling := submit.pooling) is not None:
             assert prompt.pooled == pooled_of(submit.prompt, pooling)
             assert pooling.last or prompt.cached_tokens == 0
-        if (audio := submit.audio) is not None:
-            asks = audio.no_speech is not None or audio.align is not None
-            assert prompt.alignment == (heard_of(submit.prompt, audio.pcm, audio) if asks else None)
+        if (audio := self.audio) is not None:
+            probe = audio.probe
+            assert prompt.alignment == (None if probe is None else heard_of(submit.prompt, audio.pcm, probe))
             assert audio.align is None or prompt.cached_tokens == 0
         if submit.params.prompt_logprobs is not None:
             rest = [token_logprobs(submit.prompt, i) for i in range(1, len(submit.prompt))]

@@ -5,25 +5,28 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from stentor.engine.channel import MAX_FRAME
+from stentor.engine.client.media import Media
 from stentor.engine.core.crash_bisector import DEATHS_TO_CONVICT
 from stentor.engine.core.grammar.constraint import TokenConstraint
 from stentor.engine.core.request import NOTHING, SequenceState
 from stentor.engine.core.scheduler import Scheduler
 from stentor.engine.core.scheduler.step import MAX_PLAN_BYTES
 from stentor.engine.worker.rows import with_forks
-from stentor.protocols.ipc.actors import Append, Resource, Submit, TokensBatch
-from stentor.protocols.ipc.audio import Audio, Streamed, StreamShape
+from stentor.protocols.ipc.actors import Resource, Submit, TokensBatch
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.config import SchedulerConfig
+from stentor.protocols.ipc.inputs import EncoderShape, StreamShape
 from stentor.protocols.ipc.pooling import AttentionScope, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan, StepResult
 from stentor.tests.engine.fake_client import Client
 from stentor.tests.engine.fake_worker import FakeWorker
+from stentor.tests.engine.media import Audio, Heard, Shelf
 from stentor.tests.engine.scripted_grammar import ScriptedGrammar, constraint_over
+
+ATTENDED = 3
+"""Embeddings of a window of audio."""
 
 
 class Engine:
@@ -46,6 +49,7 @@ class Engine:
         prefix_cache: bool = True,
         aging_seconds: float = 10.0,
         encoder_slots: int = 0,
+        encoder_capacity: int = 0,
         max_encodings: int = 1,
         max_mixed_encodings: int = 1,
         stream: StreamShape | None = None,
@@ -57,7 +61,14 @@ class Engine:
         max_drafts: int = 0,
     ) -> None:
         """With ``encoder_slots`` the model hears, and every request needs audio; with ``stream`` one that is
-        streamed. With ``slow_grammars`` a grammar is there when :meth:`compiled` says so."""
+        streamed. With ``encoder_capacity`` media stand in prompts. With ``slow_grammars`` a grammar is there when
+        :meth:`compiled` says so."""
+        self.encoder: EncoderShape | None = None
+        if encoder_slots:
+            self.encoder = EncoderShape(encoder_slots * ATTENDED, ATTENDED)
+        elif encoder_capacity:
+            self.encoder = EncoderShape(encoder_capacity)
+        self.shelf = Shelf()
         self.max_plan_bytes, self.max_frame = max_plan_bytes, max_frame
         self.slow_grammars = slow_grammars
         self.stream = stream
@@ -67,7 +78,7 @@ class Engine:
             "block_size": block_size,
             "max_num_seqs": max_num_seqs,
             "max_num_batched_tokens": max_num_batched_tokens,
-            "encoder_slots": encoder_slots,
+            "encoder": self.encoder,
             "max_encodings": max_encodings,
             "stream": stream,
             "attention_scope": attention_scope,
@@ -109,7 +120,11 @@ class Engine:
         self._next_rid = 0
 
     def _new_worker(self) -> FakeWorker:
-        return FakeWorker(**self.sizes, max_drafts=self.max_drafts)
+        return FakeWorker(**self.sizes, max_drafts=self.max_drafts, read=self.shelf.reader.read, media=self._media)
+
+    def _media(self, name: str) -> list[Media]:
+        """What stands in the prompt of a request."""
+        return self.clients[int(name)].media if name else []
 
     def submit(
         self,
@@ -122,16 +137,18 @@ class Engine:
         max_tokens: int = 4,
         grammar: ScriptedGrammar | None = None,
         audio: Audio | None = None,
-        streamed: Streamed | None = None,
+        streamed: Heard | None = None,
+        media: list[Media] | None = None,
         pooling: Pooling | None = None,
         loading: bool = False,
     ) -> int:
         rid = self._next_rid
         self._next_rid += 1
         params = params or SamplingParams(max_tokens=0 if pooling is not None else max_tokens)
-        submit = Submit(rid, prompt, params, list(seeds), priority, salt, self.now, audio=audio)
-        submit = msgspec.structs.replace(submit, streamed=streamed, pooling=pooling)
-        self.clients[rid] = Client(submit, grammar, streamed)
+        name = str(rid) if media else ""
+        submit = Submit(rid, prompt, params, list(seeds), priority, salt, self.now, name=name, pooling=pooling)
+        submit = self.shelf.bring(submit, self.encoder, audio, streamed, media)
+        self.clients[rid] = Client(submit, grammar, audio, streamed, media or [])
         if loading:
             self.loads.append((rid, self.scheduler.epoch))
         self._submit(submit, loading=loading)
@@ -162,8 +179,8 @@ class Engine:
         client = self.clients[rid]
         if not client.finished:
             assert client.streamed is not None
-            client.streamed = Streamed(client.streamed.pcm + pcm, last)
-        batch = self.scheduler.append(Append(rid, pcm, last))
+            client.streamed = Heard(client.streamed.pcm + pcm, last)
+        batch = self.scheduler.append(self.shelf.append(rid, pcm, last=last, heard=not client.finished))
         if batch is not None:
             self.receive(batch)
 
@@ -175,9 +192,11 @@ class Engine:
         self.lost.clear()
         self.worker = self._new_worker()
         self.scheduler = self._new_scheduler()
+        self.shelf.store.lost()
+        self.shelf.store.sweep(lambda rid: self.clients[rid].again() is not None)
         for client in self.clients.values():
             if (again := client.again()) is not None:
-                self._submit(again)
+                self._submit(self.shelf.again(again))
 
     def load(self, rid: int) -> None:
         self.loads.append((rid, self.scheduler.epoch))
@@ -213,7 +232,7 @@ class Engine:
 
     def _check_bytes(self, plan: StepPlan) -> None:
         """What enters is within the bound, or is one row that fits into a frame."""
-        brought = len(encoder.encode((plan.new, plan.forks, plan.encodings)))
+        brought = len(encoder.encode((plan.new, plan.forks, plan.encode)))
         bound = self.max_plan_bytes if len(plan.new) + len(plan.forks) > 1 else self.max_frame
         assert brought <= bound + 16, f"{brought} bytes in one plan"
         heard = len(encoder.encode(plan.inputs))
@@ -259,6 +278,12 @@ class Engine:
         assert recovery.explained == bool(recovery.ended.finished)
         self.receive(recovery.ended)
 
+    def restart_with(self, encoder: EncoderShape | None) -> None:
+        """The worker dies, and the next one has such an encoder cache."""
+        self.kill_worker()
+        self.encoder = self.worker.encoder = encoder
+        self.receive(self.scheduler.resize(self.sizes["num_blocks"], encoder))
+
     def step(self) -> None:
         """One turn of the loop: plan ahead, then take the oldest result."""
         planned = self.plan()
@@ -292,12 +317,16 @@ class Engine:
             self.clients[gained.rid].take_tokens(gained)
         for end in batch.finished:
             self.clients[end.rid].take_end(end)
+        self.shelf.store.released(self.scheduler.take_released())
 
     def check_empty(self) -> None:
         """Nothing lives: every block is free, nothing waits."""
         stats = self.scheduler.stats()
         assert stats.free_blocks == self.sizes["num_blocks"], f"{stats.free_blocks} blocks free after all has ended"
         assert (stats.running, stats.waiting, stats.kv_usage) == (0, 0, 0.0)
+        self.shelf.store.released(self.scheduler.take_released())
+        self.shelf.store.arena.check_integrity()
+        assert not self.shelf.store.arena.used, "media are kept of requests that have ended"
 
     def check_clients(self) -> None:
         """Every sequence ended once, with the tokens that it gives alone."""

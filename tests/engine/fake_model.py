@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from stentor.engine.client.media import Media
 from stentor.protocols.ipc.actors import Submit
-from stentor.protocols.ipc.audio import AlignmentOutput, Audio, Streamed, StreamShape
+from stentor.protocols.ipc.audio import AlignmentOutput, PromptProbe
+from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.protocols.ipc.steps import NewRow, TokenLogprobs
+from stentor.protocols.ipc.steps import TokenLogprobs
+from stentor.tests.engine.media import Heard
 from stentor.tests.engine.scripted_grammar import VOCAB, ScriptedGrammar, permitted
 
 
@@ -44,8 +47,8 @@ def token_logprobs(tokens: Sequence[int], position: int) -> TokenLogprobs:
     return TokenLogprobs(tokens[position], -float(hashed(list(tokens[: position + 1])) % 997), 1, [])
 
 
-def heard_of(prompt: Sequence[int], pcm: bytes, audio: Audio | NewRow) -> AlignmentOutput:
-    """What a prompt brings, as the request or its row asks for it."""
+def heard_of(prompt: Sequence[int], pcm: bytes, audio: PromptProbe) -> AlignmentOutput:
+    """What a prompt brings, as its request asks for it."""
     no_speech = None if audio.no_speech is None else hashed(list(prompt[: audio.no_speech[0] + 1]), pcm) % 997 / 997
     if audio.align is None:
         return AlignmentOutput(no_speech)
@@ -57,6 +60,11 @@ def heard_of(prompt: Sequence[int], pcm: bytes, audio: Audio | NewRow) -> Alignm
 def pooled_of(prompt: Sequence[int], pooling: Pooling) -> Pooled:
     """What is made of a prompt: bytes that depend on all of it."""
     return Pooled(1, 2, hashed(list(prompt), pooling).to_bytes(8, "little"))
+
+
+def media_bytes(media: Sequence[Media], position: int = 1 << 60) -> bytes:
+    """Those that stand in a prompt up to a position, as tokens behind them depend on them."""
+    return b"".join(one.start.to_bytes(8, "little") + one.data for one in media if one.start <= position)
 
 
 @dataclass
@@ -79,12 +87,14 @@ def alone(
     max_model_len: int,
     grammar: ScriptedGrammar | None = None,
     shape: StreamShape | None = None,
-    streamed: Streamed | None = None,
+    streamed: Heard | None = None,
+    heard: bytes = b"",
 ) -> Alone:
-    """Computed straight from the definition of the fake model; ``streamed`` is all that was."""
+    """Computed straight from the definition of the fake model; ``streamed`` is all that was,
+    and ``heard`` what else tokens depend on."""
     params, tokens, prompt_len = submit.params, list(submit.prompt), len(submit.prompt)
     limit = min(prompt_len + params.max_tokens, max_model_len)
-    pcm = b"" if submit.audio is None else submit.audio.pcm
+    pcm = heard
     end, heard_all = limit, -1
     if shape is not None and streamed is not None:
         pcm = streamed.pcm

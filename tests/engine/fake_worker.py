@@ -4,27 +4,38 @@ What it draws is defined in :mod:`.fake_model`. Of the drafts that a row may hav
 and its length: the tokens are those that the model defines, and only how many come in a step differs.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
 
+from stentor.engine.client.media import Media
 from stentor.engine.worker.rows import with_forks
-from stentor.protocols.ipc.audio import StreamShape
+from stentor.protocols.ipc.audio import PromptProbe
+from stentor.protocols.ipc.inputs import ArenaRef, EncoderShape, StreamShape
 from stentor.protocols.ipc.pooling import AttentionScope, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import (
     Masks,
-    NewRow,
     PromptLogprobs,
     RowAlignment,
     RowDrafts,
     RowPooled,
+    RowSpan,
     RowStep,
     StepPlan,
     StepResult,
     TokenLogprobs,
 )
-from stentor.tests.engine.fake_model import hashed, heard_of, next_token, pooled_of, prefix_of, token_logprobs
+from stentor.tests.engine.fake_model import (
+    hashed,
+    heard_of,
+    media_bytes,
+    next_token,
+    pooled_of,
+    prefix_of,
+    token_logprobs,
+)
 
 
 @dataclass
@@ -36,12 +47,14 @@ class Row:
     tables: list[list[int]]
     """Of each group of layers."""
     masked: bool = False
-    place: int = -1
+    spans: list[RowSpan] = field(default_factory=list)
+    media: list[Media] = field(default_factory=list)
+    """What stands in its prompt, whether it is computed here or was found."""
     heard: bytes = b""
     """Of what is streamed."""
     ended: bool = False
-    asked: NewRow | None = None
-    """The row as it entered, where it is to say what its prompt has heard."""
+    probe: PromptProbe | None = None
+    """What its prompt is to say of what it has heard."""
     pooling: Pooling | None = None
     """What is to be made of its prompt, until it has been made."""
     computed: int | None = None
@@ -50,6 +63,14 @@ class Row:
     """Drafts of its latest step, which the engine may not know when it plans the next."""
     drafts: list[int] = field(default_factory=list)
     """What the engine has been told that it will propose, where it may be masked."""
+
+
+def _nothing(ref: ArenaRef) -> memoryview:
+    raise AssertionError(f"{ref} is read, and no request brings anything")
+
+
+def _none(name: str) -> list[Media]:
+    return []
 
 
 class FakeWorker:
@@ -62,22 +83,26 @@ class FakeWorker:
         block_size: int,
         max_num_seqs: int,
         max_num_batched_tokens: int,
-        encoder_slots: int = 0,
+        encoder: EncoderShape | None = None,
         max_encodings: int = 1,
         stream: StreamShape | None = None,
         attention_scope: AttentionScope = "",
         windows: tuple[int, ...] = (0,),
         max_drafts: int = 0,
+        read: Callable[[ArenaRef], memoryview] = _nothing,
+        media: Callable[[str], list[Media]] = _none,
     ) -> None:
+        """``read`` reads the arena, and ``media`` are those in the prompt of a request of this name."""
+        self.read, self.media = read, media
         self.max_drafts = max_drafts
         self.stream = stream
         self.windows = windows
         """Of each group of layers, the tokens that are seen; 0: all."""
         self.attention_scope: AttentionScope = attention_scope
-        self.encoder_slots = encoder_slots
+        self.encoder = encoder
         self.max_encodings = max_encodings
         self.encoded: dict[int, bytes] = {}
-        """Audio by place."""
+        """Media by encoder slot."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_num_seqs = max_num_seqs
@@ -133,7 +158,6 @@ class FakeWorker:
             assert new.slot not in self.rows, f"slot {new.slot} is taken"
             assert 0 < new.prompt_len <= len(new.tokens)
             assert not new.masked or not new.params.min_tokens, "the engine sees to min_tokens where there are masks"
-            asks = new.no_speech is not None or new.align is not None
             self.rows[new.slot] = Row(
                 list(new.tokens),
                 new.prompt_len,
@@ -141,8 +165,9 @@ class FakeWorker:
                 new.seed,
                 self._by_group(new.blocks),
                 new.masked,
-                new.encoding,
-                asked=new if asks else None,
+                new.spans,
+                self.media(new.request) if self.encoder is not None and not self.encoder.attended else [],
+                probe=new.probe,
                 pooling=new.pooling,
             )
         plan = msgspec.structs.replace(plan, rows=[self._from_its_end(step) for step in plan.rows])
@@ -180,6 +205,7 @@ class FakeWorker:
                     self.kv[self._place(row, group, position)] = (group, *self._entry(row, position))
                 for position in range(end, end + step.num_drafts):
                     self.kv[self._place(row, group, position)] = (group, -1, position, 0)
+            self._look(step, row)
             self._hear(step, row)
             self._pool(step, row)
             row.computed = end
@@ -275,24 +301,46 @@ class FakeWorker:
         return drafts
 
     def _encode(self, plan: StepPlan) -> None:
-        before = {slot: self.encoded.get(row.place) for slot, row in self.rows.items() if row.computed is not None}
-        assert len(plan.encodings) <= self.max_encodings, "more windows than a step may encode"
-        places = [each.encoder_slot for each in plan.encodings]
-        assert len(set(places)) == len(places), "a place is filled twice"
-        for each in plan.encodings:
-            assert 0 <= each.encoder_slot < self.encoder_slots
-            assert each.pcm not in self.encoded.values() or self.encoded.get(each.encoder_slot) == each.pcm, (
-                "encoded twice"
+        before = {slot: self._unread(row) for slot, row in self.rows.items() if row.computed is not None}
+        assert len(plan.encode) <= self.max_encodings, "more media than a step may encode"
+        slots = [job.encoder_slot for job in plan.encode]
+        assert len(set(slots)) == len(slots), "a slot is filled twice"
+        for job in plan.encode:
+            assert self.encoder is not None
+            assert 0 <= job.encoder_slot < self.encoder.capacity // max(1, self.encoder.attended)
+            data = bytes(self.read(job.data))
+            assert data not in self.encoded.values() or self.encoded.get(job.encoder_slot) == data, "encoded twice"
+            self.encoded[job.encoder_slot] = data
+        for slot, media in before.items():
+            now = self._unread(self.rows[slot])
+            # what is to be encoded in a later step has no contents yet
+            assert all(old is None or old == new for old, new in zip(media, now, strict=True)), (
+                f"what slot {slot} hears was overwritten"
             )
-            self.encoded[each.encoder_slot] = each.pcm
-        for slot, pcm in before.items():
-            assert self.encoded.get(self.rows[slot].place) == pcm, f"what slot {slot} hears was overwritten"
-        for slot, row in self.rows.items():
-            assert row.place < self.encoder_slots or row.place == -1, f"slot {slot} has place {row.place}"
-            assert row.place < 0 or row.place in self.encoded, f"slot {slot} hears what nobody has encoded"
+
+    def _unread(self, row: Row) -> list[bytes | None]:
+        computed = row.computed or 0
+        # the media of a span are let go of once all of it is computed
+        return [
+            self.encoded.get(span.encoder_slot)
+            for span in row.spans
+            if span.start < 0 or span.start < computed < span.start + span.length
+        ]
+
+    def _look(self, step: RowStep, row: Row) -> None:
+        """Media that the step's positions read lie in their slots."""
+        for span in row.spans:
+            if span.start < step.start + step.count and (span.start < 0 or span.start + span.length > step.start):
+                found = self.encoded.get(span.encoder_slot)
+                assert found is not None, f"slot {step.slot} reads media that nobody has encoded"
+                expected = next((one.data for one in row.media if one.start == span.start), found)
+                assert found == expected, f"slot {step.slot} reads media of others"
+        for one in row.media:
+            if max(one.start, step.start) < min(one.start + one.length, step.start + step.count):
+                assert any(span.start == one.start for span in row.spans), f"slot {step.slot} lacks media that it reads"
 
     def _hear(self, step: RowStep, row: Row) -> None:
-        asked, end = row.asked, step.start + step.count
+        asked, end = row.probe, step.start + step.count
         if asked is None or step.start >= row.prompt_len:
             return
         found = heard_of(row.tokens[: row.prompt_len], self._pcm(row), asked)
@@ -325,7 +373,7 @@ class FakeWorker:
         for given in plan.inputs:
             row = self.rows[given.slot]
             assert not row.ended, f"slot {given.slot} is given input after its end"
-            row.heard += given.pcm
+            row.heard += b"".join(map(self.read, given.pieces))
             row.ended = given.ended
         if self.stream is not None:
             for step in plan.rows:
@@ -336,7 +384,9 @@ class FakeWorker:
     def _pcm(self, row: Row, position: int = 0) -> bytes:
         if self.stream is not None:
             return prefix_of(row.heard, self.stream, position)
-        return b"" if row.place < 0 else self.encoded[row.place]
+        if row.media or not row.spans:
+            return media_bytes(row.media, position)
+        return self.encoded[row.spans[0].encoder_slot]
 
     def _check_writers(self, plan: StepPlan) -> None:
         """A block that one row writes stands in the table of no other row."""

@@ -11,12 +11,13 @@ from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.rows import with_forks
+from stentor.engine.worker.runner import ModelRunner
 from stentor.engine.worker.setup import set_up
-from stentor.protocols.ipc.actors import Append, Finished, PromptDone, Submit, TokensBatch
-from stentor.protocols.ipc.audio import Audio, Streamed
+from stentor.protocols.ipc.actors import Finished, PromptDone, Submit, TokensBatch
 from stentor.protocols.ipc.config import SchedulerConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan, TokenLogprobs
+from stentor.tests.engine.media import Audio, Heard, Shelf
 
 
 def weights_bytes(spec: ModelSpec, context: LayerContext) -> int:
@@ -51,6 +52,9 @@ class LocalEngine:
 
     def restart(self, num_blocks: int, *, prefix_cache: bool = True, max_num_batched_tokens: int = 0) -> None:
         """A fresh scheduler over the same model, with fewer blocks or a smaller budget if asked."""
+        self.shelf = Shelf()
+        if isinstance(self.runner, ModelRunner) and self.runner.extras is not None:
+            self.runner.extras.media = self.shelf.reader.read
         limits = self.ready.limits
         self.runner.release(list(range(limits.max_num_seqs)))
         self.scheduler = Scheduler(
@@ -60,7 +64,7 @@ class LocalEngine:
             max_num_batched_tokens=max_num_batched_tokens or limits.max_num_batched_tokens,
             max_model_len=self.ready.max_model_len,
             config=SchedulerConfig(prefix_cache=prefix_cache),
-            encoder_slots=self.ready.encoder_slots,
+            encoder=self.ready.encoder,
             stream=self.ready.stream,
             windows=self.ready.windows,
             max_encodings=limits.max_encodings or None,
@@ -79,13 +83,14 @@ class LocalEngine:
         seeds: list[int] | None = None,
         salt: str = "",
         audio: Audio | None = None,
-        streamed: Streamed | None = None,
+        streamed: Heard | None = None,
     ) -> int:
         rid, self._next_rid = self._next_rid, self._next_rid + 1
         seeds = seeds or [0]
         for index in range(len(seeds)):
             self.outcomes[rid, index] = Outcome()
-        request = Submit(rid, prompt, params, seeds, 0, salt, self._clock, audio=audio, streamed=streamed)
+        request = Submit(rid, prompt, params, seeds, 0, salt, self._clock)
+        request = self.shelf.bring(request, self.ready.encoder, audio, streamed)
         refused = self.scheduler.submit(request, self._clock)
         self._clock += 1e-3
         if refused is not None:
@@ -93,7 +98,7 @@ class LocalEngine:
         return rid
 
     def append(self, rid: int, pcm: bytes, *, last: bool = False) -> None:
-        ended = self.scheduler.append(Append(rid, pcm, last))
+        ended = self.scheduler.append(self.shelf.append(rid, pcm, last=last))
         if ended is not None:
             self._take(ended)
 
@@ -127,6 +132,7 @@ class LocalEngine:
         return self.outcomes[rid, 0].tokens
 
     def _take(self, batch: TokensBatch) -> None:
+        self.shelf.store.released(self.scheduler.take_released())
         for part in batch.parts:
             self._parts.setdefault(part.rid, PromptParts()).add(part)
         for prompt in batch.prompts:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 
 from stentor.engine.channel import PeerDied
+from stentor.engine.channel.arena import Arena
 from stentor.engine.channel.pieces import ResumedParts
 from stentor.engine.processes.launch import EngineProcess
 from stentor.protocols.ipc.actors import (
@@ -275,6 +276,7 @@ class Engines:
         return EngineProcess(
             endpoint=engine,  # type: ignore[arg-type]
             child=engine,  # type: ignore[arg-type]
+            arena=Arena(1 << 20),
             began=0.0,
             again=self.launch,
         )

@@ -1,48 +1,65 @@
 """The client's side of audio that comes piece by piece: what is kept of it, and what goes to which engine."""
 
+import os
+import random
 from typing import cast
 
 import anyio
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stentor.engine.channel import Endpoint
+from stentor.engine.channel.arena import Arena, ArenaReader
+from stentor.engine.client.media import MediaStore, StreamedMedia
 from stentor.engine.client.send_queue import SendQueue
 from stentor.engine.client.stream import RequestStream
+from stentor.engine.core.input import InputStream
 from stentor.protocols.ipc.actors import Append, EngineInbox, Finished, SequenceTokens, Submit
-from stentor.protocols.ipc.audio import MAX_STREAM_BYTES, Streamed
 from stentor.protocols.ipc.codec import decode_engine
+from stentor.protocols.ipc.inputs import MAX_STREAM_BYTES, ArenaRef, Streamed, StreamShape
 from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.tests.examples import examples
+
+ARENA = Arena(1 << 26)
 
 
 def submit(streamed: Streamed | None) -> Submit:
     return Submit(3, [1], SamplingParams(max_tokens=9), [5], 0, "", 0.0, streamed=streamed)
 
 
-BEGUN = Streamed(b"ab")
-
-
-def listening(streamed: Streamed | None = BEGUN) -> tuple[RequestStream, list[Append]]:
+def listening() -> tuple[RequestStream, list[Append], ArenaReader]:
+    """A request that has heard b"ab", what it has told, and what reads it."""
     told: list[Append] = []
-    return RequestStream(submit(streamed), lambda stream, index: None, told.append), told
+    heard = StreamedMedia(ARENA, [])
+    heard.append(b"ab", last=False)
+    stream = RequestStream(submit(heard.streamed()), lambda stream, index: None, told.append, heard)
+    return stream, told, ArenaReader(os.dup(ARENA.fd))
+
+
+def pcm_of(reader: ArenaReader, pieces: list[ArenaRef]) -> bytes:
+    return b"".join(map(reader.read, pieces))
 
 
 def test_what_is_appended_is_told_and_kept_for_another_engine() -> None:
-    stream, told = listening()
+    stream, told, reader = listening()
     stream.append(b"cd")
     stream.append(b"")
     stream.append(b"ef", last=True)
-    assert told == [Append(3, b"cd", False), Append(3, b"ef", True)]
-    assert stream.resubmission() == submit(Streamed(b"abcdef", True))
+    assert [(pcm_of(reader, more.pieces), more.last) for more in told] == [(b"cd", False), (b"ef", True)]
+    heard = stream.resubmission().streamed
+    assert heard is not None
+    assert (pcm_of(reader, heard.pieces), heard.ended) == (b"abcdef", True)
     stream.push_tokens(SequenceTokens(3, 0, [7], None))
     stream._prompt_done = True
     again = stream.resubmission()
-    assert again.streamed == Streamed(b"abcdef", True)
+    assert again.streamed == heard
     assert again.resumed is not None
     assert again.resumed.outputs == [[7]]
 
 
 def test_what_cannot_be_appended_is_refused_and_changes_nothing() -> None:
-    stream, told = listening()
+    stream, told, reader = listening()
     with pytest.raises(ValueError, match="whole samples"):
         stream.append(b"c")
     with pytest.raises(ValueError, match="at most 33554432 bytes"):
@@ -50,18 +67,42 @@ def test_what_cannot_be_appended_is_refused_and_changes_nothing() -> None:
     stream.append(b"", last=True)
     with pytest.raises(ValueError, match="has had its end"):
         stream.append(b"cd")
-    assert told == [Append(3, b"", True)]
-    assert stream.resubmission().streamed == Streamed(b"ab", True)
-    other, _ = listening(None)
+    assert told == [Append(3, [], True)]
+    heard = stream.resubmission().streamed
+    assert heard is not None
+    assert (pcm_of(reader, heard.pieces), heard.ended) == (b"ab", True)
     with pytest.raises(ValueError, match="without streamed audio"):
-        other.append(b"cd")
+        RequestStream(submit(None), lambda stream, index: None, told.append).append(b"cd")
 
 
-def test_nobody_hears_what_comes_after_the_end_of_a_request() -> None:
-    stream, told = listening()
+def test_nobody_hears_what_comes_after_the_end_of_a_request_and_it_takes_no_memory() -> None:
+    stream, told, _ = listening()
+    used = ARENA.used
     stream.push_end(Finished(3, 0, "abort", None, None))
-    stream.append(b"cd")
+    stream.append(bytes(1 << 20))
     assert not told
+    assert ARENA.used == used
+
+
+@given(st.lists(st.integers(0, 100_000).map(lambda samples: 2 * samples), max_size=8), st.data())
+@settings(max_examples=examples(30), deadline=None)
+def test_a_stream_is_cut_anywhere_whatever_the_pieces_it_came_in(sizes: list[int], data: st.DataObject) -> None:
+    store = MediaStore(ARENA)
+    reader, used = ArenaReader(os.dup(ARENA.fd)), ARENA.used
+    stream = store.stream(1)
+    pcm = random.Random(1).randbytes(sum(sizes))
+    engine = InputStream(Streamed(), StreamShape(1, 1))
+    at = 0
+    for size in sizes:
+        engine.append(stream.append(pcm[at : at + size], last=False), ended=False)
+        at += size
+    start = data.draw(st.integers(0, at))
+    end = data.draw(st.integers(start, at))
+    assert len(engine) == at
+    assert pcm_of(reader, engine.between(start, end)) == pcm[start:end]
+    assert pcm_of(reader, stream.streamed().pieces) == pcm
+    store.sweep(lambda rid: False)
+    assert ARENA.used == used
 
 
 class Recorder:
@@ -77,28 +118,33 @@ class Recorder:
 @pytest.mark.anyio
 async def test_pieces_that_wait_leave_as_one_after_their_request() -> None:
     outbox, engine = SendQueue(), Recorder()
-    request = submit(Streamed(b"ab"))
+    request = submit(Streamed())
     outbox.submit(3, request)
-    for piece in (b"cd", b"ef"):
-        outbox.append(Append(3, piece, piece == b"ef"))
+    for start in (0, 640):
+        outbox.append(Append(3, [ArenaRef(start, 640)], start == 640))
     outbox.submit(4, (b"unused",))
     assert outbox.withdraw(4)
-    outbox.append(Append(5, b"gh", False))
+    outbox.append(Append(5, [ArenaRef(4096, 2)], False))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(outbox.send_all, cast(Endpoint, engine))
         await anyio.wait_all_tasks_blocked()
-        outbox.append(Append(5, b"ij", False))
+        outbox.append(Append(5, [ArenaRef(8192, 2)], False))
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
-    assert engine.seen == [request, Append(3, b"cdef", True), Append(5, b"gh", False), Append(5, b"ij", False)]
+    assert engine.seen == [
+        request,
+        Append(3, [ArenaRef(0, 1280)], True),
+        Append(5, [ArenaRef(4096, 2)], False),
+        Append(5, [ArenaRef(8192, 2)], False),
+    ]
 
 
 def test_a_request_that_is_withdrawn_takes_its_pieces_with_it() -> None:
     outbox = SendQueue()
     outbox.submit(3, submit(Streamed()))
-    outbox.append(Append(3, b"ab", False))
+    outbox.append(Append(3, [ArenaRef(0, 2)], False))
     assert outbox.withdraw(3)
     assert not len(outbox)
-    outbox.append(Append(4, b"ab", False))
+    outbox.append(Append(4, [ArenaRef(0, 2)], False))
     assert not outbox.withdraw(4)
     assert len(outbox) == 1, "its request has left: the engine waits for what follows"

@@ -12,11 +12,12 @@ import pytest
 from stentor.engine.client.client import EngineClient
 from stentor.loadtest.processes import tree
 from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
-from stentor.protocols.ipc.audio import Alignment, AlignmentOutput, Audio
+from stentor.protocols.ipc.audio import Alignment, AlignmentOutput
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.forked import client_of
 from stentor.tests.engine.local import model_config
+from stentor.tests.engine.media import Audio
 from stentor.tests.engine.tiny_whisper import NO_SPEECH, SOT, window, write_whisper
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +53,7 @@ class Transcript:
 
     async def read(self, client: EngineClient, prompt: list[int], seed: int, audio: Audio, begun: anyio.Event) -> None:
         params = LONG if audio.align is None else SamplingParams(max_tokens=1)
-        async for events in client.submit(prompt, params, [seed], audio=audio):
+        async for events in client.submit(prompt, audio.ruled(params), [seed], media=audio.media, probe=audio.probe):
             for event in events:
                 match event:
                     case PromptDone(alignment=heard):

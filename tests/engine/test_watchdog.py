@@ -5,7 +5,8 @@ import pytest
 
 from stentor.engine.core.watchdog import StepWatch
 from stentor.protocols.ipc.config import RecoveryConfig
-from stentor.protocols.ipc.steps import Encoding, RowStep, StepPlan
+from stentor.protocols.ipc.inputs import ArenaRef
+from stentor.protocols.ipc.steps import EncodeJob, RowStep, StepPlan
 
 
 class Clock:
@@ -40,13 +41,13 @@ def warm(watch: StepWatch, clock: Clock, seconds: float, *counts: int, steps: in
 def test_windows_of_audio_count_as_what_they_cost() -> None:
     clock = Clock()
     watch = watching(clock)
-    hearing = msgspec.structs.replace(plan(0, 1), encodings=[Encoding(0, b""), Encoding(1, b"")])
+    hearing = msgspec.structs.replace(plan(0, 1), encode=[EncodeJob(0, ArenaRef(0, 0)), EncodeJob(1, ArenaRef(0, 0))])
     watch.sent(hearing)
     assert left(watch, clock) > 10 + 20 * 14, "nobody knows yet how long a window takes"
     clock.now += 6.0
     watch.completed(0)
     for step in range(1, 5):
-        watch.sent(msgspec.structs.replace(hearing, step=step, encodings=hearing.encodings[:1]))
+        watch.sent(msgspec.structs.replace(hearing, step=step, encode=hearing.encode[:1]))
         clock.now += 3.0
         watch.completed(step)
     watch.sent(msgspec.structs.replace(hearing, step=5))

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-from stentor.protocols.ipc.audio import Alignment, Audio, TokenRules
+from stentor.protocols.ipc.audio import Alignment, TokenRules
+from stentor.tests.engine.media import Audio
 
 VOCAB, CONTEXT = 120, 64
 EOT, SOT, NO_SPEECH, BEGIN = 60, 61, 62, 70

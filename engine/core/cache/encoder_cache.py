@@ -1,88 +1,112 @@
-"""The slots of the worker's encoder cache: who holds them, what they contain, which goes next."""
+"""The worker's cache of encoded media: who holds what, how much room it takes, what goes next."""
 
+import heapq
 from collections import OrderedDict
-from typing import NamedTuple
+from collections.abc import Iterable
 
-
-class HeldSlot(NamedTuple):
-    """A slot that somebody got."""
-
-    slot: int
-    encoded: bool
-    """Whether the audio lies there already; otherwise whoever holds it has it encoded in its next step."""
+from stentor.protocols.ipc.inputs import InputSpan
 
 
 class EncoderCache:
-    """Hands out slots in [0, slots) by the digest of what is to lie there, and counts who holds them.
+    """Hands out encoder slots by the digest of what is to lie there, and counts who holds them.
 
-    A slot is *free* while nobody holds it. A free one keeps its contents, and is found by them, until :meth:`hold`
-    gives it away: empty ones first, then the least recently used. Every operation on one slot is O(1).
+    Room is counted in embeddings. What nobody holds stays and is found again, until its room is needed: the least
+    recently used goes first. A slot is a number, the lowest that is free, so that media of one size have slots below
+    ``capacity // size``.
     """
 
-    __slots__ = ("_by_digest", "_digests", "_free", "_refs", "encoded", "found", "slots")
+    __slots__ = ("_free_slots", "_held", "_lengths", "_next", "_refs", "_to_encode", "_unheld", "capacity", "slots")
 
-    def __init__(self, slots: int) -> None:
-        self.encoded = 0
-        """Windows that were given a slot, since start."""
-        self.found = 0
-        """Windows that had one."""
-        self.reset(slots)
+    def __init__(self, capacity: int) -> None:
+        self.reset(capacity)
 
-    def reset(self, slots: int | None = None) -> None:
+    def reset(self, capacity: int | None = None) -> None:
         """Forget all holders and contents: the memory behind them is gone. What comes may have another size."""
-        self.slots: int = self.slots if slots is None else slots
-        self._refs = [0] * self.slots
-        self._digests: list[bytes | None] = [None] * self.slots
-        self._by_digest: dict[bytes, int] = {}
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(self.slots))
+        self.capacity: int = self.capacity if capacity is None else capacity
+        self.slots: dict[bytes, int] = {}
+        """Where media lie, or are to lie, by their digests."""
+        self._lengths: dict[bytes, int] = {}
+        self._refs: dict[bytes, int] = {}
+        self._to_encode: set[bytes] = set()
+        self._unheld: OrderedDict[bytes, None] = OrderedDict()
+        self._held = 0
+        """Embeddings of what somebody holds."""
+        self._free_slots: list[int] = []
+        self._next = 0
+        """The lowest slot that was never given."""
+
+    def has_room(self, spans: Iterable[InputSpan]) -> bool:
+        """Whether all of these can be held at once."""
+        new = {span.digest: span.length for span in spans if not self._refs.get(span.digest)}
+        return self._held + sum(new.values()) <= self.capacity
+
+    def hold(self, span: InputSpan) -> int:
+        """One more holder of these media: their slot. There must be room, see :meth:`has_room`."""
+        digest = span.digest
+        if not self._refs.get(digest):
+            self._held += self._lengths.get(digest, span.length)
+        if digest in self.slots:
+            self._unheld.pop(digest, None)
+        else:
+            while sum(self._lengths.values()) + span.length > self.capacity:
+                self._forget(self._unheld.popitem(last=False)[0])
+            self._lengths[digest] = span.length
+            self.slots[digest] = self._take_slot()
+            self._to_encode.add(digest)
+        self._refs[digest] = self._refs.get(digest, 0) + 1
+        return self.slots[digest]
+
+    def free(self, span: InputSpan) -> None:
+        """One holder fewer; raises ValueError where there was none."""
+        digest = span.digest
+        if not self._refs.get(digest):
+            raise ValueError(f"media {digest.hex()} were freed, but nobody holds them")
+        self._refs[digest] -= 1
+        if self._refs[digest]:
+            return
+        self._held -= self._lengths[digest]
+        if digest in self._to_encode:
+            self._forget(digest)
+        else:
+            self._unheld[digest] = None
+
+    def is_encoded(self, digest: bytes) -> bool:
+        """Whether the media lie there, or will once the steps in flight have run."""
+        return digest in self.slots and digest not in self._to_encode
+
+    def encode(self, span: InputSpan) -> bool:
+        """Whether what somebody holds has yet to be encoded; it counts as encoded from now on."""
+        if span.digest not in self._to_encode:
+            return False
+        self._to_encode.remove(span.digest)
+        return True
+
+    def holders(self, digest: bytes) -> int:
+        return self._refs.get(digest, 0)
 
     @property
-    def free_count(self) -> int:
-        """Places that :meth:`hold` can give to something new."""
-        return len(self._free)
+    def num_holders(self) -> int:
+        return sum(self._refs.values())
 
-    def find(self, digest: bytes) -> int | None:
-        """Where this audio lies; the slot may be free."""
-        return self._by_digest.get(digest)
+    def _take_slot(self) -> int:
+        if self._free_slots:
+            return heapq.heappop(self._free_slots)
+        self._next += 1
+        return self._next - 1
 
-    def hold(self, digest: bytes) -> HeldSlot | None:
-        """One more holder of this audio's slot, or the first of a new one; None where all are held."""
-        slot = self._by_digest.get(digest)
-        if slot is not None:
-            if not self._refs[slot]:
-                del self._free[slot]
-            self._refs[slot] += 1
-            self.found += 1
-            return HeldSlot(slot, encoded=True)
-        if not self._free:
-            return None
-        slot, _ = self._free.popitem(last=False)
-        before = self._digests[slot]
-        if before is not None:
-            del self._by_digest[before]
-        self._digests[slot] = digest
-        self._by_digest[digest] = slot
-        self._refs[slot] = 1
-        self.encoded += 1
-        return HeldSlot(slot, encoded=False)
-
-    def free(self, slot: int) -> None:
-        """One holder fewer; raises ValueError where there was none."""
-        refs = self._refs[slot]
-        if refs == 0:
-            raise ValueError(f"the encoding in slot {slot} was freed, but nobody holds it")
-        self._refs[slot] = refs - 1
-        if refs == 1:
-            self._free[slot] = None
-
-    def refs(self, slot: int) -> int:
-        return self._refs[slot]
+    def _forget(self, digest: bytes) -> None:
+        heapq.heappush(self._free_slots, self.slots.pop(digest))
+        self._to_encode.discard(digest)
+        self._unheld.pop(digest, None)
+        del self._lengths[digest], self._refs[digest]
 
     def check_integrity(self) -> None:
         """Raise AssertionError with what is wrong, if anything is."""
-        assert min(self._refs, default=0) >= 0, f"slots with negative reference counts: {self._refs}"
-        unheld = {slot for slot, refs in enumerate(self._refs) if not refs}
-        assert unheld == set(self._free), f"free slots and counts differ in {sorted(unheld ^ set(self._free))}"
-        filled = {digest: slot for slot, digest in enumerate(self._digests) if digest is not None}
-        assert filled == self._by_digest, "contents and their index differ"
-        assert len(filled) == sum(digest is not None for digest in self._digests), "one window has two slots"
+        assert sum(self._lengths.values()) <= self.capacity, "more lies in the encoder cache than it has room for"
+        assert self.slots.keys() == self._lengths.keys() == self._refs.keys(), "slots, lengths and holders differ"
+        held = {digest for digest, refs in self._refs.items() if refs}
+        assert held == self.slots.keys() - self._unheld.keys(), "what nobody holds and the counts differ"
+        assert self._held == sum(self._lengths[digest] for digest in held), "the room of what is held is miscounted"
+        assert self._to_encode <= held, "media that nobody holds are to be encoded"
+        slots = [*self.slots.values(), *self._free_slots]
+        assert sorted(slots) == list(range(self._next)), f"slots are lost, or given twice: {sorted(slots)}"

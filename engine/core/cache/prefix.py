@@ -12,22 +12,21 @@ MAX_TOKEN_ID = 2**31 - 1
 """Token ids are hashed as 32-bit integers."""
 
 
-def root_digest(salt: str) -> bytes:
-    """The parent of a first block; requests under different salts never share one."""
-    return blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES, person=b"stentor salt").digest()
+def root_digest(salt: str, media: bytes = b"") -> bytes:
+    """The parent of a first block; requests under different salts never share one, nor those over different
+    ``media``, which all positions attend to."""
+    root = blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES, person=b"stentor salt").digest()
+    return blake2b(root + media, digest_size=DIGEST_BYTES, person=b"stentor media").digest() if media else root
 
 
-def audio_root_digest(salt: str, audio: bytes) -> bytes:
-    """Root hash for prompts with this audio: equal tokens must not share blocks across different audio."""
-    return blake2b(root_digest(salt) + audio, digest_size=DIGEST_BYTES, person=b"stentor audio").digest()
-
-
-def chain_digest(parent: bytes, tokens: Sequence[int]) -> bytes:
-    """The name of a full block holding ``tokens`` after everything that ``parent`` names.
+def chain_digest(parent: bytes, tokens: Sequence[int], media: bytes = b"") -> bytes:
+    """The name of a full block holding ``tokens`` after everything that ``parent`` names, where ``media`` say what
+    stands in place of some.
 
     A cryptographic hash: whoever could make two prefixes collide would read another's context.
     """
-    return blake2b(parent + array("i", tokens).tobytes(), digest_size=DIGEST_BYTES, person=b"stentor block").digest()
+    held = parent + array("i", tokens).tobytes() + media
+    return blake2b(held, digest_size=DIGEST_BYTES, person=b"stentor block").digest()
 
 
 Tables = list[list[int]]

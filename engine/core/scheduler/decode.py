@@ -28,7 +28,8 @@ def plan_decodes(draft: StepBuilder, memory: KVCacheManager, *, drafting: bool =
         if streams and sequence.num_scheduled_tokens + sequence.num_drafts_in_flight >= sequence.ready_len:
             draft.waiting += 1  # what it hears next has not come
             continue
-        if sequence.length - sequence.num_scheduled_tokens > 1:
+        # the last of a prompt may be media, which has to be encoded first
+        if sequence.length - sequence.num_scheduled_tokens > 1 or (sequence.spans and sequence.spans[0].start >= 0):
             longer.append(sequence)
             continue
         new_blocks: list[int] = []

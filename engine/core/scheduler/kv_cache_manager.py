@@ -1,5 +1,6 @@
 """Who holds KV blocks and encoded audio, and who must give blocks up when they run out."""
 
+from collections import Counter
 from collections.abc import Sequence as SequenceOf
 
 from ..cache.blocks import BlockPool
@@ -22,7 +23,8 @@ class KVCacheManager:
     table stays, and leads nowhere. A row takes blocks as its steps need them; what the rest of its prompt will need
     was promised at admission, so nobody else is given it.
 
-    A running row also holds the encoder slot of its audio. Who has no row has none, and whoever finds none waits.
+    A running row also holds the media that it has yet to read in the encoder cache. Who has no row holds none, and
+    whoever finds no room waits.
 
     Blocks given up here may be written by a step that is still in flight. They are given out again
     only by a later plan, and the worker runs plans in order, so the new owner's writes come after
@@ -51,14 +53,14 @@ class KVCacheManager:
         block_size: int,
         prefix_cache: bool,
         rows: RowTable,
-        encoder_slots: int = 0,
+        encoder_capacity: int = 0,
         windows: SequenceOf[int] = (0,),
         chunk: int = 1,
     ) -> None:
         """``windows``: of each group the tokens that are seen, 0 for all; ``chunk``: the most that a step computes of
         one row."""
         self.pool = BlockPool(num_blocks)
-        self.encoder_cache = EncoderCache(encoder_slots)
+        self.encoder_cache = EncoderCache(encoder_capacity)
         self.block_size = block_size
         self.needs = BlockNeeds(block_size, windows, chunk)
         self.windows = self.needs.windows
@@ -235,13 +237,20 @@ class KVCacheManager:
     # ---- rows
 
     def release(self, sequence: Sequence) -> None:
-        """Take slot, blocks and encoder slot from a running sequence; the caller decides its next state."""
+        """Take slot, blocks and media from a running sequence; the caller decides its next state."""
         self.rows.leave(sequence)
         self._give_back(sequence.tables, sequence.kept)
         self._promised -= sequence.promised
-        if sequence.encoder_slot >= 0:
-            self.encoder_cache.free(sequence.encoder_slot)
+        for span in sequence.spans:
+            self.encoder_cache.free(span)
         sequence.drop_row()
+
+    def drop_read_spans(self) -> None:
+        """Gives back the media that all planned steps have read; what all positions attend to stays with its row."""
+        for sequence in self.rows.running:
+            done = sequence.num_scheduled_tokens
+            while sequence.spans and sequence.spans[0].start >= 0 and sequence.spans[0].end <= done:
+                self.encoder_cache.free(sequence.spans.pop(0))
 
     def preempt(self, sequence: Sequence) -> None:
         """Send a running sequence back to the queue with the tokens it has; it will recompute their KV.
@@ -280,7 +289,7 @@ class KVCacheManager:
                 return False
         return True
 
-    def reset(self, num_blocks: int | None = None, encoder_slots: int | None = None) -> None:
+    def reset(self, num_blocks: int | None = None, encoder_capacity: int | None = None) -> None:
         """The KV behind the blocks is gone: nobody holds any, and nothing is cached. See :meth:`.BlockPool.reset`.
 
         So is what was encoded.
@@ -290,7 +299,7 @@ class KVCacheManager:
         self._holders.clear()
         self._promised = 0
         self.pool.reset(num_blocks)
-        self.encoder_cache.reset(encoder_slots)
+        self.encoder_cache.reset(encoder_capacity)
 
     def forget_prefixes(self) -> None:
         """Nothing that is in the blocks now is found by a prompt, nor are prompts held for forks; rows that run keep
@@ -306,7 +315,7 @@ class KVCacheManager:
         self.pool.check_integrity()
         self.queue.check_integrity()
         self.rows.check_integrity()
-        self._check_encoder_slots()
+        self._check_spans()
         held = [0] * self.pool.num_blocks
         for request in self._holders.values():
             assert request.forks_left > 0, f"request {request.rid} holds its prompt for nobody"
@@ -346,20 +355,19 @@ class KVCacheManager:
             for block in table[max(kept, sequence.num_scheduled_tokens // size) :]:
                 assert held[block] == 1, f"block {block} will be written by {name} and is shared"
 
-    def _check_encoder_slots(self) -> None:
+    def _check_spans(self) -> None:
         self.encoder_cache.check_integrity()
-        holders = [0] * self.encoder_cache.slots
+        holders: Counter[bytes] = Counter()
         for sequence in self.rows.running:
-            audio = sequence.request.audio
-            assert (sequence.encoder_slot >= 0) == (audio is not None), (
-                f"sequence {sequence.name} lacks an encoder slot, or has one unasked"
-            )
-            if audio is not None:
-                holders[sequence.encoder_slot] += 1
-                found = self.encoder_cache.find(audio.digest)
-                assert found == sequence.encoder_slot, (
-                    f"sequence {sequence.name} holds {sequence.encoder_slot}; what it hears is in {found}"
+            unread = sequence.request.spans_behind(sequence.num_scheduled_tokens)
+            held = sequence.spans
+            assert unread == held[len(held) - len(unread) :], f"sequence {sequence.name} lacks media that it will read"
+            holders.update(span.digest for span in held)
+            for span in held:
+                read = max(0, span.start) < sequence.num_scheduled_tokens
+                assert not read or self.encoder_cache.is_encoded(span.digest), (
+                    f"sequence {sequence.name} has read media that were not encoded"
                 )
-        for encoder_slot, count in enumerate(holders):
-            refs = self.encoder_cache.refs(encoder_slot)
-            assert count == refs, f"encoder slot {encoder_slot} has {refs} holders, not {count}"
+        for digest, count in holders.items():
+            assert count == self.encoder_cache.holders(digest), f"media {digest.hex()} have other holders than {count}"
+        assert holders.total() == self.encoder_cache.num_holders, "media are held by nobody"

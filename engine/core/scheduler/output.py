@@ -11,6 +11,7 @@ from stentor.protocols.ipc.actors import (
     PromptPart,
     Resource,
     SequenceTokens,
+    Submit,
     TokensBatch,
 )
 from stentor.protocols.ipc.steps import Masks, StepResult, TokenLogprobs
@@ -31,11 +32,13 @@ class Output:
     makes it, moves the sequence to FINISHED and thereby refuses to make another.
     """
 
-    __slots__ = ("live_sequences", "memory", "requests")
+    __slots__ = ("live_sequences", "memory", "requests", "unreleased")
 
     def __init__(self, memory: KVCacheManager) -> None:
         self.memory = memory
         self.requests: dict[int, Request] = {}
+        self.unreleased: set[int] = set()
+        """Requests that have ended, and whose media their client still keeps for us."""
         self.live_sequences = 0
 
     def accept(self, request: Request) -> None:
@@ -88,9 +91,16 @@ class Output:
         self.live_sequences -= 1
         if not request.live:
             del self.requests[request.rid]
+            if request.inputs or request.input is not None:
+                self.unreleased.add(request.rid)
             # Without this cycle the request goes when its last result has come, garbage collector or not.
             request.sequences = []
         return Finished(request.rid, sequence.index, reason, stop_token, message, fault)
+
+    def refused(self, submit: Submit) -> None:
+        """A request was not accepted: what it has brought is not read."""
+        if submit.inputs or submit.streamed is not None:
+            self.unreleased.add(submit.rid)
 
     def heard_more(self, request: Request) -> list[Finished]:
         """Input has come for a request: its sequence begins where that was what it lacked, or ends where it has all."""

@@ -1,7 +1,8 @@
 """Rows that compute several positions at once: chunks of running prefills, and admissions."""
 
 from stentor.protocols.ipc.actors import Resource
-from stentor.protocols.ipc.steps import Encoding
+from stentor.protocols.ipc.inputs import InputSpan
+from stentor.protocols.ipc.steps import EncodeJob
 
 from ..cache.prefix import Tables
 from ..request import Request, Sequence
@@ -22,7 +23,9 @@ def plan_chunks(draft: StepBuilder, memory: KVCacheManager, sequences: list[Sequ
             if draft.rows or not memory.preempt_for(sequence):
                 continue
             count = memory.affordable(sequence, min(sequence.plannable, draft.budget, draft.chunk))
-        draft.add(sequence, count, memory.cover(sequence, sequence.num_scheduled_tokens + count))
+        count = _encode(draft, memory, sequence, count)
+        if count > 0:
+            draft.add(sequence, count, memory.cover(sequence, sequence.num_scheduled_tokens + count))
 
 
 def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> list[Resource]:
@@ -30,7 +33,7 @@ def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> lis
 
     What a sequence lacks is kept for it: nobody behind it is admitted who needs any of that, however small. Everyone
     needs a row, blocks and room in the step, so who lacks these is overtaken by nobody, and that is what keeps it from
-    starving; who lacks an encoder slot is overtaken by those who need none. Since an admission needs budget left
+    starving; who lacks room for its media is overtaken by those who bring none. Since an admission needs budget left
     after every running row had its share, the rows with work never outnumber the budget, and each of them moves in
     every step.
     """
@@ -55,12 +58,17 @@ def _lacks(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> Re
         return "step"
     if request.attention_scope == "all" and draft.rows and draft.budget < sequence.length:
         return "step"  # one goes beyond its budget only for a prompt that has it for itself
-    if not draft.takes(sequence, memory.block_size, _audio_bytes(sequence, memory)):
+    if not draft.takes(sequence, memory.block_size):
         return "step"
     prefix = _find_room(sequence, memory)
     if prefix is None:
         return "pages"
-    return prefix if _finds_encoder_slot(request, draft, memory) else "encoder_slot"
+    if request.inputs:
+        start = len(prefix[0]) * memory.block_size
+        spans = request.spans_behind(start)
+        if not memory.encoder_cache.has_room(spans) or not _reach(draft, memory, spans, start, 1):
+            return "encoder"
+    return prefix
 
 
 def _find_room(sequence: Sequence, memory: KVCacheManager) -> Tables | None:
@@ -80,17 +88,31 @@ def _find_room(sequence: Sequence, memory: KVCacheManager) -> Tables | None:
             return None
 
 
-def _audio_bytes(sequence: Sequence, memory: KVCacheManager) -> int:
-    """Of what it hears, that a step has to bring because it is not encoded yet."""
-    audio = sequence.request.audio
-    return 0 if audio is None or memory.encoder_cache.find(audio.digest) is not None else len(audio.pcm)
+def _reach(draft: StepBuilder, memory: KVCacheManager, spans: list[InputSpan], start: int, count: int) -> int:
+    """So many of the ``count`` positions from ``start`` on as the step can have the media encoded for; ``spans`` are
+    those that they read, in order."""
+    left = draft.max_encodings - len(draft.encode)
+    for span in spans:
+        if span.start >= start + count:
+            break
+        if not memory.encoder_cache.is_encoded(span.digest):
+            if left <= 0:
+                return max(0, span.start - start)
+            left -= 1
+    return count
 
 
-def _finds_encoder_slot(request: Request, draft: StepBuilder, memory: KVCacheManager) -> bool:
-    """Whether what it hears is encoded, or has a slot to be encoded into in this step. True without audio."""
-    if request.audio is None or memory.encoder_cache.find(request.audio.digest) is not None:
-        return True
-    return len(draft.encodings) < draft.max_encodings and memory.encoder_cache.free_count > 0
+def _encode(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, count: int) -> int:
+    """The same of a running sequence; mutates the step, in which the media are encoded now."""
+    if not sequence.spans or count <= 0:
+        return count
+    start = sequence.num_scheduled_tokens
+    count = _reach(draft, memory, sequence.spans, start, count)
+    for span in sequence.spans:
+        if count and span.start < start + count and memory.encoder_cache.encode(span):
+            draft.encode.append(EncodeJob(memory.encoder_cache.slots[span.digest], span.data))
+            draft.readers.add(sequence.request.rid)
+    return count
 
 
 def _find_prefix(sequence: Sequence, memory: KVCacheManager) -> Tables:
@@ -118,13 +140,6 @@ def _admit(sequence: Sequence, prefix: Tables, draft: StepBuilder, memory: KVCac
     """A sequence that lacks nothing gets its row and begins with this step."""
     request = sequence.request
     memory.queue.take_out(sequence)
-    audio_bytes = _audio_bytes(sequence, memory)
-    if request.audio is not None:
-        held = memory.encoder_cache.hold(request.audio.digest)
-        assert held is not None, "an encoder slot was free"
-        sequence.encoder_slot = held.slot
-        if not held.encoded:
-            draft.encodings.append(Encoding(held.slot, request.audio.pcm))
     blocks = len(prefix[0])
     prefix_len = blocks * memory.block_size
     # what returns finds what it wrote itself: counted, that would make a cache look good that preempts
@@ -135,12 +150,17 @@ def _admit(sequence: Sequence, prefix: Tables, draft: StepBuilder, memory: KVCac
         request.cached_len = prefix_len
         request.first_scheduled = now
     memory.enter(sequence, prefix)
+    if request.inputs:
+        sequence.spans = request.spans_behind(prefix_len)
+        for span in sequence.spans:
+            memory.encoder_cache.hold(span)
     sequence.num_scheduled_tokens = sequence.num_computed_tokens = prefix_len
     sequence.num_hashed_blocks = blocks
     memory.rows.enter(sequence)
     memory.settle_fork(sequence)
     count = sequence.length if request.no_chunking else min(sequence.plannable, draft.budget, draft.chunk)
+    count = _encode(draft, memory, sequence, count)
     memory.cover(sequence, sequence.num_scheduled_tokens + count)
-    draft.enter(sequence, memory.block_size, audio_bytes)
+    draft.enter(sequence, memory)
     draft.add(sequence, count, [])
     draft.budget = max(draft.budget, 0)

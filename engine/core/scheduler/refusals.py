@@ -1,18 +1,14 @@
 """Why a request can never run."""
 
 from stentor.protocols.ipc.actors import Append, Submit
-from stentor.protocols.ipc.audio import (
-    MAX_STREAM_BYTES,
-    MAX_WINDOW_BYTES,
-    SAMPLE_BYTES,
-    SAMPLE_RATE,
-    Audio,
-    StreamShape,
-)
+from stentor.protocols.ipc.audio import MAX_WINDOW_BYTES, SAMPLE_BYTES, SAMPLE_RATE, PromptProbe
+from stentor.protocols.ipc.inputs import MAX_STREAM_BYTES, EncoderShape, InputSpan, StreamShape, total_bytes
 from stentor.protocols.ipc.pooling import AttentionScope
 
 from ..cache.prefix import MAX_TOKEN_ID
 from ..input import InputStream
+
+DIGEST_BYTES = 16
 
 
 def refusal_of(submit: Submit, max_model_len: int) -> str | None:
@@ -35,22 +31,55 @@ def refusal_of(submit: Submit, max_model_len: int) -> str | None:
     return _refuse_resumed(submit)
 
 
-def audio_refusal_of(submit: Submit, encoder_slots: int, max_num_batched_tokens: int) -> str | None:
-    """What is wrong with what a request is to hear; None where nothing is."""
-    audio = submit.audio
-    if audio is None or not encoder_slots:
-        return wrong_kind(audio, encoder_slots)
-    if len(submit.seeds) != 1:
-        return f"a request with audio has one sequence, not {len(submit.seeds)}"
-    if not 0 < len(audio.pcm) <= MAX_WINDOW_BYTES or len(audio.pcm) % SAMPLE_BYTES:
-        return f"the audio has {len(audio.pcm)} bytes; expected are whole samples, up to {MAX_WINDOW_BYTES} bytes"
+def input_refusal_of(submit: Submit, encoder: EncoderShape | None, max_num_batched_tokens: int) -> str | None:
+    """What is wrong with the media that a request brings, and with what it asks of them; None where nothing is."""
+    why = spans_refusal_of(submit.inputs, encoder)
+    if why is not None:
+        return why
     prompt_len = len(submit.prompt)
-    if audio.no_speech is not None and not 0 <= audio.no_speech[0] < prompt_len:
-        return f"silence is asked for at position {audio.no_speech[0]} of a prompt of {prompt_len} tokens"
-    if audio.align is None:
+    end = 0
+    for span in submit.inputs:
+        if span.length < 1 or len(span.digest) != DIGEST_BYTES or span.data.length < 1:
+            return f"media of {span.data.length} bytes and {span.length} embeddings are none"
+        if span.start < 0:
+            continue
+        if span.start < end or span.end > prompt_len:
+            where = f"positions {span.start} to {span.end}"
+            return f"media at {where} of a prompt of {prompt_len} tokens overlap others, or leave it"
+        end = span.end
+    if encoder is not None and encoder.attended and len(submit.seeds) != 1:
+        return f"a request with audio has one sequence, not {len(submit.seeds)}"
+    return None if submit.probe is None else _refuse_probe(submit, submit.probe, max_num_batched_tokens)
+
+
+def spans_refusal_of(spans: list[InputSpan], encoder: EncoderShape | None) -> str | None:
+    """Why a model with this encoder cannot serve a request with these media, or without; None if it can."""
+    if encoder is None:
+        return "the model reads tokens alone: it takes no audio or other media" if spans else None
+    if encoder.attended:
+        if not spans:
+            return "the model transcribes what it hears: the request needs audio"
+        if len(spans) > 1 or spans[0].start >= 0 or spans[0].length != encoder.attended:
+            return f"the model hears one window of {encoder.attended} positions at once, and the request brings others"
+        data = spans[0].data
+        if not 0 < data.length <= MAX_WINDOW_BYTES or data.length % SAMPLE_BYTES:
+            return f"the audio has {data.length} bytes; expected are whole samples, up to {MAX_WINDOW_BYTES} bytes"
+    elif any(span.start < 0 for span in spans):
+        return "the media of a prompt stand at positions of it"
+    total = sum(span.length for span in spans)
+    if total > encoder.capacity:
+        return f"the media of the prompt take {total} embeddings, and the encoder cache holds {encoder.capacity}"
+    return None
+
+
+def _refuse_probe(submit: Submit, probe: PromptProbe, max_num_batched_tokens: int) -> str | None:
+    prompt_len = len(submit.prompt)
+    if probe.no_speech is not None and not 0 <= probe.no_speech[0] < prompt_len:
+        return f"silence is asked for at position {probe.no_speech[0]} of a prompt of {prompt_len} tokens"
+    if probe.align is None:
         return None
-    if not 0 < audio.align.start < prompt_len or audio.align.frames < 1:
-        return f"an alignment from token {audio.align.start} on of a prompt of {prompt_len} tokens has nothing to align"
+    if not 0 < probe.align.start < prompt_len or probe.align.frames < 1:
+        return f"an alignment from token {probe.align.start} on of a prompt of {prompt_len} tokens has nothing to align"
     if submit.params.max_tokens > 1:
         return f"an alignment draws one token at most, not {submit.params.max_tokens}"
     if prompt_len + 1 > max_num_batched_tokens:
@@ -72,7 +101,7 @@ def stream_refusal_of(submit: Submit, shape: StreamShape | None) -> str | None:
         return f"a request with audio has one sequence, not {len(submit.seeds)}"
     if submit.params.max_tokens < 1:
         return "a request with streamed audio draws at least one token"
-    return _refuse_pcm(len(streamed.pcm))
+    return _refuse_pcm(total_bytes(streamed.pieces))
 
 
 def pooling_refusal_of(submit: Submit, attention_scope: AttentionScope, max_num_batched_tokens: int) -> str | None:
@@ -100,7 +129,7 @@ def append_refusal_of(heard: InputStream | None, more: Append) -> str | None:
         return "audio came for a request that has no streamed audio"
     if heard.ended:
         return "audio came after the last of a request's"
-    return _refuse_pcm(len(more.pcm), len(heard))
+    return _refuse_pcm(total_bytes(more.pieces), len(heard))
 
 
 def _refuse_pcm(nbytes: int, before: int = 0) -> str | None:
@@ -109,15 +138,6 @@ def _refuse_pcm(nbytes: int, before: int = 0) -> str | None:
     if before + nbytes > MAX_STREAM_BYTES:
         seconds = MAX_STREAM_BYTES // (SAMPLE_BYTES * SAMPLE_RATE)
         return f"more than {seconds} s of audio have come for one request: end it, and begin another"
-    return None
-
-
-def wrong_kind(audio: Audio | None, encoder_slots: int) -> str | None:
-    """Why a model that keeps so many encodings cannot serve a request with this audio, or without; None if it can."""
-    if audio is not None and not encoder_slots:
-        return "the model does not hear: it takes no audio"
-    if audio is None and encoder_slots:
-        return "the model transcribes what it hears: the request needs audio"
     return None
 
 

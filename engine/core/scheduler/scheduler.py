@@ -13,8 +13,8 @@ from stentor.protocols.ipc.actors import (
     Submit,
     TokensBatch,
 )
-from stentor.protocols.ipc.audio import SAMPLE_BYTES, StreamShape
 from stentor.protocols.ipc.config import SchedulerConfig
+from stentor.protocols.ipc.inputs import EncoderShape, StreamShape
 from stentor.protocols.ipc.pooling import AttentionScope
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 
@@ -29,12 +29,12 @@ from .output import Output, write_masks
 from .prefill import admit_waiting, plan_chunks
 from .refusals import (
     append_refusal_of,
-    audio_refusal_of,
+    input_refusal_of,
     pooling_refusal_of,
     refusal_of,
+    spans_refusal_of,
     stream_refusal_of,
     too_long,
-    wrong_kind,
 )
 from .rows import RowTable
 from .step import MAX_PLAN_BYTES, InFlightStep, StepBuilder, whole_row_bytes
@@ -110,7 +110,7 @@ class Scheduler:
         config: SchedulerConfig,
         max_mixed_prefill_tokens: int | None = None,
         max_prefill_chunk: int | None = None,
-        encoder_slots: int = 0,
+        encoder: EncoderShape | None = None,
         max_encodings: int | None = None,
         max_mixed_encodings: int | None = None,
         stream: StreamShape | None = None,
@@ -122,10 +122,10 @@ class Scheduler:
         """``max_mixed_prefill_tokens`` bounds the tokens of prompts beside rows that decode, ``max_prefill_chunk``
         those of one prompt in a step; None leaves them the whole budget.
 
-        ``encoder_slots`` are the windows of audio that the worker keeps encoded, 0 where the model does not hear;
-        ``max_encodings`` and ``max_mixed_encodings`` bound those that one step makes, in all and beside rows that
-        decode; None lets it make as many as there are encoder slots. ``stream`` says how a model hears that is spoken
-        to while it runs, and ``attention_scope`` what the tokens of one see that makes vectors or scores.
+        ``encoder`` says what media a model takes; ``max_encodings`` and ``max_mixed_encodings`` bound those that one
+        step encodes, in all and beside rows that decode; None lets it encode any number. ``stream`` says how a model
+        hears that is spoken to while it runs, and ``attention_scope`` what the tokens of one see that makes vectors or
+        scores.
 
         ``max_plan_bytes`` bounds what rows bring that enter in one step; a request of which one row alone could take
         more than ``max_frame`` bytes is refused. ``windows``: of each group of layers the tokens that are seen, 0 for
@@ -145,18 +145,15 @@ class Scheduler:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
         if config.max_drafts < 0:
             raise ValueError(f"max_drafts is {config.max_drafts}; it must be at least 0")
-        if encoder_slots < 0:
-            raise ValueError(f"encoder_slots is {encoder_slots}; it must be at least 0")
-        most = max(encoder_slots, 1) if max_encodings is None else max_encodings
+        if encoder is not None and not max(1, encoder.attended) <= encoder.capacity:
+            raise ValueError(f"an encoder cache of {encoder.capacity} embeddings has no room for any media")
+        most = max_model_len if max_encodings is None else max_encodings
         beside = most if max_mixed_encodings is None else max_mixed_encodings
-        if encoder_slots and min(most, beside) < 1:
+        if encoder is not None and min(most, beside) < 1:
             raise ValueError(f"max_encodings is {most} and {beside} beside rows that decode; both must be at least 1")
         aging = config.priority_aging_seconds
         if not math.isfinite(aging) or aging < 0:
             raise ValueError(f"priority_aging_seconds is {aging}; it must be a finite number of seconds, 0 or more")
-        if stream is not None:
-            # each position of a step may bring what it hears
-            max_num_batched_tokens = max(1, min(max_num_batched_tokens, max_plan_bytes // (SAMPLE_BYTES * stream.step)))
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_plan_bytes = max_plan_bytes
         self._max_frame = max_frame
@@ -165,6 +162,7 @@ class Scheduler:
         self._max_drafts = config.max_drafts
         self._max_model_len = max_model_len
         self._stream = stream
+        self._encoder = encoder
         self._attention_scope: AttentionScope = attention_scope
         self._aging_seconds = aging
         self._rows = RowTable(max_num_seqs)
@@ -176,7 +174,7 @@ class Scheduler:
             block_size,
             prefix_cache,
             self._rows,
-            encoder_slots,
+            0 if encoder is None else encoder.capacity,
             windows,
             max(min(max_num_batched_tokens, chunk), 1 + config.max_drafts),
         )
@@ -209,6 +207,7 @@ class Scheduler:
         if refusal is not None:
             ended = () if request.resumed is None else request.resumed.ended
             indices = [index for index in range(max(1, len(request.seeds))) if index not in ended]
+            self._output.refused(request)
             return TokensBatch([], [], [Finished(request.rid, i, "error", None, refusal) for i in indices])
         accepted = Request(
             request,
@@ -220,11 +219,13 @@ class Scheduler:
             awaits=awaits,
         )
         if not accepted.live:
+            self._output.refused(request)
             return None
         needed = whole_row_bytes(accepted.leader, self._memory.block_size, self._memory.groups)
         if needed > self._max_frame:
             why = f"the request may take {needed} bytes of a step, which holds {self._max_frame}: make it smaller"
             ended = [each.index for each in accepted.sequences if each.state is not SequenceState.FINISHED]
+            self._output.refused(request)
             return TokensBatch([], [], [Finished(request.rid, index, "error", None, why) for index in ended])
         self._submitted += 1
         self._output.accept(accepted)
@@ -282,7 +283,7 @@ class Scheduler:
         if refusal is not None:
             return self._noted(TokensBatch([], [], self._output.finish_all(request, "error", refusal)))
         assert request.input is not None
-        request.input.append(more.pcm, ended=more.last)
+        request.input.append(more.pieces, ended=more.last)
         finished = self._output.heard_more(request)
         return self._noted(TokensBatch([], [], finished)) if finished else None
 
@@ -321,6 +322,8 @@ class Scheduler:
         if self._group != self._bisector.group and not self._change_group():
             return None
         memory = self._memory
+        if self._encoder is not None and not self._encoder.attended:
+            memory.drop_read_spans()
         draft = StepBuilder(
             self._max_num_batched_tokens,
             self._max_prefill_chunk,
@@ -349,12 +352,15 @@ class Scheduler:
             draft.new,
             draft.rows,
             draft.masked,
-            draft.encodings,
+            draft.encode,
             draft.inputs,
             draft.forks,
         )
         entered = draft.entered() if draft.new else _NOBODY
-        self._flights.append(InFlightStep(self._steps, draft.rows, draft.owners, draft.sampled, draft.masked, entered))
+        readers = frozenset(draft.readers) if draft.readers else _NOBODY
+        self._flights.append(
+            InFlightStep(self._steps, draft.rows, draft.owners, draft.sampled, draft.masked, entered, readers)
+        )
         self._steps += 1
         return plan
 
@@ -395,6 +401,14 @@ class Scheduler:
         self._flights.popleft()
         return self._noted(self._output.settle(flight, result, now))
 
+    def take_released(self) -> list[int]:
+        """Requests that have ended and of which no step in flight reads what they brought; each is told once."""
+        if not self._output.unreleased:
+            return []
+        free = self._output.unreleased.difference(*(flight.readers for flight in self._flights))
+        self._output.unreleased -= free
+        return sorted(free)
+
     def recover(self, now: float) -> Recovery:
         """The worker died: its rows, blocks and cached prefixes are gone, and so are results in flight.
 
@@ -431,20 +445,21 @@ class Scheduler:
         self._recovered += requests
         return Recovery(ended, culprit is not None, in_search, requests, name)
 
-    def resize(self, num_blocks: int, encoder_slots: int | None = None) -> TokensBatch:
-        """A new worker has another number of blocks or of encoder slots; to be called after
+    def resize(self, num_blocks: int, encoder: EncoderShape | None = None) -> TokensBatch:
+        """A new worker has another number of blocks, or another encoder cache (None: what it had); to be called after
         :meth:`recover`, before the next plan.
 
         Ends the requests that do not fit any more.
         """
         ended = TokensBatch([], [], [])
         memory = self._memory
-        encoder_slots = memory.encoder_cache.slots if encoder_slots is None else encoder_slots
-        if (num_blocks, encoder_slots) == (memory.pool.num_blocks, memory.encoder_cache.slots):
+        encoder = encoder or self._encoder
+        if (num_blocks, encoder) == (memory.pool.num_blocks, self._encoder):
             return ended
-        memory.reset(num_blocks, encoder_slots)
+        self._encoder = encoder
+        memory.reset(num_blocks, 0 if encoder is None else encoder.capacity)
         for request in list(self._output.requests.values()):
-            refusal = self._too_long(request.limit_len) or wrong_kind(request.audio, encoder_slots)
+            refusal = self._too_long(request.limit_len) or spans_refusal_of(request.inputs, encoder)
             if refusal is not None:
                 ended.finished.extend(self._output.finish_all(request, "error", refusal))
         return self._noted(ended)
@@ -580,7 +595,7 @@ class Scheduler:
         if submit.rid in self._output.requests:
             return f"request {submit.rid} is already running; request ids must not be reused"
         why = refusal_of(submit, self._max_model_len)
-        why = why or audio_refusal_of(submit, self._memory.encoder_cache.slots, self._max_num_batched_tokens)
+        why = why or input_refusal_of(submit, self._encoder, self._max_num_batched_tokens)
         why = why or stream_refusal_of(submit, self._stream)
         why = why or pooling_refusal_of(submit, self._attention_scope, self._max_num_batched_tokens)
         return why or self._too_long(min(len(submit.prompt) + submit.params.max_tokens, self._max_model_len))

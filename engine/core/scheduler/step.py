@@ -3,10 +3,11 @@
 from typing import Final, NamedTuple
 
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.protocols.ipc.steps import Encoding, ForkedRow, NewRow, RowInput, RowStep, StepResult
+from stentor.protocols.ipc.steps import EncodeJob, ForkedRow, NewRow, RowInput, RowSpan, RowStep, StepResult
 
 from ..cache.prefix import Tables
 from ..request import Sequence
+from .kv_cache_manager import KVCacheManager
 
 MAX_PLAN_BYTES: Final = 16 << 20
 """Of what the rows that enter bring in one step, where there is more than one: a fraction of a channel's frame, and of
@@ -16,7 +17,7 @@ _ROW_BYTES: Final = 64
 _INT_BYTES: Final = 5
 """Of a token or a block, at most."""
 _INT_COST: Final = 10
-"""Bytes that one counts as: it takes longer to read than as many bytes of audio."""
+"""Bytes that one counts as: it takes longer to read than as many bytes of text."""
 
 Owner = tuple[Sequence, int, int, int]
 """Whose row it was at plan time: (sequence, row generation, end of its positions without drafts, the most tokens that
@@ -37,6 +38,8 @@ class InFlightStep(NamedTuple):
     """Slots of the rows that may be restricted; where there are any, the worker waits for masks before it draws."""
     entered: frozenset[int]
     """Slots of the rows that enter with the step."""
+    readers: frozenset[int]
+    """Requests of which it reads what they brought in the arena."""
 
     def check(self, result: StepResult) -> None:
         """Raise ValueError unless the result has the shape that this step must have."""
@@ -59,7 +62,7 @@ class InFlightStep(NamedTuple):
                     )
             for row in result.alignments:
                 owner = owners.get(row.slot)
-                if owner is None or owner[0].request.audio is None:
+                if owner is None or owner[0].request.probe is None:
                     raise ValueError(
                         f"the worker says what slot {row.slot} has heard in step {self.step}, where it hears nothing"
                     )
@@ -104,13 +107,14 @@ class StepBuilder:
         "_room",
         "budget",
         "chunk",
-        "encodings",
+        "encode",
         "forks",
         "inputs",
         "masked",
         "max_encodings",
         "new",
         "owners",
+        "readers",
         "rows",
         "sampled",
         "streams",
@@ -132,7 +136,9 @@ class StepBuilder:
         self.chunk = chunk
         self.streams = streams
         self.max_encodings = 0
-        self.encodings: list[Encoding] = []
+        self.encode: list[EncodeJob] = []
+        self.readers: set[int] = set()
+        """Requests of which the step reads what they brought in the arena."""
         self.inputs: list[RowInput] = []
         self.new: list[NewRow] = []
         self.forks: list[ForkedRow] = []
@@ -150,13 +156,13 @@ class StepBuilder:
         self._counted = len(self.rows)
         return self._room
 
-    def takes(self, sequence: Sequence, block_size: int, audio_bytes: int) -> bool:
+    def takes(self, sequence: Sequence, block_size: int) -> bool:
         """Whether there is room in the plan for all that a row brings which is to enter."""
-        return not self._carried or self._carried + self._size(sequence, block_size, audio_bytes) <= self._max_bytes
+        return not self._carried or self._carried + self._size(sequence, block_size) <= self._max_bytes
 
-    def enter(self, sequence: Sequence, block_size: int, audio_bytes: int) -> None:
-        """A row enters, which has its slot and its blocks: with all that it needs, or as a fork of one that has."""
-        self._carried += self._size(sequence, block_size, audio_bytes)
+    def enter(self, sequence: Sequence, memory: KVCacheManager) -> None:
+        """A row enters, which has its slot, blocks and media: with all that it needs, or as a fork of one that has."""
+        self._carried += self._size(sequence, memory.block_size)
         request = sequence.request
         params = _row_params(sequence)
         origin = self._origin_of(sequence)
@@ -175,10 +181,8 @@ class StepBuilder:
                 _flat(sequence.tables),
                 request.name,
                 sequence.constraint is not None,
-                sequence.encoder_slot,
-                None if request.audio is None else request.audio.rules,
-                None if request.audio is None or request.prompt_done else request.audio.no_speech,
-                None if request.audio is None or request.prompt_done else request.audio.align,
+                [RowSpan(memory.encoder_cache.slots[span.digest], span.start, span.length) for span in sequence.spans],
+                None if request.prompt_done else request.probe,
                 request.pooling,
             )
         )
@@ -192,6 +196,7 @@ class StepBuilder:
         for sequence, _, end, _ in self.owners:
             if (given := sequence.feed(end + sequence.num_drafts_in_flight)) is not None:
                 self.inputs.append(given)
+                self.readers.add(sequence.request.rid)
 
     def _origin_of(self, sequence: Sequence) -> int:
         """Which of ``new`` brings what a row needs besides what is its own; -1 where none does."""
@@ -200,10 +205,10 @@ class StepBuilder:
             return -1
         return found[0] if self.new[found[0]].masked == (sequence.constraint is not None) else -1
 
-    def _size(self, sequence: Sequence, block_size: int, audio_bytes: int) -> int:
+    def _size(self, sequence: Sequence, block_size: int) -> int:
         """What the plan carries for a row that enters; no less than the bytes that it takes there."""
         length, request = sequence.length, sequence.request
-        size = _ROW_BYTES + audio_bytes + _INT_COST * self._groups * -(-length // block_size)
+        size = _ROW_BYTES + _INT_COST * self._groups * -(-length // block_size)
         if self._origin_of(sequence) >= 0:
             return size + _INT_COST * (length - request.prompt_len)
         return size + request.row_bytes + _INT_COST * length
@@ -261,6 +266,5 @@ def _flat(tables: Tables) -> list[int]:
 def whole_row_bytes(sequence: Sequence, block_size: int, groups: int = 1) -> int:
     """The most that a plan may have to carry for a row, whatever is drawn before it enters."""
     request = sequence.request
-    audio = 0 if request.audio is None else len(request.audio.pcm)
     length = request.limit_len
-    return _ROW_BYTES + request.row_bytes + audio + _INT_BYTES * (length + groups * -(-length // block_size))
+    return _ROW_BYTES + request.row_bytes + _INT_BYTES * (length + groups * -(-length // block_size))

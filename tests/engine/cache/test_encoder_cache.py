@@ -1,83 +1,110 @@
+from collections import Counter
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from stentor.engine.core.cache.encoder_cache import EncoderCache, HeldSlot
+from stentor.engine.core.cache.encoder_cache import EncoderCache
+from stentor.protocols.ipc.inputs import ArenaRef, InputSpan
 from stentor.tests.examples import examples
 
-PLACES = 3
-DIGESTS = [bytes([value]) * 16 for value in range(6)]
+CAPACITY = 12
+SPANS = [InputSpan(-1, length, bytes([length]) * 16, ArenaRef(0, 1)) for length in (1, 2, 3, 5, 7, 12)]
 
 
-class PlacesMachine(RuleBasedStateMachine):
-    """The cache beside a model that says the same in dicts and lists."""
+class SpansMachine(RuleBasedStateMachine):
+    """The cache beside a model that says the same in lists."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache = EncoderCache(PLACES)
-        self.contents: dict[int, bytes] = {}
-        self.refs = dict.fromkeys(range(PLACES), 0)
-        self.order = list(range(PLACES))
-        """Free places, the next to be given away first."""
+        self.cache = EncoderCache(CAPACITY)
+        self.held: Counter[bytes] = Counter()
+        self.known: list[InputSpan] = []
+        """Encoded, the least recently let go of first; those that somebody holds stand anywhere."""
 
-    @rule(digest=st.sampled_from(DIGESTS))
-    def hold(self, digest: bytes) -> None:
-        found = next((place for place, held in self.contents.items() if held == digest), None)
-        if found is None and not self.order:
-            assert self.cache.hold(digest) is None
-            return
-        place = self.order[0] if found is None else found
-        assert self.cache.hold(digest) == HeldSlot(place, encoded=found is not None)
-        if place in self.order:
-            self.order.remove(place)
-        self.refs[place] += 1
-        self.contents[place] = digest
+    def _room_of(self, digests: set[bytes]) -> int:
+        return sum(span.length for span in SPANS if span.digest in digests)
 
-    @rule(place=st.integers(0, PLACES - 1))
-    def free(self, place: int) -> None:
-        if not self.refs[place]:
-            with pytest.raises(ValueError, match="nobody holds it"):
-                self.cache.free(place)
+    @rule(span=st.sampled_from(SPANS))
+    def hold(self, span: InputSpan) -> None:
+        held = {digest for digest, count in self.held.items() if count}
+        fits = self._room_of(held | {span.digest}) <= CAPACITY
+        assert self.cache.has_room([span]) == fits
+        if not fits:
             return
-        self.cache.free(place)
-        self.refs[place] -= 1
-        if not self.refs[place]:
-            self.order.append(place)
+        known = self.cache.is_encoded(span.digest)
+        assert known == (span in self.known)
+        slot = self.cache.hold(span)
+        assert slot == self.cache.slots[span.digest]
+        self.held[span.digest] += 1
+        if not known:
+            # of those that nobody holds, the ones that were let go of last are still there, as many as fit
+            room = CAPACITY - self._room_of(held | {span.digest})
+            stays: list[InputSpan] = []
+            for each in reversed([each for each in self.known if not self.held[each.digest]]):
+                room -= each.length
+                if room < 0:
+                    break
+                stays.append(each)
+            self.known = [each for each in self.known if self.held[each.digest] or each in stays]
+
+    @rule(span=st.sampled_from(SPANS))
+    def encode(self, span: InputSpan) -> None:
+        to_do = self.held[span.digest] > 0 and span not in self.known
+        assert self.cache.encode(span) == to_do
+        if to_do:
+            self.known.append(span)
+
+    @rule(span=st.sampled_from(SPANS))
+    def free(self, span: InputSpan) -> None:
+        if not self.held[span.digest]:
+            with pytest.raises(ValueError, match="nobody holds them"):
+                self.cache.free(span)
+            return
+        self.cache.free(span)
+        self.held[span.digest] -= 1
+        if not self.held[span.digest] and span in self.known:
+            self.known.remove(span)
+            self.known.append(span)
 
     @rule()
     def reset(self) -> None:
         self.cache.reset()
-        self.contents, self.refs, self.order = {}, dict.fromkeys(range(PLACES), 0), list(range(PLACES))
+        self.held.clear()
+        self.known.clear()
 
     @invariant()
     def agrees(self) -> None:
         self.cache.check_integrity()
-        assert self.cache.free_count == len(self.order)
-        assert {place: self.cache.refs(place) for place in range(PLACES)} == self.refs
-        for digest in DIGESTS:
-            assert self.cache.find(digest) == next((p for p, held in self.contents.items() if held == digest), None)
+        assert self.cache.num_holders == self.held.total()
+        for span in SPANS:
+            assert self.cache.holders(span.digest) == self.held[span.digest]
+            assert self.cache.is_encoded(span.digest) == (span in self.known)
 
 
-TestPlacesInAnyOrder = PlacesMachine.TestCase
-TestPlacesInAnyOrder.settings = settings(max_examples=examples(30, 300), stateful_step_count=40, deadline=None)
+TestSpansInAnyOrder = SpansMachine.TestCase
+TestSpansInAnyOrder.settings = settings(max_examples=examples(40, 400), stateful_step_count=40, deadline=None)
+
+
+def test_media_of_one_size_have_slots_below_what_fits() -> None:
+    cache = EncoderCache(9)
+    spans = [InputSpan(-1, 3, bytes([number]) * 16, ArenaRef(0, 1)) for number in range(6)]
+    for span in spans:
+        assert 0 <= cache.hold(span) < 3
+        cache.encode(span)
+        cache.free(span)
+
+
+def test_several_that_fit_alone_may_not_fit_together() -> None:
+    cache = EncoderCache(CAPACITY)
+    assert cache.has_room([SPANS[4], SPANS[3]])
+    assert not cache.has_room([SPANS[4], SPANS[3], SPANS[0]])
+    assert cache.has_room([SPANS[4], SPANS[3], SPANS[4]]), "the same media take their room once"
 
 
 def test_a_cache_may_come_back_in_another_size() -> None:
     cache = EncoderCache(1)
-    assert cache.hold(DIGESTS[0]) == HeldSlot(0, encoded=False)
-    cache.reset(2)
-    assert [cache.hold(digest) for digest in DIGESTS[:3]] == [
-        HeldSlot(0, encoded=False),
-        HeldSlot(1, encoded=False),
-        None,
-    ]
+    cache.hold(SPANS[0])
     cache.reset(0)
-    assert cache.hold(DIGESTS[0]) is None
-
-
-def test_what_was_found_and_what_was_encoded_is_counted() -> None:
-    cache = EncoderCache(1)
-    for digest in (DIGESTS[0], DIGESTS[0], DIGESTS[1]):
-        cache.hold(digest)
-    assert (cache.encoded, cache.found) == (1, 1)
+    assert not cache.has_room(SPANS[:1])

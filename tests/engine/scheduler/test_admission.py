@@ -7,9 +7,10 @@ import pytest
 
 from stentor.engine.core.request import Sequence, SequenceState
 from stentor.engine.core.scheduler import refusals
-from stentor.protocols.ipc.audio import Streamed, StreamShape
 from stentor.protocols.ipc.codec import encoder
+from stentor.protocols.ipc.inputs import StreamShape
 from stentor.tests.engine.fake_engine import Engine
+from stentor.tests.engine.media import Heard
 from stentor.tests.engine.scheduler.test_audio_requests import hearing, window
 from stentor.tests.engine.scheduler.test_properties import submit_random
 from stentor.tests.engine.scripted_grammar import ScriptedGrammar
@@ -26,7 +27,7 @@ def plans(engine: Engine) -> list[bytes]:
 @pytest.fixture
 def mixed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models that hear take text too."""
-    monkeypatch.setattr(refusals, "wrong_kind", lambda audio, encoder_slots: None)
+    monkeypatch.setattr(refusals, "spans_refusal_of", lambda spans, encoder: None)
 
 
 def oldest(engine: Engine) -> Sequence | None:
@@ -81,7 +82,7 @@ def test_nobody_overtakes_who_lacks_blocks_though_he_would_fit() -> None:
     assert [new.tokens[0] for plan in engine.plans for new in plan.new] == [9, 1, 2]
 
 
-def test_who_lacks_an_encoder_slot_holds_up_those_who_need_one_and_nobody_else(mixed: None) -> None:
+def test_who_lacks_room_for_media_holds_up_those_who_need_one_and_nobody_else(mixed: None) -> None:
     engine = hearing(encoder_slots=1, max_num_seqs=4)
     engine.submit([5], audio=window(1), max_tokens=6)
     engine.step()
@@ -91,7 +92,7 @@ def test_who_lacks_an_encoder_slot_holds_up_those_who_need_one_and_nobody_else(m
     engine.step()
     assert states(engine, text) == [SequenceState.RUNNING]
     assert states(engine, lacking) == states(engine, same) == [SequenceState.WAITING]
-    assert engine.scheduler.stats().waiting_for == {"encoder_slot": 2}
+    assert engine.scheduler.stats().waiting_for == {"encoder": 2}
     engine.drain()
     assert [new.tokens[0] for plan in engine.plans for new in plan.new] == [5, 8, 6, 7]
     engine.check_clients()
@@ -249,7 +250,7 @@ def test_what_a_dead_worker_was_loading_is_void_and_its_end_says_nothing() -> No
 
 def test_a_request_may_be_loading_from_the_beginning_and_wait_for_its_audio_too() -> None:
     engine = Engine(stream=StreamShape(first=5, step=3))
-    rid = engine.submit([7], max_tokens=2, streamed=Streamed(), loading=True)
+    rid = engine.submit([7], max_tokens=2, streamed=Heard(), loading=True)
     assert engine.scheduler.stats().waiting_for == {"input": 1}
     engine.append(rid, bytes(40), last=True)
     assert engine.scheduler.stats().waiting_for == {"transfer": 1}

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from stentor.engine.core.request import SequenceState
-from stentor.protocols.ipc.audio import MAX_WINDOW_BYTES, Alignment, Audio, TokenRules
+from stentor.protocols.ipc.audio import MAX_WINDOW_BYTES, Alignment, TokenRules
+from stentor.protocols.ipc.inputs import EncoderShape
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan
-from stentor.tests.engine.fake_engine import Engine
+from stentor.tests.engine.fake_engine import ATTENDED, Engine
+from stentor.tests.engine.media import Audio
 from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, random_prompt, sizes
 
 RULES = TokenRules([3], [4], 100, 50, 2)
@@ -30,7 +32,7 @@ def hearing(**changes: int) -> Engine:
 
 
 def encoded(plans: list[StepPlan]) -> list[list[int]]:
-    return [[each.encoder_slot for each in plan.encodings] for plan in plans]
+    return [[each.encoder_slot for each in plan.encode] for plan in plans]
 
 
 def test_what_two_requests_hear_is_encoded_once() -> None:
@@ -54,7 +56,7 @@ def test_a_step_encodes_so_many_windows_and_fewer_beside_rows_that_decode() -> N
         engine.submit([5, number], audio=window(number), max_tokens=6)
     engine.drain()
     engine.check_clients()
-    assert [len(plan.encodings) for plan in engine.plans[:5]] == [3, 1, 1, 1, 0]
+    assert [len(plan.encode) for plan in engine.plans[:5]] == [3, 1, 1, 1, 0]
     assert all(len(plan.rows) >= 3 for plan in engine.plans[:5]), "those who decode were not held up"
 
 
@@ -65,7 +67,7 @@ def test_a_step_encodes_fewer_windows_while_others_wait_for_the_device() -> None
         engine.submit([5, number], audio=window(number), max_tokens=6)
     engine.drain()
     engine.check_clients()
-    assert [len(plan.encodings) for plan in engine.plans[:4]] == [1, 1, 1, 0]
+    assert [len(plan.encode) for plan in engine.plans[:4]] == [1, 1, 1, 0]
 
 
 def test_who_finds_every_place_held_waits_for_one() -> None:
@@ -164,7 +166,7 @@ def test_after_a_death_of_the_worker_what_ran_is_encoded_again() -> None:
     assert encoded(engine.plans)[0] == [0]
     assert sum(map(len, encoded(engine.plans))) == 2
     again = engine.plans[-1].new or next(plan.new for plan in reversed(engine.plans) if plan.new)
-    assert again[0].no_speech is None, "what has been told is not asked for again"
+    assert again[0].probe is None, "what has been told is not asked for again"
 
 
 def test_an_aborted_row_gives_its_place_back() -> None:
@@ -178,21 +180,29 @@ def test_an_aborted_row_gives_its_place_back() -> None:
     assert engine.clients[second].finished[0].reason == "length"
 
 
-def test_a_worker_with_fewer_places_goes_on_and_one_with_none_ends_what_hears() -> None:
+def test_a_worker_with_room_for_fewer_goes_on() -> None:
     engine = hearing(encoder_slots=2)
-    rids = [engine.submit([5, n], audio=window(n), max_tokens=6) for n in range(3)]
+    for number in range(3):
+        engine.submit([5, number], audio=window(number), max_tokens=6)
     engine.step()
-    engine.kill_worker()
-    engine.scheduler.resize(16, 1)
-    engine.worker.encoder_slots = 1
-    engine.scheduler.check_integrity()
+    engine.restart_with(EncoderShape(ATTENDED, ATTENDED))
     engine.step()
     assert engine.scheduler.stats().running == 1
-    engine.kill_worker()
-    engine.receive(engine.scheduler.resize(16, 0))
-    assert [engine.clients[rid].finished[0].message for rid in rids] == [
-        "the model does not hear: it takes no audio"
-    ] * 3
+    engine.drain()
+    engine.check_clients()
+
+
+def test_what_is_brought_is_released_once_no_step_reads_it() -> None:
+    engine = hearing()
+    rid = engine.submit([5, 6], audio=window(1))
+    assert engine.plan()
+    engine.abort(rid)
+    assert engine.shelf.store.arena.used, "the step in flight reads it"
+    engine.deliver()
+    assert not engine.shelf.store.arena.used
+    engine.submit([5, 6], audio=window(1))
+    engine.abort(1)
+    assert not engine.shelf.store.arena.used, "nobody has read it"
 
 
 @pytest.mark.parametrize(
@@ -222,7 +232,7 @@ def test_what_cannot_be_heard_is_refused(audio: Audio | None, changes: dict[str,
 def test_a_model_that_does_not_hear_takes_no_audio() -> None:
     engine = Engine()
     rid = engine.submit([5, 6], audio=window(1))
-    assert engine.clients[rid].finished[0].message == "the model does not hear: it takes no audio"
+    assert engine.clients[rid].finished[0].message == "the model reads tokens alone: it takes no audio or other media"
 
 
 def test_a_worker_that_does_not_say_what_was_asked_ends_the_request() -> None:
@@ -269,20 +279,15 @@ class HearingMachine(AnyOrder):
 
     @rule()
     def kill_worker(self) -> None:
-        places = self.engine.scheduler._memory.encoder_cache.slots
-        self.engine.kill_worker()
-        self.engine.worker.encoder_slots = places
+        self.engine.restart_with(self.engine.scheduler._encoder)
 
-    @rule(encoder_slots=st.integers(1, 5))
-    def kill_worker_and_start_one_of_another_size(self, encoder_slots: int) -> None:
-        self.engine.kill_worker()
-        self.engine.worker.encoder_slots = encoder_slots
-        self.engine.receive(self.engine.scheduler.resize(self.engine.sizes["num_blocks"], encoder_slots))
+    @rule(windows=st.integers(1, 5))
+    def kill_worker_and_start_one_of_another_size(self, windows: int) -> None:
+        self.engine.restart_with(EncoderShape(windows * ATTENDED, ATTENDED))
 
     def end(self) -> None:
         super().end()
-        places = self.engine.scheduler._memory.encoder_cache
-        assert places.free_count == places.slots
+        assert not self.engine.scheduler._memory.encoder_cache.num_holders
 
 
 TestHearingInAnyOrder = HearingMachine.TestCase
@@ -293,8 +298,8 @@ def test_a_sequence_without_a_row_has_no_place() -> None:
     engine = hearing()
     rid = engine.submit([5, 6], audio=window(1), max_tokens=9)
     (sequence,) = engine.scheduler._output.requests[rid].sequences
-    assert sequence.encoder_slot == -1
+    assert not sequence.spans
     engine.step()
-    assert sequence.encoder_slot == 0
+    assert sequence.spans
     engine.kill_worker()
-    assert (sequence.encoder_slot, sequence.state) == (-1, SequenceState.WAITING)
+    assert (sequence.spans, sequence.state) == ([], SequenceState.WAITING)

@@ -2,11 +2,12 @@
 
 from stentor.engine.worker.rows import with_forks
 from stentor.protocols.ipc.actors import Resumed, Submit
-from stentor.protocols.ipc.audio import Streamed, StreamShape
 from stentor.protocols.ipc.codec import encoder
+from stentor.protocols.ipc.inputs import StreamShape, total_bytes
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan
 from stentor.tests.engine.fake_engine import Engine
+from stentor.tests.engine.media import Heard
 from stentor.tests.engine.scripted_grammar import ScriptedGrammar
 
 ALLOWED = tuple(range(500))
@@ -101,7 +102,7 @@ def test_a_request_of_which_a_row_fits_into_no_frame_is_refused_and_nobody_else(
 def test_a_row_hears_no_more_in_a_step_than_its_positions_need() -> None:
     shape = StreamShape(first=20, step=10)
     engine = Engine(num_blocks=256, max_num_batched_tokens=16, max_prefill_chunk=4, max_model_len=256, stream=shape)
-    engine.submit([1] * 40, max_tokens=4, streamed=Streamed(bytes(2 * 600), ended=True))
+    engine.submit([1] * 40, max_tokens=4, streamed=Heard(bytes(2 * 600), ended=True))
     engine.drain()
     engine.check_clients()
-    assert max(len(given.pcm) for plan in engine.sent for given in plan.inputs) <= 2 * (20 + 10 * 5)
+    assert max(total_bytes(given.pieces) for plan in engine.sent for given in plan.inputs) <= 2 * (20 + 10 * 5)

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from stentor.protocols.ipc.audio import MAX_STREAM_BYTES, Audio, Streamed, StreamShape
+from stentor.protocols.ipc.inputs import MAX_STREAM_BYTES, StreamShape
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.fake_engine import Engine
+from stentor.tests.engine.media import Audio, Heard
 from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, sizes
 from stentor.tests.engine.scripted_grammar import ScriptedGrammar
 
@@ -40,7 +41,7 @@ def drawn(engine: Engine, rid: int) -> int:
 
 def test_a_row_draws_one_token_for_each_position_it_can_hear() -> None:
     engine = streaming()
-    rid = engine.submit([7, 7], max_tokens=30, streamed=Streamed(pcm(4)))
+    rid = engine.submit([7, 7], max_tokens=30, streamed=Heard(pcm(4)))
     assert settle(engine) == 0, "not even the first position"
     engine.append(rid, pcm(1, 1))
     assert settle(engine) == 0, "the prompt has two"
@@ -62,10 +63,10 @@ def test_a_row_draws_one_token_for_each_position_it_can_hear() -> None:
 
 def test_a_row_that_waits_for_input_takes_nothing_from_others() -> None:
     engine = streaming(max_num_batched_tokens=4, max_num_seqs=4)
-    waiting = engine.submit([7, 7], max_tokens=30, streamed=Streamed(pcm(8)))
+    waiting = engine.submit([7, 7], max_tokens=30, streamed=Heard(pcm(8)))
     settle(engine)
     assert drawn(engine, waiting) == 1
-    later = engine.submit([5] * 9, max_tokens=3, streamed=Streamed(pcm(50), ended=True))
+    later = engine.submit([5] * 9, max_tokens=3, streamed=Heard(pcm(50), ended=True))
     settle(engine)
     assert engine.clients[later].finished[0].reason == "length"
     assert drawn(engine, waiting) == 1
@@ -77,7 +78,7 @@ def test_a_row_that_waits_for_input_takes_nothing_from_others() -> None:
 
 def test_more_rows_may_not_wait_than_a_step_can_serve() -> None:
     engine = streaming(max_num_batched_tokens=3, max_num_seqs=6)
-    rids = [engine.submit([7], max_tokens=9, streamed=Streamed(pcm(5, seed))) for seed in range(6)]
+    rids = [engine.submit([7], max_tokens=9, streamed=Heard(pcm(5, seed))) for seed in range(6)]
     settle(engine)
     assert engine.scheduler.stats().running == 3
     for rid in rids:
@@ -89,7 +90,7 @@ def test_more_rows_may_not_wait_than_a_step_can_serve() -> None:
 @pytest.mark.parametrize("samples", [0, 1, 3, 6])
 def test_an_input_that_ends_within_the_prompt_goes_on_as_silence(samples: int) -> None:
     engine = streaming()
-    rid = engine.submit([7] * 4, max_tokens=30, streamed=Streamed())
+    rid = engine.submit([7] * 4, max_tokens=30, streamed=Heard())
     engine.append(rid, pcm(samples), last=True)
     settle(engine)
     assert engine.clients[rid].finished[0].reason == "stop"
@@ -99,19 +100,19 @@ def test_an_input_that_ends_within_the_prompt_goes_on_as_silence(samples: int) -
 
 def test_an_end_that_comes_when_all_has_been_heard_ends_the_row_at_once() -> None:
     engine = streaming()
-    rid = engine.submit([7], max_tokens=30, streamed=Streamed(pcm(12)))
+    rid = engine.submit([7], max_tokens=30, streamed=Heard(pcm(12)))
     settle(engine)
     assert drawn(engine, rid) == 3
     engine.append(rid, b"", last=True)
     settle(engine)
     assert drawn(engine, rid) == 4
-    ended = engine.submit([7], max_tokens=30, streamed=Streamed(pcm(5)))
+    ended = engine.submit([7], max_tokens=30, streamed=Heard(pcm(5)))
     settle(engine)
     engine.append(ended, b"", last=True)
     settle(engine)
     engine.check_clients()
     exact = Engine(stream=StreamShape(first=1, step=1))
-    rid = exact.submit([7], max_tokens=30, streamed=Streamed(pcm(3)))
+    rid = exact.submit([7], max_tokens=30, streamed=Heard(pcm(3)))
     settle(exact)
     steps = len(exact.plans)
     exact.append(rid, b"", last=True)
@@ -122,7 +123,7 @@ def test_an_end_that_comes_when_all_has_been_heard_ends_the_row_at_once() -> Non
 
 def test_the_last_token_may_be_in_flight_when_the_end_comes() -> None:
     engine = Engine(stream=StreamShape(first=1, step=1))
-    rid = engine.submit([7], max_tokens=30, streamed=Streamed(pcm(1)))
+    rid = engine.submit([7], max_tokens=30, streamed=Heard(pcm(1)))
     assert engine.plan()
     engine.append(rid, b"", last=True)
     assert not engine.clients[rid].finished
@@ -135,8 +136,8 @@ def test_the_last_token_may_be_in_flight_when_the_end_comes() -> None:
 
 def test_who_waits_for_its_first_input_lets_others_pass() -> None:
     engine = streaming(max_num_seqs=1)
-    first = engine.submit([7], streamed=Streamed())
-    second = engine.submit([8], max_tokens=2, streamed=Streamed(pcm(9)))
+    first = engine.submit([7], streamed=Heard())
+    second = engine.submit([8], max_tokens=2, streamed=Heard(pcm(9)))
     settle(engine)
     assert engine.clients[second].finished[0].reason == "length"
     engine.append(first, pcm(9), last=True)
@@ -146,7 +147,7 @@ def test_who_waits_for_its_first_input_lets_others_pass() -> None:
 
 def test_a_worker_that_died_is_followed_by_one_that_hears_everything_again() -> None:
     engine = streaming()
-    rid = engine.submit([7, 7], max_tokens=30, streamed=Streamed(pcm(12)))
+    rid = engine.submit([7, 7], max_tokens=30, streamed=Heard(pcm(12)))
     settle(engine)
     for engine_too in (False, True):
         engine.append(rid, pcm(3, drawn(engine, rid)))
@@ -158,7 +159,8 @@ def test_a_worker_that_died_is_followed_by_one_that_hears_everything_again() -> 
         before = len(engine.plans)
         settle(engine)
         (given,) = [each for plan in engine.plans[before:] for each in plan.inputs]
-        assert given.pcm == engine.clients[rid].streamed.pcm  # type: ignore[union-attr]
+        heard = b"".join(map(engine.shelf.reader.read, given.pieces))
+        assert heard == engine.clients[rid].streamed.pcm  # type: ignore[union-attr]
     engine.append(rid, pcm(1), last=True)
     settle(engine)
     engine.check_clients()
@@ -170,15 +172,15 @@ def test_a_worker_that_died_is_followed_by_one_that_hears_everything_again() -> 
         ({"streamed": None}, "needs streamed audio"),
         ({"seeds": [1, 2]}, "one sequence, not 2"),
         ({"max_tokens": 0}, "at least one token"),
-        ({"streamed": Streamed(b"123")}, "whole samples"),
-        ({"streamed": Streamed(bytes(MAX_STREAM_BYTES + 2))}, "more than 1048 s of audio"),
+        ({"streamed": Heard(b"123")}, "whole samples"),
+        ({"streamed": Heard(bytes(MAX_STREAM_BYTES + 2))}, "more than 1048 s of audio"),
         ({"grammar": ScriptedGrammar(1)}, "follows no grammar"),
         ({"audio": Audio(b"12", b"0" * 16)}, "takes no audio"),
     ],
 )
 def test_what_cannot_be_streamed_is_refused(changes: dict[str, object], message: str) -> None:
     engine = streaming()
-    given: dict[str, object] = {"prompt": [5, 6], "streamed": Streamed(), **changes}
+    given: dict[str, object] = {"prompt": [5, 6], "streamed": Heard(), **changes}
     rid = engine.submit(**given)  # type: ignore[arg-type]
     (ended,) = {each.message for each in engine.clients[rid].finished.values()}
     assert ended is not None
@@ -187,19 +189,19 @@ def test_what_cannot_be_streamed_is_refused(changes: dict[str, object], message:
 
 def test_a_model_that_does_not_hear_takes_no_streamed_audio() -> None:
     engine = Engine()
-    rid = engine.submit([5], streamed=Streamed())
+    rid = engine.submit([5], streamed=Heard())
     assert "takes no streamed audio" in str(engine.clients[rid].finished[0].message)
 
 
 @pytest.mark.parametrize(
     ("before", "more", "message"),
     [
-        (Streamed(b"", ended=True), b"12", "after the last"),
-        (Streamed(), b"123", "whole samples"),
-        (Streamed(bytes(MAX_STREAM_BYTES)), b"12", "more than 1048 s"),
+        (Heard(b"", ended=True), b"12", "after the last"),
+        (Heard(), b"123", "whole samples"),
+        (Heard(bytes(MAX_STREAM_BYTES)), b"12", "more than 1048 s"),
     ],
 )
-def test_what_cannot_be_appended_ends_the_request(before: Streamed, more: bytes, message: str) -> None:
+def test_what_cannot_be_appended_ends_the_request(before: Heard, more: bytes, message: str) -> None:
     engine = streaming()
     rid = engine.submit([5], streamed=before)
     engine.append(rid, more)
@@ -208,7 +210,7 @@ def test_what_cannot_be_appended_ends_the_request(before: Streamed, more: bytes,
     engine.check_empty()
     other = Engine()
     rid = other.submit([5])
-    other.clients[rid].streamed = Streamed()
+    other.clients[rid].streamed = Heard()
     other.append(rid, b"12")
     assert "has no streamed audio" in str(other.clients[rid].finished[0].message)
 
@@ -236,7 +238,7 @@ class StreamMachine(AnyOrder):
             prompt_logprobs=rng.choice([None, None, 0]),
         )
         prompt = [rng.randrange(9) for _ in range(rng.randint(1, 6))]
-        streamed = Streamed(rng.randbytes(2 * rng.choice([0, 1, 8, 30])), rng.random() < 0.2)
+        streamed = Heard(rng.randbytes(2 * rng.choice([0, 1, 8, 30])), rng.random() < 0.2)
         self.engine.submit(
             prompt, params, seeds=[rng.getrandbits(64)], priority=rng.choice([0, 0, -3, 7]), streamed=streamed
         )

@@ -20,9 +20,10 @@ from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.runner import ModelRunner
 from stentor.engine.worker.setup import set_up_on
 from stentor.kernels import native
-from stentor.protocols.ipc.audio import Streamed, StreamShape
+from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
+from stentor.tests.engine.media import Heard
 from stentor.tests.engine.tiny_voxtral import BOS, PAD, STEP, features_of, speech, write_voxtral
 from stentor.tests.engine.worker.fake_device import FakeDevice
 from stentor.tests.kernels.helpers import assert_close, thread_count
@@ -120,7 +121,7 @@ def generated_by_transformers(theirs: Any, pcm: bytes) -> list[int]:
 def test_tokens_are_those_that_transformers_generates(engine: LocalEngine, theirs: Any) -> None:
     pcm = speech(36, 9)
     fresh(engine)
-    rid = engine.submit(PROMPT, GREEDY, streamed=Streamed(pcm, ended=True))
+    rid = engine.submit(PROMPT, GREEDY, streamed=Heard(pcm, ended=True))
     engine.run(check=True)
     outcome = engine.outcomes[rid, 0]
     expected = generated_by_transformers(theirs, pcm)
@@ -135,7 +136,7 @@ def submit_all(engine: LocalEngine, pcms: list[bytes]) -> list[list[int]]:
     """Each alone, all of it at once."""
     found = []
     for seed, pcm in enumerate(pcms):
-        rid = fresh(engine).submit(PROMPT, params_of(seed), [seed], streamed=Streamed(pcm, ended=True))
+        rid = fresh(engine).submit(PROMPT, params_of(seed), [seed], streamed=Heard(pcm, ended=True))
         engine.run()
         found.append(engine.outcomes[rid, 0].tokens)
     return found
@@ -151,7 +152,7 @@ def test_streams_in_odd_pieces_give_what_each_gives_at_once(engine: LocalEngine,
     pcms = [speech(rng.randint(6, 20), seed) + bytes(2 * rng.randrange(900)) for seed in range(4)]
     expected = submit_all(engine, pcms)
     fresh(engine)
-    rids = [engine.submit(PROMPT, params_of(seed), [seed], streamed=Streamed()) for seed in range(len(pcms))]
+    rids = [engine.submit(PROMPT, params_of(seed), [seed], streamed=Heard()) for seed in range(len(pcms))]
     left = dict(zip(rids, pcms, strict=True))
     while left:
         rid = rng.choice(list(left))
@@ -174,7 +175,7 @@ def test_a_stream_that_lost_its_row_hears_everything_again(engine: LocalEngine) 
     pcms = [speech(44, seed) for seed in range(5)]
     expected = submit_all(engine, pcms)
     fresh(engine, 7)
-    rids = [engine.submit(PROMPT, params_of(seed), [seed], streamed=Streamed()) for seed in range(len(pcms))]
+    rids = [engine.submit(PROMPT, params_of(seed), [seed], streamed=Heard()) for seed in range(len(pcms))]
     piece = 2 * 3 * STEP
     for at in range(0, len(pcms[0]), piece):
         for rid, pcm in zip(rids, pcms, strict=True):

@@ -15,9 +15,11 @@ from stentor.engine.worker.limits import HEARING
 from stentor.engine.worker.runner import ModelRunner
 from stentor.engine.worker.setup import set_up_on
 from stentor.kernels import native
-from stentor.protocols.ipc.audio import Alignment, Audio
+from stentor.protocols.ipc.audio import Alignment
+from stentor.protocols.ipc.inputs import EncoderShape
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
+from stentor.tests.engine.media import Audio
 from stentor.tests.engine.tiny_whisper import BEGIN, CONTEXT, EOT, NO_SPEECH, RULES, SOT, VOCAB, window, write_whisper
 from stentor.tests.engine.worker.fake_device import FakeDevice
 from stentor.tests.kernels.helpers import thread_count
@@ -197,7 +199,11 @@ def test_start_up_says_where_memory_goes_and_what_suits_a_model_that_hears(folde
     lines = {line.what: line for line in ready.memory}
     assert lines["encoded audio"].bytes == 6 * model_of(engine).encoder_slot_bytes
     assert lines["encoded audio"].note.startswith("6 windows of 30 s")
-    assert (ready.encoder_slots, ready.max_model_len, ready.num_blocks) == (6, CONTEXT, 6 * CONTEXT // 16)
+    assert (ready.encoder, ready.max_model_len, ready.num_blocks) == (
+        EncoderShape(6 * 1500, 1500),
+        CONTEXT,
+        6 * CONTEXT // 16,
+    )
     assert (ready.limits.max_encodings, ready.limits.max_mixed_encodings) == (4, 1)
     suited = LocalEngine(model_config(folder, max_num_seqs=0, max_num_batched_tokens=0, block_size=0))
     assert suited.ready.limits == HEARING["cpu"]
@@ -206,7 +212,7 @@ def test_start_up_says_where_memory_goes_and_what_suits_a_model_that_hears(folde
 def test_little_memory_holds_fewer_windows_and_says_so(folder: Path, engine: LocalEngine) -> None:
     each = model_of(engine).encoder_slot_bytes + CONTEXT // 16 * 2 * 2 * 32 * 16 * 4
     small = LocalEngine(model_config(folder, max_num_seqs=6, max_num_batched_tokens=0, kv_cache_memory=2 * each + 9))
-    assert small.ready.encoder_slots == 2
+    assert small.ready.encoder == EncoderShape(2 * 1500, 1500)
     assert "2 of 6 transcripts run at once" in small.ready.notes[-1]
     for seed in range(5):
         small.submit([SOT], GREEDY, audio=window(seed))
@@ -241,7 +247,7 @@ def test_a_device_keeps_what_its_largest_step_takes_and_gives_windows_the_rest(
     options = model_config(folder, max_num_seqs=6, max_num_batched_tokens=0, kv_cache_memory=None)
     options = msgspec.structs.replace(options, gpu_memory_fraction=1.0)
     setup = set_up_on(options, lambda *_: None, device(4 * each + 100))
-    assert setup.ready.encoder_slots == 4
+    assert setup.ready.encoder == EncoderShape(4 * 1500, 1500)
     assert isinstance(setup.runner, ModelRunner)
     with pytest.raises(SetupError, match="no room for one window"):
         set_up_on(options, lambda *_: None, device(each - 100))

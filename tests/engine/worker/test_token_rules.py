@@ -3,6 +3,7 @@
 import math
 import random
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given, settings
@@ -23,7 +24,7 @@ PARAMS = SamplingParams(max_tokens=50)
 
 
 def entered(outputs: list[int], rules: TokenRules | None, slot: int = 0) -> NewRow:
-    return NewRow(slot, [7, 7, *outputs], 2, PARAMS, 0, [], rules=rules)
+    return NewRow(slot, [7, 7, *outputs], 2, msgspec.structs.replace(PARAMS, rules=rules), 0, [])
 
 
 def permitted(logits: list[float], outputs: list[int], rules: TokenRules | None) -> set[int]:

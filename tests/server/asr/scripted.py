@@ -11,8 +11,9 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from stentor.engine.client.client import EngineUnavailable
+from stentor.engine.client.media import Media
 from stentor.protocols.ipc.actors import EngineReady, Finished, FinishReason, PromptDone, SequenceTokens, Thinking
-from stentor.protocols.ipc.audio import AlignmentOutput, Audio
+from stentor.protocols.ipc.audio import AlignmentOutput, PromptProbe
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.server.asr.model import TranscriptionModel
@@ -73,14 +74,15 @@ class Asked:
     prompt: list[int]
     params: SamplingParams
     seed: int
-    audio: Audio
+    audio: Media
+    probe: PromptProbe
     salt: str
     name: str
     aborted: bool = False
 
     @property
     def seconds(self) -> float:
-        return len(self.audio.pcm) / 32_000
+        return len(self.audio.data) / 32_000
 
     @property
     def after_start(self) -> list[int]:
@@ -150,13 +152,14 @@ class ScriptedEngine:
         grammar: str = "",
         thinking: Thinking | None = None,
         resumed: list[list[int]] | None = None,
-        audio: Audio | None = None,
+        media: Sequence[Media] = (),
+        probe: PromptProbe | None = None,
     ) -> _Stream:
         if self.failure is not None:
             raise EngineUnavailable(self.failure)
-        assert audio is not None
+        (window,) = media
         assert len(seeds) == 1
-        asked = Asked(prompt, params, seeds[0], audio, salt, name)
+        asked = Asked(prompt, params, seeds[0], window, probe or PromptProbe(), salt, name)
         self.asked.append(asked)
         return _Stream(asked, self.script(asked), self.gate)
 

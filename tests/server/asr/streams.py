@@ -9,7 +9,6 @@ from typing import Any, Self
 
 from stentor.engine.client.client import EngineUnavailable
 from stentor.protocols.ipc.actors import EngineReady, Finished, FinishReason, PromptDone, SequenceTokens
-from stentor.protocols.ipc.audio import Streamed
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.server.asr.stream_vocabulary import StreamVocabulary
@@ -31,10 +30,10 @@ STREAMS = StreamVocabulary(BOS, EOS, PAD, letter, STEP, delay=2, left_pad=4)
 class HeardStream:
     """One request: what has been appended, and what has been written of it."""
 
-    def __init__(self, engine: "HearingEngine", prompt: list[int], params: SamplingParams, streamed: Streamed) -> None:
+    def __init__(self, engine: "HearingEngine", prompt: list[int], params: SamplingParams, streamed: bytes) -> None:
         self.params = params
-        self.pcm = bytearray(streamed.pcm)
-        self.ended = streamed.ended
+        self.pcm = bytearray(streamed)
+        self.ended = False
         self.aborted = False
         self._engine = engine
         self._position = len(prompt) - 1
@@ -136,7 +135,7 @@ class HearingEngine:
         priority: int = 0,
         salt: str = "",
         name: str = "",
-        streamed: Streamed | None = None,
+        streamed: bytes | None = None,
     ) -> HeardStream:
         if self.failure is not None:
             raise EngineUnavailable(self.failure)

@@ -67,8 +67,8 @@ def hears(asked: Asked) -> Said:
     """Two segments, or the times of their words, or German."""
     if asked.params.allowed_token_ids is not None:
         return Said([VOCABULARY.languages["de"]], ended=False, reason="length")
-    if asked.audio.align is not None:
-        count = len(asked.prompt) - asked.audio.align.start
+    if asked.probe.align is not None:
+        count = len(asked.prompt) - asked.probe.align.start
         times = [round(0.1 * place, 2) for place in range(count + 1)]
         return Said([1], times=times, probabilities=[0.5] * count, ended=False)
     return Said(says(0.0, " Guten", 0.6, 0.6, " Tag --> ü.", 1.8))

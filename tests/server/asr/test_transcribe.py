@@ -140,7 +140,7 @@ async def test_silence_is_passed_over_without_another_try() -> None:
     )
     (segment,) = await segments_of(model, sound(36))
     assert (segment.text, segment.start) == (" hello", 30.0)
-    assert engine_of(model).asked[0].audio.no_speech == (0, VOCABULARY.no_speech)
+    assert engine_of(model).asked[0].probe.no_speech == (0, VOCABULARY.no_speech)
 
 
 async def test_a_muted_window_is_not_even_heard() -> None:
@@ -201,7 +201,7 @@ async def test_rules_and_bounds_reach_the_engine() -> None:
     model = model_of(in_turn(Said(says(0.0, " hi", 1.0))))
     await segments_of(model, sound(3), TranscriptionOptions(language="en", salt="mine", name="req-1", max_tokens=50))
     (asked,) = engine_of(model).asked
-    rules = asked.audio.rules
+    rules = asked.params.rules
     assert rules is not None
     assert rules.timestamp_begin == VOCABULARY.timestamp_begin
     assert rules.max_initial_timestamp == 50
@@ -225,11 +225,11 @@ async def test_words_get_their_times_and_move_the_bounds_of_segments() -> None:
     text = " ab cd"
 
     def script(asked: Asked) -> Said:
-        if asked.audio.align is None:
+        if asked.probe.align is None:
             return Said(says(0.0, text, 2.0))
         assert asked.after_start[-len(text) :] == VOCABULARY.encode(text)
-        assert asked.prompt[asked.audio.align.start - 1] == VOCABULARY.no_timestamps
-        assert asked.audio.align.frames == 150
+        assert asked.prompt[asked.probe.align.start - 1] == VOCABULARY.no_timestamps
+        assert asked.probe.align.frames == 150
         assert asked.params.max_tokens == 1
         return Said([1], times=[0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 1.1], probabilities=[0.5] * 6, ended=False)
 
@@ -241,7 +241,7 @@ async def test_words_get_their_times_and_move_the_bounds_of_segments() -> None:
 
 async def test_words_say_where_the_next_window_begins() -> None:
     def script(asked: Asked) -> Said:
-        if asked.audio.align is not None:
+        if asked.probe.align is not None:
             return Said([1], times=[4.0, 4.1, 4.5], probabilities=[0.5] * 2, ended=False)
         return Said(says(0.0, " x", 20.0, 20.0)) if asked.seconds > 29 else Said(says(0.0, " y", 1.0))
 
@@ -376,8 +376,8 @@ async def test_a_turn_is_one_request_without_timestamps() -> None:
     assert turn.text == "Hello there."
     (asked,) = engine_of(model).asked
     assert asked.after_start == [VOCABULARY.languages["de"], VOCABULARY.transcribe, VOCABULARY.no_timestamps]
-    assert asked.audio.rules is not None
-    assert asked.audio.rules.timestamp_begin == -1
+    assert asked.params.rules is not None
+    assert asked.params.rules.timestamp_begin == -1
     assert len(turn.logprobs) == len(turn.tokens) + 1
 
 
@@ -388,8 +388,8 @@ async def test_a_guess_goes_on_after_what_is_agreed() -> None:
     assert turn.text == "Hello there."
     (asked,) = engine_of(model).asked
     assert asked.after_start == [VOCABULARY.no_timestamps, *agreed]
-    assert asked.audio.rules is not None
-    assert asked.audio.rules.suppressed_first == [], "there may be nothing to add"
+    assert asked.params.rules is not None
+    assert asked.params.rules.suppressed_first == [], "there may be nothing to add"
 
 
 @pytest.mark.parametrize("agreed", [100, 300, 1000])
@@ -400,7 +400,7 @@ async def test_no_prompt_is_longer_than_the_context(agreed: int) -> None:
     (asked,) = engine_of(model).asked
     assert len(asked.prompt) + asked.params.max_tokens <= 448
     assert asked.params.max_tokens >= 16
-    assert asked.audio.no_speech == (asked.prompt.index(VOCABULARY.sot), VOCABULARY.no_speech)
+    assert asked.probe.no_speech == (asked.prompt.index(VOCABULARY.sot), VOCABULARY.no_speech)
 
 
 async def test_only_the_end_of_a_long_turn_is_heard_and_silence_says_nothing() -> None:

@@ -1,0 +1,124 @@
+"""What live requests have brought besides tokens, in the arena, until no engine reads it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from stentor.protocols.ipc.audio import SAMPLE_BYTES
+from stentor.protocols.ipc.inputs import MAX_STREAM_BYTES, ArenaRef, InputSpan, Streamed, add_piece
+
+from ..channel.arena import Arena
+
+_CHUNK_BYTES: Final = 64 << 10
+"""Of what is streamed, taken of the arena at once: two seconds."""
+
+
+class Media(NamedTuple):
+    """One piece of media of a request, see :class:`stentor.protocols.ipc.inputs.InputSpan`."""
+
+    data: bytes
+    digest: bytes
+    start: int = -1
+    length: int = 0
+    """Embeddings; 0: as many as the model makes of any."""
+
+
+class StreamedMedia:
+    """All that a request has heard: another engine would have to hear it again."""
+
+    def __init__(self, arena: Arena, held: list[ArenaRef]) -> None:
+        """``held``: what has been taken of the arena is added to it."""
+        self._arena = arena
+        self._held = held
+        self._pieces: list[ArenaRef] = []
+        self._size = 0
+        self._left = 0
+        """Bytes of the last that is held which have not been written."""
+        self._ended = False
+
+    def append(self, pcm: bytes, *, last: bool, heard: bool = True) -> list[ArenaRef]:
+        """Where it lies; nowhere, if nobody hears it. Raises ValueError for what no request may have, and
+        :class:`..channel.arena.ArenaFull`."""
+        if self._ended:
+            raise ValueError("the request's audio has had its end: nothing can be appended to it")
+        if len(pcm) % SAMPLE_BYTES:
+            raise ValueError(f"audio of {len(pcm)} bytes was appended; expected are whole samples of {SAMPLE_BYTES}")
+        if self._size + len(pcm) > MAX_STREAM_BYTES:
+            raise ValueError(f"a request hears at most {MAX_STREAM_BYTES} bytes of audio: end it, and begin another")
+        written = self._write(pcm) if heard else []
+        self._size += len(pcm)
+        self._ended = last
+        return written
+
+    def streamed(self) -> Streamed:
+        return Streamed([*self._pieces], self._ended)
+
+    def _write(self, pcm: bytes) -> list[ArenaRef]:
+        written: list[ArenaRef] = []
+        while pcm:
+            if not self._left:
+                self._held.append(self._arena.allocate(max(_CHUNK_BYTES, len(pcm))))
+                self._left = self._held[-1].length
+            chunk = self._held[-1]
+            some, pcm = pcm[: self._left], pcm[self._left :]
+            piece = self._arena.write(chunk, some, chunk.length - self._left)
+            self._left -= len(some)
+            written.append(piece)
+            add_piece(self._pieces, piece)
+        return written
+
+
+class MediaStore:
+    """Who has brought what. A request's media are freed once it has ended, and no engine reads them: the one that got
+    it says so, and one that is lost reads nothing."""
+
+    def __init__(self, arena: Arena) -> None:
+        self.arena = arena
+        self._held: dict[int, list[ArenaRef]] = {}
+        self._given: set[int] = set()
+        """Requests that the engine at hand has, or is being sent."""
+
+    def place(self, rid: int, media: Sequence[Media], each: int) -> list[InputSpan]:
+        """Puts media where workers see them; ``each``: embeddings of those that do not say. Raises
+        :class:`..channel.arena.ArenaFull`, with nothing placed."""
+        spans: list[InputSpan] = []
+        held = self._held[rid] = []
+        try:
+            for one in media:
+                held.append(self.arena.share(one.digest, one.data))
+                spans.append(InputSpan(one.start, one.length or each, one.digest, held[-1]))
+        except BaseException:
+            self._free(rid)
+            raise
+        return spans
+
+    def stream(self, rid: int) -> StreamedMedia:
+        """Of a request whose audio comes piece by piece."""
+        return StreamedMedia(self.arena, self._held.setdefault(rid, []))
+
+    def given(self, rid: int) -> None:
+        """The engine at hand gets the request."""
+        if rid in self._held:
+            self._given.add(rid)
+
+    def taken_back(self, rid: int) -> None:
+        """It has not got it after all."""
+        self._given.discard(rid)
+
+    def released(self, rids: Iterable[int]) -> None:
+        """The engine reads them no more."""
+        for rid in rids:
+            self._given.discard(rid)
+            self._free(rid)
+
+    def lost(self) -> None:
+        """The engine at hand is gone."""
+        self._given.clear()
+
+    def sweep(self, lives: Callable[[int], bool]) -> None:
+        """Frees what ended while no engine had it."""
+        for rid in [rid for rid in self._held if rid not in self._given and not lives(rid)]:
+            self._free(rid)
+
+    def _free(self, rid: int) -> None:
+        for ref in self._held.pop(rid, ()):
+            self.arena.free(ref)
