@@ -1,0 +1,102 @@
+"""What readers of a config.json have in common: layers that are all alike, and which of them slide."""
+
+from collections.abc import Mapping, Sequence
+
+from .config_fields import MOST_LAYERS, ConfigError, Fields
+from .hf_rope import rope_from_hf, stretched_context
+from .model_spec import (
+    Activation,
+    AttentionSpec,
+    LayerSpec,
+    LayerType,
+    MLPSpec,
+    ModelSpec,
+    RopeConfig,
+    alternating_layers,
+    with_mixers,
+)
+
+_ACTIVATIONS: Mapping[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu": "gelu",
+}
+
+_LAYER_TYPES: Mapping[str, LayerType] = {"full_attention": "full", "sliding_attention": "sliding"}
+
+
+def common(
+    fields: Fields, name: str, *, head_dim: int | None = None, eps: float = 1e-6, theta: float = 10000.0
+) -> ModelSpec:
+    """What every architecture reads alike: layers that are all the same. The options are defaults: ``head_dim`` where
+    it does not follow from the sizes, ``theta`` the rotary base."""
+    hidden = fields.integer("hidden_size")
+    heads = fields.integer("num_attention_heads")
+    head_dim = fields.integer("head_dim", head_dim or max(1, hidden // heads))
+    activation = fields.text("hidden_act", "silu")
+    if activation not in _ACTIVATIONS:
+        raise ConfigError(f"hidden_act is {activation!r}, expected one of {', '.join(_ACTIVATIONS)}")
+    rope = rope_from_hf(fields.values, head_dim, theta=theta)
+    layer = LayerSpec(
+        AttentionSpec(
+            heads=heads,
+            kv_heads=fields.integer("num_key_value_heads", heads),
+            head_dim=head_dim,
+            scale=head_dim**-0.5,
+            rope=rope,
+        ),
+        MLPSpec(fields.integer("intermediate_size"), _ACTIVATIONS[activation]),
+    )
+    return ModelSpec(
+        architecture=name,
+        vocab_size=fields.integer("vocab_size"),
+        hidden_size=hidden,
+        layers=(layer,) * fields.integer("num_hidden_layers", most=MOST_LAYERS),
+        max_position=stretched_context(rope, fields.integer("max_position_embeddings")),
+        norm_eps=fields.number("rms_norm_eps", eps),
+        tie_embeddings=fields.flag("tie_word_embeddings"),
+        bos_token_id=fields.token_id("bos_token_id"),
+        eos_token_ids=fields.token_ids("eos_token_id"),
+    )
+
+
+def attention_bias(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    bias = fields.flag("attention_bias")
+    return with_mixers(spec, qkv_bias=bias, output_bias=bias)
+
+
+def local_rope(fields: Fields, head_dim: int, theta: float) -> RopeConfig:
+    """Of sliding layers, which no stretch at the file's top level is about; ``theta`` is the default."""
+    parameters = fields.table("rope_parameters") or {}
+    local: Mapping[str, object] = Fields(parameters).table("sliding_attention") or {}
+    longest = fields.integer("max_position_embeddings")
+    return rope_from_hf({"max_position_embeddings": longest, "rope_theta": theta, "rope_parameters": local}, head_dim)
+
+
+def softcap_of(fields: Fields, name: str, default: float) -> float:
+    """A null cap means none; a file without the field has the default."""
+    return fields.number(name, 0.0 if name in fields.values else default)
+
+
+def sliding_layers(fields: Fields) -> list[bool]:
+    """Which layers slide; empty where the file does not say."""
+    named = fields.texts("layer_types") or ()
+    unknown = next((kind for kind in named if kind not in _LAYER_TYPES), None)
+    if unknown is not None:
+        raise ConfigError(f"layer_types holds {unknown!r}, expected {' or '.join(_LAYER_TYPES)}")
+    return [_LAYER_TYPES[kind] == "sliding" for kind in named]
+
+
+def alternating(spec: ModelSpec, period: int) -> list[bool]:
+    return [kind == "sliding" for kind in alternating_layers(len(spec.layers), period)]
+
+
+def window_of(fields: Fields) -> int:
+    """A null window means none, 0 here; a file without the field has transformers' default."""
+    return fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 4096, least=0)
+
+
+def slide(spec: ModelSpec, window: int, slides: Sequence[bool] | None = None) -> ModelSpec:
+    """All layers, or those that ``slides`` says, see a window. One that no sequence can outgrow is none."""
+    return with_mixers(spec, slides, window=window if window < spec.max_position else 0)

@@ -1,0 +1,156 @@
+"""Readers of the config.json of each dense family."""
+
+import math
+from dataclasses import replace
+
+from .config_fields import ConfigError, Fields
+from .hf_common import alternating, attention_bias, common, local_rope, slide, sliding_layers, softcap_of, window_of
+from .hf_rope import rope_from_hf
+from .model_spec import FUSED_MLP, POST, SANDWICH, ModelSpec, with_layers, with_mixers
+
+
+def llama(fields: Fields, name: str) -> ModelSpec:
+    spec = attention_bias(fields, common(fields, name))
+    return with_layers(spec, mlp=replace(spec.layers[0].mlp, bias=fields.flag("mlp_bias")))
+
+
+def mistral(fields: Fields, name: str) -> ModelSpec:
+    return slide(common(fields, name), window_of(fields))
+
+
+def qwen2(fields: Fields, name: str) -> ModelSpec:
+    return qwen_windows(fields, with_mixers(common(fields, name), qkv_bias=True))
+
+
+def qwen3(fields: Fields, name: str) -> ModelSpec:
+    spec = attention_bias(fields, common(fields, name, head_dim=128))
+    return qwen_windows(fields, with_mixers(spec, qk_norm="head"))
+
+
+def qwen_windows(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    if not fields.flag("use_sliding_window"):
+        return spec
+    window = window_of(fields)
+    first = fields.integer("max_window_layers", 28, least=0)
+    return slide(spec, window, sliding_layers(fields) or [layer >= first for layer in range(len(spec.layers))])
+
+
+def phi3(fields: Fields, name: str) -> ModelSpec:
+    spec = with_mixers(common(fields, name, eps=1e-5), fused=True)
+    spec = with_layers(spec, mlp=replace(spec.layers[0].mlp, into=FUSED_MLP))
+    return slide(spec, fields.integer("sliding_window", 0, least=0))
+
+
+def gemma(fields: Fields, name: str) -> ModelSpec:
+    """What all Gemmas share. They name their activation anew and tie their head by default."""
+    activation = fields.text("hidden_activation", "gelu_pytorch_tanh")
+    if fields.flag("use_bidirectional_attention"):
+        raise ConfigError("use_bidirectional_attention is set, and only causal decoders are supported")
+    spec = common(Fields({**fields.values, "hidden_act": activation}), name, head_dim=256)
+    return replace(
+        attention_bias(fields, spec),
+        tie_embeddings=fields.flag("tie_word_embeddings", True),
+        norm_plus_one=True,
+        embedding_scale=math.sqrt(spec.hidden_size),
+    )
+
+
+def gemma2(fields: Fields, name: str) -> ModelSpec:
+    spec = replace(gemma(fields, name), logits_softcap=softcap_of(fields, "final_logit_softcapping", 30.0))
+    spec = gemma_attention(fields, spec, softcap=50.0)
+    return slide(spec, window_of(fields), sliding_layers(fields) or alternating(spec, 2))
+
+
+def gemma3(fields: Fields, name: str) -> ModelSpec:
+    spec = replace(
+        gemma(fields, name),
+        logits_softcap=softcap_of(fields, "final_logit_softcapping", 0.0),
+        max_position=fields.integer("max_position_embeddings"),
+    )
+    head_dim = spec.layers[0].mixer.head_dim
+    # Old files describe the stretch of the full layers at the top level, and the sliding ones by a base alone.
+    full = rope_from_hf(fields.values, head_dim, theta=1_000_000.0, layer_type="full_attention")
+    sliding = local_rope(fields, head_dim, fields.number("rope_local_base_freq", 10000.0))
+    spec = with_mixers(gemma_attention(fields, spec, softcap=0.0), qk_norm="head", rope=full)
+    period = fields.integer("sliding_window_pattern", fields.integer("_sliding_window_pattern", 6))
+    slides = sliding_layers(fields) or alternating(spec, period)
+    return slide(with_mixers(spec, slides, rope=sliding), window_of(fields), slides)
+
+
+def gemma_attention(fields: Fields, spec: ModelSpec, *, softcap: float) -> ModelSpec:
+    """Of Gemma-2 and those after it; ``softcap`` is the default."""
+    return with_layers(
+        with_mixers(
+            spec,
+            scale=fields.positive("query_pre_attn_scalar", 256.0) ** -0.5,
+            softcap=softcap_of(fields, "attn_logit_softcapping", softcap),
+        ),
+        norms=SANDWICH,
+    )
+
+
+def olmo2(fields: Fields, name: str) -> ModelSpec:
+    spec = attention_bias(fields, common(fields, name, eps=1e-5))
+    return with_layers(with_mixers(spec, qk_norm="full"), norms=POST)
+
+
+def olmo3(fields: Fields, name: str) -> ModelSpec:
+    """An OLMo-2 whose sliding layers rotate unstretched."""
+    spec = olmo2(fields, name)
+    head_dim = spec.layers[0].mixer.head_dim
+    slides = sliding_layers(fields) or alternating(spec, 4)
+    full = rope_from_hf(fields.values, head_dim, theta=500_000.0, layer_type="full_attention")
+    sliding = local_rope(fields, head_dim, fields.number("rope_theta", 500_000.0))
+    return slide(with_mixers(with_mixers(spec, rope=full), slides, rope=sliding), window_of(fields), slides)
+
+
+def smollm3(fields: Fields, name: str) -> ModelSpec:
+    """A Llama of which every fourth layer does not tell positions apart; those may slide."""
+    spec = llama(Fields({"tie_word_embeddings": True, "rope_theta": 2_000_000.0, **fields.values}), name)
+    period = fields.integer("no_rope_layer_interval", 4)
+    told = fields.numbers("no_rope_layers")  # 1 for a layer that rotates
+    still = [not rotates for rotates in told] if told else [not slides for slides in alternating(spec, period)]
+    spec = with_mixers(spec, still, rope=None)
+    if not fields.flag("use_sliding_window"):
+        return spec
+    return slide(spec, fields.integer("sliding_window", 0, least=0), sliding_layers(fields) or still)
+
+
+def exaone4(fields: Fields, name: str) -> ModelSpec:
+    """Where layers slide, those that do not do not rotate."""
+    spec = with_layers(with_mixers(common(fields, name, eps=1e-5), qk_norm="head"), norms=POST)
+    window = window_of(fields)
+    if not window:
+        return spec
+    slides = sliding_layers(fields) or alternating(spec, fields.integer("sliding_window_pattern", 4))
+    return slide(with_mixers(spec, [not each for each in slides], rope=None), window, slides)
+
+
+def seed_oss(fields: Fields, name: str) -> ModelSpec:
+    spec = llama(Fields({**fields.values, "head_dim": fields.integer("head_dim", 128)}), name)
+    return with_mixers(
+        spec, qkv_bias=fields.flag("attention_bias", True), output_bias=fields.flag("attention_out_bias")
+    )
+
+
+def granite_hybrid(fields: Fields, name: str) -> ModelSpec:
+    """Granite 4, where it is dense: a Granite whose network has other names."""
+    if fields.integer("num_local_experts", 8, least=0):
+        raise ConfigError("it is a mixture of experts (num_local_experts), and only dense models are supported")
+    kinds = fields.texts("layer_types") or fields.texts("layers_block_type") or ("mamba",)
+    if odd := next((kind for kind in kinds if kind not in ("attention", "full_attention")), None):
+        raise ConfigError(f"layer_types holds {odd!r}, expected 'attention' alone")
+    spec = granite(fields, name)
+    inner = fields.integer("shared_intermediate_size", 1024)
+    mlp = replace(spec.layers[0].mlp, inner=inner, into=("shared_mlp.input_linear",), out="shared_mlp.output_linear")
+    spec = with_layers(spec, mlp=mlp)
+    return with_mixers(spec, rope=None) if fields.text("position_embedding_type", "nope") != "rope" else spec
+
+
+def granite(fields: Fields, name: str) -> ModelSpec:
+    return replace(
+        with_mixers(llama(fields, name), scale=fields.number("attention_multiplier", 1.0)),
+        embedding_scale=fields.number("embedding_multiplier", 1.0),
+        residual_scale=fields.number("residual_multiplier", 1.0),
+        logits_divisor=fields.number("logits_scaling", 1.0),
+    )
