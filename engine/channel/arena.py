@@ -61,7 +61,10 @@ class Arena:
             self._map = mmap.mmap(self.fd, size)
         except OSError as error:
             os.close(self.fd)
-            raise ChannelError(f"cannot map the {size} bytes that media may take: {error.strerror}") from error
+            raise ChannelError(
+                f"cannot get the {size} bytes of shared memory that media may take: {error.strerror}; "
+                "raise the limit of this process or container"
+            ) from error
         self._close = weakref.finalize(self, os.close, self.fd)
         self.size = size
         self.used = 0

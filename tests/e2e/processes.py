@@ -45,8 +45,8 @@ def number_of(worker: int) -> int:
 
 
 def worker_of(server: int, member: int) -> int:
-    """The worker below this process that is this member of the lease, from 0."""
-    (worker,) = (worker for worker in below(server, "worker") if number_of(worker) == member)
+    """The worker below this process that is this member of the lease, from 0; one that is dying is no member."""
+    (worker,) = (worker for worker in below(server, "worker") if LIFE + member in locks_of(worker))
     return worker
 
 

@@ -193,7 +193,7 @@ class Engine:
         self.worker = self._new_worker()
         self.scheduler = self._new_scheduler()
         self.shelf.store.lost()
-        self.shelf.store.sweep(lambda rid: self.clients[rid].again() is not None)
+        self.shelf.store.sweep(lambda rid: rid in self.clients and self.clients[rid].again() is not None)
         for client in self.clients.values():
             if (again := client.again()) is not None:
                 self._submit(self.shelf.again(again))
