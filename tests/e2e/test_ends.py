@@ -112,4 +112,4 @@ def test_where_memory_may_not_grow_the_server_says_so_in_one_line(tmp_path: Path
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("stentor: cannot start the engine process: cannot get the ")
-    assert "bytes of shared memory that a channel needs" in line
+    assert "bytes of shared memory that media may take" in line
