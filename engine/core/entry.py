@@ -146,6 +146,7 @@ async def _run_worker(
             stream=ready.stream,
             attention_scope=ready.attention_scope,
             windows=ready.windows,
+            num_states=ready.num_states,
             max_encodings=ready.limits.max_encodings or None,
             max_mixed_encodings=ready.limits.max_mixed_encodings or None,
             config=config.scheduler,

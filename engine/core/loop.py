@@ -224,7 +224,7 @@ class EngineLoop:
                     await self._send_stats()
                     await self._give_up(why)
                 case WorkerUp(ready=ready):
-                    _add(out, self._scheduler.resize(ready.num_blocks, ready.encoder))
+                    _add(out, self._scheduler.resize(ready.num_blocks, ready.encoder, ready.num_states))
                     self._serving, self._stalled = True, ""
                     await self._tell(engine_ready(ready))
                 case Ping():

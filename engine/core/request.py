@@ -28,6 +28,8 @@ Failure = tuple[FinishReason, None, str, Fault]
 
 _SPAN_BYTES: Final = 64
 """Of one piece of media in a plan, and of its encoding, at most."""
+NEVER_HASHED: Final = 1 << 60
+"""Blocks that count as hashed of a row none of whose blocks are to be."""
 _NO_DRAFTS: tuple[int, list[int]] = (-1, [])
 
 NOTHING: frozenset[Resource] = frozenset()
@@ -60,6 +62,7 @@ class Request:
         "ends",
         "first_scheduled",
         "forks_left",
+        "held_state",
         "held_tables",
         "input",
         "inputs",
@@ -156,6 +159,8 @@ class Request:
         """Gathered so far."""
         self.held_tables: Tables = []
         """Full prompt blocks kept referenced for sequences that have yet to start; of each group, or none."""
+        self.held_state = -1
+        """The slot of the recurrent state behind them, kept for the same; -1: none."""
         self.forks_left = 0
         self.prompt_digests: list[bytes] | None = None
         if submit.resumed is not None:
@@ -318,6 +323,8 @@ class Sequence:
     """
 
     __slots__ = (
+        "branch",
+        "checkpoints",
         "constraint",
         "digests",
         "drafts",
@@ -347,6 +354,8 @@ class Sequence:
         "slot",
         "spans",
         "state",
+        "state_slot",
+        "stops",
         "tables",
     )
 
@@ -373,6 +382,14 @@ class Sequence:
         """Blocks that its row was admitted with and has not taken, and how long its tables are then."""
         self.spans: list[InputSpan] = []
         """Media that it holds in the encoder cache: what its row has yet to read."""
+        self.state_slot = -1
+        """Where the recurrent state of its row lies once all planned steps have run; -1: nowhere."""
+        self.checkpoints: list[tuple[int, int]] = []
+        """States that its row has begun from or left behind, and still holds: behind how many tokens, in which slot."""
+        self.stops: tuple[int, int] = (0, 0)
+        """Lengths at which its row is to leave its state behind, besides multiples of a length; 0: none."""
+        self.branch = 0
+        """Tokens whose blocks were known when it looked for a prefix, with or without a state behind them."""
         self.digests: list[bytes] = []
         self.num_hashed_blocks = 0
         """Leading blocks that the prefix cache has been told about."""
@@ -473,5 +490,7 @@ class Sequence:
         self.promised = self.promised_until = 0
         self.num_scheduled_tokens = self.num_computed_tokens = self.num_hashed_blocks = 0
         self.drafts = _NO_DRAFTS
+        self.state_slot = -1
+        self.checkpoints, self.stops, self.branch = [], (0, 0), 0
         self.length_capped = False
         self.row_generation += 1

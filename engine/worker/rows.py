@@ -23,7 +23,8 @@ def with_forks(plan: StepPlan) -> StepPlan:
     for fork in plan.forks:
         origin = plan.new[fork.origin]
         tokens = origin.tokens[: origin.prompt_len] + fork.outputs
-        new.append(msgspec.structs.replace(origin, slot=fork.slot, tokens=tokens, seed=fork.seed, blocks=fork.blocks))
+        own = {"slot": fork.slot, "seed": fork.seed, "blocks": fork.blocks, "state": fork.state}
+        new.append(msgspec.structs.replace(origin, tokens=tokens, **own))
     return msgspec.structs.replace(plan, new=new, forks=[])
 
 

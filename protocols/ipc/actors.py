@@ -329,6 +329,8 @@ class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     ``num_blocks`` only bounds what runs at once."""
     windows: tuple[int, ...] = (0,)
     """Layers that keep alike are a group, with block tables of its own: of each, the tokens that are seen; 0 is all."""
+    num_states: int = 0
+    """Slots for the recurrent states of rows and prefixes; 0 where the model keeps none."""
 
 
 EngineWorkerInbox = Progress | WorkerReady | Failed | StepPart | StepResult

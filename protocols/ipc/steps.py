@@ -52,6 +52,8 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     probe: PromptProbe | None = None
     """Wanted of the steps that compute the positions."""
     pooling: Pooling | None = None
+    state: int = -1
+    """The slot of the recurrent state that it begins from, which it does not write; -1: it begins with none."""
 
 
 class ForkedRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -64,6 +66,7 @@ class ForkedRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What follows the prompt."""
     seed: int
     blocks: list[int]
+    state: int = -1
 
 
 class RowStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -84,6 +87,9 @@ class RowStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Whether a token is drawn after the last position (false for all but the last prefill chunk)."""
     num_drafts: int = 0
     """Draft tokens that the step may compute behind the last one, at most; only where ``sample`` and ``count`` is 1."""
+    state: int = -1
+    """The slot that gets the row's recurrent state in this step and from now on; -1: the one that it reads. What it has
+    left behind stays as it is."""
 
 
 class EncodeJob(msgspec.Struct, frozen=True, array_like=True, gc=False):

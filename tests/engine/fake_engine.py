@@ -59,6 +59,7 @@ class Engine:
         windows: tuple[int, ...] = (0,),
         slow_grammars: bool = False,
         max_drafts: int = 0,
+        num_states: int = 0,
     ) -> None:
         """With ``encoder_slots`` the model hears, and every request needs audio; with ``stream`` one that is
         streamed. With ``encoder_capacity`` media stand in prompts. With ``slow_grammars`` a grammar is there when
@@ -83,6 +84,7 @@ class Engine:
             "stream": stream,
             "attention_scope": attention_scope,
             "windows": windows,
+            "num_states": num_states,
         }
         config = SchedulerConfig(prefix_cache, aging_seconds, max_drafts)
         self._new_scheduler = partial(

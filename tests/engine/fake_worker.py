@@ -61,6 +61,8 @@ class Row:
     """Positions with KV; None until the row's first step says where it starts."""
     accepted: int = 0
     """Drafts of its latest step, which the engine may not know when it plans the next."""
+    state: int = -1
+    """The slot of its recurrent state."""
     drafts: list[int] = field(default_factory=list)
     """What the engine has been told that it will propose, where it may be masked."""
 
@@ -89,6 +91,7 @@ class FakeWorker:
         attention_scope: AttentionScope = "",
         windows: tuple[int, ...] = (0,),
         max_drafts: int = 0,
+        num_states: int = 0,
         read: Callable[[ArenaRef], memoryview] = _nothing,
         media: Callable[[str], list[Media]] = _none,
     ) -> None:
@@ -101,6 +104,9 @@ class FakeWorker:
         self.attention_scope: AttentionScope = attention_scope
         self.encoder = encoder
         self.max_encodings = max_encodings
+        self.num_states = num_states
+        self.states: dict[int, list[int]] = {}
+        """By slot: the tokens that a state has seen."""
         self.encoded: dict[int, bytes] = {}
         """Media by encoder slot."""
         self.num_blocks = num_blocks
@@ -169,6 +175,7 @@ class FakeWorker:
                 self.media(new.request) if self.encoder is not None and not self.encoder.attended else [],
                 probe=new.probe,
                 pooling=new.pooling,
+                state=new.state,
             )
         plan = msgspec.structs.replace(plan, rows=[self._from_its_end(step) for step in plan.rows])
         self._encode(plan)
@@ -184,6 +191,7 @@ class FakeWorker:
             for table, gained in zip(self.rows[step.slot].tables, self._by_group(step.new_blocks), strict=True):
                 table.extend(gained)
         self._check_writers(plan)
+        self._advance_states(plan)
         assert set(plan.masked) <= {step.slot for step in plan.rows}, "a row is masked that is not in the step"
         for step in plan.rows:
             row = self.rows[step.slot]
@@ -219,6 +227,28 @@ class FakeWorker:
             assert not masked or (step.sample and row.masked), f"slot {step.slot} is masked and should not be"
             assert not step.sample or end == len(row.tokens), f"slot {step.slot} draws a token before its last position"
         return pieces
+
+    def _advance_states(self, plan: StepPlan) -> None:
+        """Each row's state has seen exactly what is before its tokens, and nobody writes what another reads."""
+        read: dict[int, int] = {}
+        written: dict[int, list[int]] = {}
+        for step in plan.rows:
+            row = self.rows[step.slot]
+            if not self.num_states:
+                assert (row.state, step.state) == (-1, -1), f"slot {step.slot} has a state that the model does not keep"
+                continue
+            before = [] if row.state < 0 else self.states[row.state]
+            assert before == row.tokens[: step.start], f"slot {step.slot} goes on from a state that is not its own"
+            if row.state >= 0:
+                read[row.state] = step.slot
+            row.state = row.state if step.state < 0 else step.state
+            assert 0 <= row.state < self.num_states, f"slot {step.slot} has nowhere to write its state"
+            assert row.state not in written, f"two rows write state {row.state}"
+            written[row.state] = row.tokens[: step.start + step.count]
+        for slot in written.keys() & read.keys():
+            owner = read[slot]
+            assert self.rows[owner].state == slot, f"state {slot} is read by slot {owner} and written by another"
+        self.states.update(written)
 
     def _from_its_end(self, step: RowStep) -> RowStep:
         """The step where the row really is: further on than planned, if the engine did not know what it had gained."""

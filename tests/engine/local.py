@@ -67,6 +67,7 @@ class LocalEngine:
             encoder=self.ready.encoder,
             stream=self.ready.stream,
             windows=self.ready.windows,
+            num_states=self.ready.num_states,
             max_encodings=limits.max_encodings or None,
             max_mixed_encodings=limits.max_mixed_encodings or None,
         )

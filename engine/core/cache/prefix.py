@@ -40,12 +40,14 @@ class PrefixCache:
     tokens, of first admissions alone. With ``enabled`` false nothing is hashed or found.
     """
 
-    __slots__ = ("enabled", "hits", "needs", "pool", "queries")
+    __slots__ = ("enabled", "hits", "needs", "pool", "queries", "states")
 
     def __init__(self, pool: BlockPool, needs: BlockNeeds, *, enabled: bool) -> None:
         self.pool = pool
         self.needs = needs
         self.enabled = enabled
+        self.states: BlockPool | None = None
+        """Recurrent states behind whole blocks, by the digest of the last; None where the model keeps none."""
         self.queries = 0
         self.hits = 0
 
@@ -57,9 +59,10 @@ class PrefixCache:
         """Say what ``block`` of a row's table of this group holds."""
         self.pool.set_block_hash(table[block], _of_group(digest, group))
 
-    def match(self, digests: Sequence[bytes]) -> Tables:
+    def match(self, digests: Sequence[bytes]) -> tuple[Tables, int]:
         """The blocks of the longest prefix that all groups know, not referenced yet: all of it where all is seen, and
-        its end where a window is."""
+        its end where a window is; and with a recurrent state behind it, where there are such. And how many blocks would
+        be known without regard to states."""
         longest = len(digests)
         found: list[list[int | None]] = []
         for group, window in enumerate(self.needs.windows):
@@ -73,13 +76,23 @@ class PrefixCache:
             found.append(blocks)
         runs = [_runs(blocks) for window, blocks in zip(self.needs.windows, found, strict=True) if window]
         groups = [group for group, window in enumerate(self.needs.windows) if window]
-        while any(run[longest] < longest - self.first_needed(g, longest) for g, run in zip(groups, runs, strict=True)):
+
+        def seen(length: int) -> bool:
+            return all(
+                run[length] >= length - self.first_needed(g, length) for g, run in zip(groups, runs, strict=True)
+            )
+
+        while not seen(longest):
             longest -= 1
+        known = longest
+        if self.states is not None:
+            while longest and not (self.states.find(digests[longest - 1]) is not None and seen(longest)):
+                longest -= 1
         firsts = [self.first_needed(group, longest) for group in range(len(found))]
         return [
             [0 if block is None or number < first else block for number, block in enumerate(blocks[:longest])]
             for first, blocks in zip(firsts, found, strict=True)
-        ]
+        ], known
 
     def count(self, asked: int, found: int) -> None:
         """Count one first admission: ``asked`` tokens looked up, ``found`` of them reused."""

@@ -17,7 +17,7 @@ def plan_decodes(draft: StepBuilder, memory: KVCacheManager, *, drafting: bool =
     """
     running = memory.rows.running
     block_size = memory.block_size
-    streams = draft.streams
+    streams, states = draft.streams, memory.states
     longer: list[Sequence] = []
     visited = 0
     while visited < len(running):
@@ -43,7 +43,7 @@ def plan_decodes(draft: StepBuilder, memory: KVCacheManager, *, drafting: bool =
             if not memory.preempt_for(sequence):
                 break
             new_blocks = memory.cover(sequence, at + 1)
-        draft.add(sequence, 1, new_blocks)
+        draft.add(sequence, 1, new_blocks, -1 if states is None else states.next_slot(sequence))
     return longer
 
 

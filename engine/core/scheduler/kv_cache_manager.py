@@ -7,12 +7,10 @@ from ..cache.blocks import BlockPool
 from ..cache.encoder_cache import EncoderCache
 from ..cache.needs import BlockNeeds
 from ..cache.prefix import PrefixCache, Tables
-from ..request import Request, Sequence, SequenceState
+from ..request import NEVER_HASHED, Request, Sequence, SequenceState
 from .queue import WaitingQueue
 from .rows import RowTable
-
-NEVER_HASHED = 1 << 60
-"""Blocks that count as hashed of a row none of whose blocks are to be."""
+from .states import StateCache
 
 
 class KVCacheManager:
@@ -24,7 +22,7 @@ class KVCacheManager:
     was promised at admission, so nobody else is given it.
 
     A running row also holds the media that it has yet to read in the encoder cache. Who has no row holds none, and
-    whoever finds no room waits.
+    whoever finds no room waits. Where the model keeps recurrent states, ``states`` are their slots.
 
     Blocks given up here may be written by a step that is still in flight. They are given out again
     only by a later plan, and the worker runs plans in order, so the new owner's writes come after
@@ -43,6 +41,7 @@ class KVCacheManager:
         "prefix",
         "queue",
         "rows",
+        "states",
         "windowed",
         "windows",
     )
@@ -56,9 +55,10 @@ class KVCacheManager:
         encoder_capacity: int = 0,
         windows: SequenceOf[int] = (0,),
         chunk: int = 1,
+        num_states: int = 0,
     ) -> None:
         """``windows``: of each group the tokens that are seen, 0 for all; ``chunk``: the most that a step computes of
-        one row."""
+        one row; ``num_states``: slots of recurrent states, 0 where the model keeps none."""
         self.pool = BlockPool(num_blocks)
         self.encoder_cache = EncoderCache(encoder_capacity)
         self.block_size = block_size
@@ -67,6 +67,10 @@ class KVCacheManager:
         self.groups = len(self.windows)
         self.windowed = any(self.windows)
         self.prefix = PrefixCache(self.pool, self.needs, enabled=prefix_cache)
+        self.states: StateCache | None = None
+        if num_states:
+            self.states = StateCache(num_states, rows.max_rows, block_size, chunk, enabled=prefix_cache)
+            self.prefix.states = self.states.pool
         self.rows = rows
         self.queue = WaitingQueue()
         self.preemptions = 0
@@ -74,6 +78,11 @@ class KVCacheManager:
         self._holders: dict[int, Request] = {}
         self._promised = 0
         """Blocks that rows were admitted with and have not taken."""
+
+    @property
+    def num_states(self) -> int:
+        """Slots for recurrent states."""
+        return 0 if self.states is None else self.states.pool.num_blocks
 
     @property
     def free(self) -> int:
@@ -122,6 +131,8 @@ class KVCacheManager:
                 self.pool.ref(block)
         sequence.promised_until = -(-sequence.length // self.block_size)
         self._promise(sequence, self.pool.num_blocks)
+        if self.states is not None:
+            self.states.enter(sequence, sequence.num_blocks * self.block_size)
 
     def cover(self, sequence: Sequence, end: int) -> list[int]:
         """Blocks for positions before ``end`` of a row: those that its tables gain, group by group. There must be room
@@ -194,6 +205,8 @@ class KVCacheManager:
         blocks = (request.prompt_len - 1) // self.block_size
         if not blocks or leader.num_hashed_blocks == NEVER_HASHED:
             return
+        if self.states is not None and request.held_state < 0:
+            return  # there was no room for the state that forks begin from
         held: Tables = []
         for group, table in enumerate(leader.tables):
             first = self.prefix.first_needed(group, blocks)
@@ -210,6 +223,8 @@ class KVCacheManager:
             self._give_back(request.held_tables, self._kept_of(request.held_tables))
             request.held_tables = []
             del self._holders[request.rid]
+        if self.states is not None:
+            self.states.drop_hold(request)
 
     def _kept_of(self, tables: Tables) -> list[int]:
         return [self.prefix.first_needed(group, len(tables[0])) for group in range(self.groups)]
@@ -243,7 +258,14 @@ class KVCacheManager:
         self._promised -= sequence.promised
         for span in sequence.spans:
             self.encoder_cache.free(span)
+        if self.states is not None:
+            self.states.release(sequence)
         sequence.drop_row()
+
+    def settle_states(self, sequence: Sequence) -> None:
+        """Steps have completed behind which the row has left a state: later prompts find it."""
+        if self.states is not None:
+            self.states.settle(sequence)
 
     def drop_read_spans(self) -> None:
         """Gives back the media that all planned steps have read; what all positions attend to stays with its row."""
@@ -289,10 +311,12 @@ class KVCacheManager:
                 return False
         return True
 
-    def reset(self, num_blocks: int | None = None, encoder_capacity: int | None = None) -> None:
+    def reset(
+        self, num_blocks: int | None = None, encoder_capacity: int | None = None, num_states: int | None = None
+    ) -> None:
         """The KV behind the blocks is gone: nobody holds any, and nothing is cached. See :meth:`.BlockPool.reset`.
 
-        So is what was encoded.
+        So are recurrent states, and what was encoded.
         """
         for request in self._holders.values():
             request.held_tables = []
@@ -300,6 +324,8 @@ class KVCacheManager:
         self._promised = 0
         self.pool.reset(num_blocks)
         self.encoder_cache.reset(encoder_capacity)
+        if self.states is not None:
+            self.states.reset(num_states)
 
     def forget_prefixes(self) -> None:
         """Nothing that is in the blocks now is found by a prompt, nor are prompts held for forks; rows that run keep
@@ -307,6 +333,8 @@ class KVCacheManager:
         for request in list(self._holders.values()):
             self.drop_hold(request)
         self.pool.forget_hashes()
+        if self.states is not None:
+            self.states.forget()
         for sequence in self.rows.running:
             sequence.num_hashed_blocks = NEVER_HASHED
 
@@ -316,6 +344,8 @@ class KVCacheManager:
         self.queue.check_integrity()
         self.rows.check_integrity()
         self._check_spans()
+        if self.states is not None:
+            self.states.check_integrity(self.rows.running)
         held = [0] * self.pool.num_blocks
         for request in self._holders.values():
             assert request.forks_left > 0, f"request {request.rid} holds its prompt for nobody"

@@ -91,6 +91,7 @@ class Output:
         self.live_sequences -= 1
         if not request.live:
             del self.requests[request.rid]
+            self.memory.drop_hold(request)
             if request.inputs or request.input is not None:
                 self.unreleased.add(request.rid)
             # Without this cycle the request goes when its last result has come, garbage collector or not.
@@ -155,6 +156,8 @@ class Output:
                 sequence.num_computed_tokens = end
                 if end >= (sequence.num_hashed_blocks + 1) * block_size:
                     self._hash_blocks(sequence)
+                if sequence.checkpoints:
+                    self.memory.settle_states(sequence)
             elif sequence.state is not SequenceState.PREEMPTED or not most:
                 # It has ended, or this is a chunk of a row that it has lost.
                 continue

@@ -23,9 +23,12 @@ def plan_chunks(draft: StepBuilder, memory: KVCacheManager, sequences: list[Sequ
             if draft.rows or not memory.preempt_for(sequence):
                 continue
             count = memory.affordable(sequence, min(sequence.plannable, draft.budget, draft.chunk))
+        if memory.states is not None:
+            count = memory.states.cut(sequence, count)
         count = _encode(draft, memory, sequence, count)
         if count > 0:
-            draft.add(sequence, count, memory.cover(sequence, sequence.num_scheduled_tokens + count))
+            state = -1 if memory.states is None else memory.states.next_slot(sequence)
+            draft.add(sequence, count, memory.cover(sequence, sequence.num_scheduled_tokens + count), state)
 
 
 def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> list[Resource]:
@@ -123,7 +126,9 @@ def _find_prefix(sequence: Sequence, memory: KVCacheManager) -> Tables:
     if not _reads_cache(request, memory):
         return [[] for _ in range(memory.groups)]
     usable = min(sequence.length - 1, request.cacheable_len) // memory.block_size
-    return memory.prefix.match(sequence.block_digests(usable, memory.block_size)[:usable])
+    tables, known = memory.prefix.match(sequence.block_digests(usable, memory.block_size)[:usable])
+    sequence.branch = known * memory.block_size
+    return tables
 
 
 def _reads_cache(request: Request, memory: KVCacheManager) -> bool:
@@ -159,8 +164,10 @@ def _admit(sequence: Sequence, prefix: Tables, draft: StepBuilder, memory: KVCac
     memory.rows.enter(sequence)
     memory.settle_fork(sequence)
     count = sequence.length if request.no_chunking else min(sequence.plannable, draft.budget, draft.chunk)
+    if memory.states is not None:
+        count = memory.states.cut(sequence, count)
     count = _encode(draft, memory, sequence, count)
     memory.cover(sequence, sequence.num_scheduled_tokens + count)
     draft.enter(sequence, memory)
-    draft.add(sequence, count, [])
+    draft.add(sequence, count, [], sequence.state_slot)
     draft.budget = max(draft.budget, 0)

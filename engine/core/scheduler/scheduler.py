@@ -118,6 +118,7 @@ class Scheduler:
         max_plan_bytes: int = MAX_PLAN_BYTES,
         max_frame: int = MAX_FRAME,
         windows: tuple[int, ...] = (0,),
+        num_states: int = 0,
     ) -> None:
         """``max_mixed_prefill_tokens`` bounds the tokens of prompts beside rows that decode, ``max_prefill_chunk``
         those of one prompt in a step; None leaves them the whole budget.
@@ -129,7 +130,7 @@ class Scheduler:
 
         ``max_plan_bytes`` bounds what rows bring that enter in one step; a request of which one row alone could take
         more than ``max_frame`` bytes is refused. ``windows``: of each group of layers the tokens that are seen, 0 for
-        all.
+        all. ``num_states`` are the worker's slots for recurrent states, 0 where the model keeps none.
         """
         chunk = max_num_batched_tokens if max_prefill_chunk is None else max_prefill_chunk
         mixed = max_num_batched_tokens if max_mixed_prefill_tokens is None else max_mixed_prefill_tokens
@@ -145,6 +146,8 @@ class Scheduler:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
         if config.max_drafts < 0:
             raise ValueError(f"max_drafts is {config.max_drafts}; it must be at least 0")
+        if num_states and config.max_drafts:
+            raise ValueError("drafts are planned for a model with recurrent states, which cannot be taken back")
         if encoder is not None and not max(1, encoder.attended) <= encoder.capacity:
             raise ValueError(f"an encoder cache of {encoder.capacity} embeddings has no room for any media")
         most = max_model_len if max_encodings is None else max_encodings
@@ -177,6 +180,7 @@ class Scheduler:
             0 if encoder is None else encoder.capacity,
             windows,
             max(min(max_num_batched_tokens, chunk), 1 + config.max_drafts),
+            num_states,
         )
         self._output = Output(self._memory)
         self._lacked: list[Resource] = []
@@ -445,19 +449,19 @@ class Scheduler:
         self._recovered += requests
         return Recovery(ended, culprit is not None, in_search, requests, name)
 
-    def resize(self, num_blocks: int, encoder: EncoderShape | None = None) -> TokensBatch:
-        """A new worker has another number of blocks, or another encoder cache (None: what it had); to be called after
-        :meth:`recover`, before the next plan.
+    def resize(self, num_blocks: int, encoder: EncoderShape | None = None, num_states: int = 0) -> TokensBatch:
+        """A new worker has another number of blocks or of slots for states, or another encoder cache (None: what it
+        had); to be called after :meth:`recover`, before the next plan.
 
         Ends the requests that do not fit any more.
         """
         ended = TokensBatch([], [], [])
         memory = self._memory
         encoder = encoder or self._encoder
-        if (num_blocks, encoder) == (memory.pool.num_blocks, self._encoder):
+        if (num_blocks, encoder, num_states) == (memory.pool.num_blocks, self._encoder, memory.num_states):
             return ended
         self._encoder = encoder
-        memory.reset(num_blocks, 0 if encoder is None else encoder.capacity)
+        memory.reset(num_blocks, 0 if encoder is None else encoder.capacity, num_states)
         for request in list(self._output.requests.values()):
             refusal = self._too_long(request.limit_len) or spans_refusal_of(request.inputs, encoder)
             if refusal is not None:

@@ -168,7 +168,8 @@ class StepBuilder:
         origin = self._origin_of(sequence)
         if origin >= 0:
             outputs = sequence.tokens(request.prompt_len, sequence.length)
-            self.forks.append(ForkedRow(origin, sequence.slot, outputs, sequence.seed, _flat(sequence.tables)))
+            tables = _flat(sequence.tables)
+            self.forks.append(ForkedRow(origin, sequence.slot, outputs, sequence.seed, tables, _begins_from(sequence)))
             return
         self._origins[request.rid] = len(self.new), params
         self.new.append(
@@ -184,6 +185,7 @@ class StepBuilder:
                 [RowSpan(memory.encoder_cache.slots[span.digest], span.start, span.length) for span in sequence.spans],
                 None if request.prompt_done else request.probe,
                 request.pooling,
+                _begins_from(sequence),
             )
         )
 
@@ -213,8 +215,9 @@ class StepBuilder:
             return size + _INT_COST * (length - request.prompt_len)
         return size + request.row_bytes + _INT_COST * length
 
-    def add(self, sequence: Sequence, count: int, new_blocks: list[int]) -> None:
-        """Plan the next ``count`` positions of a running sequence, and a token where they reach its end; mutates it."""
+    def add(self, sequence: Sequence, count: int, new_blocks: list[int], state: int = -1) -> None:
+        """Plan the next ``count`` positions of a running sequence, and a token where they reach its end; mutates it.
+        ``state`` is where its recurrent state goes from now on, -1 where it went before."""
         start = sequence.num_scheduled_tokens
         end = start + count
         sequence.num_scheduled_tokens = end
@@ -234,7 +237,7 @@ class StepBuilder:
             else:
                 sequence.length_capped = True
         self.budget -= count
-        self.rows.append(RowStep(sequence.slot, start, count, new_blocks, sample))
+        self.rows.append(RowStep(sequence.slot, start, count, new_blocks, sample, 0, state))
         self.owners.append((sequence, sequence.row_generation, end, sample))
 
     def add_drafts(self, place: int, num_drafts: int, new_blocks: list[int]) -> None:
@@ -250,6 +253,11 @@ class StepBuilder:
             ahead = sequence.num_in_flight - 1
             if sequence.constraint.restricts(ahead, ahead + sequence.num_drafts_in_flight):
                 self.masked.append(row.slot)
+
+
+def _begins_from(sequence: Sequence) -> int:
+    """The slot of the recurrent state with which its row enters."""
+    return sequence.checkpoints[0][1] if sequence.checkpoints else -1
 
 
 def _row_params(sequence: Sequence) -> SamplingParams:

@@ -32,6 +32,6 @@ def test_a_match_ends_at_the_first_unknown_block() -> None:
     pool.set_block_hash(blocks[0], b"a")
     pool.set_block_hash(blocks[1], b"b")
     pool.set_block_hash(blocks[2], b"d")
-    assert cache.match(digests) == [blocks[:2]]
-    assert cache.match(digests[1:]) == [[blocks[1]]]
-    assert cache.match([b"x"]) == [[]]
+    assert cache.match(digests) == ([blocks[:2]], 2)
+    assert cache.match(digests[1:]) == ([[blocks[1]]], 1)
+    assert cache.match([b"x"]) == ([[]], 0)
