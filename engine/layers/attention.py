@@ -20,7 +20,7 @@ from .weights import WeightMap
 
 
 class Attention:
-    """Grouped-query attention with rotary positions, optional QK-norm, window, soft cap and sinks."""
+    """Grouped-query attention with rotary positions, optional QK-norm, window, soft cap, sinks and gate."""
 
     def __init__(
         self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
@@ -36,7 +36,7 @@ class Attention:
         if (sizes := spec.qk_norm_sizes) is not None:
             q_norm, k_norm = (
                 RMSNorm(weights, f"{prefix}.{which}", size, model.norm_eps, context, plus_one=model.norm_plus_one)
-                for which, size in zip(("q_norm", "k_norm"), sizes, strict=True)
+                for which, size in zip(spec.qk_norm_names, sizes, strict=True)
             )
             norms = q_norm, k_norm
         self._sinks: torch.Tensor | None = None
@@ -46,6 +46,11 @@ class Attention:
         self._head_norms = norms if spec.qk_norm == "head" else None
         self._full_norms = norms if spec.qk_norm == "full" else None
         self._cos, self._sin = rotary.of(spec.rope, spec.head_dim)
+        self._interleaved = spec.rope is not None and spec.rope.interleaved
+        self._query_scales: torch.Tensor | None = None
+        if spec.temperature_beta:
+            self._query_scales = rotary.query_scales(spec.temperature_beta, spec.temperature_floor)
+        self._sizes = (2 if spec.gated else 1) * spec.q_size, spec.kv_size, spec.kv_size
         self._eps, self._plus_one = model.norm_eps, model.norm_plus_one
         self._k_scale, self._v_scale = (self._cache_scale(weights, prefix, which, context) for which in ("k", "v"))
         # scales of quantised queries and probabilities, neither of which is quantised here
@@ -61,9 +66,9 @@ class Attention:
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden], plain or quantised → [tokens, hidden]; writes K and V where there are caches."""
-        spec = self._spec
-        sizes = spec.q_size, spec.kv_size, spec.kv_size
-        parts: Sequence[Stream] = self.qkv(x, batch.task_rows).split_with_sizes(sizes, dim=1)  # split() is Python's
+        parts: Sequence[Stream] = self.qkv(x, batch.task_rows).split_with_sizes(
+            self._sizes, dim=1
+        )  # split() is Python's
         q, k, v = parts
         if self._full_norms is not None:
             q, k = self._full_norms[0].plain(q), self._full_norms[1].plain(k)
@@ -72,21 +77,23 @@ class Attention:
         return self.out(self.attend(q, k, v, batch), batch.task_rows)
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        """[tokens, size] each, not rotated and not normed by head → [tokens, size of q]."""
-        spec = self._spec
+        """[tokens, size] each, not rotated and not normed by head, gates among queries → [tokens, heads · head_dim]."""
+        spec, gate = self._spec, None
+        if spec.gated:
+            queries, gate = q.view(-1, spec.heads, 2, spec.head_dim).unbind(2)
+            q = queries.contiguous()
         q = q.view(-1, spec.heads, spec.head_dim)
         k, v = k.view(-1, spec.kv_heads, spec.head_dim), v.view(-1, spec.kv_heads, spec.head_dim)
         attend = self._attend_cached if batch.texts is None else self._attend_whole
-        return attend(q, k, v, batch).view(-1, spec.q_size)
+        found = attend(q, k, v, batch)
+        return (found if gate is None else found * gate.sigmoid()).view(-1, spec.q_size)
 
     def _attend_whole(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """Each token sees all of its text; [tokens, heads, head_dim] each → the same of q."""
         texts, spec = batch.texts, self._spec
         assert texts is not None
-        if self._head_norms is not None:
-            q, k = self._head_norms[0].plain(q), self._head_norms[1].plain(k)
-        if spec.rope is not None:
-            kernels.rotary_(q, k, self._cos, self._sin, batch.positions)
+        q, k = self._turned(q, k, batch.positions)
+        q = self._scaled(q, batch.positions)
         if texts.bias is not None:
             return _attend_biased(q, k, v, texts, spec.scale)
         side = spec.window - 1 if spec.window else -1  # the window counts the token itself
@@ -105,31 +112,50 @@ class Attention:
             layout=texts.layout,
         )
 
+    def _turned(self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Queries and keys normed by head and rotated, in the spec's order; mutates what it is given."""
+        norms, last = self._head_norms, self._spec.turned_first
+        if norms is not None and not last:
+            q, k = norms[0].plain(q), norms[1].plain(k)
+        if self._spec.rope is not None:
+            kernels.rotary_(q, k, self._cos, self._sin, positions, interleaved=self._interleaved)
+        return (norms[0].plain(q), norms[1].plain(k)) if norms is not None and last else (q, k)
+
+    def _scaled(self, q: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Queries [tokens, heads, head_dim] by the temperature of their positions."""
+        scales = self._query_scales
+        return q if scales is None else q * scales[positions].to(q.dtype)[:, None, None]
+
     def _attend_cached(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """Each token sees what is cached up to itself; [tokens, heads, head_dim] each → the same of q."""
         cache, spec = batch.caches[self._layer], self._spec
         paged = batch.paged[cache.group]
         q_norm, k_norm = self._head_norms or (None, None)
         k_scale, v_scale = (self._k_scale, self._v_scale) if cache.scaled else (None, None)
-        q = rotate_and_write_kv_(
-            q,
-            k,
-            v,
-            self._cos,
-            self._sin,
-            batch.positions,
-            cache.k,
-            cache.v,
-            paged.slots,
-            q_norm=q_norm.weight if q_norm else None,
-            k_norm=k_norm.weight if k_norm else None,
-            eps=self._eps,
-            plus_one=self._plus_one,
-            k_scale=k_scale,
-            v_scale=v_scale,
-        )
+        if spec.turned_first:
+            q, k = self._turned(q, k, batch.positions)
+            kernels.write_kv_(k, v, cache.k, cache.v, paged.slots, k_scale=k_scale, v_scale=v_scale)
+        else:
+            q = rotate_and_write_kv_(
+                q,
+                k,
+                v,
+                self._cos,
+                self._sin,
+                batch.positions,
+                cache.k,
+                cache.v,
+                paged.slots,
+                q_norm=q_norm.weight if q_norm else None,
+                k_norm=k_norm.weight if k_norm else None,
+                eps=self._eps,
+                plus_one=self._plus_one,
+                interleaved=self._interleaved,
+                k_scale=k_scale,
+                v_scale=v_scale,
+            )
         return kernels.paged_attention(
-            q,
+            self._scaled(q, batch.positions),
             cache.k,
             cache.v,
             paged,
@@ -149,6 +175,8 @@ class Attention:
         assert isinstance(v, Traced)
         if batch.caches[self._layer].k.dtype != self._dtype:
             return q.beside(k, v).call("attention to a cache of another dtype", self._attend_rows, spec.q_size)
+        if spec.gated:
+            return q.beside(k, v).call("attention with a gate", self._attend_rows, spec.q_size)
         return q.attend(
             k,
             v,
@@ -161,13 +189,15 @@ class Attention:
             window=spec.window,
             softcap=spec.softcap,
             sinks=self._sinks,
+            interleaved=self._interleaved,
+            turned_first=spec.turned_first,
+            query_scales=self._query_scales,
             group=batch.caches[self._layer].group,
         )
 
     def _attend_rows(self, qkv: torch.Tensor, batch: Any) -> torch.Tensor:
         """As :meth:`attend`, of float32 [tokens, all of q, k and v]."""
-        spec = self._spec
-        q, k, v = qkv.to(self._dtype).split((spec.q_size, spec.kv_size, spec.kv_size), dim=1)
+        q, k, v = qkv.to(self._dtype).split(self._sizes, dim=1)
         return self.attend(q, k, v, batch)
 
 

@@ -12,10 +12,11 @@ from .cross_attention import CrossAttention
 from .forward_batch import ForwardBatch
 from .layer_context import LayerContext
 from .linear import Linear
-from .norm import LayerNorm, Norm, RMSNorm, joined
+from .norm import Norm, added_, joined, make_norm
 from .quantized import Input, Stream
 from .rotary import RotaryTables
 from .weights import WeightMap
+from .xielu import XIELU
 
 
 class MLP:
@@ -25,7 +26,8 @@ class MLP:
         prefix, spec, adapters = f"{model.prefix}.{layer}", model.layers[layer].mlp, model.adapters
         into, out = spec.projections(model.hidden_size)
         self._gated, self._activation = spec.gated, spec.activation
-        fused = None if spec.gated or spec.activation == "relu" else spec.activation
+        self._xielu = XIELU(weights, f"{prefix}.{spec.act}", context) if spec.activation == "xielu" else None
+        fused = None if spec.gated or spec.activation in ("relu", "xielu") else spec.activation
         dtype = context.dtype if fused else context.stream  # what is activated is rounded as the next product would
         self.up = Linear.of(weights, prefix, into, context, adapters=adapters, activation=fused, dtype=dtype)
         self._down = Linear.of(weights, prefix, out, context, adapters=adapters, dtype=context.stream)
@@ -36,10 +38,12 @@ class MLP:
 
     def _activated(self, up: Stream) -> Input:
         """As the last product takes it; ``up`` may begin with gates."""
+        if self._xielu is not None:
+            return self._xielu(up)
         if self._activation == "relu":
             assert isinstance(up, torch.Tensor)
             return up.relu_()
-        if not self._gated:
+        if not self._gated or self._activation == "xielu":
             return up
         if isinstance(up, Traced):
             return up.gated(self._activation)
@@ -59,17 +63,13 @@ class Layer:
         self._mixer = Attention(weights, layer, model, rotary, context)
         self.cross = CrossAttention(weights, layer, model, cross, context) if cross else None
         self._mlp = MLP(weights, layer, model, context)
-        self._scale = model.residual_scale
+        self._scale, self._parallel = model.residual_scale, model.layers[layer].parallel
 
         def norm(name: str, before: Linear | None = None) -> Norm | None:
-            if not name:
-                return None
-            stored, size, eps = f"{model.prefix}.{layer}.{name}", model.hidden_size, model.norm_eps
-            if norms.kind == "layer":
-                return LayerNorm(weights, stored, size, eps, context, bias=norms.bias)
-            return RMSNorm(weights, stored, size, eps, context, plus_one=model.norm_plus_one, before=before)
+            return make_norm(weights, f"{model.prefix}.{layer}.{name}", norms, model, context, before) if name else None
 
-        self._mixer_in = norm(norms.mixer_in, self._mixer.qkv)
+        # in parallel two products may take it, which need not want it quantised alike
+        self._mixer_in = norm(norms.mixer_in, None if self._parallel else self._mixer.qkv)
         self._mixer_out = norm(norms.mixer_out)
         self._mixer_sum = norm(norms.mixer_sum)
         self._cross_in = norm(norms.cross_in)
@@ -80,7 +80,11 @@ class Layer:
     def __call__(self, delta: Stream | None, residual: Stream, batch: ForwardBatch) -> tuple[Stream | None, Stream]:
         """``delta`` [tokens, hidden] of the layer before is added to the stream ``residual`` first, in place. Returns
         this layer's, not yet added, and the stream."""
-        delta = self._scaled(self._mixer(joined(delta, residual, self._mixer_in), batch), self._mixer_out)
+        x = joined(delta, residual, self._mixer_in)
+        delta = self._scaled(self._mixer(x, batch), self._mixer_out)
+        if self._parallel:
+            beside = self._scaled(self._mlp(joined(None, residual, self._mlp_in) if self._mlp_in else x, batch), None)
+            return beside, added_(residual, delta)
         delta, residual = _summed(delta, residual, self._mixer_sum)
         if self.cross is not None:
             delta = self.cross(joined(delta, residual, self._cross_in), batch)

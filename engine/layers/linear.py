@@ -115,8 +115,8 @@ class Linear:
         """x [tokens, inputs], plain or quantised as :attr:`input_scheme` says → [tokens, outputs]. ``tasks`` are those
         of its rows."""
         if isinstance(x, Traced):
-            assert self._activation is None, "an activation without a gate has no instruction"
-            return self._multiply(x)  # type: ignore[arg-type]  # packed
+            product: Traced = self._multiply(x)  # type: ignore[arg-type,assignment]  # packed
+            return product if self._activation is None else product.activated(self._activation)
         if not tasks or self._adapted is None:
             return self._product(x, self._activation, self._dtype)
         assert isinstance(x, torch.Tensor)

@@ -8,6 +8,7 @@ import torch
 from stentor import kernels
 from stentor.kernels.forward import Traced
 
+from ..model_config.model_spec import Backbone, Norms
 from .layer_context import LayerContext
 from .linear import Linear
 from .quantized import Input, Stream
@@ -82,7 +83,7 @@ def added_(residual: Stream, delta: Stream) -> Stream:
 
 
 class LayerNorm:
-    """(x - mean) / deviation * weight + bias."""
+    """(x - mean) / deviation * weight + bias, or * (1 + weight) with ``plus_one``."""
 
     def __init__(
         self,
@@ -93,31 +94,58 @@ class LayerNorm:
         context: LayerContext,
         *,
         bias: bool = True,
+        plus_one: bool = False,
     ) -> None:
         """Without ``bias`` it is zero."""
         self._weight, self._bias = (context.empty(size, dtype=context.stream) for _ in range(2))
-        self._eps = eps
+        self._eps, self._biased, self._plus_one = eps, bias, plus_one
         weights.add(f"{name}.weight", self._weight)
         if bias:
             weights.add(f"{name}.bias", self._bias)
         elif not context.filled:
             self._bias.zero_()
 
-    def __call__(self, x: Stream) -> torch.Tensor:
-        """Over the last dimension of x, which is no program's: it has no instruction."""
-        assert isinstance(x, torch.Tensor)
-        return kernels.layer_norm(x, self._weight, self._bias, self._eps)
+    @property
+    def _factors(self) -> torch.Tensor:
+        return self._weight + 1 if self._plus_one else self._weight
+
+    @overload
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    @overload
+    def __call__(self, x: Stream) -> Stream: ...
+
+    def __call__(self, x: Stream) -> Stream:
+        """Over the last dimension of x."""
+        if isinstance(x, Traced):
+            bias = self._bias.float() if self._biased else None
+            return x.layer_normed(self._factors.float(), bias, self._eps)
+        return kernels.layer_norm(x, self._factors, self._bias, self._eps)
 
     plain = __call__
 
-    def add(self, x: Stream, residual: Stream) -> torch.Tensor:
+    def exact(self, x: torch.Tensor) -> torch.Tensor:
+        """As :meth:`plain`, in float32, of whatever dtype ``x`` is."""
+        return kernels.layer_norm(x.float(), self._factors.float(), self._bias.float(), self._eps)
+
+    def add(self, x: Stream, residual: Stream) -> Stream:
         """Adds x to ``residual`` in place and normalises the sum."""
-        assert isinstance(x, torch.Tensor)
-        assert isinstance(residual, torch.Tensor)
-        return kernels.add_layer_norm(x, residual, self._weight, self._bias, self._eps)
+        if isinstance(x, Traced) or isinstance(residual, Traced):
+            return self.plain(added_(residual, x))
+        return kernels.add_layer_norm(x, residual, self._factors, self._bias, self._eps)
 
 
 Norm = RMSNorm | LayerNorm
+
+
+def make_norm(
+    weights: WeightMap, name: str, like: Norms, model: Backbone, context: LayerContext, before: Linear | None = None
+) -> Norm:
+    """A norm of hidden states, of the kind of ``like``, stored as ``name``; ``before`` as for :class:`RMSNorm`."""
+    size, eps, plus_one = model.hidden_size, model.norm_eps, model.norm_plus_one
+    if like.kind == "layer":
+        return LayerNorm(weights, name, size, eps, context, bias=like.bias, plus_one=plus_one)
+    return RMSNorm(weights, name, size, eps, context, plus_one=plus_one, before=before)
 
 
 def joined(delta: Stream | None, residual: Stream, norm: Norm | None) -> Input:

@@ -20,21 +20,32 @@ _ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
     "gelu": "gelu",
+    "relu2": "relu2",
+    "xielu": "xielu",
 }
 
 _LAYER_TYPES: Mapping[str, LayerType] = {"full_attention": "full", "sliding_attention": "sliding"}
 
 
 def common(
-    fields: Fields, name: str, *, head_dim: int | None = None, eps: float = 1e-6, theta: float = 10000.0
+    fields: Fields,
+    name: str,
+    *,
+    head_dim: int | None = None,
+    eps: float = 1e-6,
+    theta: float = 10000.0,
+    activation: str = "silu",
+    eps_field: str = "rms_norm_eps",
 ) -> ModelSpec:
     """What every architecture reads alike: layers that are all the same. The options are defaults: ``head_dim`` where
-    it does not follow from the sizes, ``theta`` the rotary base."""
+    it does not follow from the sizes, ``theta`` the rotary base. ``eps_field`` is the name of the norms' epsilon."""
     hidden = fields.integer("hidden_size")
     heads = fields.integer("num_attention_heads")
     head_dim = fields.integer("head_dim", head_dim or max(1, hidden // heads))
-    activation = fields.text("hidden_act", "silu")
+    activation = fields.text("hidden_act", activation)
     if activation not in _ACTIVATIONS:
         raise ConfigError(f"hidden_act is {activation!r}, expected one of {', '.join(_ACTIVATIONS)}")
     rope = rope_from_hf(fields.values, head_dim, theta=theta)
@@ -54,7 +65,7 @@ def common(
         hidden_size=hidden,
         layers=(layer,) * fields.integer("num_hidden_layers", most=MOST_LAYERS),
         max_position=stretched_context(rope, fields.integer("max_position_embeddings")),
-        norm_eps=fields.number("rms_norm_eps", eps),
+        norm_eps=fields.number(eps_field, eps),
         tie_embeddings=fields.flag("tie_word_embeddings"),
         bos_token_id=fields.token_id("bos_token_id"),
         eos_token_ids=fields.token_ids("eos_token_id"),

@@ -6,7 +6,7 @@ A field that a file leaves out has the default of its architecture in transforme
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from . import hf_dense
+from . import hf_dense, hf_variants
 from .config_fields import ConfigError, Fields
 from .model_spec import ModelSpec, checked
 
@@ -57,5 +57,18 @@ DECODERS: Mapping[str, Decoder] = {
     "SmolLM3ForCausalLM": Decoder("smollm3", hf_dense.smollm3),
     "Exaone4ForCausalLM": Decoder("exaone4", hf_dense.exaone4),
     "SeedOssForCausalLM": Decoder("seed_oss", hf_dense.seed_oss),
+    "GlmForCausalLM": Decoder("glm", hf_variants.glm),
+    "Glm4ForCausalLM": Decoder("glm4", hf_variants.glm4),
+    "Ernie4_5ForCausalLM": Decoder("ernie4_5", hf_variants.ernie),
+    "Ministral3ForCausalLM": Decoder("ministral3", hf_variants.ministral3),
+    "CohereForCausalLM": Decoder("cohere", hf_variants.cohere),
+    "Cohere2ForCausalLM": Decoder("cohere2", hf_variants.cohere2),
+    "HunYuanDenseV1ForCausalLM": Decoder("hunyuan_v1_dense", hf_variants.hunyuan),
+    "ArceeForCausalLM": Decoder("arcee", hf_variants.arcee),
+    "NemotronForCausalLM": Decoder("nemotron", hf_variants.nemotron),
+    "ApertusForCausalLM": Decoder("apertus", hf_variants.apertus),
+    "Starcoder2ForCausalLM": Decoder("starcoder2", hf_variants.starcoder2),
+    "StableLmForCausalLM": Decoder("stablelm", hf_variants.stablelm),
+    "PhiForCausalLM": Decoder("phi", hf_variants.phi),
 }
 """By the name of their architecture."""

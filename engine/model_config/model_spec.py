@@ -12,7 +12,8 @@ from typing import Any, Final, Literal, TypeVar
 
 from .config_fields import LONGEST_CONTEXT, ConfigError
 
-Activation = Literal["silu", "gelu_tanh", "gelu", "relu"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "xielu"]
+"""``xielu`` has two learned numbers a layer (arXiv:2411.13010)."""
 LayerType = Literal["full", "sliding"]
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 QKNorm = Literal["none", "head", "full"]
@@ -31,6 +32,8 @@ class RopeConfig:
     kind: RopeKind = "default"
     rotary_dim: int = 0
     """Dimensions of a head that rotate; the rest pass through. 0 means all."""
+    interleaved: bool = False
+    """Dimension 2i turns with 2i + 1 (GLM, Cohere, Ernie), not i with i + half of those that rotate (Llama)."""
     factor: float = 1.0
     original_max_position: int = 0
     """Context the model was trained for before stretching (dynamic, llama3, yarn, longrope)."""
@@ -85,6 +88,15 @@ class AttentionSpec:
     sinks: bool = False
     """Each head has a learned score that joins its softmax and has no value (gpt-oss, arXiv:2508.10925)."""
     qk_norm: QKNorm = "none"
+    qk_norm_names: tuple[str, str] = ("q_norm", "k_norm")
+    turned_first: bool = False
+    """Heads are normed once they are rotated (HunYuan)."""
+    gated: bool = False
+    """The query projection holds query and gate of each head in turn; sigmoid(gate) multiplies what the head found
+    (Qwen3-Next)."""
+    temperature_beta: float = 0.0
+    """Queries at position p are multiplied by 1 + beta · log(1 + ⌊p / ``temperature_floor``⌋) (Llama 4)."""
+    temperature_floor: int = 0
     qkv_bias: bool = False
     key_bias: bool = True
     """Whether that of queries, keys and values is one of keys too."""
@@ -106,8 +118,9 @@ class AttentionSpec:
     def projections(self, hidden: int) -> tuple[Projection, Projection]:
         """Into queries, keys and values; and out of what the heads found."""
         q, kv, name = self.q_size, self.kv_size, self.name
-        apart = ((f"{name}.q_proj", q), (f"{name}.k_proj", kv), (f"{name}.v_proj", kv))
-        into = ((f"{name}.qkv_proj", q + 2 * kv),) if self.fused else apart
+        asked = 2 * q if self.gated else q
+        apart = ((f"{name}.q_proj", asked), (f"{name}.k_proj", kv), (f"{name}.v_proj", kv))
+        into = ((f"{name}.qkv_proj", asked + 2 * kv),) if self.fused else apart
         return (
             Projection(into, hidden, self.qkv_bias, () if self.key_bias else (f"{name}.k_proj",)),
             Projection(((f"{name}.{self.out}", hidden),), q, self.output_bias),
@@ -117,8 +130,8 @@ class AttentionSpec:
         """Of what a checkpoint stores of it."""
         for projection in self.projections(hidden):
             yield from projection.shapes(prefix)
-        for which, size in zip("qk", self.qk_norm_sizes or (), strict=False):
-            yield f"{prefix}.{self.name}.{which}_norm.weight", (size,)
+        for which, size in zip(self.qk_norm_names, self.qk_norm_sizes or (), strict=False):
+            yield f"{prefix}.{self.name}.{which}.weight", (size,)
         if self.sinks:
             yield f"{prefix}.{self.name}.sinks", (self.heads,)
 
@@ -159,6 +172,8 @@ class MLPSpec:
     out: str = "mlp.down_proj"
     gated: bool = True
     out_bias: bool | None = None
+    act: str = "mlp.act_fn"
+    """The name that what is learned of the activation is stored under."""
 
     def projections(self, hidden: int) -> tuple[Projection, Projection]:
         """Into gate and up; and down."""
@@ -220,6 +235,9 @@ class LayerSpec:
     norms: Norms = PRE
     cross: AttentionSpec | None = None
     """Attention to audio, between both."""
+    parallel: bool = False
+    """The network takes what the mixer takes, or where ``mlp_in`` is given that norm of the same stream, not what the
+    mixer leaves (GPT-J)."""
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Of what a checkpoint stores of it."""
@@ -228,6 +246,8 @@ class LayerSpec:
             yield from self.cross.shapes(prefix, hidden)
         for projection in self.mlp.projections(hidden):
             yield from projection.shapes(prefix)
+        if self.mlp.activation == "xielu":
+            yield from ((f"{prefix}.{self.mlp.act}.{which}", (1,)) for which in ("alpha_p", "alpha_n"))
         yield from self.norms.shapes(prefix, hidden)
 
 
@@ -273,7 +293,7 @@ class Backbone:
     max_position: int
     norm_eps: float
     norm_plus_one: bool = False
-    """RMSNorm multiplies by (1 + weight) (Gemma)."""
+    """Norms multiply by (1 + weight) (Gemma, Nemotron)."""
     residual_scale: float = 1.0
     """Multiplies what each part of a layer adds to the residual stream."""
     prefix: str = "model.layers"
@@ -292,6 +312,9 @@ class ModelSpec(Backbone):
     """One decoder."""
 
     tie_embeddings: bool = False
+    head_bias: bool = False
+    final_norm: str = "model.norm"
+    """The name of the last norm, which is one of the kind that the layers have."""
     embedding_scale: float = 1.0
     logits_divisor: float = 1.0
     logits_softcap: float = 0.0
@@ -305,7 +328,11 @@ class ModelSpec(Backbone):
         found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab_size, self.hidden_size)}
         for number, layer in enumerate(self.layers):
             found.update(layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
-        found["model.norm.weight"] = (self.hidden_size,)
+        found[f"{self.final_norm}.weight"] = (self.hidden_size,)
+        if self.layers[-1].norms.bias:
+            found[f"{self.final_norm}.bias"] = (self.hidden_size,)
+        if self.head_bias:
+            found["lm_head.bias"] = (self.vocab_size,)
         if not self.tie_embeddings:
             found["lm_head.weight"] = (self.vocab_size, self.hidden_size)
         return found
@@ -371,10 +398,15 @@ def checked(spec: B) -> B:
     for mixer in dict.fromkeys(layer.mixer for layer in spec.layers):
         if mixer.heads % mixer.kv_heads:
             raise ConfigError(f"{mixer.heads} query heads do not divide among {mixer.kv_heads} key-value heads")
+        if mixer.gated and mixer.qk_norm == "full":
+            raise ConfigError("gated attention whose queries are normed as a whole is not known")
+        if mixer.temperature_beta and mixer.temperature_floor < 1:
+            raise ConfigError(f"queries are scaled every {mixer.temperature_floor} positions, expected at least 1")
         if mixer.rope is not None:
             _check_rope(mixer.rope, mixer.head_dim)
-    if any(layer.mlp.gated and layer.mlp.activation == "relu" for layer in spec.layers):
-        raise ConfigError("a gated MLP with relu is not known")
+    for mlp in dict.fromkeys(layer.mlp for layer in spec.layers):
+        if mlp.gated and mlp.activation in ("relu", "xielu"):
+            raise ConfigError(f"a gated MLP with {mlp.activation} is not known")
     return spec
 
 

@@ -15,7 +15,7 @@ from ..layers.forward_batch import ForwardBatch, LayerCache
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear, PlainLinear
-from ..layers.norm import RMSNorm, added_
+from ..layers.norm import added_, make_norm
 from ..layers.packed import PackedTable
 from ..layers.quantized import Stream
 from ..layers.rotary import RotaryTables
@@ -38,12 +38,11 @@ class Decoder:
         self._embedding = self._table(context)
         rotary = RotaryTables(config.max_position, max_model_len, context)
         self._layers = [Layer(self.weights, layer, config, rotary, context) for layer in range(len(config.layers))]
-        self._norm = RMSNorm(
-            self.weights, "model.norm", config.hidden_size, config.norm_eps, context, plus_one=config.norm_plus_one
-        )
+        self._norm = make_norm(self.weights, config.final_norm, config.layers[-1].norms, config, context)
         self._head: Linear | PlainLinear | PackedTable
         if not config.tie_embeddings:
-            self._head = Linear(self.weights, {"lm_head": config.vocab_size}, config.hidden_size, context)
+            head = {"lm_head": config.vocab_size}
+            self._head = Linear(self.weights, head, config.hidden_size, context, bias=config.head_bias)
         elif isinstance(self._embedding, PackedTable):
             self._head = self._embedding
         else:

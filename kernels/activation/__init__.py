@@ -26,7 +26,7 @@ def activate_(x: Tensor, kind: ActivationKind, *, variant: Choice = "auto") -> T
 
     Args:
         x: contiguous, of any shape; mutated.
-        kind: ``silu``, ``gelu_tanh`` (the tanh form) or ``gelu`` (the error function).
+        kind: ``silu``, ``gelu_tanh`` (the tanh form), ``gelu`` (the error function) or ``relu2`` (max(x, 0)²).
         variant: forces an implementation.
 
     Raises:

@@ -1,4 +1,4 @@
-// The activations of gated MLPs, a vector at a time.
+// The activations of MLPs, a vector at a time.
 #pragma once
 
 #include "simd_math.h"
@@ -23,6 +23,12 @@ struct Gelu {
     static vf apply(vf x) {
         const vf half = set1(0.5f) * x;
         return fma(half, erf(x * set1(0.7071067811865476f)), half);
+    }
+};
+struct Relu2 {
+    static vf apply(vf x) {
+        const vf positive = select(x < set1(0.0f), set1(0.0f), x);  // keeps what is no number
+        return positive * positive;
     }
 };
 

@@ -148,6 +148,10 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
     const auto prepare = [&](int64_t t, const float* x) {
         prepare_row(x, op.width, format, run.prepared[0] + t * prepared_stride(format, op.width));
     };
+    const auto normalize = [](const Instruction& op, const float* x, float* to) {
+        op.centred ? layer_norm_row(x, op.norm, op.bias, (float)op.eps, op.width, to)
+                   : norm_row(x, op.norm, (float)op.eps, op.width, to);
+    };
     switch (op.kind) {
         case EMBED:
             by_rows(run, walk, [&](int64_t t) {
@@ -163,7 +167,7 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
                 if (op.add >= 0) add_row(x, row(op.add, t), (float)op.scale, op.width);
                 if (!op.norm) return prepare(t, x);
                 float* normed = scratch_row(op.width);
-                norm_row(x, op.norm, (float)op.eps, op.width, normed);
+                normalize(op, x, normed);
                 prepare(t, normed);
             });
             break;
@@ -174,7 +178,7 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
             by_rows(run, walk, [&](int64_t t) {
                 for (int64_t g = 0; g < op.groups; ++g) {
                     float* x = row(op.src, t) + op.column + g * op.width;
-                    norm_row(x, op.norm, (float)op.eps, op.width, x);
+                    normalize(op, x, x);
                 }
             });
             break;
@@ -207,7 +211,9 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
         default:
             by_rows(run, walk, [&](int64_t t) {
                 float* gated = scratch_row(op.width);
-                activate_row(row(op.src, t), op.width, op.activation, format, gated);
+                const float* from = row(op.src, t);
+                op.gated ? activate_row(from, op.width, op.activation, format, gated)
+                         : activate_row<false>(from, op.width, op.activation, format, gated);
                 prepare(t, gated);
             });
     }

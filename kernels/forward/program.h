@@ -15,7 +15,7 @@ enum Kind : int64_t {
     LINEAR = 4,    // dst[column...] = prepared[scratch_slot] * weight + bias
     ROTATE = 5,    // src = q | k | v: q and k normed (if weights are given) and turned, q in place, k and v to the cache
     ATTEND = 6,    // dst = attention of src's queries over the cache
-    ACTIVATE = 7,  // src = gate | up: prepared = format(act(gate) * up)
+    ACTIVATE = 7,  // src = gate | up: prepared = format(act(gate) * up); or src = gate: format(act(gate))
     // prepared[1] = format(act(prepared[0] * weight + bias) * (prepared[0] * second_weight + second_bias))
     GATE_UP_ACTIVATE = 8,
 };
@@ -32,8 +32,9 @@ struct Instruction {
     int64_t column, width, groups, activation, scratch_slot;
     int64_t phases;  // that it declares; a program is refused where one declares fewer than its kind may run
     int64_t heads, kv_heads, dim, half, window, blocks, block_size, bf16_cache, table_rows, group;
+    int64_t centred, gated, interleaved, turned_first;
     double scale, eps, softcap;
-    const float *norm, *second_norm, *bias, *second_bias, *cos, *sin, *sinks;
+    const float *norm, *second_norm, *bias, *second_bias, *cos, *sin, *sinks, *query_scales;
     void *k_cache, *v_cache;
     Packed weight, second_weight;
 };

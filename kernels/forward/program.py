@@ -41,7 +41,7 @@ OPS: tuple[Op, ...] = (
     "activate",
     "gate_up_activate",
 )
-ACTIVATIONS: tuple[ActivationKind, ...] = ("silu", "gelu_tanh", "gelu")
+ACTIVATIONS: tuple[ActivationKind, ...] = ("silu", "gelu_tanh", "gelu", "relu2")
 NONE = -1
 MAX_PHASES = 4
 """Of one instruction: loops over its rows that all threads end together. The same in program.h."""
@@ -67,9 +67,10 @@ class InstructionStruct(ctypes.Structure):
         ("bf16_cache", _I),
         ("table_rows", _I),
         ("group", _I),
+        *((name, _I) for name in ("centred", "gated", "interleaved", "turned_first")),
         *((name, _D) for name in ("scale", "eps", "softcap")),
         *((name, _P) for name in ("norm", "second_norm", "bias", "second_bias", "cos", "sin")),
-        *((name, _P) for name in ("sinks", "k_cache", "v_cache")),
+        *((name, _P) for name in ("sinks", "query_scales", "k_cache", "v_cache")),
         ("weight", PackedStruct),
         ("second_weight", PackedStruct),
     )
@@ -86,11 +87,11 @@ class Instruction:
     add               ``src`` += scale · ``add``
     norm              each of ``groups`` stretches of ``width`` from ``column`` of ``src`` is normed in place
     linear            ``dst``[column:] = input · weightᵀ + bias
-    rotate            ``src`` holds q | k | v: the heads of q and k are normed where norms are given, and turned; q
-                      stays, k and v go to the cache
+    rotate            ``src`` holds q | k | v: the heads of q and k are normed where norms are given, and turned, or
+                      the other way round; q is scaled where scales are given, and stays, k and v go to the cache
     attend            ``dst`` = attention of the queries in ``src`` over the cache
     activate          the next linears' input = activation(gate) · up in ``activation_format``; ``src`` holds
-                      gate | up, ``width`` each
+                      gate | up, ``width`` each, or what is activated without a gate
     gate_up_activate  the same, where gate = input · weightᵀ + bias and up = input · second weightᵀ + second bias
     call              ``dst`` = what ``run`` makes of ``src``: an operation that no instruction does, between two native
                       stretches of the program
@@ -119,13 +120,23 @@ class Instruction:
     eps: float = 0.0
     softcap: float = 0.0
     norm: Tensor | None = None
-    """float32 [width]: RMSNorm multiplies by it."""
+    """float32 [width]: the norm multiplies by it."""
     second_norm: Tensor | None = None
     bias: Tensor | None = None
-    """float32"""
+    """float32; of a product, or of a norm that is centred"""
+    centred: bool = False
+    """The norm takes the mean off first: it is a LayerNorm."""
+    gated: bool = True
+    """What is activated multiplies ``up``."""
     second_bias: Tensor | None = None
     rotary: tuple[Tensor, Tensor] | None = None
     """cos, sin: float32 [positions, half of the dims that turn]"""
+    interleaved: bool = False
+    """Dimension 2i turns with 2i + 1, not i with i + half of those that turn."""
+    turned_first: bool = False
+    """Heads are normed once they are turned."""
+    query_scales: Tensor | None = None
+    """float32 [positions]: what queries are multiplied by."""
     sinks: Tensor | None = None
     """float32 [heads]: a score of each that takes part in its softmax and has no value."""
     layer: int = NONE
@@ -188,7 +199,10 @@ class Program:
         scale: float = 1.0,
         norm: Tensor | None = None,
         eps: float = 0.0,
+        centred: bool = False,
+        bias: Tensor | None = None,
     ) -> None:
+        """``centred``: the norm is a LayerNorm, with a ``bias`` or without."""
         width = self.widths[src]
         last = self.instructions[-1] if self.instructions else None
         if add == NONE and last is not None and last.op == "add" and last.src == src:  # one walk over the rows
@@ -196,8 +210,9 @@ class Program:
             del self.instructions[-1]
         if add != NONE:
             self._check(add, width)
-        if norm is not None:
-            _check_norm(norm, width)
+        for weight in (norm, bias):
+            if weight is not None:
+                _check_norm(weight, width)
         self._append(
             Instruction(
                 "norm_and_quantize",
@@ -208,6 +223,8 @@ class Program:
                 width=width,
                 norm=norm,
                 eps=eps,
+                centred=centred,
+                bias=bias,
             )
         )
 
@@ -215,10 +232,33 @@ class Program:
         self._check(add, self.widths[src])
         self._append(Instruction("add", src=src, add=add, scale=scale, width=self.widths[src]))
 
-    def norm(self, src: int, weight: Tensor, eps: float, *, column: int = 0, groups: int = 1) -> None:
+    def norm(
+        self,
+        src: int,
+        weight: Tensor,
+        eps: float,
+        *,
+        column: int = 0,
+        groups: int = 1,
+        centred: bool = False,
+        bias: Tensor | None = None,
+    ) -> None:
+        """``centred`` and ``bias`` as for :meth:`norm_and_quantize`."""
         self._check(src, column + groups * len(weight))
+        if bias is not None:
+            _check_norm(bias, len(weight))
         self._append(
-            Instruction("norm", src=src, norm=weight, eps=eps, column=column, groups=groups, width=len(weight))
+            Instruction(
+                "norm",
+                src=src,
+                norm=weight,
+                eps=eps,
+                column=column,
+                groups=groups,
+                width=len(weight),
+                centred=centred,
+                bias=bias,
+            )
         )
 
     def linear(self, dst: int, weight: PackedWeight, *, column: int = 0, bias: Tensor | None = None) -> None:
@@ -244,9 +284,12 @@ class Program:
         *,
         norms: tuple[Tensor, Tensor] | None = None,
         eps: float = 0.0,
+        interleaved: bool = False,
+        turned_first: bool = False,
+        query_scales: Tensor | None = None,
         group: int = 0,
     ) -> None:
-        """``heads``: query heads, kv heads, dims of a head."""
+        """``heads``: query heads, kv heads, dims of a head; ``query_scales``: see :attr:`Instruction.query_scales`."""
         self._check(src, (heads[0] + 2 * heads[1]) * heads[2])
         cos, sin = rotary
         if cos.dim() != 2 or cos.shape != sin.shape or 2 * cos.shape[1] > heads[2]:
@@ -256,6 +299,8 @@ class Program:
         q_norm, k_norm = norms or (None, None)
         for norm in norms or ():
             _check_norm(norm, heads[2])
+        if query_scales is not None and query_scales.shape != cos.shape[:1]:
+            raise ValueError(f"program: scales of queries {tuple(query_scales.shape)} do not fit {len(cos)} positions")
         self._append(
             Instruction(
                 "rotate",
@@ -268,6 +313,9 @@ class Program:
                 norm=q_norm,
                 second_norm=k_norm,
                 eps=eps,
+                interleaved=interleaved,
+                turned_first=turned_first,
+                query_scales=query_scales,
                 group=group,
             )
         )
@@ -314,16 +362,23 @@ class Program:
             )
         )
 
-    def activate(self, src: int, activation: ActivationKind, activation_format: ActivationFormat) -> None:
-        """Prepares activation(gate) · up, where ``src`` holds gate | up.
+    def activate(
+        self, src: int, activation: ActivationKind, activation_format: ActivationFormat, *, gated: bool = True
+    ) -> None:
+        """Prepares activation(gate) · up, where ``src`` holds gate | up, or without a gate activation(``src``).
 
-        Where the linears just before wrote it, they are gated on their way, and ``src`` is never written.
+        Where the linears just before wrote gate | up, they are gated on their way, and ``src`` is never written.
         """
-        width = self.widths[src] // 2
-        if (pair := self._gated_pair(src, width)) is None:
+        width = self.widths[src] // (2 if gated else 1)
+        if not gated or (pair := self._gated_pair(src, width)) is None:
             self._append(
                 Instruction(
-                    "activate", src=src, activation=activation, activation_format=activation_format, width=width
+                    "activate",
+                    src=src,
+                    activation=activation,
+                    activation_format=activation_format,
+                    width=width,
+                    gated=gated,
                 )
             )
             return
@@ -462,6 +517,10 @@ class Program:
                 bf16_cache=k_cache is not None and k_cache.dtype == torch.bfloat16,
                 table_rows=0 if cos is None else len(cos),
                 group=i.group,
+                centred=i.centred,
+                gated=i.gated,
+                interleaved=i.interleaved,
+                turned_first=i.turned_first,
                 scale=i.scale,
                 eps=i.eps,
                 softcap=i.softcap,
@@ -472,6 +531,7 @@ class Program:
                 cos=_pointer(cos),
                 sin=_pointer(sin),
                 sinks=_pointer(i.sinks),
+                query_scales=_pointer(i.query_scales),
                 k_cache=_pointer(k_cache),
                 v_cache=_pointer(v_cache),
                 weight=i.weight.struct if i.weight is not None else PackedStruct(),
@@ -502,6 +562,7 @@ class Program:
                 bias=_plain(instruction.bias),
                 second_bias=_plain(instruction.second_bias),
                 sinks=_plain(instruction.sinks),
+                query_scales=_plain(instruction.query_scales),
                 rotary=rotary,
             )
         )

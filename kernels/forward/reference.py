@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..activation.reference import gated_activation
+from ..activation.reference import activation, gated_activation
 from ..attention import AttentionBatch
 from ..attention.reference import paged_attention
 from ..kv_cache.reference import write_kv_
 from ..linear_packed.reference import dequantize, linear_packed
+from ..norm.reference import layer_norm
 from ..rotary.reference import rotary_
 from .program import NONE, Instruction, Program
 
@@ -33,14 +34,13 @@ def run_program(
                 buffers[i.dst].copy_(dequantize(i.weight)[ids] * i.scale)
             case "norm_and_quantize":
                 src = _added(i, buffers)
-                prepared = src if i.norm is None else _normed(src, i.norm, i.eps)
+                prepared = src if i.norm is None else _normed(i, src)
                 prepared = prepared.clone()
             case "add":
                 _added(i, buffers)
             case "norm":
-                assert i.norm is not None
                 stretch = buffers[i.src][:, i.column : i.column + i.groups * i.width]
-                stretch.copy_(_normed(stretch.unflatten(1, (i.groups, i.width)), i.norm, i.eps).flatten(1))
+                stretch.copy_(_normed(i, stretch.unflatten(1, (i.groups, i.width))).flatten(1))
             case "linear":
                 assert i.weight is not None
                 buffers[i.dst][:, i.column : i.column + i.weight.shape[0]] = linear_packed(prepared, i.weight, i.bias)
@@ -54,7 +54,8 @@ def run_program(
                 out = paged_attention(*given, i.sinks, True, None, None)
                 buffers[i.dst].copy_(out.flatten(1))
             case "activate":
-                prepared = gated_activation(buffers[i.src], i.activation)
+                activated = gated_activation if i.gated else activation
+                prepared = activated(buffers[i.src], i.activation)
             case "call":
                 assert i.run is not None
                 buffers[i.dst].copy_(i.run(buffers[i.src], besides))
@@ -73,7 +74,14 @@ def _added(i: Instruction, buffers: Sequence[Tensor]) -> Tensor:
     return src if i.add == NONE else src.add_(buffers[i.add] * i.scale)
 
 
-def _normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def _normed(i: Instruction, x: Tensor) -> Tensor:
+    assert i.norm is not None
+    if i.centred:
+        return layer_norm(x, i.norm, i.bias, i.eps)
+    return _rms_normed(x, i.norm, i.eps)
+
+
+def _rms_normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
 
 
@@ -81,8 +89,13 @@ def _rotate(i: Instruction, row: Tensor, k_cache: Tensor, v_cache: Tensor, posit
     assert i.rotary is not None
     heads = row.view(len(row), -1, i.dim)
     q, k, v = heads.split([i.heads, i.kv_heads, i.kv_heads], dim=1)
+    if i.turned_first:
+        rotary_(q, k, *i.rotary, positions, i.interleaved, None)
     if i.norm is not None and i.second_norm is not None:
-        q.copy_(_normed(q, i.norm, i.eps))
-        k.copy_(_normed(k, i.second_norm, i.eps))
-    rotary_(q, k, *i.rotary, positions, False, None)
+        q.copy_(_rms_normed(q, i.norm, i.eps))
+        k.copy_(_rms_normed(k, i.second_norm, i.eps))
+    if not i.turned_first:
+        rotary_(q, k, *i.rotary, positions, i.interleaved, None)
+    if i.query_scales is not None:
+        q.mul_(i.query_scales[positions, None, None])
     write_kv_(k.to(k_cache.dtype), v.to(v_cache.dtype), k_cache, v_cache, slots, None, None)

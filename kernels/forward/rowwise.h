@@ -32,10 +32,35 @@ static inline void norm_row(const float* x, const float* weight, float eps, int6
     for (; i < width; ++i) to[i] = x[i] * factor * weight[i];
 }
 
+// to = (x - mean(x)) / deviation(x) * weight + bias, of which there may be none; `to` may be x.
+static inline void layer_norm_row(const float* x, const float* weight, const float* bias, float eps, int64_t width,
+                                  float* to) {
+    vf sum = {};
+    int64_t i = 0;
+    for (; i + LANES <= width; i += LANES) sum += load(x + i);
+    if (i < width) sum += load_part(x + i, width - i);
+    const float mean = hsum(sum) / (float)width;
+    for (i = 0; i + LANES <= width; i += LANES) store(to + i, load(x + i) - set1(mean));
+    for (; i < width; ++i) to[i] = x[i] - mean;
+    norm_row(to, weight, eps, width, to);
+    if (!bias) return;
+    for (i = 0; i + LANES <= width; i += LANES) store(to + i, load(to + i) + load(bias + i));
+    for (; i < width; ++i) to[i] += bias[i];
+}
+
 static inline void add_row(float* x, const float* delta, float scale, int64_t width) {
     int64_t i = 0;
     for (; i + LANES <= width; i += LANES) store(x + i, load(x + i) + load(delta + i) * set1(scale));
     for (; i < width; ++i) x[i] += delta[i] * scale;
+}
+
+// The pair (2i, 2i + 1) of a head turns by the angle of its position.
+static inline void turn_pairs(float* head, const float* cos, const float* sin, int64_t half) {
+    for (int64_t i = 0; i < half; ++i) {
+        const float a = head[2 * i], b = head[2 * i + 1];
+        head[2 * i] = a * cos[i] - b * sin[i];
+        head[2 * i + 1] = b * cos[i] + a * sin[i];
+    }
 }
 
 // The pair (i, i + half) of a head turns by the angle of its position.
@@ -53,30 +78,37 @@ static inline void turn_head(float* head, const float* cos, const float* sin, in
     }
 }
 
-template <class Gate>
+template <class Gate, bool GATED>
 static inline void gate_row(const float* gate_up, int64_t width, float* to) {
-    const float* up = gate_up + width;
+    const float* up = gate_up + width;  // where it is gated
     int64_t i = 0;
-    for (; i + LANES <= width; i += LANES) store(to + i, Gate::apply(load(gate_up + i)) * load(up + i));
+    for (; i + LANES <= width; i += LANES) {
+        const vf gate = Gate::apply(load(gate_up + i));
+        store(to + i, GATED ? gate * load(up + i) : gate);
+    }
     if (i < width) {
         const int64_t n = width - i;
-        store_part(to + i, Gate::apply(load_part(gate_up + i, n)) * load_part(up + i, n), n);
+        const vf gate = Gate::apply(load_part(gate_up + i, n));
+        store_part(to + i, GATED ? gate * load_part(up + i, n) : gate, n);
     }
 }
 
 // `format` is what the row is brought into next.
+template <bool GATED = true>
 static inline void activate_row(const float* gate_up, int64_t width, int64_t activation, ActivationFormat format,
                                 float* to) {
     switch (activation) {
         case 0:
-            return format != ActivationFormat::F32 ? gate_row<RoughSilu>(gate_up, width, to)
-                                                   : gate_row<Silu>(gate_up, width, to);
-        case 1: return gate_row<GeluTanh>(gate_up, width, to);
-        default: return gate_row<Gelu>(gate_up, width, to);
+            return format != ActivationFormat::F32 ? gate_row<RoughSilu, GATED>(gate_up, width, to)
+                                                   : gate_row<Silu, GATED>(gate_up, width, to);
+        case 1: return gate_row<GeluTanh, GATED>(gate_up, width, to);
+        case 3: return gate_row<Relu2, GATED>(gate_up, width, to);
+        default: return gate_row<Gelu, GATED>(gate_up, width, to);
     }
 }
 
-// Norms (where weights are given) and turns the heads of one token; K and V go to their place in the cache.
+// Norms (where weights are given) and turns the heads of one token, or the other way round, and scales those of q
+// (where scales are given); K and V go to their place in the cache.
 template <class T>
 static void rotate_token(const Instruction& op, float* row, int64_t position, int64_t slot) {
     const float *cos = op.cos + position * op.half, *sin = op.sin + position * op.half;
@@ -84,9 +116,13 @@ static void rotate_token(const Instruction& op, float* row, int64_t position, in
     float* k = row + op.heads * dim;
     const float* v = k + op.kv_heads * dim;
     for (int64_t h = 0; h < op.heads + op.kv_heads; ++h) {
+        float* const head = row + h * dim;
         const float* weight = h < op.heads ? op.norm : op.second_norm;
-        if (weight) norm_row(row + h * dim, weight, (float)op.eps, dim, row + h * dim);
-        turn_head(row + h * dim, cos, sin, op.half);
+        if (weight && !op.turned_first) norm_row(head, weight, (float)op.eps, dim, head);
+        op.interleaved ? turn_pairs(head, cos, sin, op.half) : turn_head(head, cos, sin, op.half);
+        if (weight && op.turned_first) norm_row(head, weight, (float)op.eps, dim, head);
+        if (op.query_scales && h < op.heads)
+            for (int64_t d = 0; d < dim; ++d) head[d] *= op.query_scales[position];
     }
     for (int64_t h = 0; h < op.kv_heads; ++h) {
         T* keys = (T*)op.k_cache + (block * op.kv_heads + h) * dim * size + offset;

@@ -43,9 +43,14 @@ class Traced:
     column: int = 0
     factor: float = 1.0
     norm: tuple[Tensor, float] | None = None
-    """Weights and eps of an RMS norm."""
+    """Weights and eps of a norm."""
+    centred: bool = False
+    """The norm is a LayerNorm, else an RMS norm."""
+    bias: Tensor | None = None
+    """Of a LayerNorm."""
     activation: ActivationKind | None = None
-    """The columns are gate | up, of which this makes half as many."""
+    halved: bool = False
+    """The columns are gate | up, of which the activation makes half as many."""
 
     @classmethod
     def written(cls, program: Program, buffer: int) -> "Traced":
@@ -69,10 +74,18 @@ class Traced:
         """x / rms(x) * weight, over all columns."""
         return replace(self.settled(), norm=(weight, eps))
 
+    def layer_normed(self, weight: Tensor, bias: Tensor | None, eps: float) -> "Traced":
+        """(x - mean(x)) / deviation(x) * weight + bias, over all columns."""
+        return replace(self.settled(), norm=(weight, eps), centred=True, bias=bias)
+
+    def activated(self, activation: ActivationKind) -> "Traced":
+        """activation(x)."""
+        return replace(self.settled(), activation=activation, halved=False)
+
     def gated(self, activation: ActivationKind) -> "Traced":
         """activation(gate) * up."""
         whole = self.settled()
-        return replace(whole, width=whole.width // 2, activation=activation)
+        return replace(whole, width=whole.width // 2, activation=activation, halved=True)
 
     def add_(self, other: "Traced") -> "Traced":
         """Itself, with the other's columns added in place."""
@@ -104,12 +117,26 @@ class Traced:
         window: int,
         softcap: float,
         sinks: Tensor | None = None,
+        interleaved: bool = False,
+        turned_first: bool = False,
+        query_scales: Tensor | None = None,
         group: int = 0,
     ) -> "Traced":
         """Causal attention over the layer's cache, to which keys and values are written: see :meth:`.Program.rotate`
         and :meth:`.Program.attend`."""
         qkv = self.beside(keys, values)
-        self.program.rotate(qkv.buffer, layer, heads, rotary, norms=norms, eps=eps, group=group)
+        self.program.rotate(
+            qkv.buffer,
+            layer,
+            heads,
+            rotary,
+            norms=norms,
+            eps=eps,
+            interleaved=interleaved,
+            turned_first=turned_first,
+            query_scales=query_scales,
+            group=group,
+        )
         buffer = self.program.buffer(heads[0] * heads[2])
         self.program.attend(
             qkv.buffer, buffer, layer, heads, scale=scale, window=window, softcap=softcap, sinks=sinks, group=group
@@ -142,8 +169,8 @@ class Traced:
         if self.norm is None:
             return self
         weight, eps = self.norm
-        self.program.norm(self.buffer, weight, eps, column=self.column)
-        return replace(self, norm=None, at=len(self.program.instructions))
+        self.program.norm(self.buffer, weight, eps, column=self.column, centred=self.centred, bias=self.bias)
+        return replace(self, norm=None, centred=False, bias=None, at=len(self.program.instructions))
 
     def _prepare(self, weight: PackedWeight) -> None:
         """Leaves it in the form in which ``weight`` takes its input."""
@@ -154,20 +181,25 @@ class Traced:
         if self.factor != 1.0:
             raise ValueError("trace: a factor is taken by a product, which has no place for it")
         if self.activation is not None:
-            self.program.activate(self._whole(), self.activation, wanted)
+            self.program.activate(self._whole(), self.activation, wanted, gated=self.halved)
         else:
             norm, eps = self.norm or (None, 0.0)
-            self.program.norm_and_quantize(self._whole(), wanted, norm=norm, eps=eps)
+            self.program.norm_and_quantize(
+                self._whole(), wanted, norm=norm, eps=eps, centred=self.centred, bias=self.bias
+            )
         self.program.note_prepared(self)
 
+    @property
+    def _columns(self) -> int:
+        """Of its buffer, that it is made of."""
+        return 2 * self.width if self.activation is not None and self.halved else self.width
+
     def _check_unwritten(self) -> None:
-        columns = self.width * (1 if self.activation is None else 2)
-        if self.program.written_since(self.at, self.buffer, self.column, columns):
+        if self.program.written_since(self.at, self.buffer, self.column, self._columns):
             raise ValueError("trace: a value is taken after its place has been written again")
 
     def _whole(self) -> int:
         """The number of its buffer, of which it must be all."""
-        columns = self.width * (1 if self.activation is None else 2)
-        if self.column or columns != self.program.widths[self.buffer]:
+        if self.column or self._columns != self.program.widths[self.buffer]:
             raise ValueError("trace: some columns of a buffer are taken where all are expected")
         return self.buffer

@@ -23,6 +23,7 @@ static inline vf activated(vf x, int64_t activation) {
         case 0: return Silu::apply(x);
         case 1: return GeluTanh::apply(x);
         case 2: return Gelu::apply(x);
+        case 3: return Relu2::apply(x);
         default: return x;
     }
 }

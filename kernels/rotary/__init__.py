@@ -11,7 +11,7 @@ from ..variants import Choice, Variant, select_variant
 from . import reference
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
-_ARGUMENTS = (_P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _I)
+_ARGUMENTS = (_P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _I, _I)
 _NATIVE = by_dtype("stentor_rotary", *_ARGUMENTS, restype=_I)
 
 
@@ -19,18 +19,16 @@ Sections = tuple[int, int, int]
 """How many of the R/2 frequencies take their position from each row of positions [3, T]."""
 
 
-def choose(
-    q: Tensor, variant: Choice = "auto", *, interleaved: bool = False, sections: Sections | None = None
-) -> Variant:
+def choose(q: Tensor, variant: Choice = "auto", *, sections: Sections | None = None) -> Variant:
     """The variant that :func:`rotary_` runs. Raises ValueError where one is asked for that cannot run."""
-    native = native_rotary_unsupported_reason(q, interleaved=interleaved, sections=sections)
+    native = native_rotary_unsupported_reason(q, sections)
     return select_variant(variant, triton=triton_unsupported_reason(q, variant), native=native)
 
 
-def native_rotary_unsupported_reason(q: Tensor, *, interleaved: bool, sections: Sections | None) -> str | None:
+def native_rotary_unsupported_reason(q: Tensor, sections: Sections | None) -> str | None:
     """Why the native variant cannot run; None when it can."""
-    if interleaved or sections is not None:
-        return "it turns halves by one position a token, not interleaved pairs or sections"
+    if sections is not None:
+        return "it turns all of a head by one position, not sections by several"
     return native_unsupported_reason(_NATIVE.get(q.dtype), q)
 
 
@@ -65,7 +63,7 @@ def rotary_(
             positions that fit.
     """
     check_rotary(q, k, cos, sin, positions, sections, "rotary_")
-    chosen = choose(q, variant, interleaved=interleaved, sections=sections)
+    chosen = choose(q, variant, sections=sections)
     if chosen == "triton":
         from . import triton  # late: heavy
 
@@ -89,6 +87,7 @@ def rotary_(
         q.stride(0),
         k.stride(0),
         cos.shape[0],
+        interleaved,
         threads(),
     )
     if bad >= 0:

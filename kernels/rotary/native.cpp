@@ -1,5 +1,5 @@
-// The pair (i, i + half) of every head turns by the angle of its token's position. Products and sums
-// are rounded one by one, as the reference rounds them.
+// The pair (i, i + half) of every head, or (2i, 2i + 1) where pairs are interleaved, turns by the angle of its token's
+// position. Products and sums are rounded one by one, as the reference rounds them.
 #include "parallel.h"
 #include "vec.h"
 
@@ -28,17 +28,27 @@ void turn(T* head, const float* cos, const float* sin, int64_t half) {
 }
 
 template <class T>
+void turn_interleaved(T* head, const float* cos, const float* sin, int64_t half) {
+    for (int64_t i = 0; i < half; ++i) {
+        const float a = widen(head[2 * i]), b = widen(head[2 * i + 1]);
+        narrow(a * cos[i] - b * sin[i], head + 2 * i);
+        narrow(b * cos[i] + a * sin[i], head + 2 * i + 1);
+    }
+}
+
+template <class T>
 int64_t rotary(T* q, T* k, const float* cos, const float* sin, const int64_t* positions, int64_t tokens,
                int64_t q_heads, int64_t k_heads, int64_t dim, int64_t half, int64_t q_stride, int64_t k_stride,
-               int64_t table, int64_t threads) {
+               int64_t table, int64_t interleaved, int64_t threads) {
+    const auto turn_head = interleaved ? turn_interleaved<T> : turn<T>;
     for (int64_t t = 0; t < tokens; ++t)
         if (positions[t] < 0 || positions[t] >= table) return t;
     parallel_rows(tokens, GRAIN / ((q_heads + k_heads) * dim + 1), threads, [=](int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; ++t) {
             const float* c = cos + positions[t] * half;
             const float* s = sin + positions[t] * half;
-            for (int64_t h = 0; h < q_heads; ++h) turn(q + t * q_stride + h * dim, c, s, half);
-            for (int64_t h = 0; h < k_heads; ++h) turn(k + t * k_stride + h * dim, c, s, half);
+            for (int64_t h = 0; h < q_heads; ++h) turn_head(q + t * q_stride + h * dim, c, s, half);
+            for (int64_t h = 0; h < k_heads; ++h) turn_head(k + t * k_stride + h * dim, c, s, half);
         }
     });
     return -1;
@@ -53,13 +63,15 @@ using namespace stentor;
 STENTOR_EXPORT int64_t stentor_rotary_f32(float* q, float* k, const float* cos, const float* sin,
                                           const int64_t* positions, int64_t tokens, int64_t q_heads, int64_t k_heads,
                                           int64_t dim, int64_t half, int64_t q_stride, int64_t k_stride, int64_t table,
-                                          int64_t threads) {
-    return rotary(q, k, cos, sin, positions, tokens, q_heads, k_heads, dim, half, q_stride, k_stride, table, threads);
+                                          int64_t interleaved, int64_t threads) {
+    return rotary(q, k, cos, sin, positions, tokens, q_heads, k_heads, dim, half, q_stride, k_stride, table, interleaved,
+                  threads);
 }
 
 STENTOR_EXPORT int64_t stentor_rotary_bf16(bf16* q, bf16* k, const float* cos, const float* sin,
                                            const int64_t* positions, int64_t tokens, int64_t q_heads, int64_t k_heads,
                                            int64_t dim, int64_t half, int64_t q_stride, int64_t k_stride, int64_t table,
-                                           int64_t threads) {
-    return rotary(q, k, cos, sin, positions, tokens, q_heads, k_heads, dim, half, q_stride, k_stride, table, threads);
+                                           int64_t interleaved, int64_t threads) {
+    return rotary(q, k, cos, sin, positions, tokens, q_heads, k_heads, dim, half, q_stride, k_stride, table, interleaved,
+                  threads);
 }

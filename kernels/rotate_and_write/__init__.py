@@ -12,16 +12,9 @@ from . import reference
 __all__ = ["choose", "rotate_and_write_kv_"]
 
 
-def choose(
-    q: Tensor,
-    k_cache: Tensor,
-    variant: Choice = "auto",
-    *,
-    interleaved: bool = False,
-    sections: Sections | None = None,
-) -> Variant:
+def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto", *, sections: Sections | None = None) -> Variant:
     """The variant that :func:`rotate_and_write_kv_` runs. Raises ValueError where one is asked for that cannot run."""
-    native = native_rotary_unsupported_reason(q, interleaved=interleaved, sections=sections)
+    native = native_rotary_unsupported_reason(q, sections)
     native = native or native_cache_unsupported_reason(k_cache, q.dtype)
     return select_variant(variant, triton=triton_unsupported_reason(q, variant), native=native)
 
@@ -77,13 +70,13 @@ def rotate_and_write_kv_(
             weight.shape != q.shape[2:] or weight.dtype != q.dtype or not weight.is_contiguous()
         ):
             raise ValueError(f"rotate_and_write_kv_: {name} {describe(weight)} does not fit q {describe(q)}")
-    chosen = choose(q, k_cache, variant, interleaved=interleaved, sections=sections)
+    chosen = choose(q, k_cache, variant, sections=sections)
     if chosen == "native":  # each operation checks what it is given
         if q_norm is not None:
             q = rms_norm(q, q_norm, eps, plus_one=plus_one, variant="native")
         if k_norm is not None:
             k = rms_norm(k, k_norm, eps, plus_one=plus_one, variant="native")
-        rotary_(q, k, cos, sin, positions, variant="native")
+        rotary_(q, k, cos, sin, positions, interleaved=interleaved, variant="native")
         write_kv_(k, v, k_cache, v_cache, slots, variant="native")
         return q
     check_rotary(q, k, cos, sin, positions, sections, "rotate_and_write_kv_")

@@ -27,5 +27,12 @@ SHAPES = {
     "brain": Shape(kinds=(("bf16", False),), cache=torch.bfloat16),
     "gated": Shape(inner=64, biased=True),
     "brain gated": Shape(kinds=(("bf16", False),), cache=torch.bfloat16, inner=32, activation="gelu_tanh"),
+    "starcoder": Shape(centred=True, biased=True, gated=False, activation="gelu_tanh", hidden=41),
+    "nemotron": Shape(centred=True, norms="sandwich", gated=False, activation="relu2", turned=8, inner=64),
+    "glm": Shape(interleaved=True, turned=10, norms="sandwich"),
+    "hunyuan": Shape(qk_norm="head", turned_first=True, scaled_queries=True),
+    "brain nemotron": Shape(
+        kinds=(("bf16", False),), cache=torch.bfloat16, centred=True, gated=False, interleaved=True, scaled_queries=True
+    ),
     "mixed": Shape(kinds=KINDS[3], cache=torch.bfloat16, biased=True, hidden=64, inner=96),
 }

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -40,6 +40,12 @@ class Shape:
     softcap: float = 0.0
     sunk: bool = False
     """Heads have sinks."""
+    centred: bool = False
+    """Norms are LayerNorms, with a bias where products have one."""
+    gated: bool = True
+    interleaved: bool = False
+    turned_first: bool = False
+    scaled_queries: bool = False
     residual_scale: float = 1.0
     activation: ActivationKind = "silu"
     cache: torch.dtype = torch.float32
@@ -85,7 +91,15 @@ class _Recorder:
     def norm_and_quantize(self, src: int, *, add: int = NONE, normed: bool = False) -> None:
         norm = self.norm_weight(self.shape.hidden) if normed else None
         scale = self.shape.residual_scale
-        self.program.norm_and_quantize(src, self.shape.activation_format, add=add, scale=scale, norm=norm, eps=EPS)
+        self.program.norm_and_quantize(
+            src, self.shape.activation_format, add=add, scale=scale, norm=norm, eps=EPS, **self.centring(normed)
+        )
+
+    def centring(self, normed: bool = True) -> dict[str, Any]:
+        """What makes a LayerNorm of a norm of hidden states."""
+        if not (normed and self.shape.centred):
+            return {}
+        return {"centred": True, "bias": self.norm_weight(self.shape.hidden) if self.shape.biased else None}
 
 
 def rotary_of(shape: Shape, positions: int) -> tuple[Tensor, Tensor]:
@@ -100,7 +114,8 @@ def make_program(shape: Shape) -> tuple[Program, int]:
     q_size, kv_size = shape.heads * shape.dim, shape.kv_heads * shape.dim
     residual, delta = program.buffer(shape.hidden), program.buffer(shape.hidden)
     qkv, attended = program.buffer(q_size + 2 * kv_size), program.buffer(q_size)
-    gate_up = program.buffer(2 * shape.inner)
+    gate_up = program.buffer((2 if shape.gated else 1) * shape.inner)
+    scales = torch.linspace(1.0, 1.5, shape.positions) if shape.scaled_queries else None
     recorder = _Recorder(shape, program)
     before, after = shape.norms != "post", shape.norms != "pre"
     program.embed(residual, embedding_of(shape), 1.5)
@@ -114,7 +129,17 @@ def make_program(shape: Shape) -> tuple[Program, int]:
             program.norm(qkv, recorder.norm_weight(kv_size), EPS, column=q_size)
         elif shape.qk_norm == "head":
             norms = recorder.norm_weight(shape.dim), recorder.norm_weight(shape.dim)
-        program.rotate(qkv, layer, shape.sizes, rotary, norms=norms, eps=EPS)
+        program.rotate(
+            qkv,
+            layer,
+            shape.sizes,
+            rotary,
+            norms=norms,
+            eps=EPS,
+            interleaved=shape.interleaved,
+            turned_first=shape.turned_first,
+            query_scales=scales,
+        )
         program.attend(
             qkv,
             attended,
@@ -128,13 +153,13 @@ def make_program(shape: Shape) -> tuple[Program, int]:
         recorder.norm_and_quantize(attended)
         recorder.linear(delta, q_size, shape.hidden)
         if after:
-            program.norm(delta, recorder.norm_weight(shape.hidden), EPS)
+            program.norm(delta, recorder.norm_weight(shape.hidden), EPS, **recorder.centring())
         recorder.norm_and_quantize(residual, add=delta, normed=before)
-        recorder.linear(gate_up, shape.hidden, shape.inner, shape.inner)
-        program.activate(gate_up, shape.activation, shape.activation_format)
+        recorder.linear(gate_up, shape.hidden, *([shape.inner] * (2 if shape.gated else 1)))
+        program.activate(gate_up, shape.activation, shape.activation_format, gated=shape.gated)
         recorder.linear(delta, shape.inner, shape.hidden)
         if after:
-            program.norm(delta, recorder.norm_weight(shape.hidden), EPS)
+            program.norm(delta, recorder.norm_weight(shape.hidden), EPS, **recorder.centring())
     program.add(residual, delta, shape.residual_scale)
     return program, residual
 

@@ -121,14 +121,16 @@ def test_what_was_prepared_before_leaves_no_trace(kinds: tuple[tuple[PackedKind,
     assert_close(results[2], results[3], 4e-6)
 
 
-@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu"])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu", "relu2"])
+@pytest.mark.parametrize("gated", [True, False])
 @pytest.mark.parametrize("width", [1, 15, 64, 75])
-def test_activations_of_any_width_are_the_references(activation: ActivationKind, width: int) -> None:
+def test_activations_of_any_width_are_the_references(activation: ActivationKind, gated: bool, width: int) -> None:
     program = Program()
-    gate_up, dst = program.buffer(2 * width), program.buffer(8)
-    program.activate(gate_up, activation, "f32")
+    columns = 2 * width if gated else width
+    gate_up, dst = program.buffer(columns), program.buffer(8)
+    program.activate(gate_up, activation, "f32", gated=gated)
     program.linear(dst, packed_weight("f32", 8, width))
-    actual, expected = in_both_variants(program, {gate_up: 4 * normal(5, 2 * width, seed=3)}, dst)
+    actual, expected = in_both_variants(program, {gate_up: 4 * normal(5, columns, seed=3)}, dst)
     assert_close(actual, expected, 4e-6)
 
 
@@ -162,11 +164,13 @@ def test_products_that_are_gated_on_their_way_give_the_same_bits(
     assert_close(gated, gated_reference, 4e-6 if activation_format == "f32" else 1e-2)
 
 
+@pytest.mark.parametrize("kind", ["rms", "layer", "layer with a bias"])
 @pytest.mark.parametrize(("width", "groups", "column"), [(40, 1, 0), (7, 3, 2), (16, 4, 5), (130, 1, 1)])
-def test_stretches_are_normed_in_place_and_nothing_beside_them(width: int, groups: int, column: int) -> None:
+def test_stretches_are_normed_in_place_and_nothing_beside_them(width: int, groups: int, column: int, kind: str) -> None:
     program = Program()
     src = program.buffer(column + width * groups + 3)
-    program.norm(src, 1 + normal(width, seed=1), EPS, column=column, groups=groups)
+    bias = normal(width, seed=4) if kind == "layer with a bias" else None
+    program.norm(src, 1 + normal(width, seed=1), EPS, column=column, groups=groups, centred=kind != "rms", bias=bias)
     x = normal(11, program.widths[src], seed=2)
     actual, expected = in_both_variants(program, {src: x}, src)
     assert_close(actual, expected, 2e-6)
@@ -206,7 +210,12 @@ def shapes(draw: st.DrawFn) -> Shape:
         softcap=draw(st.sampled_from([0.0, 8.0])),
         sunk=draw(st.booleans()),
         residual_scale=draw(st.sampled_from([1.0, 0.4])),
-        activation=draw(st.sampled_from(["silu", "gelu_tanh", "gelu"])),
+        centred=draw(st.booleans()),
+        gated=draw(st.booleans()),
+        interleaved=draw(st.booleans()),
+        turned_first=draw(st.booleans()),
+        scaled_queries=draw(st.booleans()),
+        activation=draw(st.sampled_from(["silu", "gelu_tanh", "gelu", "relu2"])),
         cache=draw(st.sampled_from([torch.float32, torch.bfloat16])),
         kinds=draw(st.sampled_from(KINDS)),
         block_size=draw(st.sampled_from([16, 48])),

@@ -39,6 +39,12 @@ def test_a_program_refuses_what_does_not_fit_beside_what_it_reads() -> None:
         program.rotate(wide, 0, (2, 1, 12), (table, table))
     with pytest.raises(ValueError, match=r"a norm's weight \(8,\) does not fit 16 columns"):
         program.rotate(wide, 0, (1, 1, 16), (table, table), norms=(torch.ones(16), torch.ones(8)))
+    with pytest.raises(ValueError, match=r"a norm's weight \(16,\) does not fit 48 columns"):
+        program.norm_and_quantize(wide, "f32", norm=torch.ones(48), centred=True, bias=torch.ones(16))
+    with pytest.raises(ValueError, match=r"a norm's weight \(8,\) does not fit 16 columns"):
+        program.norm(wide, torch.ones(16), 1e-5, centred=True, bias=torch.ones(8))
+    with pytest.raises(ValueError, match=r"scales of queries \(3,\) do not fit 4 positions"):
+        program.rotate(wide, 0, (1, 1, 16), (table, table), query_scales=torch.ones(3))
     with pytest.raises(ValueError, match="3 query heads are no multiple of 2 kv heads"):
         program.attend(wide, wide, 0, (3, 2, 16), scale=1.0, window=0, softcap=0.0)
     with pytest.raises(ValueError, match="1 heads of 16 dims do not fill buffer 0 of 48"):

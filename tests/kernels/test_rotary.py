@@ -10,9 +10,10 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(("q_heads", "k_heads", "dim", "rotary_dim"), [(9, 3, 64, 64), (4, 4, 80, 32), (3, 1, 10, 6)])
 def test_slices_of_a_fused_projection_turn_in_place_bitwise_as_the_reference(
-    dtype: torch.dtype, q_heads: int, k_heads: int, dim: int, rotary_dim: int
+    dtype: torch.dtype, interleaved: bool, q_heads: int, k_heads: int, dim: int, rotary_dim: int
 ) -> None:
     cos, sin = rotary_table(50, rotary_dim // 2)
     positions = torch.tensor([0, 49, 7, 7, 30])
@@ -22,7 +23,7 @@ def test_slices_of_a_fused_projection_turn_in_place_bitwise_as_the_reference(
         q = tensor[:, : q_heads * dim].view(5, q_heads, dim)
         k = tensor[:, q_heads * dim : (q_heads + k_heads) * dim].view(5, k_heads, dim)
         assert choose(q, variant) == variant  # type: ignore[arg-type]
-        rotary_(q, k, cos, sin, positions, variant=variant)
+        rotary_(q, k, cos, sin, positions, interleaved=interleaved, variant=variant)
     assert_same_bits(fused[0], fused[1])
     assert_same_bits(fused[0][:, (q_heads + k_heads) * dim :], before[:, (q_heads + k_heads) * dim :])
     assert not torch.equal(fused[0], before)
@@ -64,11 +65,11 @@ def test_sections_take_their_position_from_their_row(sections: tuple[int, int, i
     assert_same_bits(q[..., 32:], whole[0][0][..., 32:])
 
 
-def test_the_native_variant_leaves_interleaved_pairs_and_sections_to_the_reference() -> None:
+def test_the_native_variant_leaves_sections_to_the_reference() -> None:
     q = torch.ones(2, 3, 8)
-    assert choose(q, interleaved=True) == choose(q, sections=(1, 1, 2)) == "reference"
-    with pytest.raises(ValueError, match="not interleaved pairs or sections"):
-        choose(q, "native", interleaved=True)
+    assert choose(q, sections=(1, 1, 2)) == "reference"
+    with pytest.raises(ValueError, match="not sections by several"):
+        choose(q, "native", sections=(1, 1, 2))
 
 
 @pytest.mark.parametrize("threads", [1, 2])

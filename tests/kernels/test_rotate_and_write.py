@@ -21,9 +21,17 @@ def weights(dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("norm", [None, "llama", "gemma"])
+@pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(("q_heads", "kv_heads", "dim", "rotary_dim"), [(9, 3, 64, 64), (4, 4, 80, 32), (3, 1, 10, 6)])
 def test_the_native_variant_is_bitwise_its_three_operations(
-    dtype: torch.dtype, threads: int, norm: str | None, q_heads: int, kv_heads: int, dim: int, rotary_dim: int
+    dtype: torch.dtype,
+    threads: int,
+    norm: str | None,
+    interleaved: bool,
+    q_heads: int,
+    kv_heads: int,
+    dim: int,
+    rotary_dim: int,
 ) -> None:
     cos, sin = rotary_table(50, rotary_dim // 2)
     slots = draw(96, 5, 2)
@@ -33,12 +41,24 @@ def test_the_native_variant_is_bitwise_its_three_operations(
     assert choose(q, mine[0]) == "native"
     with thread_count(threads):
         out = rotate_and_write_kv_(
-            q, k, v, cos, sin, POSITIONS, *mine, slots, q_norm=q_norm, k_norm=k_norm, eps=EPS, plus_one=norm == "gemma"
+            q,
+            k,
+            v,
+            cos,
+            sin,
+            POSITIONS,
+            *mine,
+            slots,
+            q_norm=q_norm,
+            k_norm=k_norm,
+            eps=EPS,
+            plus_one=norm == "gemma",
+            interleaved=interleaved,
         )
     q, k, v = projection(5, q_heads, kv_heads, dim, seed=1, dtype=dtype)
     if q_norm is not None and k_norm is not None:
         q, k = (rms_norm(x, w, EPS, plus_one=norm == "gemma", variant="native") for x, w in ((q, q_norm), (k, k_norm)))
-    rotary_(q, k, cos, sin, POSITIONS, variant="native")
+    rotary_(q, k, cos, sin, POSITIONS, interleaved=interleaved, variant="native")
     write_kv_(k, v, *steps, slots, variant="native")
     assert_same_bits(out, q)
     assert_same_bits(mine[0], steps[0])
@@ -60,7 +80,7 @@ def test_the_reference_is_its_three_references(
     k_scale, v_scale = (torch.tensor([0.5, 0.1]), torch.tensor([0.3, 2.0])) if cache_dtype else (None, None)
     q, k, v = projection(5, 4, 2, 40, seed=1, dtype=dtype)
     q_norm, k_norm = weights(40, dtype)
-    assert choose(q, mine[0], interleaved=interleaved, sections=sections) == "reference"
+    assert choose(q, mine[0], "reference", sections=sections) == "reference"
     out = rotate_and_write_kv_(
         q,
         k,
@@ -77,6 +97,7 @@ def test_the_reference_is_its_three_references(
         sections=sections,
         k_scale=k_scale,
         v_scale=v_scale,
+        variant="reference",
     )
     q, k, v = projection(5, 4, 2, 40, seed=1, dtype=dtype)
     q, k = (rms_norm(x, w, EPS, variant="reference") for x, w in ((q, q_norm), (k, k_norm)))
@@ -126,5 +147,5 @@ def test_what_does_not_fit_is_refused() -> None:
         rotate_and_write_kv_(q, k.half(), v.half(), *angles, positions, *caches, slots)
     with pytest.raises(ValueError, match="rotate_and_write_kv_: float8 caches need"):
         rotate_and_write_kv_(q, k, v, *angles, positions, *make_kv_cache(6, 2, 8, 16, FP8, "cpu"), slots)
-    with pytest.raises(ValueError, match="the native variant cannot run: it turns halves"):
-        rotate_and_write_kv_(q, k, v, *angles, positions, *caches, slots, interleaved=True, variant="native")
+    with pytest.raises(ValueError, match="the native variant cannot run: it turns all of a head"):
+        rotate_and_write_kv_(q, k, v, *angles, positions, *caches, slots, sections=(1, 1, 2), variant="native")

@@ -37,6 +37,28 @@ def test_a_norm_waits_for_the_product_that_takes_it() -> None:
     assert ops(program) == ["norm_and_quantize", "linear", "linear"], "its input is there already"
 
 
+def test_a_layer_norm_waits_for_the_product_that_takes_it_or_is_done_in_place() -> None:
+    program = Program()
+    bias = torch.full([HIDDEN], 0.5)
+    x = given(program).layer_normed(torch.ones(HIDDEN), bias, 1e-5)
+    assert ops(program) == []
+    out = x.linear([(weight(HIDDEN, HIDDEN, 1), 0, None)]).layer_normed(torch.ones(HIDDEN), None, 1e-5)
+    given(program).add_(out)
+    assert ops(program) == ["norm_and_quantize", "linear", "norm", "add"]
+    found = [(each.centred, each.bias is not None) for each in program.instructions]
+    assert found == [(True, True), (False, False), (True, False), (False, False)]
+
+
+def test_an_activation_without_a_gate_keeps_its_width() -> None:
+    program = Program()
+    up = given(program).linear([(weight(INNER, HIDDEN, 1), 0, None)]).activated("relu2")
+    assert up.width == INNER
+    up.linear([(weight(HIDDEN, INNER, 2), 0, None)])
+    assert ops(program) == ["norm_and_quantize", "linear", "activate", "linear"]
+    activate = program.instructions[2]
+    assert (activate.activation, activate.gated, activate.width) == ("relu2", False, INNER)
+
+
 def test_an_addition_joins_the_norm_that_follows() -> None:
     program = Program()
     residual = given(program)

@@ -1,0 +1,174 @@
+"""Readers of the config.json of dense families that differ from Llama in a layer's shape: where its norms stand and of
+what kind they are, whether attention and network run side by side, which dimensions rotate, and how a network without
+a gate activates."""
+
+from dataclasses import replace
+
+from .config_fields import ConfigError, Fields
+from .hf_common import alternating, attention_bias, common, slide, sliding_layers, window_of
+from .hf_dense import llama, mistral
+from .model_spec import FUSED_MLP, UP_MLP, MLPSpec, ModelSpec, Norms, RopeConfig, with_layers, with_mixers
+
+LAYER_NORM = Norms(mixer_in="input_layernorm", mlp_in="post_attention_layernorm", kind="layer", bias=True)
+"""As Llama's norms stand, of the other kind."""
+_GLM4 = Norms(
+    mixer_in="input_layernorm",
+    mixer_out="post_self_attn_layernorm",
+    mlp_in="post_attention_layernorm",
+    mlp_out="post_mlp_layernorm",
+)
+
+
+def _with_default(fields: Fields, **defaults: object) -> Fields:
+    """The same, where a field that the file leaves out has another default than most architectures'."""
+    return Fields({**defaults, **{name: value for name, value in fields.values.items() if value is not None}})
+
+
+def _mlp(spec: ModelSpec) -> MLPSpec:
+    return spec.layers[0].mlp
+
+
+def _rope(spec: ModelSpec) -> RopeConfig:
+    rope = spec.layers[0].mixer.rope
+    assert rope is not None
+    return rope
+
+
+def interleaved(spec: ModelSpec) -> ModelSpec:
+    """Neighbouring dimensions rotate together."""
+    return with_mixers(spec, rope=replace(_rope(spec), interleaved=True))
+
+
+def glm(fields: Fields, name: str) -> ModelSpec:
+    """Half of each head rotates; gate and up are stored as one."""
+    fields = _with_default(fields, partial_rotary_factor=0.5)
+    spec = interleaved(common(fields, name, head_dim=128, eps=1.5625e-7))
+    spec = with_mixers(spec, qkv_bias=fields.flag("attention_bias", True))
+    return with_layers(spec, mlp=replace(_mlp(spec), into=FUSED_MLP))
+
+
+def glm4(fields: Fields, name: str) -> ModelSpec:
+    """A GLM with norms on both sides of each part."""
+    return with_layers(glm(fields, name), norms=_GLM4)
+
+
+def ernie(fields: Fields, name: str) -> ModelSpec:
+    fields = _with_default(fields, tie_word_embeddings=True)
+    spec = interleaved(common(fields, name, head_dim=128, eps=1e-5, theta=500_000.0))
+    bias = fields.flag("use_bias")
+    spec = with_layers(spec, mlp=replace(_mlp(spec), bias=bias))
+    return with_mixers(spec, qkv_bias=bias, output_bias=bias)
+
+
+def ministral3(fields: Fields, name: str) -> ModelSpec:
+    """A Mistral whose queries grow with their position."""
+    fields = _with_default(fields, sliding_window=0, rms_norm_eps=1e-5, head_dim=128)
+    spec = mistral(fields, name)
+    rope = Fields(fields.table("rope_parameters") or {})
+    beta = rope.number("llama_4_scaling_beta", 0.0)
+    floor = rope.integer("original_max_position_embeddings", 16384)
+    return with_mixers(spec, temperature_beta=beta, temperature_floor=floor) if beta else spec
+
+
+def cohere(fields: Fields, name: str) -> ModelSpec:
+    """Command R: attention and network take one norm of the stream."""
+    return _cohere(fields, name, theta=500_000.0)
+
+
+def cohere2(fields: Fields, name: str) -> ModelSpec:
+    """Command R7B, Command A: a Cohere whose sliding layers alone rotate."""
+    spec = _cohere(fields, name, theta=10000.0)
+    window = window_of(fields)
+    period = fields.integer("sliding_window_pattern", 4)
+    slides = sliding_layers(fields) or alternating(spec, period)
+    return slide(with_mixers(spec, [not (each and window) for each in slides], rope=None), window, slides)
+
+
+def _cohere(fields: Fields, name: str, theta: float) -> ModelSpec:
+    if fields.flag("use_qk_norm"):
+        raise ConfigError("use_qk_norm is set, and norms with weights of each head are not supported")
+    fields = _with_default(fields, tie_word_embeddings=True)
+    spec = common(fields, name, eps=1e-5, theta=theta, eps_field="layer_norm_eps")
+    spec = with_layers(
+        interleaved(attention_bias(fields, spec)), norms=Norms(mixer_in="input_layernorm", kind="layer"), parallel=True
+    )
+    return replace(spec, logits_divisor=1 / fields.positive("logit_scale", 0.0625))
+
+
+def hunyuan(fields: Fields, name: str) -> ModelSpec:
+    """Heads are rotated and then normed. A fixed ``alpha`` stretches the rotary base (NTK-aware scaling)."""
+    rope = Fields(fields.table("rope_scaling") or fields.table("rope_parameters") or {})
+    alpha = rope.number("alpha", 0.0) if rope.text("rope_type", rope.text("type", "default")) == "dynamic" else 0.0
+    if alpha:
+        theta = rope.number("rope_theta", fields.number("rope_theta", 10000.0))
+        fields = Fields({**fields.values, "rope_scaling": None, "rope_parameters": {"rope_theta": theta}})
+    spec = attention_bias(fields, common(fields, name, eps=1e-5))
+    if alpha:
+        dim = spec.layers[0].mixer.head_dim
+        spec = with_mixers(spec, rope=replace(_rope(spec), theta=_rope(spec).theta * alpha ** (dim / (dim - 2))))
+    names = ("query_layernorm", "key_layernorm")
+    return with_mixers(spec, qk_norm="head", qk_norm_names=names, turned_first=True)
+
+
+def arcee(fields: Fields, name: str) -> ModelSpec:
+    """A Llama whose network has no gate."""
+    return _ungated(llama(_with_default(fields, rms_norm_eps=1e-5, hidden_act="relu2"), name))
+
+
+def nemotron(fields: Fields, name: str) -> ModelSpec:
+    """Nemotron-4, Minitron: an Arcee with layer norms that are stored less one, of which half of each head rotates."""
+    fields = _with_default(fields, partial_rotary_factor=0.5)
+    spec = common(fields, name, eps=1e-5, activation="relu2", eps_field="norm_eps")
+    spec = with_layers(attention_bias(fields, spec), norms=LAYER_NORM)
+    spec = with_layers(spec, mlp=replace(_mlp(spec), bias=fields.flag("mlp_bias")))
+    return replace(_ungated(spec), norm_plus_one=True)
+
+
+def apertus(fields: Fields, name: str) -> ModelSpec:
+    fields = _with_default(fields, hidden_act="xielu")
+    if not fields.has("rope_parameters") and not fields.has("rope_scaling"):
+        stretch = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}
+        fields = _with_default(fields, rope_parameters=stretch)
+    spec = attention_bias(fields, common(fields, name, eps=1e-5, theta=12_000_000.0))
+    norms = Norms(mixer_in="attention_layernorm", mlp_in="feedforward_layernorm")
+    return with_layers(_ungated(with_mixers(spec, qk_norm="head")), norms=norms)
+
+
+def starcoder2(fields: Fields, name: str) -> ModelSpec:
+    fields = _with_default(fields, tie_word_embeddings=True)
+    spec = common(fields, name, eps=1e-5, activation="gelu_pytorch_tanh", eps_field="norm_epsilon")
+    bias = fields.flag("use_bias", True)
+    spec = with_mixers(spec, qkv_bias=bias, output_bias=bias)
+    mlp = replace(_mlp(spec), bias=bias, into=("mlp.c_fc",), out="mlp.c_proj", gated=False)
+    return slide(with_layers(spec, mlp=mlp, norms=LAYER_NORM), fields.integer("sliding_window", 0, least=0))
+
+
+def stablelm(fields: Fields, name: str) -> ModelSpec:
+    """A quarter of each head rotates; some run attention and network side by side."""
+    _refuse_head_norms(fields)
+    fields = _with_default(fields, partial_rotary_factor=0.25)
+    spec = common(fields, name, eps=1e-5, eps_field="layer_norm_eps")
+    spec = with_mixers(spec, qkv_bias=fields.flag("use_qkv_bias"))
+    if fields.flag("use_parallel_residual"):
+        return with_layers(spec, norms=replace(LAYER_NORM, mlp_in=""), parallel=True)
+    return with_layers(spec, norms=LAYER_NORM)
+
+
+def phi(fields: Fields, name: str) -> ModelSpec:
+    """Phi 1 to 2: attention and network side by side, and a bias everywhere."""
+    _refuse_head_norms(fields)
+    fields = _with_default(fields, partial_rotary_factor=0.5)
+    spec = common(fields, name, eps=1e-5, activation="gelu_new", eps_field="layer_norm_eps")
+    spec = with_mixers(spec, qkv_bias=True, output_bias=True, out="dense")
+    mlp = replace(_mlp(spec), bias=True, into=("mlp.fc1",), out="mlp.fc2", gated=False)
+    spec = with_layers(spec, mlp=mlp, norms=replace(LAYER_NORM, mlp_in=""), parallel=True)
+    return replace(spec, head_bias=True, final_norm="model.final_layernorm")
+
+
+def _ungated(spec: ModelSpec) -> ModelSpec:
+    return with_layers(spec, mlp=replace(_mlp(spec), into=UP_MLP, gated=False))
+
+
+def _refuse_head_norms(fields: Fields) -> None:
+    if fields.flag("qk_layernorm"):
+        raise ConfigError("qk_layernorm is set, and layer norms of heads are not supported")
