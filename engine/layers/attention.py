@@ -9,7 +9,7 @@ from stentor import kernels
 from stentor.kernels.forward import Traced
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
-from ..model_config.model_spec import Backbone
+from ..model_config.model_spec import AttentionSpec, Backbone
 from .forward_batch import ForwardBatch, Texts
 from .layer_context import LayerContext
 from .linear import Linear
@@ -25,11 +25,13 @@ class Attention:
     def __init__(
         self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
     ) -> None:
-        self._spec = spec = model.layers[layer].mixer
-        self._layer, prefix = layer, f"{model.prefix}.{layer}"
+        self._spec = spec = model.layers[layer].attention
+        prefix = f"{model.prefix}.{layer}"
+        self._cache = sum(isinstance(before.mixer, AttentionSpec) for before in model.layers[:layer])
+        """Which of a batch's caches is this layer's."""
         self._dtype = context.dtype
         into, out = spec.projections(model.hidden_size)
-        self.qkv = Linear.of(weights, prefix, into, context, adapters=model.adapters, dtype=context.dtype)
+        self.into = Linear.of(weights, prefix, into, context, adapters=model.adapters, dtype=context.dtype)
         self.out = Linear.of(weights, prefix, out, context, adapters=model.adapters, dtype=context.stream)
         prefix = f"{prefix}.{spec.name}"
         norms = None
@@ -66,7 +68,7 @@ class Attention:
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden], plain or quantised → [tokens, hidden]; writes K and V where there are caches."""
-        parts: Sequence[Stream] = self.qkv(x, batch.task_rows).split_with_sizes(
+        parts: Sequence[Stream] = self.into(x, batch.task_rows).split_with_sizes(
             self._sizes, dim=1
         )  # split() is Python's
         q, k, v = parts
@@ -128,7 +130,7 @@ class Attention:
 
     def _attend_cached(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """Each token sees what is cached up to itself; [tokens, heads, head_dim] each → the same of q."""
-        cache, spec = batch.caches[self._layer], self._spec
+        cache, spec = batch.caches[self._cache], self._spec
         paged = batch.paged[cache.group]
         q_norm, k_norm = self._head_norms or (None, None)
         k_scale, v_scale = (self._k_scale, self._v_scale) if cache.scaled else (None, None)
@@ -173,14 +175,14 @@ class Attention:
         assert isinstance(q, Traced)
         assert isinstance(k, Traced)
         assert isinstance(v, Traced)
-        if batch.caches[self._layer].k.dtype != self._dtype:
+        if batch.caches[self._cache].k.dtype != self._dtype:
             return q.beside(k, v).call("attention to a cache of another dtype", self._attend_rows, spec.q_size)
         if spec.gated:
             return q.beside(k, v).call("attention with a gate", self._attend_rows, spec.q_size)
         return q.attend(
             k,
             v,
-            self._layer,
+            self._cache,
             (spec.heads, spec.kv_heads, spec.head_dim),
             (self._cos, self._sin),
             norms=None if norms is None else (norms[0].factors, norms[1].factors),
@@ -192,7 +194,7 @@ class Attention:
             interleaved=self._interleaved,
             turned_first=spec.turned_first,
             query_scales=self._query_scales,
-            group=batch.caches[self._layer].group,
+            group=batch.caches[self._cache].group,
         )
 
     def _attend_rows(self, qkv: torch.Tensor, batch: Any) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """What all layers are told of the tokens that they compute."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,6 +57,15 @@ class Encoded:
 
 
 @dataclass(frozen=True)
+class StateBatch:
+    """Where the rows of a pass keep their recurrent states."""
+
+    rows: kernels.StateRows
+    of_layer: Mapping[int, Sequence[torch.Tensor]]
+    """By layer: [slots, ...] of each part of a state, see :class:`..model_config.recurrent_spec.StateTensor`."""
+
+
+@dataclass(frozen=True)
 class ForwardBatch:
     """The tokens of a pass, of all its sequences one after another; or what stands for them while it is recorded.
 
@@ -69,7 +78,7 @@ class ForwardBatch:
     positions: torch.Tensor
     """int64 [tokens]"""
     caches: Sequence[LayerCache] = ()
-    """One a layer."""
+    """One for each layer that attends, in their order."""
     paged: Sequence[kernels.AttentionBatch] = ()
     """Of each group of layers; they differ in block tables and slots."""
     texts: Texts | None = None
@@ -77,6 +86,8 @@ class ForwardBatch:
     """[tokens, hidden], added to the tokens' embeddings."""
     encoded: Encoded | None = None
     """For layers with cross-attention."""
+    states: StateBatch | None = None
+    """For layers with a recurrent state."""
     token_types: torch.Tensor | None = None
     """int64 [tokens], for encoders that tell tokens apart; None: all 0."""
     tasks: Sequence[int] = ()

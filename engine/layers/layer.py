@@ -6,7 +6,7 @@ from stentor import kernels
 from stentor.kernels.forward import Traced
 from stentor.kernels.quantize import Quantized
 
-from ..model_config.model_spec import Backbone
+from ..model_config.model_spec import AttentionSpec, Backbone
 from .attention import Attention
 from .cross_attention import CrossAttention
 from .forward_batch import ForwardBatch
@@ -14,6 +14,7 @@ from .layer_context import LayerContext
 from .linear import Linear
 from .norm import Norm, added_, joined, make_norm
 from .quantized import Input, Stream
+from .recurrent import Recurrent, make_recurrent
 from .rotary import RotaryTables
 from .weights import WeightMap
 from .xielu import XIELU
@@ -59,8 +60,13 @@ class Layer:
     def __init__(
         self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
     ) -> None:
-        norms, cross = model.layers[layer].norms, model.layers[layer].cross
-        self._mixer = Attention(weights, layer, model, rotary, context)
+        spec = model.layers[layer]
+        norms, cross = spec.norms, spec.cross
+        self._mixer: Attention | Recurrent
+        if isinstance(spec.mixer, AttentionSpec):
+            self._mixer = Attention(weights, layer, model, rotary, context)
+        else:
+            self._mixer = make_recurrent(weights, layer, model, spec.mixer, context)
         self.cross = CrossAttention(weights, layer, model, cross, context) if cross else None
         self._mlp = MLP(weights, layer, model, context)
         self._scale, self._parallel = model.residual_scale, model.layers[layer].parallel
@@ -69,7 +75,7 @@ class Layer:
             return make_norm(weights, f"{model.prefix}.{layer}.{name}", norms, model, context, before) if name else None
 
         # in parallel two products may take it, which need not want it quantised alike
-        self._mixer_in = norm(norms.mixer_in, None if self._parallel else self._mixer.qkv)
+        self._mixer_in = norm(norms.mixer_in, None if self._parallel else self._mixer.into)
         self._mixer_out = norm(norms.mixer_out)
         self._mixer_sum = norm(norms.mixer_sum)
         self._cross_in = norm(norms.cross_in)

@@ -9,7 +9,8 @@ from stentor import kernels
 from stentor.kernels.forward import Traced
 from stentor.kernels.quantize import ActivationScheme, Quantized
 
-from ..model_config.model_spec import Projection, TaskAdapters
+from ..model_config.model_spec import TaskAdapters
+from ..model_config.projection import Projection
 from ..quantization.choose import Layer, Selection, select
 from ..quantization.formats import Format, FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
 from ..quantization.stored import endings, expand

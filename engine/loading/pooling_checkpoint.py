@@ -132,8 +132,8 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
     gemma = bool(as_causal.pop("use_bidirectional_attention", False))
     made = model_spec_from_hf(as_causal)
     if gemma:  # the file says how many tokens a window has in all
-        for window in {layer.mixer.window for layer in made.layers} - {0}:
-            windowed = [layer.mixer.window == window for layer in made.layers]
+        for window in {layer.attention.window for layer in made.layers} - {0}:
+            windowed = [layer.attention.window == window for layer in made.layers]
             made = with_mixers(made, windowed, window=window // 2 + 1)
     own = str(named[0])[:80] if isinstance(named, list) and named else made.architecture
     bidirectional = gemma or config.get("is_causal") is False

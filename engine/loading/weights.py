@@ -127,7 +127,7 @@ def _gguf(
     checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, raw: Set[str], tell: Progress
 ) -> Iterator[tuple[str, torch.Tensor]]:
     (file,) = checkpoint.files
-    mixer = checkpoint.decoder.layers[0].mixer
+    mixer = checkpoint.decoder.layers[0].attention
     done, total = 0, checkpoint.total_bytes
     with ExitStack() as stack:
         gguf = stack.enter_context(GGUFFile(file))

@@ -6,7 +6,7 @@ A field that a file leaves out has the default of its architecture in transforme
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from . import hf_dense, hf_variants
+from . import hf_dense, hf_hybrid, hf_variants
 from .config_fields import ConfigError, Fields
 from .model_spec import ModelSpec, checked
 
@@ -48,6 +48,7 @@ DECODERS: Mapping[str, Decoder] = {
     "Phi3ForCausalLM": Decoder("phi3", hf_dense.phi3),
     "GemmaForCausalLM": Decoder("gemma", hf_dense.gemma),
     "Gemma2ForCausalLM": Decoder("gemma2", hf_dense.gemma2),
+    "Lfm2ForCausalLM": Decoder("lfm2", hf_hybrid.lfm2),
     "Gemma3ForCausalLM": Decoder("gemma3_text", hf_dense.gemma3),
     "Gemma3TextForCausalLM": Decoder("gemma3_text", hf_dense.gemma3),
     "Olmo2ForCausalLM": Decoder("olmo2", hf_dense.olmo2),

@@ -29,7 +29,7 @@ def _mlp(spec: ModelSpec) -> MLPSpec:
 
 
 def _rope(spec: ModelSpec) -> RopeConfig:
-    rope = spec.layers[0].mixer.rope
+    rope = spec.layers[0].attention.rope
     assert rope is not None
     return rope
 
@@ -104,7 +104,7 @@ def hunyuan(fields: Fields, name: str) -> ModelSpec:
         fields = Fields({**fields.values, "rope_scaling": None, "rope_parameters": {"rope_theta": theta}})
     spec = attention_bias(fields, common(fields, name, eps=1e-5))
     if alpha:
-        dim = spec.layers[0].mixer.head_dim
+        dim = spec.layers[0].attention.head_dim
         spec = with_mixers(spec, rope=replace(_rope(spec), theta=_rope(spec).theta * alpha ** (dim / (dim - 2))))
     names = ("query_layernorm", "key_layernorm")
     return with_mixers(spec, qk_norm="head", qk_norm_names=names, turned_first=True)

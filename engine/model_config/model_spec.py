@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeVar
 
 from .config_fields import LONGEST_CONTEXT, ConfigError
+from .projection import Projection
+from .recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec, StateTensor
 
 Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "xielu"]
 """``xielu`` has two learned numbers a layer (arXiv:2411.13010)."""
@@ -49,24 +51,6 @@ class RopeConfig:
     long_factor: tuple[float, ...] = ()
     frequency_divisors: tuple[float, ...] = ()
     """One per rotating pair, dividing its frequency before all else: how GGUF stores ``llama3``'s stretch."""
-
-
-@dataclass(frozen=True)
-class Projection:
-    """One product of a layer: stored matrices of one input, fused along their outputs."""
-
-    parts: tuple[tuple[str, int], ...]
-    """Name within the layer, and outputs, of each."""
-    inputs: int
-    bias: bool
-    unbiased: tuple[str, ...] = ()
-    """Parts that have none where the others have one."""
-
-    def shapes(self, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Of what is stored, biases first."""
-        if self.bias:
-            yield from ((f"{prefix}.{name}.bias", (size,)) for name, size in self.parts if name not in self.unbiased)
-        yield from ((f"{prefix}.{name}.weight", (outputs, self.inputs)) for name, outputs in self.parts)
 
 
 @dataclass(frozen=True)
@@ -145,6 +129,10 @@ class AttentionSpec:
                 return self.head_dim, self.head_dim
             case "full":
                 return self.q_size, self.kv_size
+
+    def work(self, tokens: int, context: int) -> int:
+        """Multiplications and additions of ``tokens`` after ``context`` others besides its projections."""
+        return 4 * self.q_size * self.pairs(tokens, context)
 
     def pairs(self, tokens: int, context: int) -> int:
         """Keys that ``tokens`` after ``context`` others attend to in all, each to itself as well."""
@@ -226,11 +214,15 @@ SANDWICH = Norms(
 """Gemma-2's."""
 
 
+RecurrentSpec = ShortConvSpec | GatedDeltaSpec | Mamba2Spec
+MixerSpec = AttentionSpec | RecurrentSpec
+
+
 @dataclass(frozen=True)
 class LayerSpec:
     """One layer: its mixer, its feed-forward network, and the norms around both."""
 
-    mixer: AttentionSpec
+    mixer: MixerSpec
     mlp: MLPSpec
     norms: Norms = PRE
     cross: AttentionSpec | None = None
@@ -238,6 +230,12 @@ class LayerSpec:
     parallel: bool = False
     """The network takes what the mixer takes, or where ``mlp_in`` is given that norm of the same stream, not what the
     mixer leaves (GPT-J)."""
+
+    @property
+    def attention(self) -> AttentionSpec:
+        """The mixer of a layer that attends."""
+        assert isinstance(self.mixer, AttentionSpec), f"{type(self.mixer).__name__} does not attend"
+        return self.mixer
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Of what a checkpoint stores of it."""
@@ -300,6 +298,19 @@ class Backbone:
     """Before the number of a layer, where its tensors are named."""
     adapters: TaskAdapters | None = None
 
+    @property
+    def states(self) -> dict[int, tuple[StateTensor, ...]]:
+        """Of each layer that has a recurrent state, what it keeps of a sequence, whatever its length."""
+        return {
+            number: layer.mixer.states(self.hidden_size)
+            for number, layer in enumerate(self.layers)
+            if not isinstance(layer.mixer, AttentionSpec)
+        }
+
+    def state_bytes(self, itemsize: int) -> int:
+        """Of the recurrent states of a sequence; ``itemsize`` is that of activations."""
+        return sum(tensor.nbytes(itemsize) for tensors in self.states.values() for tensor in tensors)
+
     def products(self, layer: int) -> int:
         """Elements of the matrices of a layer, with each of which a token is multiplied once."""
         found = self.layers[layer]
@@ -347,6 +358,8 @@ class ModelSpec(Backbone):
         members: dict[tuple[int, int, int], list[int]] = {}
         for number, layer in enumerate(self.layers):
             mixer = layer.mixer
+            if not isinstance(mixer, AttentionSpec):
+                continue
             members.setdefault((mixer.window, mixer.kv_heads, mixer.head_dim), []).append(number)
         return tuple(
             CacheGroup("window" if window else "full", tuple(layers), window, kv_heads, head_dim)
@@ -358,8 +371,7 @@ class ModelSpec(Backbone):
         weights, attention to all that each token sees, and logits of ``sampled`` rows."""
         total = 2 * sampled * self.hidden_size * self.vocab_size
         for number, layer in enumerate(self.layers):
-            attention = 4 * layer.mixer.q_size * layer.mixer.pairs(tokens, context)
-            total += 2 * self.products(number) * tokens + attention
+            total += 2 * self.products(number) * tokens + layer.mixer.work(tokens, context)
         return total
 
 
@@ -373,14 +385,16 @@ B = TypeVar("B", bound=Backbone)
 
 
 def with_mixers(spec: B, which: Sequence[bool] | None = None, **changes: Any) -> B:
-    """The same with these fields of the attention of every layer changed, or of the layers ``which`` says."""
+    """The same with these fields of the attention of every layer that attends changed, or of those ``which`` says."""
     which = [True] * len(spec.layers) if which is None else which
     if len(which) != len(spec.layers):
         raise ConfigError(f"types are given for {len(which)} layers, expected {len(spec.layers)}")
     return replace(
         spec,
         layers=tuple(
-            replace(layer, mixer=replace(layer.mixer, **changes)) if chosen else layer
+            replace(layer, mixer=replace(layer.mixer, **changes))
+            if chosen and isinstance(layer.mixer, AttentionSpec)
+            else layer
             for layer, chosen in zip(spec.layers, which, strict=True)
         ),
     )
@@ -396,6 +410,9 @@ def checked(spec: B) -> B:
     if spec.max_position > LONGEST_CONTEXT:
         raise ConfigError(f"its context is {spec.max_position} tokens, expected at most {LONGEST_CONTEXT}")
     for mixer in dict.fromkeys(layer.mixer for layer in spec.layers):
+        if not isinstance(mixer, AttentionSpec):
+            mixer.check()
+            continue
         if mixer.heads % mixer.kv_heads:
             raise ConfigError(f"{mixer.heads} query heads do not divide among {mixer.kv_heads} key-value heads")
         if mixer.gated and mixer.qk_norm == "full":

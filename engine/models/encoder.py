@@ -49,7 +49,7 @@ class Encoder:
                 self._adapted_types = AdaptedTable(self.weights, "embeddings.token_type", config.token_types, *sizes)
         self._embedding_norm = self._norm("embeddings.norm")
         self._relative = (
-            self._table("relative", config.relative_buckets, config.layers[0].mixer.heads)
+            self._table("relative", config.relative_buckets, config.layers[0].attention.heads)
             if config.relative_buckets
             else None
         )

@@ -18,6 +18,7 @@ import torch
 from stentor import kernels
 from stentor.kernels.linear_packed import PLAIN, PackedWeight, empty_packed, linear_packed, pack_plain_
 
+from ..layers.attention import Attention
 from ..layers.forward_batch import ForwardBatch, LayerCache
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
@@ -108,23 +109,24 @@ class _EncoderLayer(Layer):
 
         ``after_piece`` is called between parts of at most ``piece`` rows: all, or fewer where there is one window only.
         """
-        rows, texts = len(residual), batch.texts
+        rows, texts, attention = len(residual), batch.texts, self._mixer
         assert texts is not None
+        assert isinstance(attention, Attention)
         parts = [residual[first : first + piece] for first in range(0, rows, piece)]
         made = []
         for part in parts:
             x = joined(None, part, self._mixer_in)
             assert isinstance(x, torch.Tensor)
-            made.append(self._mixer.qkv(x))
+            made.append(attention.into(x))
             after_piece()
         q, k, v = (made[0] if len(parts) == 1 else torch.cat(made)).chunk(3, dim=1)
         for part, queries in zip(parts, q.split(piece), strict=True):
             if len(parts) > 1:
                 starts = texts.cu_seqlens.new_tensor([0, len(part)])
                 batch = replace(batch, texts=replace(texts, query_starts=starts))
-            attended = self._mixer.attend(queries, k, v, batch)
+            attended = attention.attend(queries, k, v, batch)
             after_piece()
-            x = joined(self._mixer.out(attended), part, self._mlp_in)
+            x = joined(attention.out(attended), part, self._mlp_in)
             added_(part, self._mlp(x, batch))
             after_piece()
 

@@ -39,6 +39,7 @@ class WeightHeader(msgspec.Struct, frozen=True):
     """Of the weights."""
     max_model_len: int
     num_blocks: int
+    num_states: int = 0
 
 
 _decode: Final = msgspec.json.Decoder(WeightHeader).decode

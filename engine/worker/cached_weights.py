@@ -84,14 +84,15 @@ class CachedWeights:
         """Whether a model that has been given its memory was laid out as the one that filled it."""
         return self.found is not None and self.found.layout == self._sizes.hexdigest()
 
-    def keep(self, max_model_len: int, num_blocks: int) -> None:
+    def keep(self, max_model_len: int, num_blocks: int, num_states: int = 0) -> None:
         """Once the weights are loaded: from here on they may not be written, and other workers find them."""
         if self._memory is None or self.filled:
             return
         nbytes = _whole_pages(self._offset)
         self._memory.protect()
         os.ftruncate(self._fd, DATA_START + nbytes)
-        write_header(self._fd, WeightHeader(self._key, self._sizes.hexdigest(), nbytes, max_model_len, num_blocks))
+        layout = self._sizes.hexdigest()
+        write_header(self._fd, WeightHeader(self._key, layout, nbytes, max_model_len, num_blocks, num_states))
 
     def _enlarge(self, end: int) -> bool:
         assert self._memory is not None

@@ -1,7 +1,7 @@
 """What setting up takes that differs between kinds of models: limits, what memory is cut into, the first steps."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -28,6 +28,7 @@ from .errors import SetupError
 from .graphs import graph_sizes
 from .limits import HEARING, SUITED
 from .memory import GIB
+from .row_states import RowStates
 from .runner import RowExtras
 from .setup_parts import fit_length, longest_of
 
@@ -43,6 +44,7 @@ class Settled:
 
     blocks: int
     max_model_len: int
+    num_states: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class Sizes:
     block_bytes: int
     pages: tuple[PageGroup, ...] = ()
     encoder_slots: int = 0
+    num_states: int = 0
+    """Slots of recurrent states."""
 
 
 class Family(Protocol):
@@ -126,6 +130,18 @@ def size_cache(
     return Sizes(blocks, fit_length(config, longest, blocks, block_bytes, budget, pages), block_bytes, pages)
 
 
+def fit_states(config: WorkerConfig, each: int, budget: int) -> int:
+    """Slots of recurrent states of ``each`` bytes: two for each row, and as many for prefixes as half the budget has
+    room for, within reason. Raises :class:`.errors.SetupError` where not one row has room."""
+    found = min(3 * config.max_num_seqs + 64, budget // 2 // each)
+    if found < 2:
+        raise SetupError(
+            f"{max(budget, 0) / GIB:.2f} GiB have no room for the recurrent state of a sequence, of {each / 2**20:.1f} "
+            "MiB, and for its KV cache: raise --kv-cache-memory"
+        )
+    return found
+
+
 def cache_line(config: WorkerConfig, sizes: Sizes) -> MemoryLine:
     what = f"{sizes.blocks} blocks of {config.block_size} tokens{of_groups(sizes.pages)}; taken as it fills"
     return MemoryLine("KV cache", sizes.blocks * sizes.block_bytes, what)
@@ -145,7 +161,8 @@ def first_tokens(
     prompt = [token % vocab_size for token in range(length)]
     params = SamplingParams(max_tokens=2, temperature=0.0)
     row = NewRow(0, prompt, length, params, 0, [0] * max(1, len(sizes.pages)), spans=list(spans))
-    first = StepPlan(0, 0, [], [row], [RowStep(0, 0, length, [], True)], encode=list(encode), inputs=list(inputs))
+    step = RowStep(0, 0, length, [], True, state=0 if sizes.num_states else -1)
+    first = StepPlan(0, 0, [], [row], [step], encode=list(encode), inputs=list(inputs))
     if length + 1 > sizes.max_model_len:
         return [first]
     return [first, StepPlan(0, 1, [], [], [RowStep(0, length, 1, [], True)])]
@@ -190,22 +207,39 @@ class Text:
         budget: int,
         settled: Settled | None = None,
     ) -> Sizes:
-        return size_cache(config, self.groups, longest, cache_dtype, budget, settled)
+        num_states = each = 0
+        if self.spec.states:
+            each = self.spec.state_bytes(model().context.dtype.itemsize)
+            num_states = fit_states(config, each, budget) if settled is None else settled.num_states
+        sizes = size_cache(config, self.groups, longest, cache_dtype, budget - num_states * each, settled)
+        return replace(sizes, num_states=num_states)
 
     def largest_step(self, config: WorkerConfig, longest: int) -> None:
         return None
 
-    def extras(self, config: WorkerConfig, model: Decoder, sizes: Sizes) -> None:
-        return None
+    def extras(self, config: WorkerConfig, model: Decoder, sizes: Sizes) -> RowStates | None:
+        if not self.spec.states:
+            return None
+        context = model.context
+        try:
+            return RowStates(self.spec.states, sizes.num_states, config.max_num_seqs, context.dtype, context.device)
+        except (OSError, MemoryError, torch.OutOfMemoryError) as error:
+            raise SetupError(
+                f"there is no room for {sizes.num_states} recurrent states: lower --max-num-seqs"
+            ) from error
 
     def first_steps(self, config: WorkerConfig, model: Decoder, sizes: Sizes) -> list[StepPlan]:
         return first_tokens(config, self.spec.vocab_size, sizes)
 
     def memory(self, config: WorkerConfig, model: Decoder, sizes: Sizes) -> list[MemoryLine]:
-        return [cache_line(config, sizes)]
+        if not self.spec.states:
+            return [cache_line(config, sizes)]
+        each = self.spec.state_bytes(model.context.dtype.itemsize)
+        what = f"{sizes.num_states} of {each / 2**20:.1f} MiB, for {config.max_num_seqs} rows and for prefixes"
+        return [MemoryLine("recurrent states", sizes.num_states * each, what), cache_line(config, sizes)]
 
     def told(self, ready: WorkerReady, config: WorkerConfig, model: Decoder, sizes: Sizes) -> WorkerReady:
-        return ready
+        return msgspec.structs.replace(ready, num_states=sizes.num_states)
 
 
 class Transcription:

@@ -140,7 +140,7 @@ def set_up_on(
 
     kept = open_cached(checkpoint, config, context, weights_fd, lambda: _bytes_of(shapes()), family.beside)
     found = None if kept is None else kept.found
-    settled = None if found is None else Settled(found.num_blocks, found.max_model_len)
+    settled = None if found is None else Settled(found.num_blocks, found.max_model_len, found.num_states)
     sizes = None
     if device is None:
         budget = config.kv_cache_memory or 0
@@ -152,16 +152,23 @@ def set_up_on(
         lambda context: family.make(context, longest), family.fill, checkpoint, config, context, progress, kept
     )
     if kept is not None and sizes is not None:
-        kept.keep(sizes.max_model_len, sizes.blocks)
+        kept.keep(sizes.max_model_len, sizes.blocks, sizes.num_states)
     runner: ModelRunner | DeviceRunner
     caches: list[LayerCache] = []
-    if device is not None and isinstance(family, Text):
+    if device is not None and isinstance(family, Text) and not family.spec.states:
         runner, sizes, memory = run_ahead(config, family, model, wanted, device, cache_dtype, progress)
     else:
         if sizes is None:
             assert device is not None
             budget = _measured(config, family, model, wanted, device, cache_dtype, progress)
             sizes = family.size(config, lambda: model, wanted, cache_dtype, budget)
+        if 0 < sizes.num_states < 2 * config.max_num_seqs:
+            rows = sizes.num_states // 2
+            notes.append(
+                f"{rows} of {config.max_num_seqs} sequences run at once, memory has room for no more recurrent states; "
+                "--kv-cache-memory gives them more"
+            )
+            config = msgspec.structs.replace(config, max_num_seqs=rows)
         runner, caches = _runner(config, family, model, sizes, at, cache_dtype)
         name = str(at) if device is None else device.name
         memory = [MemoryLine("weights", _bytes_of(model), f"{dtype_name(dtype)} on {name}")]

@@ -33,7 +33,7 @@ class Setting:
 
     @property
     def mixer(self) -> AttentionSpec:
-        return self.model.layers[0].mixer
+        return self.model.layers[0].attention
 
     @property
     def inner(self) -> int:

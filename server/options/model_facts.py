@@ -72,7 +72,7 @@ def _layers(spec: ModelSpec) -> Iterator[Fact]:
 
 
 def _layer(layer: LayerSpec) -> str:
-    mixer = layer.mixer
+    mixer = layer.attention
     sees = f"a window of {mixer.window:,}" if mixer.window else "all before"
     positions = "" if mixer.rope else ", no positions"
     sinks = ", sinks" if mixer.sinks else ""

@@ -65,7 +65,7 @@ def _tables_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _caches(config: ModelSpec, dtype: torch.dtype) -> list[LayerCache]:
     return [
-        LayerCache(*make_kv_cache(1000, layer.mixer.kv_heads, layer.mixer.head_dim, BLOCK, dtype, CUDA))
+        LayerCache(*make_kv_cache(1000, layer.attention.kv_heads, layer.attention.head_dim, BLOCK, dtype, CUDA))
         for layer in config.layers
     ]
 

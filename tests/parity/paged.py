@@ -13,13 +13,14 @@ from stentor.engine.models.decoder import Decoder
 from stentor.engine.quantization.choose import Backend
 from stentor.engine.worker.batch import build_batch
 from stentor.engine.worker.caches import allocate_caches
+from stentor.engine.worker.row_states import RowStates
 from stentor.engine.worker.rows import RowTable
 from stentor.engine.worker.setup_parts import layer_context
 from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN
 from stentor.protocols.ipc.config import OnlineQuantization, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.protocols.ipc.steps import NewRow, RowStep
+from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
 BLOCK = 16
 SLOTS = 8
@@ -56,21 +57,39 @@ class PagedDecoder:
             checkpoint.decoder.cache_groups, BLOCKS, BLOCK, place.device, cache_dtype or dtype
         )
         self._rows = RowTable(SLOTS, max_model_len, BLOCK)
+        states = checkpoint.decoder.states
+        self._states = RowStates(states, 2 * SLOTS, SLOTS, place.dtype, place.device) if states else None
+        self._moves: dict[int, int] = {}
+        """Rows that go on in another slot for their state."""
         self._free = list(range(BLOCKS))
         random.Random(0).shuffle(self._free)
 
-    def add(self, slot: int, tokens: Sequence[int], shared_blocks: Sequence[int] = ()) -> list[int]:
-        """Enters a row whose tokens are all known; returns its block table."""
+    def add(self, slot: int, tokens: Sequence[int], shared_blocks: Sequence[int] = (), left: int = -1) -> list[int]:
+        """Enters a row whose tokens are all known; returns its block table. With shared blocks it begins from the state
+        that was ``left`` behind them."""
         count = -(-len(tokens) // BLOCK) - len(shared_blocks)
         blocks = [*shared_blocks, *(self._free.pop() for _ in range(count))]
-        self._rows.add(NewRow(slot, list(tokens), len(tokens), SamplingParams(max_tokens=1), 0, blocks))
+        new = NewRow(slot, list(tokens), len(tokens), SamplingParams(max_tokens=1), 0, blocks, state=left)
+        self._rows.add(new)
+        if self._states is not None:
+            self._states.enter(StepPlan(0, 0, [], [new], []))
+            self._moves[slot] = slot
         return blocks
+
+    def leave(self, slot: int) -> int:
+        """Where a row has its recurrent state, which it leaves behind; -1 where the model keeps none."""
+        if self._states is None:
+            return -1
+        self._moves[slot] = SLOTS + slot
+        return slot
 
     @torch.inference_mode()
     def run(self, *spans: tuple[int, int, int]) -> list[torch.Tensor]:
         """One step over (slot, start, count) spans → logits [count, vocabulary] of each."""
-        steps = [RowStep(slot, start, count, [], False) for slot, start, count in spans]
-        batch = build_batch(steps, self._rows, self._caches, torch.device("cpu"))
-        hidden = self.model.forward(batch.forward)
+        steps = [
+            RowStep(slot, start, count, [], False, state=self._moves.pop(slot, -1)) for slot, start, count in spans
+        ]
+        batch = build_batch(steps, self._rows, self._caches, torch.device("cpu")).forward
+        hidden = self.model.forward(batch if self._states is None else self._states.extend(batch, steps))
         logits = self.model.logits(hidden).clone()  # packed, they are good until the next step only
         return list(torch.split_with_sizes(logits, [count for _, _, count in spans]))

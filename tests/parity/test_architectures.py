@@ -106,8 +106,10 @@ def test_blocks_shared_with_another_row_are_read_as_if_computed_here(pair: tuple
     first = _prompt(4)
     second = first[: 2 * BLOCK] + _prompt(5, 30)
     blocks = ours.add(0, first)
-    ours.run((0, 0, LENGTH))
-    ours.add(1, second, shared_blocks=blocks[:2])
+    ours.run((0, 0, 2 * BLOCK))
+    left = ours.leave(0)
+    ours.run((0, 2 * BLOCK, LENGTH - 2 * BLOCK))
+    ours.add(1, second, shared_blocks=blocks[:2], left=left)
     (logits,) = ours.run((1, 2 * BLOCK, 30))
     _assert_close(logits, _expected(model, second)[2 * BLOCK :])
 

@@ -61,12 +61,12 @@ def test_a_gguf_file_describes_the_model_it_was_made_from(arch: str, tmp_path: P
     write_gguf(tmp_path / "m.gguf", model, arch)
     found = open_checkpoint(tmp_path).decoder
     wanted = model_spec_from_hf(model.config.to_dict())
-    mixer = found.layers[0].mixer
+    mixer = found.layers[0].attention
     if arch == "phi3":
         attention = (1 + np.log(4.0) / np.log(32)) ** 0.5
         assert mixer.rope is not None
         assert mixer.rope.attention_factor in (None, pytest.approx(attention))
-    assert wanted.layers[0].mixer.scale == pytest.approx(mixer.scale)
+    assert wanted.layers[0].attention.scale == pytest.approx(mixer.scale)
     assert found == with_mixers(wanted, scale=mixer.scale)
     assert found.shapes() == {name: tuple(t.shape) for name, t in expected(model).items()}
 
@@ -143,7 +143,7 @@ def test_a_stretch_stored_as_frequency_divisors_is_llama3s(tmp_path: Path) -> No
     divisors = (1.0, 1.0, 3.5, 8.0)
     write_gguf(tmp_path / "m.gguf", tiny_model("llama"), "llama", extra={"rope_freqs.weight": divisors})
     checkpoint = open_checkpoint(tmp_path)
-    assert checkpoint.decoder.layers[0].mixer.rope == RopeConfig(frequency_divisors=divisors)
+    assert checkpoint.decoder.layers[0].attention.rope == RopeConfig(frequency_divisors=divisors)
     assert "rope_freqs.weight" not in dict(iterate_weights(checkpoint, torch.float32))
 
 

@@ -32,15 +32,15 @@ def read(arch: str, tensors: dict[str, tuple[int, ...]] | None = None, **changes
 
 def mixer(*given: Any, **changes: Any) -> AttentionSpec:
     """Of the first layer of what :func:`read` reads."""
-    return read(*given, **changes).layers[0].mixer
+    return read(*given, **changes).layers[0].attention
 
 
 def windows(spec: ModelSpec) -> list[int]:
-    return [layer.mixer.window for layer in spec.layers]
+    return [layer.attention.window for layer in spec.layers]
 
 
 def ropes(spec: ModelSpec) -> list[RopeConfig | None]:
-    return [layer.mixer.rope for layer in spec.layers]
+    return [layer.attention.rope for layer in spec.layers]
 
 
 def test_the_vocabulary_is_as_large_as_the_embedding() -> None:
@@ -100,7 +100,7 @@ def test_gemma_27b_scales_attention_by_its_hidden_size() -> None:
 
 def test_gemma2_has_its_softcaps_without_being_told() -> None:
     config = read("gemma2")
-    assert (config.layers[0].mixer.softcap, config.logits_softcap) == (50.0, 30.0)
+    assert (config.layers[0].attention.softcap, config.logits_softcap) == (50.0, 30.0)
     assert read("gemma2", final_logit_softcapping=0.0).logits_softcap == 0.0
 
 

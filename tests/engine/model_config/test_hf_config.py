@@ -379,7 +379,7 @@ def test_every_kind_of_stretched_rope_reads_alike_in_both_generations(
     old = model_spec_from_hf(
         {**SIZES, "architectures": ["LlamaForCausalLM"], "rope_theta": 500.0, "rope_scaling": old_settings}
     )
-    assert new.layers[0].mixer.rope == expected
+    assert new.layers[0].attention.rope == expected
     assert new.max_position == longest
     assert old == new
 
@@ -400,7 +400,7 @@ def test_an_old_gemma3_config_is_understood() -> None:
             "sliding_window_pattern": 2,
         }
     )
-    mixers = [layer.mixer for layer in found.layers]
+    mixers = [layer.attention for layer in found.layers]
     full, sliding = RopeConfig(theta=1e6, kind="linear", factor=8.0), RopeConfig(theta=1e4)
     assert [mixer.rope for mixer in mixers] == [sliding, full, sliding]
     assert [mixer.window for mixer in mixers] == [64, 0, 64]
@@ -420,7 +420,7 @@ def test_an_early_phi3_config_is_understood() -> None:
             "sliding_window": 262144,
         }
     )
-    mixer = found.layers[0].mixer
+    mixer = found.layers[0].attention
     assert mixer.rope is not None
     assert (mixer.rope.kind, mixer.rope.factor, mixer.rope.original_max_position) == ("longrope", 4.0, 64)
     assert mixer.window == 0, "a window longer than the context is none"

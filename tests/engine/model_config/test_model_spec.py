@@ -31,7 +31,7 @@ def test_a_prompt_is_as_much_work_as_its_tokens_one_by_one() -> None:
 
 
 def test_a_window_bounds_what_a_token_sees() -> None:
-    mixer = with_mixers(SPEC, window=9).layers[0].mixer
+    mixer = with_mixers(SPEC, window=9).layers[0].attention
     for context in (0, 3, 8, 9, 30):
         assert mixer.pairs(10, context) == sum(min(9, context + 1 + i) for i in range(10))
 

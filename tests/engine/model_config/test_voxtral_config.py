@@ -30,7 +30,7 @@ def test_positions_follow_the_samples(folder: Path) -> None:
     assert (config.vocab_size, config.max_position, config.delay) == (90, 128, 3)
     assert (config.encoder.window, config.encoder.num_heads, config.encoder.head_dim) == (13, 2, 16)
     assert config.decoder.tie_embeddings
-    assert all(layer.mixer.window for layer in config.decoder.layers)
+    assert all(layer.attention.window for layer in config.decoder.layers)
 
 
 def test_a_model_of_another_kind_is_told_apart(folder: Path) -> None:

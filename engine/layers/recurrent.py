@@ -1,0 +1,213 @@
+"""Mixers with a recurrent state: short convolutions, the gated delta rule, Mamba-2.
+
+What each is made of is in :mod:`..model_config.recurrent_spec`; the recurrences are operations of
+:mod:`stentor.kernels`. In a CPU's program they are calls between stretches.
+"""
+
+from typing import Literal
+
+import torch
+from torch.nn.functional import silu, softplus
+
+from stentor import kernels
+from stentor.kernels.forward import Traced
+
+from ..model_config.model_spec import Backbone
+from ..model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec
+from .forward_batch import ForwardBatch, StateBatch
+from .layer_context import LayerContext
+from .linear import Linear
+from .quantized import Input, Stream
+from .weights import WeightMap
+
+
+class ShortConv:
+    """out(c * conv(b * x))"""
+
+    def __init__(
+        self, weights: WeightMap, layer: int, model: Backbone, spec: ShortConvSpec, context: LayerContext
+    ) -> None:
+        self._layer, self._hidden = layer, model.hidden_size
+        self.into, self._out = _projections(weights, layer, model, spec, context)
+        prefix = f"{model.prefix}.{layer}.{spec.name}.conv"
+        self._conv = _Convolution(weights, prefix, model.hidden_size, spec.width, spec.bias, context)
+
+    def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
+        """x [tokens, hidden] → the same"""
+        parts = self.into(x)
+        if isinstance(parts, Traced):
+            return self._out(parts.call("a short convolution", self._mix, self._hidden))
+        return self._out(self._mix(parts, batch))
+
+    def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """[tokens, 3 * hidden] → [tokens, hidden]"""
+        states = _states_of(batch)
+        b, c, x = parts.chunk(3, dim=1)
+        (state,) = states.of_layer[self._layer]
+        return c * self._conv(b * x, state, states, "none")
+
+
+class GatedDelta:
+    """The gated delta rule between a convolution and a gated norm."""
+
+    def __init__(
+        self, weights: WeightMap, layer: int, model: Backbone, spec: GatedDeltaSpec, context: LayerContext
+    ) -> None:
+        self._layer, self._spec, self._eps = layer, spec, model.norm_eps
+        self.into, self._out = _projections(weights, layer, model, spec, context)
+        prefix = f"{model.prefix}.{layer}.{spec.name}"
+        self._conv = _Convolution(weights, f"{prefix}.conv1d", spec.channels, spec.width, False, context)
+        self._step_bias, self._a_log = (context.empty(spec.v_heads, dtype=torch.float32) for _ in range(2))
+        self._norm = context.empty(spec.v_dim, dtype=torch.float32)
+        weights.add(f"{prefix}.dt_bias", self._step_bias)
+        weights.add(f"{prefix}.A_log", self._a_log)
+        weights.add(f"{prefix}.norm.weight", self._norm)
+
+    def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
+        """x [tokens, hidden] → the same"""
+        parts = self.into(x)
+        if isinstance(parts, Traced):
+            return self._out(parts.call("a gated delta rule", self._mix, self._spec.values))
+        return self._out(self._mix(parts, batch))
+
+    def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """What is projected in, [tokens, all parts] → [tokens, values]"""
+        spec, states = self._spec, _states_of(batch)
+        conv_state, recurrent = states.of_layer[self._layer]
+        mixed, z, b, a = self._split(parts)
+        mixed = self._conv(mixed, conv_state, states, "silu")
+        q, k, v = mixed.split_with_sizes((spec.keys, spec.keys, spec.values), dim=1)
+        found = kernels.gated_delta(
+            q.view(-1, spec.k_heads, spec.k_dim),
+            k.view(-1, spec.k_heads, spec.k_dim),
+            v.view(-1, spec.v_heads, spec.v_dim),
+            -self._a_log.exp() * softplus(a.float() + self._step_bias),
+            b.float().sigmoid(),
+            recurrent,
+            states.rows,
+            scale=spec.k_dim**-0.5,
+        ).float()
+        normed = found * torch.rsqrt(found.square().mean(-1, keepdim=True) + self._eps) * self._norm
+        return (normed * silu(z.float())).view(-1, spec.values).to(parts.dtype)
+
+    def _split(self, parts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What is convolved [tokens, channels], gates [tokens, v_heads, v_dim], and two numbers a value head, [tokens,
+        v_heads] each."""
+        spec = self._spec
+        if spec.apart:
+            mixed, z, b, a = parts.split_with_sizes((spec.channels, spec.values, spec.v_heads, spec.v_heads), dim=1)
+            return mixed, z.view(-1, spec.v_heads, spec.v_dim), b, a
+        each = spec.v_heads // spec.k_heads
+        by_head, numbers = parts.split_with_sizes((spec.channels + spec.values, 2 * spec.v_heads), dim=1)
+        sizes = (spec.k_dim, spec.k_dim, each * spec.v_dim, each * spec.v_dim)
+        q, k, v, z = by_head.view(-1, spec.k_heads, sum(sizes)).split_with_sizes(sizes, dim=2)
+        b, a = numbers.view(-1, spec.k_heads, 2 * each).split_with_sizes((each, each), dim=2)
+        mixed = torch.cat([part.flatten(1) for part in (q, k, v)], dim=1)
+        return mixed, z.reshape(-1, spec.v_heads, spec.v_dim), b.flatten(1), a.flatten(1)
+
+
+class Mamba2:
+    """A state space between a convolution and a gated norm."""
+
+    def __init__(
+        self, weights: WeightMap, layer: int, model: Backbone, spec: Mamba2Spec, context: LayerContext
+    ) -> None:
+        self._layer, self._spec, self._eps = layer, spec, model.norm_eps
+        self.into, self._out = _projections(weights, layer, model, spec, context)
+        prefix = f"{model.prefix}.{layer}.{spec.name}"
+        self._conv = _Convolution(weights, f"{prefix}.conv1d", spec.channels, spec.width, spec.conv_bias, context)
+        self._step_bias, self._a_log, self._d = (context.empty(spec.heads, dtype=torch.float32) for _ in range(3))
+        self._norm = context.empty(spec.inner, dtype=torch.float32)
+        for which, tensor in (("dt_bias", self._step_bias), ("A_log", self._a_log), ("D", self._d)):
+            weights.add(f"{prefix}.{which}", tensor)
+        weights.add(f"{prefix}.norm.weight", self._norm)
+
+    def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
+        """x [tokens, hidden] → the same"""
+        parts = self.into(x)
+        if isinstance(parts, Traced):
+            return self._out(parts.call("a state space", self._mix, self._spec.inner))
+        return self._out(self._mix(parts, batch))
+
+    def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """What is projected in, [tokens, all parts] → [tokens, inner]"""
+        spec, states = self._spec, _states_of(batch)
+        conv_state, recurrent = states.of_layer[self._layer]
+        gate, mixed, steps = parts.split_with_sizes((spec.inner, spec.channels, spec.heads), dim=1)
+        mixed = self._conv(mixed, conv_state, states, "silu")
+        shared = spec.groups * spec.state_dim
+        x, b, c = mixed.split_with_sizes((spec.inner, shared, shared), dim=1)
+        found = kernels.mamba2(
+            x.view(-1, spec.heads, spec.head_dim),
+            softplus(steps.float() + self._step_bias).clamp(spec.least_step, spec.most_step),
+            -self._a_log.exp(),
+            b.view(-1, spec.groups, spec.state_dim),
+            c.view(-1, spec.groups, spec.state_dim),
+            self._d,
+            recurrent,
+            states.rows,
+        )
+        gated = (found.flatten(1).float() * silu(gate.float())).view(len(parts), spec.norm_groups, -1)
+        normed = gated * torch.rsqrt(gated.square().mean(-1, keepdim=True) + self._eps)
+        return (normed.flatten(1) * self._norm).to(parts.dtype)
+
+
+class _Convolution:
+    """Over the last tokens of each channel by itself."""
+
+    def __init__(
+        self, weights: WeightMap, name: str, channels: int, width: int, bias: bool, context: LayerContext
+    ) -> None:
+        self._weight = context.empty(channels, 1, width)
+        weights.add(f"{name}.weight", self._weight)
+        self._bias = context.empty(channels) if bias else None
+        if self._bias is not None:
+            weights.add(f"{name}.bias", self._bias)
+
+    def __call__(
+        self, x: torch.Tensor, state: torch.Tensor, states: StateBatch, activation: Literal["silu", "none"]
+    ) -> torch.Tensor:
+        """x [tokens, channels] → the same, in the dtype that the model computes in; ``state`` is the layer's."""
+        weight = self._weight.squeeze(1)
+        return kernels.causal_conv(x.to(weight.dtype), weight, self._bias, state, states.rows, activation=activation)
+
+
+Recurrent = ShortConv | GatedDelta | Mamba2
+
+
+def make_recurrent(
+    weights: WeightMap,
+    layer: int,
+    model: Backbone,
+    spec: ShortConvSpec | GatedDeltaSpec | Mamba2Spec,
+    context: LayerContext,
+) -> Recurrent:
+    """The mixer of a layer."""
+    match spec:
+        case ShortConvSpec():
+            return ShortConv(weights, layer, model, spec, context)
+        case GatedDeltaSpec():
+            return GatedDelta(weights, layer, model, spec, context)
+        case Mamba2Spec():
+            return Mamba2(weights, layer, model, spec, context)
+
+
+def _projections(
+    weights: WeightMap,
+    layer: int,
+    model: Backbone,
+    spec: ShortConvSpec | GatedDeltaSpec | Mamba2Spec,
+    context: LayerContext,
+) -> tuple[Linear, Linear]:
+    """In and out."""
+    prefix = f"{model.prefix}.{layer}"
+    into, out = spec.projections(model.hidden_size)
+    return (
+        Linear.of(weights, prefix, into, context, adapters=model.adapters, dtype=context.dtype),
+        Linear.of(weights, prefix, out, context, adapters=model.adapters, dtype=context.stream),
+    )
+
+
+def _states_of(batch: ForwardBatch) -> StateBatch:
+    assert batch.states is not None, "the rows of the batch have no recurrent states"
+    return batch.states

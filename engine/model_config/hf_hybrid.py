@@ -1,0 +1,76 @@
+"""Readers of the config.json of families some of whose layers keep a recurrent state."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .config_fields import ConfigError, Fields
+from .hf_common import attention_bias, common
+from .model_spec import LayerSpec, MixerSpec, ModelSpec, Norms, with_layers, with_mixers
+from .recurrent_spec import GatedDeltaSpec, ShortConvSpec
+
+
+def lfm2(fields: Fields, name: str) -> ModelSpec:
+    """LFM2: short convolutions, and attention in some layers."""
+    inner = fields.integer("block_ff_dim", fields.integer("intermediate_size", 12288))
+    if fields.flag("block_auto_adjust_ff_dim", True):
+        inner = int(2 * inner / 3)
+        inner = int(fields.number("block_ffn_dim_multiplier", 1.0) * inner)
+        of = fields.integer("block_multiple_of", 256)
+        inner = -(-inner // of) * of
+    tied = fields.flag("tie_embedding", fields.flag("tie_word_embeddings", True))
+    values = {**fields.values, "intermediate_size": inner, "tie_word_embeddings": tied}
+    spec = common(Fields(values), name, eps=1e-5, theta=1_000_000.0, eps_field="norm_eps")
+    spec = with_mixers(spec, qk_norm="head", qk_norm_names=("q_layernorm", "k_layernorm"), out="out_proj")
+    spec = with_layers(
+        spec,
+        mlp=replace(spec.layers[0].mlp, into=("feed_forward.w1", "feed_forward.w3"), out="feed_forward.w2"),
+        norms=Norms(mixer_in="operator_norm", mlp_in="ffn_norm"),
+    )
+    conv = ShortConvSpec(fields.integer("conv_L_cache", 3), fields.flag("conv_bias"))
+    attends = [kind != "conv" for kind in _kinds(fields, ("conv", "full_attention"))]
+    if not attends:
+        indices = fields.numbers("full_attn_idxs")
+        attends = [indices is None or layer in indices for layer in range(len(spec.layers))]
+    return replace(_mixed(spec, attends, conv), final_norm="model.embedding_norm")
+
+
+def qwen3_next(fields: Fields, name: str) -> ModelSpec:
+    """Three of four layers follow the gated delta rule; attention is gated, and a quarter of each head rotates."""
+    values = {"partial_rotary_factor": 0.25, **fields.values}
+    spec = attention_bias(fields, common(Fields(values), name, head_dim=256))
+    spec = replace(with_mixers(spec, qk_norm="head", gated=True), norm_plus_one=True)
+    delta = GatedDeltaSpec(
+        k_heads=fields.integer("linear_num_key_heads", 16),
+        v_heads=fields.integer("linear_num_value_heads", 32),
+        k_dim=fields.integer("linear_key_head_dim", 128),
+        v_dim=fields.integer("linear_value_head_dim", 128),
+        width=fields.integer("linear_conv_kernel_dim", 4),
+    )
+    period = fields.integer("full_attention_interval", 4)
+    kinds = _kinds(fields, ("linear_attention", "full_attention"))
+    attends = [kind == "full_attention" for kind in kinds]
+    return _mixed(spec, attends or [(layer + 1) % period == 0 for layer in range(len(spec.layers))], delta)
+
+
+def _kinds(fields: Fields, known: Sequence[str]) -> tuple[str, ...]:
+    """Of each layer; nothing where the file does not say."""
+    kinds = fields.texts("layer_types") or ()
+    if (odd := next((kind for kind in kinds if kind not in known), None)) is not None:
+        raise ConfigError(f"layer_types holds {odd!r}, expected {' or '.join(map(repr, known))}")
+    return tuple(kinds)
+
+
+def _mixed(spec: ModelSpec, attends: Sequence[bool], other: MixerSpec) -> ModelSpec:
+    """Layers that do not attend have the other mixer. Raises :class:`ConfigError` where none attends: prefixes are
+    known by their keys and values."""
+    if len(attends) != len(spec.layers):
+        raise ConfigError(f"layer_types says what {len(attends)} layers are, expected {len(spec.layers)}")
+    if not any(attends):
+        raise ConfigError(
+            "layer_types has no layer that attends, and a model of recurrent layers alone is not supported"
+        )
+    layers: list[LayerSpec] = [
+        layer if attending else replace(layer, mixer=other)
+        for layer, attending in zip(spec.layers, attends, strict=True)
+    ]
+    return replace(spec, layers=tuple(layers))

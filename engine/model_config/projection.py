@@ -1,0 +1,22 @@
+"""A product of a layer, as a checkpoint stores it. Torch-free."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Projection:
+    """One product of a layer: stored matrices of one input, fused along their outputs."""
+
+    parts: tuple[tuple[str, int], ...]
+    """Name within the layer, and outputs, of each."""
+    inputs: int
+    bias: bool
+    unbiased: tuple[str, ...] = ()
+    """Parts that have none where the others have one."""
+
+    def shapes(self, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Of what is stored, biases first."""
+        if self.bias:
+            yield from ((f"{prefix}.{name}.bias", (size,)) for name, size in self.parts if name not in self.unbiased)
+        yield from ((f"{prefix}.{name}.weight", (outputs, self.inputs)) for name, outputs in self.parts)

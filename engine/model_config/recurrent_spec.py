@@ -1,0 +1,201 @@
+"""Mixers that keep a state of fixed size in place of keys and values: what each is made of. Torch-free.
+
+Each has a convolution over the last few tokens. :class:`ShortConvSpec` has nothing else; behind that of the others runs
+a recurrence (:mod:`stentor.kernels`, ``gated_delta`` and ``mamba2``).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .config_fields import ConfigError
+from .projection import Projection
+
+Shapes = Iterator[tuple[str, tuple[int, ...]]]
+
+
+@dataclass(frozen=True)
+class StateTensor:
+    """A part of the state of one sequence in one layer."""
+
+    shape: tuple[int, ...]
+    wide: bool
+    """Whether it is float32, whatever activations are."""
+
+    def nbytes(self, itemsize: int) -> int:
+        """``itemsize``: of activations."""
+        return math.prod(self.shape) * (4 if self.wide else itemsize)
+
+
+@dataclass(frozen=True)
+class ShortConvSpec:
+    """out(c * conv(b * x)) with b, c and x of one projection (LFM2, arXiv:2511.23404)."""
+
+    width: int
+    """Tokens that the convolution sees, the current one included."""
+    bias: bool = False
+    """Of the convolution and both projections."""
+    name: str = "conv"
+
+    def projections(self, hidden: int) -> tuple[Projection, Projection]:
+        """Into b, c and x; and out."""
+        return (
+            Projection(((f"{self.name}.in_proj", 3 * hidden),), hidden, self.bias),
+            Projection(((f"{self.name}.out_proj", hidden),), hidden, self.bias),
+        )
+
+    def shapes(self, prefix: str, hidden: int) -> Shapes:
+        """Of what a checkpoint stores of it."""
+        for projection in self.projections(hidden):
+            yield from projection.shapes(prefix)
+        yield from _conv_shapes(f"{prefix}.{self.name}.conv", hidden, self.width, self.bias)
+
+    def states(self, hidden: int) -> tuple[StateTensor, ...]:
+        return (StateTensor((hidden, self.width - 1), wide=False),)
+
+    def work(self, tokens: int, context: int) -> int:
+        """Multiplications and additions besides its projections: next to nothing."""
+        return 0
+
+    def check(self) -> None:
+        """Raises :class:`ConfigError`."""
+        _check_width(self.width)
+
+
+@dataclass(frozen=True)
+class GatedDeltaSpec:
+    """The gated delta rule (arXiv:2412.06464) between a convolution and a gated norm (Qwen3-Next)."""
+
+    k_heads: int
+    v_heads: int
+    k_dim: int
+    v_dim: int
+    width: int
+    """Tokens that the convolution sees, the current one included."""
+    apart: bool = False
+    """The checkpoint stores ``in_proj_qkv``, ``in_proj_z``, ``in_proj_b`` and ``in_proj_a`` (Qwen3.5), not
+    ``in_proj_qkvz`` and ``in_proj_ba`` by key head."""
+    name: str = "linear_attn"
+
+    @property
+    def keys(self) -> int:
+        return self.k_heads * self.k_dim
+
+    @property
+    def values(self) -> int:
+        return self.v_heads * self.v_dim
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: queries, keys and values."""
+        return 2 * self.keys + self.values
+
+    def projections(self, hidden: int) -> tuple[Projection, Projection]:
+        """Into what is convolved, gates, and two numbers a value head; and out."""
+        heads = self.v_heads
+        stored: tuple[tuple[str, int], ...] = ("in_proj_qkvz", self.channels + self.values), ("in_proj_ba", 2 * heads)
+        if self.apart:
+            stored = (
+                ("in_proj_qkv", self.channels), ("in_proj_z", self.values), ("in_proj_b", heads), ("in_proj_a", heads)
+            )  # fmt: skip
+        into = tuple((f"{self.name}.{part}", size) for part, size in stored)
+        return (
+            Projection(into, hidden, bias=False),
+            Projection(((f"{self.name}.out_proj", hidden),), self.values, bias=False),
+        )
+
+    def shapes(self, prefix: str, hidden: int) -> Shapes:
+        """Of what a checkpoint stores of it."""
+        for projection in self.projections(hidden):
+            yield from projection.shapes(prefix)
+        yield from _conv_shapes(f"{prefix}.{self.name}.conv1d", self.channels, self.width, bias=False)
+        yield from ((f"{prefix}.{self.name}.{which}", (self.v_heads,)) for which in ("dt_bias", "A_log"))
+        yield f"{prefix}.{self.name}.norm.weight", (self.v_dim,)
+
+    def states(self, hidden: int) -> tuple[StateTensor, ...]:
+        recurrent = StateTensor((self.v_heads, self.k_dim, self.v_dim), wide=True)
+        return StateTensor((self.channels, self.width - 1), wide=False), recurrent
+
+    def work(self, tokens: int, context: int) -> int:
+        """Multiplications and additions besides its projections: the state is scaled, read, added to and read."""
+        return 7 * tokens * self.v_heads * self.k_dim * self.v_dim
+
+    def check(self) -> None:
+        """Raises :class:`ConfigError`."""
+        _check_width(self.width)
+        if self.v_heads % self.k_heads:
+            raise ConfigError(f"{self.v_heads} value heads do not divide among {self.k_heads} key heads")
+
+
+@dataclass(frozen=True)
+class Mamba2Spec:
+    """Mamba-2 (arXiv:2405.21060) between a convolution and a gated norm (Nemotron-H, Granite 4)."""
+
+    heads: int
+    head_dim: int
+    groups: int
+    """Heads of a group share B and C."""
+    state_dim: int
+    width: int
+    """Tokens that the convolution sees, the current one included."""
+    conv_bias: bool = True
+    bias: bool = False
+    """Of both projections."""
+    least_step: float = 0.0
+    most_step: float = math.inf
+    """Steps are kept within."""
+    norm_groups: int = 1
+    """Each is normed by itself."""
+    name: str = "mamba"
+
+    @property
+    def inner(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: x, B and C."""
+        return self.inner + 2 * self.groups * self.state_dim
+
+    def projections(self, hidden: int) -> tuple[Projection, Projection]:
+        """Into gates, what is convolved, and steps; and out."""
+        into = self.inner + self.channels + self.heads
+        return (
+            Projection(((f"{self.name}.in_proj", into),), hidden, self.bias),
+            Projection(((f"{self.name}.out_proj", hidden),), self.inner, self.bias),
+        )
+
+    def shapes(self, prefix: str, hidden: int) -> Shapes:
+        """Of what a checkpoint stores of it."""
+        for projection in self.projections(hidden):
+            yield from projection.shapes(prefix)
+        yield from _conv_shapes(f"{prefix}.{self.name}.conv1d", self.channels, self.width, self.conv_bias)
+        yield from ((f"{prefix}.{self.name}.{which}", (self.heads,)) for which in ("dt_bias", "A_log", "D"))
+        yield f"{prefix}.{self.name}.norm.weight", (self.inner,)
+
+    def states(self, hidden: int) -> tuple[StateTensor, ...]:
+        recurrent = StateTensor((self.heads, self.head_dim, self.state_dim), wide=True)
+        return StateTensor((self.channels, self.width - 1), wide=False), recurrent
+
+    def work(self, tokens: int, context: int) -> int:
+        """Multiplications and additions besides its projections: the state is scaled, added to and read."""
+        return 5 * tokens * self.inner * self.state_dim
+
+    def check(self) -> None:
+        """Raises :class:`ConfigError`."""
+        _check_width(self.width)
+        if self.heads % self.groups:
+            raise ConfigError(f"{self.heads} heads of a state space do not divide among {self.groups} groups")
+        if self.inner % self.norm_groups:
+            raise ConfigError(f"{self.inner} channels do not divide among {self.norm_groups} groups of a norm")
+
+
+def _conv_shapes(name: str, channels: int, width: int, bias: bool) -> Shapes:
+    if bias:
+        yield f"{name}.bias", (channels,)
+    yield f"{name}.weight", (channels, 1, width)
+
+
+def _check_width(width: int) -> None:
+    if width < 2:
+        raise ConfigError(f"a convolution over {width} tokens keeps nothing, expected at least 2")
