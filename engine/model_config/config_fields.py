@@ -1,5 +1,6 @@
 """Typed reads from an untyped description of a model: a config.json or GGUF metadata."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
@@ -101,6 +102,25 @@ class Fields:
         if not isinstance(value, Sequence) or not all(_is_number(x) for x in value):
             raise self._wrong(name, "a list of numbers")
         return tuple(float(x) for x in value)
+
+    def bounds(self, name: str) -> tuple[float, float]:
+        """A least and a most, which may be infinite: JSON has no number for that, and files write it in several ways.
+        No bounds when absent."""
+        value = self.get(name)
+        if value is None:
+            return -math.inf, math.inf
+        if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
+            raise self._wrong(name, "a least and a most")
+        found = []
+        for bound in value:
+            written = bound.get("__float__") if isinstance(bound, Mapping) else bound
+            if written in ("Infinity", "-Infinity", math.inf, -math.inf):
+                found.append(float(str(written)))
+            elif _is_number(written):
+                found.append(float(written))
+            else:
+                raise self._wrong(name, "a least and a most")
+        return found[0], found[1]
 
     def token_ids(self, name: str) -> tuple[int, ...]:
         """An id or a list of ids; empty when absent. Negative ids, which some files use for "none", are left out."""

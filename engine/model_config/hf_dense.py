@@ -133,20 +133,6 @@ def seed_oss(fields: Fields, name: str) -> ModelSpec:
     )
 
 
-def granite_hybrid(fields: Fields, name: str) -> ModelSpec:
-    """Granite 4, where it is dense: a Granite whose network has other names."""
-    if fields.integer("num_local_experts", 8, least=0):
-        raise ConfigError("it is a mixture of experts (num_local_experts), and only dense models are supported")
-    kinds = fields.texts("layer_types") or fields.texts("layers_block_type") or ("mamba",)
-    if odd := next((kind for kind in kinds if kind not in ("attention", "full_attention")), None):
-        raise ConfigError(f"layer_types holds {odd!r}, expected 'attention' alone")
-    spec = granite(fields, name)
-    inner = fields.integer("shared_intermediate_size", 1024)
-    mlp = replace(spec.layers[0].mlp, inner=inner, into=("shared_mlp.input_linear",), out="shared_mlp.output_linear")
-    spec = with_layers(spec, mlp=mlp)
-    return with_mixers(spec, rope=None) if fields.text("position_embedding_type", "nope") != "rope" else spec
-
-
 def granite(fields: Fields, name: str) -> ModelSpec:
     return replace(
         with_mixers(llama(fields, name), scale=fields.number("attention_multiplier", 1.0)),

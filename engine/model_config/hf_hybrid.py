@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from .config_fields import ConfigError, Fields
 from .hf_common import attention_bias, common
+from .hf_dense import granite
 from .model_spec import LayerSpec, MixerSpec, ModelSpec, Norms, with_layers, with_mixers
-from .recurrent_spec import GatedDeltaSpec, ShortConvSpec
+from .recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec
 
 
 def lfm2(fields: Fields, name: str) -> ModelSpec:
@@ -30,8 +31,45 @@ def lfm2(fields: Fields, name: str) -> ModelSpec:
     attends = [kind != "conv" for kind in _kinds(fields, ("conv", "full_attention"))]
     if not attends:
         indices = fields.numbers("full_attn_idxs")
-        attends = [indices is None or layer in indices for layer in range(len(spec.layers))]
+        attends = [not fields.has("full_attn_idxs") or layer in indices for layer in range(len(spec.layers))]
     return replace(_mixed(spec, attends, conv), final_norm="model.embedding_norm")
+
+
+def granite_hybrid(fields: Fields, name: str) -> ModelSpec:
+    """Granite 4: a Granite whose network has other names, and most of whose layers are Mamba-2."""
+    if fields.integer("num_local_experts", 8, least=0):
+        raise ConfigError("it is a mixture of experts (num_local_experts), and only dense models are supported")
+    spec = granite(fields, name)
+    inner = fields.integer("shared_intermediate_size", 1024)
+    mlp = replace(spec.layers[0].mlp, inner=inner, into=("shared_mlp.input_linear",), out="shared_mlp.output_linear")
+    spec = with_layers(spec, mlp=mlp)
+    if fields.text("position_embedding_type", "nope") != "rope":
+        spec = with_mixers(spec, rope=None)
+    kinds = _kinds(fields, ("mamba", "linear_attention", "attention", "full_attention"))
+    kinds = kinds or fields.texts("layers_block_type") or ("mamba",) * len(spec.layers)
+    attends = [kind not in ("mamba", "linear_attention") for kind in kinds]
+    return spec if all(attends) else _mixed(spec, attends, _mamba2(fields, spec.hidden_size))
+
+
+def _mamba2(fields: Fields, hidden: int) -> Mamba2Spec:
+    """As Granite 4 and Bamba describe it."""
+    heads, groups = fields.integer("mamba_n_heads", 128), fields.integer("mamba_n_groups", 1)
+    inner = int(fields.number("mamba_expand", 2) * hidden)
+    if inner % heads:
+        raise ConfigError(f"mamba_n_heads is {heads}, expected a divisor of the {inner} channels of mamba_expand")
+    least, most = fields.bounds("time_step_limit")
+    return Mamba2Spec(
+        heads=heads,
+        head_dim=inner // heads,
+        groups=groups,
+        state_dim=fields.integer("mamba_d_state", 256),
+        width=fields.integer("mamba_d_conv", 4),
+        conv_bias=fields.flag("mamba_conv_bias", True),
+        bias=fields.flag("mamba_proj_bias"),
+        least_step=max(0.0, least),
+        most_step=most,
+        norm_groups=groups,
+    )
 
 
 def qwen3_next(fields: Fields, name: str) -> ModelSpec:

@@ -16,4 +16,28 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "lfm2-biased": lambda: transformers.Lfm2Config(
             **shape, layer_types=CONVOLVED, conv_bias=True, conv_L_cache=4, block_auto_adjust_ff_dim=False
         ),
+        "granite4-hybrid": lambda: transformers.GraniteMoeHybridConfig(
+            **shape,
+            num_local_experts=0,
+            num_experts_per_tok=0,
+            shared_intermediate_size=80,
+            layer_types=["mamba", "full_attention", "mamba"],
+            mamba_n_heads=8,
+            mamba_d_head=16,
+            mamba_d_state=16,
+            mamba_n_groups=2,
+            mamba_chunk_size=16,
+            residual_multiplier=0.3,
+            attention_multiplier=0.1,
+        ),
+        "qwen3-next": lambda: transformers.Qwen3NextConfig(
+            **shape,
+            layer_types=["linear_attention", "full_attention", "linear_attention"],
+            head_dim=32,
+            linear_num_key_heads=2,
+            linear_num_value_heads=4,
+            linear_key_head_dim=16,
+            linear_value_head_dim=24,
+            num_experts=0,
+        ),
     }

@@ -450,9 +450,26 @@ def test_a_config_without_architectures_is_known_by_its_model_type() -> None:
             {
                 "architectures": ["GraniteMoeHybridForCausalLM"],
                 "num_local_experts": 0,
-                "layer_types": ["attention", "mamba", "attention"],
+                "layer_types": ["attention", "rwkv", "attention"],
             },
-            "layer_types holds 'mamba', expected 'attention' alone",
+            "layer_types holds 'rwkv', expected 'mamba' or",
+        ),
+        (
+            {"architectures": ["Lfm2ForCausalLM"], "layer_types": ["conv"] * 3},
+            "layer_types has no layer that attends",
+        ),
+        (
+            {"architectures": ["Lfm2ForCausalLM"], "layer_types": ["conv", "full_attention"]},
+            "layer_types says what 2 layers are, expected 3",
+        ),
+        (
+            {
+                "architectures": ["GraniteMoeHybridForCausalLM"],
+                "num_local_experts": 0,
+                "mamba_n_heads": 4,
+                "time_step_limit": [0, "much"],
+            },
+            "time_step_limit is",
         ),
         ({"architectures": ["Gemma2ForCausalLM"], "query_pre_attn_scalar": 0}, "expected a number above 0"),
         ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
