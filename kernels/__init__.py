@@ -3,13 +3,16 @@
 from . import activation, attention, norm, sampling
 from .activation import ActivationKind, activate_, gated_activation, gated_activation_quantized
 from .attention import AttentionBatch, paged_attention
+from .causal_conv import causal_conv
 from .embedding import embedding
+from .gated_delta import gated_delta
 from .kv_cache import kv_cache_shape, make_kv_cache, write_kv_
 from .linear import linear
 from .linear_fp8 import linear_fp8
 from .linear_gguf import GGUFWeight, linear_gguf
 from .linear_int8 import linear_int8
 from .linear_w4 import W4Weight, linear_w4
+from .mamba2 import mamba2
 from .norm import (
     add_layer_norm,
     add_rms_norm,
@@ -21,6 +24,7 @@ from .norm import (
 from .quantize import ActivationScheme, Quantized, quantize, quantize_weight_fp8, quantize_weight_int8
 from .rotary import rotary_
 from .rotate_and_write import rotate_and_write_kv_
+from .state_rows import StateRows
 from .variants import Choice, Variant, force_variant
 from .varlen_attention import KeyLayout, lay_out_keys, varlen_attention
 
@@ -32,6 +36,7 @@ __all__ = [
     "GGUFWeight",
     "KeyLayout",
     "Quantized",
+    "StateRows",
     "Variant",
     "W4Weight",
     "activate_",
@@ -40,10 +45,12 @@ __all__ = [
     "add_rms_norm",
     "add_rms_norm_quantized",
     "attention",
+    "causal_conv",
     "embedding",
     "force_variant",
     "gated_activation",
     "gated_activation_quantized",
+    "gated_delta",
     "kv_cache_shape",
     "lay_out_keys",
     "layer_norm",
@@ -53,6 +60,7 @@ __all__ = [
     "linear_int8",
     "linear_w4",
     "make_kv_cache",
+    "mamba2",
     "norm",
     "paged_attention",
     "quantize",

@@ -14,6 +14,16 @@ def describe(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} on {tensor.device}"
 
 
+def check_heads(operation: str, name: str, heads: Tensor, dtype: torch.dtype) -> None:
+    """Raises ValueError unless ``heads`` is [tokens, heads, dim] of ``dtype``, a float dtype, with heads and dims
+    contiguous; tokens may be strided."""
+    if heads.dim() != 3 or heads.dtype not in FLOATS or heads.dtype != dtype:
+        raise ValueError(f"{operation}: {name} {describe(heads)} must be [tokens, heads, dim] of one float dtype")
+    _, head_stride, dim_stride = heads.stride()
+    if (dim_stride != 1 and heads.shape[2] > 1) or (head_stride != heads.shape[2] and heads.shape[1] > 1):
+        raise ValueError(f"{operation}: heads and dims of {name} must be contiguous, strides are {heads.stride()}")
+
+
 def native_unsupported_reason(function: NativeFunction | None, tensor: Tensor) -> str | None:
     """Why the native variant cannot take ``tensor``; None when it can. ``function`` is that of its dtype, if any."""
     if not tensor.is_cpu:

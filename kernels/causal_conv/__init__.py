@@ -1,0 +1,70 @@
+"""The short convolution before recurrent mixers, and of LFM2: depthwise, causal, with the last inputs in a state."""
+
+from typing import Literal
+
+from torch import Tensor
+
+from ..guards import FLOATS, describe
+from ..state_rows import StateRows
+from ..variants import Choice, Variant, select_variant
+from . import reference
+
+__all__ = ["Activation", "causal_conv", "choose"]
+
+Activation = Literal["silu", "none"]
+"""What the sums go through."""
+
+
+def choose(x: Tensor, variant: Choice = "auto") -> Variant:
+    """The variant that :func:`causal_conv` runs. Raises ValueError where one is asked for that cannot run."""
+    return select_variant(variant)
+
+
+def causal_conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    state: Tensor,
+    rows: StateRows,
+    *,
+    activation: Activation,
+    variant: Choice = "auto",
+) -> Tensor:
+    """Convolves each channel of each row with the ``width`` inputs up to and including a token.
+
+    Args:
+        x: [tokens, channels]; channels contiguous, tokens may be strided.
+        weight: [channels, width] of x's dtype, contiguous; the last column belongs to the token itself. Width is 2 or
+            more.
+        bias: [channels] of x's dtype, contiguous.
+        state: [slots, channels, width - 1] of x's dtype, contiguous: the inputs of the last tokens, oldest first.
+            Changed in place.
+        rows: which tokens are whose, and the slots of their states.
+        activation: applied to the sums.
+        variant: forces an implementation.
+
+    Returns:
+        [tokens, channels], a new contiguous tensor: sums are in float32, rounded once.
+
+    Raises:
+        ValueError: shapes, dtypes or strides that do not fit.
+        IndexError: rows that name tokens or slots that are not there. The Triton variant does not look.
+    """
+    if x.dim() != 2 or x.dtype not in FLOATS or (x.shape[1] > 1 and x.stride(1) != 1):
+        raise ValueError(
+            f"causal_conv: x {describe(x)} must be [tokens, channels] of a float dtype, channels contiguous"
+        )
+    channels = x.shape[1]
+    fits = weight.dim() == 2 and weight.shape[0] == channels and weight.shape[1] >= 2
+    if not fits or weight.dtype != x.dtype or not weight.is_contiguous():
+        raise ValueError(f"causal_conv: weight {describe(weight)} must be contiguous [{channels}, width] of x's dtype")
+    if bias is not None and (bias.shape != (channels,) or bias.dtype != x.dtype or not bias.is_contiguous()):
+        raise ValueError(f"causal_conv: bias {describe(bias)} must be contiguous [{channels}] of x's dtype")
+    kept = (channels, weight.shape[1] - 1)
+    if state.dim() != 3 or state.shape[1:] != kept or state.dtype != x.dtype or not state.is_contiguous():
+        raise ValueError(
+            f"causal_conv: state {describe(state)} must be contiguous [slots, {kept[0]}, {kept[1]}] of x's dtype"
+        )
+    rows.check("causal_conv")
+    choose(x, variant)
+    return reference.causal_conv(x, weight, bias, state, rows, activation)

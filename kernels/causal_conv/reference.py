@@ -1,0 +1,26 @@
+"""y_t = f(bias + Σ_j weight_j · x_{t - width + 1 + j}) of each channel: a depthwise causal convolution
+
+A token sees itself and the ``width - 1`` tokens before it, which are those in the state where the row begins.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..state_rows import StateRows
+
+
+def causal_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, rows: StateRows, activation: str
+) -> Tensor:
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    width = weight.shape[1]
+    for tokens, last in rows.run(state, len(x), "causal_conv"):
+        inputs = torch.cat([last, x[tokens].float().T], dim=1)  # [channels, width - 1 + tokens]
+        windows = inputs.unfold(1, width, 1)  # [channels, tokens, width]
+        sums = torch.zeros(windows.shape[:2], device=x.device) if bias is None else bias.float().unsqueeze(1)
+        for j in range(width):
+            sums = sums + windows[:, :, j] * weight[:, j, None].float()
+        out[tokens] = (F.silu(sums) if activation == "silu" else sums).T.to(out.dtype)
+        last.copy_(inputs[:, inputs.shape[1] - (width - 1) :])
+    return out

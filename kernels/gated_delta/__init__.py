@@ -1,0 +1,69 @@
+"""The gated delta rule: linear attention that overwrites what a key held before (Qwen3-Next, Qwen3.5)."""
+
+import torch
+from torch import Tensor
+
+from ..guards import check_heads, describe
+from ..state_rows import StateRows
+from ..variants import Choice, Variant, select_variant
+from . import reference
+
+__all__ = ["choose", "gated_delta"]
+
+
+def choose(v: Tensor, variant: Choice = "auto") -> Variant:
+    """The variant that :func:`gated_delta` runs. Raises ValueError where one is asked for that cannot run."""
+    return select_variant(variant)
+
+
+def gated_delta(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    rows: StateRows,
+    *,
+    scale: float,
+    l2norm: bool = True,
+    variant: Choice = "auto",
+) -> Tensor:
+    """Runs the rule over the tokens of each row, from the state in the slot that it reads.
+
+    With S the state of a head, of a token t: ``S = exp(decay_t) S``, then ``S += k_t ⊗ beta_t (v_t - k_tᵀ S)``, and the
+    output is ``scale · q_tᵀ S``.
+
+    Args:
+        q, k: [tokens, k_heads, k_dim]; heads and dims contiguous, tokens may be strided.
+        v: [tokens, v_heads, v_dim] of q's dtype; as ``q``. v_heads is a multiple of k_heads: head h has the query and
+            the key of head ``h // (v_heads / k_heads)``.
+        decay: [tokens, v_heads] float32, contiguous: the logarithm of the factor, 0 or less.
+        beta: [tokens, v_heads] float32, contiguous.
+        state: [slots, v_heads, k_dim, v_dim] float32, contiguous. Changed in place.
+        rows: which tokens are whose, and the slots of their states.
+        scale: multiplies the output.
+        l2norm: queries and keys are normed to length one first: divided by √(Σx² + 1e-6).
+        variant: forces an implementation.
+
+    Returns:
+        [tokens, v_heads, v_dim] of q's dtype, a new contiguous tensor. All is computed in float32.
+
+    Raises:
+        ValueError: shapes, dtypes or strides that do not fit.
+        IndexError: rows that name tokens or slots that are not there. The Triton variant does not look.
+    """
+    for name, heads in (("q", q), ("k", k), ("v", v)):
+        check_heads("gated_delta", name, heads, q.dtype)
+    tokens, v_heads, v_dim = v.shape
+    if q.shape != k.shape or len(q) != tokens or not q.shape[1] or v_heads % q.shape[1]:
+        raise ValueError(f"gated_delta: q {describe(q)}, k {describe(k)} and v {describe(v)} do not fit")
+    for name, factor in (("decay", decay), ("beta", beta)):
+        if factor.shape != (tokens, v_heads) or factor.dtype != torch.float32 or not factor.is_contiguous():
+            raise ValueError(f"gated_delta: {name} {describe(factor)} must be contiguous float32 [{tokens}, {v_heads}]")
+    kept = (v_heads, q.shape[2], v_dim)
+    if state.dim() != 4 or state.shape[1:] != kept or state.dtype != torch.float32 or not state.is_contiguous():
+        raise ValueError(f"gated_delta: state {describe(state)} must be contiguous float32 [slots, *{kept}]")
+    rows.check("gated_delta")
+    choose(v, variant)
+    return reference.gated_delta(q, k, v, decay, beta, state, rows, scale, l2norm)

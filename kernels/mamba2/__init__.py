@@ -1,0 +1,69 @@
+"""The state space of Mamba-2, between its convolution and its gate (Nemotron-H, Granite 4, Falcon-H1)."""
+
+import torch
+from torch import Tensor
+
+from ..guards import check_heads, describe
+from ..state_rows import StateRows
+from ..variants import Choice, Variant, select_variant
+from . import reference
+
+__all__ = ["choose", "mamba2"]
+
+
+def choose(x: Tensor, variant: Choice = "auto") -> Variant:
+    """The variant that :func:`mamba2` runs. Raises ValueError where one is asked for that cannot run."""
+    return select_variant(variant)
+
+
+def mamba2(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor,
+    state: Tensor,
+    rows: StateRows,
+    *,
+    variant: Choice = "auto",
+) -> Tensor:
+    """Runs the recurrence over the tokens of each row, from the state in the slot that it reads.
+
+    With S the state of a head, of a token t: ``S = exp(dt_t A) S + dt_t x_t ⊗ B_t``, and the output is
+    ``S C_t + D x_t``.
+
+    Args:
+        x: [tokens, heads, head_dim]; heads and dims contiguous, tokens may be strided.
+        dt: [tokens, heads] float32, contiguous: the step, with its bias, through softplus, and clamped.
+        A: [heads] float32, contiguous, negative.
+        B, C: [tokens, groups, state_dim] of x's dtype, as ``x``. Heads are a multiple of groups: head h has those of
+            group ``h // (heads / groups)``.
+        D: [heads] float32, contiguous.
+        state: [slots, heads, head_dim, state_dim] float32, contiguous. Changed in place.
+        rows: which tokens are whose, and the slots of their states.
+        variant: forces an implementation.
+
+    Returns:
+        [tokens, heads, head_dim] of x's dtype, a new contiguous tensor. All is computed in float32.
+
+    Raises:
+        ValueError: shapes, dtypes or strides that do not fit.
+        IndexError: rows that name tokens or slots that are not there. The Triton variant does not look.
+    """
+    for name, part in (("x", x), ("B", B), ("C", C)):
+        check_heads("mamba2", name, part, x.dtype)
+    tokens, heads, head_dim = x.shape
+    if B.shape != C.shape or len(B) != tokens or not B.shape[1] or heads % B.shape[1]:
+        raise ValueError(f"mamba2: x {describe(x)}, B {describe(B)} and C {describe(C)} do not fit")
+    if dt.shape != (tokens, heads) or dt.dtype != torch.float32 or not dt.is_contiguous():
+        raise ValueError(f"mamba2: dt {describe(dt)} must be contiguous float32 [{tokens}, {heads}]")
+    for name, factor in (("A", A), ("D", D)):
+        if factor.shape != (heads,) or factor.dtype != torch.float32 or not factor.is_contiguous():
+            raise ValueError(f"mamba2: {name} {describe(factor)} must be contiguous float32 [{heads}]")
+    kept = (heads, head_dim, B.shape[2])
+    if state.dim() != 4 or state.shape[1:] != kept or state.dtype != torch.float32 or not state.is_contiguous():
+        raise ValueError(f"mamba2: state {describe(state)} must be contiguous float32 [slots, *{kept}]")
+    rows.check("mamba2")
+    choose(x, variant)
+    return reference.mamba2(x, dt, A, B, C, D, state, rows)
