@@ -1,10 +1,13 @@
 """The short convolution before recurrent mixers, and of LFM2: depthwise, causal, with the last inputs in a state."""
 
+import ctypes
 from typing import Literal
 
+import torch
 from torch import Tensor
 
-from ..guards import FLOATS, describe
+from ..guards import FLOATS, describe, native_unsupported_reason
+from ..native import by_dtype, threads
 from ..state_rows import StateRows
 from ..variants import Choice, Variant, select_variant
 from . import reference
@@ -15,9 +18,18 @@ Activation = Literal["silu", "none"]
 """What the sums go through."""
 
 
-def choose(x: Tensor, variant: Choice = "auto") -> Variant:
+_P, _I = ctypes.c_void_p, ctypes.c_int64
+_ARGUMENTS = (_P,) * 8 + (_I,) * 6 + (ctypes.c_int32, _I)
+_NATIVE = by_dtype("stentor_causal_conv", *_ARGUMENTS, restype=_I)
+_NATIVE_WIDTHS = (2, 3, 4)
+
+
+def choose(x: Tensor, width: int, variant: Choice = "auto") -> Variant:
     """The variant that :func:`causal_conv` runs. Raises ValueError where one is asked for that cannot run."""
-    return select_variant(variant)
+    native = native_unsupported_reason(_NATIVE.get(x.dtype), x)
+    if native is None and width not in _NATIVE_WIDTHS:
+        native = f"it takes widths of 2 to 4, not {width}"
+    return select_variant(variant, native=native)
 
 
 def causal_conv(
@@ -60,11 +72,26 @@ def causal_conv(
         raise ValueError(f"causal_conv: weight {describe(weight)} must be contiguous [{channels}, width] of x's dtype")
     if bias is not None and (bias.shape != (channels,) or bias.dtype != x.dtype or not bias.is_contiguous()):
         raise ValueError(f"causal_conv: bias {describe(bias)} must be contiguous [{channels}] of x's dtype")
-    kept = (channels, weight.shape[1] - 1)
-    if state.dim() != 3 or state.shape[1:] != kept or state.dtype != x.dtype or not state.is_contiguous():
-        raise ValueError(
-            f"causal_conv: state {describe(state)} must be contiguous [slots, {kept[0]}, {kept[1]}] of x's dtype"
+    rows.check("causal_conv", state, (channels, weight.shape[1] - 1), x.dtype)
+    chosen = choose(x, weight.shape[1], variant)
+    if chosen == "native":
+        out = torch.empty(x.shape, dtype=x.dtype)
+        bad = _NATIVE[x.dtype](
+            x.data_ptr(),
+            weight.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            state.data_ptr(),
+            out.data_ptr(),
+            *rows.addresses,
+            len(state),
+            len(x),
+            x.stride(0),
+            channels,
+            weight.shape[1],
+            activation == "silu",
+            threads(),
         )
-    rows.check("causal_conv")
-    choose(x, variant)
+        if bad >= 0:
+            raise rows.misfit(bad, len(state), len(x), "causal_conv")
+        return out
     return reference.causal_conv(x, weight, bias, state, rows, activation)

@@ -17,10 +17,12 @@ def causal_conv(
     width = weight.shape[1]
     for tokens, last in rows.run(state, len(x), "causal_conv"):
         inputs = torch.cat([last, x[tokens].float().T], dim=1)  # [channels, width - 1 + tokens]
-        windows = inputs.unfold(1, width, 1)  # [channels, tokens, width]
-        sums = torch.zeros(windows.shape[:2], device=x.device) if bias is None else bias.float().unsqueeze(1)
+        count = tokens.stop - tokens.start
+        sums = torch.zeros(x.shape[1], count, device=x.device)
+        if bias is not None:
+            sums += bias.float().unsqueeze(1)
         for j in range(width):
-            sums = sums + windows[:, :, j] * weight[:, j, None].float()
+            sums += inputs[:, j : j + count] * weight[:, j, None].float()
         out[tokens] = (F.silu(sums) if activation == "silu" else sums).T.to(out.dtype)
-        last.copy_(inputs[:, inputs.shape[1] - (width - 1) :])
+        last.copy_(inputs[:, count:])
     return out

@@ -1,9 +1,12 @@
 """The gated delta rule: linear attention that overwrites what a key held before (Qwen3-Next, Qwen3.5)."""
 
+import ctypes
+
 import torch
 from torch import Tensor
 
-from ..guards import check_heads, describe
+from ..guards import check_heads, describe, native_unsupported_reason
+from ..native import by_dtype, threads
 from ..state_rows import StateRows
 from ..variants import Choice, Variant, select_variant
 from . import reference
@@ -11,9 +14,18 @@ from . import reference
 __all__ = ["choose", "gated_delta"]
 
 
-def choose(v: Tensor, variant: Choice = "auto") -> Variant:
+_P, _I = ctypes.c_void_p, ctypes.c_int64
+_ARGUMENTS = (_P,) * 10 + (_I,) * 10 + (ctypes.c_float, ctypes.c_int32, _I)
+_NATIVE = by_dtype("stentor_gated_delta", *_ARGUMENTS, restype=_I)
+_MAX_NATIVE_DIM = 256
+
+
+def choose(q: Tensor, variant: Choice = "auto") -> Variant:
     """The variant that :func:`gated_delta` runs. Raises ValueError where one is asked for that cannot run."""
-    return select_variant(variant)
+    native = native_unsupported_reason(_NATIVE.get(q.dtype), q)
+    if native is None and q.shape[-1] > _MAX_NATIVE_DIM:
+        native = f"it takes keys of up to {_MAX_NATIVE_DIM} dims, not {q.shape[-1]}"
+    return select_variant(variant, native=native)
 
 
 def gated_delta(
@@ -61,9 +73,33 @@ def gated_delta(
     for name, factor in (("decay", decay), ("beta", beta)):
         if factor.shape != (tokens, v_heads) or factor.dtype != torch.float32 or not factor.is_contiguous():
             raise ValueError(f"gated_delta: {name} {describe(factor)} must be contiguous float32 [{tokens}, {v_heads}]")
-    kept = (v_heads, q.shape[2], v_dim)
-    if state.dim() != 4 or state.shape[1:] != kept or state.dtype != torch.float32 or not state.is_contiguous():
-        raise ValueError(f"gated_delta: state {describe(state)} must be contiguous float32 [slots, *{kept}]")
-    rows.check("gated_delta")
-    choose(v, variant)
+    rows.check("gated_delta", state, (v_heads, q.shape[2], v_dim), torch.float32)
+    chosen = choose(q, variant)
+    if chosen == "native":
+        out = torch.empty(v.shape, dtype=v.dtype)
+        bad = _NATIVE[q.dtype](
+            q.data_ptr(),
+            k.data_ptr(),
+            v.data_ptr(),
+            decay.data_ptr(),
+            beta.data_ptr(),
+            state.data_ptr(),
+            out.data_ptr(),
+            *rows.addresses,
+            len(state),
+            tokens,
+            q.stride(0),
+            k.stride(0),
+            v.stride(0),
+            q.shape[1],
+            v_heads,
+            q.shape[2],
+            v_dim,
+            scale,
+            l2norm,
+            threads(),
+        )
+        if bad >= 0:
+            raise rows.misfit(bad, len(state), tokens, "gated_delta")
+        return out
     return reference.gated_delta(q, k, v, decay, beta, state, rows, scale, l2norm)

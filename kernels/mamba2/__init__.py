@@ -1,9 +1,12 @@
 """The state space of Mamba-2, between its convolution and its gate (Nemotron-H, Granite 4, Falcon-H1)."""
 
+import ctypes
+
 import torch
 from torch import Tensor
 
-from ..guards import check_heads, describe
+from ..guards import check_heads, describe, native_unsupported_reason
+from ..native import by_dtype, threads
 from ..state_rows import StateRows
 from ..variants import Choice, Variant, select_variant
 from . import reference
@@ -11,9 +14,18 @@ from . import reference
 __all__ = ["choose", "mamba2"]
 
 
-def choose(x: Tensor, variant: Choice = "auto") -> Variant:
+_P, _I = ctypes.c_void_p, ctypes.c_int64
+_ARGUMENTS = (_P,) * 11 + (_I,) * 11
+_NATIVE = by_dtype("stentor_mamba2", *_ARGUMENTS, restype=_I)
+_MAX_NATIVE_DIM = 256
+
+
+def choose(x: Tensor, state_dim: int, variant: Choice = "auto") -> Variant:
     """The variant that :func:`mamba2` runs. Raises ValueError where one is asked for that cannot run."""
-    return select_variant(variant)
+    native = native_unsupported_reason(_NATIVE.get(x.dtype), x)
+    if native is None and state_dim > _MAX_NATIVE_DIM:
+        native = f"it takes states of up to {_MAX_NATIVE_DIM} dims, not {state_dim}"
+    return select_variant(variant, native=native)
 
 
 def mamba2(
@@ -61,9 +73,32 @@ def mamba2(
     for name, factor in (("A", A), ("D", D)):
         if factor.shape != (heads,) or factor.dtype != torch.float32 or not factor.is_contiguous():
             raise ValueError(f"mamba2: {name} {describe(factor)} must be contiguous float32 [{heads}]")
-    kept = (heads, head_dim, B.shape[2])
-    if state.dim() != 4 or state.shape[1:] != kept or state.dtype != torch.float32 or not state.is_contiguous():
-        raise ValueError(f"mamba2: state {describe(state)} must be contiguous float32 [slots, *{kept}]")
-    rows.check("mamba2")
-    choose(x, variant)
+    rows.check("mamba2", state, (heads, head_dim, B.shape[2]), torch.float32)
+    chosen = choose(x, B.shape[2], variant)
+    if chosen == "native":
+        out = torch.empty(x.shape, dtype=x.dtype)
+        bad = _NATIVE[x.dtype](
+            x.data_ptr(),
+            dt.data_ptr(),
+            A.data_ptr(),
+            B.data_ptr(),
+            C.data_ptr(),
+            D.data_ptr(),
+            state.data_ptr(),
+            out.data_ptr(),
+            *rows.addresses,
+            len(state),
+            tokens,
+            x.stride(0),
+            B.stride(0),
+            C.stride(0),
+            heads,
+            B.shape[1],
+            head_dim,
+            B.shape[2],
+            threads(),
+        )
+        if bad >= 0:
+            raise rows.misfit(bad, len(state), tokens, "mamba2")
+        return out
     return reference.mamba2(x, dt, A, B, C, D, state, rows)

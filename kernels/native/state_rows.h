@@ -1,0 +1,40 @@
+// Rows of a batch and the slots of their states; see state_rows.py.
+#pragma once
+
+#include "vec.h"
+
+namespace stentor {
+
+struct StateRows {
+    const int32_t* starts;  // [count + 1]
+    const int64_t* reads;   // [count]; -1: zeros
+    const int64_t* writes;  // [count]; -1: nowhere
+    int64_t count;
+
+    // The first row that names tokens or slots that are not there; -1: none does.
+    int64_t misfit(int64_t slots, int64_t tokens) const {
+        for (int64_t row = 0; row < count; ++row) {
+            const bool inside = 0 <= starts[row] && starts[row] <= starts[row + 1] && starts[row + 1] <= tokens;
+            if (!inside || reads[row] < -1 || reads[row] >= slots || writes[row] < -1 || writes[row] >= slots) return row;
+        }
+        return -1;
+    }
+};
+
+// x[0, n) as floats in `to`, with zeros up to a whole vector; returns the sum of their squares.
+template <class T>
+static inline float widen_row(const T* x, float* to, int64_t n) {
+    vf squares = {};
+    for (int64_t i = 0; i < n; i += LANES) {
+        const vf v = i + LANES <= n ? load(x + i) : load_part(x + i, n - i);
+        store(to + i, v);
+        squares = fma(v, v, squares);
+    }
+    return hsum(squares);
+}
+
+static inline void scale_row(float* x, float factor, int64_t n) {
+    for (int64_t i = 0; i < n; i += LANES) store(x + i, load(x + i) * set1(factor));
+}
+
+}  // namespace stentor

@@ -1,0 +1,121 @@
+"""The operations that keep a state, as transformers computes them in its models, in float32."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+from transformers.models.lfm2.modeling_lfm2 import causal_conv1d_fn, causal_conv1d_update
+from transformers.models.nemotron_h.modeling_nemotron_h import mamba2_chunk_scan, mamba2_selective_state_update
+from transformers.models.qwen3_next.modeling_qwen3_next import (
+    torch_chunk_gated_delta_rule,
+    torch_recurrent_gated_delta_rule,
+)
+
+from stentor.kernels import StateRows, causal_conv, gated_delta, mamba2
+from stentor.kernels.variants import Choice
+from stentor.tests.kernels.helpers import assert_close, assert_same_bits
+from stentor.tests.kernels.mixers import Conv, Delta, Mamba
+
+VARIANTS = ("native", "reference")
+LENGTHS = [1, 200, 17, 64]
+READS, WRITES = [4, -1, 5, -1], [0, 1, 2, 3]
+TOKENS = torch.float32
+
+
+def rows() -> tuple[StateRows, list[slice]]:
+    """The rows of a batch, and which tokens are whose."""
+    batch = StateRows.of(LENGTHS, READS, WRITES)
+    starts = batch.cu_seqlens.tolist()
+    return batch, [slice(*pair) for pair in pairwise(starts)]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("rule", [torch_recurrent_gated_delta_rule, torch_chunk_gated_delta_rule])
+@pytest.mark.parametrize("l2norm", [True, False])
+def test_the_gated_delta_rule_is_that_of_qwen3_next(rule: object, l2norm: bool, variant: Choice) -> None:
+    assert callable(rule)
+    delta = Delta(2, 4, 32, 48, l2norm=l2norm)
+    tokens, state = delta.tokens(sum(LENGTHS), seed=1, dtype=TOKENS), delta.state(6, seed=2, dtype=TOKENS)
+    before = state.clone()
+    batch, owners = rows()
+    found = gated_delta(**tokens, state=state, rows=batch, scale=32**-0.5, l2norm=l2norm, variant=variant)
+    for own, read, write in zip(owners, READS, WRITES, strict=True):
+        q, k, v, decay, beta = (tensor[own].unsqueeze(0) for tensor in tokens.values())
+        expected, after = rule(
+            q,
+            k,
+            v,
+            g=decay,
+            beta=beta,
+            initial_state=before[read].unsqueeze(0) if read >= 0 else None,
+            output_final_state=True,
+            use_qk_l2norm_in_kernel=l2norm,
+        )
+        assert_close(found[own], expected[0], 1e-5)
+        assert_close(state[write], after[0], 1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_mamba2_is_the_chunk_scan_of_nemotron_h(variant: Choice) -> None:
+    mamba = Mamba(4, 2, 16, 24)
+    tokens, state = mamba.tokens(sum(LENGTHS), seed=1, dtype=TOKENS), mamba.state(6, seed=2, dtype=TOKENS)
+    before, (A, D) = state.clone(), mamba.weights(state)
+    batch, owners = rows()
+    found = mamba2(**tokens, A=A, D=D, state=state, rows=batch, variant=variant)
+    for own, read, write in zip(owners, READS, WRITES, strict=True):
+        x, dt, B, C = (tensor[own].unsqueeze(0) for tensor in tokens.values())
+        initial = before[read].unsqueeze(0) if read >= 0 else None
+        expected, after = mamba2_chunk_scan(
+            x, dt, A, B, C, chunk_size=32, D=D, initial_states=initial, return_final_states=True
+        )
+        assert_close(found[own], expected[0], 1e-5)
+        assert_close(state[write], after[0], 1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_step_of_mamba2_is_that_of_nemotron_h(variant: Choice) -> None:
+    mamba = Mamba(4, 2, 16, 24)
+    tokens, state = mamba.tokens(3, seed=1, dtype=TOKENS), mamba.state(3, seed=2, dtype=TOKENS)
+    after, (A, D) = state.clone(), mamba.weights(state)
+    found = mamba2(**tokens, A=A, D=D, state=state, rows=StateRows.of([1] * 3, range(3), range(3)), variant=variant)
+    x, dt, B, C = tokens.values()
+    wide = (
+        dt.unsqueeze(2).expand(x.shape),
+        A[:, None, None].expand(after.shape[1:]),
+        B,
+        C,
+        D[:, None].expand(x.shape[1:]),
+    )
+    assert_close(found, mamba2_selective_state_update(after, x, *wide))
+    assert_close(state, after)
+
+
+def conv_of(conv: Conv) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    tokens, state = conv.tokens(sum(LENGTHS), seed=1, dtype=TOKENS), conv.state(6, seed=2, dtype=TOKENS)
+    return tokens["x"], state, *conv.weights(state)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("conv", [Conv(20, 3, bias=False, activation="none"), Conv(33, 4)])
+def test_the_convolution_is_that_of_lfm2(conv: Conv, variant: Choice) -> None:
+    x, state, weight, bias = conv_of(conv)
+    before, activation = state.clone(), None if conv.activation == "none" else conv.activation
+    batch, owners = rows()
+    found = causal_conv(x, weight, bias, state, batch, activation=conv.activation, variant=variant)
+    for own, read, write in zip(owners, READS, WRITES, strict=True):
+        past = before[read] if read >= 0 else torch.zeros_like(before[0])
+        inputs = torch.cat([past, x[own].T], dim=1).unsqueeze(0)  # [1, channels, width - 1 + tokens]
+        expected = causal_conv1d_fn(inputs, weight, bias, activation=activation)[0, :, past.shape[1] :]
+        assert_close(found[own], expected.T)
+        assert_same_bits(state[write], inputs[0, :, inputs.shape[2] - past.shape[1] :])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_step_of_the_convolution_is_that_of_lfm2(variant: Choice) -> None:
+    x, state, weight, bias = conv_of(Conv(20, 3, activation="none"))
+    after = state.clone()
+    batch = StateRows.of([1] * 6, range(6), range(6))
+    found = causal_conv(x[:6], weight, bias, state, batch, activation="none", variant=variant)
+    assert_close(found, causal_conv1d_update(x[:6].unsqueeze(2), after, weight, bias).squeeze(2))
+    assert_same_bits(state, after)
