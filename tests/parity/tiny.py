@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import transformers as untyped_transformers
 
-from stentor.tests.parity import gpt_oss, variants
+from stentor.tests.parity import gated, gpt_oss, variants
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
@@ -120,6 +120,7 @@ ARCHITECTURES: dict[str, Build] = {
     ),
     "gpt-oss-sinks": lambda: gpt_oss.config(SHAPE),
     "seed-oss": lambda: transformers.SeedOssConfig(**SHAPE, head_dim=32),
+    "gated": lambda: gated.config(SHAPE),
     **variants.configs(SHAPE),
 }
 
@@ -151,6 +152,6 @@ def make(name: str, folder: Path, layers: int | None = None) -> Any:
 
 @contextmanager
 def opened(name: str, folder: Path) -> Iterator[Any]:
-    """The same; meanwhile this process can open also a model that only tests read."""
-    with gpt_oss.readable():
+    """The same; meanwhile this process can open also models that only tests read."""
+    with gpt_oss.readable(), gated.readable():
         yield make(name, folder)

@@ -39,7 +39,17 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         ),
         "arcee": lambda: transformers.ArceeConfig(**shape, mlp_bias=True),
         "nemotron": lambda: transformers.NemotronConfig(**shape, head_dim=16),
-        "apertus": lambda: transformers.ApertusConfig(**shape),
+        "apertus": lambda: transformers.ApertusConfig(
+            **shape,
+            rope_parameters={
+                "rope_type": "llama3",
+                "rope_theta": 10000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
+        ),
         "starcoder2": lambda: transformers.Starcoder2Config(**shape, sliding_window=24),
         "stablelm": lambda: transformers.StableLmConfig(**shape, use_qkv_bias=True),
         "stablelm-parallel": lambda: transformers.StableLmConfig(**shape, use_parallel_residual=True),
