@@ -122,6 +122,7 @@ ARCHITECTURES: dict[str, Build] = {
     "seed-oss": lambda: transformers.SeedOssConfig(**SHAPE, head_dim=32),
     "gated": lambda: gated.config(SHAPE),
     **variants.configs(SHAPE),
+    **variants.text_parts(SHAPE),
 }
 
 
@@ -135,7 +136,9 @@ def make(name: str, folder: Path, layers: int | None = None) -> Any:
     config = ARCHITECTURES[name]()
     if layers is not None:
         config.num_hidden_layers = layers
-    model = transformers.AutoModelForCausalLM.from_config(config)
+    sees = hasattr(config, "vision_config")
+    kind = transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM
+    model = kind.from_config(config)
     if config.model_type == gpt_oss.MODEL_TYPE:
         gpt_oss.make_dense(model)
     model = model.float().eval()

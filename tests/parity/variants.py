@@ -55,3 +55,20 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "stablelm-parallel": lambda: transformers.StableLmConfig(**shape, use_parallel_residual=True),
         "phi": lambda: transformers.PhiConfig(**shape),
     }
+
+
+def text_parts(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
+    """Models that see images too, of which the text is served."""
+    gemma3 = {"head_dim": 32, "query_pre_attn_scalar": 24, "sliding_window": 24}
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision = {**vision, "image_size": 28, "patch_size": 14}
+    return {
+        "gemma3-seeing": lambda: transformers.Gemma3Config(
+            text_config={**shape, **gemma3}, vision_config=vision, mm_tokens_per_image=4, image_token_index=5
+        ),
+        "mistral3-seeing": lambda: transformers.Mistral3Config(
+            text_config={"model_type": "mistral", **shape, "sliding_window": None},
+            vision_config={"model_type": "pixtral", **vision},
+            image_token_index=5,
+        ),
+    }
