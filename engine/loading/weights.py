@@ -143,7 +143,7 @@ def _gguf(
                 heads = 0
                 if architecture.permuted:
                     heads = _permuted_heads(tensor.name, mixer.heads, mixer.kv_heads)
-                shift = -1.0 if architecture.gemma and tensor.name.endswith("norm.weight") else 0.0
+                shift = -1.0 if architecture.plus_one and tensor.name.endswith("norm.weight") else 0.0
                 if name in raw:
                     yield name, reader.blocks(tensor, heads).to(device)
                 else:
