@@ -27,11 +27,11 @@ class MLP:
         prefix, spec, adapters = f"{model.prefix}.{layer}", model.layers[layer].mlp, model.adapters
         into, out = spec.projections(model.hidden_size)
         self._gated, self._activation = spec.gated, spec.activation
-        self._xielu = XIELU(weights, f"{prefix}.{spec.act}", context) if spec.activation == "xielu" else None
-        fused = None if spec.gated or spec.activation in ("relu", "xielu") else spec.activation
+        fused = None if spec.gated or spec.activation == "relu" or spec.activation == "xielu" else spec.activation
         dtype = context.dtype if fused else context.stream  # what is activated is rounded as the next product would
         self.up = Linear.of(weights, prefix, into, context, adapters=adapters, activation=fused, dtype=dtype)
         self._down = Linear.of(weights, prefix, out, context, adapters=adapters, dtype=context.stream)
+        self._xielu = XIELU(weights, f"{prefix}.{spec.act}", context) if spec.activation == "xielu" else None
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden], plain or quantised → [tokens, hidden]"""
@@ -39,12 +39,13 @@ class MLP:
 
     def _activated(self, up: Stream) -> Input:
         """As the last product takes it; ``up`` may begin with gates."""
-        if self._xielu is not None:
+        if self._activation == "xielu":
+            assert self._xielu is not None
             return self._xielu(up)
         if self._activation == "relu":
             assert isinstance(up, torch.Tensor)
             return up.relu_()
-        if not self._gated or self._activation == "xielu":
+        if not self._gated:
             return up
         if isinstance(up, Traced):
             return up.gated(self._activation)

@@ -116,8 +116,11 @@ class Linear:
         """x [tokens, inputs], plain or quantised as :attr:`input_scheme` says → [tokens, outputs]. ``tasks`` are those
         of its rows."""
         if isinstance(x, Traced):
-            product: Traced = self._multiply(x)  # type: ignore[arg-type,assignment]  # packed
-            return product if self._activation is None else product.activated(self._activation)
+            traced: Stream = self._multiply(x)  # type: ignore[arg-type]  # packed
+            if self._activation is None:
+                return traced
+            assert isinstance(traced, Traced)
+            return traced.activated(self._activation)
         if not tasks or self._adapted is None:
             return self._product(x, self._activation, self._dtype)
         assert isinstance(x, torch.Tensor)

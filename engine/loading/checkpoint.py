@@ -5,7 +5,7 @@ Only headers are read, and torch is not needed: the server opens checkpoints too
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +13,7 @@ from stentor.protocols.ipc.config import LoadFormat
 
 from ..model_config.config_fields import ConfigError
 from ..model_config.gguf_config import gguf_architecture, model_spec_from_gguf
+from ..model_config.hf_text_part import text_name
 from ..model_config.model_spec import ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.registry import read_config
@@ -31,7 +32,7 @@ from .generation_config import GenerationConfig, generation_config_from_gguf, ge
 from .gguf_file import GGUFFile
 from .gguf_tensors import check_tensors, hf_name, read_floats
 from .gguf_types import FLOATS, GGMLType
-from .safetensors_index import DTYPES, QUANTIZED_DTYPES, read_json, safetensors_index
+from .safetensors_index import DTYPES, QUANTIZED_DTYPES, StoredTensor, read_json, safetensors_index
 
 CheckpointFormat = Literal["safetensors", "gguf", "ct2", "dummy"]
 
@@ -133,6 +134,9 @@ def _open_safetensors(folder: Path) -> Checkpoint:
     config, generation = _read_configs(folder)
     quantized = described_quantization(folder, config)
     tensors = safetensors_index(folder)
+    read = read_config(config, generation)
+    if isinstance(read, ModelSpec) and read.text_part:
+        tensors = _text_tensors(folder, tensors)
     if quantized is not None:
         quantized = correct_by_tensors(quantized, {tensor.name: tensor.dtype in DTYPES.values() for tensor in tensors})
     stored = by_size((tensor.dtype, tensor.nbytes) for tensor in tensors)
@@ -146,12 +150,21 @@ def _open_safetensors(folder: Path) -> Checkpoint:
         format="safetensors",
         folder=folder,
         files=tuple(dict.fromkeys(tensor.file for tensor in tensors)),
-        config=read_config(config, generation),
+        config=read,
         dtype=next(iter(stored)),
         defaults=generation_config_from_hf(config, generation),
         stored_bytes=stored,
         quantized=quantized,
     )
+
+
+def _text_tensors(folder: Path, tensors: Iterable[StoredTensor]) -> tuple[StoredTensor, ...]:
+    """Those of the text part of a model that sees images too, under the names that a model of text alone has."""
+    named = ((text_name(tensor.name), tensor) for tensor in tensors)
+    found = tuple(replace(tensor, name=name) for name, tensor in named if name is not None)
+    if not found:
+        raise CheckpointError(f"Cannot load {folder}: its safetensors files hold no tensors of a language model.")
+    return found
 
 
 def described_quantization(folder: Path, config: Mapping[str, object]) -> QuantizedCheckpoint | None:

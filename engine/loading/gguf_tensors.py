@@ -5,6 +5,7 @@ import struct
 from collections.abc import Mapping
 
 from ..model_config.gguf_config import GGUFArchitecture
+from ..model_config.model_spec import FUSED_MLP, SPLIT_MLP
 from .errors import CheckpointError
 from .gguf_file import GGUFFile
 from .gguf_types import READABLE, GGMLType
@@ -15,23 +16,14 @@ CONSUMED = frozenset({"rope_freqs.weight", "rope_factors_long.weight", "rope_fac
 _IGNORED = re.compile(r"blk\.\d+\.attn_rot_embd\.weight|blk\.\d+\.rope_freqs\.weight")
 """Buffers that old converters stored."""
 
-_OUTER: Mapping[str, str] = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_OUTER: Mapping[str, str] = {"token_embd": "model.embed_tokens", "output": "lm_head"}
 
 _INNER: Mapping[str, str] = {
-    "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
     "attn_qkv": "self_attn.qkv_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
     "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "post_attention_norm": "post_attention_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
 }
 
 _BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
@@ -46,14 +38,39 @@ def hf_name(name: str, architecture: GGUFArchitecture) -> str | None:
     part = _BLOCK.fullmatch(name)
     if part is None:
         outer, _, suffix = name.rpartition(".")
-        return f"{_OUTER[outer]}.{suffix}" if outer in _OUTER else name
+        target = _OUTER.get(outer)
+        if outer == "output_norm":
+            target = architecture.model.get("final_norm", "model.norm")
+        return f"{target}.{suffix}" if target else name
     layer, inner, suffix = part.groups()
-    target = _INNER.get(inner)
-    if inner == "ffn_norm":
-        target = architecture.norms.mlp_in
-    if inner == "ffn_up" and architecture.fused:
-        target = "mlp.gate_up_proj"
+    target = _inner_name(inner, architecture)
     return f"model.layers.{layer}.{target}.{suffix}" if target else name
+
+
+def _inner_name(inner: str, architecture: GGUFArchitecture) -> str | None:
+    """The name of a part within its layer; None for a stranger."""
+    norms, mixer, mlp = architecture.norms, architecture.mixer, architecture.mlp
+    match inner:
+        case "attn_norm":
+            return norms.mixer_in
+        case "ffn_norm":
+            return norms.mlp_in
+        case "post_attention_norm":  # of some what the network takes, not what attention gives
+            return norms.mixer_out or norms.mlp_in
+        case "post_ffw_norm":
+            return norms.mlp_out
+        case "attn_q_norm" | "attn_k_norm":
+            names: tuple[str, str] = mixer.get("qk_norm_names", ("q_norm", "k_norm"))
+            return f"self_attn.{names[inner == 'attn_k_norm']}"
+        case "attn_output":
+            return f"self_attn.{mixer.get('out', 'o_proj')}"
+        case "ffn_up":
+            into: tuple[str, ...] = mlp.get("into", FUSED_MLP if architecture.fused else SPLIT_MLP)
+            return into[-1]
+        case "ffn_down":
+            out: str = mlp.get("out", "mlp.down_proj")
+            return out
+    return _INNER.get(inner)
 
 
 def check_tensors(gguf: GGUFFile) -> None:

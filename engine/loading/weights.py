@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ..model_config.gguf_config import gguf_architecture
+from ..model_config.hf_text_part import text_name
 from ..model_config.model_spec import ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
@@ -110,11 +111,14 @@ def iterate_weights(
 
 def _safetensors(checkpoint: Checkpoint, device: torch.device, tell: Progress) -> Iterator[tuple[str, torch.Tensor]]:
     done, total = 0, checkpoint.total_bytes
+    part = isinstance(checkpoint.config, ModelSpec) and checkpoint.config.text_part
     for file in checkpoint.files:
         try:
             with safe_open(file, framework="pt", device="cpu") as tensors:
-                for name in tensors.offset_keys():
-                    tensor = tensors.get_tensor(name)
+                for stored in tensors.offset_keys():
+                    if (name := text_name(stored) if part else stored) is None:
+                        continue
+                    tensor = tensors.get_tensor(stored)
                     done += tensor.nbytes
                     yield name, tensor.to(device)
                     del tensor
@@ -139,7 +143,7 @@ def _gguf(
                 heads = 0
                 if architecture.permuted:
                     heads = _permuted_heads(tensor.name, mixer.heads, mixer.kv_heads)
-                shift = -1.0 if architecture.gemma and tensor.name.endswith("norm.weight") else 0.0
+                shift = -1.0 if architecture.plus_one and tensor.name.endswith("norm.weight") else 0.0
                 if name in raw:
                     yield name, reader.blocks(tensor, heads).to(device)
                 else:

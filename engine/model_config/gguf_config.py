@@ -6,15 +6,18 @@ head, biases) is read off its tensors or fixed here by architecture, as llama.cp
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from .config_fields import MOST_LAYERS, ConfigError, Fields
+from .hf_variants import COHERE, GLM4, LAYER_NORM
 from .model_spec import (
     FUSED_MLP,
     POST,
     PRE,
     SANDWICH,
     SPLIT_MLP,
+    UP_MLP,
     AttentionSpec,
     LayerSpec,
     MLPSpec,
@@ -44,7 +47,22 @@ class GGUFArchitecture:
     permuted: bool = False
     """Query and key rows are stored in the order of interleaved rotary pairs."""
     gemma: bool = False
-    """GELU, scaled embeddings, and norms that were stored with their 1 added."""
+    """GELU and scaled embeddings."""
+    plus_one: bool = False
+    """Norms were stored with their 1 added."""
+    interleaved: bool = False
+    """Neighbouring dimensions rotate together."""
+    still_full: bool = False
+    """Where some layers slide, the others do not rotate."""
+    still_pattern: int = 0
+    """Every such layer does not rotate; 0: all do."""
+    multiplied_logits: bool = False
+    """``logit_scale`` multiplies logits, and does not divide them."""
+    mixer: Mapping[str, Any] = field(default_factory=dict)
+    mlp: Mapping[str, Any] = field(default_factory=dict)
+    layer: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of each spec."""
     windowed: bool = False
     """Every layer has the window."""
     window_pattern: int = 0
@@ -55,6 +73,8 @@ class GGUFArchitecture:
     logits_softcap: float = 0.0
 
 
+_RELU2: Mapping[str, Any] = {"activation": "relu2", "gated": False, "into": UP_MLP}
+
 ARCHITECTURES: Mapping[str, GGUFArchitecture] = {
     "llama": GGUFArchitecture("LlamaForCausalLM", permuted=True),
     "qwen2": GGUFArchitecture("Qwen2ForCausalLM"),
@@ -64,6 +84,7 @@ ARCHITECTURES: Mapping[str, GGUFArchitecture] = {
         "Gemma2ForCausalLM",
         norms=SANDWICH,
         gemma=True,
+        plus_one=True,
         window_pattern=2,
         attention_softcap=50.0,
         logits_softcap=30.0,
@@ -73,11 +94,50 @@ ARCHITECTURES: Mapping[str, GGUFArchitecture] = {
         norms=SANDWICH,
         qk_norm="head",
         gemma=True,
+        plus_one=True,
         window_pattern=6,
         local_theta=10000.0,
     ),
     "olmo2": GGUFArchitecture("Olmo2ForCausalLM", norms=POST, qk_norm="full"),
     "granite": GGUFArchitecture("GraniteForCausalLM", permuted=True),
+    "gemma": GGUFArchitecture("GemmaForCausalLM", gemma=True, plus_one=True),
+    "smollm3": GGUFArchitecture("SmolLM3ForCausalLM", permuted=True, still_pattern=4),
+    "exaone4": GGUFArchitecture("Exaone4ForCausalLM", norms=POST, qk_norm="head", window_pattern=4, still_full=True),
+    "seed_oss": GGUFArchitecture("SeedOssForCausalLM"),
+    "glm4": GGUFArchitecture("Glm4ForCausalLM", norms=GLM4, interleaved=True, mlp={"into": FUSED_MLP}),
+    "ernie4_5": GGUFArchitecture("Ernie4_5ForCausalLM", interleaved=True),
+    "command-r": GGUFArchitecture(
+        "CohereForCausalLM", norms=COHERE, interleaved=True, multiplied_logits=True, layer={"parallel": True}
+    ),
+    "cohere2": GGUFArchitecture(
+        "Cohere2ForCausalLM",
+        norms=COHERE,
+        interleaved=True,
+        window_pattern=4,
+        still_full=True,
+        multiplied_logits=True,
+        layer={"parallel": True},
+    ),
+    "hunyuan-dense": GGUFArchitecture(
+        "HunYuanDenseV1ForCausalLM",
+        qk_norm="head",
+        mixer={"qk_norm_names": ("query_layernorm", "key_layernorm"), "turned_first": True},
+    ),
+    "arcee": GGUFArchitecture("ArceeForCausalLM", permuted=True, mlp=_RELU2),
+    "nemotron": GGUFArchitecture("NemotronForCausalLM", norms=LAYER_NORM, plus_one=True, mlp=_RELU2),
+    "starcoder2": GGUFArchitecture(
+        "Starcoder2ForCausalLM",
+        norms=LAYER_NORM,
+        mlp={"activation": "gelu_tanh", "gated": False, "into": ("mlp.c_fc",), "out": "mlp.c_proj"},
+    ),
+    "stablelm": GGUFArchitecture("StableLmForCausalLM", norms=LAYER_NORM),
+    "phi2": GGUFArchitecture(
+        "PhiForCausalLM",
+        norms=LAYER_NORM,
+        mixer={"out": "dense"},
+        mlp={"activation": "gelu_tanh", "gated": False, "into": ("mlp.fc1",), "out": "mlp.fc2"},
+        model={"final_norm": "model.final_layernorm"},
+    ),
 }
 
 GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
@@ -114,7 +174,10 @@ def model_spec_from_gguf(
     embedding = shapes.get("token_embd.weight")
     if embedding is None or len(embedding) != 2:
         raise ConfigError("the tensor token_embd.weight is missing")
-    rope = _rope(fields, architecture, head_dim, shapes, read_floats)
+    if architecture.qk_norm == "none" and "blk.0.attn_q_norm.weight" in shapes:
+        raise ConfigError("it norms the heads of queries and keys in a way that is not supported")
+    rope = replace(_rope(fields, architecture, head_dim, shapes, read_floats), interleaved=architecture.interleaved)
+    divisor = fields.number("logit_scale", 1.0) or 1.0
     layer = LayerSpec(
         AttentionSpec(
             heads=heads,
@@ -136,22 +199,32 @@ def model_spec_from_gguf(
         ),
         architecture.norms,
     )
+    layer = replace(
+        layer,
+        mixer=replace(layer.attention, **architecture.mixer),
+        mlp=replace(layer.mlp, **architecture.mlp),
+        **architecture.layer,
+    )
+    if architecture.norms.kind == "layer" and "blk.0.ffn_norm.weight" not in shapes:  # one norm for both parts
+        layer = replace(layer, norms=replace(layer.norms, mlp_in=""), parallel=True)
     spec = ModelSpec(
         architecture=architecture.name,
         vocab_size=embedding[1],
         hidden_size=hidden,
         layers=(layer,) * layers,
         max_position=fields.integer("context_length"),
-        norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
-        norm_plus_one=architecture.gemma,
+        norm_eps=fields.number(f"attention.layer_norm_{'rms_' if architecture.norms.kind == 'rms' else ''}epsilon"),
+        norm_plus_one=architecture.plus_one,
         tie_embeddings="output.weight" not in shapes,
+        head_bias="output.bias" in shapes,
         embedding_scale=math.sqrt(hidden) if architecture.gemma else fields.number("embedding_scale", 1.0),
         residual_scale=fields.number("residual_scale", 1.0),
-        logits_divisor=fields.number("logit_scale", 1.0) or 1.0,
+        logits_divisor=1 / divisor if architecture.multiplied_logits else divisor,
         logits_softcap=fields.number("final_logit_softcapping", architecture.logits_softcap),
         bos_token_id=Fields(metadata).token_id("tokenizer.ggml.bos_token_id"),
         eos_token_ids=Fields(metadata).token_ids("tokenizer.ggml.eos_token_id"),
     )
+    spec = replace(spec, **architecture.model)
     if GEMMA_27B_LAYERS.get(name) == layers:
         spec = with_mixers(spec, scale=(hidden / heads) ** -0.5)
     window, slides = _windows(fields, architecture, layers)
@@ -161,6 +234,10 @@ def model_spec_from_gguf(
             rotary_dim=rope.rotary_dim,
         )
         spec = with_mixers(spec, slides, rope=local)
+    if window and architecture.still_full:
+        spec = with_mixers(spec, [not each for each in slides], rope=None)
+    if period := architecture.still_pattern:
+        spec = with_mixers(spec, [kind == "full" for kind in alternating_layers(layers, period)], rope=None)
     # a window that no sequence can outgrow is none
     return checked(with_mixers(spec, slides, window=window if window < spec.max_position else 0))
 

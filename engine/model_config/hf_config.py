@@ -6,7 +6,7 @@ A field that a file leaves out has the default of its architecture in transforme
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from . import hf_dense, hf_hybrid, hf_variants
+from . import hf_dense, hf_hybrid, hf_text_part, hf_variants
 from .config_fields import ConfigError, Fields
 from .model_spec import ModelSpec, checked
 
@@ -72,5 +72,7 @@ DECODERS: Mapping[str, Decoder] = {
     "Starcoder2ForCausalLM": Decoder("starcoder2", hf_variants.starcoder2),
     "StableLmForCausalLM": Decoder("stablelm", hf_variants.stablelm),
     "PhiForCausalLM": Decoder("phi", hf_variants.phi),
+    "Gemma3ForConditionalGeneration": Decoder("gemma3", hf_text_part.gemma3),
+    "Mistral3ForConditionalGeneration": Decoder("mistral3", hf_text_part.mistral3),
 }
 """By the name of their architecture."""

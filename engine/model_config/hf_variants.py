@@ -11,12 +11,14 @@ from .model_spec import FUSED_MLP, UP_MLP, MLPSpec, ModelSpec, Norms, RopeConfig
 
 LAYER_NORM = Norms(mixer_in="input_layernorm", mlp_in="post_attention_layernorm", kind="layer", bias=True)
 """As Llama's norms stand, of the other kind."""
-_GLM4 = Norms(
+GLM4 = Norms(
     mixer_in="input_layernorm",
     mixer_out="post_self_attn_layernorm",
     mlp_in="post_attention_layernorm",
     mlp_out="post_mlp_layernorm",
 )
+COHERE = Norms(mixer_in="input_layernorm", kind="layer")
+"""One for both parts."""
 
 
 def _with_default(fields: Fields, **defaults: object) -> Fields:
@@ -49,7 +51,7 @@ def glm(fields: Fields, name: str) -> ModelSpec:
 
 def glm4(fields: Fields, name: str) -> ModelSpec:
     """A GLM with norms on both sides of each part."""
-    return with_layers(glm(fields, name), norms=_GLM4)
+    return with_layers(glm(fields, name), norms=GLM4)
 
 
 def ernie(fields: Fields, name: str) -> ModelSpec:
@@ -89,9 +91,7 @@ def _cohere(fields: Fields, name: str, theta: float) -> ModelSpec:
         raise ConfigError("use_qk_norm is set, and norms with weights of each head are not supported")
     fields = _with_default(fields, tie_word_embeddings=True)
     spec = common(fields, name, eps=1e-5, theta=theta, eps_field="layer_norm_eps")
-    spec = with_layers(
-        interleaved(attention_bias(fields, spec)), norms=Norms(mixer_in="input_layernorm", kind="layer"), parallel=True
-    )
+    spec = with_layers(interleaved(attention_bias(fields, spec)), norms=COHERE, parallel=True)
     return replace(spec, logits_divisor=1 / fields.positive("logit_scale", 0.0625))
 
 

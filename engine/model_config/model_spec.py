@@ -329,6 +329,8 @@ class ModelSpec(Backbone):
     embedding_scale: float = 1.0
     logits_divisor: float = 1.0
     logits_softcap: float = 0.0
+    text_part: bool = False
+    """The checkpoint is of a model that sees images too; its other tensors are left out."""
     bidirectional: bool = False
     """Tokens see those behind them too, in a window so many as before them: an embedder, which draws nothing."""
     bos_token_id: int | None = None

@@ -64,6 +64,13 @@ class PagedDecoder:
         self._free = list(range(BLOCKS))
         random.Random(0).shuffle(self._free)
 
+    @property
+    def calls(self) -> list[str]:
+        """What a pass as a program calls between its native stretches, in words."""
+        programs = self.model.programs(self._caches)
+        assert programs is not None
+        return programs.calls
+
     def add(self, slot: int, tokens: Sequence[int], shared_blocks: Sequence[int] = (), left: int = -1) -> list[int]:
         """Enters a row whose tokens are all known; returns its block table. With shared blocks it begins from the state
         that was ``left`` behind them."""

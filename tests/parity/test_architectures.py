@@ -20,6 +20,8 @@ from stentor.tests.parity.paged import BLOCK, PagedDecoder
 LENGTH = 75
 BF16_MEAN, BF16_MOST = 0.03, 0.35
 """How far logits in bfloat16 may be from those in float32, in units of the spread of all logits."""
+CALLED = {"ApertusForCausalLM": {"xIELU"}, "Qwen3_5ForCausalLM": {"attention with a gate"}}
+"""Operations without an instruction, by architecture."""
 
 
 @pytest.fixture(scope="module", params=sorted(tiny.ARCHITECTURES))
@@ -98,6 +100,11 @@ def test_bfloat16_stays_near_transformers_in_float32(pair: tuple[Any, Path]) -> 
     error = (logits - expected).abs() / expected.std()
     assert error.mean() < BF16_MEAN
     assert error.max() < BF16_MOST
+
+
+def test_a_pass_is_one_program_but_for_what_has_no_instruction(pair: tuple[Any, Path]) -> None:
+    ours = PagedDecoder(pair[1], packed=True)
+    assert set(ours.calls) == CALLED.get(ours.config.architecture, set())
 
 
 def test_blocks_shared_with_another_row_are_read_as_if_computed_here(pair: tuple[Any, Path]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import transformers as untyped_transformers
 
-from stentor.tests.parity import gpt_oss, hybrids, variants
+from stentor.tests.parity import gated, gpt_oss, hybrids, variants
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
@@ -120,8 +120,10 @@ ARCHITECTURES: dict[str, Build] = {
     ),
     "gpt-oss-sinks": lambda: gpt_oss.config(SHAPE),
     "seed-oss": lambda: transformers.SeedOssConfig(**SHAPE, head_dim=32),
+    "gated": lambda: gated.config(SHAPE),
     **variants.configs(SHAPE),
     **hybrids.configs(SHAPE),
+    **variants.text_parts(SHAPE),
 }
 
 
@@ -135,7 +137,9 @@ def make(name: str, folder: Path, layers: int | None = None) -> Any:
     config = ARCHITECTURES[name]()
     if layers is not None:
         config.num_hidden_layers = layers
-    model = transformers.AutoModelForCausalLM.from_config(config)
+    sees = hasattr(config, "vision_config")
+    kind = transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM
+    model = kind.from_config(config)
     if config.model_type == gpt_oss.MODEL_TYPE:
         gpt_oss.make_dense(model)
     model = model.float().eval()
@@ -152,6 +156,6 @@ def make(name: str, folder: Path, layers: int | None = None) -> Any:
 
 @contextmanager
 def opened(name: str, folder: Path) -> Iterator[Any]:
-    """The same; meanwhile this process can open also a model that only tests read."""
-    with gpt_oss.readable():
+    """The same; meanwhile this process can open also models that only tests read."""
+    with gpt_oss.readable(), gated.readable():
         yield make(name, folder)

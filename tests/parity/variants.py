@@ -39,9 +39,36 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         ),
         "arcee": lambda: transformers.ArceeConfig(**shape, mlp_bias=True),
         "nemotron": lambda: transformers.NemotronConfig(**shape, head_dim=16),
-        "apertus": lambda: transformers.ApertusConfig(**shape),
+        "apertus": lambda: transformers.ApertusConfig(
+            **shape,
+            rope_parameters={
+                "rope_type": "llama3",
+                "rope_theta": 10000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
+        ),
         "starcoder2": lambda: transformers.Starcoder2Config(**shape, sliding_window=24),
         "stablelm": lambda: transformers.StableLmConfig(**shape, use_qkv_bias=True),
         "stablelm-parallel": lambda: transformers.StableLmConfig(**shape, use_parallel_residual=True),
         "phi": lambda: transformers.PhiConfig(**shape),
+    }
+
+
+def text_parts(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
+    """Models that see images too, of which the text is served."""
+    gemma3 = {"head_dim": 32, "query_pre_attn_scalar": 24, "sliding_window": 24}
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision = {**vision, "image_size": 28, "patch_size": 14}
+    return {
+        "gemma3-seeing": lambda: transformers.Gemma3Config(
+            text_config={**shape, **gemma3}, vision_config=vision, mm_tokens_per_image=4, image_token_index=5
+        ),
+        "mistral3-seeing": lambda: transformers.Mistral3Config(
+            text_config={"model_type": "mistral", **shape, "sliding_window": None},
+            vision_config={"model_type": "pixtral", **vision},
+            image_token_index=5,
+        ),
     }

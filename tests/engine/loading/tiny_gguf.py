@@ -21,8 +21,25 @@ ARCHITECTURES = {
     "gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
     "olmo2": ("Olmo2Config", "Olmo2ForCausalLM"),
     "granite": ("GraniteConfig", "GraniteForCausalLM"),
+    "gemma": ("GemmaConfig", "GemmaForCausalLM"),
+    "smollm3": ("SmolLM3Config", "SmolLM3ForCausalLM"),
+    "exaone4": ("Exaone4Config", "Exaone4ForCausalLM"),
+    "seed_oss": ("SeedOssConfig", "SeedOssForCausalLM"),
+    "glm4": ("Glm4Config", "Glm4ForCausalLM"),
+    "ernie4_5": ("Ernie4_5Config", "Ernie4_5ForCausalLM"),
+    "command-r": ("CohereConfig", "CohereForCausalLM"),
+    "cohere2": ("Cohere2Config", "Cohere2ForCausalLM"),
+    "hunyuan-dense": ("HunYuanDenseV1Config", "HunYuanDenseV1ForCausalLM"),
+    "arcee": ("ArceeConfig", "ArceeForCausalLM"),
+    "nemotron": ("NemotronConfig", "NemotronForCausalLM"),
+    "starcoder2": ("Starcoder2Config", "Starcoder2ForCausalLM"),
+    "stablelm": ("StableLmConfig", "StableLmForCausalLM"),
+    "phi2": ("PhiConfig", "PhiForCausalLM"),
 }
 """GGUF's name → transformers' classes."""
+
+EPS = 2.0**-20
+"""Exact in the file's float32."""
 
 SIZES: dict[str, Any] = {
     "vocab_size": 64,
@@ -32,13 +49,30 @@ SIZES: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 128,
-    "rms_norm_eps": 2.0**-20,  # exact in the file's float32
+    "rms_norm_eps": EPS,
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
 
 OPTIONS: dict[str, dict[str, Any]] = {
+    "smollm3": {"num_hidden_layers": 5},
+    "gemma": {"head_dim": 16},
+    "exaone4": {
+        "sliding_window": 16,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "tie_word_embeddings": True,
+    },
+    "seed_oss": {"head_dim": 16},
+    "glm4": {"head_dim": 16},
+    "ernie4_5": {"head_dim": 16},
+    "command-r": {"layer_norm_eps": EPS, "logit_scale": 0.25},
+    "cohere2": {"layer_norm_eps": EPS, "logit_scale": 0.25, "sliding_window": 16, "num_hidden_layers": 5},
+    "hunyuan-dense": {"head_dim": 16},
+    "nemotron": {"norm_eps": EPS},
+    "starcoder2": {"norm_epsilon": EPS},
+    "stablelm": {"layer_norm_eps": EPS, "use_parallel_residual": True, "use_qkv_bias": True},
+    "phi2": {"layer_norm_eps": EPS},
     "llama": {"attention_bias": True},
     "qwen3": {"head_dim": 16, "tie_word_embeddings": True},
     "phi3": {
@@ -115,12 +149,12 @@ def write_gguf(
 
 
 def _as_converted(values: np.ndarray, name: str, config: PreTrainedConfig, arch: str) -> np.ndarray:
-    if arch in ("llama", "granite"):
+    if arch in ("llama", "granite", "smollm3", "arcee"):
         for part, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
             if f".{part}." in name:
                 halves = values.reshape(heads, 2, values.shape[0] // heads // 2, *values.shape[1:])
                 return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(values.shape))
-    if arch.startswith("gemma") and name.endswith("norm.weight"):
+    if (arch.startswith("gemma") or arch == "nemotron") and name.endswith("norm.weight"):
         return values + 1
     return values
 
@@ -134,7 +168,10 @@ def _write_metadata(writer: gguf.GGUFWriter, config: PreTrainedConfig, arch: str
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(heads)
     writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if arch in ("command-r", "cohere2", "nemotron", "starcoder2", "stablelm", "phi2"):
+        writer.add_layer_norm_eps(EPS)
+    else:
+        writer.add_layer_norm_rms_eps(EPS)
     writer.add_vocab_size(config.vocab_size)
     writer.add_token_list([f"token{n}" for n in range(config.vocab_size)])
     writer.add_bos_token_id(config.bos_token_id)
@@ -144,11 +181,17 @@ def _write_metadata(writer: gguf.GGUFWriter, config: PreTrainedConfig, arch: str
     writer.add_rope_freq_base(rope["rope_theta"])
     if arch == "llama":
         writer.add_rope_dimension_count(head_dim)
+    if arch in ("glm4", "nemotron", "stablelm", "phi2"):
+        writer.add_rope_dimension_count(int(head_dim * rope["partial_rotary_factor"]))
     if head_dim != config.hidden_size // heads:
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
-    if arch.startswith("gemma") or arch == "phi3":
+    if arch in ("gemma2", "gemma3", "phi3", "cohere2", "exaone4"):
         writer.add_sliding_window(config.sliding_window)
+    if arch == "exaone4":
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
+    if arch in ("command-r", "cohere2"):
+        writer.add_logit_scale(config.logit_scale)
     if arch == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
