@@ -5,9 +5,11 @@ from .activation import ActivationKind, activate_, gated_activation, gated_activ
 from .attention import AttentionBatch, paged_attention
 from .embedding import embedding
 from .kv_cache import kv_cache_shape, make_kv_cache, write_kv_
+from .latent_attention import latent_attention, latent_cache_shape, latents_of, write_latents_
 from .linear import linear
 from .linear_fp8 import linear_fp8
 from .linear_gguf import GGUFWeight, linear_gguf
+from .linear_heads import linear_heads
 from .linear_int8 import linear_int8
 from .linear_w4 import W4Weight, linear_w4
 from .norm import (
@@ -45,11 +47,15 @@ __all__ = [
     "gated_activation",
     "gated_activation_quantized",
     "kv_cache_shape",
+    "latent_attention",
+    "latent_cache_shape",
+    "latents_of",
     "lay_out_keys",
     "layer_norm",
     "linear",
     "linear_fp8",
     "linear_gguf",
+    "linear_heads",
     "linear_int8",
     "linear_w4",
     "make_kv_cache",
@@ -65,4 +71,5 @@ __all__ = [
     "sampling",
     "varlen_attention",
     "write_kv_",
+    "write_latents_",
 ]

@@ -9,7 +9,7 @@ from stentor import kernels
 from stentor.kernels.forward import Traced
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
-from ..model_config.model_spec import Backbone
+from ..model_config.model_spec import AttentionSpec, Backbone
 from .forward_batch import ForwardBatch, Texts
 from .layer_context import LayerContext
 from .linear import Linear
@@ -25,7 +25,9 @@ class Attention:
     def __init__(
         self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
     ) -> None:
-        self._spec = spec = model.layers[layer].mixer
+        spec = model.layers[layer].mixer
+        assert isinstance(spec, AttentionSpec)
+        self._spec = spec
         self._layer, prefix = layer, f"{model.prefix}.{layer}"
         self._dtype = context.dtype
         into, out = spec.projections(model.hidden_size)

@@ -6,10 +6,11 @@ from stentor import kernels
 from stentor.kernels.forward import Traced
 from stentor.kernels.quantize import Quantized
 
-from ..model_config.model_spec import Backbone
+from ..model_config.model_spec import AttentionSpec, Backbone, MixerSpec
 from .attention import Attention
 from .cross_attention import CrossAttention
 from .forward_batch import ForwardBatch
+from .latent_attention import LatentAttention
 from .layer_context import LayerContext
 from .linear import Linear
 from .norm import LayerNorm, Norm, RMSNorm, joined
@@ -48,6 +49,11 @@ class MLP:
         return kernels.gated_activation_quantized(up, self._activation, scheme, self._down.input_scale)
 
 
+def _mixer(spec: MixerSpec) -> type[Attention] | type[LatentAttention]:
+    """What mixes tokens as ``spec`` says."""
+    return Attention if isinstance(spec, AttentionSpec) else LatentAttention
+
+
 class Layer:
     """A mixer and a feed-forward network, each between the norms that it has, and a residual stream past both; between
     them perhaps attention to audio."""
@@ -56,7 +62,7 @@ class Layer:
         self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
     ) -> None:
         norms, cross = model.layers[layer].norms, model.layers[layer].cross
-        self._mixer = Attention(weights, layer, model, rotary, context)
+        self._mixer = _mixer(model.layers[layer].mixer)(weights, layer, model, rotary, context)
         self.cross = CrossAttention(weights, layer, model, cross, context) if cross else None
         self._mlp = MLP(weights, layer, model, context)
         self._scale = model.residual_scale

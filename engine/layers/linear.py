@@ -186,6 +186,20 @@ def _chosen(
     return stored if together else {}
 
 
+def plain_weight(weights: WeightMap, prefix: str, projection: Projection, context: LayerContext) -> torch.Tensor:
+    """[outputs, inputs] of the compute dtype: the weight of a projection without bias, for who does more with it than
+    to multiply by it. What is quantised is expanded."""
+    quantized, parts = context.quantized, {f"{prefix}.{name}": outputs for name, outputs in projection.parts}
+    formats = {part: quantized.format_of(part) if quantized else None for part in parts}
+    for part, format in formats.items():
+        if isinstance(format, OnlineFormat):
+            formats[part] = None
+        elif format is not None:
+            expanded = Selection("expanded", ("more is done with them than to multiply by them",))
+            weights.notes[expanded.describe(format, context.dtype)] += 1
+    return _plain(weights, formats, parts, projection.inputs, context, None).weight
+
+
 def _plain(
     weights: WeightMap,
     formats: Mapping[str, Format | None],

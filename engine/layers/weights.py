@@ -56,6 +56,7 @@ class WeightMap:
         self._offered: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
         self._parts: set[str] = set()
         self._gathered_bytes = 0
+        self._derived: list[tuple[torch.Tensor, Callable[[], torch.Tensor]]] = []
         self._raw: set[str] = set()
         self.notes: Counter[str] = Counter()
         """Lines for the operator, with how many projections each is about."""
@@ -87,6 +88,10 @@ class WeightMap:
         self.pass_over(*(f"{part}.{ending}" for ending in ignored))
         self._gathered_bytes += nbytes
 
+    def derive(self, target: torch.Tensor, make: Callable[[], torch.Tensor]) -> None:
+        """``target`` is no stored tensor's: it takes what ``make`` makes of others, once these are there."""
+        self._derived.append((target, make))
+
     def ask_raw(self, name: str) -> None:
         """Blocks of this tensor are wanted as they are stored (GGUF)."""
         self._raw.add(name)
@@ -103,7 +108,8 @@ class WeightMap:
     @property
     def total_bytes(self) -> int:
         """Bytes of all destinations."""
-        return sum(target.numel() * target.itemsize for target in self._targets.values()) + self._gathered_bytes
+        targets = (*self._targets.values(), *(target for target, _ in self._derived))
+        return sum(target.numel() * target.itemsize for target in targets) + self._gathered_bytes
 
     def wants(self, name: str) -> bool:
         """Whether a stored tensor of this name has a place here that must be filled."""
@@ -134,6 +140,8 @@ class WeightMap:
         if missing:
             names = sorted(missing)
             raise WeightError(f"the checkpoint lacks {names[0]}" + (f" and {len(names) - 1} more" if names[1:] else ""))
+        for derived, make in self._derived:
+            derived.copy_(make())
 
     def _carries_nothing(self, name: str, tensor: torch.Tensor) -> bool:
         part, _, ending = name.rpartition(".")

@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ..model_config.gguf_config import gguf_architecture
-from ..model_config.model_spec import ModelSpec
+from ..model_config.model_spec import ModelSpec, attention_of
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from .checkpoint import Checkpoint
@@ -127,7 +127,7 @@ def _gguf(
     checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, raw: Set[str], tell: Progress
 ) -> Iterator[tuple[str, torch.Tensor]]:
     (file,) = checkpoint.files
-    mixer = checkpoint.decoder.layers[0].mixer
+    mixer = attention_of(checkpoint.decoder)
     done, total = 0, checkpoint.total_bytes
     with ExitStack() as stack:
         gguf = stack.enter_context(GGUFFile(file))

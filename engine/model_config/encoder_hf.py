@@ -16,6 +16,7 @@ from .model_spec import (
     MLPSpec,
     RopeConfig,
     TaskAdapters,
+    attention_of,
     checked,
     with_layers,
     with_mixers,
@@ -254,7 +255,7 @@ def _gte(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
     if kind != "rope":
         raise ConfigError(f"position_embedding_type is {kind[:40]!r}, expected 'rope'")
     bert = _turned_bert(fields, config, "gte", 8192, 1e-12)
-    rope = _gte_rope(fields, config, bert.layers[0].mixer.head_dim)
+    rope = _gte_rope(fields, config, attention_of(bert).head_dim)
     return with_mixers(_gated(bert, out_bias=True), rope=rope)
 
 
@@ -272,7 +273,7 @@ def _gte_rope(fields: Fields, config: Mapping[str, object], head_dim: int) -> Ro
 
 def _jina(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
     bert = _turned_bert(fields, config, "jina", 8194, 1e-5)
-    head_dim = bert.layers[0].mixer.head_dim
+    head_dim = attention_of(bert).head_dim
     rope = rope_from_hf(config, head_dim, theta=fields.positive("rotary_emb_base", 20_000.0))
     return replace(with_mixers(bert, rope=rope), adapters=_task_adapters(fields))
 

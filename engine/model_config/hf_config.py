@@ -6,7 +6,7 @@ A field that a file leaves out has the default of its architecture in transforme
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from . import hf_dense
+from . import hf_dense, hf_latent
 from .config_fields import ConfigError, Fields
 from .model_spec import ModelSpec, checked
 
@@ -57,5 +57,7 @@ DECODERS: Mapping[str, Decoder] = {
     "SmolLM3ForCausalLM": Decoder("smollm3", hf_dense.smollm3),
     "Exaone4ForCausalLM": Decoder("exaone4", hf_dense.exaone4),
     "SeedOssForCausalLM": Decoder("seed_oss", hf_dense.seed_oss),
+    "DeepseekV2ForCausalLM": Decoder("deepseek_v2", hf_latent.deepseek_v2),
+    "DeepseekV3ForCausalLM": Decoder("deepseek_v3", hf_latent.deepseek_v3),
 }
 """By the name of their architecture."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from .config_fields import ConfigError, Fields
 from .hf_common import alternating, attention_bias, common, local_rope, slide, sliding_layers, softcap_of, window_of
 from .hf_rope import rope_from_hf
-from .model_spec import FUSED_MLP, POST, SANDWICH, ModelSpec, with_layers, with_mixers
+from .model_spec import FUSED_MLP, POST, SANDWICH, ModelSpec, attention_of, with_layers, with_mixers
 
 
 def llama(fields: Fields, name: str) -> ModelSpec:
@@ -67,7 +67,7 @@ def gemma3(fields: Fields, name: str) -> ModelSpec:
         logits_softcap=softcap_of(fields, "final_logit_softcapping", 0.0),
         max_position=fields.integer("max_position_embeddings"),
     )
-    head_dim = spec.layers[0].mixer.head_dim
+    head_dim = attention_of(spec).head_dim
     # Old files describe the stretch of the full layers at the top level, and the sliding ones by a base alone.
     full = rope_from_hf(fields.values, head_dim, theta=1_000_000.0, layer_type="full_attention")
     sliding = local_rope(fields, head_dim, fields.number("rope_local_base_freq", 10000.0))
@@ -97,7 +97,7 @@ def olmo2(fields: Fields, name: str) -> ModelSpec:
 def olmo3(fields: Fields, name: str) -> ModelSpec:
     """An OLMo-2 whose sliding layers rotate unstretched."""
     spec = olmo2(fields, name)
-    head_dim = spec.layers[0].mixer.head_dim
+    head_dim = attention_of(spec).head_dim
     slides = sliding_layers(fields) or alternating(spec, 4)
     full = rope_from_hf(fields.values, head_dim, theta=500_000.0, layer_type="full_attention")
     sliding = local_rope(fields, head_dim, fields.number("rope_theta", 500_000.0))

@@ -138,6 +138,140 @@ class AttentionSpec:
         growing = max(0, min(tokens, self.window - context)) if self.window else tokens
         return growing * context + growing * (growing + 1) // 2 + (tokens - growing) * self.window
 
+    def work(self, tokens: int, context: int) -> int:
+        """Multiplications and additions with keys and values, of ``tokens`` after ``context`` others."""
+        return 4 * self.q_size * self.pairs(tokens, context)
+
+    @property
+    def keeps(self) -> "CacheGroup":
+        """What one such layer keeps of its tokens."""
+        return CacheGroup("window" if self.window else "full", (), self.window, self.kv_heads, self.head_dim)
+
+    def check(self) -> None:
+        """Raises :class:`ConfigError` where its parts contradict each other."""
+        if self.heads % self.kv_heads:
+            raise ConfigError(f"{self.heads} query heads do not divide among {self.kv_heads} key-value heads")
+        if self.rope is not None:
+            _check_rope(self.rope, self.head_dim)
+
+
+@dataclass(frozen=True)
+class LatentAttentionSpec:
+    """Attention to keys and values that are made of one vector a token (DeepSeek-V2, arXiv:2405.04434).
+
+    A layer keeps of a token its latent, ``kv_lora_rank`` numbers, and ``rope_dim`` rotated ones that all heads share. A
+    head's key is ``nope_dim`` numbers made of the latent, and the rotated ones; its value is ``v_dim`` made of the
+    latent.
+    """
+
+    heads: int
+    kv_lora_rank: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+    scale: float
+    """Multiplies q·k."""
+    q_lora_rank: int = 0
+    """Of the latent that queries are made of; 0: they are made of the layer's input."""
+    rope: RopeConfig | None = field(default_factory=RopeConfig)
+    """Of the ``rope_dim`` numbers."""
+    interleaved: bool = True
+    """Number 2i of those rotates with 2i + 1; otherwise i with i + rope_dim / 2."""
+    norm_eps: float = 1e-6
+    """Of the norms of both latents."""
+    bias: bool = False
+    """Of what makes the latents, and of ``out``."""
+    name: str = "self_attn"
+    """Before the names that its tensors are stored under."""
+    out: str = "o_proj"
+
+    @property
+    def window(self) -> int:
+        """It sees all tokens before the current one."""
+        return 0
+
+    @property
+    def latent_dim(self) -> int:
+        """Numbers that are kept of a token."""
+        return self.kv_lora_rank + self.rope_dim
+
+    @property
+    def q_size(self) -> int:
+        return self.heads * (self.nope_dim + self.rope_dim)
+
+    @property
+    def v_size(self) -> int:
+        return self.heads * self.v_dim
+
+    @property
+    def into(self) -> tuple[tuple[str, int], ...]:
+        """Names and outputs of what is made of the layer's input: queries or their latent, and what is kept."""
+        query = (
+            (f"{self.name}.q_a_proj", self.q_lora_rank) if self.q_lora_rank else (f"{self.name}.q_proj", self.q_size)
+        )
+        return (query, (f"{self.name}.kv_a_proj_with_mqa", self.latent_dim))
+
+    @property
+    def latent_norms(self) -> tuple[tuple[str, int], ...]:
+        """Names and sizes of the norms of latents."""
+        of_q = ((f"{self.name}.q_a_layernorm", self.q_lora_rank),) if self.q_lora_rank else ()
+        return (*of_q, (f"{self.name}.kv_a_layernorm", self.kv_lora_rank))
+
+    def projections(self, hidden: int) -> tuple[Projection, ...]:
+        """Into latents; from the latent of queries to them, where there is one; from the kept one to keys and values;
+        and out of what the heads found."""
+        into = Projection(self.into, hidden, self.bias, () if self.q_lora_rank else (f"{self.name}.q_proj",))
+        queries = (Projection(((f"{self.name}.q_b_proj", self.q_size),), self.q_lora_rank, False),)
+        made = Projection(
+            ((f"{self.name}.kv_b_proj", self.heads * (self.nope_dim + self.v_dim)),), self.kv_lora_rank, False
+        )
+        out = Projection(((f"{self.name}.{self.out}", hidden),), self.v_size, self.bias)
+        return (into, *(queries if self.q_lora_rank else ()), made, out)
+
+    def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Of what a checkpoint stores of it."""
+        for projection in self.projections(hidden):
+            yield from projection.shapes(prefix)
+        for name, size in self.latent_norms:
+            yield f"{prefix}.{name}.weight", (size,)
+
+    def absorbs(self, tokens: int, context: int) -> bool:
+        """Whether ``tokens`` after ``context`` others cost no more with queries taken into the space of latents, than
+        with keys and values made of these anew."""
+        return self._absorbed(tokens, context) <= self._expanded(tokens, context)
+
+    def work(self, tokens: int, context: int) -> int:
+        """Multiplications and additions with keys and values, of ``tokens`` after ``context`` others."""
+        return min(self._absorbed(tokens, context), self._expanded(tokens, context))
+
+    def _absorbed(self, tokens: int, context: int) -> int:
+        return 2 * self.heads * (self.latent_dim + self.kv_lora_rank) * _pairs(tokens, context)
+
+    def _expanded(self, tokens: int, context: int) -> int:
+        """Those of ``tokens`` themselves are made in either form: :meth:`projections` counts that."""
+        made = self.kv_lora_rank * (self.nope_dim + self.v_dim) * context
+        return 2 * self.heads * (made + (self.nope_dim + self.rope_dim + self.v_dim) * _pairs(tokens, context))
+
+    @property
+    def keeps(self) -> "CacheGroup":
+        """What one such layer keeps of its tokens."""
+        return CacheGroup("latent", (), 0, 1, self.latent_dim)
+
+    def check(self) -> None:
+        """Raises :class:`ConfigError` where its parts contradict each other."""
+        if self.rope_dim % 2:
+            raise ConfigError(f"{self.rope_dim} dimensions of each head rotate, expected an even number")
+        if self.rope is not None:
+            _check_rope(self.rope, self.rope_dim)
+
+
+MixerSpec = AttentionSpec | LatentAttentionSpec
+
+
+def _pairs(tokens: int, context: int) -> int:
+    """Keys that ``tokens`` after ``context`` others see in all, each itself as well."""
+    return tokens * context + tokens * (tokens + 1) // 2
+
 
 SPLIT_MLP: Final = ("mlp.gate_proj", "mlp.up_proj")
 FUSED_MLP: Final = ("mlp.gate_up_proj",)
@@ -215,7 +349,7 @@ SANDWICH = Norms(
 class LayerSpec:
     """One layer: its mixer, its feed-forward network, and the norms around both."""
 
-    mixer: AttentionSpec
+    mixer: MixerSpec
     mlp: MLPSpec
     norms: Norms = PRE
     cross: AttentionSpec | None = None
@@ -235,16 +369,22 @@ class LayerSpec:
 class CacheGroup:
     """Layers that keep alike: as much of a token, for as long."""
 
-    kind: Literal["full", "window"]
+    kind: Literal["full", "window", "latent"]
     layers: tuple[int, ...]
     window: int
     """Tokens after which one is not seen any more; 0: always seen."""
     kv_heads: int
+    """Of a latent one."""
     head_dim: int
 
+    @property
+    def tensors(self) -> int:
+        """Of a layer: keys and values, or latents."""
+        return 1 if self.kind == "latent" else 2
+
     def token_bytes(self, itemsize: int) -> int:
-        """Of one token over all layers, keys and values."""
-        return 2 * self.kv_heads * self.head_dim * len(self.layers) * itemsize
+        """Of one token over all layers."""
+        return self.tensors * self.kv_heads * self.head_dim * len(self.layers) * itemsize
 
     def cached_bytes(self, length: int, itemsize: int) -> int:
         """Of a sequence of ``length`` tokens that has dropped what no token will see."""
@@ -317,22 +457,17 @@ class ModelSpec(Backbone):
     @property
     def cache_groups(self) -> tuple[CacheGroup, ...]:
         """In the order in which layers first need them."""
-        members: dict[tuple[int, int, int], list[int]] = {}
+        members: dict[CacheGroup, list[int]] = {}
         for number, layer in enumerate(self.layers):
-            mixer = layer.mixer
-            members.setdefault((mixer.window, mixer.kv_heads, mixer.head_dim), []).append(number)
-        return tuple(
-            CacheGroup("window" if window else "full", tuple(layers), window, kv_heads, head_dim)
-            for (window, kv_heads, head_dim), layers in members.items()
-        )
+            members.setdefault(layer.mixer.keeps, []).append(number)
+        return tuple(replace(keeps, layers=tuple(layers)) for keeps, layers in members.items())
 
     def flops(self, tokens: int, context: int, sampled: int) -> int:
         """Multiplications and additions of a pass over ``tokens`` that follow ``context`` others: products with
         weights, attention to all that each token sees, and logits of ``sampled`` rows."""
         total = 2 * sampled * self.hidden_size * self.vocab_size
         for number, layer in enumerate(self.layers):
-            attention = 4 * layer.mixer.q_size * layer.mixer.pairs(tokens, context)
-            total += 2 * self.products(number) * tokens + attention
+            total += 2 * self.products(number) * tokens + layer.mixer.work(tokens, context)
         return total
 
 
@@ -364,15 +499,19 @@ def with_layers(spec: B, **changes: Any) -> B:
     return replace(spec, layers=tuple(replace(layer, **changes) for layer in spec.layers))
 
 
+def attention_of(spec: Backbone) -> AttentionSpec:
+    """Of the first layer, whose mixer is plain attention."""
+    mixer = spec.layers[0].mixer
+    assert isinstance(mixer, AttentionSpec)
+    return mixer
+
+
 def checked(spec: B) -> B:
     """The spec itself, or :class:`ConfigError` where its parts contradict each other."""
     if spec.max_position > LONGEST_CONTEXT:
         raise ConfigError(f"its context is {spec.max_position} tokens, expected at most {LONGEST_CONTEXT}")
     for mixer in dict.fromkeys(layer.mixer for layer in spec.layers):
-        if mixer.heads % mixer.kv_heads:
-            raise ConfigError(f"{mixer.heads} query heads do not divide among {mixer.kv_heads} key-value heads")
-        if mixer.rope is not None:
-            _check_rope(mixer.rope, mixer.head_dim)
+        mixer.check()
     if any(layer.mlp.gated and layer.mlp.activation == "relu" for layer in spec.layers):
         raise ConfigError("a gated MLP with relu is not known")
     return spec

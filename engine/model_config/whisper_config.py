@@ -61,6 +61,7 @@ class WhisperConfig:
     @property
     def decoder(self) -> Backbone:
         layer = self._layer(self.num_heads, self.intermediate_size)
+        assert isinstance(layer.mixer, AttentionSpec)
         cross = replace(layer.mixer, name="encoder_attn")
         layer = replace(layer, cross=cross, norms=replace(layer.norms, cross_in="encoder_attn_layer_norm"))
         return self._backbone("model.decoder.layers", (layer,) * self.num_layers, self.max_position)

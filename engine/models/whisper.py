@@ -18,6 +18,7 @@ import torch
 from stentor import kernels
 from stentor.kernels.linear_packed import PLAIN, PackedWeight, empty_packed, linear_packed, pack_plain_
 
+from ..layers.attention import Attention
 from ..layers.forward_batch import ForwardBatch, LayerCache
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
@@ -108,23 +109,24 @@ class _EncoderLayer(Layer):
 
         ``after_piece`` is called between parts of at most ``piece`` rows: all, or fewer where there is one window only.
         """
-        rows, texts = len(residual), batch.texts
+        rows, texts, mixer = len(residual), batch.texts, self._mixer
         assert texts is not None
+        assert isinstance(mixer, Attention)
         parts = [residual[first : first + piece] for first in range(0, rows, piece)]
         made = []
         for part in parts:
             x = joined(None, part, self._mixer_in)
             assert isinstance(x, torch.Tensor)
-            made.append(self._mixer.qkv(x))
+            made.append(mixer.qkv(x))
             after_piece()
         q, k, v = (made[0] if len(parts) == 1 else torch.cat(made)).chunk(3, dim=1)
         for part, queries in zip(parts, q.split(piece), strict=True):
             if len(parts) > 1:
                 starts = texts.cu_seqlens.new_tensor([0, len(part)])
                 batch = replace(batch, texts=replace(texts, query_starts=starts))
-            attended = self._mixer.attend(queries, k, v, batch)
+            attended = mixer.attend(queries, k, v, batch)
             after_piece()
-            x = joined(self._mixer.out(attended), part, self._mlp_in)
+            x = joined(mixer.out(attended), part, self._mlp_in)
             added_(part, self._mlp(x, batch))
             after_piece()
 
@@ -200,7 +202,7 @@ class Whisper:
         pairs = (
             kernels.make_kv_cache(*shape, self._context.dtype, self._context.device) for _ in range(config.num_layers)
         )
-        return [LayerCache(k, v) for k, v in pairs]
+        return [LayerCache(pair) for pair in pairs]
 
     def cross_batch(self, encoder_slots: npt.NDArray[np.integer] | Sequence[int]) -> kernels.AttentionBatch:
         """The encoder slot of each token of a step, in their order → :attr:`..layers.forward_batch.Encoded.paged`."""

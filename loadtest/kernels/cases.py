@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from stentor import kernels
-from stentor.engine.model_config.model_spec import AttentionSpec, ModelSpec
+from stentor.engine.model_config.model_spec import AttentionSpec, ModelSpec, attention_of
 from stentor.kernels import sampling
 from stentor.kernels.linear_gguf import Kind
 from stentor.kernels.variants import Choice
@@ -33,7 +33,7 @@ class Setting:
 
     @property
     def mixer(self) -> AttentionSpec:
-        return self.model.layers[0].mixer
+        return attention_of(self.model)
 
     @property
     def inner(self) -> int:

@@ -13,7 +13,7 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.model_spec import LayerSpec, ModelSpec
+from stentor.engine.model_config.model_spec import LatentAttentionSpec, LayerSpec, MixerSpec, ModelSpec
 from stentor.engine.model_config.pooling_config import PoolingConfig
 from stentor.engine.worker.memory import GIB, available_memory, default_kv_bytes
 
@@ -72,20 +72,25 @@ def _layers(spec: ModelSpec) -> Iterator[Fact]:
 
 
 def _layer(layer: LayerSpec) -> str:
-    mixer = layer.mixer
+    return f"{_mixer(layer.mixer)}; {layer.mlp.activation} of {layer.mlp.inner}"
+
+
+def _mixer(mixer: MixerSpec) -> str:
+    if isinstance(mixer, LatentAttentionSpec):
+        return (
+            f"attention of {mixer.heads} heads to latents of {mixer.kv_lora_rank} and {mixer.rope_dim} rotated, "
+            "sees all before"
+        )
     sees = f"a window of {mixer.window:,}" if mixer.window else "all before"
     positions = "" if mixer.rope else ", no positions"
     sinks = ", sinks" if mixer.sinks else ""
-    return (
-        f"attention of {mixer.heads} heads to {mixer.kv_heads} of {mixer.head_dim}, sees {sees}{positions}{sinks}; "
-        f"{layer.mlp.activation} of {layer.mlp.inner}"
-    )
+    return f"attention of {mixer.heads} heads to {mixer.kv_heads} of {mixer.head_dim}, sees {sees}{positions}{sinks}"
 
 
 def _cache(spec: ModelSpec) -> Iterator[Fact]:
     """What its tokens keep, by group of layers."""
     for group in spec.cache_groups:
-        what = f"window of {group.window:,}" if group.window else "full"
+        what = f"window of {group.window:,}" if group.window else group.kind
         size = group.token_bytes(CACHE_BYTES) / 1024
         yield "KV a token", f"{size:.1f} KiB in bfloat16 of {len(group.layers)} layers, {what}"
     for length in LENGTHS:

@@ -6,7 +6,7 @@ import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.gguf_config import model_spec_from_gguf
-from stentor.engine.model_config.model_spec import AttentionSpec, ModelSpec, RopeConfig, with_mixers
+from stentor.engine.model_config.model_spec import AttentionSpec, ModelSpec, RopeConfig, attention_of, with_mixers
 
 FACTORS = {"rope_factors_short.weight": (1.0,) * 4, "rope_factors_long.weight": (2.0,) * 4}
 
@@ -32,7 +32,7 @@ def read(arch: str, tensors: dict[str, tuple[int, ...]] | None = None, **changes
 
 def mixer(*given: Any, **changes: Any) -> AttentionSpec:
     """Of the first layer of what :func:`read` reads."""
-    return read(*given, **changes).layers[0].mixer
+    return attention_of(read(*given, **changes))
 
 
 def windows(spec: ModelSpec) -> list[int]:
@@ -100,7 +100,7 @@ def test_gemma_27b_scales_attention_by_its_hidden_size() -> None:
 
 def test_gemma2_has_its_softcaps_without_being_told() -> None:
     config = read("gemma2")
-    assert (config.layers[0].mixer.softcap, config.logits_softcap) == (50.0, 30.0)
+    assert (attention_of(config).softcap, config.logits_softcap) == (50.0, 30.0)
     assert read("gemma2", final_logit_softcapping=0.0).logits_softcap == 0.0
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.model_spec import CacheGroup, ModelSpec, RopeConfig, checked, with_mixers
+from stentor.engine.model_config.model_spec import CacheGroup, ModelSpec, RopeConfig, attention_of, checked, with_mixers
 from stentor.tests.engine.dense_spec import dense_spec
 
 SPEC = dense_spec(
@@ -31,7 +31,7 @@ def test_a_prompt_is_as_much_work_as_its_tokens_one_by_one() -> None:
 
 
 def test_a_window_bounds_what_a_token_sees() -> None:
-    mixer = with_mixers(SPEC, window=9).layers[0].mixer
+    mixer = attention_of(with_mixers(SPEC, window=9))
     for context in (0, 3, 8, 9, 30):
         assert mixer.pairs(10, context) == sum(min(9, context + 1 + i) for i in range(10))
 
