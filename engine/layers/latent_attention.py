@@ -38,16 +38,16 @@ class LatentAttention:
         self._spec, self._layer, self._dtype = spec, layer, context.dtype
         into, *of_queries, made, out = spec.projections(model.hidden_size)
         self.qkv = Linear.of(weights, prefix, into, context, dtype=context.dtype)
-        self.out = Linear.of(weights, prefix, out, context, dtype=context.stream)
         self._queries = Linear.of(weights, prefix, of_queries[0], context, dtype=context.dtype) if of_queries else None
+        self._made = plain_weight(weights, prefix, made, context)
+        """[heads * (nope_dim + v_dim), kv_lora_rank]"""
+        self.out = Linear.of(weights, prefix, out, context, dtype=context.stream)
         *of_q, of_kv = spec.latent_norms
         norms = [
             RMSNorm(weights, f"{prefix}.{name}", size, spec.norm_eps, context, before=before)
             for (name, size), before in ((*((each, self._queries) for each in of_q), (of_kv, None)))
         ]
         self._q_norm, self._kv_norm = norms[0] if of_q else None, norms[-1]
-        self._made = plain_weight(weights, prefix, made, context)
-        """[heads * (nope_dim + v_dim), kv_lora_rank]"""
         by_head = self._made.view(spec.heads, -1, spec.kv_lora_rank)
         self._keys = context.empty(spec.heads, spec.kv_lora_rank, spec.nope_dim)
         """What takes queries into the space of latents."""

@@ -18,7 +18,7 @@ from stentor.tests.parity.paged import BLOCK, PagedDecoder
 LENGTH = 70
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma2", "olmo2", "gpt-oss-sinks"])
+@pytest.fixture(scope="module", params=["llama", "gemma2", "olmo2", "gpt-oss-sinks", "deepseek-v3-dense"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp(request.param)
     with tiny.opened(request.param, folder):
