@@ -10,6 +10,7 @@ from .linear_fp8 import linear_fp8
 from .linear_gguf import GGUFWeight, linear_gguf
 from .linear_int8 import linear_int8
 from .linear_w4 import W4Weight, linear_w4
+from .moe import ExpertActivation, Router, Routing, experts_mlp, route
 from .norm import (
     add_layer_norm,
     add_rms_norm,
@@ -29,9 +30,12 @@ __all__ = [
     "ActivationScheme",
     "AttentionBatch",
     "Choice",
+    "ExpertActivation",
     "GGUFWeight",
     "KeyLayout",
     "Quantized",
+    "Router",
+    "Routing",
     "Variant",
     "W4Weight",
     "activate_",
@@ -41,6 +45,7 @@ __all__ = [
     "add_rms_norm_quantized",
     "attention",
     "embedding",
+    "experts_mlp",
     "force_variant",
     "gated_activation",
     "gated_activation_quantized",
@@ -62,6 +67,7 @@ __all__ = [
     "rms_norm_quantized",
     "rotary_",
     "rotate_and_write_kv_",
+    "route",
     "sampling",
     "varlen_attention",
     "write_kv_",
