@@ -6,7 +6,7 @@ A field that a file leaves out has the default of its architecture in transforme
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from . import hf_dense
+from . import hf_dense, hf_moe
 from .config_fields import ConfigError, Fields
 from .model_spec import ModelSpec, checked
 
@@ -57,5 +57,7 @@ DECODERS: Mapping[str, Decoder] = {
     "SmolLM3ForCausalLM": Decoder("smollm3", hf_dense.smollm3),
     "Exaone4ForCausalLM": Decoder("exaone4", hf_dense.exaone4),
     "SeedOssForCausalLM": Decoder("seed_oss", hf_dense.seed_oss),
+    "MixtralForCausalLM": Decoder("mixtral", hf_moe.mixtral),
+    "Qwen3MoeForCausalLM": Decoder("qwen3_moe", hf_moe.qwen3_moe),
 }
 """By the name of their architecture."""

@@ -1,0 +1,60 @@
+"""Configurations of tiny mixtures of experts, for :mod:`.tiny`."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import transformers as untyped_transformers
+
+transformers: Any = untyped_transformers
+"""Its configs take more than their signatures say."""
+
+_EXPERTS: Mapping[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+
+def mixtures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
+    """By name, with these sizes."""
+    sizes = {**shape, **_EXPERTS}
+    return {
+        "mixtral": lambda: transformers.MixtralConfig(
+            **shape, num_local_experts=4, num_experts_per_tok=2, sliding_window=24
+        ),
+        "qwen3-moe": lambda: transformers.Qwen3MoeConfig(
+            **sizes, head_dim=32, num_experts=6, norm_topk_prob=True, mlp_only_layers=[1]
+        ),
+        "qwen3-moe-steps": lambda: transformers.Qwen3MoeConfig(
+            **sizes, num_experts=4, decoder_sparse_step=2, use_sliding_window=True, sliding_window=24
+        ),
+    }
+
+
+def is_mixture(model: Any) -> bool:
+    return bool(_routers(model))
+
+
+def _routers(model: Any) -> list[Any]:
+    return [module for module in model.modules() if type(module).__name__.endswith(("Router", "Gate"))]
+
+
+@torch.inference_mode()
+def clearest(model: Any, prompts: list[list[int]]) -> list[int]:
+    """The prompt whose tokens are furthest from taking other experts than they do, in units of the spread of the
+    scores by which experts are chosen.
+
+    What is rounded takes other experts where two are nearly as good, and no bound on its logits is kept then.
+    """
+    gaps: list[torch.Tensor] = []
+
+    def measure(router: Any, arguments: Any, output: Any) -> None:
+        logits = output[0].float()
+        bias = arguments[1] if len(arguments) > 1 else getattr(router, "e_score_correction_bias", None)
+        scores = logits if bias is None else logits.sigmoid() + bias
+        best = scores.topk(router.top_k + 1, dim=-1).values
+        gaps.append((best[:, -2] - best[:, -1]).view(len(prompts), -1) / scores.std())
+
+    handles = [router.register_forward_hook(measure) for router in _routers(model)]
+    model(torch.tensor(prompts))
+    for handle in handles:
+        handle.remove()
+    least = torch.cat(gaps, dim=1).min(dim=1).values
+    return prompts[int(least.argmax())]
