@@ -12,6 +12,7 @@ from .linear_gguf import GGUFWeight, linear_gguf
 from .linear_heads import linear_heads
 from .linear_int8 import linear_int8
 from .linear_w4 import W4Weight, linear_w4
+from .moe import ExpertActivation, Router, Routing, experts_mlp, route
 from .norm import (
     add_layer_norm,
     add_rms_norm,
@@ -31,9 +32,12 @@ __all__ = [
     "ActivationScheme",
     "AttentionBatch",
     "Choice",
+    "ExpertActivation",
     "GGUFWeight",
     "KeyLayout",
     "Quantized",
+    "Router",
+    "Routing",
     "Variant",
     "W4Weight",
     "activate_",
@@ -43,6 +47,7 @@ __all__ = [
     "add_rms_norm_quantized",
     "attention",
     "embedding",
+    "experts_mlp",
     "force_variant",
     "gated_activation",
     "gated_activation_quantized",
@@ -68,6 +73,7 @@ __all__ = [
     "rms_norm_quantized",
     "rotary_",
     "rotate_and_write_kv_",
+    "route",
     "sampling",
     "varlen_attention",
     "write_kv_",

@@ -1,11 +1,8 @@
 """One layer of a decoder or an encoder, as its :class:`..model_config.model_spec.LayerSpec` says."""
 
-import torch
-
-from stentor import kernels
-from stentor.kernels.forward import Traced
 from stentor.kernels.quantize import Quantized
 
+from ..model_config.mlp_spec import MoESpec
 from ..model_config.model_spec import AttentionSpec, Backbone, MixerSpec
 from .attention import Attention
 from .cross_attention import CrossAttention
@@ -13,40 +10,12 @@ from .forward_batch import ForwardBatch
 from .latent_attention import LatentAttention
 from .layer_context import LayerContext
 from .linear import Linear
+from .mlp import MLP
+from .moe import MoE
 from .norm import LayerNorm, Norm, RMSNorm, joined
-from .quantized import Input, Stream
+from .quantized import Stream
 from .rotary import RotaryTables
 from .weights import WeightMap
-
-
-class MLP:
-    """down(act(gate(x)) * up(x)), or without a gate down(act(up(x)))."""
-
-    def __init__(self, weights: WeightMap, layer: int, model: Backbone, context: LayerContext) -> None:
-        prefix, spec, adapters = f"{model.prefix}.{layer}", model.layers[layer].mlp, model.adapters
-        into, out = spec.projections(model.hidden_size)
-        self._gated, self._activation = spec.gated, spec.activation
-        fused = None if spec.gated or spec.activation == "relu" else spec.activation
-        dtype = context.dtype if fused else context.stream  # what is activated is rounded as the next product would
-        self.up = Linear.of(weights, prefix, into, context, adapters=adapters, activation=fused, dtype=dtype)
-        self._down = Linear.of(weights, prefix, out, context, adapters=adapters, dtype=context.stream)
-
-    def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
-        """x [tokens, hidden], plain or quantised → [tokens, hidden]"""
-        return self._down(self._activated(self.up(x, batch.task_rows)), batch.task_rows)
-
-    def _activated(self, up: Stream) -> Input:
-        """As the last product takes it; ``up`` may begin with gates."""
-        if self._activation == "relu":
-            assert isinstance(up, torch.Tensor)
-            return up.relu_()
-        if not self._gated:
-            return up
-        if isinstance(up, Traced):
-            return up.gated(self._activation)
-        if (scheme := self._down.input_scheme) is None:
-            return kernels.gated_activation(up, self._activation)
-        return kernels.gated_activation_quantized(up, self._activation, scheme, self._down.input_scale)
 
 
 def _mixer(spec: MixerSpec) -> type[Attention] | type[LatentAttention]:
@@ -64,7 +33,7 @@ class Layer:
         norms, cross = model.layers[layer].norms, model.layers[layer].cross
         self._mixer = _mixer(model.layers[layer].mixer)(weights, layer, model, rotary, context)
         self.cross = CrossAttention(weights, layer, model, cross, context) if cross else None
-        self._mlp = MLP(weights, layer, model, context)
+        self._mlp = _feed_forward(weights, layer, model, context)
         self._scale = model.residual_scale
 
         def norm(name: str, before: Linear | None = None) -> Norm | None:
@@ -79,7 +48,7 @@ class Layer:
         self._mixer_out = norm(norms.mixer_out)
         self._mixer_sum = norm(norms.mixer_sum)
         self._cross_in = norm(norms.cross_in)
-        self._mlp_in = norm(norms.mlp_in, self._mlp.up)
+        self._mlp_in = norm(norms.mlp_in, self._mlp.input)
         self._mlp_out = norm(norms.mlp_out)
         self._mlp_sum = norm(norms.mlp_sum)
 
@@ -97,6 +66,13 @@ class Layer:
         if norm is not None:
             delta = norm.plain(delta)
         return delta if self._scale == 1.0 else delta * self._scale
+
+
+def _feed_forward(weights: WeightMap, layer: int, model: Backbone, context: LayerContext) -> MLP | MoE:
+    prefix, spec, hidden = f"{model.prefix}.{layer}", model.layers[layer].mlp, model.hidden_size
+    if isinstance(spec, MoESpec):
+        return MoE(weights, prefix, spec, hidden, context)
+    return MLP(weights, prefix, spec, hidden, context, model.adapters)
 
 
 def _summed(delta: Stream, residual: Stream, norm: Norm | None) -> tuple[Stream | None, Stream]:

@@ -9,7 +9,8 @@ from stentor import kernels
 from stentor.kernels.forward import Traced
 from stentor.kernels.quantize import ActivationScheme, Quantized
 
-from ..model_config.model_spec import Projection, TaskAdapters
+from ..model_config.mlp_spec import Projection
+from ..model_config.model_spec import TaskAdapters
 from ..quantization.choose import Layer, Selection, select
 from ..quantization.formats import Format, FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
 from ..quantization.stored import endings, expand
@@ -210,13 +211,18 @@ def _plain(
 ) -> PlainLinear:
     weight = context.empty(sum(parts.values()), inputs)
     for (part, format), target in zip(formats.items(), weight.split(list(parts.values())), strict=True):
-        if format is None or isinstance(format, GGUFFormat):  # the loader expands GGUF's blocks as it reads them
-            weights.add(f"{part}.weight", target)
-        elif not isinstance(format, OnlineFormat):
-            needed, ignored = endings(format)
-            nbytes = target.numel() * target.itemsize
-            weights.gather(part, needed, _expander(target, format), nbytes=nbytes, ignored=ignored)
+        add_expanded(weights, part, target, format)
     return PlainLinear(weight, bias, invariant=context.invariant)
+
+
+def add_expanded(weights: WeightMap, part: str, target: torch.Tensor, format: Format | None) -> None:
+    """Registers the matrix of a part, whose plain values fill ``target`` [outputs, inputs] however it is stored."""
+    if format is None or isinstance(format, GGUFFormat | OnlineFormat):  # the loader expands GGUF's blocks
+        weights.add(f"{part}.weight", target)
+        return
+    needed, ignored = endings(format)
+    nbytes = target.numel() * target.itemsize
+    weights.gather(part, needed, _expander(target, format), nbytes=nbytes, ignored=ignored)
 
 
 def _expander(

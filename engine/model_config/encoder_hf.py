@@ -6,18 +6,17 @@ from dataclasses import replace
 from .config_fields import LONGEST_CONTEXT, MOST_LAYERS, ConfigError, Fields
 from .encoder_config import EncoderConfig, EncoderFamily
 from .hf_rope import rope_from_hf
+from .mlp_spec import UP_MLP, Activation, MLPSpec
 from .model_spec import (
     POST_SUM,
     PRE,
-    UP_MLP,
-    Activation,
     AttentionSpec,
     LayerSpec,
-    MLPSpec,
     RopeConfig,
     TaskAdapters,
     attention_of,
     checked,
+    dense_mlp,
     with_layers,
     with_mixers,
 )
@@ -126,7 +125,7 @@ def _of_layers(
 
 
 def _gated(spec: EncoderConfig, *, bias: bool = False, out_bias: bool = False) -> EncoderConfig:
-    mlp = spec.layers[0].mlp
+    mlp = dense_mlp(spec)
     return with_layers(spec, mlp=MLPSpec(mlp.inner, mlp.activation, bias, out_bias=out_bias))
 
 

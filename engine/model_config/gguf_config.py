@@ -9,15 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .config_fields import MOST_LAYERS, ConfigError, Fields
+from .mlp_spec import FUSED_MLP, SPLIT_MLP, MLPSpec
 from .model_spec import (
-    FUSED_MLP,
     POST,
     PRE,
     SANDWICH,
-    SPLIT_MLP,
     AttentionSpec,
     LayerSpec,
-    MLPSpec,
     ModelSpec,
     Norms,
     QKNorm,

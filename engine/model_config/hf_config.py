@@ -6,7 +6,7 @@ A field that a file leaves out has the default of its architecture in transforme
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from . import hf_dense, hf_latent
+from . import hf_dense, hf_latent, hf_moe
 from .config_fields import ConfigError, Fields
 from .model_spec import ModelSpec, checked
 
@@ -59,5 +59,8 @@ DECODERS: Mapping[str, Decoder] = {
     "SeedOssForCausalLM": Decoder("seed_oss", hf_dense.seed_oss),
     "DeepseekV2ForCausalLM": Decoder("deepseek_v2", hf_latent.deepseek_v2),
     "DeepseekV3ForCausalLM": Decoder("deepseek_v3", hf_latent.deepseek_v3),
+    "Glm4MoeLiteForCausalLM": Decoder("glm4_moe_lite", hf_latent.glm4_moe_lite),
+    "MixtralForCausalLM": Decoder("mixtral", hf_moe.mixtral),
+    "Qwen3MoeForCausalLM": Decoder("qwen3_moe", hf_moe.qwen3_moe),
 }
 """By the name of their architecture."""

@@ -1,18 +1,18 @@
 """What a model of text is made of, whatever file described it, and what follows from that. Torch-free.
 
-A model is its layers, and a layer is a mixer of tokens and a feed-forward network, with norms around them: values, so
-that a family is a reader of its files and no code of its own. Shapes of weights, bytes of cache and work a token are
-derived here, and written nowhere else.
+A model is its layers, and a layer is a mixer of tokens and a feed-forward network (:mod:`.mlp_spec`), with norms around
+them: values, so that a family is a reader of its files and no code of its own. Shapes of weights, bytes of cache and
+work a token are derived here, and written nowhere else.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from .config_fields import LONGEST_CONTEXT, ConfigError
+from .config_fields import LONGEST_CONTEXT, MOST_EXPERTS, ConfigError
+from .mlp_spec import FeedForwardSpec, MLPSpec, MoESpec, Projection
 
-Activation = Literal["silu", "gelu_tanh", "gelu", "relu"]
 LayerType = Literal["full", "sliding"]
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 QKNorm = Literal["none", "head", "full"]
@@ -46,24 +46,6 @@ class RopeConfig:
     long_factor: tuple[float, ...] = ()
     frequency_divisors: tuple[float, ...] = ()
     """One per rotating pair, dividing its frequency before all else: how GGUF stores ``llama3``'s stretch."""
-
-
-@dataclass(frozen=True)
-class Projection:
-    """One product of a layer: stored matrices of one input, fused along their outputs."""
-
-    parts: tuple[tuple[str, int], ...]
-    """Name within the layer, and outputs, of each."""
-    inputs: int
-    bias: bool
-    unbiased: tuple[str, ...] = ()
-    """Parts that have none where the others have one."""
-
-    def shapes(self, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Of what is stored, biases first."""
-        if self.bias:
-            yield from ((f"{prefix}.{name}.bias", (size,)) for name, size in self.parts if name not in self.unbiased)
-        yield from ((f"{prefix}.{name}.weight", (outputs, self.inputs)) for name, outputs in self.parts)
 
 
 @dataclass(frozen=True)
@@ -180,10 +162,9 @@ class LatentAttentionSpec:
     norm_eps: float = 1e-6
     """Of the norms of both latents."""
     bias: bool = False
-    """Of what makes the latents, and of ``out``."""
+    """Of what makes the latents, and of ``o_proj``."""
     name: str = "self_attn"
     """Before the names that its tensors are stored under."""
-    out: str = "o_proj"
 
     @property
     def window(self) -> int:
@@ -204,29 +185,21 @@ class LatentAttentionSpec:
         return self.heads * self.v_dim
 
     @property
-    def into(self) -> tuple[tuple[str, int], ...]:
-        """Names and outputs of what is made of the layer's input: queries or their latent, and what is kept."""
-        query = (
-            (f"{self.name}.q_a_proj", self.q_lora_rank) if self.q_lora_rank else (f"{self.name}.q_proj", self.q_size)
-        )
-        return (query, (f"{self.name}.kv_a_proj_with_mqa", self.latent_dim))
-
-    @property
     def latent_norms(self) -> tuple[tuple[str, int], ...]:
         """Names and sizes of the norms of latents."""
         of_q = ((f"{self.name}.q_a_layernorm", self.q_lora_rank),) if self.q_lora_rank else ()
         return (*of_q, (f"{self.name}.kv_a_layernorm", self.kv_lora_rank))
 
     def projections(self, hidden: int) -> tuple[Projection, ...]:
-        """Into latents; from the latent of queries to them, where there is one; from the kept one to keys and values;
-        and out of what the heads found."""
-        into = Projection(self.into, hidden, self.bias, () if self.q_lora_rank else (f"{self.name}.q_proj",))
-        queries = (Projection(((f"{self.name}.q_b_proj", self.q_size),), self.q_lora_rank, False),)
-        made = Projection(
-            ((f"{self.name}.kv_b_proj", self.heads * (self.nope_dim + self.v_dim)),), self.kv_lora_rank, False
-        )
-        out = Projection(((f"{self.name}.{self.out}", hidden),), self.v_size, self.bias)
-        return (into, *(queries if self.q_lora_rank else ()), made, out)
+        """Into latents; from that of queries, if any, to them; from the kept one to keys and values; and out."""
+        name, rank, kept = self.name, self.q_lora_rank, (f"{self.name}.kv_a_proj_with_mqa", self.latent_dim)
+        made = Projection(((f"{name}.kv_b_proj", self.heads * (self.nope_dim + self.v_dim)),), self.kv_lora_rank, False)
+        out = Projection(((f"{name}.o_proj", hidden),), self.v_size, self.bias)
+        if not rank:
+            query = f"{name}.q_proj"
+            return Projection(((query, self.q_size), kept), hidden, self.bias, (query,)), made, out
+        into = Projection(((f"{name}.q_a_proj", rank), kept), hidden, self.bias)
+        return into, Projection(((f"{name}.q_b_proj", self.q_size),), rank, False), made, out
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Of what a checkpoint stores of it."""
@@ -259,8 +232,6 @@ class LatentAttentionSpec:
 
     def check(self) -> None:
         """Raises :class:`ConfigError` where its parts contradict each other."""
-        if self.rope_dim % 2:
-            raise ConfigError(f"{self.rope_dim} dimensions of each head rotate, expected an even number")
         if self.rope is not None:
             _check_rope(self.rope, self.rope_dim)
 
@@ -271,35 +242,6 @@ MixerSpec = AttentionSpec | LatentAttentionSpec
 def _pairs(tokens: int, context: int) -> int:
     """Keys that ``tokens`` after ``context`` others see in all, each itself as well."""
     return tokens * context + tokens * (tokens + 1) // 2
-
-
-SPLIT_MLP: Final = ("mlp.gate_proj", "mlp.up_proj")
-FUSED_MLP: Final = ("mlp.gate_up_proj",)
-"""As Phi-3 stores it."""
-UP_MLP: Final = ("mlp.up_proj",)
-"""Without a gate."""
-
-
-@dataclass(frozen=True)
-class MLPSpec:
-    """down(act(gate(x)) * up(x)), or without a gate down(act(up(x)))."""
-
-    inner: int
-    activation: Activation = "silu"
-    bias: bool = False
-    """Of what goes into the activation, and of ``out`` unless ``out_bias`` says otherwise."""
-    into: tuple[str, ...] = SPLIT_MLP
-    """The names that gate and up are stored under, or that of both together."""
-    out: str = "mlp.down_proj"
-    gated: bool = True
-    out_bias: bool | None = None
-
-    def projections(self, hidden: int) -> tuple[Projection, Projection]:
-        """Into gate and up; and down."""
-        each = (2 if self.gated else 1) * self.inner // len(self.into)
-        into = tuple((name, each) for name in self.into)
-        out_bias = self.bias if self.out_bias is None else self.out_bias
-        return Projection(into, hidden, self.bias), Projection(((self.out, hidden),), self.inner, out_bias)
 
 
 @dataclass(frozen=True)
@@ -350,7 +292,7 @@ class LayerSpec:
     """One layer: its mixer, its feed-forward network, and the norms around both."""
 
     mixer: MixerSpec
-    mlp: MLPSpec
+    mlp: FeedForwardSpec
     norms: Norms = PRE
     cross: AttentionSpec | None = None
     """Attention to audio, between both."""
@@ -360,8 +302,7 @@ class LayerSpec:
         yield from self.mixer.shapes(prefix, hidden)
         if self.cross is not None:
             yield from self.cross.shapes(prefix, hidden)
-        for projection in self.mlp.projections(hidden):
-            yield from projection.shapes(prefix)
+        yield from self.mlp.shapes(prefix, hidden)
         yield from self.norms.shapes(prefix, hidden)
 
 
@@ -421,10 +362,9 @@ class Backbone:
     adapters: TaskAdapters | None = None
 
     def products(self, layer: int) -> int:
-        """Elements of the matrices of a layer, with each of which a token is multiplied once."""
-        found = self.layers[layer]
-        projections = (*found.mixer.projections(self.hidden_size), *found.mlp.projections(self.hidden_size))
-        return sum(outputs * projection.inputs for projection in projections for _, outputs in projection.parts)
+        """Elements of the matrices of a layer that a token is multiplied with, with each once."""
+        mixer, mlp, hidden = self.layers[layer].mixer, self.layers[layer].mlp, self.hidden_size
+        return sum(projection.elements for projection in mixer.projections(hidden)) + mlp.products(hidden)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -453,6 +393,11 @@ class ModelSpec(Backbone):
     @property
     def parameters(self) -> int:
         return sum(map(math.prod, self.shapes().values()))
+
+    @property
+    def active_parameters(self) -> int:
+        """Those that a token uses: all but those of the experts that it does not take."""
+        return self.parameters - sum(layer.mlp.idle(self.hidden_size) for layer in self.layers)
 
     @property
     def cache_groups(self) -> tuple[CacheGroup, ...]:
@@ -506,15 +451,40 @@ def attention_of(spec: Backbone) -> AttentionSpec:
     return mixer
 
 
+def dense_mlp(spec: Backbone) -> MLPSpec:
+    """The network of the first layer, which is no mixture of experts."""
+    mlp = spec.layers[0].mlp
+    assert isinstance(mlp, MLPSpec)
+    return mlp
+
+
 def checked(spec: B) -> B:
     """The spec itself, or :class:`ConfigError` where its parts contradict each other."""
     if spec.max_position > LONGEST_CONTEXT:
         raise ConfigError(f"its context is {spec.max_position} tokens, expected at most {LONGEST_CONTEXT}")
     for mixer in dict.fromkeys(layer.mixer for layer in spec.layers):
         mixer.check()
-    if any(layer.mlp.gated and layer.mlp.activation == "relu" for layer in spec.layers):
-        raise ConfigError("a gated MLP with relu is not known")
+    for mlp in dict.fromkeys(layer.mlp for layer in spec.layers):
+        if isinstance(mlp, MoESpec):
+            _check_experts(mlp)
+        elif mlp.gated and mlp.activation == "relu":
+            raise ConfigError("a gated MLP with relu is not known")
     return spec
+
+
+def _check_experts(moe: MoESpec) -> None:
+    router, experts = moe.router, moe.experts
+    if experts > MOST_EXPERTS:
+        raise ConfigError(f"it has {experts} experts in a layer, expected at most {MOST_EXPERTS}")
+    if experts % router.groups or router.top_groups > router.groups:
+        raise ConfigError(
+            f"{experts} experts do not divide into {router.groups} groups, of which {router.top_groups} are looked at"
+        )
+    looked_at = experts // router.groups * router.top_groups
+    if router.top_k > looked_at:
+        raise ConfigError(f"a token takes {router.top_k} experts of the {looked_at} that are looked at")
+    if router.group_score == "top2" and router.groups > 1 and experts // router.groups < 2:
+        raise ConfigError(f"a group of {experts // router.groups} expert has no two best scores")
 
 
 def _check_rope(rope: RopeConfig, head_dim: int) -> None:

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .config_fields import MOST_LAYERS, ConfigError, Fields
-from .model_spec import AttentionSpec, Backbone, CacheGroup, LayerSpec, MLPSpec, Norms
+from .mlp_spec import MLPSpec
+from .model_spec import AttentionSpec, Backbone, CacheGroup, LayerSpec, Norms
 
 ARCHITECTURE = "WhisperForConditionalGeneration"
 HOP = 160

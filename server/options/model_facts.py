@@ -13,6 +13,7 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.mlp_spec import FeedForwardSpec, MLPSpec
 from stentor.engine.model_config.model_spec import LatentAttentionSpec, LayerSpec, MixerSpec, ModelSpec
 from stentor.engine.model_config.pooling_config import PoolingConfig
 from stentor.engine.worker.memory import GIB, available_memory, default_kv_bytes
@@ -47,7 +48,7 @@ def _facts(checkpoint: Checkpoint, gpus: Sequence[tuple[str, int]]) -> Iterator[
     spec = config.backbone if isinstance(config, PoolingConfig) else config
     if isinstance(spec, ModelSpec):
         yield from _layers(spec)
-        yield "parameters", f"{spec.parameters / 1e6:,.1f} M"
+        yield "parameters", _parameters(spec)
     stored = ", ".join(f"{_size(size)} in {dtype}" for dtype, size in checkpoint.stored_bytes.items())
     yield "weights", stored
     if isinstance(spec, ModelSpec):
@@ -72,7 +73,7 @@ def _layers(spec: ModelSpec) -> Iterator[Fact]:
 
 
 def _layer(layer: LayerSpec) -> str:
-    return f"{_mixer(layer.mixer)}; {layer.mlp.activation} of {layer.mlp.inner}"
+    return f"{_mixer(layer.mixer)}; {_mlp(layer.mlp)}"
 
 
 def _mixer(mixer: MixerSpec) -> str:
@@ -85,6 +86,19 @@ def _mixer(mixer: MixerSpec) -> str:
     positions = "" if mixer.rope else ", no positions"
     sinks = ", sinks" if mixer.sinks else ""
     return f"attention of {mixer.heads} heads to {mixer.kv_heads} of {mixer.head_dim}, sees {sees}{positions}{sinks}"
+
+
+def _mlp(mlp: FeedForwardSpec) -> str:
+    if isinstance(mlp, MLPSpec):
+        return f"{mlp.activation} of {mlp.inner}"
+    shared = f" and one of {mlp.shared.inner} for all" if mlp.shared else ""
+    return f"{mlp.router.top_k} of {mlp.experts} experts, {mlp.activation} of {mlp.inner}{shared}"
+
+
+def _parameters(spec: ModelSpec) -> str:
+    active = spec.active_parameters
+    of_them = "" if active == spec.parameters else f", {active / 1e6:,.1f} M of them active for a token"
+    return f"{spec.parameters / 1e6:,.1f} M{of_them}"
 
 
 def _cache(spec: ModelSpec) -> Iterator[Fact]:

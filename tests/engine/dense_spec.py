@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from stentor.engine.model_config.mlp_spec import FUSED_MLP, SPLIT_MLP, Activation, MLPSpec
 from stentor.engine.model_config.model_spec import (
-    FUSED_MLP,
     PRE,
-    SPLIT_MLP,
-    Activation,
     AttentionSpec,
     LayerSpec,
-    MLPSpec,
     ModelSpec,
     Norms,
     RopeConfig,

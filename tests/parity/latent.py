@@ -21,10 +21,21 @@ def architectures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "mscale": 1.0,
         "mscale_all_dim": 0.7,
     }
+    moe = {**sizes, **heads, "q_lora_rank": 24, "moe_intermediate_size": 32, "n_routed_experts": 8}
+    moe |= {"num_experts_per_tok": 3, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5}
+    groups = {"n_group": 4, "topk_group": 2}
     return {
-        "deepseek-v2-dense": lambda: transformers.DeepseekV2Config(**dense, q_lora_rank=None),
-        "deepseek-v3-dense": lambda: transformers.DeepseekV3Config(**dense, q_lora_rank=24, rope_parameters=yarn),
+        "deepseek-v2": lambda: transformers.DeepseekV2Config(**{**moe, "q_lora_rank": None}, n_shared_experts=2),
+        "deepseek-v2-groups": lambda: transformers.DeepseekV2Config(
+            **moe, **groups, topk_method="group_limited_greedy", rope_parameters=yarn
+        ),
+        "deepseek-v3": lambda: transformers.DeepseekV3Config(**moe, **groups, rope_parameters=yarn),
         "deepseek-v3-halves": lambda: transformers.DeepseekV3Config(
-            **dense, q_lora_rank=24, rope_interleave=False, attention_bias=True
+            **moe, n_group=1, topk_group=1, norm_topk_prob=False, rope_interleave=False, attention_bias=True
+        ),
+        "deepseek-v3-dense": lambda: transformers.DeepseekV3Config(**dense, q_lora_rank=24, rope_parameters=yarn),
+        "glm4-moe-lite": lambda: transformers.Glm4MoeLiteConfig(
+            **{name: value for name, value in moe.items() if name != "first_k_dense_replace"},
+            mlp_layer_types=["dense", "sparse", "sparse"],
         ),
     }

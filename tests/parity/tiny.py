@@ -9,6 +9,7 @@ import torch
 import transformers as untyped_transformers
 
 from stentor.tests.parity import gpt_oss, latent
+from stentor.tests.parity.tiny_moe import mixtures
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
@@ -121,6 +122,7 @@ ARCHITECTURES: dict[str, Build] = {
     "gpt-oss-sinks": lambda: gpt_oss.config(SHAPE),
     "seed-oss": lambda: transformers.SeedOssConfig(**SHAPE, head_dim=32),
     **latent.architectures(SHAPE),
+    **mixtures(SHAPE),
 }
 
 
