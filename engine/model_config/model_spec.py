@@ -248,6 +248,8 @@ class ModelSpec(Backbone):
     logits_softcap: float = 0.0
     bidirectional: bool = False
     """Tokens see those behind them too, in a window so many as before them: an embedder, which draws nothing."""
+    draft_layers: int = 0
+    """Layers that are stored behind the last and predict tokens further ahead; they are passed over."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
