@@ -12,7 +12,7 @@ from .linear_gguf import GGUFWeight, linear_gguf
 from .linear_heads import linear_heads
 from .linear_int8 import linear_int8
 from .linear_w4 import W4Weight, linear_w4
-from .moe import ExpertActivation, Router, Routing, experts_mlp, route
+from .moe import ExpertActivation, Router, Routing, experts_mlp, packed_experts_mlp, route
 from .norm import (
     add_layer_norm,
     add_rms_norm,
@@ -65,6 +65,7 @@ __all__ = [
     "linear_w4",
     "make_kv_cache",
     "norm",
+    "packed_experts_mlp",
     "paged_attention",
     "quantize",
     "quantize_weight_fp8",

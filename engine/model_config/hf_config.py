@@ -62,5 +62,13 @@ DECODERS: Mapping[str, Decoder] = {
     "Glm4MoeLiteForCausalLM": Decoder("glm4_moe_lite", hf_latent.glm4_moe_lite),
     "MixtralForCausalLM": Decoder("mixtral", hf_moe.mixtral),
     "Qwen3MoeForCausalLM": Decoder("qwen3_moe", hf_moe.qwen3_moe),
+    "Qwen2MoeForCausalLM": Decoder("qwen2_moe", hf_moe.qwen2_moe),
+    "OlmoeForCausalLM": Decoder("olmoe", hf_moe.olmoe),
+    "GptOssForCausalLM": Decoder("gpt_oss", hf_moe.gpt_oss),
+    "Glm4MoeForCausalLM": Decoder("glm4_moe", hf_moe.glm4_moe),
+    "GraniteMoeForCausalLM": Decoder("granitemoe", hf_moe.granite_moe),
+    "GraniteMoeSharedForCausalLM": Decoder("granitemoeshared", hf_moe.granite_moe),
+    "MiniMaxM2ForCausalLM": Decoder("minimax_m2", hf_moe.minimax_m2),
+    "Dots1ForCausalLM": Decoder("dots1", hf_moe.dots1),
 }
 """By the name of their architecture."""

@@ -8,7 +8,7 @@ work a token are derived here, and written nowhere else.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from .config_fields import LONGEST_CONTEXT, MOST_EXPERTS, ConfigError
 from .mlp_spec import FeedForwardSpec, MLPSpec, MoESpec, Projection
@@ -166,10 +166,8 @@ class LatentAttentionSpec:
     name: str = "self_attn"
     """Before the names that its tensors are stored under."""
 
-    @property
-    def window(self) -> int:
-        """It sees all tokens before the current one."""
-        return 0
+    window: ClassVar[int] = 0
+    """It sees all tokens before the current one."""
 
     @property
     def latent_dim(self) -> int:
@@ -377,6 +375,8 @@ class ModelSpec(Backbone):
     logits_softcap: float = 0.0
     bidirectional: bool = False
     """Tokens see those behind them too, in a window so many as before them: an embedder, which draws nothing."""
+    draft_layers: int = 0
+    """Layers that are stored behind the last and predict tokens further ahead; they are passed over."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 

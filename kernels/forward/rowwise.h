@@ -1,8 +1,8 @@
 // What happens to one row at a time.
 #pragma once
 
-#include "../activation/gates.h"
 #include "program.h"
+#include "vec.h"
 
 #include <cmath>
 
@@ -50,29 +50,6 @@ static inline void turn_head(float* head, const float* cos, const float* sin, in
         const float a = head[i], b = head[half + i];
         head[i] = a * cos[i] - b * sin[i];
         head[half + i] = b * cos[i] + a * sin[i];
-    }
-}
-
-template <class Gate>
-static inline void gate_row(const float* gate_up, int64_t width, float* to) {
-    const float* up = gate_up + width;
-    int64_t i = 0;
-    for (; i + LANES <= width; i += LANES) store(to + i, Gate::apply(load(gate_up + i)) * load(up + i));
-    if (i < width) {
-        const int64_t n = width - i;
-        store_part(to + i, Gate::apply(load_part(gate_up + i, n)) * load_part(up + i, n), n);
-    }
-}
-
-// `format` is what the row is brought into next.
-static inline void activate_row(const float* gate_up, int64_t width, int64_t activation, ActivationFormat format,
-                                float* to) {
-    switch (activation) {
-        case 0:
-            return format != ActivationFormat::F32 ? gate_row<RoughSilu>(gate_up, width, to)
-                                                   : gate_row<Silu>(gate_up, width, to);
-        case 1: return gate_row<GeluTanh>(gate_up, width, to);
-        default: return gate_row<Gelu>(gate_up, width, to);
     }
 }
 

@@ -1,37 +1,53 @@
 """Mixture-of-experts feed-forward: each token goes through the few experts that a router chooses for it."""
 
+import ctypes
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..activation.gated import KINDS, ActivationKind, gated_activation
-from ..guards import FLOATS, describe
+from ..activation.gated import gated_activation
+from ..guards import describe, native_unsupported_reason
 from ..linear import choose as choose_linear
 from ..linear import linear
-from ..variants import Choice, Variant
+from ..native import NativeFunction, threads
+from ..variants import Choice, Variant, select_variant
 from . import reference
-from .router import GroupScore, Router, Routing, Score
+from .checks import ACTIVATIONS, ExpertActivation, check_experts
+from .packed import choose_packed, packed_experts, packed_experts_mlp
+from .router import GroupScore, Router, RouterStruct, Routing, Score, router_struct
 
 __all__ = [
+    "ACTIVATIONS",
     "ExpertActivation",
     "GroupScore",
     "Router",
+    "RouterStruct",
     "Routing",
     "Score",
     "choose",
+    "choose_packed",
+    "choose_route",
     "experts_mlp",
+    "packed_experts",
+    "packed_experts_mlp",
     "route",
+    "router_struct",
 ]
 
-ExpertActivation = ActivationKind | Literal["swiglu_oai"]
-"""The gated kinds, and that of gpt-oss: gate · sigmoid(1.702 · gate) · (up + 1), where the gate is at most 7 and up
-within ±7."""
-ACTIVATIONS: tuple[ExpertActivation, ...] = (*KINDS, "swiglu_oai")
+_P, _I = ctypes.c_void_p, ctypes.c_int64
+_ROUTE = NativeFunction("stentor_route", _P, _P, _I, _I, _P, _P, _I)
 
 
-def route(logits: Tensor, router: Router, bias: Tensor | None = None) -> Routing:
+def choose_route(logits: Tensor, variant: Choice = "auto") -> Variant:
+    """The variant that :func:`route` runs. Raises ValueError where one is asked for that cannot run."""
+    unsupported_reason = native_unsupported_reason(_ROUTE, logits)
+    if unsupported_reason is None and logits.stride(1) != 1:
+        unsupported_reason = "it takes contiguous rows"
+    return select_variant(variant, native=unsupported_reason)
+
+
+def route(logits: Tensor, router: Router, bias: Tensor | None = None, *, variant: Choice = "auto") -> Routing:
     """Chooses each token's experts; of equal ones the lower.
 
     Args:
@@ -39,6 +55,7 @@ def route(logits: Tensor, router: Router, bias: Tensor | None = None) -> Routing
         router: how.
         bias: float32 [experts] or None: added to scores for the choice, not to the weights (DeepSeek-V3,
             arXiv:2412.19437).
+        variant: forces an implementation.
 
     Raises:
         ValueError: shapes or dtypes that do not fit, or too few experts.
@@ -48,7 +65,20 @@ def route(logits: Tensor, router: Router, bias: Tensor | None = None) -> Routing
     if bias is not None and (bias.shape != logits.shape[1:] or bias.dtype != torch.float32):
         raise ValueError(f"route: bias {describe(bias)} must be float32 [{logits.shape[1]}]")
     router.check(logits.shape[1])
-    return reference.route(logits, router, bias)
+    if choose_route(logits, variant) == "reference":
+        return reference.route(logits, router, bias)
+    tokens, count = logits.shape
+    bias = None if bias is None else bias.contiguous()
+    routing = Routing(torch.empty(tokens, router.top_k, dtype=torch.int32), torch.empty(tokens, router.top_k))
+    _ROUTE(
+        ctypes.byref(router_struct(router, count, bias)),
+        logits.data_ptr(),
+        logits.stride(0),
+        tokens,
+        *(each.data_ptr() for each in routing),
+        threads(),
+    )
+    return routing
 
 
 def choose(x: Tensor, gate_up: Tensor, variant: Choice = "auto") -> Variant:
@@ -114,16 +144,3 @@ def experts_mlp(
     return reference.experts_mlp(
         x, routing, gate_up, down, activation, gate_up_bias, down_bias, weight_input, product, gate
     )
-
-
-def check_experts(operation: str, x: Tensor, routing: Routing, activation: ExpertActivation) -> None:
-    """Raises ValueError unless ``routing`` fits ``x`` [tokens, hidden] and ``activation`` is one of ours."""
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"{operation}: activation must be one of {', '.join(ACTIVATIONS)}, not {activation!r}")
-    if x.dim() != 2 or x.dtype not in FLOATS:
-        raise ValueError(f"{operation}: x {describe(x)} must be [tokens, hidden] of a float dtype")
-    experts, weights = routing
-    if experts.dim() != 2 or len(experts) != len(x) or experts.dtype != torch.int32:
-        raise ValueError(f"{operation}: experts {describe(experts)} must be int32 [{len(x)}, top_k]")
-    if weights.shape != experts.shape or weights.dtype != torch.float32:
-        raise ValueError(f"{operation}: weights {describe(weights)} must be float32 {list(experts.shape)}")

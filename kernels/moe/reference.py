@@ -8,6 +8,8 @@ from torch import Tensor
 from ..activation.gated import ActivationKind
 from ..activation.reference import gated_activation
 from ..linear.reference import linear
+from ..linear_packed import PackedWeight
+from ..linear_packed.reference import linear_packed
 from .router import Router, Routing
 
 LIMIT, ALPHA = 7.0, 1.702
@@ -63,27 +65,65 @@ def experts_mlp(
     product: Product = linear,
     gate: Gate = gated_activation,
 ) -> Tensor:
-    out = torch.zeros(x.shape[0], down.shape[1], device=x.device)
+    def run(rows: Tensor, weights: Tensor, expert: int) -> Tensor:
+        if weight_input:
+            rows = (rows.float() * weights).to(x.dtype)
+        inner = gate_experts(product(rows, gate_up[expert], _of(gate_up_bias, expert)), activation, gate)
+        made = product(inner, down[expert], _of(down_bias, expert)).float()
+        return made if weight_input else made * weights
+
+    return _sum_over_experts(x, routing, len(gate_up), run)
+
+
+def packed_experts_mlp(
+    x: Tensor,
+    routing: Routing,
+    experts: int,
+    gate_up: PackedWeight,
+    down: PackedWeight,
+    activation: str,
+    gate_up_bias: Tensor | None,
+    down_bias: Tensor | None,
+    weight_input: bool,
+) -> Tensor:
+    def run(rows: Tensor, weights: Tensor, expert: int) -> Tensor:
+        both = linear_packed(rows, _rows(gate_up, experts, expert), None, dtype=torch.float32)
+        if weight_input:
+            both = both * weights
+        if gate_up_bias is not None:
+            both = both + gate_up_bias[expert]
+        inner = gate_experts(both, activation)
+        made = linear_packed(inner, _rows(down, experts, expert), _of(down_bias, expert))
+        return made if weight_input else made * weights
+
+    return _sum_over_experts(x, routing, experts, run)
+
+
+def _sum_over_experts(
+    x: Tensor, routing: Routing, experts: int, run: Callable[[Tensor, Tensor, int], Tensor]
+) -> Tensor:
+    """The sum of what ``run`` makes of the rows that chose an expert, with their weights [rows, 1]: float32."""
+    out = torch.zeros(x.shape, device=x.device)
     chosen = routing.experts.flatten()
-    if chosen.numel() and not 0 <= int(chosen.min()) <= int(chosen.max()) < len(gate_up):
-        raise IndexError(f"experts_mlp: an expert outside the {len(gate_up)} that there are")
+    if chosen.numel() and not 0 <= int(chosen.min()) <= int(chosen.max()) < experts:
+        raise IndexError(f"experts_mlp: an expert outside the {experts} that there are")
     order = chosen.argsort(stable=True)
     first = 0
-    for expert, count in enumerate(torch.bincount(chosen, minlength=len(gate_up)).tolist()):
+    for expert, count in enumerate(torch.bincount(chosen, minlength=experts).tolist()):
         if not count:
             continue
         places = order[first : first + count]
         first += count
         tokens = places // routing.experts.shape[1]
         weights = routing.weights.flatten()[places].unsqueeze(1)
-        rows = x.index_select(0, tokens)
-        if weight_input:
-            rows = (rows.float() * weights).to(x.dtype)
-        inner = gate_experts(product(rows, gate_up[expert], _of(gate_up_bias, expert)), activation, gate)
-        made = product(inner, down[expert], _of(down_bias, expert)).float()
-        out.index_add_(0, tokens, made if weight_input else made * weights)
+        out.index_add_(0, tokens, run(x.index_select(0, tokens), weights, expert))
     return out.to(x.dtype)
 
 
 def _of(bias: Tensor | None, expert: int) -> Tensor | None:
     return None if bias is None else bias[expert]
+
+
+def _rows(weight: PackedWeight, experts: int, expert: int) -> PackedWeight:
+    outputs = weight.shape[0] // experts
+    return weight.rows(expert * outputs, outputs)

@@ -1,5 +1,6 @@
 """How experts are chosen, as values."""
 
+import ctypes
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -57,3 +58,32 @@ class Routing(NamedTuple):
     """int32 [tokens, top_k]"""
     weights: Tensor
     """float32 [tokens, top_k]"""
+
+
+class RouterStruct(ctypes.Structure):
+    """``Router`` of routing.h."""
+
+    _fields_ = (
+        *(
+            (name, ctypes.c_int64)
+            for name in ("experts", "top_k", "sigmoid", "renormalize", "groups", "top_groups", "by_two")
+        ),
+        ("scale", ctypes.c_double),
+        ("bias", ctypes.c_void_p),
+    )
+
+
+def router_struct(router: Router, experts: int, bias: Tensor | None) -> RouterStruct:
+    """A router over so many experts as the kernels are given it, with a contiguous float32 bias of each or none; it
+    does not keep the tensor alive."""
+    return RouterStruct(
+        experts,
+        router.top_k,
+        router.score == "sigmoid",
+        router.renormalize,
+        router.groups,
+        router.top_groups,
+        router.group_score == "top2",
+        router.scale,
+        None if bias is None else bias.data_ptr(),
+    )

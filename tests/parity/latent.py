@@ -21,7 +21,7 @@ def architectures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "mscale": 1.0,
         "mscale_all_dim": 0.7,
     }
-    moe = {**sizes, **heads, "q_lora_rank": 24, "moe_intermediate_size": 32, "n_routed_experts": 8}
+    moe: dict[str, Any] = {**sizes, **heads, "q_lora_rank": 24, "moe_intermediate_size": 32, "n_routed_experts": 8}
     moe |= {"num_experts_per_tok": 3, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5}
     groups = {"n_group": 4, "topk_group": 2}
     return {

@@ -5,7 +5,6 @@ operation, which is what runs without one and on a GPU.
 """
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,9 @@ BF16_MEAN, BF16_MOST = 0.03, 0.35
 
 
 @pytest.fixture(scope="module", params=sorted(tiny.ARCHITECTURES))
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Path]]:
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     folder = tmp_path_factory.mktemp("tiny")
-    with tiny.opened(request.param, folder) as model:
-        yield model, folder
+    return tiny.make(request.param, folder), folder
 
 
 def _prompt(seed: int, length: int = LENGTH) -> list[int]:

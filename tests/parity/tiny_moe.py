@@ -15,6 +15,7 @@ _EXPERTS: Mapping[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size"
 def mixtures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     """By name, with these sizes."""
     sizes = {**shape, **_EXPERTS}
+    granite = {"residual_multiplier": 0.3, "attention_multiplier": 0.1, "logits_scaling": 4.0}
     return {
         "mixtral": lambda: transformers.MixtralConfig(
             **shape, num_local_experts=4, num_experts_per_tok=2, sliding_window=24
@@ -24,6 +25,55 @@ def mixtures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         ),
         "qwen3-moe-steps": lambda: transformers.Qwen3MoeConfig(
             **sizes, num_experts=4, decoder_sparse_step=2, use_sliding_window=True, sliding_window=24
+        ),
+        "qwen2-moe": lambda: transformers.Qwen2MoeConfig(
+            **sizes,
+            num_experts=6,
+            shared_expert_intermediate_size=48,
+            use_sliding_window=True,
+            sliding_window=24,
+            max_window_layers=2,
+        ),
+        "olmoe": lambda: transformers.OlmoeConfig(**shape, num_experts=6, num_experts_per_tok=3),
+        "gpt-oss": lambda: transformers.GptOssConfig(
+            **{**shape, "num_hidden_layers": 4},
+            head_dim=16,
+            sliding_window=16,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            rope_parameters={
+                "rope_type": "yarn",
+                "rope_theta": 150_000.0,
+                "factor": 4.0,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "truncate": False,
+                "original_max_position_embeddings": 32,
+            },
+        ),
+        "glm4-moe": lambda: transformers.Glm4MoeConfig(
+            **sizes, attention_bias=True, use_qk_norm=True, n_routed_experts=6, routed_scaling_factor=1.5
+        ),
+        "glm4-moe-groups": lambda: transformers.Glm4MoeConfig(
+            **sizes, n_routed_experts=8, n_group=4, topk_group=2, n_shared_experts=2, first_k_dense_replace=2
+        ),
+        "granite-moe": lambda: transformers.GraniteMoeConfig(
+            **shape, **granite, num_local_experts=4, num_experts_per_tok=2
+        ),
+        "granite-moe-shared": lambda: transformers.GraniteMoeSharedConfig(
+            **shape, **granite, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=48
+        ),
+        "minimax-m2": lambda: transformers.MiniMaxM2Config(
+            **shape, head_dim=16, rotary_dim=8, num_local_experts=6, num_experts_per_tok=2
+        ),
+        "dots1": lambda: transformers.Dots1Config(
+            **sizes,
+            n_routed_experts=6,
+            n_shared_experts=1,
+            first_k_dense_replace=1,
+            norm_topk_prob=True,
+            sliding_window=24,
+            max_window_layers=2,
         ),
     }
 
