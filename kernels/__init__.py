@@ -7,12 +7,15 @@ from .causal_conv import causal_conv
 from .embedding import embedding
 from .gated_delta import gated_delta
 from .kv_cache import kv_cache_shape, make_kv_cache, write_kv_
+from .latent_attention import latent_attention, latent_cache_shape, latents_of, write_latents_
 from .linear import linear
 from .linear_fp8 import linear_fp8
 from .linear_gguf import GGUFWeight, linear_gguf
+from .linear_heads import linear_heads
 from .linear_int8 import linear_int8
 from .linear_w4 import W4Weight, linear_w4
 from .mamba2 import mamba2
+from .moe import ExpertActivation, Router, Routing, experts_mlp, packed_experts_mlp, route
 from .norm import (
     add_layer_norm,
     add_rms_norm,
@@ -33,9 +36,12 @@ __all__ = [
     "ActivationScheme",
     "AttentionBatch",
     "Choice",
+    "ExpertActivation",
     "GGUFWeight",
     "KeyLayout",
     "Quantized",
+    "Router",
+    "Routing",
     "StateRows",
     "Variant",
     "W4Weight",
@@ -47,21 +53,27 @@ __all__ = [
     "attention",
     "causal_conv",
     "embedding",
+    "experts_mlp",
     "force_variant",
     "gated_activation",
     "gated_activation_quantized",
     "gated_delta",
     "kv_cache_shape",
+    "latent_attention",
+    "latent_cache_shape",
+    "latents_of",
     "lay_out_keys",
     "layer_norm",
     "linear",
     "linear_fp8",
     "linear_gguf",
+    "linear_heads",
     "linear_int8",
     "linear_w4",
     "make_kv_cache",
     "mamba2",
     "norm",
+    "packed_experts_mlp",
     "paged_attention",
     "quantize",
     "quantize_weight_fp8",
@@ -70,7 +82,9 @@ __all__ = [
     "rms_norm_quantized",
     "rotary_",
     "rotate_and_write_kv_",
+    "route",
     "sampling",
     "varlen_attention",
     "write_kv_",
+    "write_latents_",
 ]

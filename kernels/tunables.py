@@ -17,6 +17,7 @@ _MODULES = (
     "linear_gguf.tunables",
     "attention.decode_tunables",
     "attention.prefill_tunables",
+    "latent_attention.tunables",
     "varlen_attention.tunables",
     "sampling.tunables",
 )

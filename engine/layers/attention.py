@@ -9,7 +9,7 @@ from stentor import kernels
 from stentor.kernels.forward import Traced
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
-from ..model_config.model_spec import AttentionSpec, Backbone
+from ..model_config.model_spec import Backbone
 from .forward_batch import ForwardBatch, Texts
 from .layer_context import LayerContext
 from .linear import Linear
@@ -27,8 +27,7 @@ class Attention:
     ) -> None:
         self._spec = spec = model.layers[layer].attention
         prefix = f"{model.prefix}.{layer}"
-        self._cache = sum(isinstance(before.mixer, AttentionSpec) for before in model.layers[:layer])
-        """Which of a batch's caches is this layer's."""
+        self._cache = model.cache_index(layer)
         self._dtype = context.dtype
         into, out = spec.projections(model.hidden_size)
         self.into = Linear.of(weights, prefix, into, context, adapters=model.adapters, dtype=context.dtype)

@@ -6,7 +6,8 @@ import torch
 
 from stentor import kernels
 
-from ..model_config.model_spec import AttentionSpec, Backbone
+from ..model_config.attention_spec import AttentionSpec
+from ..model_config.model_spec import Backbone
 from .forward_batch import ForwardBatch
 from .layer_context import LayerContext
 from .linear import Linear

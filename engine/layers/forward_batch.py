@@ -16,10 +16,23 @@ from .varlen_batch import Padded, VarlenBatch
 class LayerCache:
     """Blocks of one layer, in the layout that ``kernels`` owns."""
 
-    k: torch.Tensor
-    v: torch.Tensor
+    tensors: tuple[torch.Tensor, ...]
+    """Keys and values; or latents, alone."""
     group: int = 0
     """Of layers that share block tables: which of a batch's are this layer's."""
+
+    @property
+    def k(self) -> torch.Tensor:
+        return self.tensors[0]
+
+    @property
+    def v(self) -> torch.Tensor:
+        return self.tensors[1]
+
+    @property
+    def latents(self) -> torch.Tensor:
+        (latents,) = self.tensors
+        return latents
 
     @property
     def scaled(self) -> bool:

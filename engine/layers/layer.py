@@ -1,57 +1,23 @@
 """One layer of a decoder or an encoder, as its :class:`..model_config.model_spec.LayerSpec` says."""
 
-import torch
-
-from stentor import kernels
-from stentor.kernels.forward import Traced
 from stentor.kernels.quantize import Quantized
 
-from ..model_config.model_spec import AttentionSpec, Backbone
+from ..model_config.attention_spec import AttentionSpec, LatentAttentionSpec
+from ..model_config.mlp_spec import MoESpec
+from ..model_config.model_spec import Backbone
 from .attention import Attention
 from .cross_attention import CrossAttention
 from .forward_batch import ForwardBatch
+from .latent_attention import LatentAttention
 from .layer_context import LayerContext
 from .linear import Linear
+from .mlp import MLP
+from .moe import MoE
 from .norm import Norm, added_, joined, make_norm
-from .quantized import Input, Stream
+from .quantized import Stream
 from .recurrent import Recurrent, make_recurrent
 from .rotary import RotaryTables
 from .weights import WeightMap
-from .xielu import XIELU
-
-
-class MLP:
-    """down(act(gate(x)) * up(x)), or without a gate down(act(up(x)))."""
-
-    def __init__(self, weights: WeightMap, layer: int, model: Backbone, context: LayerContext) -> None:
-        prefix, spec, adapters = f"{model.prefix}.{layer}", model.layers[layer].mlp, model.adapters
-        into, out = spec.projections(model.hidden_size)
-        self._gated, self._activation = spec.gated, spec.activation
-        fused = None if spec.gated or spec.activation == "relu" or spec.activation == "xielu" else spec.activation
-        dtype = context.dtype if fused else context.stream  # what is activated is rounded as the next product would
-        self.up = Linear.of(weights, prefix, into, context, adapters=adapters, activation=fused, dtype=dtype)
-        self._down = Linear.of(weights, prefix, out, context, adapters=adapters, dtype=context.stream)
-        self._xielu = XIELU(weights, f"{prefix}.{spec.act}", context) if spec.activation == "xielu" else None
-
-    def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
-        """x [tokens, hidden], plain or quantised → [tokens, hidden]"""
-        return self._down(self._activated(self.up(x, batch.task_rows)), batch.task_rows)
-
-    def _activated(self, up: Stream) -> Input:
-        """As the last product takes it; ``up`` may begin with gates."""
-        if self._activation == "xielu":
-            assert self._xielu is not None
-            return self._xielu(up)
-        if self._activation == "relu":
-            assert isinstance(up, torch.Tensor)
-            return up.relu_()
-        if not self._gated:
-            return up
-        if isinstance(up, Traced):
-            return up.gated(self._activation)
-        if (scheme := self._down.input_scheme) is None:
-            return kernels.gated_activation(up, self._activation)
-        return kernels.gated_activation_quantized(up, self._activation, scheme, self._down.input_scale)
 
 
 class Layer:
@@ -63,14 +29,10 @@ class Layer:
     ) -> None:
         spec = model.layers[layer]
         norms, cross = spec.norms, spec.cross
-        self._mixer: Attention | Recurrent
-        if isinstance(spec.mixer, AttentionSpec):
-            self._mixer = Attention(weights, layer, model, rotary, context)
-        else:
-            self._mixer = make_recurrent(weights, layer, model, spec.mixer, context)
+        self._mixer = _mixer(weights, layer, model, rotary, context)
         self.cross = CrossAttention(weights, layer, model, cross, context) if cross else None
-        self._mlp = MLP(weights, layer, model, context)
-        self._scale, self._parallel = model.residual_scale, model.layers[layer].parallel
+        self._mlp = _feed_forward(weights, layer, model, context)
+        self._scale, self._parallel = model.residual_scale, spec.parallel
 
         def norm(name: str, before: Linear | None = None) -> Norm | None:
             return make_norm(weights, f"{model.prefix}.{layer}.{name}", norms, model, context, before) if name else None
@@ -80,7 +42,7 @@ class Layer:
         self._mixer_out = norm(norms.mixer_out)
         self._mixer_sum = norm(norms.mixer_sum)
         self._cross_in = norm(norms.cross_in)
-        self._mlp_in = norm(norms.mlp_in, self._mlp.up)
+        self._mlp_in = norm(norms.mlp_in, self._mlp.input)
         self._mlp_out = norm(norms.mlp_out)
         self._mlp_sum = norm(norms.mlp_sum)
 
@@ -102,6 +64,25 @@ class Layer:
         if norm is not None:
             delta = norm.plain(delta)
         return delta if self._scale == 1.0 else delta * self._scale
+
+
+def _mixer(
+    weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
+) -> Attention | LatentAttention | Recurrent:
+    match model.layers[layer].mixer:
+        case AttentionSpec():
+            return Attention(weights, layer, model, rotary, context)
+        case LatentAttentionSpec():
+            return LatentAttention(weights, layer, model, rotary, context)
+        case recurrent:
+            return make_recurrent(weights, layer, model, recurrent, context)
+
+
+def _feed_forward(weights: WeightMap, layer: int, model: Backbone, context: LayerContext) -> MLP | MoE:
+    prefix, spec, hidden = f"{model.prefix}.{layer}", model.layers[layer].mlp, model.hidden_size
+    if isinstance(spec, MoESpec):
+        return MoE(weights, prefix, spec, hidden, context)
+    return MLP(weights, prefix, spec, hidden, context, model.adapters)
 
 
 def _summed(delta: Stream, residual: Stream, norm: Norm | None) -> tuple[Stream | None, Stream]:

@@ -190,6 +190,20 @@ def _chosen(
     return stored if together else {}
 
 
+def plain_weight(weights: WeightMap, prefix: str, projection: Projection, context: LayerContext) -> torch.Tensor:
+    """[outputs, inputs] of the compute dtype: the weight of a projection without bias, for who does more with it than
+    to multiply by it. What is quantised is expanded."""
+    quantized, parts = context.quantized, {f"{prefix}.{name}": outputs for name, outputs in projection.parts}
+    formats = {part: quantized.format_of(part) if quantized else None for part in parts}
+    for part, format in formats.items():
+        if isinstance(format, OnlineFormat):
+            formats[part] = None
+        elif format is not None:
+            expanded = Selection("expanded", ("more is done with them than to multiply by them",))
+            weights.notes[expanded.describe(format, context.dtype)] += 1
+    return _plain(weights, formats, parts, projection.inputs, context, None).weight
+
+
 def _plain(
     weights: WeightMap,
     formats: Mapping[str, Format | None],
@@ -200,13 +214,18 @@ def _plain(
 ) -> PlainLinear:
     weight = context.empty(sum(parts.values()), inputs)
     for (part, format), target in zip(formats.items(), weight.split(list(parts.values())), strict=True):
-        if format is None or isinstance(format, GGUFFormat):  # the loader expands GGUF's blocks as it reads them
-            weights.add(f"{part}.weight", target)
-        elif not isinstance(format, OnlineFormat):
-            needed, ignored = endings(format)
-            nbytes = target.numel() * target.itemsize
-            weights.gather(part, needed, _expander(target, format), nbytes=nbytes, ignored=ignored)
+        add_expanded(weights, part, target, format)
     return PlainLinear(weight, bias, invariant=context.invariant)
+
+
+def add_expanded(weights: WeightMap, part: str, target: torch.Tensor, format: Format | None) -> None:
+    """Registers the matrix of a part, whose plain values fill ``target`` [outputs, inputs] however it is stored."""
+    if format is None or isinstance(format, GGUFFormat | OnlineFormat):  # the loader expands GGUF's blocks
+        weights.add(f"{part}.weight", target)
+        return
+    needed, ignored = endings(format)
+    nbytes = target.numel() * target.itemsize
+    weights.gather(part, needed, _expander(target, format), nbytes=nbytes, ignored=ignored)
 
 
 def _expander(

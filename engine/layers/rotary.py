@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from ..model_config.model_spec import RopeConfig
+from ..model_config.attention_spec import RopeConfig
 from .layer_context import LayerContext
 
 _TWO_PI = 2 * math.pi

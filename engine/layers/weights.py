@@ -7,7 +7,8 @@ projection at a time.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 
@@ -24,6 +25,18 @@ Place = Callable[[dict[str, torch.Tensor]], None]
 
 class WeightError(Exception):
     """A checkpoint does not hold what the model needs."""
+
+
+Target = tuple[torch.Tensor, tuple[int, ...]]
+"""What a stored tensor fills, and the shape that it is stored in."""
+
+
+@dataclass
+class _Alternative:
+    """Tensors that may be stored in place of others."""
+
+    missing: set[str]
+    others: frozenset[str]
 
 
 class _Gathering:
@@ -51,19 +64,32 @@ class WeightMap:
 
     def __init__(self) -> None:
         self._targets: dict[str, torch.Tensor] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        """Of the stored tensors of targets that have another."""
+        self._alternatives: dict[str, tuple[Target, _Alternative]] = {}
         self._gathered: dict[str, tuple[_Gathering, str]] = {}
         self._passed_over: set[str] = set()
         self._offered: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
         self._parts: set[str] = set()
         self._gathered_bytes = 0
+        self._derived: list[tuple[torch.Tensor, Callable[[], torch.Tensor]]] = []
         self._raw: set[str] = set()
         self.notes: Counter[str] = Counter()
         """Lines for the operator, with how many projections each is about."""
 
-    def add(self, name: str, target: torch.Tensor) -> None:
-        """One stored tensor fills ``target``, whose dtype it is converted to."""
+    def add(self, name: str, target: torch.Tensor, *, shape: tuple[int, ...] | None = None) -> None:
+        """One stored tensor fills ``target``, whose dtype it is converted to; ``shape`` is its own, where it is to be
+        viewed as ``target`` is."""
         self._targets[name] = target
+        if shape is not None:
+            self._shapes[name] = shape
         self._parts.add(name.rpartition(".")[0])
+
+    def add_instead(self, others: Iterable[str], tensors: Mapping[str, Target]) -> None:
+        """These may be stored, all of them, in place of ``others``, which fill the same destinations."""
+        alternative = _Alternative(set(tensors), frozenset(others))
+        for name, target in tensors.items():
+            self._alternatives[name] = target, alternative
 
     def offer(self, name: str, target: torch.Tensor) -> None:
         """A stored tensor may fill ``target``, one value all of it; without it the target stays as it is."""
@@ -87,6 +113,10 @@ class WeightMap:
         self.pass_over(*(f"{part}.{ending}" for ending in ignored))
         self._gathered_bytes += nbytes
 
+    def derive(self, target: torch.Tensor, make: Callable[[], torch.Tensor]) -> None:
+        """``target`` is no stored tensor's: it takes what ``make`` makes of others, once these are there."""
+        self._derived.append((target, make))
+
     def ask_raw(self, name: str) -> None:
         """Blocks of this tensor are wanted as they are stored (GGUF)."""
         self._raw.add(name)
@@ -98,12 +128,16 @@ class WeightMap:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of every stored tensor, in model order; of a model whose weights are all plain."""
-        return {name: tuple(target.shape) for name, target in self._targets.items()}
+        return {name: self._shape(name) for name in self._targets}
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return self._shapes.get(name) or tuple(self._targets[name].shape)
 
     @property
     def total_bytes(self) -> int:
         """Bytes of all destinations."""
-        return sum(target.numel() * target.itemsize for target in self._targets.values()) + self._gathered_bytes
+        targets = (*self._targets.values(), *(target for target, _ in self._derived))
+        return sum(target.numel() * target.itemsize for target in targets) + self._gathered_bytes
 
     def wants(self, name: str) -> bool:
         """Whether a stored tensor of this name has a place here that must be filled."""
@@ -119,7 +153,13 @@ class WeightMap:
         missing = self._targets.keys() | self._gathered.keys()
         for name, tensor in tensors:
             if (target := self._targets.get(name)) is not None:
-                _fill(name, target, tensor)
+                _fill(name, target, tensor, self._shape(name))
+            elif (found := self._alternatives.get(name)) is not None:
+                (target, shape), alternative = found
+                _fill(name, target, tensor, shape)
+                alternative.missing.discard(name)
+                if not alternative.missing:
+                    missing -= alternative.others
             elif (waiting := self._gathered.get(name)) is not None:
                 gathering, ending = waiting
                 gathering.give(ending, tensor)
@@ -134,6 +174,8 @@ class WeightMap:
         if missing:
             names = sorted(missing)
             raise WeightError(f"the checkpoint lacks {names[0]}" + (f" and {len(names) - 1} more" if names[1:] else ""))
+        for derived, make in self._derived:
+            derived.copy_(make())
 
     def _carries_nothing(self, name: str, tensor: torch.Tensor) -> bool:
         part, _, ending = name.rpartition(".")
@@ -168,8 +210,8 @@ def check_plain(name: str, tensor: torch.Tensor) -> None:
         )
 
 
-def _fill(name: str, target: torch.Tensor, tensor: torch.Tensor) -> None:
-    check_shape(name, tensor, tuple(target.shape))
+def _fill(name: str, target: torch.Tensor, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
+    check_shape(name, tensor, shape)
     if tensor.dtype != target.dtype:
         check_plain(name, tensor)
-    target.copy_(tensor)
+    target.copy_(tensor.reshape(target.shape))

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Mapping
 
 from ..model_config.gguf_config import GGUFArchitecture
-from ..model_config.model_spec import FUSED_MLP, SPLIT_MLP
+from ..model_config.mlp_spec import FUSED_MLP, SPLIT_MLP
 from .errors import CheckpointError
 from .gguf_file import GGUFFile
 from .gguf_types import READABLE, GGMLType

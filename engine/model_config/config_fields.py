@@ -9,6 +9,7 @@ LARGEST_SIZE = (1 << 31) - 1
 LARGEST_NUMBER = 1e30
 """No size and no number of a real model goes beyond these."""
 MOST_LAYERS = 4096
+MOST_EXPERTS = 4096
 LONGEST_CONTEXT = 1 << 30
 
 

@@ -3,23 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from .attention_spec import AttentionSpec, RopeConfig
 from .config_fields import LONGEST_CONTEXT, MOST_LAYERS, ConfigError, Fields
 from .encoder_config import EncoderConfig, EncoderFamily
 from .hf_rope import rope_from_hf
-from .model_spec import (
-    POST_SUM,
-    PRE,
-    UP_MLP,
-    Activation,
-    AttentionSpec,
-    LayerSpec,
-    MLPSpec,
-    RopeConfig,
-    TaskAdapters,
-    checked,
-    with_layers,
-    with_mixers,
-)
+from .mlp_spec import UP_MLP, Activation, MLPSpec
+from .model_spec import POST_SUM, PRE, LayerSpec, TaskAdapters, checked, dense_mlp, with_layers, with_mixers
 
 _ACTIVATIONS: Mapping[str, Activation] = {
     "gelu": "gelu",
@@ -125,7 +114,7 @@ def _of_layers(
 
 
 def _gated(spec: EncoderConfig, *, bias: bool = False, out_bias: bool = False) -> EncoderConfig:
-    mlp = spec.layers[0].mlp
+    mlp = dense_mlp(spec)
     return with_layers(spec, mlp=MLPSpec(mlp.inner, mlp.activation, bias, out_bias=out_bias))
 
 

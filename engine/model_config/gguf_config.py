@@ -9,26 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .attention_spec import AttentionSpec, QKNorm, RopeConfig
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .hf_variants import COHERE, GLM4, LAYER_NORM
-from .model_spec import (
-    FUSED_MLP,
-    POST,
-    PRE,
-    SANDWICH,
-    SPLIT_MLP,
-    UP_MLP,
-    AttentionSpec,
-    LayerSpec,
-    MLPSpec,
-    ModelSpec,
-    Norms,
-    QKNorm,
-    RopeConfig,
-    alternating_layers,
-    checked,
-    with_mixers,
-)
+from .mlp_spec import FUSED_MLP, SPLIT_MLP, UP_MLP, MLPSpec
+from .model_spec import POST, PRE, SANDWICH, LayerSpec, ModelSpec, Norms, alternating_layers, checked, with_mixers
 
 ReadFloats = Callable[[str], tuple[float, ...]]
 """Reads a small float32 tensor by its name in the file."""

@@ -2,19 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+from .attention_spec import AttentionSpec, RopeConfig
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .hf_rope import rope_from_hf, stretched_context
-from .model_spec import (
-    Activation,
-    AttentionSpec,
-    LayerSpec,
-    LayerType,
-    MLPSpec,
-    ModelSpec,
-    RopeConfig,
-    alternating_layers,
-    with_mixers,
-)
+from .mlp_spec import Activation, MLPSpec
+from .model_spec import LayerSpec, LayerType, ModelSpec, alternating_layers, with_mixers
 
 _ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",

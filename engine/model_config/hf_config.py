@@ -6,7 +6,7 @@ A field that a file leaves out has the default of its architecture in transforme
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from . import hf_dense, hf_hybrid, hf_text_part, hf_variants
+from . import hf_dense, hf_hybrid, hf_latent, hf_moe, hf_text_part, hf_variants
 from .config_fields import ConfigError, Fields
 from .model_spec import ModelSpec, checked
 
@@ -74,5 +74,18 @@ DECODERS: Mapping[str, Decoder] = {
     "PhiForCausalLM": Decoder("phi", hf_variants.phi),
     "Gemma3ForConditionalGeneration": Decoder("gemma3", hf_text_part.gemma3),
     "Mistral3ForConditionalGeneration": Decoder("mistral3", hf_text_part.mistral3),
+    "DeepseekV2ForCausalLM": Decoder("deepseek_v2", hf_latent.deepseek_v2),
+    "DeepseekV3ForCausalLM": Decoder("deepseek_v3", hf_latent.deepseek_v3),
+    "Glm4MoeLiteForCausalLM": Decoder("glm4_moe_lite", hf_latent.glm4_moe_lite),
+    "MixtralForCausalLM": Decoder("mixtral", hf_moe.mixtral),
+    "Qwen3MoeForCausalLM": Decoder("qwen3_moe", hf_moe.qwen3_moe),
+    "Qwen2MoeForCausalLM": Decoder("qwen2_moe", hf_moe.qwen2_moe),
+    "OlmoeForCausalLM": Decoder("olmoe", hf_moe.olmoe),
+    "GptOssForCausalLM": Decoder("gpt_oss", hf_moe.gpt_oss),
+    "Glm4MoeForCausalLM": Decoder("glm4_moe", hf_moe.glm4_moe),
+    "GraniteMoeForCausalLM": Decoder("granitemoe", hf_moe.granite_moe),
+    "GraniteMoeSharedForCausalLM": Decoder("granitemoeshared", hf_moe.granite_moe),
+    "MiniMaxM2ForCausalLM": Decoder("minimax_m2", hf_moe.minimax_m2),
+    "Dots1ForCausalLM": Decoder("dots1", hf_moe.dots1),
 }
 """By the name of their architecture."""

@@ -4,14 +4,24 @@ import math
 from dataclasses import replace
 
 from .config_fields import ConfigError, Fields
-from .hf_common import alternating, attention_bias, common, local_rope, slide, sliding_layers, softcap_of, window_of
+from .hf_common import (
+    alternating,
+    attention_bias,
+    common,
+    local_rope,
+    slide,
+    sliding_layers,
+    softcap_of,
+    window_of,
+)
 from .hf_rope import rope_from_hf
-from .model_spec import FUSED_MLP, POST, SANDWICH, ModelSpec, with_layers, with_mixers
+from .mlp_spec import FUSED_MLP
+from .model_spec import POST, SANDWICH, ModelSpec, dense_mlp, with_layers, with_mixers
 
 
 def llama(fields: Fields, name: str) -> ModelSpec:
     spec = attention_bias(fields, common(fields, name))
-    return with_layers(spec, mlp=replace(spec.layers[0].mlp, bias=fields.flag("mlp_bias")))
+    return with_layers(spec, mlp=replace(dense_mlp(spec), bias=fields.flag("mlp_bias")))
 
 
 def mistral(fields: Fields, name: str) -> ModelSpec:
@@ -37,7 +47,7 @@ def qwen_windows(fields: Fields, spec: ModelSpec) -> ModelSpec:
 
 def phi3(fields: Fields, name: str) -> ModelSpec:
     spec = with_mixers(common(fields, name, eps=1e-5), fused=True)
-    spec = with_layers(spec, mlp=replace(spec.layers[0].mlp, into=FUSED_MLP))
+    spec = with_layers(spec, mlp=replace(dense_mlp(spec), into=FUSED_MLP))
     return slide(spec, fields.integer("sliding_window", 0, least=0))
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from .config_fields import ConfigError, Fields
 from .hf_common import attention_bias, common
 from .hf_dense import granite
-from .model_spec import LayerSpec, MixerSpec, ModelSpec, Norms, with_layers, with_mixers
+from .model_spec import LayerSpec, MixerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
 from .recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec
 
 
@@ -24,7 +24,7 @@ def lfm2(fields: Fields, name: str) -> ModelSpec:
     spec = with_mixers(spec, qk_norm="head", qk_norm_names=("q_layernorm", "k_layernorm"), out="out_proj")
     spec = with_layers(
         spec,
-        mlp=replace(spec.layers[0].mlp, into=("feed_forward.w1", "feed_forward.w3"), out="feed_forward.w2"),
+        mlp=replace(dense_mlp(spec), into=("feed_forward.w1", "feed_forward.w3"), out="feed_forward.w2"),
         norms=Norms(mixer_in="operator_norm", mlp_in="ffn_norm"),
     )
     conv = ShortConvSpec(fields.integer("conv_L_cache", 3), fields.flag("conv_bias"))
@@ -41,7 +41,7 @@ def granite_hybrid(fields: Fields, name: str) -> ModelSpec:
         raise ConfigError("it is a mixture of experts (num_local_experts), and only dense models are supported")
     spec = granite(fields, name)
     inner = fields.integer("shared_intermediate_size", 1024)
-    mlp = replace(spec.layers[0].mlp, inner=inner, into=("shared_mlp.input_linear",), out="shared_mlp.output_linear")
+    mlp = replace(dense_mlp(spec), inner=inner, into=("shared_mlp.input_linear",), out="shared_mlp.output_linear")
     spec = with_layers(spec, mlp=mlp)
     if fields.text("position_embedding_type", "nope") != "rope":
         spec = with_mixers(spec, rope=None)

@@ -7,8 +7,8 @@ everything into ``rope_parameters``, one table or one per layer type.
 from collections.abc import Mapping
 from typing import get_args
 
+from .attention_spec import RopeConfig, RopeKind
 from .config_fields import ConfigError, Fields
-from .model_spec import RopeConfig, RopeKind
 
 _OLD_NAMES: Mapping[str, RopeKind] = {"su": "longrope"}
 

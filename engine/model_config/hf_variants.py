@@ -4,10 +4,12 @@ a gate activates."""
 
 from dataclasses import replace
 
+from .attention_spec import RopeConfig
 from .config_fields import ConfigError, Fields
 from .hf_common import alternating, attention_bias, common, slide, sliding_layers, window_of
 from .hf_dense import llama, mistral
-from .model_spec import FUSED_MLP, UP_MLP, MLPSpec, ModelSpec, Norms, RopeConfig, with_layers, with_mixers
+from .mlp_spec import FUSED_MLP, UP_MLP
+from .model_spec import ModelSpec, Norms, dense_mlp, with_layers, with_mixers
 
 LAYER_NORM = Norms(mixer_in="input_layernorm", mlp_in="post_attention_layernorm", kind="layer", bias=True)
 """As Llama's norms stand, of the other kind."""
@@ -26,10 +28,6 @@ def _with_default(fields: Fields, **defaults: object) -> Fields:
     return Fields({**defaults, **{name: value for name, value in fields.values.items() if value is not None}})
 
 
-def _mlp(spec: ModelSpec) -> MLPSpec:
-    return spec.layers[0].mlp
-
-
 def _rope(spec: ModelSpec) -> RopeConfig:
     rope = spec.layers[0].attention.rope
     assert rope is not None
@@ -46,7 +44,7 @@ def glm(fields: Fields, name: str) -> ModelSpec:
     fields = _with_default(fields, partial_rotary_factor=0.5)
     spec = interleaved(common(fields, name, head_dim=128, eps=1.5625e-7))
     spec = with_mixers(spec, qkv_bias=fields.flag("attention_bias", True))
-    return with_layers(spec, mlp=replace(_mlp(spec), into=FUSED_MLP))
+    return with_layers(spec, mlp=replace(dense_mlp(spec), into=FUSED_MLP))
 
 
 def glm4(fields: Fields, name: str) -> ModelSpec:
@@ -58,7 +56,7 @@ def ernie(fields: Fields, name: str) -> ModelSpec:
     fields = _with_default(fields, tie_word_embeddings=True)
     spec = interleaved(common(fields, name, head_dim=128, eps=1e-5, theta=500_000.0))
     bias = fields.flag("use_bias")
-    spec = with_layers(spec, mlp=replace(_mlp(spec), bias=bias))
+    spec = with_layers(spec, mlp=replace(dense_mlp(spec), bias=bias))
     return with_mixers(spec, qkv_bias=bias, output_bias=bias)
 
 
@@ -120,7 +118,7 @@ def nemotron(fields: Fields, name: str) -> ModelSpec:
     fields = _with_default(fields, partial_rotary_factor=0.5)
     spec = common(fields, name, eps=1e-5, activation="relu2", eps_field="norm_eps")
     spec = with_layers(attention_bias(fields, spec), norms=LAYER_NORM)
-    spec = with_layers(spec, mlp=replace(_mlp(spec), bias=fields.flag("mlp_bias")))
+    spec = with_layers(spec, mlp=replace(dense_mlp(spec), bias=fields.flag("mlp_bias")))
     return replace(_ungated(spec), norm_plus_one=True)
 
 
@@ -139,7 +137,7 @@ def starcoder2(fields: Fields, name: str) -> ModelSpec:
     spec = common(fields, name, eps=1e-5, activation="gelu_pytorch_tanh", eps_field="norm_epsilon")
     bias = fields.flag("use_bias", True)
     spec = with_mixers(spec, qkv_bias=bias, output_bias=bias)
-    mlp = replace(_mlp(spec), bias=bias, into=("mlp.c_fc",), out="mlp.c_proj", gated=False)
+    mlp = replace(dense_mlp(spec), bias=bias, into=("mlp.c_fc",), out="mlp.c_proj", gated=False)
     return slide(with_layers(spec, mlp=mlp, norms=LAYER_NORM), fields.integer("sliding_window", 0, least=0))
 
 
@@ -160,13 +158,13 @@ def phi(fields: Fields, name: str) -> ModelSpec:
     fields = _with_default(fields, partial_rotary_factor=0.5)
     spec = common(fields, name, eps=1e-5, activation="gelu_new", eps_field="layer_norm_eps")
     spec = with_mixers(spec, qkv_bias=True, output_bias=True, out="dense")
-    mlp = replace(_mlp(spec), bias=True, into=("mlp.fc1",), out="mlp.fc2", gated=False)
+    mlp = replace(dense_mlp(spec), bias=True, into=("mlp.fc1",), out="mlp.fc2", gated=False)
     spec = with_layers(spec, mlp=mlp, norms=replace(LAYER_NORM, mlp_in=""), parallel=True)
     return replace(spec, head_bias=True, final_norm="model.final_layernorm")
 
 
 def _ungated(spec: ModelSpec) -> ModelSpec:
-    return with_layers(spec, mlp=replace(_mlp(spec), into=UP_MLP, gated=False))
+    return with_layers(spec, mlp=replace(dense_mlp(spec), into=UP_MLP, gated=False))
 
 
 def _refuse_head_norms(fields: Fields) -> None:

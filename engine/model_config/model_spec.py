@@ -2,173 +2,21 @@
 
 A model is its layers, and a layer is a mixer of tokens and a feed-forward network, with norms around them: values, so
 that a family is a reader of its files and no code of its own. Shapes of weights, bytes of cache and work a token are
-derived here, and written nowhere else.
+derived here and where mixers and networks are described, and written nowhere else.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
 
+from .attention_spec import AttentionSpec, CacheGroup, LatentAttentionSpec
 from .config_fields import LONGEST_CONTEXT, ConfigError
-from .projection import Projection
+from .mlp_spec import FeedForwardSpec, MLPSpec
 from .recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec, StateTensor
 
-Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "xielu"]
-"""``xielu`` has two learned numbers a layer (arXiv:2411.13010)."""
 LayerType = Literal["full", "sliding"]
-RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
-QKNorm = Literal["none", "head", "full"]
-"""``head``: over each head (Qwen3, Gemma-3). ``full``: over the whole projection (OLMo-2)."""
 NormKind = Literal["rms", "layer"]
-
-
-@dataclass(frozen=True)
-class RopeConfig:
-    """Rotary embedding (RoFormer, arXiv:2104.09864) and how it is stretched.
-
-    The fields carry transformers' names; those that a kind does not use stay at their defaults.
-    """
-
-    theta: float = 10000.0
-    kind: RopeKind = "default"
-    rotary_dim: int = 0
-    """Dimensions of a head that rotate; the rest pass through. 0 means all."""
-    interleaved: bool = False
-    """Dimension 2i turns with 2i + 1 (GLM, Cohere, Ernie), not i with i + half of those that rotate (Llama)."""
-    factor: float = 1.0
-    original_max_position: int = 0
-    """Context the model was trained for before stretching (dynamic, llama3, yarn, longrope)."""
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    attention_factor: float | None = None
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    mscale: float | None = None
-    mscale_all_dim: float | None = None
-    truncate: bool = True
-    short_factor: tuple[float, ...] = ()
-    long_factor: tuple[float, ...] = ()
-    frequency_divisors: tuple[float, ...] = ()
-    """One per rotating pair, dividing its frequency before all else: how GGUF stores ``llama3``'s stretch."""
-
-
-@dataclass(frozen=True)
-class AttentionSpec:
-    """Attention of ``heads`` queries to ``kv_heads`` keys and values, each of ``head_dim`` dimensions."""
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    scale: float
-    """Multiplies q·k; mostly head_dim ** -0.5."""
-    rope: RopeConfig | None = field(default_factory=RopeConfig)
-    """None: positions are not told apart."""
-    window: int = 0
-    """Tokens that it sees, the current one included; 0: all before it. Where texts see themselves whole, as many again
-    behind the current one."""
-    softcap: float = 0.0
-    """q·k is capped at this; 0: not."""
-    sinks: bool = False
-    """Each head has a learned score that joins its softmax and has no value (gpt-oss, arXiv:2508.10925)."""
-    qk_norm: QKNorm = "none"
-    qk_norm_names: tuple[str, str] = ("q_norm", "k_norm")
-    turned_first: bool = False
-    """Heads are normed once they are rotated (HunYuan)."""
-    gated: bool = False
-    """The query projection holds query and gate of each head in turn; sigmoid(gate) multiplies what the head found
-    (Qwen3-Next)."""
-    temperature_beta: float = 0.0
-    """Queries at position p are multiplied by 1 + beta · log(1 + ⌊p / ``temperature_floor``⌋) (Llama 4)."""
-    temperature_floor: int = 0
-    qkv_bias: bool = False
-    key_bias: bool = True
-    """Whether that of queries, keys and values is one of keys too."""
-    output_bias: bool = False
-    fused: bool = False
-    """The checkpoint stores ``qkv_proj`` (Phi-3)."""
-    name: str = "self_attn"
-    """Before the names that its tensors are stored under."""
-    out: str = "o_proj"
-
-    @property
-    def q_size(self) -> int:
-        return self.heads * self.head_dim
-
-    @property
-    def kv_size(self) -> int:
-        return self.kv_heads * self.head_dim
-
-    def projections(self, hidden: int) -> tuple[Projection, Projection]:
-        """Into queries, keys and values; and out of what the heads found."""
-        q, kv, name = self.q_size, self.kv_size, self.name
-        asked = 2 * q if self.gated else q
-        apart = ((f"{name}.q_proj", asked), (f"{name}.k_proj", kv), (f"{name}.v_proj", kv))
-        into = ((f"{name}.qkv_proj", asked + 2 * kv),) if self.fused else apart
-        return (
-            Projection(into, hidden, self.qkv_bias, () if self.key_bias else (f"{name}.k_proj",)),
-            Projection(((f"{name}.{self.out}", hidden),), q, self.output_bias),
-        )
-
-    def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Of what a checkpoint stores of it."""
-        for projection in self.projections(hidden):
-            yield from projection.shapes(prefix)
-        for which, size in zip(self.qk_norm_names, self.qk_norm_sizes or (), strict=False):
-            yield f"{prefix}.{self.name}.{which}.weight", (size,)
-        if self.sinks:
-            yield f"{prefix}.{self.name}.sinks", (self.heads,)
-
-    @property
-    def qk_norm_sizes(self) -> tuple[int, int] | None:
-        """Of the norms of queries and keys."""
-        match self.qk_norm:
-            case "none":
-                return None
-            case "head":
-                return self.head_dim, self.head_dim
-            case "full":
-                return self.q_size, self.kv_size
-
-    def work(self, tokens: int, context: int) -> int:
-        """Multiplications and additions of ``tokens`` after ``context`` others besides its projections."""
-        return 4 * self.q_size * self.pairs(tokens, context)
-
-    def pairs(self, tokens: int, context: int) -> int:
-        """Keys that ``tokens`` after ``context`` others attend to in all, each to itself as well."""
-        growing = max(0, min(tokens, self.window - context)) if self.window else tokens
-        return growing * context + growing * (growing + 1) // 2 + (tokens - growing) * self.window
-
-
-SPLIT_MLP: Final = ("mlp.gate_proj", "mlp.up_proj")
-FUSED_MLP: Final = ("mlp.gate_up_proj",)
-"""As Phi-3 stores it."""
-UP_MLP: Final = ("mlp.up_proj",)
-"""Without a gate."""
-
-
-@dataclass(frozen=True)
-class MLPSpec:
-    """down(act(gate(x)) * up(x)), or without a gate down(act(up(x)))."""
-
-    inner: int
-    activation: Activation = "silu"
-    bias: bool = False
-    """Of what goes into the activation, and of ``out`` unless ``out_bias`` says otherwise."""
-    into: tuple[str, ...] = SPLIT_MLP
-    """The names that gate and up are stored under, or that of both together."""
-    out: str = "mlp.down_proj"
-    gated: bool = True
-    out_bias: bool | None = None
-    act: str = "mlp.act_fn"
-    """The name that what is learned of the activation is stored under."""
-
-    def projections(self, hidden: int) -> tuple[Projection, Projection]:
-        """Into gate and up; and down."""
-        each = (2 if self.gated else 1) * self.inner // len(self.into)
-        into = tuple((name, each) for name in self.into)
-        out_bias = self.bias if self.out_bias is None else self.out_bias
-        return Projection(into, hidden, self.bias), Projection(((self.out, hidden),), self.inner, out_bias)
 
 
 @dataclass(frozen=True)
@@ -215,7 +63,7 @@ SANDWICH = Norms(
 
 
 RecurrentSpec = ShortConvSpec | GatedDeltaSpec | Mamba2Spec
-MixerSpec = AttentionSpec | RecurrentSpec
+MixerSpec = AttentionSpec | LatentAttentionSpec | RecurrentSpec
 
 
 @dataclass(frozen=True)
@@ -223,7 +71,7 @@ class LayerSpec:
     """One layer: its mixer, its feed-forward network, and the norms around both."""
 
     mixer: MixerSpec
-    mlp: MLPSpec
+    mlp: FeedForwardSpec
     norms: Norms = PRE
     cross: AttentionSpec | None = None
     """Attention to audio, between both."""
@@ -242,31 +90,8 @@ class LayerSpec:
         yield from self.mixer.shapes(prefix, hidden)
         if self.cross is not None:
             yield from self.cross.shapes(prefix, hidden)
-        for projection in self.mlp.projections(hidden):
-            yield from projection.shapes(prefix)
-        if self.mlp.activation == "xielu":
-            yield from ((f"{prefix}.{self.mlp.act}.{which}", (1,)) for which in ("alpha_p", "alpha_n"))
+        yield from self.mlp.shapes(prefix, hidden)
         yield from self.norms.shapes(prefix, hidden)
-
-
-@dataclass(frozen=True)
-class CacheGroup:
-    """Layers that keep alike: as much of a token, for as long."""
-
-    kind: Literal["full", "window"]
-    layers: tuple[int, ...]
-    window: int
-    """Tokens after which one is not seen any more; 0: always seen."""
-    kv_heads: int
-    head_dim: int
-
-    def token_bytes(self, itemsize: int) -> int:
-        """Of one token over all layers, keys and values."""
-        return 2 * self.kv_heads * self.head_dim * len(self.layers) * itemsize
-
-    def cached_bytes(self, length: int, itemsize: int) -> int:
-        """Of a sequence of ``length`` tokens that has dropped what no token will see."""
-        return self.token_bytes(itemsize) * (min(length, self.window) if self.window else length)
 
 
 @dataclass(frozen=True)
@@ -301,21 +126,21 @@ class Backbone:
     @property
     def states(self) -> dict[int, tuple[StateTensor, ...]]:
         """Of each layer that has a recurrent state, what it keeps of a sequence, whatever its length."""
-        return {
-            number: layer.mixer.states(self.hidden_size)
-            for number, layer in enumerate(self.layers)
-            if not isinstance(layer.mixer, AttentionSpec)
-        }
+        found = {number: layer.mixer.states(self.hidden_size) for number, layer in enumerate(self.layers)}
+        return {number: tensors for number, tensors in found.items() if tensors}
+
+    def cache_index(self, layer: int) -> int:
+        """Which of the caches of layers that keep something of a token, in their order, is this layer's."""
+        return sum(before.mixer.keeps is not None for before in self.layers[:layer])
 
     def state_bytes(self, itemsize: int) -> int:
         """Of the recurrent states of a sequence; ``itemsize`` is that of activations."""
         return sum(tensor.nbytes(itemsize) for tensors in self.states.values() for tensor in tensors)
 
     def products(self, layer: int) -> int:
-        """Elements of the matrices of a layer, with each of which a token is multiplied once."""
-        found = self.layers[layer]
-        projections = (*found.mixer.projections(self.hidden_size), *found.mlp.projections(self.hidden_size))
-        return sum(outputs * projection.inputs for projection in projections for _, outputs in projection.parts)
+        """Elements of the matrices of a layer that a token is multiplied with, with each once."""
+        mixer, mlp, hidden = self.layers[layer].mixer, self.layers[layer].mlp, self.hidden_size
+        return sum(projection.elements for projection in mixer.projections(hidden)) + mlp.products(hidden)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,6 +158,8 @@ class ModelSpec(Backbone):
     """The checkpoint is of a model that sees images too; its other tensors are left out."""
     bidirectional: bool = False
     """Tokens see those behind them too, in a window so many as before them: an embedder, which draws nothing."""
+    draft_layers: int = 0
+    """Layers that are stored behind the last and predict tokens further ahead; they are passed over."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
@@ -355,18 +182,18 @@ class ModelSpec(Backbone):
         return sum(map(math.prod, self.shapes().values()))
 
     @property
+    def active_parameters(self) -> int:
+        """Those that a token uses: all but those of the experts that it does not take."""
+        return self.parameters - sum(layer.mlp.idle(self.hidden_size) for layer in self.layers)
+
+    @property
     def cache_groups(self) -> tuple[CacheGroup, ...]:
         """In the order in which layers first need them."""
-        members: dict[tuple[int, int, int], list[int]] = {}
+        members: dict[CacheGroup, list[int]] = {}
         for number, layer in enumerate(self.layers):
-            mixer = layer.mixer
-            if not isinstance(mixer, AttentionSpec):
-                continue
-            members.setdefault((mixer.window, mixer.kv_heads, mixer.head_dim), []).append(number)
-        return tuple(
-            CacheGroup("window" if window else "full", tuple(layers), window, kv_heads, head_dim)
-            for (window, kv_heads, head_dim), layers in members.items()
-        )
+            if (keeps := layer.mixer.keeps) is not None:
+                members.setdefault(keeps, []).append(number)
+        return tuple(replace(keeps, layers=tuple(layers)) for keeps, layers in members.items())
 
     def flops(self, tokens: int, context: int, sampled: int) -> int:
         """Multiplications and additions of a pass over ``tokens`` that follow ``context`` others: products with
@@ -407,36 +234,19 @@ def with_layers(spec: B, **changes: Any) -> B:
     return replace(spec, layers=tuple(replace(layer, **changes) for layer in spec.layers))
 
 
+def dense_mlp(spec: Backbone) -> MLPSpec:
+    """The network of the first layer, which is no mixture of experts."""
+    mlp = spec.layers[0].mlp
+    assert isinstance(mlp, MLPSpec)
+    return mlp
+
+
 def checked(spec: B) -> B:
     """The spec itself, or :class:`ConfigError` where its parts contradict each other."""
     if spec.max_position > LONGEST_CONTEXT:
         raise ConfigError(f"its context is {spec.max_position} tokens, expected at most {LONGEST_CONTEXT}")
     for mixer in dict.fromkeys(layer.mixer for layer in spec.layers):
-        if not isinstance(mixer, AttentionSpec):
-            mixer.check()
-            continue
-        if mixer.heads % mixer.kv_heads:
-            raise ConfigError(f"{mixer.heads} query heads do not divide among {mixer.kv_heads} key-value heads")
-        if mixer.gated and mixer.qk_norm == "full":
-            raise ConfigError("gated attention whose queries are normed as a whole is not known")
-        if mixer.temperature_beta and mixer.temperature_floor < 1:
-            raise ConfigError(f"queries are scaled every {mixer.temperature_floor} positions, expected at least 1")
-        if mixer.rope is not None:
-            _check_rope(mixer.rope, mixer.head_dim)
+        mixer.check()
     for mlp in dict.fromkeys(layer.mlp for layer in spec.layers):
-        if mlp.gated and mlp.activation in ("relu", "xielu"):
-            raise ConfigError(f"a gated MLP with {mlp.activation} is not known")
+        mlp.check()
     return spec
-
-
-def _check_rope(rope: RopeConfig, head_dim: int) -> None:
-    rotary = rope.rotary_dim or head_dim
-    if rotary > head_dim or rotary % 2:
-        raise ConfigError(f"{rotary} dimensions of each head rotate, expected an even number up to {head_dim}")
-    stretches = (rope.short_factor, rope.long_factor) if rope.kind == "longrope" else ()
-    divisors = (rope.frequency_divisors,) if rope.frequency_divisors else ()
-    for factors in (*stretches, *divisors):
-        if len(factors) != rotary // 2 or min(factors) <= 0:
-            raise ConfigError(f"rotary factors are {len(factors)} numbers, expected {rotary // 2} above 0")
-    if rope.theta <= 0 or rope.factor <= 0:
-        raise ConfigError(f"rotary base and factor are {rope.theta} and {rope.factor}, expected both above 0")

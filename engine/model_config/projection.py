@@ -15,6 +15,11 @@ class Projection:
     unbiased: tuple[str, ...] = ()
     """Parts that have none where the others have one."""
 
+    @property
+    def elements(self) -> int:
+        """Of all its matrices."""
+        return self.inputs * sum(outputs for _, outputs in self.parts)
+
     def shapes(self, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Of what is stored, biases first."""
         if self.bias:

@@ -50,6 +50,11 @@ class ShortConvSpec:
             yield from projection.shapes(prefix)
         yield from _conv_shapes(f"{prefix}.{self.name}.conv", hidden, self.width, self.bias)
 
+    @property
+    def keeps(self) -> None:
+        """Nothing of a token: all is in the state."""
+        return None
+
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         return (StateTensor((hidden, self.width - 1), wide=False),)
 
@@ -112,6 +117,11 @@ class GatedDeltaSpec:
         yield from ((f"{prefix}.{self.name}.{which}", (self.v_heads,)) for which in ("dt_bias", "A_log"))
         yield f"{prefix}.{self.name}.norm.weight", (self.v_dim,)
 
+    @property
+    def keeps(self) -> None:
+        """Nothing of a token: all is in the state."""
+        return None
+
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         recurrent = StateTensor((self.v_heads, self.k_dim, self.v_dim), wide=True)
         return StateTensor((self.channels, self.width - 1), wide=False), recurrent
@@ -172,6 +182,11 @@ class Mamba2Spec:
         yield from _conv_shapes(f"{prefix}.{self.name}.conv1d", self.channels, self.width, self.conv_bias)
         yield from ((f"{prefix}.{self.name}.{which}", (self.heads,)) for which in ("dt_bias", "A_log", "D"))
         yield f"{prefix}.{self.name}.norm.weight", (self.inner,)
+
+    @property
+    def keeps(self) -> None:
+        """Nothing of a token: all is in the state."""
+        return None
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         recurrent = StateTensor((self.heads, self.head_dim, self.state_dim), wide=True)

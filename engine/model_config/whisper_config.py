@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from .attention_spec import AttentionSpec, CacheGroup
 from .config_fields import MOST_LAYERS, ConfigError, Fields
-from .model_spec import AttentionSpec, Backbone, CacheGroup, LayerSpec, MLPSpec, Norms
+from .mlp_spec import MLPSpec
+from .model_spec import Backbone, LayerSpec, Norms
 
 ARCHITECTURE = "WhisperForConditionalGeneration"
 HOP = 160

@@ -63,7 +63,10 @@ class Decoder:
         """Fills the weights from a checkpoint's tensors; what carries nothing may be there: buffers, and the head's
         copy where it is tied. Raises :class:`..layers.weights.WeightError`."""
         tied = ("lm_head.weight",) if self.config.tie_embeddings else ()
-        self.weights.load(tensors, ignore=("rotary_emb.inv_freq", *tied))
+        first, prefix = len(self.config.layers), self.config.prefix
+        drafts = tuple(f"{prefix}.{first + layer}." for layer in range(self.config.draft_layers))
+        own = ((name, tensor) for name, tensor in tensors if not name.startswith(drafts)) if drafts else tensors
+        self.weights.load(own, ignore=("rotary_emb.inv_freq", *tied))
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """Final hidden states [tokens, hidden], before the last norm; keys and values go to the batch's caches, where

@@ -1,5 +1,6 @@
 """A decoder's pass as two programs for a CPU: from tokens to hidden states, and from some of those to logits."""
 
+import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,7 +23,7 @@ class Programs:
         self._residual = body.compact([residual.buffer])[residual.buffer]
         numbers = head.compact([hidden.buffer, logits.buffer])
         self._hidden, self._logits = numbers[hidden.buffer], numbers[logits.buffer]
-        self._body = Forward(body, [(cache.k, cache.v) for cache in caches])
+        self._body = Forward(body, [cache.tensors for cache in caches])
         self._head = Forward(head)
 
     @property
@@ -33,7 +34,7 @@ class Programs:
     def over(self, caches: Sequence[LayerCache]) -> bool:
         """Whether these are the caches that the programs write."""
         return len(caches) == len(self._caches) and all(
-            mine.k is theirs.k and mine.v is theirs.v and mine.group == theirs.group
+            mine.group == theirs.group and all(map(operator.is_, mine.tensors, theirs.tensors))
             for mine, theirs in zip(self._caches, caches, strict=True)
         )
 

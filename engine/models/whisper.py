@@ -202,7 +202,7 @@ class Whisper:
         pairs = (
             kernels.make_kv_cache(*shape, self._context.dtype, self._context.device) for _ in range(config.num_layers)
         )
-        return [LayerCache(k, v) for k, v in pairs]
+        return [LayerCache(pair) for pair in pairs]
 
     def cross_batch(self, encoder_slots: npt.NDArray[np.integer] | Sequence[int]) -> kernels.AttentionBatch:
         """The encoder slot of each token of a step, in their order → :attr:`..layers.forward_batch.Encoded.paged`."""

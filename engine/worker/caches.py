@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import torch
 
-from stentor.kernels import kv_cache_shape
+from stentor.kernels import kv_cache_shape, latent_cache_shape
 from stentor.kernels.kv_cache import make_kv_cache
 from stentor.kernels.native.memory import empty_huge
 from stentor.protocols.ipc.config import CacheDType
 
 from ..layers.forward_batch import LayerCache
-from ..model_config.model_spec import CacheGroup
+from ..model_config.attention_spec import CacheGroup
 from .errors import SetupError
 
 FP8 = torch.float8_e4m3fn
@@ -58,7 +58,7 @@ def page_groups(groups: Sequence[CacheGroup], longest: int) -> tuple[PageGroup, 
     by_window: dict[int, list[int]] = {}
     for group in groups:
         by_window.setdefault(group.window if group.window < longest else 0, []).extend(group.layers)
-    if len({(group.kv_heads, group.head_dim) for group in groups}) > 1:
+    if len({(group.tensors, group.kv_heads, group.head_dim) for group in groups}) > 1:
         return (PageGroup(layers, 0),)
     if len(by_window) == 1:
         return (PageGroup(layers, next(iter(by_window))),)
@@ -89,7 +89,7 @@ def of_groups(pages: Sequence[PageGroup]) -> str:
 def kv_block_bytes(
     groups: Sequence[CacheGroup], block_size: int, dtype: torch.dtype, pages: Sequence[PageGroup] = ()
 ) -> int:
-    """Bytes of one block, keys and values: over all layers, or of one of the groups ``pages``."""
+    """Bytes of one block, all that is kept of its tokens: over all layers, or of one of the groups ``pages``."""
     if len(pages) > 1:
         share = max(len(page.layers) for page in pages)
         return groups[0].token_bytes(dtype.itemsize) // len(groups[0].layers) * share * block_size
@@ -104,27 +104,34 @@ def allocate_caches(
     dtype: torch.dtype,
     pages: Sequence[PageGroup] = (),
 ) -> list[LayerCache]:
-    """K and V of every layer of the model, zeroed. Layers of different groups of ``pages`` share tensors."""
+    """What every layer of the model keeps, zeroed. Layers of different groups of ``pages`` share tensors."""
     of_layer = {layer: group for group in groups for layer in group.layers}
     pages = pages or (PageGroup(tuple(sorted(of_layer)), 0),)
     first = max(pages, key=lambda page: len(page.layers))
-    pairs = [_allocate(of_layer[layer], num_blocks, block_size, device, dtype) for layer in first.layers]
+    made = [_allocate(of_layer[layer], num_blocks, block_size, device, dtype) for layer in first.layers]
     found = {
-        layer: LayerCache(k, v, group)
+        layer: LayerCache(tensors, group)
         for group, page in enumerate(pages)
-        for layer, (k, v) in zip(page.layers, pairs, strict=False)
+        for layer, tensors in zip(page.layers, made, strict=False)
     }
     return [found[layer] for layer in sorted(found)]
 
 
 def cache_tensors(caches: Sequence[LayerCache]) -> list[torch.Tensor]:
     """Each once, in the order of layers."""
-    return [*{id(tensor): tensor for cache in caches for tensor in (cache.k, cache.v)}.values()]
+    return [*{id(tensor): tensor for cache in caches for tensor in cache.tensors}.values()]
 
 
 def _allocate(
     group: CacheGroup, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, ...]:
+    if group.kind == "latent":
+        latents = latent_cache_shape(num_blocks, group.head_dim, block_size)
+        return (
+            _untouched_zeros(latents, dtype)
+            if device.type == "cpu"
+            else torch.zeros(latents, dtype=dtype, device=device),
+        )
     shape = (num_blocks, group.kv_heads, group.head_dim, block_size)
     if device.type == "cpu":
         k_shape, v_shape = kv_cache_shape(*shape)

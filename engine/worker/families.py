@@ -17,7 +17,7 @@ from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowInput, RowSpan, Ro
 
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
-from ..model_config.model_spec import CacheGroup
+from ..model_config.attention_spec import CacheGroup
 from ..models.decoder import Decoder
 from ..models.voxtral_realtime import VoxtralRealtime
 from ..models.whisper import Whisper
@@ -190,6 +190,11 @@ class Text:
                 raise SetupError(
                     f"--gpu-memory-fraction {config.gpu_memory_fraction}: expected more than 0 and at most 1"
                 )
+        if config.kv_cache_dtype == "fp8" and any(group.kind == "latent" for group in self.groups):
+            raise SetupError(
+                f"--kv-cache-dtype fp8: a {self.spec.architecture} keeps latents, which have no scales for it; "
+                "leave it out"
+            )
         return longest_of(config, self.spec)
 
     def make(self, context: LayerContext, longest: int) -> Decoder:

@@ -19,7 +19,8 @@ from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..loading.errors import CheckpointError
 from ..loading.pt_file import read_pt
-from ..model_config.model_spec import CacheGroup, ModelSpec
+from ..model_config.attention_spec import CacheGroup
+from ..model_config.model_spec import ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..models.pooling_model import PoolingModel, Tensors
 from .caches import kv_block_bytes, page_groups

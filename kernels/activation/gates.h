@@ -31,5 +31,14 @@ struct Relu2 {
         return positive * positive;
     }
 };
+// gpt-oss: of a gate and what it gates. A comparison with what is no number keeps it.
+struct SwigluOai {
+    static vf apply(vf gate, vf up) {
+        const vf limit = set1(7.0f);
+        gate = select(gate > limit, limit, gate);
+        up = select(up > limit, limit, select(up < -limit, -limit, up));
+        return gate / (set1(1.0f) + exp(gate * set1(-1.702f))) * (up + set1(1.0f));
+    }
+};
 
 }  // namespace stentor

@@ -106,9 +106,10 @@ class Forward:
     """A program with its caches and its working memory, which grows to the longest step and is kept."""
 
     def __init__(
-        self, program: Program, caches: Sequence[tuple[Tensor, Tensor]] = (), *, variant: Choice = "auto"
+        self, program: Program, caches: Sequence[tuple[Tensor, ...]] = (), *, variant: Choice = "auto"
     ) -> None:
-        """``caches``: K and V of each layer, float32 or bfloat16 on the CPU (:func:`stentor.kernels.make_kv_cache`).
+        """``caches``: K and V of each layer, float32 or bfloat16 on the CPU (:func:`stentor.kernels.make_kv_cache`);
+        whatever a layer keeps that no instruction is about.
 
         Raises:
             ValueError: caches that the variant cannot take, or a variant that cannot run.
@@ -117,18 +118,20 @@ class Forward:
         self.variant = choose(variant)
         self._caches = list(caches)
         written = {instruction.layer for instruction in program.instructions}
-        for layer, (k_cache, _) in enumerate(self._caches):
+        shapes = {}
+        for layer, cache in enumerate(self._caches):
             if layer not in written:
                 continue
+            k_cache, v_cache = cache
+            shapes[layer] = check_caches(k_cache, v_cache, "forward")
             if (unsupported_reason := native_cache_unsupported_reason(k_cache, k_cache.dtype)) is not None:
                 raise ValueError(f"forward: {unsupported_reason}")
             if k_cache.dtype not in (torch.float32, torch.bfloat16):
                 raise ValueError(f"forward: caches are float32 or bfloat16, not {describe(k_cache)}")
-        shapes = [check_caches(k_cache, v_cache, "forward") for k_cache, v_cache in self._caches]
         for i in program.instructions:
             if i.layer == NONE:
                 continue
-            found = shapes[i.layer][1:3] if i.layer < len(shapes) else None
+            found = shapes[i.layer][1:3] if i.layer in shapes else None
             if found != (i.kv_heads, i.dim):
                 raise ValueError(
                     f"forward: layer {i.layer} needs a cache of {i.kv_heads} heads of {i.dim} dims, there is "

@@ -1,6 +1,6 @@
 // Runs a program: all threads walk through the phases of its instructions together.
 #include "../attention/attend.h"
-#include "../linear_packed/multiply.h"
+#include "../linear_packed/gated.h"
 #include "rowwise.h"
 #include "team.h"
 
@@ -112,32 +112,16 @@ void by_rows(const Run& run, Team::Walk& walk, const Body& body) {
     });
 }
 
-// Both products of a few rows and 32 columns stand in the first-level cache until they are gated, rounded and put away:
-// the next linears' input is written, and nothing else. The weights of the columns meet as many rows as the second-level
-// cache holds, a few at a time.
+// The weights of a block of columns meet as many rows as the second-level cache holds, a few at a time.
 void gate_up_activate(Run& run, const Instruction& op, Team::Walk& walk) {
-    constexpr int64_t APART = 2 * BLOCK, FEW = 4 * DEEPEST, MOST = 264;
-    const int64_t tokens = run.batch.tokens, columns = op.width / BLOCK, tiles = BLOCK / TILE;
-    const ActivationFormat format = (ActivationFormat)op.activation_format;
-    const int64_t rows = rows_of_block(tokens, MOST, run.threads), bytes = prepared_stride(format, op.width);
+    const GateUp pair{&op.weight, &op.second_weight, op.bias, op.second_bias, 0, 0, op.width, op.activation,
+                      (ActivationFormat)op.activation_format, nullptr};
+    const int64_t tokens = run.batch.tokens, blocks = pair.blocks();
+    const int64_t rows = rows_of_block(tokens, GATED_ROWS, run.threads), bytes = prepared_stride(pair.format, op.width);
     const Prepared x{run.prepared[0], prepared_stride(activation_format_of(op.weight.kind), op.weight.inputs)};
-    walk.phase(ceil_div(tokens, rows) * columns, [&](int64_t item) {
-        const int64_t end = std::min((item / columns + 1) * rows, tokens), block = item % columns;
-        alignas(64) float both[FEW * APART];
-        for (int64_t first = item / columns * rows; first < end; first += FEW) {
-            const int64_t last = std::min(first + FEW, end);
-            const auto half = [&](const Packed& weight, const float* bias, int64_t from) {
-                const Destination to{both + from, APART, bias, first * APART + block * BLOCK};
-                multiply_tiles(weight, block * tiles, (block + 1) * tiles, x, first, last, to);
-            };
-            half(op.weight, op.bias, 0);
-            half(op.second_weight, op.second_bias, BLOCK);
-            for (int64_t t = first; t < last; ++t) {
-                float* const row = both + (t - first) * APART;
-                activate_row(row, BLOCK, op.activation, format, row);
-                prepare_block(row, BLOCK, format, block, run.prepared[1] + t * bytes);
-            }
-        }
+    walk.phase(ceil_div(tokens, rows) * blocks, [&](int64_t item) {
+        const int64_t first = item / blocks * rows;
+        gate_up_block(pair, item % blocks, x, first, std::min(first + rows, tokens), run.prepared[1], bytes);
     });
 }
 
@@ -211,9 +195,9 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
         default:
             by_rows(run, walk, [&](int64_t t) {
                 float* gated = scratch_row(op.width);
-                const float* from = row(op.src, t);
-                op.gated ? activate_row(from, op.width, op.activation, format, gated)
-                         : activate_row<false>(from, op.width, op.activation, format, gated);
+                const float *const gate = row(op.src, t), *const up = op.gated ? gate + op.width : gate;
+                op.gated ? activate_row(gate, up, op.width, op.activation, format, gated)
+                         : activate_row<false>(gate, up, op.width, op.activation, format, gated);
                 prepare(t, gated);
             });
     }

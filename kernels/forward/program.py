@@ -487,11 +487,11 @@ class Program:
         ]
         return max(sizes[0], default=0), max(sizes[1], default=0)
 
-    def structs(self, caches: list[tuple[Tensor, Tensor]]) -> "ctypes.Array[InstructionStruct]":
+    def structs(self, caches: Sequence[tuple[Tensor, ...]]) -> "ctypes.Array[InstructionStruct]":
         """The instructions as the native interpreter reads them, over these caches (one of K and V a layer)."""
         return (InstructionStruct * len(self.instructions))(*self._structs(caches))
 
-    def _structs(self, caches: list[tuple[Tensor, Tensor]]) -> Iterator[InstructionStruct]:
+    def _structs(self, caches: Sequence[tuple[Tensor, ...]]) -> Iterator[InstructionStruct]:
         for i in self.instructions:
             cos, sin = i.rotary or (None, None)
             k_cache, v_cache = caches[i.layer] if i.layer != NONE else (None, None)

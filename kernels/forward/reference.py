@@ -18,7 +18,7 @@ from .program import NONE, Instruction, Program
 def run_program(
     program: Program,
     buffers: Sequence[Tensor],
-    caches: Sequence[tuple[Tensor, Tensor]],
+    caches: Sequence[tuple[Tensor, ...]],
     ids: Tensor | None,
     positions: Tensor | None,
     batches: Sequence[AttentionBatch],
@@ -46,7 +46,8 @@ def run_program(
                 buffers[i.dst][:, i.column : i.column + i.weight.shape[0]] = linear_packed(prepared, i.weight, i.bias)
             case "rotate":
                 assert positions is not None
-                _rotate(i, buffers[i.src], *caches[i.layer], positions, batches[i.group].slots)
+                k_cache, v_cache = caches[i.layer]
+                _rotate(i, buffers[i.src], k_cache, v_cache, positions, batches[i.group].slots)
             case "attend":
                 k_cache, v_cache = (cache.float() for cache in caches[i.layer])
                 q = buffers[i.src][:, : i.heads * i.dim].reshape(-1, i.heads, i.dim)

@@ -1,8 +1,8 @@
 // What happens to one row at a time.
 #pragma once
 
-#include "../activation/gates.h"
 #include "program.h"
+#include "vec.h"
 
 #include <cmath>
 
@@ -75,35 +75,6 @@ static inline void turn_head(float* head, const float* cos, const float* sin, in
         const float a = head[i], b = head[half + i];
         head[i] = a * cos[i] - b * sin[i];
         head[half + i] = b * cos[i] + a * sin[i];
-    }
-}
-
-template <class Gate, bool GATED>
-static inline void gate_row(const float* gate_up, int64_t width, float* to) {
-    const float* up = gate_up + width;  // where it is gated
-    int64_t i = 0;
-    for (; i + LANES <= width; i += LANES) {
-        const vf gate = Gate::apply(load(gate_up + i));
-        store(to + i, GATED ? gate * load(up + i) : gate);
-    }
-    if (i < width) {
-        const int64_t n = width - i;
-        const vf gate = Gate::apply(load_part(gate_up + i, n));
-        store_part(to + i, GATED ? gate * load_part(up + i, n) : gate, n);
-    }
-}
-
-// `format` is what the row is brought into next.
-template <bool GATED = true>
-static inline void activate_row(const float* gate_up, int64_t width, int64_t activation, ActivationFormat format,
-                                float* to) {
-    switch (activation) {
-        case 0:
-            return format != ActivationFormat::F32 ? gate_row<RoughSilu, GATED>(gate_up, width, to)
-                                                   : gate_row<Silu, GATED>(gate_up, width, to);
-        case 1: return gate_row<GeluTanh, GATED>(gate_up, width, to);
-        case 3: return gate_row<Relu2, GATED>(gate_up, width, to);
-        default: return gate_row<Gelu, GATED>(gate_up, width, to);
     }
 }
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..activation import ActivationKind
 from ..linear_packed import PackedWeight, activation_format_of
+from ..norm import rms_norm
 from .program import Program
 
 PackedProduct = tuple[PackedWeight, int, Tensor | None]
@@ -154,11 +155,12 @@ class Traced:
         return Traced(self.program, self.buffer, at, len(self.program.instructions))
 
     def call(self, what: str, run: Callable[[Tensor, Any], Tensor], width: int) -> "Traced":
-        """What ``run`` makes of it, [tokens, width]: an operation that has no instruction. It gets the columns, and
-        what the step is run with besides (:meth:`..forward.Forward.run`)."""
-        source = self.settled()._whole()
+        """What ``run`` makes of it, [tokens, width]: an operation that has no instruction. It gets the columns, normed
+        where they are to be, and what the step is run with besides (:meth:`..forward.Forward.run`)."""
+        # A norm in place would change what others see: the residual stream.
+        source = replace(self, norm=None).settled()._whole()
         buffer = self.program.buffer(width)
-        self.program.call(source, buffer, what, run)
+        self.program.call(source, buffer, what, run if self.norm is None else _after_norm(run, *self.norm))
         return Traced.written(self.program, buffer)
 
     def settled(self) -> "Traced":
@@ -203,3 +205,7 @@ class Traced:
         if self.column or self._columns != self.program.widths[self.buffer]:
             raise ValueError("trace: some columns of a buffer are taken where all are expected")
         return self.buffer
+
+
+def _after_norm(run: Callable[[Tensor, Any], Tensor], weight: Tensor, eps: float) -> Callable[[Tensor, Any], Tensor]:
+    return lambda columns, step: run(rms_norm(columns, weight, eps), step)

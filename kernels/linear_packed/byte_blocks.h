@@ -37,7 +37,7 @@ static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scale
     constexpr bool EIGHT = KIND == Q8 || KIND == Q8H;
     constexpr int64_t BYTES_OF_BLOCK = EIGHT ? 512 : 256, PARTS = scale_parts(KIND);
     const ByteBlock* from[R];
-    for (int r = 0; r < R; ++r) from[r] = (const ByteBlock*)(x.rows + (row + r) * x.stride);
+    for (int r = 0; r < R; ++r) from[r] = (const ByteBlock*)x.at(row + r);
     for (int64_t block = begin; block < end; ++block) {
         const uint8_t* at[WIDTH];
         vf first[WIDTH], second[WIDTH];

@@ -14,7 +14,7 @@ template <int R, int T>
 static inline void brain_tiles(const uint8_t* codes, int64_t apart, const Prepared& x, int64_t row, int64_t begin,
                                int64_t end, vf (*acc)[T * REGISTERS]) {
     const bf16* from[R];
-    for (int r = 0; r < R; ++r) from[r] = (const bf16*)(x.rows + (row + r) * x.stride);
+    for (int r = 0; r < R; ++r) from[r] = (const bf16*)x.at(row + r);
     for (int64_t p = begin; p < end; ++p) {
         vu w[T * REGISTERS];
         for (int t = 0; t < T; ++t) {
@@ -31,7 +31,7 @@ template <int R, int T>
 static inline void plain_tiles(const uint8_t* codes, int64_t apart, const Prepared& x, int64_t row, int64_t begin,
                                int64_t end, vf (*acc)[T * REGISTERS]) {
     const float* from[R];
-    for (int r = 0; r < R; ++r) from[r] = (const float*)(x.rows + (row + r) * x.stride);
+    for (int r = 0; r < R; ++r) from[r] = (const float*)x.at(row + r);
     for (int64_t k = begin; k < end; ++k) {
         vf w[T * REGISTERS];
         for (int t = 0; t < T; ++t) {

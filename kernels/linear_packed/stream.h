@@ -8,7 +8,10 @@ namespace stentor {
 // Rows that are there already, in the form that the weight takes.
 struct Prepared {
     const uint8_t* rows;
-    int64_t stride;  // bytes
+    int64_t stride;                  // bytes
+    const int32_t* index = nullptr;  // of each row among `rows`; null: its own number
+
+    const uint8_t* at(int64_t row) const { return rows + (index ? index[row] : row) * stride; }
 };
 
 constexpr int64_t AHEAD = 2048;        // bytes fetched ahead of a stream of weights

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from stentor import kernels
-from stentor.engine.model_config.model_spec import AttentionSpec, ModelSpec
+from stentor.engine.model_config.attention_spec import AttentionSpec
+from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.kernels import sampling
 from stentor.kernels.linear_gguf import Kind
 from stentor.kernels.variants import Choice

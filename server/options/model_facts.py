@@ -12,9 +12,12 @@ from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.loading.pooling_checkpoint import open_pooling
+from stentor.engine.model_config.attention_spec import AttentionSpec, LatentAttentionSpec
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.model_spec import LayerSpec, ModelSpec
+from stentor.engine.model_config.mlp_spec import FeedForwardSpec, MLPSpec
+from stentor.engine.model_config.model_spec import LayerSpec, MixerSpec, ModelSpec, RecurrentSpec
 from stentor.engine.model_config.pooling_config import PoolingConfig
+from stentor.engine.model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec
 from stentor.engine.worker.memory import GIB, available_memory, default_kv_bytes
 
 LENGTHS: Final = (8192, 32768)
@@ -47,7 +50,7 @@ def _facts(checkpoint: Checkpoint, gpus: Sequence[tuple[str, int]]) -> Iterator[
     spec = config.backbone if isinstance(config, PoolingConfig) else config
     if isinstance(spec, ModelSpec):
         yield from _layers(spec)
-        yield "parameters", f"{spec.parameters / 1e6:,.1f} M"
+        yield "parameters", _parameters(spec)
     stored = ", ".join(f"{_size(size)} in {dtype}" for dtype, size in checkpoint.stored_bytes.items())
     yield "weights", stored
     if isinstance(spec, ModelSpec):
@@ -72,22 +75,55 @@ def _layers(spec: ModelSpec) -> Iterator[Fact]:
 
 
 def _layer(layer: LayerSpec) -> str:
-    mixer = layer.attention
+    return f"{_mixer(layer.mixer)}; {_mlp(layer.mlp)}"
+
+
+def _mixer(mixer: MixerSpec) -> str:
+    if isinstance(mixer, LatentAttentionSpec):
+        return (
+            f"attention of {mixer.heads} heads to latents of {mixer.kv_lora_rank} and {mixer.rope_dim} rotated, "
+            "sees all before"
+        )
+    if not isinstance(mixer, AttentionSpec):
+        return _recurrence(mixer)
     sees = f"a window of {mixer.window:,}" if mixer.window else "all before"
     positions = "" if mixer.rope else ", no positions"
     sinks = ", sinks" if mixer.sinks else ""
-    return (
-        f"attention of {mixer.heads} heads to {mixer.kv_heads} of {mixer.head_dim}, sees {sees}{positions}{sinks}; "
-        f"{layer.mlp.activation} of {layer.mlp.inner}"
-    )
+    return f"attention of {mixer.heads} heads to {mixer.kv_heads} of {mixer.head_dim}, sees {sees}{positions}{sinks}"
+
+
+def _recurrence(mixer: RecurrentSpec) -> str:
+    match mixer:
+        case ShortConvSpec():
+            return f"a convolution over {mixer.width} tokens"
+        case GatedDeltaSpec():
+            return f"a gated delta rule of {mixer.v_heads} heads, states of {mixer.k_dim} by {mixer.v_dim}"
+        case Mamba2Spec():
+            return f"a state space (Mamba-2) of {mixer.heads} heads, states of {mixer.head_dim} by {mixer.state_dim}"
+
+
+def _mlp(mlp: FeedForwardSpec) -> str:
+    if isinstance(mlp, MLPSpec):
+        return f"{mlp.activation} of {mlp.inner}"
+    shared = f" and one of {mlp.shared.inner} for all" if mlp.shared else ""
+    return f"{mlp.router.top_k} of {mlp.experts} experts, {mlp.activation} of {mlp.inner}{shared}"
+
+
+def _parameters(spec: ModelSpec) -> str:
+    active = spec.active_parameters
+    of_them = "" if active == spec.parameters else f", {active / 1e6:,.1f} M of them active for a token"
+    return f"{spec.parameters / 1e6:,.1f} M{of_them}"
 
 
 def _cache(spec: ModelSpec) -> Iterator[Fact]:
     """What its tokens keep, by group of layers."""
     for group in spec.cache_groups:
-        what = f"window of {group.window:,}" if group.window else "full"
+        what = f"window of {group.window:,}" if group.window else group.kind
         size = group.token_bytes(CACHE_BYTES) / 1024
         yield "KV a token", f"{size:.1f} KiB in bfloat16 of {len(group.layers)} layers, {what}"
+    if spec.states:
+        each = _size(spec.state_bytes(CACHE_BYTES))
+        yield "recurrent state", f"{each} a sequence, of {len(spec.states)} layers, whatever its length"
     for length in LENGTHS:
         if length > spec.max_position:
             continue

@@ -5,14 +5,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.engine.layers import rotary
-from stentor.engine.layers.forward_batch import LayerCache
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.models import decoder
+from stentor.engine.worker.caches import allocate_caches
 from stentor.engine.worker.device_sampler import DeviceSampler
 from stentor.engine.worker.device_step import DeviceStep, RowBuffers
 from stentor.engine.worker.staging import Shape, staged_bytes, view_inputs
-from stentor.kernels.kv_cache import make_kv_cache
 from stentor.tests.engine.dense_spec import dense_spec
 from stentor.tests.kernels.dry_run import CompiledKernel, dry_run
 
@@ -63,20 +62,14 @@ def _tables_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotary, "rotary_table", table)
 
 
-def _caches(config: ModelSpec, dtype: torch.dtype) -> list[LayerCache]:
-    return [
-        LayerCache(*make_kv_cache(1000, layer.attention.kv_heads, layer.attention.head_dim, BLOCK, dtype, CUDA))
-        for layer in config.layers
-    ]
-
-
 def _run(config: ModelSpec, shape: Shape, cache_dtype: torch.dtype, *, decode_rows: int) -> list[CompiledKernel]:
     """What one step launches up to its logits."""
     with FakeTensorMode(), dry_run() as compiled:
         model = decoder.Decoder(config, LayerContext(CUDA, torch.bfloat16, False), LENGTH)
         buffers = RowBuffers.make(SLOTS, LENGTH // BLOCK, config.vocab_size, 999, CUDA)
+        caches = allocate_caches(config.cache_groups, 1000, BLOCK, CUDA, cache_dtype)
         sampler = DeviceSampler.__new__(DeviceSampler)
-        step = DeviceStep(model, _caches(config, cache_dtype), buffers, sampler, LENGTH)
+        step = DeviceStep(model, caches, buffers, sampler, LENGTH)
         inputs = view_inputs(torch.empty(staged_bytes(shape), dtype=torch.uint8, device=CUDA), shape)
         hidden = step.forward(
             inputs,

@@ -1,7 +1,6 @@
 """``--batch-invariant``: a row's tokens and logits are bitwise the same whatever shares its steps."""
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,11 +17,11 @@ from stentor.tests.parity.paged import BLOCK, PagedDecoder
 LENGTH = 70
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma2", "olmo2", "gpt-oss-sinks"])
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+@pytest.fixture(scope="module", params=["llama", "gemma2", "olmo2", "gpt-oss", "deepseek-v3"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(request.param)
-    with tiny.opened(request.param, folder):
-        yield folder
+    tiny.make(request.param, folder)
+    return folder
 
 
 def _tokens(seed: int, length: int = LENGTH) -> list[int]:

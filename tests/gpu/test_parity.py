@@ -2,7 +2,6 @@
 
 import math
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,10 +23,10 @@ RULES = (
 
 
 @pytest.fixture(scope="module", params=sorted(tiny.ARCHITECTURES))
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny")
-    with tiny.opened(request.param, folder):
-        yield folder
+    tiny.make(request.param, folder)
+    return folder
 
 
 def _prompt(seed: int, length: int) -> list[int]:

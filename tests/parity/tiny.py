@@ -8,7 +8,8 @@ from typing import Any
 import torch
 import transformers as untyped_transformers
 
-from stentor.tests.parity import gated, gpt_oss, hybrids, variants
+from stentor.tests.parity import gated, hybrids, latent, variants
+from stentor.tests.parity.tiny_moe import mixtures
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
@@ -118,12 +119,13 @@ ARCHITECTURES: dict[str, Build] = {
     "exaone4": lambda: transformers.Exaone4Config(
         **SHAPE, sliding_window=24, layer_types=["sliding_attention", "full_attention", "sliding_attention"]
     ),
-    "gpt-oss-sinks": lambda: gpt_oss.config(SHAPE),
     "seed-oss": lambda: transformers.SeedOssConfig(**SHAPE, head_dim=32),
     "gated": lambda: gated.config(SHAPE),
     **variants.configs(SHAPE),
     **hybrids.configs(SHAPE),
     **variants.text_parts(SHAPE),
+    **latent.architectures(SHAPE),
+    **mixtures(SHAPE),
 }
 
 
@@ -140,8 +142,6 @@ def make(name: str, folder: Path, layers: int | None = None) -> Any:
     sees = hasattr(config, "vision_config")
     kind = transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM
     model = kind.from_config(config)
-    if config.model_type == gpt_oss.MODEL_TYPE:
-        gpt_oss.make_dense(model)
     model = model.float().eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
@@ -150,6 +150,9 @@ def make(name: str, folder: Path, layers: int | None = None) -> Any:
             else:
                 # transformers' 0.02 would make every logit nearly equal and hide mistakes
                 parameter.normal_(0, 2.0 if parameter_name.endswith("sinks") else 0.15)
+        for buffer_name, buffer in model.named_buffers():
+            if buffer_name.endswith("e_score_correction_bias"):
+                buffer.uniform_(-0.2, 0.2)
     model.save_pretrained(folder)
     return model
 
@@ -157,5 +160,5 @@ def make(name: str, folder: Path, layers: int | None = None) -> Any:
 @contextmanager
 def opened(name: str, folder: Path) -> Iterator[Any]:
     """The same; meanwhile this process can open also models that only tests read."""
-    with gpt_oss.readable(), gated.readable():
+    with gated.readable():
         yield make(name, folder)

@@ -95,8 +95,7 @@ class PagedWhisper:
             self.places = self.model.make_cross_caches(5)
         shape = (BLOCKS, self.config.num_heads, self.config.head_dim, BLOCK)
         self.caches = [
-            LayerCache(*kernels.make_kv_cache(*shape, dtype, torch.device("cpu")))
-            for _ in range(self.config.num_layers)
+            LayerCache(kernels.make_kv_cache(*shape, dtype, torch.device("cpu"))) for _ in range(self.config.num_layers)
         ]
         self._free = torch.randperm(BLOCKS, generator=torch.Generator().manual_seed(3)).tolist()
         self._tables: list[list[int]] = []

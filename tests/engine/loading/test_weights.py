@@ -17,8 +17,9 @@ from stentor.engine.loading import weights as weights_module
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.weights import iterate_weights
+from stentor.engine.model_config.attention_spec import RopeConfig
 from stentor.engine.model_config.hf_config import model_spec_from_hf
-from stentor.engine.model_config.model_spec import RopeConfig, with_mixers
+from stentor.engine.model_config.model_spec import with_mixers
 from stentor.tests.engine.loading.tiny_gguf import ARCHITECTURES, tiny_model, write_gguf
 from stentor.tests.examples import examples
 

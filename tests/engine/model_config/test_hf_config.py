@@ -8,9 +8,10 @@ import pytest
 import transformers
 from transformers import PreTrainedConfig
 
+from stentor.engine.model_config.attention_spec import RopeConfig
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf_config import model_spec_from_hf
-from stentor.engine.model_config.model_spec import POST, SANDWICH, RopeConfig, alternating_layers
+from stentor.engine.model_config.model_spec import POST, SANDWICH, alternating_layers
 from stentor.tests.engine.dense_spec import dense_spec
 from stentor.tests.engine.plain_shapes import plain_shapes
 
@@ -433,7 +434,7 @@ def test_a_config_without_architectures_is_known_by_its_model_type() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"architectures": ["MixtralForCausalLM"]}, "'MixtralForCausalLM' is not supported, expected one of LlamaForC"),
+        ({"architectures": ["BloomForCausalLM"]}, "'BloomForCausalLM' is not supported, expected one of LlamaForC"),
         ({"architectures": None}, "names no architecture"),
         ({"architectures": 3}, "architectures is '3', expected a list of texts"),
         ({"hidden_size": None}, "hidden_size is missing, expected a whole number"),

@@ -11,7 +11,7 @@ from stentor.protocols.ipc.steps import NewRow, RowStep
 
 BLOCK = 16
 CPU = torch.device("cpu")
-CACHES = [LayerCache(torch.empty(0), torch.empty(0))]
+CACHES = [LayerCache((torch.empty(0), torch.empty(0)))]
 
 
 def _table() -> RowTable:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from stentor.engine.model_config.model_spec import CacheGroup
+from stentor.engine.model_config.attention_spec import CacheGroup
 from stentor.engine.worker.caches import (
     PageGroup,
     allocate_caches,
@@ -68,3 +68,12 @@ def test_layers_of_several_groups_lie_in_the_same_tensors() -> None:
     assert sum(tensor.nbytes for tensor in tensors) == 5 * kv_block_bytes(groups, 16, BF16, pages)
     assert kv_block_bytes(groups, 16, BF16, pages) * 3 == kv_block_bytes(groups, 16, BF16)
     assert of_groups(pages) == ", for 3 groups of layers: 1 of all tokens, 2 of windows of 64"
+
+
+def test_a_latent_layer_has_one_tensor() -> None:
+    groups = [CacheGroup("latent", (0, 1), 0, 1, 40)]
+    assert page_groups(groups, 1000) == (PageGroup((0, 1), 0),)
+    caches = allocate_caches(groups, 5, 16, CPU, BF16)
+    assert [cache.latents.shape for cache in caches] == [(5, 16, 40)] * 2
+    assert sum(tensor.nbytes for tensor in cache_tensors(caches)) == 5 * kv_block_bytes(groups, 16, BF16)
+    assert kv_block_bytes(groups, 16, BF16) == 2 * 16 * 40 * 2

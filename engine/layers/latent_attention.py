@@ -1,0 +1,185 @@
+"""Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434)."""
+
+import itertools
+from typing import Any, Final
+
+import torch
+
+from stentor import kernels
+from stentor.kernels.forward import Traced
+
+from ..model_config.attention_spec import LatentAttentionSpec
+from ..model_config.model_spec import Backbone
+from .forward_batch import ForwardBatch, LayerCache
+from .layer_context import LayerContext
+from .linear import Linear, plain_weight
+from .norm import RMSNorm
+from .quantized import Input, Stream
+from .rotary import RotaryTables
+from .weights import WeightMap
+
+_EXPANDED_BYTES: Final = 64 << 20
+"""Of keys that are made of latents at once: more heads wait for their turn."""
+
+
+class LatentAttention:
+    """Keys and values are made of one latent a token, which is all that is kept.
+
+    A row attends in one of two forms, whichever is less work for as many tokens after so many others, whatever else is
+    in the batch. *Absorbed*: queries are taken into the space of latents, and what a head found there out of it.
+    *Expanded*: keys and values of all that a row sees are made anew. On a device, whose host does not know the lengths,
+    and where rows must not depend on how they are cut, all are absorbed.
+    """
+
+    def __init__(
+        self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
+    ) -> None:
+        spec, prefix = model.layers[layer].mixer, f"{model.prefix}.{layer}"
+        assert isinstance(spec, LatentAttentionSpec)
+        self._spec, self._cache, self._dtype = spec, model.cache_index(layer), context.dtype
+        into, *of_queries, made, out = spec.projections(model.hidden_size)
+        self.into = Linear.of(weights, prefix, into, context, dtype=context.dtype)
+        self._queries = Linear.of(weights, prefix, of_queries[0], context, dtype=context.dtype) if of_queries else None
+        self._made = plain_weight(weights, prefix, made, context)
+        """[heads * (nope_dim + v_dim), kv_lora_rank]"""
+        self.out = Linear.of(weights, prefix, out, context, dtype=context.stream)
+        *of_q, of_kv = spec.latent_norms
+        norms = [
+            RMSNorm(weights, f"{prefix}.{name}", size, spec.norm_eps, context, before=before)
+            for (name, size), before in ((*((each, self._queries) for each in of_q), (of_kv, None)))
+        ]
+        self._q_norm, self._kv_norm = norms[0] if of_q else None, norms[-1]
+        by_head = self._made.view(spec.heads, -1, spec.kv_lora_rank)
+        self._keys = context.empty(spec.heads, spec.kv_lora_rank, spec.nope_dim)
+        """What takes queries into the space of latents."""
+        weights.derive(self._keys, lambda: by_head[:, : spec.nope_dim].transpose(1, 2))
+        self._values = by_head[:, spec.nope_dim :]
+        """[heads, v_dim, kv_lora_rank]"""
+        self._cos, self._sin = rotary.of(spec.rope, spec.rope_dim)
+        self._invariant = context.invariant
+        self._chooses = context.device.type == "cpu" and not context.invariant
+
+    def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
+        """x [tokens, hidden], plain or quantised → [tokens, hidden]; writes latents."""
+        made: Stream = self.into(x)
+        if isinstance(made, Traced):
+            return self.out(made.call("latent attention", self._attend_rows, self._spec.v_size))
+        return self.out(self.attend(made, batch))
+
+    def _attend_rows(self, made: torch.Tensor, batch: Any) -> torch.Tensor:
+        """As :meth:`attend`, of float32."""
+        return self.attend(made.to(self._dtype), batch)
+
+    def attend(self, made: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """[tokens, queries or their latent, and what is kept], neither normed nor rotated → [tokens, heads * v_dim]"""
+        spec = self._spec
+        query, kept = made.split_with_sizes((made.shape[1] - spec.latent_dim, spec.latent_dim), dim=1)
+        if self._queries is not None:
+            assert self._q_norm is not None
+            queries = self._queries(self._q_norm(query))
+            assert isinstance(queries, torch.Tensor)
+            query = queries
+        q = query.reshape(len(made), spec.heads, -1)
+        latent, shared = kept.split_with_sizes((spec.kv_lora_rank, spec.rope_dim), dim=1)
+        q_rotated, k_rotated = self._halves(q[..., spec.nope_dim :]), self._halves(shared.unsqueeze(1))
+        if spec.rope is not None:
+            kernels.rotary_(q_rotated, k_rotated, self._cos, self._sin, batch.positions)
+        cache = batch.caches[self._cache]
+        paged = batch.paged[cache.group]
+        normed = self._kv_norm.plain(latent.contiguous())
+        kernels.write_latents_(torch.cat([normed, k_rotated.squeeze(1)], dim=1), cache.latents, paged.slots)
+        return self._attended(q[..., : spec.nope_dim], q_rotated, cache, paged)
+
+    def _halves(self, rotating: torch.Tensor) -> torch.Tensor:
+        """A copy of [tokens, heads, rope_dim] whose pairs are i and i + rope_dim / 2, of queries and keys alike: their
+        products stay what they are."""
+        if not self._spec.interleaved:
+            return rotating.contiguous()
+        return rotating.reshape(*rotating.shape[:2], -1, 2).transpose(2, 3).flatten(2)
+
+    def _attended(
+        self, q: torch.Tensor, q_rotated: torch.Tensor, cache: LayerCache, paged: kernels.AttentionBatch
+    ) -> torch.Tensor:
+        """[tokens, heads, nope_dim] and [tokens, heads, rope_dim] → [tokens, heads * v_dim]"""
+        if not self._chooses:
+            return self._absorbed(q, q_rotated, cache, paged)
+        starts, lengths = paged.query_start.tolist(), paged.seq_lens.tolist()
+        spans = [slice(first, end) for first, end in itertools.pairwise(starts)]
+        counts = [span.stop - span.start for span in spans]
+        absorbed = [
+            length < count or self._spec.absorbs(count, length - count)
+            for count, length in zip(counts, lengths, strict=True)
+        ]
+        if all(absorbed):
+            return self._absorbed(q, q_rotated, cache, paged)
+        out = q.new_empty(len(q), self._spec.v_size)
+        for row, span in enumerate(spans):
+            if not absorbed[row]:
+                latents = kernels.latents_of(cache.latents, paged.block_tables[row], lengths[row])
+                out[span] = self._expanded(q[span], q_rotated[span], latents)
+        if any(absorbed):
+            rows = torch.tensor(absorbed)
+            tokens = rows.repeat_interleave(torch.tensor(counts))
+            out[tokens] = self._absorbed(q[tokens], q_rotated[tokens], cache, _only(paged, rows, tokens))
+        return out
+
+    def _absorbed(
+        self, q: torch.Tensor, q_rotated: torch.Tensor, cache: LayerCache, paged: kernels.AttentionBatch
+    ) -> torch.Tensor:
+        spec = self._spec
+        inside = kernels.linear_heads(q, self._keys, invariant=self._invariant)
+        found = kernels.latent_attention(
+            torch.cat([inside, q_rotated], dim=2), cache.latents, paged, rank=spec.kv_lora_rank, scale=spec.scale
+        )
+        return kernels.linear_heads(found, self._values, invariant=self._invariant).view(len(q), spec.v_size)
+
+    def _expanded(self, q: torch.Tensor, q_rotated: torch.Tensor, latents: torch.Tensor) -> torch.Tensor:
+        """Of the last tokens of a row that sees these ``latents`` [length, latent_dim], rotated parts behind them."""
+        spec, length = self._spec, len(latents)
+        latent, shared = latents.split_with_sizes((spec.kv_lora_rank, spec.rope_dim), dim=1)
+        width = max(spec.nope_dim + spec.rope_dim, spec.v_dim)  # of one kind for kernels
+        step = max(1, _EXPANDED_BYTES // (length * width * latents.itemsize))
+        q_start, k_start = (torch.tensor([0, count], dtype=torch.int32) for count in (len(q), length))
+        layout = kernels.lay_out_keys(k_start)
+        out = q.new_empty(len(q), spec.heads, spec.v_dim)
+        for first in range(0, spec.heads, step):
+            some = slice(first, min(first + step, spec.heads))
+            weight = self._made.view(spec.heads, -1, spec.kv_lora_rank)[some].flatten(0, 1)
+            made = kernels.linear(latent, weight).view(length, some.stop - first, -1)
+            nope, values = made.split_with_sizes((spec.nope_dim, spec.v_dim), dim=2)
+            keys = torch.cat([nope, shared.unsqueeze(1).expand(-1, nope.shape[1], -1)], dim=2)
+            queries = torch.cat([q[:, some], q_rotated[:, some]], dim=2)
+            attended = kernels.varlen_attention(
+                _widened(queries, width),
+                _widened(keys, width),
+                _widened(values, width),
+                q_start,
+                k_start,
+                len(q),
+                length,
+                scale=spec.scale,
+                causal=True,
+                layout=layout,
+            )
+            out[:, some] = attended[..., : spec.v_dim]
+        return out.view(len(q), spec.v_size)
+
+
+def _widened(x: torch.Tensor, width: int) -> torch.Tensor:
+    """With zeros behind its last dimension."""
+    return torch.nn.functional.pad(x, (0, width - x.shape[-1])).contiguous()
+
+
+def _only(batch: kernels.AttentionBatch, rows: torch.Tensor, tokens: torch.Tensor) -> kernels.AttentionBatch:
+    """The sequences of which ``rows`` is true, which have the tokens of which ``tokens`` is."""
+    counts = batch.query_start.diff()[rows]
+    lengths = batch.seq_lens[rows]
+    starts = torch.nn.functional.pad(counts.cumsum(0, dtype=torch.int32), (1, 0))
+    return kernels.AttentionBatch(
+        query_start=starts,
+        seq_lens=lengths,
+        block_tables=batch.block_tables[rows],
+        slots=batch.slots[tokens],
+        max_query_len=int(counts.max()),
+        max_seq_len=int(lengths.max()),
+    )

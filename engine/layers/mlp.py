@@ -1,0 +1,57 @@
+"""The feed-forward network of a layer: one for all tokens."""
+
+import torch
+
+from stentor import kernels
+from stentor.kernels.forward import Traced
+
+from ..model_config.mlp_spec import MLPSpec
+from ..model_config.model_spec import TaskAdapters
+from .forward_batch import ForwardBatch
+from .layer_context import LayerContext
+from .linear import Linear
+from .quantized import Input, Stream
+from .weights import WeightMap
+from .xielu import XIELU
+
+
+class MLP:
+    """down(act(gate(x)) * up(x)), or without a gate down(act(up(x)))."""
+
+    def __init__(
+        self,
+        weights: WeightMap,
+        prefix: str,
+        spec: MLPSpec,
+        hidden: int,
+        context: LayerContext,
+        adapters: TaskAdapters | None = None,
+    ) -> None:
+        """``prefix`` is that of the layer."""
+        into, out = spec.projections(hidden)
+        self._gated, self._activation = spec.gated, spec.activation
+        fused = None if spec.gated or spec.activation == "relu" or spec.activation == "xielu" else spec.activation
+        dtype = context.dtype if fused else context.stream  # what is activated is rounded as the next product would
+        self.input = Linear.of(weights, prefix, into, context, adapters=adapters, activation=fused, dtype=dtype)
+        self._xielu = XIELU(weights, f"{prefix}.{spec.act}", context) if spec.activation == "xielu" else None
+        self._down = Linear.of(weights, prefix, out, context, adapters=adapters, dtype=context.stream)
+
+    def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
+        """x [tokens, hidden], plain or quantised → [tokens, hidden]"""
+        return self._down(self._activated(self.input(x, batch.task_rows)), batch.task_rows)
+
+    def _activated(self, up: Stream) -> Input:
+        """As the last product takes it; ``up`` may begin with gates."""
+        if self._activation == "xielu":
+            assert self._xielu is not None
+            return self._xielu(up)
+        if self._activation == "relu":
+            assert isinstance(up, torch.Tensor)
+            return up.relu_()
+        if not self._gated:
+            return up
+        if isinstance(up, Traced):
+            return up.gated(self._activation)
+        if (scheme := self._down.input_scheme) is None:
+            return kernels.gated_activation(up, self._activation)
+        return kernels.gated_activation_quantized(up, self._activation, scheme, self._down.input_scale)

@@ -1,0 +1,295 @@
+"""Attention as values, and what its layers keep of tokens. Torch-free."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from .config_fields import ConfigError
+from .projection import Projection
+from .recurrent_spec import StateTensor
+
+RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
+QKNorm = Literal["none", "head", "full"]
+"""``head``: over each head (Qwen3, Gemma-3). ``full``: over the whole projection (OLMo-2)."""
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """Rotary embedding (RoFormer, arXiv:2104.09864) and how it is stretched.
+
+    The fields carry transformers' names; those that a kind does not use stay at their defaults.
+    """
+
+    theta: float = 10000.0
+    kind: RopeKind = "default"
+    rotary_dim: int = 0
+    """Dimensions of a head that rotate; the rest pass through. 0 means all."""
+    interleaved: bool = False
+    """Dimension 2i turns with 2i + 1 (GLM, Cohere, Ernie), not i with i + half of those that rotate (Llama)."""
+    factor: float = 1.0
+    original_max_position: int = 0
+    """Context the model was trained for before stretching (dynamic, llama3, yarn, longrope)."""
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    attention_factor: float | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+    short_factor: tuple[float, ...] = ()
+    long_factor: tuple[float, ...] = ()
+    frequency_divisors: tuple[float, ...] = ()
+    """One per rotating pair, dividing its frequency before all else: how GGUF stores ``llama3``'s stretch."""
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """Attention of ``heads`` queries to ``kv_heads`` keys and values, each of ``head_dim`` dimensions."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    """Multiplies q·k; mostly head_dim ** -0.5."""
+    rope: RopeConfig | None = field(default_factory=RopeConfig)
+    """None: positions are not told apart."""
+    window: int = 0
+    """Tokens that it sees, the current one included; 0: all before it. Where texts see themselves whole, as many again
+    behind the current one."""
+    softcap: float = 0.0
+    """q·k is capped at this; 0: not."""
+    sinks: bool = False
+    """Each head has a learned score that joins its softmax and has no value (gpt-oss, arXiv:2508.10925)."""
+    qk_norm: QKNorm = "none"
+    qk_norm_names: tuple[str, str] = ("q_norm", "k_norm")
+    turned_first: bool = False
+    """Heads are normed once they are rotated (HunYuan)."""
+    gated: bool = False
+    """The query projection holds query and gate of each head in turn; sigmoid(gate) multiplies what the head found
+    (Qwen3-Next)."""
+    temperature_beta: float = 0.0
+    """Queries at position p are multiplied by 1 + beta · log(1 + ⌊p / ``temperature_floor``⌋) (Llama 4)."""
+    temperature_floor: int = 0
+    qkv_bias: bool = False
+    key_bias: bool = True
+    """Whether that of queries, keys and values is one of keys too."""
+    output_bias: bool = False
+    fused: bool = False
+    """The checkpoint stores ``qkv_proj`` (Phi-3)."""
+    name: str = "self_attn"
+    """Before the names that its tensors are stored under."""
+    out: str = "o_proj"
+
+    @property
+    def q_size(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    def projections(self, hidden: int) -> tuple[Projection, Projection]:
+        """Into queries, keys and values; and out of what the heads found."""
+        q, kv, name = self.q_size, self.kv_size, self.name
+        asked = 2 * q if self.gated else q
+        apart = ((f"{name}.q_proj", asked), (f"{name}.k_proj", kv), (f"{name}.v_proj", kv))
+        into = ((f"{name}.qkv_proj", asked + 2 * kv),) if self.fused else apart
+        return (
+            Projection(into, hidden, self.qkv_bias, () if self.key_bias else (f"{name}.k_proj",)),
+            Projection(((f"{name}.{self.out}", hidden),), q, self.output_bias),
+        )
+
+    def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Of what a checkpoint stores of it."""
+        for projection in self.projections(hidden):
+            yield from projection.shapes(prefix)
+        for which, size in zip(self.qk_norm_names, self.qk_norm_sizes or (), strict=False):
+            yield f"{prefix}.{self.name}.{which}.weight", (size,)
+        if self.sinks:
+            yield f"{prefix}.{self.name}.sinks", (self.heads,)
+
+    @property
+    def qk_norm_sizes(self) -> tuple[int, int] | None:
+        """Of the norms of queries and keys."""
+        match self.qk_norm:
+            case "none":
+                return None
+            case "head":
+                return self.head_dim, self.head_dim
+            case "full":
+                return self.q_size, self.kv_size
+
+    def work(self, tokens: int, context: int) -> int:
+        """Multiplications and additions of ``tokens`` after ``context`` others besides its projections."""
+        return 4 * self.q_size * self.pairs(tokens, context)
+
+    def pairs(self, tokens: int, context: int) -> int:
+        """Keys that ``tokens`` after ``context`` others attend to in all, each to itself as well."""
+        growing = max(0, min(tokens, self.window - context)) if self.window else tokens
+        return growing * context + growing * (growing + 1) // 2 + (tokens - growing) * self.window
+
+    @property
+    def keeps(self) -> "CacheGroup":
+        """What one such layer keeps of its tokens."""
+        return CacheGroup("window" if self.window else "full", (), self.window, self.kv_heads, self.head_dim)
+
+    def states(self, hidden: int) -> tuple[StateTensor, ...]:
+        """It has no state beside what it keeps of tokens."""
+        return ()
+
+    def check(self) -> None:
+        """Raises :class:`ConfigError` where its parts contradict each other."""
+        if self.heads % self.kv_heads:
+            raise ConfigError(f"{self.heads} query heads do not divide among {self.kv_heads} key-value heads")
+        if self.gated and self.qk_norm == "full":
+            raise ConfigError("gated attention whose queries are normed as a whole is not known")
+        if self.temperature_beta and self.temperature_floor < 1:
+            raise ConfigError(f"queries are scaled every {self.temperature_floor} positions, expected at least 1")
+        if self.rope is not None:
+            _check_rope(self.rope, self.head_dim)
+
+
+@dataclass(frozen=True)
+class LatentAttentionSpec:
+    """Attention to keys and values that are made of one vector a token (DeepSeek-V2, arXiv:2405.04434).
+
+    A layer keeps of a token its latent, ``kv_lora_rank`` numbers, and ``rope_dim`` rotated ones that all heads share. A
+    head's key is ``nope_dim`` numbers made of the latent, and the rotated ones; its value is ``v_dim`` made of the
+    latent.
+    """
+
+    heads: int
+    kv_lora_rank: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+    scale: float
+    """Multiplies q·k."""
+    q_lora_rank: int = 0
+    """Of the latent that queries are made of; 0: they are made of the layer's input."""
+    rope: RopeConfig | None = field(default_factory=RopeConfig)
+    """Of the ``rope_dim`` numbers."""
+    interleaved: bool = True
+    """Number 2i of those rotates with 2i + 1; otherwise i with i + rope_dim / 2."""
+    norm_eps: float = 1e-6
+    """Of the norms of both latents."""
+    bias: bool = False
+    """Of what makes the latents, and of ``o_proj``."""
+    name: str = "self_attn"
+    """Before the names that its tensors are stored under."""
+
+    window: ClassVar[int] = 0
+    """It sees all tokens before the current one."""
+
+    @property
+    def latent_dim(self) -> int:
+        """Numbers that are kept of a token."""
+        return self.kv_lora_rank + self.rope_dim
+
+    @property
+    def q_size(self) -> int:
+        return self.heads * (self.nope_dim + self.rope_dim)
+
+    @property
+    def v_size(self) -> int:
+        return self.heads * self.v_dim
+
+    @property
+    def latent_norms(self) -> tuple[tuple[str, int], ...]:
+        """Names and sizes of the norms of latents."""
+        of_q = ((f"{self.name}.q_a_layernorm", self.q_lora_rank),) if self.q_lora_rank else ()
+        return (*of_q, (f"{self.name}.kv_a_layernorm", self.kv_lora_rank))
+
+    def projections(self, hidden: int) -> tuple[Projection, ...]:
+        """Into latents; from that of queries, if any, to them; from the kept one to keys and values; and out."""
+        name, rank, kept = self.name, self.q_lora_rank, (f"{self.name}.kv_a_proj_with_mqa", self.latent_dim)
+        made = Projection(((f"{name}.kv_b_proj", self.heads * (self.nope_dim + self.v_dim)),), self.kv_lora_rank, False)
+        out = Projection(((f"{name}.o_proj", hidden),), self.v_size, self.bias)
+        if not rank:
+            query = f"{name}.q_proj"
+            return Projection(((query, self.q_size), kept), hidden, self.bias, (query,)), made, out
+        into = Projection(((f"{name}.q_a_proj", rank), kept), hidden, self.bias)
+        return into, Projection(((f"{name}.q_b_proj", self.q_size),), rank, False), made, out
+
+    def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Of what a checkpoint stores of it."""
+        for projection in self.projections(hidden):
+            yield from projection.shapes(prefix)
+        for name, size in self.latent_norms:
+            yield f"{prefix}.{name}.weight", (size,)
+
+    def absorbs(self, tokens: int, context: int) -> bool:
+        """Whether ``tokens`` after ``context`` others cost no more with queries taken into the space of latents, than
+        with keys and values made of these anew."""
+        return self._absorbed(tokens, context) <= self._expanded(tokens, context)
+
+    def work(self, tokens: int, context: int) -> int:
+        """Multiplications and additions with keys and values, of ``tokens`` after ``context`` others."""
+        return min(self._absorbed(tokens, context), self._expanded(tokens, context))
+
+    def _absorbed(self, tokens: int, context: int) -> int:
+        return 2 * self.heads * (self.latent_dim + self.kv_lora_rank) * _pairs(tokens, context)
+
+    def _expanded(self, tokens: int, context: int) -> int:
+        """Those of ``tokens`` themselves are made in either form: :meth:`projections` counts that."""
+        made = self.kv_lora_rank * (self.nope_dim + self.v_dim) * context
+        return 2 * self.heads * (made + (self.nope_dim + self.rope_dim + self.v_dim) * _pairs(tokens, context))
+
+    @property
+    def keeps(self) -> "CacheGroup":
+        """What one such layer keeps of its tokens."""
+        return CacheGroup("latent", (), 0, 1, self.latent_dim)
+
+    def states(self, hidden: int) -> tuple[StateTensor, ...]:
+        """It has no state beside what it keeps of tokens."""
+        return ()
+
+    def check(self) -> None:
+        """Raises :class:`ConfigError` where its parts contradict each other."""
+        if self.rope is not None:
+            _check_rope(self.rope, self.rope_dim)
+
+
+@dataclass(frozen=True)
+class CacheGroup:
+    """Layers that keep alike: as much of a token, for as long."""
+
+    kind: Literal["full", "window", "latent"]
+    layers: tuple[int, ...]
+    window: int
+    """Tokens after which one is not seen any more; 0: always seen."""
+    kv_heads: int
+    """Of a latent one."""
+    head_dim: int
+
+    @property
+    def tensors(self) -> int:
+        """Of a layer: keys and values, or latents."""
+        return 1 if self.kind == "latent" else 2
+
+    def token_bytes(self, itemsize: int) -> int:
+        """Of one token over all layers."""
+        return self.tensors * self.kv_heads * self.head_dim * len(self.layers) * itemsize
+
+    def cached_bytes(self, length: int, itemsize: int) -> int:
+        """Of a sequence of ``length`` tokens that has dropped what no token will see."""
+        return self.token_bytes(itemsize) * (min(length, self.window) if self.window else length)
+
+
+def _pairs(tokens: int, context: int) -> int:
+    """Keys that ``tokens`` after ``context`` others see in all, each itself as well."""
+    return tokens * context + tokens * (tokens + 1) // 2
+
+
+def _check_rope(rope: RopeConfig, head_dim: int) -> None:
+    rotary = rope.rotary_dim or head_dim
+    if rotary > head_dim or rotary % 2:
+        raise ConfigError(f"{rotary} dimensions of each head rotate, expected an even number up to {head_dim}")
+    stretches = (rope.short_factor, rope.long_factor) if rope.kind == "longrope" else ()
+    divisors = (rope.frequency_divisors,) if rope.frequency_divisors else ()
+    for factors in (*stretches, *divisors):
+        if len(factors) != rotary // 2 or min(factors) <= 0:
+            raise ConfigError(f"rotary factors are {len(factors)} numbers, expected {rotary // 2} above 0")
+    if rope.theta <= 0 or rope.factor <= 0:
+        raise ConfigError(f"rotary base and factor are {rope.theta} and {rope.factor}, expected both above 0")

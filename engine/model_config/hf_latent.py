@@ -1,0 +1,84 @@
+"""Readers of the config.json of each family with multi-head latent attention (arXiv:2405.04434)."""
+
+import math
+from dataclasses import replace
+
+from .attention_spec import LatentAttentionSpec, RopeConfig
+from .config_fields import ConfigError, Fields
+from .hf_common import common
+from .hf_moe import deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
+from .hf_rope import rope_from_hf
+from .mlp_spec import RouterSpec
+from .model_spec import ModelSpec, dense_mlp, with_layers
+
+
+def deepseek_v2(fields: Fields, name: str) -> ModelSpec:
+    spec = latent(fields, common(fields, name))
+    spec = with_layers(spec, mlp=replace(dense_mlp(spec), bias=fields.flag("mlp_bias")))
+    method = fields.text("topk_method", "greedy")
+    if method not in ("greedy", "group_limited_greedy"):
+        raise ConfigError(f"topk_method is {method[:40]!r}, expected 'greedy' or 'group_limited_greedy'")
+    if fields.flag("norm_topk_prob"):
+        raise ConfigError("norm_topk_prob is set, expected false: weights of experts are not divided by their sum")
+    scale = fields.number("routed_scaling_factor", 1.0)
+    router = RouterSpec(fields.integer("num_experts_per_tok"), renormalize=False, scale=scale)
+    if method == "group_limited_greedy":
+        groups, top = fields.integer("n_group", 1), fields.integer("topk_group", 1)
+        router = replace(router, groups=groups, top_groups=top, group_score="max")
+    moe = experts_of(fields, spec, router, experts=64)
+    number = fields.integer("n_shared_experts", 2, least=0)
+    moe = replace(moe, shared=shared_experts(spec, "mlp.shared_experts", moe.inner * number) if number else None)
+    return with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", 0, least=0)))
+
+
+def deepseek_v3(fields: Fields, name: str) -> ModelSpec:
+    """Kimi K2 is one too."""
+    defaults = {"n_routed_experts": 256, "num_experts_per_tok": 8, "routed_scaling_factor": 2.5}
+    fields = Fields({**defaults, "n_group": 8, "topk_group": 4, **fields.values})
+    spec = latent(fields, common(fields, name))
+    spec = replace(spec, draft_layers=fields.integer("num_nextn_predict_layers", 1, least=0))
+    moe = deepseek_experts(fields, spec, renormalize=True, shared=1)
+    return with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", 3, least=0)))
+
+
+def glm4_moe_lite(fields: Fields, name: str) -> ModelSpec:
+    """GLM-4.7-Flash."""
+    defaults = {"n_routed_experts": 64, "num_experts_per_tok": 4, "routed_scaling_factor": 1.8}
+    sizes = {"q_lora_rank": 768, "qk_nope_head_dim": 192, "v_head_dim": 256}
+    fields = Fields({**defaults, **sizes, **fields.values})
+    spec = latent(fields, common(fields, name, eps=1e-5))
+    spec = replace(spec, draft_layers=fields.integer("num_nextn_predict_layers", 1, least=0))
+    moe = deepseek_experts(fields, spec, renormalize=True, shared=1)
+    kinds = fields.texts("mlp_layer_types")
+    if kinds is None:
+        return with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", 1, least=0)))
+    if len(kinds) != len(spec.layers) or not {*kinds} <= {"dense", "sparse"}:
+        raise ConfigError(f"mlp_layer_types is not 'dense' or 'sparse' for each of {len(spec.layers)} layers")
+    return with_experts(spec, moe, [kind == "sparse" for kind in kinds])
+
+
+def latent(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    """With latent attention in every layer, which has the sizes of DeepSeek's where a file does not say. A null
+    ``q_lora_rank`` means none."""
+    nope, rotating = fields.integer("qk_nope_head_dim", 128), fields.integer("qk_rope_head_dim", 64)
+    rope = rope_from_hf(fields.values, rotating)
+    mixer = LatentAttentionSpec(
+        heads=fields.integer("num_attention_heads"),
+        kv_lora_rank=fields.integer("kv_lora_rank", 512),
+        nope_dim=nope,
+        rope_dim=rotating,
+        v_dim=fields.integer("v_head_dim", 128),
+        scale=(nope + rotating) ** -0.5 * _stretch(rope),
+        q_lora_rank=fields.integer("q_lora_rank", 0 if "q_lora_rank" in fields.values else 1536),
+        rope=rope,
+        interleaved=fields.flag("rope_interleave", True),
+        bias=fields.flag("attention_bias"),
+    )
+    return with_layers(spec, mixer=mixer)
+
+
+def _stretch(rope: RopeConfig) -> float:
+    """What scores are multiplied by where the context is stretched: yarn's factor for queries, and again for keys."""
+    if rope.kind == "default" or not rope.mscale_all_dim or rope.factor <= 1:
+        return 1.0
+    return (0.1 * rope.mscale_all_dim * math.log(rope.factor) + 1.0) ** 2

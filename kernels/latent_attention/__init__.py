@@ -1,0 +1,139 @@
+"""Attention over a paged cache of latents, and that cache: multi-head latent attention (arXiv:2405.04434)."""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from ..attention import AttentionBatch
+from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
+from ..kv_cache.layout import BLOCK_MULTIPLE
+from ..native import by_dtype, threads
+from ..variants import Choice, Variant, select_variant
+from . import reference
+from .reference import latents_of
+
+__all__ = ["choose", "latent_attention", "latent_cache_shape", "latents_of", "write_latents_"]
+
+_P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _F, _I)
+_NATIVE = by_dtype("stentor_latent_attention", *_ARGUMENTS, restype=_I)
+_NO_MEMORY = -2
+
+
+def latent_cache_shape(num_blocks: int, dim: int, block_size: int) -> tuple[int, int, int]:
+    """Of the cache of one layer that keeps ``dim`` numbers of a token, contiguous on every device; a slot is
+    ``block * block_size + offset``.
+
+    Raises:
+        ValueError: ``block_size`` is not a positive multiple of 16.
+    """
+    if block_size <= 0 or block_size % BLOCK_MULTIPLE:
+        raise ValueError(
+            f"latent_cache_shape: block_size must be a positive multiple of {BLOCK_MULTIPLE}, not {block_size}"
+        )
+    return num_blocks, block_size, dim
+
+
+def write_latents_(latents: Tensor, cache: Tensor, slots: Tensor) -> None:
+    """Writes what is kept of T tokens to their slots; mutates the cache.
+
+    Args:
+        latents: [T, dim] of the cache's dtype.
+        cache: of :func:`latent_cache_shape`, contiguous.
+        slots: [T] int64, each in [0, blocks * block_size).
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit.
+        IndexError: a slot outside the cache, on the CPU.
+    """
+    fits = cache.dim() == 3 and cache.is_contiguous() and latents.dtype == cache.dtype
+    if not fits or latents.dim() != 2 or latents.shape[1] != cache.shape[2]:
+        raise ValueError(f"write_latents_: latents {describe(latents)} do not fit cache {describe(cache)}")
+    if slots.shape != latents.shape[:1] or slots.dtype != torch.int64:
+        raise ValueError(f"write_latents_: slots {describe(slots)} must be int64 [{len(latents)}]")
+    cache.view(-1, cache.shape[2]).index_copy_(0, slots, latents)
+
+
+def choose(q: Tensor, cache: Tensor, rank: int, variant: Choice = "auto") -> Variant:
+    """The variant that :func:`latent_attention` runs. Raises ValueError where one is asked for that cannot run."""
+    return select_variant(
+        variant,
+        triton=triton_unsupported_reason(q, variant),
+        native=native_unsupported_reason(_NATIVE.get(q.dtype), q),
+    )
+
+
+def latent_attention(
+    q: Tensor,
+    cache: Tensor,
+    batch: AttentionBatch,
+    *,
+    rank: int,
+    scale: float,
+    variant: Choice = "auto",
+) -> Tensor:
+    """Attends each new token to the latents of its sequence up to its own; they are in the cache already.
+
+    Args:
+        q: [T, H, dim], contiguous: the first ``rank`` numbers of a query were taken into the space of latents, the
+            others are rotated.
+        cache: the layer's (:func:`latent_cache_shape`), of the dtype of ``q``, contiguous.
+        batch: the sequences; T tokens in all.
+        rank: numbers of a latent, which are the values; what the cache holds beside them belongs to keys alone.
+        scale: multiplies q·k; positive.
+        variant: forces an implementation.
+
+    Returns:
+        [T, H, rank], a new contiguous tensor; sums are in float32. Padding gives zeros. The native variant's row
+        depends only on its own position, query and latents, bitwise.
+
+    Raises:
+        ValueError: shapes, dtypes, strides or numbers that do not fit.
+        IndexError: a block table that leads outside the cache or is shorter than its sequence, on the CPU.
+        MemoryError: no room to plan the batch, on the CPU.
+    """
+    fits = (
+        cache.dim() == 3 and cache.is_contiguous() and cache.dtype == q.dtype and cache.shape[1] % BLOCK_MULTIPLE == 0
+    )
+    if q.dim() != 3 or q.dtype not in FLOATS or not q.is_contiguous() or not fits or q.shape[2] != cache.shape[2]:
+        raise ValueError(f"latent_attention: q {describe(q)} does not fit cache {describe(cache)}")
+    if len(q) != batch.num_tokens:
+        raise ValueError(f"latent_attention: q has {len(q)} tokens, the batch has {batch.num_tokens}")
+    if not 0 < rank <= q.shape[2] or not scale > 0:
+        raise ValueError(f"latent_attention: rank {rank} must be 1 to {q.shape[2]}, and scale {scale} positive")
+    chosen = choose(q, cache, rank, variant)
+    if chosen == "reference":
+        return reference.latent_attention(q, cache, batch, rank, scale)
+    if chosen == "triton":
+        from .triton import latent_attention as run  # late: Triton takes long to import
+
+        return run(q, cache, batch, rank, scale)
+    tokens, heads, dim = q.shape
+    blocks, size, _ = cache.shape
+    out = q.new_empty((tokens, heads, rank))
+    fault = _NATIVE[q.dtype](
+        q.data_ptr(),
+        cache.data_ptr(),
+        out.data_ptr(),
+        batch.query_start.data_ptr(),
+        batch.seq_lens.data_ptr(),
+        batch.block_tables.data_ptr(),
+        batch.num_sequences,
+        tokens,
+        heads,
+        dim,
+        rank,
+        size,
+        blocks,
+        batch.block_tables.shape[1],
+        scale,
+        threads(),
+    )
+    if fault == _NO_MEMORY:
+        raise MemoryError(f"latent_attention: no room to plan {tokens} tokens of {batch.num_sequences} sequences")
+    if fault >= 0:
+        raise IndexError(
+            f"latent_attention: the lengths or the block table of sequence {fault} lead outside the batch or the cache"
+        )
+    return out

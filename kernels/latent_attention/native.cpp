@@ -1,0 +1,273 @@
+// Causal attention over a paged cache of latents, with an online softmax.
+//
+// The heads of a token share what they see: they are the rows of one product with the latents of a tile, which are
+// keys first and values then, while they are in the cache. Tiles of 64 latents stand at absolute positions, and so do
+// the parts of 512 that they add up to. A row takes the tiles of a part in order and its parts in order: its result
+// depends on its own position, query and latents, and not on the rows beside it, nor on who computed which part.
+#include "../attention/softmax.h"
+#include "../linear/tiles.h"
+#include "parallel.h"
+
+#include <new>
+#include <type_traits>
+#include <vector>
+
+namespace stentor {
+namespace {
+
+using namespace attention;
+
+constexpr int64_t RUN = 16;   // latents that lie side by side in every block, whatever its size
+constexpr int64_t KEYS = 64;  // latents of one online-softmax update
+constexpr int64_t RUNS = KEYS / RUN;
+constexpr int64_t PART = 512;       // latents that are summed by themselves
+constexpr int64_t HEADS = 32;       // of an item, at most
+constexpr int64_t SMALL = 1 << 17;  // multiply-adds below which a second thread does not pay
+constexpr int WIDE = 4;             // vectors across in the tiles of sums
+#if defined(__AVX512F__)
+constexpr int DEEP = 4;             // rows down
+#else
+constexpr int DEEP = 2;
+#endif
+static_assert(RUN % products::GROUP == 0 && RUN % LANES == 0, "runs are whole groups of columns, and whole vectors");
+
+template <class T>
+struct Call {
+    const T* q;      // [tokens, heads, dim]
+    const T* cache;  // [blocks, size, dim]
+    T* out;          // [tokens, heads, rank]
+    const int32_t *query_start, *seq_lens, *tables;
+    int64_t sequences, tokens, heads, dim, rank, size, blocks, table_width;
+    float scale;
+};
+
+// Some heads of a token.
+struct Item {
+    int64_t sequence, token, position, first, last;
+
+    int64_t rows() const { return last - first; }
+    int64_t parts() const { return position / PART + 1; }
+};
+
+template <class T>
+using Kind = std::conditional_t<std::is_same_v<T, float>, products::Single, products::Brain>;
+
+// Calls body(row, R) for rows [0, rows) in groups of R, an integral constant of up to DEEP.
+template <int MOST, class Body>
+void by_rows(int64_t rows, const Body& body) {
+    int64_t row = 0;
+    for (; row + MOST <= rows; row += MOST) body(row, std::integral_constant<int, MOST>());
+    if constexpr (MOST > 1)
+        by_rows<MOST - 1>(rows - row, [&](int64_t more, auto deep) { body(row + more, deep); });
+}
+
+// sums[r][...] += weights[r][key] * latent[key][at ...] for R rows and V vectors; `lanes` is less than LANES only where
+// the last vector is not whole.
+template <int R, int V, class T>
+void add_columns(const float* weights, const T* const* runs, int64_t dim, int64_t count, int64_t at, int64_t lanes,
+                 float* sums, int64_t width) {
+    vf acc[R][V];
+    #pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+        #pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) acc[r][v] = load(sums + r * width + v * LANES);
+    for (int64_t key = 0; key < count; ++key) {
+        const T* from = runs[key / RUN] + key % RUN * dim + at;
+        vf value[V];
+        #pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) value[v] = lanes == LANES ? load(from + v * LANES) : load_part(from, lanes);
+        #pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            const vf weight = set1(weights[r * KEYS + key]);
+            #pragma GCC unroll 8
+            for (int v = 0; v < V; ++v) acc[r][v] = fma(weight, value[v], acc[r][v]);
+        }
+    }
+    #pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+        #pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) store(sums + r * width + v * LANES, acc[r][v]);
+}
+
+template <class T>
+void accumulate(const Call<T>& c, int64_t rows, const float* weights, const T* const* runs, int64_t count,
+                const Running& state) {
+    by_rows<DEEP>(rows, [&](int64_t row, auto deep) {
+        constexpr int R = decltype(deep)::value;
+        const float* mine = weights + row * KEYS;
+        float* to = state.sums + row * state.width;
+        int64_t d = 0;
+        for (; d + WIDE * LANES <= c.rank; d += WIDE * LANES)
+            add_columns<R, WIDE>(mine, runs, c.dim, count, d, LANES, to + d, state.width);
+        for (; d < c.rank; d += LANES)
+            add_columns<R, 1>(mine, runs, c.dim, count, d, std::min<int64_t>(LANES, c.rank - d), to + d, state.width);
+    });
+}
+
+// Turns the products of one row with N latents, `count` of which it sees, into weights, in place.
+template <int N>
+void weigh_row(float* scores, int64_t count, float factor, const Running& state, int64_t row) {
+    const vf by = set1(factor), start = set1(state.starts[row]);
+    for (int64_t i = 0; i < N; i += LANES) store(scores + i, fma(load(scores + i), by, start));
+    if (count < N) hide<N>(scores, 0, count);
+    weigh<N, 1>(scores, scores, N, state, row);
+}
+
+// What the rows of an item see of the latents [part * PART, (part + 1) * PART).
+template <class T>
+void attend_part(const Call<T>& c, const Item& item, int64_t part, const Running& state) {
+    static thread_local std::vector<float> room;
+    const int64_t rows = item.rows();
+    if ((int64_t)room.size() < rows * KEYS) room.resize(rows * KEYS);
+    float* const scores = room.data();
+    state.clear(rows);
+    const T* const queries = c.q + (item.token * c.heads + item.first) * c.dim;
+    const int32_t* const table = c.tables + item.sequence * c.table_width;
+    const int64_t stop = std::min(item.position + 1, (part + 1) * PART);
+    const float factor = c.scale * LOG2E;
+    for (int64_t key = part * PART; key < stop; key += KEYS) {
+        const int64_t count = std::min(KEYS, stop - key), used = (count + RUN - 1) / RUN;
+        const T* runs[RUNS];
+        for (int64_t run = 0; run < used; ++run) {
+            const int64_t at = key + run * RUN;
+            runs[run] = c.cache + ((int64_t)table[at / c.size] * c.size + at % c.size) * c.dim;
+            const products::Problem<T, float> p{queries, runs[run], nullptr, scores + run * RUN, rows, RUN,
+                                                c.dim,   c.dim,     c.dim,   KEYS};
+            for (int64_t column = 0; column < RUN; column += products::GROUP)
+                products::groups<Kind<T>>(p, 0, rows, column);
+        }
+        for (int64_t row = 0; row < rows; ++row) {
+            float* const mine = scores + row * KEYS;
+            switch (used) {
+                case 1: weigh_row<RUN>(mine, count, factor, state, row); break;
+                case 2: weigh_row<2 * RUN>(mine, count, factor, state, row); break;
+                case 3: weigh_row<3 * RUN>(mine, count, factor, state, row); break;
+                default: weigh_row<4 * RUN>(mine, count, factor, state, row); break;
+            }
+        }
+        accumulate(c, rows, scores, runs, count, state);
+    }
+}
+
+// Divides by the sums of weights, and puts the rows where they belong.
+template <class T>
+void finish(const Call<T>& c, const Item& item, const Running& state) {
+    for (int64_t row = 0; row < item.rows(); ++row) {
+        T* const to = c.out + (item.token * c.heads + item.first + row) * c.rank;
+        const vf total = set1(hsum(load(state.totals + row * LANES)));
+        for (int64_t d = 0; d < c.rank; d += LANES) {
+            const vf mean = load(state.sums + row * state.width + d) / total;
+            if (d + LANES <= c.rank)
+                store(to + d, mean);
+            else
+                store_part(to + d, mean, c.rank - d);
+        }
+    }
+}
+
+// Joins the parts [0, parts) of an item, of which part(number) gives the state.
+template <class T, class Part>
+void join(const Call<T>& c, const Item& item, const Running& state, const Part& part) {
+    const int64_t parts = item.parts();
+    if (parts == 1) return finish(c, item, part(0));
+    state.clear(item.rows());
+    for (int64_t number = 0; number < parts; ++number) {
+        const Running piece = part(number);
+        for (int64_t row = 0; row < item.rows(); ++row) state.join(row, piece, row);
+    }
+    finish(c, item, state);
+}
+
+// The first sequence whose lengths or blocks lead outside what the tensors hold, or -1.
+template <class T>
+int64_t find_fault(const Call<T>& c) {
+    for (int64_t s = 0; s < c.sequences; ++s) {
+        const int64_t begin = c.query_start[s], end = c.query_start[s + 1], length = c.seq_lens[s];
+        if (begin < 0 || begin > end || end > c.tokens || length < end - begin) return s;
+        if (begin == end) continue;
+        const int64_t last = (length - 1) / c.size;
+        if (last >= c.table_width) return s;
+        for (int64_t b = 0; b <= last; ++b) {
+            const int64_t block = c.tables[s * c.table_width + b];
+            if (block < 0 || block >= c.blocks) return s;
+        }
+    }
+    return -1;
+}
+
+// Of all tokens, the longest sequences first, so that no thread is left with one at the end.
+template <class T>
+std::vector<Item> items_of(const Call<T>& c) {
+    const int64_t pieces = (c.heads + HEADS - 1) / HEADS, each = (c.heads + pieces - 1) / pieces;
+    std::vector<Item> items;
+    for (int64_t s = 0; s < c.sequences; ++s)
+        for (int64_t token = c.query_start[s]; token < c.query_start[s + 1]; ++token) {
+            const int64_t position = c.seq_lens[s] - c.query_start[s + 1] + token;
+            for (int64_t first = 0; first < c.heads; first += each)
+                items.push_back({s, token, position, first, std::min(first + each, c.heads)});
+        }
+    std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.position > b.position; });
+    return items;
+}
+
+template <class T>
+int64_t latent_attention(const Call<T>& c, int64_t threads) {
+    const int64_t fault = find_fault(c);
+    if (fault >= 0) return fault;
+    const std::vector<Item> items = items_of(c);
+    const int64_t width = padded(c.rank);
+    int64_t work = 0, most = 0;
+    std::vector<int64_t> starts{0};  // of each item's parts among all
+    for (const Item& item : items) {
+        work += (item.position + 1) * item.rows() * (c.dim + c.rank);
+        most = std::max(most, item.rows());
+        starts.push_back(starts.back() + item.parts());
+    }
+    if (work < SMALL) threads = 1;
+    const int64_t floats = Running::floats(most, width);
+    if (threads > 1 && (int64_t)items.size() < 2 * threads && starts.back() > (int64_t)items.size()) {
+        // parts of an item are computed by several threads
+        std::vector<float> room((starts.back() + (int64_t)items.size()) * floats);
+        const auto state = [&](int64_t number) { return Running::at(room.data() + number * floats, most, width); };
+        parallel_for(starts.back(), threads, [&](int64_t number) {
+            const int64_t at = std::upper_bound(starts.begin(), starts.end(), number) - starts.begin() - 1;
+            attend_part(c, items[at], number - starts[at], state(number));
+        });
+        parallel_for((int64_t)items.size(), threads, [&](int64_t at) {
+            join(c, items[at], state(starts.back() + at), [&](int64_t part) { return state(starts[at] + part); });
+        });
+        return -1;
+    }
+    parallel_for((int64_t)items.size(), threads, [&](int64_t at) {
+        static thread_local std::vector<float> room;
+        if ((int64_t)room.size() < 2 * floats) room.resize(2 * floats);
+        const Running piece = Running::at(room.data() + floats, most, width);
+        join(c, items[at], Running::at(room.data(), most, width), [&](int64_t part) {
+            attend_part(c, items[at], part, piece);
+            return piece;
+        });
+    });
+    return -1;
+}
+
+}  // namespace
+}  // namespace stentor
+
+using namespace stentor;
+
+// Returns -1, or the first sequence whose lengths or blocks lead outside the tensors, or -2 where there is no memory to
+// plan the batch; nothing is written then.
+#define STENTOR_LATENT_ATTENTION(NAME, T)                                                                           \
+    STENTOR_EXPORT int64_t NAME(const T* q, const T* cache, T* out, const int32_t* query_start,                     \
+                                const int32_t* seq_lens, const int32_t* tables, int64_t sequences, int64_t tokens,  \
+                                int64_t heads, int64_t dim, int64_t rank, int64_t size, int64_t blocks,             \
+                                int64_t table_width, float scale, int64_t threads) try {                            \
+        return latent_attention<T>({q, cache, out, query_start, seq_lens, tables, sequences, tokens, heads, dim,    \
+                                    rank, size, blocks, table_width, scale},                                        \
+                                   threads);                                                                        \
+    } catch (const std::bad_alloc&) {                                                                               \
+        return -2;                                                                                                  \
+    }
+
+STENTOR_LATENT_ATTENTION(stentor_latent_attention_f32, float)
+STENTOR_LATENT_ATTENTION(stentor_latent_attention_bf16, bf16)

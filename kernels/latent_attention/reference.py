@@ -1,0 +1,42 @@
+"""out = softmax(mask(scale · q cᵀ)) c[:rank], of each head, over the latents c of its sequence
+
+A query is the part that was taken into the space of latents, and the rotated part (DeepSeek-V2, arXiv:2405.04434): its
+product with what is kept of a token is that of the whole query with the key that is made of it.
+"""
+
+import torch
+from torch import Tensor
+
+from ..attention import AttentionBatch
+from ..attention.reference import attend
+
+
+def latent_attention(q: Tensor, cache: Tensor, batch: AttentionBatch, rank: int, scale: float) -> Tensor:
+    out = q.new_empty((*q.shape[:2], rank))
+    starts, lengths = batch.query_start.tolist(), batch.seq_lens.tolist()
+    for s, length in enumerate(lengths):
+        begin, end = starts[s], starts[s + 1]
+        count = end - begin
+        if count == 0:
+            continue
+        if length == 0 and s < batch.decode_rows:
+            out[begin:end] = 0
+            continue
+        if length < count:
+            raise IndexError(f"latent_attention: sequence {s} has {length} latents and {count} queries")
+        latents = latents_of(cache, batch.block_tables[s], length).float().unsqueeze(0)  # [1, length, dim]
+        position = torch.arange(length - count, length, device=q.device).unsqueeze(1)
+        hidden = torch.arange(length, device=q.device).unsqueeze(0) > position
+        out[begin:end] = attend(q[begin:end], latents, latents, hidden, scale, 0.0, None)[..., :rank]
+    return out
+
+
+def latents_of(cache: Tensor, table: Tensor, length: int) -> Tensor:
+    """Those of the first ``length`` tokens of the sequence with this block table, [length, dim].
+
+    Raises IndexError where the table leads outside the cache."""
+    blocks, size, dim = cache.shape
+    used = table[: -(-length // size)].long()
+    if len(used) * size < length or bool(((used < 0) | (used >= blocks)).any()):
+        raise IndexError("latent_attention: a block table is shorter than its sequence or leads outside the cache")
+    return cache[used].view(-1, dim)[:length]

@@ -1,0 +1,155 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+"""Flash-decoding over latents: what a token sees is split among programs, and a second kernel joins what they found.
+
+Some heads of one token are the rows of a program's products: a tile of latents is read once, as keys of all of them and
+then as their values. A program that took the latents P leaves, as :mod:`..attention.decode_kernels` does,
+
+    lse = log2 Σ_P 2^(s log2 e)        o = Σ_P 2^(s log2 e - lse) c
+
+How much of what a token sees each of its programs takes is settled on the device, from the lengths.
+"""
+
+import triton
+import triton.language as tl
+
+from ..attention.decode_kernels import LOG2_E, LOWEST, block_of, ceil_div
+
+
+@triton.jit
+def tokens_seen(query_start, seq_lens, token, sequences, SEQUENCES: tl.constexpr):
+    """The sequence of a token, and how many it sees; 0 of padding."""
+    number = tl.arange(0, SEQUENCES)
+    ends = tl.load(query_start + 1 + number, mask=number < sequences, other=2147483647)
+    row = tl.sum((ends <= token).to(tl.int32), 0)
+    behind = tl.load(query_start + 1 + row) - 1 - token
+    return row, tl.maximum(tl.load(seq_lens + row) - behind, 0)
+
+
+@triton.jit
+def tiles_each(seen, splits, TILE: tl.constexpr, MIN_TILES: tl.constexpr):
+    """Tiles that each of ``splits`` programs takes, the last ones perhaps fewer or none."""
+    return tl.maximum(ceil_div(ceil_div(seen, TILE), splits), MIN_TILES)
+
+
+@triton.jit(do_not_specialize=["sequences", "splits", "table_stride"])
+def latent_kernel(
+    q,
+    cache,
+    query_start,
+    seq_lens,
+    block_tables,
+    out,
+    partial,
+    partial_lse,
+    sequences,
+    splits,
+    scale,
+    table_stride,
+    HEADS: tl.constexpr,
+    RANK: tl.constexpr,
+    DIM: tl.constexpr,
+    SIZE: tl.constexpr,
+    SEQUENCES: tl.constexpr,
+    MIN_TILES: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+):
+    """Program (i, j): part j of what a token sees, for BLOCK_M of its heads.
+
+    Writes to ``out`` where there is one part, else to ``partial`` [tokens, heads, splits, RANK] and ``partial_lse``
+    [tokens, heads, splits].
+    """
+    M_BLOCKS: tl.constexpr = (HEADS + BLOCK_M - 1) // BLOCK_M
+    token = tl.program_id(0) // M_BLOCKS
+    split = tl.program_id(1)
+    row, seen = tokens_seen(query_start, seq_lens, token, sequences, SEQUENCES)
+    each = tiles_each(seen, splits, TILE, MIN_TILES)
+    begin = split * each
+    end = tl.minimum(begin + each, ceil_div(seen, TILE))
+    if (split > 0) & (begin >= end):
+        return
+
+    head = tl.program_id(0) % M_BLOCKS * BLOCK_M + tl.arange(0, BLOCK_M)
+    query = token.to(tl.int64) * HEADS + head
+    r, p = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_P)
+    inside = (head < HEADS)[:, None] & (r < RANK)[None, :]
+    latent_part = tl.load(q + query[:, None] * DIM + r[None, :], mask=inside, other=0.0)
+    turning = (p < DIM - RANK)[None, :]
+    rotated_part = tl.load(
+        q + query[:, None] * DIM + RANK + p[None, :], mask=(head < HEADS)[:, None] & turning, other=0.0
+    )
+
+    table = block_tables + row.to(tl.int64) * table_stride
+    in_tile = tl.arange(0, TILE)
+    peak = tl.full([BLOCK_M], LOWEST, tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    sums = tl.zeros([BLOCK_M, BLOCK_R], tl.float32)
+    block = block_of(table, begin, in_tile, seen, SIZE, TILE)
+    for tile in tl.range(begin, end):
+        key = tile * TILE + in_tile
+        held = key < seen
+        slot = tile % (SIZE // TILE) * TILE + in_tile if SIZE % TILE == 0 else key % SIZE
+        latents = cache + (block * SIZE + slot) * DIM
+        c = tl.load(latents[:, None] + r[None, :], mask=held[:, None] & (r < RANK)[None, :], other=0.0)
+        rotated = tl.load(latents[:, None] + RANK + p[None, :], mask=held[:, None] & turning, other=0.0)
+        # Fetched a turn before the latents are: the pipeline would count the wait for it as a stage of theirs.
+        block = block_of(table, tile + 1, in_tile, seen, SIZE, TILE)
+        scores = tl.dot(latent_part, tl.trans(c), input_precision="ieee")
+        scores = tl.dot(rotated_part, tl.trans(rotated), scores, input_precision="ieee") * (scale * LOG2_E)
+        scores = tl.where(held[None, :], scores, float("-inf"))
+        new_peak = tl.maximum(peak, tl.max(scores, 1))
+        shrink = tl.exp2(peak - new_peak)
+        weights = tl.exp2(scores - new_peak[:, None])
+        total = total * shrink + tl.sum(weights, 1)
+        sums = tl.dot(weights.to(c.dtype), c, sums * shrink[:, None], input_precision="ieee")
+        peak = new_peak
+
+    total = tl.where(total > 0.0, total, 1.0)
+    result = sums / total[:, None]
+    if splits == 1:
+        tl.store(out + query[:, None] * RANK + r[None, :], result.to(out.dtype.element_ty), mask=inside)
+    else:
+        at = query * splits + split
+        tl.store(partial + at[:, None] * RANK + r[None, :], result, mask=inside)
+        tl.store(partial_lse + at, peak + tl.log2(total), mask=head < HEADS)
+
+
+@triton.jit(do_not_specialize=["sequences", "splits"])
+def join_kernel(
+    partial,
+    partial_lse,
+    query_start,
+    seq_lens,
+    out,
+    sequences,
+    splits,
+    HEADS: tl.constexpr,
+    RANK: tl.constexpr,
+    SEQUENCES: tl.constexpr,
+    MIN_TILES: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+):
+    """Program (i, j): head j of token i, of which :func:`latent_kernel` left parts."""
+    token = tl.program_id(0)
+    _, seen = tokens_seen(query_start, seq_lens, token, sequences, SEQUENCES)
+    used = tl.maximum(ceil_div(ceil_div(seen, TILE), tiles_each(seen, splits, TILE, MIN_TILES)), 1)
+    query = token.to(tl.int64) * HEADS + tl.program_id(1)
+    r = tl.arange(0, BLOCK_R)
+    peak = tl.full([], LOWEST, tl.float32)
+    total = tl.zeros([], tl.float32)
+    sums = tl.zeros([BLOCK_R], tl.float32)
+    for split in tl.range(0, used):
+        at = query * splits + split
+        lse = tl.load(partial_lse + at)
+        part = tl.load(partial + at * RANK + r, mask=r < RANK, other=0.0)
+        new_peak = tl.maximum(peak, lse)
+        shrink = tl.exp2(peak - new_peak)
+        weight = tl.exp2(lse - new_peak)
+        total = total * shrink + weight
+        sums = sums * shrink + weight * part
+        peak = new_peak
+    result = sums / tl.where(total > 0.0, total, 1.0)
+    tl.store(out + query * RANK + r, result.to(out.dtype.element_ty), mask=r < RANK)

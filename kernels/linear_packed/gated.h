@@ -1,0 +1,87 @@
+// Gates: a row of gate and up by itself, and both products of a block of columns, gated on their way.
+#pragma once
+
+#include "../activation/gates.h"
+#include "multiply.h"
+
+namespace stentor {
+
+template <class Act, bool GATED>
+struct Gate {
+    static vf apply(vf gate, vf up) { return GATED ? Act::apply(gate) * up : Act::apply(gate); }
+};
+
+template <class Act>
+static inline void gate_row(const float* gate, const float* up, int64_t width, float* to) {
+    int64_t i = 0;
+    for (; i + LANES <= width; i += LANES) store(to + i, Act::apply(load(gate + i), load(up + i)));
+    if (i < width) {
+        const int64_t n = width - i;
+        store_part(to + i, Act::apply(load_part(gate + i, n), load_part(up + i, n)), n);
+    }
+}
+
+// `format` is what the row is brought into next; `to` may be `gate`. Without a gate, that is what is activated.
+template <bool GATED = true>
+static inline void activate_row(const float* gate, const float* up, int64_t width, int64_t activation,
+                                ActivationFormat format, float* to) {
+    switch (activation) {
+        case 0:
+            return format != ActivationFormat::F32 ? gate_row<Gate<RoughSilu, GATED>>(gate, up, width, to)
+                                                   : gate_row<Gate<Silu, GATED>>(gate, up, width, to);
+        case 1: return gate_row<Gate<GeluTanh, GATED>>(gate, up, width, to);
+        case 2: return gate_row<Gate<Gelu, GATED>>(gate, up, width, to);
+        case 3: return gate_row<Gate<Relu2, GATED>>(gate, up, width, to);
+        default: return gate_row<SwigluOai>(gate, up, width, to);
+    }
+}
+
+// Two products whose outputs are gated: tiles [tile, ...) of each weight, as many as `width` outputs need.
+struct GateUp {
+    const Packed *gate, *up;
+    const float *gate_bias, *up_bias;  // of all outputs of the weight, or null
+    int64_t gate_tile, up_tile;
+    int64_t width, activation;
+    ActivationFormat format;  // that is made
+    const float* factors;     // of each row: products are multiplied by it before the bias is added; null: none
+
+    int64_t blocks() const { return ceil_div(width, BLOCK); }
+};
+
+// Rows of x that meet the weights of a block of columns, which stay in the second-level cache.
+constexpr int64_t GATED_ROWS = 264;
+
+static inline void weigh_row(float* row, float factor, const float* bias, int64_t width) {
+    for (int64_t i = 0; i < width; ++i) row[i] = row[i] * factor + (bias ? bias[i] : 0.0f);
+}
+
+// Block number `block` of 32 columns for rows [first, end) of x. Both products of a few rows stand in the first-level
+// cache until they are gated and brought into their form: of the result's rows, `stride` bytes apart, that block is
+// written, and nothing else.
+static inline void gate_up_block(const GateUp& of, int64_t block, const Prepared& x, int64_t first, int64_t end,
+                                 uint8_t* out, int64_t stride) {
+    constexpr int64_t APART = 2 * BLOCK, FEW = 4 * DEEPEST;
+    const int64_t columns = std::min(BLOCK, of.width - block * BLOCK), tiles = ceil_div(columns, TILE);
+    alignas(64) float both[FEW * APART];
+    for (; first < end; first += FEW) {
+        const int64_t last = std::min(first + FEW, end);
+        const auto half = [&](const Packed& weight, const float* bias, int64_t tile, int64_t from) {
+            tile += block * (BLOCK / TILE);
+            const Destination to{both + from, APART, of.factors ? nullptr : bias, first * APART + tile * TILE};
+            multiply_tiles(weight, tile, tile + tiles, x, first, last, to);
+            if (of.factors)
+                for (int64_t r = first; r < last; ++r)
+                    weigh_row(both + (r - first) * APART + from, of.factors[r], bias ? bias + tile * TILE : nullptr,
+                              columns);
+        };
+        half(*of.gate, of.gate_bias, of.gate_tile, 0);
+        half(*of.up, of.up_bias, of.up_tile, BLOCK);
+        for (int64_t r = first; r < last; ++r) {
+            float* const row = both + (r - first) * APART;
+            activate_row(row, row + BLOCK, columns, of.activation, of.format, row);
+            prepare_block(row, columns, of.format, block, out + r * stride);
+        }
+    }
+}
+
+}  // namespace stentor

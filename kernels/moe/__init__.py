@@ -1,0 +1,146 @@
+"""Mixture-of-experts feed-forward: each token goes through the few experts that a router chooses for it."""
+
+import ctypes
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..activation.gated import gated_activation
+from ..guards import describe, native_unsupported_reason
+from ..linear import choose as choose_linear
+from ..linear import linear
+from ..native import NativeFunction, threads
+from ..variants import Choice, Variant, select_variant
+from . import reference
+from .checks import ACTIVATIONS, ExpertActivation, check_experts
+from .packed import choose_packed, packed_experts, packed_experts_mlp
+from .router import GroupScore, Router, RouterStruct, Routing, Score, router_struct
+
+__all__ = [
+    "ACTIVATIONS",
+    "ExpertActivation",
+    "GroupScore",
+    "Router",
+    "RouterStruct",
+    "Routing",
+    "Score",
+    "choose",
+    "choose_packed",
+    "choose_route",
+    "experts_mlp",
+    "packed_experts",
+    "packed_experts_mlp",
+    "route",
+    "router_struct",
+]
+
+_P, _I = ctypes.c_void_p, ctypes.c_int64
+_ROUTE = NativeFunction("stentor_route", _P, _P, _I, _I, _P, _P, _I)
+
+
+def choose_route(logits: Tensor, variant: Choice = "auto") -> Variant:
+    """The variant that :func:`route` runs. Raises ValueError where one is asked for that cannot run."""
+    unsupported_reason = native_unsupported_reason(_ROUTE, logits)
+    if unsupported_reason is None and logits.stride(1) != 1:
+        unsupported_reason = "it takes contiguous rows"
+    return select_variant(variant, native=unsupported_reason)
+
+
+def route(logits: Tensor, router: Router, bias: Tensor | None = None, *, variant: Choice = "auto") -> Routing:
+    """Chooses each token's experts; of equal ones the lower.
+
+    Args:
+        logits: float32 [tokens, experts].
+        router: how.
+        bias: float32 [experts] or None: added to scores for the choice, not to the weights (DeepSeek-V3,
+            arXiv:2412.19437).
+        variant: forces an implementation.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit, or too few experts.
+    """
+    if logits.dim() != 2 or logits.dtype != torch.float32:
+        raise ValueError(f"route: logits {describe(logits)} must be float32 [tokens, experts]")
+    if bias is not None and (bias.shape != logits.shape[1:] or bias.dtype != torch.float32):
+        raise ValueError(f"route: bias {describe(bias)} must be float32 [{logits.shape[1]}]")
+    router.check(logits.shape[1])
+    if choose_route(logits, variant) == "reference":
+        return reference.route(logits, router, bias)
+    tokens, count = logits.shape
+    bias = None if bias is None else bias.contiguous()
+    routing = Routing(torch.empty(tokens, router.top_k, dtype=torch.int32), torch.empty(tokens, router.top_k))
+    _ROUTE(
+        ctypes.byref(router_struct(router, count, bias)),
+        logits.data_ptr(),
+        logits.stride(0),
+        tokens,
+        *(each.data_ptr() for each in routing),
+        threads(),
+    )
+    return routing
+
+
+def choose(x: Tensor, gate_up: Tensor, variant: Choice = "auto") -> Variant:
+    """The variant that :func:`experts_mlp` runs: the native one has a product of ours for each expert.
+
+    Raises:
+        ValueError: one is asked for that cannot run.
+    """
+    return choose_linear(x, gate_up[0], invariant=True, variant=variant)
+
+
+def experts_mlp(
+    x: Tensor,
+    routing: Routing,
+    gate_up: Tensor,
+    down: Tensor,
+    activation: ExpertActivation,
+    *,
+    gate_up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+    weight_input: bool = False,
+    invariant: bool = False,
+    variant: Choice = "auto",
+) -> Tensor:
+    """Σ over the chosen experts of weight · down(act(gate(x)) · up(x)), summed in float32.
+
+    Products, and what is between them, are rounded to the dtype of ``x``.
+
+    Args:
+        x: [tokens, hidden], any float dtype.
+        routing: of these tokens.
+        gate_up: [experts, 2 · inner, hidden], the dtype of ``x``, gates first.
+        down: [experts, hidden, inner], the dtype of ``x``.
+        activation: see :data:`ExpertActivation`.
+        gate_up_bias: [experts, 2 · inner] or None, the dtype of ``x``.
+        down_bias: [experts, hidden] or None, the dtype of ``x``; it is weighted too.
+        weight_input: the weight multiplies the expert's input in place of its output (Llama 4).
+        invariant: the same token whatever the others, as for :func:`stentor.kernels.linear`.
+        variant: forces an implementation.
+
+    Returns:
+        [tokens, hidden], a new contiguous tensor.
+
+    Raises:
+        ValueError: an unknown activation, shapes or dtypes that do not fit.
+        IndexError: an expert that there is not.
+    """
+    check_experts("experts_mlp", x, routing, activation)
+    experts, twice, hidden = gate_up.shape if gate_up.dim() == 3 else (0, 0, 0)
+    if not experts or hidden != x.shape[1] or twice % 2 or down.shape != (experts, hidden, twice // 2):
+        raise ValueError(
+            f"experts_mlp: gate_up {describe(gate_up)} and down {describe(down)} do not fit x {describe(x)}; "
+            "want [experts, 2 * inner, hidden] and [experts, hidden, inner]"
+        )
+    for name, bias, outputs in (("gate_up_bias", gate_up_bias, twice), ("down_bias", down_bias, hidden)):
+        if bias is not None and bias.shape != (experts, outputs):
+            raise ValueError(f"experts_mlp: {name} {describe(bias)} must be [{experts}, {outputs}]")
+    for given in (gate_up, down, gate_up_bias, down_bias):
+        if given is not None and given.dtype != x.dtype:
+            raise ValueError(f"experts_mlp: {describe(given)} must have the dtype of x {describe(x)}")
+    own: Choice = "auto" if choose(x, gate_up, variant) == "native" else "reference"
+    product, gate = partial(linear, invariant=invariant, variant=own), partial(gated_activation, variant=own)
+    return reference.experts_mlp(
+        x, routing, gate_up, down, activation, gate_up_bias, down_bias, weight_input, product, gate
+    )

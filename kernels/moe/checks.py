@@ -1,0 +1,29 @@
+"""What the operations on experts take."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..activation.gated import KINDS, ActivationKind
+from ..guards import FLOATS, describe
+from .router import Routing
+
+ExpertActivation = ActivationKind | Literal["swiglu_oai"]
+"""The gated kinds, and that of gpt-oss: gate · sigmoid(1.702 · gate) · (up + 1), where the gate is at most 7 and up
+within ±7."""
+ACTIVATIONS: tuple[ExpertActivation, ...] = (*KINDS, "swiglu_oai")
+"""In the order of their numbers in gated.h."""
+
+
+def check_experts(operation: str, x: Tensor, routing: Routing, activation: ExpertActivation) -> None:
+    """Raises ValueError unless ``routing`` fits ``x`` [tokens, hidden] and ``activation`` is one of ours."""
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"{operation}: activation must be one of {', '.join(ACTIVATIONS)}, not {activation!r}")
+    if x.dim() != 2 or x.dtype not in FLOATS:
+        raise ValueError(f"{operation}: x {describe(x)} must be [tokens, hidden] of a float dtype")
+    experts, weights = routing
+    if experts.dim() != 2 or len(experts) != len(x) or experts.dtype != torch.int32:
+        raise ValueError(f"{operation}: experts {describe(experts)} must be int32 [{len(x)}, top_k]")
+    if weights.shape != experts.shape or weights.dtype != torch.float32:
+        raise ValueError(f"{operation}: weights {describe(weights)} must be float32 {list(experts.shape)}")

@@ -1,0 +1,80 @@
+// The products of experts with the tokens that chose them, as two phases over many items.
+#pragma once
+
+#include "../linear_packed/gated.h"
+#include "routing.h"
+
+namespace stentor {
+
+// Weights [experts * outputs, inputs]: an expert is a range of outputs, in whole tiles.
+struct Experts {
+    const Packed *gate_up, *down;  // gates first
+    const float *gate_up_bias, *down_bias;
+    int64_t inner, hidden, activation, weight_input;
+
+    ActivationFormat inner_format() const { return activation_format_of(down->kind); }
+    int64_t inner_stride() const { return prepared_stride(inner_format(), inner); }
+};
+
+// act(gate) * up of each row of `routed`, in the form that `down` takes; x has the tokens.
+struct GateUpPhase {
+    const Experts& of;
+    const Routed& routed;
+    Prepared x;
+    uint8_t* inner;  // [tokens * top_k, inner_stride]
+
+    int64_t items() const { return (int64_t)routed.rows.size() * ceil_div(of.inner, BLOCK); }
+
+    void operator()(int64_t item) const {
+        const int64_t blocks = ceil_div(of.inner, BLOCK), tiles = of.inner / TILE;
+        const Routed::Rows& rows = routed.rows[item / blocks];
+        const GateUp pair{of.gate_up,      of.gate_up,          of.gate_up_bias,
+                          of.gate_up_bias, rows.expert * 2 * tiles, rows.expert * 2 * tiles + tiles,
+                          of.inner,        of.activation,       of.inner_format(),
+                          of.weight_input ? routed.factors.data() : nullptr};
+        gate_up_block(pair, item % blocks, {x.rows, x.stride, routed.tokens.data()}, rows.first, rows.end, inner,
+                      of.inner_stride());
+    }
+};
+
+// The weighted sum over experts of their outputs. An item has a few columns of all tokens, and takes the experts in
+// order: a token's sum does not depend on the others.
+struct DownPhase {
+    const Experts& of;
+    const Routed& routed;
+    const uint8_t* inner;
+    float* out;
+    int64_t stride, tokens, threads;
+
+    static constexpr int64_t WIDE = 8, FEW = 4 * DEEPEST;  // tiles and rows whose sums stay in the cache
+
+    int64_t tiles() const {
+        int64_t tiles = WIDE;
+        while (tiles > 2 && ceil_div(of.hidden / TILE, tiles) < 4 * threads) tiles -= 2;
+        return tiles;
+    }
+    int64_t items() const { return ceil_div(of.hidden / TILE, tiles()); }
+
+    void operator()(int64_t item) const {
+        alignas(64) float sums[FEW * WIDE * TILE];
+        const int64_t all = of.hidden / TILE, begin = item * tiles(), count = std::min(tiles(), all - begin);
+        const int64_t width = count * TILE, column = begin * TILE;
+        for (int64_t token = 0; token < tokens; ++token) std::fill_n(out + token * stride + column, width, 0.0f);
+        for (const Routed::Rows& rows : routed.rows) {
+            const int64_t tile = rows.expert * all + begin;
+            for (int64_t first = rows.first; first < rows.end; first += FEW) {
+                const int64_t end = std::min(first + FEW, rows.end);
+                const Destination to{sums, width, of.down_bias, first * width + tile * TILE};
+                multiply_tiles(*of.down, tile, tile + count, {inner, of.inner_stride()}, first, end, to);
+                for (int64_t row = first; row < end; ++row) {
+                    float* const sum = out + routed.tokens[row] * stride + column;
+                    const vf factor = set1(of.weight_input ? 1.0f : routed.factors[row]);
+                    const float* const from = sums + (row - first) * width;
+                    for (int64_t i = 0; i < width; i += LANES) store(sum + i, fma(factor, load(from + i), load(sum + i)));
+                }
+            }
+        }
+    }
+};
+
+}  // namespace stentor

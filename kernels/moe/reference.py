@@ -1,0 +1,129 @@
+"""The definition: scores, the best of them, and a loop over the experts that are used."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..activation.gated import ActivationKind
+from ..activation.reference import gated_activation
+from ..linear.reference import linear
+from ..linear_packed import PackedWeight
+from ..linear_packed.reference import linear_packed
+from .router import Router, Routing
+
+LIMIT, ALPHA = 7.0, 1.702
+"""Of gpt-oss's activation."""
+
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""x [T, K] times weight [N, K] transposed, plus bias [N]."""
+Gate = Callable[[Tensor, ActivationKind], Tensor]
+"""gate | up [T, 2I] to act(gate) · up [T, I]."""
+
+
+def route(logits: Tensor, router: Router, bias: Tensor | None) -> Routing:
+    scores = logits.softmax(1) if router.score == "softmax" else logits.sigmoid()
+    # Scores keep the order of logits, but for large ones they round to the same number.
+    ranks = logits if bias is None and router.top_groups == router.groups else scores
+    if bias is not None:
+        ranks = scores + bias
+    if router.top_groups < router.groups:
+        members = ranks.unflatten(1, (router.groups, -1))  # [tokens, groups, experts of a group]
+        best = members.topk(1 if router.group_score == "max" else min(2, members.shape[2]), dim=2).values.sum(2)
+        open_groups = torch.zeros_like(best, dtype=torch.bool).scatter(1, _largest(best, router.top_groups), True)
+        ranks = members.masked_fill(~open_groups.unsqueeze(2), -torch.inf).flatten(1)
+    experts = _largest(ranks, router.top_k)
+    weights = scores.gather(1, experts)
+    if router.renormalize:
+        weights = weights / (weights.sum(1, keepdim=True) + 1e-20)
+    return Routing(experts.int(), weights * router.scale)
+
+
+def _largest(values: Tensor, count: int) -> Tensor:
+    """Indices [rows, count] of each row's largest values, of equal ones the first."""
+    return values.sort(dim=1, descending=True, stable=True).indices[:, :count]
+
+
+def gate_experts(gate_up: Tensor, activation: str, gate: Gate = gated_activation) -> Tensor:
+    """[T, 2I], gates first, to [T, I]; computed in float32 and rounded once."""
+    if activation != "swiglu_oai":
+        return gate(gate_up, activation)  # type: ignore[arg-type]  # all others are gated kinds
+    gates, up = gate_up.float().chunk(2, dim=1)
+    gates, up = gates.clamp(max=LIMIT), up.clamp(-LIMIT, LIMIT)
+    return (gates * torch.sigmoid(ALPHA * gates) * (up + 1)).to(gate_up.dtype)
+
+
+def experts_mlp(
+    x: Tensor,
+    routing: Routing,
+    gate_up: Tensor,
+    down: Tensor,
+    activation: str,
+    gate_up_bias: Tensor | None,
+    down_bias: Tensor | None,
+    weight_input: bool,
+    product: Product = linear,
+    gate: Gate = gated_activation,
+) -> Tensor:
+    def run(rows: Tensor, weights: Tensor, expert: int) -> Tensor:
+        if weight_input:
+            rows = (rows.float() * weights).to(x.dtype)
+        inner = gate_experts(product(rows, gate_up[expert], _of(gate_up_bias, expert)), activation, gate)
+        made = product(inner, down[expert], _of(down_bias, expert)).float()
+        return made if weight_input else made * weights
+
+    return _sum_over_experts(x, routing, len(gate_up), run)
+
+
+def packed_experts_mlp(
+    x: Tensor,
+    routing: Routing,
+    experts: int,
+    gate_up: PackedWeight,
+    down: PackedWeight,
+    activation: str,
+    gate_up_bias: Tensor | None,
+    down_bias: Tensor | None,
+    weight_input: bool,
+) -> Tensor:
+    def run(rows: Tensor, weights: Tensor, expert: int) -> Tensor:
+        both = linear_packed(rows, _rows(gate_up, experts, expert), None, dtype=torch.float32)
+        if weight_input:
+            both = both * weights
+        if gate_up_bias is not None:
+            both = both + gate_up_bias[expert]
+        inner = gate_experts(both, activation)
+        made = linear_packed(inner, _rows(down, experts, expert), _of(down_bias, expert))
+        return made if weight_input else made * weights
+
+    return _sum_over_experts(x, routing, experts, run)
+
+
+def _sum_over_experts(
+    x: Tensor, routing: Routing, experts: int, run: Callable[[Tensor, Tensor, int], Tensor]
+) -> Tensor:
+    """The sum of what ``run`` makes of the rows that chose an expert, with their weights [rows, 1]: float32."""
+    out = torch.zeros(x.shape, device=x.device)
+    chosen = routing.experts.flatten()
+    if chosen.numel() and not 0 <= int(chosen.min()) <= int(chosen.max()) < experts:
+        raise IndexError(f"experts_mlp: an expert outside the {experts} that there are")
+    order = chosen.argsort(stable=True)
+    first = 0
+    for expert, count in enumerate(torch.bincount(chosen, minlength=experts).tolist()):
+        if not count:
+            continue
+        places = order[first : first + count]
+        first += count
+        tokens = places // routing.experts.shape[1]
+        weights = routing.weights.flatten()[places].unsqueeze(1)
+        out.index_add_(0, tokens, run(x.index_select(0, tokens), weights, expert))
+    return out.to(x.dtype)
+
+
+def _of(bias: Tensor | None, expert: int) -> Tensor | None:
+    return None if bias is None else bias[expert]
+
+
+def _rows(weight: PackedWeight, experts: int, expert: int) -> PackedWeight:
+    outputs = weight.shape[0] // experts
+    return weight.rows(expert * outputs, outputs)

@@ -1,0 +1,89 @@
+"""How experts are chosen, as values."""
+
+import ctypes
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+from torch import Tensor
+
+Score = Literal["softmax", "sigmoid"]
+"""Of an expert, from its logit; ``softmax`` is over all experts."""
+GroupScore = Literal["max", "top2"]
+"""Of a group: that of its best expert (DeepSeek-V2, arXiv:2405.04434), or the sum of its two best (DeepSeek-V3,
+arXiv:2412.19437)."""
+
+
+@dataclass(frozen=True)
+class Router:
+    """How many experts a token takes, which, and how their outputs are weighted.
+
+    Raises:
+        ValueError: values that no number of experts fits.
+    """
+
+    top_k: int
+    score: Score = "softmax"
+    renormalize: bool = True
+    """The chosen scores are divided by their sum."""
+    scale: float = 1.0
+    """They are multiplied by it then."""
+    groups: int = 1
+    """Experts are chosen out of the best :attr:`top_groups` of so many groups, which are equal and contiguous."""
+    top_groups: int = 1
+    group_score: GroupScore = "top2"
+
+    def __post_init__(self) -> None:
+        if self.score not in get_args(Score):
+            raise ValueError(f"router: score must be one of {', '.join(get_args(Score))}, not {self.score!r}")
+        if self.group_score not in get_args(GroupScore):
+            raise ValueError(
+                f"router: group_score must be one of {', '.join(get_args(GroupScore))}, not {self.group_score!r}"
+            )
+        if self.top_k < 1 or not 1 <= self.top_groups <= self.groups:
+            raise ValueError(f"router: {self.top_k} experts of {self.top_groups} of {self.groups} groups")
+
+    def check(self, experts: int) -> None:
+        """Raises ValueError unless it can choose among so many experts."""
+        if experts % self.groups or self.top_k > experts // self.groups * self.top_groups:
+            raise ValueError(
+                f"router: {self.top_k} experts cannot be chosen out of {self.top_groups} of {self.groups} groups of "
+                f"{experts} experts"
+            )
+
+
+class Routing(NamedTuple):
+    """The experts of each token, the best first, and what their outputs are multiplied by."""
+
+    experts: Tensor
+    """int32 [tokens, top_k]"""
+    weights: Tensor
+    """float32 [tokens, top_k]"""
+
+
+class RouterStruct(ctypes.Structure):
+    """``Router`` of routing.h."""
+
+    _fields_ = (
+        *(
+            (name, ctypes.c_int64)
+            for name in ("experts", "top_k", "sigmoid", "renormalize", "groups", "top_groups", "by_two")
+        ),
+        ("scale", ctypes.c_double),
+        ("bias", ctypes.c_void_p),
+    )
+
+
+def router_struct(router: Router, experts: int, bias: Tensor | None) -> RouterStruct:
+    """A router over so many experts as the kernels are given it, with a contiguous float32 bias of each or none; it
+    does not keep the tensor alive."""
+    return RouterStruct(
+        experts,
+        router.top_k,
+        router.score == "sigmoid",
+        router.renormalize,
+        router.groups,
+        router.top_groups,
+        router.group_score == "top2",
+        router.scale,
+        None if bias is None else bias.data_ptr(),
+    )

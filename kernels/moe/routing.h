@@ -1,0 +1,121 @@
+// How tokens choose experts, and their order by expert. router.py and reference.py say what it means.
+#pragma once
+
+#include "../linear_packed/gated.h"
+#include "simd_math.h"
+
+#include <vector>
+
+namespace stentor {
+
+struct Router {
+    int64_t experts, top_k, sigmoid, renormalize, groups, top_groups, by_two;
+    double scale;
+    const float* bias;  // [experts] or null
+};
+
+// The largest of `count` values, of equal ones the first; what is no number comes before all.
+static inline void choose_largest(const float* values, int64_t count, int64_t wanted, int32_t* chosen, float* kept) {
+    int64_t found = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        const float value = values[i] == values[i] ? values[i] : INFINITY;
+        if (found == wanted && !(value > kept[wanted - 1])) continue;
+        int64_t at = found < wanted ? found++ : wanted - 1;
+        for (; at > 0 && value > kept[at - 1]; --at) kept[at] = kept[at - 1], chosen[at] = chosen[at - 1];
+        kept[at] = value, chosen[at] = (int32_t)i;
+    }
+}
+
+// Scores of a row of logits; `scores` has room for whole vectors.
+static inline void score_row(const Router& router, const float* logits, float* scores) {
+    const int64_t count = router.experts;
+    float most = -INFINITY;
+    for (int64_t i = 0; i < count; ++i) most = std::max(most, logits[i]);
+    const vf highest = set1(router.sigmoid ? 0.0f : most);
+    for (int64_t i = 0; i < count; i += LANES) {
+        const vf x = i + LANES <= count ? load(logits + i) : load_part(logits + i, count - i);
+        store(scores + i, router.sigmoid ? set1(1.0f) / (set1(1.0f) + exp(-x)) : exp(x - highest));
+    }
+    if (router.sigmoid) return;
+    float total = 0.0f;
+    for (int64_t i = 0; i < count; ++i) total += scores[i];
+    for (int64_t i = 0; i < count; ++i) scores[i] /= total;
+}
+
+// One token's experts [top_k] and their weights.
+static inline void route_row(const Router& router, const float* logits, int32_t* experts, float* weights) {
+    static thread_local std::vector<float> memory;
+    static thread_local std::vector<int32_t> numbers;
+    const int64_t count = router.experts, padded = ceil_div(count, LANES) * LANES;
+    memory.resize((size_t)(3 * padded + router.top_k + router.groups + router.top_groups));
+    numbers.resize((size_t)router.top_groups);
+    float *const scores = memory.data(), *const ranks = scores + padded, *const kept = ranks + 2 * padded;
+    score_row(router, logits, scores);
+    const bool some_groups = router.top_groups < router.groups;
+    // scores keep the order of logits, but for large ones they round to the same number
+    const float* const ranked = router.bias || some_groups ? scores : logits;
+    for (int64_t i = 0; i < count; ++i) ranks[i] = ranked[i] + (router.bias ? router.bias[i] : 0.0f);
+    if (some_groups) {
+        const int64_t size = count / router.groups;
+        float *const best = kept + router.top_k, *const best_kept = best + router.groups;
+        for (int64_t g = 0; g < router.groups; ++g) {
+            const int64_t of = std::min<int64_t>(router.by_two ? 2 : 1, size);
+            int32_t ignored[2];
+            float two[2];
+            choose_largest(ranks + g * size, size, of, ignored, two);
+            best[g] = of == 2 ? two[0] + two[1] : two[0];
+        }
+        choose_largest(best, router.groups, router.top_groups, numbers.data(), best_kept);
+        float* const open = ranks + padded;
+        std::fill_n(open, count, -INFINITY);
+        for (const int32_t g : numbers) std::copy_n(ranks + g * size, size, open + g * size);
+        choose_largest(open, count, router.top_k, experts, kept);
+    } else {
+        choose_largest(ranks, count, router.top_k, experts, kept);
+    }
+    float sum = 0.0f;
+    for (int64_t k = 0; k < router.top_k; ++k) sum += scores[experts[k]];
+    const float divisor = router.renormalize ? sum + 1e-20f : 1.0f;
+    for (int64_t k = 0; k < router.top_k; ++k) weights[k] = scores[experts[k]] / divisor * (float)router.scale;
+}
+
+// What each token has chosen, and the same in the order of the experts: of an expert's rows the tokens rise.
+struct Routed {
+    struct Rows {
+        int64_t expert, first, end;
+    };
+    std::vector<int32_t> experts;  // [tokens, top_k]
+    std::vector<float> weights;
+    std::vector<int32_t> tokens;  // [tokens * top_k], by expert
+    std::vector<float> factors;
+    std::vector<int64_t> ends;  // [experts]
+    std::vector<Rows> rows;     // of experts that are used, in blocks that one thread takes
+
+    // Takes all memory that it needs. Throws std::bad_alloc.
+    void reserve(int64_t token_count, int64_t top_k, int64_t expert_count) {
+        const size_t all = (size_t)(token_count * top_k);
+        if (all > experts.size()) experts.resize(all), weights.resize(all), tokens.resize(all), factors.resize(all);
+        ends.reserve((size_t)expert_count);
+        rows.reserve(std::max(all, rows.capacity()));
+    }
+
+    void sort(int64_t token_count, int64_t top_k, int64_t expert_count, int64_t threads) {
+        ends.assign((size_t)expert_count, 0);
+        for (int64_t i = 0; i < token_count * top_k; ++i) ++ends[experts[i]];
+        rows.clear();
+        for (int64_t expert = 0, begin = 0; expert < expert_count; ++expert) {
+            const int64_t count = ends[expert], end = begin + count;
+            ends[expert] = begin;
+            const int64_t step = count ? rows_of_block(count, GATED_ROWS, threads) : 1;
+            for (; begin < end; begin += step) rows.push_back({expert, begin, std::min(begin + step, end)});
+            begin = end;
+        }
+        for (int64_t token = 0; token < token_count; ++token)
+            for (int64_t k = 0; k < top_k; ++k) {
+                const int64_t from = token * top_k + k, to = ends[experts[from]]++;
+                tokens[to] = (int32_t)token, factors[to] = weights[from];
+            }
+    }
+};
+
+}  // namespace stentor

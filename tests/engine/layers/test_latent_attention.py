@@ -1,0 +1,126 @@
+"""Both forms of latent attention, and who is computed in which."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from stentor.engine.layers import latent_attention
+from stentor.engine.layers.latent_attention import LatentAttention
+from stentor.engine.model_config.attention_spec import LatentAttentionSpec
+from stentor.engine.worker.errors import SetupError
+from stentor.engine.worker.setup import set_up
+from stentor.tests.engine.local import model_config
+from stentor.tests.kernels.helpers import assert_close, assert_same_bits
+from stentor.tests.parity import tiny
+from stentor.tests.parity.paged import BLOCK, PagedDecoder
+
+LENGTH = 70
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("latent")
+    tiny.make("deepseek-v3-dense", folder)
+    return folder
+
+
+def prompt(seed: int) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(3, tiny.VOCAB) for _ in range(LENGTH)]
+
+
+def forms(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Takes down what is computed in which form, and of how many tokens."""
+    found: list[tuple[str, int]] = []
+    for name in ("_absorbed", "_expanded"):
+        original = getattr(LatentAttention, name)
+
+        def noted(self: object, q: torch.Tensor, *rest: object, name: str = name, run: object = original) -> object:
+            found.append((name, len(q)))
+            return run(self, q, *rest)  # type: ignore[operator]
+
+        monkeypatch.setattr(LatentAttention, name, noted)
+    return found
+
+
+def test_both_forms_give_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {}
+    for absorbs in (True, False):
+        monkeypatch.setattr(LatentAttentionSpec, "absorbs", lambda *_, given=absorbs: given)
+        ours = PagedDecoder(folder)
+        ours.add(0, prompt(1))
+        found[absorbs] = torch.cat([*ours.run((0, 0, 40)), *ours.run((0, 40, 29)), *ours.run((0, 69, 1))])
+    assert_close(found[True], found[False], 2e-5)
+
+
+def test_a_row_has_the_form_that_its_own_chunk_asks_for_whatever_is_beside_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = forms(monkeypatch)
+    logits = {}
+    for together in (False, True):
+        ours = PagedDecoder(folder)
+        for slot in (0, 1, 2):
+            ours.add(slot, prompt(slot))
+        ours.run((0, 0, 60), (1, 0, 65))
+        steps = [(0, 60, 1), (1, 65, 2), (2, 0, 50)]
+        noted.clear()
+        parts = ours.run(*steps) if together else [ours.run(step)[0] for step in steps]
+        logits[together] = torch.cat(parts)
+        of_a_layer = noted[:: 1 if together else 3]
+        assert sorted(set(of_a_layer)) == [
+            *([("_absorbed", 3)] if together else [("_absorbed", 1), ("_absorbed", 2)]),
+            ("_expanded", 50),
+        ]
+    assert_same_bits(logits[True], logits[False])
+
+
+def test_a_batch_invariant_worker_absorbs_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = forms(monkeypatch)
+    ours = PagedDecoder(folder, invariant=True)
+    ours.add(0, prompt(1))
+    ours.run((0, 0, LENGTH))
+    assert set(noted) == {("_absorbed", LENGTH)}
+
+
+def test_keys_are_made_of_some_heads_at_a_time_for_a_long_row(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = []
+    for most in (1 << 26, 3 * LENGTH * 24 * 4, 1):
+        monkeypatch.setattr(latent_attention, "_EXPANDED_BYTES", most)
+        ours = PagedDecoder(folder)
+        ours.add(0, prompt(1))
+        logits += ours.run((0, 0, LENGTH))
+    assert_same_bits(logits[1], logits[0])
+    assert_same_bits(logits[2], logits[0])
+
+
+def test_a_shared_prefix_is_read_as_if_computed_here_in_either_form(folder: Path) -> None:
+    ours = PagedDecoder(folder)
+    first = prompt(1)
+    blocks = ours.add(0, first)
+    (whole,) = ours.run((0, 0, LENGTH))
+    for slot, count in ((1, 1), (2, LENGTH - 3 * BLOCK)):
+        ours.add(slot, first, shared_blocks=blocks[:3])
+        (found,) = ours.run((slot, 3 * BLOCK, count))
+        assert_close(found, whole[3 * BLOCK : 3 * BLOCK + count], 2e-5)
+
+
+def test_what_makes_keys_and_values_stays_plain_where_other_weights_are_quantised_at_load(folder: Path) -> None:
+    plain, ours = (PagedDecoder(folder, dtype=torch.bfloat16, quantization=kind) for kind in ("none", "int8"))
+    for decoder in (plain, ours):
+        decoder.add(0, prompt(1))
+    (expected,), (found,) = plain.run((0, 0, LENGTH)), ours.run((0, 0, LENGTH))
+    assert not torch.equal(found, expected)
+    assert ((found - expected).abs() / expected.std()).mean() < 0.05
+
+
+def test_a_cache_of_float8_is_refused(folder: Path) -> None:
+    with pytest.raises(SetupError, match="--kv-cache-dtype fp8: a DeepseekV3ForCausalLM keeps latents"):
+        set_up(model_config(folder, kv_cache_dtype="fp8"), lambda *_: None)
+
+
+def test_start_up_says_that_the_program_is_left_for_it(folder: Path) -> None:
+    notes = set_up(model_config(folder), lambda *_: None).ready.notes
+    assert any("leaves its program 3 times a step, slower, for latent attention" in note for note in notes)

@@ -1,0 +1,140 @@
+"""Descriptions of models with latent attention, against what their makers publish and transformers' own models."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.model_config.attention_spec import CacheGroup, LatentAttentionSpec
+from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.hf_config import model_spec_from_hf
+from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec, RouterSpec
+from stentor.engine.model_config.model_spec import ModelSpec
+from stentor.tests.engine.plain_shapes import plain_shapes
+from stentor.tests.parity import latent, tiny
+
+V3: dict[str, Any] = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "first_k_dense_replace": 3,
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 163840,
+    "model_type": "deepseek_v3",
+    "moe_intermediate_size": 2048,
+    "n_group": 8,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_attention_heads": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 61,
+    "num_key_value_heads": 128,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "rms_norm_eps": 1e-6,
+    "rope_scaling": {
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "factor": 40,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 4096,
+        "type": "yarn",
+    },
+    "rope_theta": 10000,
+    "routed_scaling_factor": 2.5,
+    "tie_word_embeddings": False,
+    "topk_group": 4,
+    "topk_method": "noaux_tc",
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+}
+"""DeepSeek-V3's, as it is published."""
+
+
+SHARED = tuple(f"mlp.shared_experts.{name}_proj" for name in ("gate", "up", "down"))
+
+
+def mixer_of(spec: ModelSpec) -> LatentAttentionSpec:
+    mixer = spec.layers[0].mixer
+    assert isinstance(mixer, LatentAttentionSpec)
+    return mixer
+
+
+def test_deepseek_v3_is_what_its_makers_say() -> None:
+    """Tables 1 and 2 of arXiv:2412.19437: 671 billion parameters, 37 of them for a token."""
+    spec = model_spec_from_hf(V3)
+    assert round(spec.parameters / 1e9) == 671
+    assert round(spec.active_parameters / 1e9) in (37, 38), "their 37 leave the embedding out"
+    dense, sparse = spec.layers[2].mlp, spec.layers[3].mlp
+    assert isinstance(dense, MLPSpec)
+    assert isinstance(sparse, MoESpec)
+    assert sparse.router == RouterSpec(8, "sigmoid", True, 2.5, 8, 4, "top2")
+    assert sparse.shared == MLPSpec(2048, into=SHARED[:2], out=SHARED[2])
+    assert sparse.correction
+
+
+def test_deepseek_v3_keeps_70_kb_of_a_token() -> None:
+    spec = model_spec_from_hf(V3)
+    assert spec.cache_groups == (CacheGroup("latent", tuple(range(61)), 0, 1, 576),)
+    assert spec.cache_groups[0].token_bytes(2) == 61 * 576 * 2
+    assert spec.max_position == 163840
+
+
+def test_scores_are_stretched_twice_by_yarns_factor() -> None:
+    factor = 0.1 * math.log(40) + 1
+    assert mixer_of(model_spec_from_hf(V3)).scale == pytest.approx(192**-0.5 * factor * factor)
+    plain = {name: value for name, value in V3.items() if name != "rope_scaling"}
+    assert mixer_of(model_spec_from_hf(plain)).scale == pytest.approx(192**-0.5)
+
+
+def test_a_null_rank_of_queries_means_none_and_an_absent_one_the_default() -> None:
+    assert mixer_of(model_spec_from_hf({**V3, "q_lora_rank": None})).q_lora_rank == 0
+    assert mixer_of(model_spec_from_hf({name: V3[name] for name in V3 if name != "q_lora_rank"})).q_lora_rank == 1536
+
+
+@pytest.mark.parametrize("name", sorted(latent.architectures(tiny.SHAPE)))
+def test_the_shapes_of_weights_are_those_of_the_stored_tensors(name: str, tmp_path: Path) -> None:
+    tiny.make(name, tmp_path)
+    described = open_checkpoint(tmp_path).decoder
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert described.shapes() == {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+    assert list(plain_shapes(described).items()) == list(described.shapes().items()), "and so the model registers them"
+
+
+def test_a_form_is_chosen_by_its_work() -> None:
+    mixer = mixer_of(model_spec_from_hf(V3))
+    assert all(mixer.absorbs(1, context) for context in (1, 100, 100_000)), "a new token never makes keys anew"
+    assert not mixer.absorbs(512, 0), "nothing is gained by taking queries where all keys are new"
+    assert mixer.absorbs(100, 10_000)
+    assert not mixer.absorbs(500, 10_000)
+    pairs = 100 * 10_000 + 100 * 101 // 2
+    assert mixer.work(100, 10_000) == 2 * 128 * (576 + 512) * pairs
+    pairs = 500 * 10_000 + 500 * 501 // 2
+    assert mixer.work(500, 10_000) == 2 * 128 * ((128 + 64 + 128) * pairs + 512 * 256 * 10_000)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"qk_rope_head_dim": 63}, "63 dimensions of each head rotate"),
+        ({"kv_lora_rank": 0}, "kv_lora_rank is '0', expected a whole number"),
+        ({"architectures": ["DeepseekV2ForCausalLM"]}, "topk_method is 'noaux_tc', expected 'greedy' or"),
+        (
+            {"architectures": ["DeepseekV2ForCausalLM"], "topk_method": "greedy", "norm_topk_prob": True},
+            "norm_topk_prob is set, expected false",
+        ),
+        (
+            {"architectures": ["Glm4MoeLiteForCausalLM"], "mlp_layer_types": ["dense", "odd"]},
+            "mlp_layer_types is not 'dense' or 'sparse' for each of 61 layers",
+        ),
+    ],
+)
+def test_a_wrong_field_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model_spec_from_hf({**V3, **change})

@@ -1,0 +1,73 @@
+"""Sequences over a shuffled paged cache of latents, as the tests of attention to them take them."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stentor.kernels import AttentionBatch, latent_attention, latent_cache_shape, write_latents_
+from stentor.kernels.variants import Choice
+from stentor.tests.kernels.gpu import DEVICE
+from stentor.tests.kernels.helpers import normal
+
+
+@dataclass(frozen=True)
+class Latents:
+    """Slots that nobody wrote hold NaN."""
+
+    queries: list[Tensor]
+    """One of every position of each sequence: [length, heads, dim]."""
+    kept: list[Tensor]
+    """What the cache holds of each: [length, dim]."""
+    cache: Tensor
+    tables: list[list[int]]
+    rank: int
+    scale: float
+
+    def run(self, parts: list[tuple[int, int, int]], variant: Choice = "native", padding: int = 0) -> list[Tensor]:
+        """Attends positions [begin, end) of sequences, given as (sequence, begin, end), in one batch; before them stand
+        so many rows of padding."""
+        size = self.cache.shape[1]
+        counts = [1] * padding + [end - begin for _, begin, end in parts]
+        width = max(len(self.tables[s]) for s, _, _ in parts)
+        tables = torch.full((len(counts), width), -9, dtype=torch.int32)  # unused entries lead nowhere
+        for row, (s, _, end) in enumerate(parts, padding):
+            used = -(-end // size)
+            tables[row, :used] = torch.tensor(self.tables[s][:used], dtype=torch.int32)
+        batch = AttentionBatch(
+            torch.tensor([0, *counts]).cumsum(0).int().to(DEVICE),
+            torch.tensor([0] * padding + [end for _, _, end in parts], dtype=torch.int32, device=DEVICE),
+            tables.to(DEVICE),
+            torch.zeros(sum(counts), dtype=torch.int64, device=DEVICE),
+            max(counts),
+            max(end for _, _, end in parts),
+            decode_rows=padding,
+        )
+        q = torch.cat([self.queries[0][:1]] * padding + [self.queries[s][begin:end] for s, begin, end in parts])
+        out = latent_attention(
+            q.to(DEVICE), self.cache.to(DEVICE), batch, rank=self.rank, scale=self.scale, variant=variant
+        )
+        return list(out.split(counts))
+
+
+def make_latents(
+    lengths: list[int],
+    *,
+    heads: int = 4,
+    rank: int = 32,
+    rotated: int = 8,
+    size: int = 16,
+    dtype: torch.dtype = torch.float32,
+) -> Latents:
+    blocks, dim = sum(-(-length // size) for length in lengths) + 2, rank + rotated
+    free = torch.randperm(blocks, generator=torch.Generator().manual_seed(1)).tolist()
+    cache = torch.full(latent_cache_shape(blocks, dim, size), float("nan"), dtype=dtype)
+    queries, kept, tables = [], [], []
+    for s, length in enumerate(lengths):
+        table = [free.pop() for _ in range(-(-length // size))]
+        slots = torch.tensor([table[p // size] * size + p % size for p in range(length)])
+        kept.append(normal(length, dim, seed=10 * s + 1, dtype=dtype))
+        write_latents_(kept[-1], cache, slots)
+        queries.append(normal(length, heads, dim, seed=10 * s + 2, dtype=dtype))
+        tables.append(table)
+    return Latents(queries, kept, cache, tables, rank, dim**-0.5)

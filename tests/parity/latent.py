@@ -1,0 +1,41 @@
+"""Tiny random checkpoints of the families with latent attention, for :mod:`.tiny`."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import transformers as untyped_transformers
+
+transformers: Any = untyped_transformers
+
+
+def architectures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
+    """By name, of this shape."""
+    sizes = {**shape, "num_key_value_heads": shape["num_attention_heads"]}
+    heads = {"kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24}
+    dense = {**sizes, **heads, "first_k_dense_replace": shape["num_hidden_layers"]}
+    yarn = {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.7,
+    }
+    moe: dict[str, Any] = {**sizes, **heads, "q_lora_rank": 24, "moe_intermediate_size": 32, "n_routed_experts": 8}
+    moe |= {"num_experts_per_tok": 3, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5}
+    groups = {"n_group": 4, "topk_group": 2}
+    return {
+        "deepseek-v2": lambda: transformers.DeepseekV2Config(**{**moe, "q_lora_rank": None}, n_shared_experts=2),
+        "deepseek-v2-groups": lambda: transformers.DeepseekV2Config(
+            **moe, **groups, topk_method="group_limited_greedy", rope_parameters=yarn
+        ),
+        "deepseek-v3": lambda: transformers.DeepseekV3Config(**moe, **groups, rope_parameters=yarn),
+        "deepseek-v3-halves": lambda: transformers.DeepseekV3Config(
+            **moe, n_group=1, topk_group=1, norm_topk_prob=False, rope_interleave=False, attention_bias=True
+        ),
+        "deepseek-v3-dense": lambda: transformers.DeepseekV3Config(**dense, q_lora_rank=24, rope_parameters=yarn),
+        "glm4-moe-lite": lambda: transformers.Glm4MoeLiteConfig(
+            **{name: value for name, value in moe.items() if name != "first_k_dense_replace"},
+            mlp_layer_types=["dense", "sparse", "sparse"],
+        ),
+    }

@@ -1,0 +1,75 @@
+"""What checkpoints of mixtures of experts may look like, beyond the files that :mod:`.test_architectures` reads."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.server.options.model_facts import describe_model
+from stentor.tests.engine.plain_shapes import plain_shapes
+from stentor.tests.parity import tiny
+from stentor.tests.parity.paged import PagedDecoder
+from stentor.tests.parity.tiny_moe import mixtures
+
+PROMPT = [7, 250, 31, 99, 4, 180, 66, 12, 305, 41, 88, 150]
+
+
+def logits(folder: Path, **options: Any) -> torch.Tensor:
+    ours = PagedDecoder(folder, **options)
+    ours.add(0, PROMPT)
+    (found,) = ours.run((0, 0, len(PROMPT)))
+    return found
+
+
+@torch.inference_mode()
+def expected(model: Any) -> torch.Tensor:
+    found: torch.Tensor = model(torch.tensor([PROMPT])).logits[0]
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(mixtures(tiny.SHAPE)))
+def test_the_shapes_of_weights_are_those_of_the_stored_tensors(name: str, tmp_path: Path) -> None:
+    tiny.make(name, tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        stored = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+    spec = open_checkpoint(tmp_path).decoder
+    assert spec.shapes() == stored
+    assert list(plain_shapes(spec).items()) == list(spec.shapes().items()), "and so the model registers them"
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3-moe"])
+@pytest.mark.parametrize("packed", [None, False])
+def test_experts_that_are_stored_as_transformers_holds_them_are_read(
+    name: str, packed: bool | None, tmp_path: Path
+) -> None:
+    model = tiny.make(name, tmp_path)
+    model.save_pretrained(tmp_path, save_original_format=False)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert "model.layers.0.mlp.experts.gate_up_proj" in file.keys()  # noqa: SIM118
+    torch.testing.assert_close(logits(tmp_path, packed=packed), expected(model), rtol=1e-4, atol=2e-4)
+
+
+def test_the_parameters_that_a_token_uses_are_told_beside_all(tmp_path: Path) -> None:
+    model = tiny.make("qwen3-moe", tmp_path)
+    spec = open_checkpoint(tmp_path).decoder
+    total = sum(parameter.numel() for parameter in model.parameters())
+    idle = 2 * (6 - 2) * 3 * 64 * 32  # of two sparse layers, which take 2 of 6 experts
+    assert (spec.parameters, spec.active_parameters) == (total, total - idle)
+    told = describe_model(tmp_path, ())
+    assert f"{total / 1e6:.1f} M, {(total - idle) / 1e6:.1f} M of them active for a token" in told
+    assert "2 of 6 experts, silu of 32" in told
+
+
+def test_a_token_is_multiplied_with_the_experts_that_it_takes(tmp_path: Path) -> None:
+    tiny.make("qwen3-moe", tmp_path)
+    spec = open_checkpoint(tmp_path).decoder
+    sparse, dense = (spec.products(layer) - attention(spec.layers[layer].mixer) for layer in (0, 1))
+    assert dense == 3 * 64 * 96
+    assert sparse == 2 * 3 * 64 * 32 + 6 * 64
+
+
+def attention(mixer: Any) -> int:
+    return sum(projection.elements for projection in mixer.projections(64))

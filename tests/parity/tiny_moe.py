@@ -1,0 +1,123 @@
+"""Configurations of tiny mixtures of experts, for :mod:`.tiny`."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import transformers as untyped_transformers
+
+transformers: Any = untyped_transformers
+"""Its configs take more than their signatures say."""
+
+_EXPERTS: Mapping[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+
+def mixtures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
+    """By name, with these sizes."""
+    sizes = {**shape, **_EXPERTS}
+    granite = {"residual_multiplier": 0.3, "attention_multiplier": 0.1, "logits_scaling": 4.0}
+    return {
+        "mixtral": lambda: transformers.MixtralConfig(
+            **shape, num_local_experts=4, num_experts_per_tok=2, sliding_window=24
+        ),
+        "qwen3-moe": lambda: transformers.Qwen3MoeConfig(
+            **sizes, head_dim=32, num_experts=6, norm_topk_prob=True, mlp_only_layers=[1]
+        ),
+        "qwen3-moe-steps": lambda: transformers.Qwen3MoeConfig(
+            **sizes, num_experts=4, decoder_sparse_step=2, use_sliding_window=True, sliding_window=24
+        ),
+        "qwen2-moe": lambda: transformers.Qwen2MoeConfig(
+            **sizes,
+            num_experts=6,
+            shared_expert_intermediate_size=48,
+            use_sliding_window=True,
+            sliding_window=24,
+            max_window_layers=2,
+        ),
+        "olmoe": lambda: transformers.OlmoeConfig(**shape, num_experts=6, num_experts_per_tok=3),
+        "gpt-oss": lambda: transformers.GptOssConfig(
+            **{**shape, "num_hidden_layers": 4},
+            head_dim=16,
+            sliding_window=16,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            rope_parameters={
+                "rope_type": "yarn",
+                "rope_theta": 150_000.0,
+                "factor": 4.0,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "truncate": False,
+                "original_max_position_embeddings": 32,
+            },
+        ),
+        "glm4-moe": lambda: transformers.Glm4MoeConfig(
+            **sizes, attention_bias=True, use_qk_norm=True, n_routed_experts=6, routed_scaling_factor=1.5
+        ),
+        "glm4-moe-groups": lambda: transformers.Glm4MoeConfig(
+            **sizes, n_routed_experts=8, n_group=4, topk_group=2, n_shared_experts=2, first_k_dense_replace=2
+        ),
+        "granite-moe": lambda: transformers.GraniteMoeConfig(
+            **shape, **granite, num_local_experts=4, num_experts_per_tok=2
+        ),
+        "granite-moe-shared": lambda: transformers.GraniteMoeSharedConfig(
+            **shape, **granite, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=48
+        ),
+        "minimax-m2": lambda: transformers.MiniMaxM2Config(
+            **shape, head_dim=16, rotary_dim=8, num_local_experts=6, num_experts_per_tok=2
+        ),
+        "dots1": lambda: transformers.Dots1Config(
+            **sizes,
+            n_routed_experts=6,
+            n_shared_experts=1,
+            first_k_dense_replace=1,
+            norm_topk_prob=True,
+            sliding_window=24,
+            max_window_layers=2,
+        ),
+    }
+
+
+def is_mixture(model: Any) -> bool:
+    return bool(_routers(model))
+
+
+def _routers(model: Any) -> list[Any]:
+    return [module for module in model.modules() if type(module).__name__.endswith(("Router", "Gate"))]
+
+
+def _gap(scores: torch.Tensor, count: int) -> torch.Tensor:
+    """How far the last of the ``count`` best is from the next one."""
+    best = scores.topk(count + 1, dim=-1).values
+    return best[:, -2] - best[:, -1]
+
+
+@torch.inference_mode()
+def clearest(model: Any, prompts: list[list[int]]) -> list[int]:
+    """The prompt whose tokens are furthest from taking other experts than they do, in units of the spread of the
+    scores by which experts are chosen.
+
+    What is rounded takes other experts where two are nearly as good, and no bound on its logits is kept then.
+    """
+    gaps: list[torch.Tensor] = []
+
+    def measure(router: Any, arguments: Any, output: Any) -> None:
+        logits = output[0].float()
+        bias = arguments[1] if len(arguments) > 1 else getattr(router, "e_score_correction_bias", None)
+        scores = logits if bias is None else logits.sigmoid() + bias
+        spread = scores.std()
+        if (groups := getattr(router, "num_group", None) or 1) > 1:
+            members = scores.unflatten(-1, (groups, -1))
+            of_groups = members.topk(1 if bias is None else 2, dim=-1).values.sum(-1)
+            gaps.append(_gap(of_groups, router.topk_group).view(len(prompts), -1) / spread)
+            chosen = of_groups.topk(router.topk_group, dim=-1).indices
+            closed = torch.ones_like(of_groups, dtype=torch.bool).scatter(-1, chosen, False)
+            scores = members.masked_fill(closed.unsqueeze(-1), -100.0).flatten(-2)
+        gaps.append(_gap(scores, router.top_k).view(len(prompts), -1) / spread)
+
+    handles = [router.register_forward_hook(measure) for router in _routers(model)]
+    model(torch.tensor(prompts))
+    for handle in handles:
+        handle.remove()
+    least = torch.cat(gaps, dim=1).min(dim=1).values
+    return prompts[int(least.argmax())]
