@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from stentor import kernels
+from stentor.kernels.forward import Traced
 from stentor.kernels.linear_packed import empty_packed, pack_gguf_, pack_plain_
 
 from ..model_config.mlp_spec import ExpertNames, ExpertTensor, MoESpec
@@ -254,6 +255,19 @@ class PackedExperts(Experts):
             self._gate_up,
             self._down,
             self._spec.activation,
+            gate_up_bias=self._gate_up_bias,
+            down_bias=self._down_bias,
+        )
+
+    def traced(self, x: Traced, logits: Traced, router: kernels.Router, correction: torch.Tensor | None) -> Traced:
+        """As :meth:`__call__`, of the experts that ``router`` chooses by these scores."""
+        return x.moe(
+            logits,
+            router,
+            self._gate_up,
+            self._down,
+            self._spec.activation,
+            score_bias=correction,
             gate_up_bias=self._gate_up_bias,
             down_bias=self._down_bias,
         )

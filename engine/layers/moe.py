@@ -1,6 +1,6 @@
 """A mixture of experts in place of a feed-forward network, as its :class:`..model_config.mlp_spec.MoESpec` says."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -8,14 +8,15 @@ import torch
 from stentor import kernels
 from stentor.kernels.forward import Traced
 
-from ..model_config.mlp_spec import ExpertNames, MoESpec
+from ..model_config.mlp_spec import MoESpec
+from ..quantization.formats import OnlineFormat
 from .experts import PackedExperts, experts_of
 from .forward_batch import ForwardBatch
 from .layer_context import LayerContext
-from .linear import Linear, add_expanded
+from .linear import Linear
 from .mlp import MLP
 from .quantized import Input, Stream
-from .weights import Target, WeightMap
+from .weights import WeightMap
 
 
 class MoE:
@@ -25,81 +26,69 @@ class MoE:
     """
 
     input: Linear | None = None
-    """No product that takes its input quantised: router and experts take it plain."""
+    """No product takes its input quantised: router and experts take it plain."""
 
     def __init__(self, weights: WeightMap, prefix: str, spec: MoESpec, hidden: int, context: LayerContext) -> None:
         """``prefix`` is that of the layer."""
-        self._spec, self._dtype, self._stream, self._invariant = spec, context.dtype, context.stream, context.invariant
-        self._hidden = hidden
+        self._hidden, self._dtype, self._stream = hidden, context.dtype, context.stream
         self._rule = kernels.Router(**asdict(spec.router))
-        self._router_bias = self._correction = None
-        if spec.router_bias:
-            self._router_bias = context.empty(spec.experts, dtype=torch.float32)
-        self._router = context.empty(spec.experts, hidden, dtype=torch.float32)
+        names = spec.names[0]
+        part, correction = f"{prefix}.{names.router}", f"{prefix}.{names.correction}"
+        self._router = Linear(weights, {part: spec.experts}, hidden, _exact(context, part), bias=spec.router_bias)
+        self._correction: torch.Tensor | None = None
         if spec.correction:
             self._correction = context.empty(spec.experts, dtype=torch.float32)
-        self._add_router(weights, prefix, context)
+            weights.add(correction, self._correction, shape=spec.correction_shape, read=torch.flatten)
+        for others in spec.names[1:]:
+            for ending in ("weight", "bias"):
+                weights.alias(f"{prefix}.{others.router}.{ending}", f"{part}.{ending}")
+            weights.alias(f"{prefix}.{others.correction}", correction)
         self._experts = experts_of(weights, prefix, spec, hidden, context)
         self._shared = MLP(weights, prefix, spec.shared, hidden, context) if spec.shared else None
         self._shared_gate: Linear | None = None
         if spec.shared_gate:
             self._shared_gate = Linear(weights, {f"{prefix}.{spec.shared_gate}": 1}, hidden, context)
 
-    def _add_router(self, weights: WeightMap, prefix: str, context: LayerContext) -> None:
-        first, *others = (self._router_targets(f"{prefix}.", names) for names in self._spec.names)
-        for name, target in first.items():
-            part = name.removesuffix(".weight")
-            if target.tensor is self._router:
-                add_expanded(weights, part, target.tensor, context.format_of(part))
-            else:
-                weights.add(name, target.tensor, shape=target.shape, read=target.read)
-        for targets in others:
-            for (name, target), usual in zip(targets.items(), first, strict=True):
-                if name != usual:
-                    weights.add_instead([usual], {name: target.fill})
-
-    def _router_targets(self, prefix: str, names: ExpertNames) -> dict[str, Target]:
-        """What is stored of the router, by name, in the order in which a spec lists it."""
-        found: dict[str, Target] = {}
-        if self._router_bias is not None:
-            found[f"{prefix}{names.router}.bias"] = Target(self._router_bias, tuple(self._router_bias.shape))
-        found[f"{prefix}{names.router}.weight"] = Target(self._router, tuple(self._router.shape))
-        if self._correction is not None:
-            found[prefix + names.correction] = Target(self._correction, self._spec.correction_shape, torch.flatten)
-        return found
-
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden] → [tokens, hidden]"""
         if isinstance(x, Traced):
             return self._traced(x, batch)
         assert isinstance(x, torch.Tensor)
-        return self._forward(x, batch)
-
-    def _traced(self, x: Traced, batch: ForwardBatch) -> Traced:
-        if self._shared is None or self._shared_gate is not None:
-            return x.call("experts", self._rows, self._hidden)
-        routed = x.call("experts", lambda rows, _: self._routed(self._taken(rows)), self._hidden)
-        shared = self._shared(x, batch)
-        assert isinstance(shared, Traced)
-        return routed.add_(shared)
-
-    def _taken(self, x: torch.Tensor) -> torch.Tensor:
-        """A program's float32, as experts take it: those that are packed round it themselves."""
-        return x if isinstance(self._experts, PackedExperts) else x.to(self._dtype)
-
-    def _rows(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
-        return self._forward(self._taken(x), batch)
+        routed = self._routed(x).to(self._stream)
+        return routed if self._shared is None else routed + self._of_shared(x, batch)
 
     def _routed(self, x: torch.Tensor) -> torch.Tensor:
-        logits = kernels.linear(x.float(), self._router, self._router_bias, invariant=self._invariant)
-        return self._experts(x, kernels.route(logits, self._rule, self._correction))
+        return self._experts(x, kernels.route(self._router(x.float()), self._rule, self._correction))
 
-    def _forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        routed = self._routed(x).to(self._stream)
+    def _of_shared(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        assert self._shared is not None
+        made = self._shared(x, batch)
+        assert isinstance(made, torch.Tensor)
+        return made if self._shared_gate is None else self._shared_gate(x).sigmoid().to(made.dtype) * made
+
+    def _traced(self, x: Traced, batch: ForwardBatch) -> Traced:
+        """As instructions, but for what has none: experts that are not packed, and a gate of one column."""
+        if isinstance(self._experts, PackedExperts):
+            logits = self._router(x)
+            assert isinstance(logits, Traced)
+            routed = self._experts.traced(x, logits, self._rule, self._correction)
+        else:
+            routed = x.call("experts", lambda rows, _: self._routed(rows.to(self._dtype)), self._hidden)
         if self._shared is None:
             return routed
-        shared = self._shared(x, batch)
-        assert isinstance(shared, torch.Tensor)
-        if self._shared_gate is not None:
-            shared = self._shared_gate(x).sigmoid().to(shared.dtype) * shared
-        return routed + shared
+        if self._shared_gate is None:
+            shared = self._shared(x, batch)
+            assert isinstance(shared, Traced)
+        else:
+            shared = x.call("a shared expert's gate", self._called_shared, self._hidden)
+        return routed.add_(shared)
+
+    def _called_shared(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
+        """Between stretches of a program: float32."""
+        return self._of_shared(x.to(self._dtype), batch)
+
+
+def _exact(context: LayerContext, part: str) -> LayerContext:
+    """Of a product in float32, by a weight that is never quantised while it is loaded."""
+    quantized = None if isinstance(context.format_of(part), OnlineFormat) else context.quantized
+    return replace(context, dtype=torch.float32, quantized=quantized)

@@ -82,6 +82,7 @@ class WeightMap:
 
     def __init__(self) -> None:
         self._targets: dict[str, Target] = {}
+        self._aliases: dict[str, str] = {}
         self._alternatives: dict[str, tuple[Fill, _Alternative]] = {}
         self._gathered: dict[str, tuple[_Gathering, str]] = {}
         self._passed_over: set[str] = set()
@@ -104,6 +105,10 @@ class WeightMap:
         ``read``."""
         self._targets[name] = Target(target, shape or tuple(target.shape), read)
         self._parts.add(name.rpartition(".")[0])
+
+    def alias(self, name: str, usual: str) -> None:
+        """What is stored under this name is taken as if it were stored under the ``usual`` one."""
+        self._aliases[name] = usual
 
     def add_instead(self, others: Iterable[str], fills: Mapping[str, Fill]) -> None:
         """These may be stored, all of them, in place of ``others``, which fill the same destinations."""
@@ -163,7 +168,8 @@ class WeightMap:
         place, a shape that differs, or a place left empty.
         """
         missing = self._targets.keys() | self._gathered.keys()
-        for name, tensor in tensors:
+        for stored, tensor in tensors:
+            name = self._aliases.get(stored, stored)
             if (target := self._targets.get(name)) is not None:
                 target.fill(name, tensor)
             elif (found := self._alternatives.get(name)) is not None:
