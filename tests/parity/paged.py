@@ -53,7 +53,7 @@ class PagedDecoder:
         place = replace(layer_context(checkpoint, config, torch.device("cpu"), dtype), backend=backend, packed=packed)
         self.model = Decoder(checkpoint.decoder, place, max_model_len)
         self.model.load(iterate_weights(checkpoint, place.dtype, raw=self.model.weights.raw))
-        self._caches = allocate_caches(
+        self.caches = allocate_caches(
             checkpoint.decoder.cache_groups, BLOCKS, BLOCK, place.device, cache_dtype or dtype
         )
         self._rows = RowTable(SLOTS, max_model_len, BLOCK)
@@ -67,7 +67,7 @@ class PagedDecoder:
     @property
     def calls(self) -> list[str]:
         """What a pass as a program calls between its native stretches, in words."""
-        programs = self.model.programs(self._caches)
+        programs = self.model.programs(self.caches)
         assert programs is not None
         return programs.calls
 
@@ -96,7 +96,7 @@ class PagedDecoder:
         steps = [
             RowStep(slot, start, count, [], False, state=self._moves.pop(slot, -1)) for slot, start, count in spans
         ]
-        batch = build_batch(steps, self._rows, self._caches, torch.device("cpu")).forward
+        batch = build_batch(steps, self._rows, self.caches, torch.device("cpu")).forward
         hidden = self.model.forward(batch if self._states is None else self._states.extend(batch, steps))
         logits = self.model.logits(hidden).clone()  # packed, they are good until the next step only
         return list(torch.split_with_sizes(logits, [count for _, _, count in spans]))
