@@ -18,6 +18,9 @@ _MODULES = (
     "attention.decode_tunables",
     "attention.prefill_tunables",
     "varlen_attention.tunables",
+    "causal_conv.tunables",
+    "gated_delta.tunables",
+    "mamba2.tunables",
     "sampling.tunables",
 )
 """Each has ``tunables() -> list[Tunable]``."""

@@ -1,0 +1,41 @@
+"""The operations that keep a state, on the GPU or interpreted."""
+
+import pytest
+import torch
+
+from stentor.kernels import StateRows
+from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
+from stentor.tests.kernels.helpers import assert_close
+from stentor.tests.kernels.mixers import Conv, Delta, Mamba, Mixer
+
+pytestmark = pytest.mark.triton
+
+MIXERS = [
+    pytest.param(Conv(70, 4), id="conv"),
+    pytest.param(Conv(40, 3, bias=False, activation="none"), id="conv of LFM2"),
+    pytest.param(Delta(1, 2, 16, 48), id="delta"),
+    pytest.param(Delta(2, 2, 20, 33, l2norm=False), id="delta of odd sizes"),
+    pytest.param(Mamba(2, 1, 16, 32), id="mamba"),
+    pytest.param(Mamba(4, 2, 7, 20), id="mamba of odd sizes"),
+]
+BATCHES = {
+    "a token each": ([1, 1, 1, 1], [3, -1, 5, 3], [0, 1, 5, -1]),
+    "ragged": ([2, 37, 0, 1], [3, -1, 3, 5], [0, 1, 2, 5]),
+}
+
+
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_rows_are_the_references(mixer: Mixer, batch: str, dtype: torch.dtype) -> None:
+    lengths, reads, writes = BATCHES[batch]
+    rows = StateRows.of(lengths, reads, writes, DEVICE)
+    tokens = mixer.tokens(sum(lengths), seed=1, dtype=dtype, device=DEVICE)
+    mine, expected = (mixer.state(6, seed=5, dtype=dtype, device=DEVICE) for _ in range(2))
+    assert mixer.choose(tokens, "triton") == "triton"
+    found = mixer.run(tokens, mine, rows, "triton")
+    tolerance = 1e-5 if dtype == torch.float32 else 1.6e-2
+    assert_close(found, mixer.run(tokens, expected, rows, "reference"), tolerance)
+    assert_close(mine, expected, 1e-5 if mine.dtype == torch.float32 else 0.0)  # inputs are kept as they are
+    assert torch.equal(mine[4], expected[4])  # nobody's
+    assert torch.equal(mine[3], expected[3])  # read by two rows
