@@ -82,10 +82,10 @@ def _conv_kernel(
             other=0.0,
         )
         # what is left of the state where the row is shorter than it
-        kept = tl.load(
+        older = tl.load(
             before[:, None] + (latest + KEPT)[None, :], mask=fits & (latest < 0)[None, :] & (read >= 0), other=0.0
         )
-        last = tl.where((latest >= 0)[None, :], last, kept)
+        last = tl.where((latest >= 0)[None, :], last, older)
         tl.debug_barrier()  # the slot may be the one that was read, by other threads
         tl.store(
             state + ((write * CHANNELS + channel) * KEPT)[:, None] + place[None, :], last, mask=fits & (write >= 0)

@@ -1,5 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""A program takes some columns of a head's state, which stay in registers, through the tokens of a row."""
+"""A program takes some columns of a head's state, which stay in registers, through the tokens of a row one by
+one. Rows of more than a few tokens are cut into chunks instead (:mod:`.triton_chunks`)."""
 
 import torch
 import triton
@@ -9,9 +10,12 @@ from torch import Tensor
 from ..launch import cdiv, launch, next_power_of_2
 from ..state_rows import StateRows
 from ..tuning import Config, pick
+from . import triton_chunks
 from .reference import L2_EPS
 
 OPERATION = "gated_delta"
+FEW = 8
+"""Tokens of the longest row up to which they are taken one by one."""
 
 
 @triton.jit
@@ -96,6 +100,8 @@ def gated_delta(
 ) -> Tensor:
     _, v_heads, v_dim = v.shape
     k_dim = q.shape[2]
+    if rows.longest > FEW:
+        return triton_chunks.gated_delta(q, k, v, decay, beta, state, rows, scale, l2norm)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     config = pick(OPERATION, delta_key(k_dim), default_config())
     launch(

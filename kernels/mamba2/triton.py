@@ -1,5 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""A program takes some dims of a head, whose state stays in registers, through the tokens of a row."""
+"""A program takes some dims of a head, whose state stays in registers, through the tokens of a row one by
+one. Rows of more than a few tokens are cut into chunks instead (:mod:`.triton_chunks`)."""
 
 import torch
 import triton
@@ -9,8 +10,11 @@ from torch import Tensor
 from ..launch import cdiv, launch, next_power_of_2
 from ..state_rows import StateRows
 from ..tuning import Config, pick
+from . import triton_chunks
 
 OPERATION = "mamba2"
+FEW = 8
+"""Tokens of the longest row up to which they are taken one by one."""
 
 
 @triton.jit
@@ -79,6 +83,8 @@ def mamba_key(state_dim: int) -> str:
 def mamba2(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, state: Tensor, rows: StateRows) -> Tensor:
     _, heads, head_dim = x.shape
     state_dim = B.shape[2]
+    if rows.longest > FEW:
+        return triton_chunks.mamba2(x, dt, A, B, C, D, state, rows)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     config = pick(OPERATION, mamba_key(state_dim), default_config())
     launch(

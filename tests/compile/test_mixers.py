@@ -73,6 +73,17 @@ def test_a_convolution_of_prompts_spills_nothing() -> None:
     assert kernel.stack_bytes == 0
 
 
+@pytest.mark.parametrize("operation", [delta, mamba])
+def test_prompts_are_multiplied_in_tensor_cores_and_fit_an_h100(operation: Callable[[int, int], None]) -> None:
+    kernels = compiled(operation, 4096, 4000)
+    assert [kernel.name for kernel in kernels] == ["_inverse_kernel"] * (operation is delta) + ["_chunks_kernel"]
+    for kernel in kernels:
+        print(kernel.name, kernel.registers, kernel.stack_bytes, kernel.shared_bytes)
+        assert kernel.uses_tensor_cores
+        assert kernel.stack_bytes == 0
+        assert kernel.shared_bytes <= 227 * 1024
+
+
 @pytest.mark.parametrize(
     ("module", "tunables"),
     [(conv_triton, conv_tunables), (delta_triton, delta_tunables), (mamba_triton, mamba_tunables)],
@@ -86,8 +97,9 @@ def test_the_tuner_times_what_launches_look_up(
         asked.append((operation, key))
         return default
 
-    monkeypatch.setattr(module, "pick", pick)
-    monkeypatch.setattr(module, "launch", lambda *_, **__: None)
+    for where in (module, getattr(module, "triton_chunks", module)):
+        monkeypatch.setattr(where, "pick", pick)
+        monkeypatch.setattr(where, "launch", lambda *_, **__: None)
     with FakeTensorMode(), dry_run():
         for tunable in tunables():
             tunable.workload(torch.device("cuda"))()

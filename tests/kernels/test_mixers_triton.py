@@ -1,9 +1,13 @@
 """The operations that keep a state, on the GPU or interpreted."""
 
+from types import ModuleType
+
 import pytest
 import torch
 
 from stentor.kernels import StateRows
+from stentor.kernels.gated_delta import triton as delta_triton
+from stentor.kernels.mamba2 import triton as mamba_triton
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
 from stentor.tests.kernels.helpers import assert_close
 from stentor.tests.kernels.mixers import Conv, Delta, Mamba, Mixer
@@ -20,7 +24,8 @@ MIXERS = [
 ]
 BATCHES = {
     "a token each": ([1, 1, 1, 1], [3, -1, 5, 3], [0, 1, 5, -1]),
-    "ragged": ([2, 37, 0, 1], [3, -1, 3, 5], [0, 1, 2, 5]),
+    "a few tokens each": ([2, 5, 0, 1], [3, -1, 3, 5], [0, 1, 2, 5]),
+    "prompts": ([2, 71, 0, 1, 64], [3, -1, 3, 5, 2], [0, 1, -1, 5, 2]),
 }
 
 
@@ -39,3 +44,20 @@ def test_rows_are_the_references(mixer: Mixer, batch: str, dtype: torch.dtype) -
     assert_close(mine, expected, 1e-5 if mine.dtype == torch.float32 else 0.0)  # inputs are kept as they are
     assert torch.equal(mine[4], expected[4])  # nobody's
     assert torch.equal(mine[3], expected[3])  # read by two rows
+
+
+@pytest.mark.parametrize(("batch", "chunks"), [("a few tokens each", False), ("prompts", True)])
+@pytest.mark.parametrize("module", [delta_triton, mamba_triton])
+def test_long_rows_are_cut_into_chunks(
+    module: ModuleType, batch: str, chunks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[str] = []
+    for where in (module, module.triton_chunks):
+        monkeypatch.setattr(where, "launch", lambda kernel, *_, **__: launched.append(kernel.fn.__name__))
+    mixer = Delta(1, 2, 16, 48) if module is delta_triton else Mamba(2, 1, 16, 32)
+    lengths, reads, writes = BATCHES[batch]
+    tokens = mixer.tokens(sum(lengths), seed=1, dtype=torch.float32, device=DEVICE)
+    state = mixer.state(6, seed=5, dtype=torch.float32, device=DEVICE)
+    mixer.run(tokens, state, StateRows.of(lengths, reads, writes, DEVICE), "triton")
+    assert ("_chunks_kernel" in launched) == chunks
+    assert len(launched) == (2 if chunks and module is delta_triton else 1)
