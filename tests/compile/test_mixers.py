@@ -78,7 +78,6 @@ def test_prompts_are_multiplied_in_tensor_cores_and_fit_an_h100(operation: Calla
     kernels = compiled(operation, 4096, 4000)
     assert [kernel.name for kernel in kernels] == ["_inverse_kernel"] * (operation is delta) + ["_chunks_kernel"]
     for kernel in kernels:
-        print(kernel.name, kernel.registers, kernel.stack_bytes, kernel.shared_bytes)
         assert kernel.uses_tensor_cores
         assert kernel.stack_bytes == 0
         assert kernel.shared_bytes <= 227 * 1024
