@@ -8,6 +8,7 @@ import torch
 from stentor.kernels import StateRows
 from stentor.kernels.gated_delta import triton as delta_triton
 from stentor.kernels.mamba2 import triton as mamba_triton
+from stentor.kernels.tuning import Config, overridden
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
 from stentor.tests.kernels.helpers import assert_close
 from stentor.tests.kernels.mixers import Conv, Delta, Mamba, Mixer
@@ -61,3 +62,16 @@ def test_long_rows_are_cut_into_chunks(
     mixer.run(tokens, state, StateRows.of(lengths, reads, writes, DEVICE), "triton")
     assert ("_chunks_kernel" in launched) == chunks
     assert len(launched) == (2 if chunks and module is delta_triton else 1)
+
+
+def test_a_prompt_of_one_key_over_and_over_loses_no_precision() -> None:
+    """The powers of its triangular system are huge: an inverse that summed them would be of noise."""
+    delta, rows = Delta(1, 1, 16, 16), StateRows.of([64], [0], [0], DEVICE)
+    tokens = delta.tokens(64, seed=1, dtype=torch.float32, device=DEVICE)
+    tokens["k"] = tokens["k"][:1].expand(64, -1, -1).contiguous()
+    tokens["decay"], tokens["beta"] = torch.zeros(64, 1, device=DEVICE), torch.ones(64, 1, device=DEVICE)
+    mine, expected = (delta.state(1, seed=5, dtype=torch.float32, device=DEVICE) for _ in range(2))
+    with overridden("gated_delta_chunks", Config.of(CHUNK=64, BLOCK_V=16, num_warps=4, num_stages=1)):
+        found = delta.run(tokens, mine, rows, "triton")
+    assert_close(found, delta.run(tokens, expected, rows, "reference"), 1e-5)
+    assert_close(mine, expected, 1e-5)
