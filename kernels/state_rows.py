@@ -56,14 +56,19 @@ class StateRows:
         return self.cu_seqlens.data_ptr(), self.reads.data_ptr(), self.writes.data_ptr(), len(self)
 
     def check(self, operation: str, state: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        """Raises ValueError unless these are rows, and ``state`` is contiguous [slots, *shape] of ``dtype``. What the
-        tensors hold is not looked at."""
+        """Raises ValueError unless these are rows, and ``state`` is contiguous [slots, *shape] of ``dtype`` on their
+        device. What the tensors hold is not looked at."""
         starts, reads, writes = self.cu_seqlens, self.reads, self.writes
         if starts.dtype != torch.int32 or starts.shape != (len(self) + 1,) or not starts.is_contiguous():
             raise ValueError(f"{operation}: cu_seqlens {describe(starts)} must be contiguous int32 [{len(self) + 1}]")
         for name, slots in (("reads", reads), ("writes", writes)):
             if slots.dtype != torch.int64 or slots.shape != (len(self),) or not slots.is_contiguous():
                 raise ValueError(f"{operation}: {name} {describe(slots)} must be contiguous int64 [{len(self)}]")
+        if not starts.device == reads.device == writes.device == state.device:
+            where = f"{starts.device}, {reads.device} and {writes.device}"
+            raise ValueError(
+                f"{operation}: cu_seqlens, reads and writes are on {where}, the state is on {state.device}"
+            )
         if state.dim() == 0 or state.shape[1:] != shape or state.dtype != dtype or not state.is_contiguous():
             wanted = f"{str(dtype).removeprefix('torch.')} [slots, {', '.join(map(str, shape))}]"
             raise ValueError(f"{operation}: state {describe(state)} must be contiguous {wanted}")

@@ -20,6 +20,9 @@ _MODULES = (
     "attention.prefill_tunables",
     "latent_attention.tunables",
     "varlen_attention.tunables",
+    "causal_conv.tunables",
+    "gated_delta.tunables",
+    "mamba2.tunables",
     "sampling.tunables",
 )
 """Each has ``tunables() -> list[Tunable]``."""

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..guards import FLOATS, describe, native_unsupported_reason
+from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
 from ..native import by_dtype, threads
 from ..state_rows import StateRows
 from ..variants import Choice, Variant, select_variant
@@ -29,7 +29,7 @@ def choose(x: Tensor, width: int, variant: Choice = "auto") -> Variant:
     native = native_unsupported_reason(_NATIVE.get(x.dtype), x)
     if native is None and width not in _NATIVE_WIDTHS:
         native = f"it takes widths of 2 to 4, not {width}"
-    return select_variant(variant, native=native)
+    return select_variant(variant, triton=triton_unsupported_reason(x, variant), native=native)
 
 
 def causal_conv(
@@ -74,6 +74,10 @@ def causal_conv(
         raise ValueError(f"causal_conv: bias {describe(bias)} must be contiguous [{channels}] of x's dtype")
     rows.check("causal_conv", state, (channels, weight.shape[1] - 1), x.dtype)
     chosen = choose(x, weight.shape[1], variant)
+    if chosen == "triton":
+        from .triton import causal_conv as run  # late: Triton takes long to import
+
+        return run(x, weight, bias, state, rows, activation)
     if chosen == "native":
         out = torch.empty(x.shape, dtype=x.dtype)
         bad = _NATIVE[x.dtype](

@@ -18,18 +18,39 @@ struct Shape {
     bool silu;
 };
 
+// Element i of each of n groups of W that lie one after another becomes element [i][group] of `columns`.
+template <int W, class T>
+void split_groups(const T* from, int64_t n, vf* columns) {
+    float together[W * LANES] = {}, apart[W][LANES];
+    if (n == LANES)
+        for (int i = 0; i < W; ++i) store(together + i * LANES, load(from + i * LANES));
+    else
+        for (int64_t i = 0; i < n * W; ++i) together[i] = widen(from[i]);
+    for (int lane = 0; lane < LANES; ++lane)
+        for (int i = 0; i < W; ++i) apart[i][lane] = together[lane * W + i];
+    for (int i = 0; i < W; ++i) columns[i] = load(apart[i]);
+}
+
+// The other way.
+template <int W, class T>
+void join_groups(const vf* columns, int64_t n, T* to) {
+    float together[W * LANES], apart[W][LANES];
+    for (int i = 0; i < W; ++i) store(apart[i], columns[i]);
+    for (int lane = 0; lane < LANES; ++lane)
+        for (int i = 0; i < W; ++i) together[lane * W + i] = apart[i][lane];
+    if (n == LANES)
+        for (int i = 0; i < W; ++i) store(to + i * LANES, load(together + i * LANES));
+    else
+        for (int64_t i = 0; i < n * W; ++i) narrow(together[i], to + i);
+}
+
 // `n` channels from `channel` on, through the tokens [first, end): `from` (null: zeros) and `to` (null: nowhere) are
 // their last W - 1 inputs.
 template <int W, class T>
 void run_channels(const Shape<T>& s, int64_t first, int64_t end, int64_t channel, int64_t n, const T* from, T* to) {
-    float columns[W][LANES] = {}, inputs[W][LANES] = {};
-    for (int64_t lane = 0; lane < n; ++lane)
-        for (int j = 0; j < W; ++j) columns[j][lane] = widen(s.weight[(channel + lane) * W + j]);
-    if (from)
-        for (int64_t lane = 0; lane < n; ++lane)
-            for (int j = 0; j < W - 1; ++j) inputs[j][lane] = widen(from[lane * (W - 1) + j]);
-    vf weight[W], last[W], bias = {};
-    for (int j = 0; j < W; ++j) weight[j] = load(columns[j]), last[j] = load(inputs[j]);
+    vf weight[W], last[W] = {}, bias = {};
+    split_groups<W>(s.weight + channel * W, n, weight);
+    if (from) split_groups<W - 1>(from, n, last);
     const bool whole = n == LANES;
     if (s.bias) bias = whole ? load(s.bias + channel) : load_part(s.bias + channel, n);
     for (int64_t token = first; token < end; ++token) {
@@ -45,10 +66,7 @@ void run_channels(const Shape<T>& s, int64_t first, int64_t end, int64_t channel
         else
             store_part(out, sum, n);
     }
-    if (!to) return;
-    for (int j = 0; j < W - 1; ++j) store(inputs[j], last[j]);
-    for (int64_t lane = 0; lane < n; ++lane)
-        for (int j = 0; j < W - 1; ++j) narrow(inputs[j][lane], to + lane * (W - 1) + j);
+    if (to) join_groups<W - 1>(last, n, to);
 }
 
 template <int W, class T>

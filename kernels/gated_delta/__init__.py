@@ -5,7 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..guards import check_heads, describe, native_unsupported_reason
+from ..guards import check_heads, describe, native_unsupported_reason, triton_unsupported_reason
 from ..native import by_dtype, threads
 from ..state_rows import StateRows
 from ..variants import Choice, Variant, select_variant
@@ -25,7 +25,7 @@ def choose(q: Tensor, variant: Choice = "auto") -> Variant:
     native = native_unsupported_reason(_NATIVE.get(q.dtype), q)
     if native is None and q.shape[-1] > _MAX_NATIVE_DIM:
         native = f"it takes keys of up to {_MAX_NATIVE_DIM} dims, not {q.shape[-1]}"
-    return select_variant(variant, native=native)
+    return select_variant(variant, triton=triton_unsupported_reason(q, variant), native=native)
 
 
 def gated_delta(
@@ -75,6 +75,10 @@ def gated_delta(
             raise ValueError(f"gated_delta: {name} {describe(factor)} must be contiguous float32 [{tokens}, {v_heads}]")
     rows.check("gated_delta", state, (v_heads, q.shape[2], v_dim), torch.float32)
     chosen = choose(q, variant)
+    if chosen == "triton":
+        from .triton import gated_delta as run  # late: Triton takes long to import
+
+        return run(q, k, v, decay, beta, state, rows, scale, l2norm)
     if chosen == "native":
         out = torch.empty(v.shape, dtype=v.dtype)
         bad = _NATIVE[q.dtype](

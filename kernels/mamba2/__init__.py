@@ -5,7 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..guards import check_heads, describe, native_unsupported_reason
+from ..guards import check_heads, describe, native_unsupported_reason, triton_unsupported_reason
 from ..native import by_dtype, threads
 from ..state_rows import StateRows
 from ..variants import Choice, Variant, select_variant
@@ -25,7 +25,7 @@ def choose(x: Tensor, state_dim: int, variant: Choice = "auto") -> Variant:
     native = native_unsupported_reason(_NATIVE.get(x.dtype), x)
     if native is None and state_dim > _MAX_NATIVE_DIM:
         native = f"it takes states of up to {_MAX_NATIVE_DIM} dims, not {state_dim}"
-    return select_variant(variant, native=native)
+    return select_variant(variant, triton=triton_unsupported_reason(x, variant), native=native)
 
 
 def mamba2(
@@ -75,6 +75,10 @@ def mamba2(
             raise ValueError(f"mamba2: {name} {describe(factor)} must be contiguous float32 [{heads}]")
     rows.check("mamba2", state, (heads, head_dim, B.shape[2]), torch.float32)
     chosen = choose(x, B.shape[2], variant)
+    if chosen == "triton":
+        from .triton import mamba2 as run  # late: Triton takes long to import
+
+        return run(x, dt, A, B, C, D, state, rows)
     if chosen == "native":
         out = torch.empty(x.shape, dtype=x.dtype)
         bad = _NATIVE[x.dtype](

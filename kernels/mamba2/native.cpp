@@ -89,8 +89,8 @@ void run_head(const Shape<T>& s, int64_t first, int64_t end, int64_t head, const
     Block block;
     for (; first < end; first += BLOCK) {
         prepare(s, head, first, std::min(BLOCK, end - first), block);
-        int64_t dim = 0;
-        for (; dim + TOGETHER <= s.head_dim; dim += TOGETHER)
+        int64_t dim = 0;  // a single token's states are read once, and best in the order in which they lie
+        for (; block.tokens > 1 && dim + TOGETHER <= s.head_dim; dim += TOGETHER)
             walk<TOGETHER>(s, block, first, head, dim, from + dim * s.state_dim, to + dim * s.state_dim);
         for (; dim < s.head_dim; ++dim)
             walk<1>(s, block, first, head, dim, from + dim * s.state_dim, to + dim * s.state_dim);

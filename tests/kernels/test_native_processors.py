@@ -14,8 +14,10 @@ from stentor.kernels.linear_packed.weight import PARTS
 from stentor.kernels.native import library as native_library
 from stentor.kernels.native.build import build, find_sources
 from stentor.kernels.native.load import NativeFunction, NativeLibrary, load
+from stentor.tests.kernels import test_state_rows
 from stentor.tests.kernels.forward_shapes import SHAPES
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
+from stentor.tests.kernels.mixers import Mixer
 from stentor.tests.kernels.packed_weights import KINDS, codes_and_scales, packed_weight
 from stentor.tests.kernels.programs import Sequences, shuffled, whole
 from stentor.tests.kernels.test_forward import LENGTHS, assert_agrees, same
@@ -32,13 +34,14 @@ NEEDS = {
 }
 """Plain SSE2, AVX2, and AVX-512 without its instructions for bytes and bfloat16, with what the kernel calls them."""
 PRODUCT = ("linear_packed", "native")
-ALL = (*PRODUCT, "attention", "forward", "sampling")
+MIXERS = ("causal_conv", "gated_delta", "mamba2")
+ALL = (*PRODUCT, *MIXERS, "attention", "forward", "sampling")
 """Folders whose units are compiled, some seconds each."""
 PRODUCTS = [
     ("x86-64-v3", ALL),
     *(pytest.param((march, PRODUCT), marks=pytest.mark.proof) for march in ("x86-64", "skylake-avx512")),
 ]
-MODULES = ("linear_packed", "linear_packed.weight", "forward")
+MODULES = ("linear_packed", "linear_packed.weight", "forward", *MIXERS)
 
 
 def _flags() -> set[str]:
@@ -62,9 +65,12 @@ def _calls_go_there(library: NativeLibrary, monkeypatch: pytest.MonkeyPatch) -> 
     for name in MODULES:
         module = sys.modules[f"stentor.kernels.{name}"]
         found = {key: value for key, value in vars(module).items() if isinstance(value, NativeFunction)}
-        assert found
+        by_dtype: dict[torch.dtype, NativeFunction] = vars(module)["_NATIVE"] if name in MIXERS else {}
+        assert found or by_dtype
         for key, value in found.items():
             monkeypatch.setattr(module, key, _of(library, value))
+        for dtype, value in list(by_dtype.items()):
+            monkeypatch.setitem(by_dtype, dtype, _of(library, value))
 
 
 def _of(library: NativeLibrary, function: NativeFunction) -> NativeFunction:
@@ -149,3 +155,11 @@ def test_a_pass_is_the_references_and_one_however_it_is_cut(name: str) -> None:
         same(Sequences(shape, LENGTHS).run(shuffled(LENGTHS, 2, 15)), found)
     for mine, theirs in zip(found, Sequences(shape, LENGTHS, "reference").run(whole(LENGTHS)), strict=True):
         assert_agrees(shape, mine, theirs)
+
+
+@pytest.mark.parametrize("library", PRODUCTS[:1], indirect=True)
+@pytest.mark.parametrize("dtype", test_state_rows.DTYPES)
+@pytest.mark.parametrize("mixer", test_state_rows.ALL)
+def test_a_state_is_the_references_and_one_however_a_prompt_is_cut(mixer: Mixer, dtype: torch.dtype) -> None:
+    test_state_rows.test_ragged_rows_are_the_references(mixer, dtype)
+    test_state_rows.test_a_prompt_is_bitwise_the_same_however_it_is_cut(mixer, dtype)

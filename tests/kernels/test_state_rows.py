@@ -133,3 +133,5 @@ def test_rows_of_other_dtypes_and_shapes_are_refused(mixer: Mixer) -> None:
         mixer.run(tokens, state, replace(fine, reads=fine.reads.int()), "auto")
     with pytest.raises(ValueError, match=r"writes .* must be contiguous int64 \[2\]"):
         mixer.run(tokens, state, replace(fine, writes=torch.zeros(3, dtype=torch.int64)), "auto")
+    with pytest.raises(ValueError, match="are on cpu, meta and cpu, the state is on cpu"):
+        mixer.run(tokens, state, replace(fine, reads=fine.reads.to("meta")), "auto")

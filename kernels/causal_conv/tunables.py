@@ -1,0 +1,27 @@
+"""What the short convolution offers the tuner: that of Qwen3-Next, one token of each sequence and a long prompt."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from ..state_rows import StateRows
+from ..tuning import Tunable
+from .triton import OPERATION, candidates, causal_conv, conv_key
+
+CHANNELS, WIDTH = 8192, 4
+
+
+def tunables() -> list[Tunable]:
+    return [_tunable(64, 1), _tunable(1, 8192)]
+
+
+def _tunable(count: int, length: int) -> Tunable:
+    def workload(device: torch.device) -> Callable[[], object]:
+        x = torch.randn(count * length, CHANNELS, dtype=torch.bfloat16, device=device)
+        weight = torch.randn(CHANNELS, WIDTH, dtype=x.dtype, device=device)
+        state = torch.zeros(count, CHANNELS, WIDTH - 1, dtype=x.dtype, device=device)
+        rows = StateRows.of([length] * count, range(count), range(count), device)
+        return partial(causal_conv, x, weight, None, state, rows, "silu")
+
+    return Tunable(OPERATION, conv_key(WIDTH, length == 1), candidates(length == 1), workload)

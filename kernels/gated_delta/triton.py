@@ -1,0 +1,133 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+"""A program takes some columns of a head's state, which stay in registers, through the tokens of a row one by
+one. Rows of more than a few tokens are cut into chunks instead (:mod:`.triton_chunks`)."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..launch import cdiv, launch, next_power_of_2
+from ..state_rows import StateRows
+from ..tuning import Config, pick
+from . import triton_chunks
+from .reference import L2_EPS
+
+OPERATION = "gated_delta"
+FEW = 8
+"""Tokens of the longest row up to which they are taken one by one."""
+
+
+@triton.jit
+def _delta_kernel(
+    q,
+    k,
+    v,
+    decay,
+    beta,
+    state,
+    out,
+    cu_seqlens,
+    reads,
+    writes,
+    q_stride,
+    k_stride,
+    v_stride,
+    scale,
+    eps,
+    REPEATS: tl.constexpr,
+    V_HEADS: tl.constexpr,
+    K_DIM: tl.constexpr,
+    V_DIM: tl.constexpr,
+    K_WIDTH: tl.constexpr,
+    L2NORM: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+):
+    row = tl.program_id(0)
+    head = tl.program_id(1)
+    start = tl.load(cu_seqlens + row)
+    end = tl.load(cu_seqlens + row + 1)
+    read = tl.load(reads + row)
+    write = tl.load(writes + row)
+    dim = tl.arange(0, K_WIDTH)
+    column = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
+    at = dim[:, None] * V_DIM + column[None, :]
+    inside = (dim < K_DIM)[:, None] & (column < V_DIM)[None, :]
+    before = state + (read * V_HEADS + head) * (K_DIM * V_DIM)  # int64, as slots are
+    memory = tl.load(before + at, mask=inside & (read >= 0), other=0.0)
+    for t in range(0, end - start):
+        token = start.to(tl.int64) + t
+        query = tl.load(q + token * q_stride + head // REPEATS * K_DIM + dim, mask=dim < K_DIM, other=0.0).to(
+            tl.float32
+        )
+        key = tl.load(k + token * k_stride + head // REPEATS * K_DIM + dim, mask=dim < K_DIM, other=0.0).to(tl.float32)
+        value = tl.load(v + token * v_stride + head * V_DIM + column, mask=column < V_DIM, other=0.0).to(tl.float32)
+        if L2NORM:
+            query *= tl.rsqrt(tl.sum(query * query, 0) + eps)
+            key *= tl.rsqrt(tl.sum(key * key, 0) + eps)
+        memory *= tl.exp(tl.load(decay + token * V_HEADS + head))
+        found = tl.sum(key[:, None] * memory, 0)
+        change = tl.load(beta + token * V_HEADS + head) * (value - found)
+        memory += key[:, None] * change[None, :]
+        sums = scale * tl.sum(query[:, None] * memory, 0)
+        tl.store(out + (token * V_HEADS + head) * V_DIM + column, sums.to(out.dtype.element_ty), mask=column < V_DIM)
+    after = state + (write * V_HEADS + head) * (K_DIM * V_DIM)
+    tl.store(after + at, memory, mask=inside & (write >= 0))
+
+
+def default_config() -> Config:
+    return Config.of(BLOCK_V=32, num_warps=4)
+
+
+def candidates() -> list[Config]:
+    return [Config.of(BLOCK_V=block, num_warps=warps) for block in (8, 16, 32, 64) for warps in (1, 2, 4, 8)]
+
+
+def delta_key(k_dim: int) -> str:
+    return f"k{k_dim}"
+
+
+def gated_delta(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    rows: StateRows,
+    scale: float,
+    l2norm: bool,
+) -> Tensor:
+    _, v_heads, v_dim = v.shape
+    k_dim = q.shape[2]
+    if rows.longest > FEW:
+        return triton_chunks.gated_delta(q, k, v, decay, beta, state, rows, scale, l2norm)
+    out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    config = pick(OPERATION, delta_key(k_dim), default_config())
+    launch(
+        _delta_kernel,
+        (len(rows), v_heads, cdiv(v_dim, config["BLOCK_V"])),
+        q,
+        k,
+        v,
+        decay,
+        beta,
+        state,
+        out,
+        rows.cu_seqlens,
+        rows.reads,
+        rows.writes,
+        q.stride(0),
+        k.stride(0),
+        v.stride(0),
+        scale,
+        L2_EPS,
+        config=config,
+        REPEATS=v_heads // q.shape[1],
+        V_HEADS=v_heads,
+        K_DIM=k_dim,
+        V_DIM=v_dim,
+        K_WIDTH=next_power_of_2(k_dim),
+        L2NORM=l2norm,
+    )
+    return out

@@ -1,0 +1,243 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+"""Prompts, a chunk at a time: the changes of all tokens of a chunk at once (arXiv:2412.06464, section 3.3)
+
+With c_i the sum of decays up to token i of a chunk, S the state before it and S' after it, the changes d solve
+
+    d_i + Σ_{j < i} beta_i exp(c_i - c_j) (k_i · k_j) d_j = beta_i (v_i - exp(c_i) k_iᵀ S)
+
+a triangular system, whose inverse the first kernel finds row by row, for all chunks at once. The second one takes some
+columns of a head's state, which stay in registers, through the chunks of a row:
+
+    o_i = scale (exp(c_i) q_iᵀ S + Σ_{j ≤ i} exp(c_i - c_j) (q_i · k_j) d_j)
+    S' = exp(c_end) S + Σ_j exp(c_end - c_j) k_j ⊗ d_j
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..attention.prefill_inner import find_tile
+from ..launch import cdiv, launch, next_power_of_2
+from ..state_rows import StateRows
+from ..tuning import Config, pick
+from .reference import L2_EPS
+
+OPERATION = "gated_delta_chunks"
+
+
+@triton.jit
+def _load_heads(x, token, stride, here, dim, eps, DIM: tl.constexpr, L2NORM: tl.constexpr):
+    """[tokens, dims] float32 of one head, which begins at ``x``; zeros where no token is ``here``."""
+    mask = here[:, None] & (dim < DIM)[None, :]
+    heads = tl.load(x + token[:, None] * stride + dim[None, :], mask=mask, other=0.0).to(tl.float32)
+    if L2NORM:
+        heads *= tl.rsqrt(tl.sum(heads * heads, 1) + eps)[:, None]
+    return heads
+
+
+@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["cu_seqlens"])
+def _inverse_kernel(
+    k,
+    decay,
+    beta,
+    inverses,
+    cu_seqlens,
+    rows,
+    k_stride,
+    eps,
+    REPEATS: tl.constexpr,
+    V_HEADS: tl.constexpr,
+    K_DIM: tl.constexpr,
+    K_WIDTH: tl.constexpr,
+    L2NORM: tl.constexpr,
+    PRECISION: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    row, tile = find_tile(cu_seqlens, rows, tl.program_id(0), CHUNK)
+    head = tl.program_id(1)
+    start = tl.load(cu_seqlens + row)
+    length = tl.load(cu_seqlens + row + 1) - start
+    if tile * CHUNK >= length:
+        return
+    step = tl.arange(0, CHUNK)
+    here = tile * CHUNK + step < length
+    token = start.to(tl.int64) + tile * CHUNK + step
+    key = _load_heads(k + head // REPEATS * K_DIM, token, k_stride, here, tl.arange(0, K_WIDTH), eps, K_DIM, L2NORM)
+    passed = tl.cumsum(tl.load(decay + token * V_HEADS + head, mask=here, other=0.0), 0)
+    factor = tl.load(beta + token * V_HEADS + head, mask=here, other=0.0)
+    between = tl.exp(tl.minimum(passed[:, None] - passed[None, :], 0.0)) * factor[:, None]
+    system = tl.dot(key, tl.trans(key), input_precision=PRECISION) * between
+    below = step[:, None] > step[None, :]
+    inverse = tl.where(below, -system, 0.0)
+    for i in range(1, CHUNK):  # row i, of those above it, which are done
+        own = (step == i)[:, None]
+        line = tl.sum(tl.where(own, inverse, 0.0), 0)
+        line += tl.sum(line[:, None] * inverse, 0)
+        inverse = tl.where(own, line[None, :], inverse)
+    inverse += tl.where(step[:, None] == step[None, :], 1.0, 0.0)
+    to = inverses + (tl.program_id(0).to(tl.int64) * V_HEADS + head) * (CHUNK * CHUNK)
+    tl.store(to + step[:, None] * CHUNK + step[None, :], inverse)
+
+
+@triton.jit
+def _chunks_kernel(
+    q,
+    k,
+    v,
+    decay,
+    beta,
+    inverses,
+    state,
+    out,
+    cu_seqlens,
+    reads,
+    writes,
+    q_stride,
+    k_stride,
+    v_stride,
+    scale,
+    eps,
+    REPEATS: tl.constexpr,
+    V_HEADS: tl.constexpr,
+    K_DIM: tl.constexpr,
+    V_DIM: tl.constexpr,
+    K_WIDTH: tl.constexpr,
+    L2NORM: tl.constexpr,
+    PRECISION: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+):
+    row = tl.program_id(0)
+    head = tl.program_id(1)
+    first = tl.load(cu_seqlens)
+    start = tl.load(cu_seqlens + row)
+    length = tl.load(cu_seqlens + row + 1) - start
+    read = tl.load(reads + row)
+    write = tl.load(writes + row)
+    dim = tl.arange(0, K_WIDTH)
+    column = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
+    at = dim[:, None] * V_DIM + column[None, :]
+    inside = (dim < K_DIM)[:, None] & (column < V_DIM)[None, :]
+    before = state + (read * V_HEADS + head) * (K_DIM * V_DIM)  # int64, as slots are
+    memory = tl.load(before + at, mask=inside & (read >= 0), other=0.0)  # [k_dim, columns]
+    q += head // REPEATS * K_DIM
+    k += head // REPEATS * K_DIM
+    step = tl.arange(0, CHUNK)
+    square = step[:, None] * CHUNK + step[None, :]
+    chunk = ((start - first) // CHUNK + row).to(tl.int64)  # as find_tile numbers them
+    for begin in range(0, length, CHUNK):
+        here = begin + step < length
+        token = start.to(tl.int64) + begin + step
+        columns = here[:, None] & (column < V_DIM)[None, :]
+        # past the end of the row nothing is added, and nothing decays
+        log_factor = tl.load(decay + token * V_HEADS + head, mask=here, other=0.0)
+        passed = tl.cumsum(log_factor, 0)
+        total = tl.sum(log_factor, 0)
+        factor = tl.load(beta + token * V_HEADS + head, mask=here, other=0.0)
+        key = _load_heads(k, token, k_stride, here, dim, eps, K_DIM, L2NORM)
+        value = tl.load(v + token[:, None] * v_stride + head * V_DIM + column[None, :], mask=columns, other=0.0).to(
+            tl.float32
+        )
+        inverse = tl.load(inverses + (chunk * V_HEADS + head) * (CHUNK * CHUNK) + square)
+        decayed = tl.exp(passed)[:, None]
+        found = tl.dot(key, memory, input_precision=PRECISION) * decayed
+        change = tl.dot(inverse, (value - found) * factor[:, None], input_precision=PRECISION)
+        query = _load_heads(q, token, q_stride, here, dim, eps, K_DIM, L2NORM)
+        scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+        between = tl.exp(tl.minimum(passed[:, None] - passed[None, :], 0.0))
+        scores = tl.where(step[:, None] >= step[None, :], scores * between, 0.0)
+        sums = tl.dot(query, memory, input_precision=PRECISION) * decayed
+        sums += tl.dot(scores, change, input_precision=PRECISION)
+        to = out + (token * V_HEADS + head)[:, None] * V_DIM + column[None, :]
+        tl.store(to, (scale * sums).to(out.dtype.element_ty), mask=columns)
+        key *= tl.exp(total - passed)[:, None]
+        memory = memory * tl.exp(total) + tl.dot(tl.trans(key), change, input_precision=PRECISION)
+        chunk += 1
+    after = state + (write * V_HEADS + head) * (K_DIM * V_DIM)
+    tl.store(after + at, memory, mask=inside & (write >= 0))
+
+
+def default_config() -> Config:
+    """The largest sizes at which no register is spilled on Hopper at the dims of its models."""
+    return Config.of(CHUNK=16, BLOCK_V=32, num_warps=4, num_stages=1)
+
+
+def candidates() -> list[Config]:
+    return [
+        Config.of(CHUNK=chunk, BLOCK_V=block, num_warps=warps, num_stages=stages)
+        for chunk in (16, 32, 64)
+        for block in (16, 32, 64)
+        for warps in (4, 8)
+        for stages in (1, 2)
+    ]
+
+
+def chunks_key(k_dim: int, dtype: torch.dtype) -> str:
+    return f"k{k_dim}-{'f32' if dtype == torch.float32 else 'f16'}"
+
+
+def gated_delta(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    rows: StateRows,
+    scale: float,
+    l2norm: bool,
+) -> Tensor:
+    tokens, v_heads, v_dim = v.shape
+    k_dim = q.shape[2]
+    out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    config = pick(OPERATION, chunks_key(k_dim, q.dtype), default_config())
+    chunk = config["CHUNK"]
+    tiles = tokens // chunk + len(rows)
+    inverses = torch.empty(tiles, v_heads, chunk, chunk, dtype=torch.float32, device=v.device)
+    shared = {
+        "REPEATS": v_heads // q.shape[1],
+        "V_HEADS": v_heads,
+        "K_DIM": k_dim,
+        "K_WIDTH": max(16, next_power_of_2(k_dim)),
+        "L2NORM": l2norm,
+        "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",
+    }
+    launch(
+        _inverse_kernel,
+        (tiles, v_heads),
+        k,
+        decay,
+        beta,
+        inverses,
+        rows.cu_seqlens,
+        len(rows),
+        k.stride(0),
+        L2_EPS,
+        config=Config.of(CHUNK=chunk, num_warps=config.num_warps, num_stages=1),
+        **shared,
+    )
+    launch(
+        _chunks_kernel,
+        (len(rows), v_heads, cdiv(v_dim, config["BLOCK_V"])),
+        q,
+        k,
+        v,
+        decay,
+        beta,
+        inverses,
+        state,
+        out,
+        rows.cu_seqlens,
+        rows.reads,
+        rows.writes,
+        q.stride(0),
+        k.stride(0),
+        v.stride(0),
+        scale,
+        L2_EPS,
+        config=config,
+        V_DIM=v_dim,
+        **shared,
+    )
+    return out

@@ -1,0 +1,31 @@
+"""What the gated delta rule offers the tuner: that of Qwen3-Next, one token of 64 sequences each and a long prompt."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from ..state_rows import StateRows
+from ..tuning import Tunable
+from . import triton_chunks
+from .triton import OPERATION, candidates, delta_key, gated_delta
+
+K_HEADS, V_HEADS, DIM = 16, 32, 128
+
+
+def tunables() -> list[Tunable]:
+    prompt_key = triton_chunks.chunks_key(DIM, torch.bfloat16)
+    return [
+        Tunable(OPERATION, delta_key(DIM), candidates(), partial(_workload, 64, 1)),
+        Tunable(triton_chunks.OPERATION, prompt_key, triton_chunks.candidates(), partial(_workload, 1, 8192)),
+    ]
+
+
+def _workload(count: int, length: int, device: torch.device) -> Callable[[], object]:
+    tokens = count * length
+    q, k = torch.randn((2, tokens, K_HEADS, DIM), dtype=torch.bfloat16, device=device)
+    v = torch.randn(tokens, V_HEADS, DIM, dtype=torch.bfloat16, device=device)
+    factor = torch.zeros(tokens, V_HEADS, device=device)
+    state = torch.zeros(count, V_HEADS, DIM, DIM, device=device)
+    rows = StateRows.of([length] * count, range(count), range(count), device)
+    return partial(gated_delta, q, k, v, factor, factor, state, rows, DIM**-0.5, True)

@@ -1,0 +1,105 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from stentor.kernels import StateRows, causal_conv, gated_delta, mamba2
+from stentor.kernels.causal_conv import choose as choose_conv
+from stentor.kernels.causal_conv import triton as conv_triton
+from stentor.kernels.causal_conv.tunables import tunables as conv_tunables
+from stentor.kernels.gated_delta import choose as choose_delta
+from stentor.kernels.gated_delta import triton as delta_triton
+from stentor.kernels.gated_delta.tunables import tunables as delta_tunables
+from stentor.kernels.mamba2 import choose as choose_mamba
+from stentor.kernels.mamba2 import triton as mamba_triton
+from stentor.kernels.mamba2.tunables import tunables as mamba_tunables
+from stentor.kernels.tuning import Config, Tunable
+from stentor.tests.kernels.dry_run import CompiledKernel, dry_run
+
+pytestmark = pytest.mark.compiles
+
+ROWS = 8
+
+
+def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="cuda")
+
+
+def rows_of(longest: int) -> StateRows:
+    slots = empty(ROWS, dtype=torch.int64)
+    return StateRows(empty(ROWS + 1, dtype=torch.int32), slots, slots, longest)
+
+
+def conv(tokens: int, longest: int) -> None:
+    x = empty(tokens, 8192)
+    assert choose_conv(x, 4) == "triton"
+    causal_conv(x, empty(8192, 4), empty(8192), empty(99, 8192, 3), rows_of(longest), activation="silu")
+
+
+def delta(tokens: int, longest: int) -> None:
+    q, v, factor = empty(tokens, 16, 128), empty(tokens, 32, 128), empty(tokens, 32, dtype=torch.float32)
+    assert choose_delta(q) == "triton"
+    gated_delta(
+        q, q, v, factor, factor, empty(99, 32, 128, 128, dtype=torch.float32), rows_of(longest), scale=128**-0.5
+    )
+
+
+def mamba(tokens: int, longest: int) -> None:
+    x, dt, B = empty(tokens, 128, 64), empty(tokens, 128, dtype=torch.float32), empty(tokens, 8, 128)
+    assert choose_mamba(x, 128) == "triton"
+    factor, state = empty(128, dtype=torch.float32), empty(99, 128, 64, 128, dtype=torch.float32)
+    mamba2(x, dt, factor, B, B, factor, state, rows_of(longest))
+
+
+def compiled(operation: Callable[[int, int], None], tokens: int, longest: int) -> list[CompiledKernel]:
+    with FakeTensorMode(), dry_run(90) as kernels:
+        operation(tokens, longest)
+    return kernels
+
+
+@pytest.mark.parametrize("operation", [conv, delta, mamba])
+def test_a_token_of_each_row_takes_one_kernel_that_spills_nothing(operation: Callable[[int, int], None]) -> None:
+    (kernel,) = compiled(operation, ROWS, 1)
+    assert kernel.stack_bytes == 0
+    if operation is not conv:  # states are moved four floats at a time
+        assert "ld.global.v4" in kernel.ptx
+        assert "st.global.v4" in kernel.ptx
+
+
+def test_a_convolution_of_prompts_spills_nothing() -> None:
+    (kernel,) = compiled(conv, 4096, 4000)
+    assert kernel.stack_bytes == 0
+
+
+@pytest.mark.parametrize("operation", [delta, mamba])
+def test_prompts_are_multiplied_in_tensor_cores_and_fit_an_h100(operation: Callable[[int, int], None]) -> None:
+    kernels = compiled(operation, 4096, 4000)
+    assert [kernel.name for kernel in kernels] == ["_inverse_kernel"] * (operation is delta) + ["_chunks_kernel"]
+    for kernel in kernels:
+        assert kernel.uses_tensor_cores
+        assert kernel.stack_bytes == 0
+        assert kernel.shared_bytes <= 227 * 1024
+
+
+@pytest.mark.parametrize(
+    ("module", "tunables"),
+    [(conv_triton, conv_tunables), (delta_triton, delta_tunables), (mamba_triton, mamba_tunables)],
+)
+def test_the_tuner_times_what_launches_look_up(
+    module: object, tunables: Callable[[], list[Tunable]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def pick(operation: str, key: str, default: Config) -> Config:
+        asked.append((operation, key))
+        return default
+
+    for where in (module, getattr(module, "triton_chunks", module)):
+        monkeypatch.setattr(where, "pick", pick)
+        monkeypatch.setattr(where, "launch", lambda *_, **__: None)
+    with FakeTensorMode(), dry_run():
+        for tunable in tunables():
+            tunable.workload(torch.device("cuda"))()
+    assert asked == [(tunable.operation, tunable.key) for tunable in tunables()]
