@@ -15,6 +15,7 @@ _MODULES = (
     "linear_fp8.triton_tiles",
     "linear_w4.tunables",
     "linear_gguf.tunables",
+    "moe.tunables",
     "attention.decode_tunables",
     "attention.prefill_tunables",
     "latent_attention.tunables",

@@ -9,7 +9,7 @@ import torch
 from stentor.kernels.native.memory import empty_huge
 
 from ..quantization.choose import Backend
-from ..quantization.formats import QuantizedCheckpoint
+from ..quantization.formats import Format, QuantizedCheckpoint
 
 
 class Memory(Protocol):
@@ -41,6 +41,10 @@ class LayerContext:
     """What goes from layer to layer is float32, whatever ``dtype`` is."""
     memory: Memory | None = None
     """Where the tensors lie, unless with :attr:`shapes_only`; None makes them where torch does."""
+
+    def format_of(self, part: str) -> Format | None:
+        """How the checkpoint stores a part's weight; None where it is plain."""
+        return self.quantized.format_of(part) if self.quantized else None
 
     @property
     def filled(self) -> bool:

@@ -12,7 +12,7 @@ from stentor.kernels.quantize import ActivationScheme, Quantized
 from ..model_config.mlp_spec import Projection
 from ..model_config.model_spec import TaskAdapters
 from ..quantization.choose import Layer, Selection, select
-from ..quantization.formats import Format, FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
+from ..quantization.formats import Format, FP8Format, GGUFFormat, Int4Format, Int8Format, MXFP4Format, OnlineFormat
 from ..quantization.stored import endings, expand
 from .layer_context import LayerContext
 from .packed import PackedLinear
@@ -216,10 +216,13 @@ def _plain(
 
 
 def add_expanded(weights: WeightMap, part: str, target: torch.Tensor, format: Format | None) -> None:
-    """Registers the matrix of a part, whose plain values fill ``target`` [outputs, inputs] however it is stored."""
+    """Registers the matrix of a part, whose plain values fill ``target`` [outputs, inputs] however it is stored.
+    Raises :class:`WeightError` for a format that no single matrix is stored in."""
     if format is None or isinstance(format, GGUFFormat | OnlineFormat):  # the loader expands GGUF's blocks
         weights.add(f"{part}.weight", target)
         return
+    if isinstance(format, MXFP4Format):
+        raise WeightError(f"{part} is stored in {format.name}, which is read of experts alone")
     needed, ignored = endings(format)
     nbytes = target.numel() * target.itemsize
     weights.gather(part, needed, _expander(target, format), nbytes=nbytes, ignored=ignored)

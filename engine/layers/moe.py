@@ -1,6 +1,6 @@
 """A mixture of experts in place of a feed-forward network, as its :class:`..model_config.mlp_spec.MoESpec` says."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -8,14 +8,15 @@ import torch
 from stentor import kernels
 from stentor.kernels.forward import Traced
 
-from ..model_config.mlp_spec import ExpertNames, ExpertTensor, MoESpec
-from ..quantization.formats import Format, OnlineFormat
+from ..model_config.mlp_spec import MoESpec
+from ..quantization.formats import OnlineFormat
+from .experts import PackedExperts, experts_of
 from .forward_batch import ForwardBatch
 from .layer_context import LayerContext
-from .linear import Linear, add_expanded
+from .linear import Linear
 from .mlp import MLP
 from .quantized import Input, Stream
-from .weights import Target, WeightMap
+from .weights import WeightMap
 
 
 class MoE:
@@ -25,142 +26,69 @@ class MoE:
     """
 
     input: Linear | None = None
-    """No product that takes its input quantised: router and experts take it plain."""
+    """No product takes its input quantised: router and experts take it plain."""
 
     def __init__(self, weights: WeightMap, prefix: str, spec: MoESpec, hidden: int, context: LayerContext) -> None:
         """``prefix`` is that of the layer."""
-        self._spec, self._dtype, self._stream, self._invariant = spec, context.dtype, context.stream, context.invariant
-        self._hidden = hidden
+        self._hidden, self._dtype, self._stream = hidden, context.dtype, context.stream
         self._rule = kernels.Router(**asdict(spec.router))
-        self._router_bias = self._correction = None
-        if spec.router_bias:
-            self._router_bias = context.empty(spec.experts, dtype=torch.float32)
-        self._router = context.empty(spec.experts, hidden, dtype=torch.float32)
+        names = spec.names[0]
+        part, correction = f"{prefix}.{names.router}", f"{prefix}.{names.correction}"
+        self._router = Linear(weights, {part: spec.experts}, hidden, _exact(context, part), bias=spec.router_bias)
+        self._correction: torch.Tensor | None = None
         if spec.correction:
             self._correction = context.empty(spec.experts, dtype=torch.float32)
-        self._add_router(weights, prefix, context)
-        self._experts = _Experts(weights, prefix, spec, hidden, context)
+            weights.add(correction, self._correction, shape=spec.correction_shape, read=torch.flatten)
+        for others in spec.names[1:]:
+            for ending in ("weight", "bias"):
+                weights.alias(f"{prefix}.{others.router}.{ending}", f"{part}.{ending}")
+            weights.alias(f"{prefix}.{others.correction}", correction)
+        self._experts = experts_of(weights, prefix, spec, hidden, context)
         self._shared = MLP(weights, prefix, spec.shared, hidden, context) if spec.shared else None
         self._shared_gate: Linear | None = None
         if spec.shared_gate:
             self._shared_gate = Linear(weights, {f"{prefix}.{spec.shared_gate}": 1}, hidden, context)
 
-    def _add_router(self, weights: WeightMap, prefix: str, context: LayerContext) -> None:
-        first, *others = (self._router_tensors(f"{prefix}.", names) for names in self._spec.names)
-        for name, (target, shape) in first.items():
-            part = name.removesuffix(".weight")
-            if target is self._router:
-                add_expanded(weights, part, target, _format_of(context, part))
-            else:
-                weights.add(name, target, shape=shape)
-        for tensors in others:
-            for (name, found), usual in zip(tensors.items(), first, strict=True):
-                if name != usual:
-                    weights.add_instead([usual], {name: found})
-
-    def _router_tensors(self, prefix: str, names: ExpertNames) -> dict[str, Target]:
-        """What is stored of the router, by name, in the order in which a spec lists it."""
-        experts, found = self._spec.experts, dict[str, Target]()
-        if self._router_bias is not None:
-            found[f"{prefix}{names.router}.bias"] = self._router_bias, (experts,)
-        found[f"{prefix}{names.router}.weight"] = self._router, tuple(self._router.shape)
-        if self._correction is not None:
-            found[prefix + names.correction] = self._correction, self._spec.correction_shape
-        return found
-
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden] → [tokens, hidden]"""
         if isinstance(x, Traced):
-            return x.call("experts", self._rows, self._hidden)
+            return self._traced(x, batch)
         assert isinstance(x, torch.Tensor)
-        return self._forward(x, batch)
+        routed = self._routed(x).to(self._stream)
+        return routed if self._shared is None else routed + self._of_shared(x, batch)
 
-    def _rows(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
-        """As a program calls it, with float32."""
-        return self._forward(x.to(self._dtype), batch)
+    def _routed(self, x: torch.Tensor) -> torch.Tensor:
+        return self._experts(x, kernels.route(self._router(x.float()), self._rule, self._correction))
 
-    def _forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        logits = kernels.linear(x.float(), self._router, self._router_bias, invariant=self._invariant)
-        routed = self._experts(x, kernels.route(logits, self._rule, self._correction)).to(self._stream)
+    def _of_shared(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        assert self._shared is not None
+        made = self._shared(x, batch)
+        assert isinstance(made, torch.Tensor)
+        return made if self._shared_gate is None else self._shared_gate(x).sigmoid().to(made.dtype) * made
+
+    def _traced(self, x: Traced, batch: ForwardBatch) -> Traced:
+        """As instructions, but for what has none: experts that are not packed, and a gate of one column."""
+        if isinstance(self._experts, PackedExperts):
+            logits = self._router(x)
+            assert isinstance(logits, Traced)
+            routed = self._experts.traced(x, logits, self._rule, self._correction)
+        else:
+            routed = x.call("experts", lambda rows, _: self._routed(rows.to(self._dtype)), self._hidden)
         if self._shared is None:
             return routed
-        shared = self._shared(x, batch)
-        assert isinstance(shared, torch.Tensor)
-        if self._shared_gate is not None:
-            shared = self._shared_gate(x).sigmoid().to(shared.dtype) * shared
-        return routed + shared
-
-
-class _Experts:
-    """The matrices of all experts, in the compute dtype whatever they are stored in."""
-
-    def __init__(self, weights: WeightMap, prefix: str, spec: MoESpec, hidden: int, context: LayerContext) -> None:
-        experts, inner = spec.experts, spec.inner
-        self._activation, self._invariant = spec.activation, context.invariant
-        self._gate_up_bias = self._down_bias = None
-        if spec.bias:
-            self._gate_up_bias = context.empty(experts, 2 * inner)
-            self._down_bias = context.empty(experts, hidden)
-        self._gate_up = context.empty(experts, 2 * inner, hidden)
-        self._down = context.empty(experts, hidden, inner)
-        usual = spec.names[0]
-        for vector in spec.expert_biases(hidden):
-            weights.add(f"{prefix}.{vector.name}", self._target(vector, usual, bias=True), shape=vector.shape)
-        for matrix in spec.expert_tensors(hidden):
-            self._add_matrix(weights, f"{prefix}.{matrix.name}", matrix, usual, context)
-        for names in spec.names[1:]:
-            for tensors, bias in ((spec.expert_biases, True), (spec.expert_tensors, False)):
-                for out in (False, True):
-                    instead = {
-                        f"{prefix}.{each.name}": (self._target(each, names, bias=bias), each.shape)
-                        for each in tensors(hidden, names)
-                        if each.out == out
-                    }
-                    others = [f"{prefix}.{each.name}" for each in tensors(hidden) if each.out == out]
-                    weights.add_instead(others, instead)
-
-    def _target(self, tensor: ExpertTensor, names: ExpertNames, *, bias: bool = False) -> torch.Tensor:
-        """What a stored tensor fills, its dimensions in the order of the stored ones."""
-        whole = (self._down_bias if tensor.out else self._gate_up_bias) if bias else None
-        if whole is None:
-            whole = self._down if tensor.out else self._gate_up
-        if tensor.expert is not None:
-            return whole[tensor.expert, tensor.first : tensor.first + tensor.outputs]
-        if names.interleaved and not tensor.out:
-            whole = whole.unflatten(1, (2, -1)).transpose(1, 2)  # [experts, inner, gate or up, inputs]
+        if self._shared_gate is None:
+            shared = self._shared(x, batch)
+            assert isinstance(shared, Traced)
         else:
-            whole = whole[:, tensor.first : tensor.first + tensor.outputs]
-        return whole.movedim(-1, 1) if names.transposed and not bias else whole
+            shared = x.call("a shared expert's gate", self._called_shared, self._hidden)
+        return routed.add_(shared)
 
-    def _add_matrix(
-        self, weights: WeightMap, name: str, tensor: ExpertTensor, names: ExpertNames, context: LayerContext
-    ) -> None:
-        """However it is stored: no kernel multiplies by experts' codes."""
-        target, part = self._target(tensor, names), name.removesuffix(".weight")
-        format, plain = _format_of(context, part), str(context.dtype).removeprefix("torch.")
-        if isinstance(format, OnlineFormat):
-            weights.notes[f"weights of experts: left in {plain}, since no kernel multiplies by experts' codes"] += 1
-        elif format is not None:
-            why = "no kernel multiplies by experts' codes"
-            weights.notes[f"weights of experts in {format.name}: expanded to {plain}, since {why}"] += 1
-        if tensor.expert is not None:
-            add_expanded(weights, part, target, format)
-        else:
-            weights.add(name, target, shape=tensor.shape)
-
-    def __call__(self, x: torch.Tensor, routing: kernels.Routing) -> torch.Tensor:
-        """x [tokens, hidden] → [tokens, hidden]"""
-        return kernels.experts_mlp(
-            x,
-            routing,
-            self._gate_up,
-            self._down,
-            self._activation,
-            gate_up_bias=self._gate_up_bias,
-            down_bias=self._down_bias,
-            invariant=self._invariant,
-        )
+    def _called_shared(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
+        """Between stretches of a program: float32."""
+        return self._of_shared(x.to(self._dtype), batch)
 
 
-def _format_of(context: LayerContext, part: str) -> Format | None:
-    return context.quantized.format_of(part) if context.quantized else None
+def _exact(context: LayerContext, part: str) -> LayerContext:
+    """Of a product in float32, by a weight that is never quantised while it is loaded."""
+    quantized = None if isinstance(context.format_of(part), OnlineFormat) else context.quantized
+    return replace(context, dtype=torch.float32, quantized=quantized)

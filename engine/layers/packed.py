@@ -27,7 +27,7 @@ from stentor.kernels.linear_w4.planes import unpack_codes
 from stentor.kernels.linear_w4.weight import SYMMETRIC_ZERO
 
 from ..quantization.choose import PACKED_GGUF
-from ..quantization.formats import Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
+from ..quantization.formats import Format, GGUFFormat, Int4Format, Int8Format, MXFP4Format, OnlineFormat
 from ..quantization.stored import checked_weight, endings, expand, pack_int4, scale_rows
 from .layer_context import LayerContext
 from .quantized import Stream
@@ -68,7 +68,7 @@ class PackedLinear:
         self._pieces: list[_Piece] = []
         runs: list[tuple[PackedKind, list[str]]] = []
         for part in parts:
-            kind = _kind(chosen.get(part), context)
+            kind = packed_kind(chosen.get(part), context)
             if runs and runs[-1][0] == kind:
                 runs[-1][1].append(part)
             else:
@@ -80,7 +80,7 @@ class PackedLinear:
                 outputs,
                 inputs,
                 kind,
-                wide=_wide(chosen.get(names[0])),
+                wide=is_wide(chosen.get(names[0])),
                 device=context.packed_device,
                 take=context.take,
             )
@@ -88,7 +88,7 @@ class PackedLinear:
             column += outputs
             first = 0
             for name in names:
-                _gather(weights, name, weight, first, parts[name], formats[name], chosen.get(name))
+                gather_packed(weights, name, weight, first, parts[name], formats[name], chosen.get(name))
                 first += parts[name]
 
     @overload
@@ -125,8 +125,10 @@ class PackedTable:
             and context.backend != "expanded"
             else None
         )
-        self.weight = empty_packed(rows, columns, _kind(kept, context), device=context.packed_device, take=context.take)
-        _gather(weights, part, self.weight, 0, rows, None if kept is None else format, kept)
+        self.weight = empty_packed(
+            rows, columns, packed_kind(kept, context), device=context.packed_device, take=context.take
+        )
+        gather_packed(weights, part, self.weight, 0, rows, None if kept is None else format, kept)
 
     @overload
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
@@ -143,30 +145,30 @@ class PackedTable:
         return unpack_rows(self.weight, ids)
 
 
-def _kind(format: Format | None, context: LayerContext) -> PackedKind:
+def packed_kind(format: Format | None, context: LayerContext) -> PackedKind:
     match format:
         case None:
             return PLAIN[context.dtype]
         case GGUFFormat(kind=stored):
-            return kind_of(_stored(stored))
+            return kind_of(stored_kind(stored))
         case Int4Format():
             return "q4m"
         case _:
             return "q8"
 
 
-def _wide(format: Format | None) -> bool:
+def is_wide(format: Format | None) -> bool:
     """GGUF's scales are half precision, others are not."""
     return format is not None and not isinstance(format, GGUFFormat)
 
 
-def _stored(kind: str) -> Stored:
+def stored_kind(kind: str) -> Stored:
     found: Stored | None = next((name for name in PACKED_GGUF if name == kind), None)
     assert found is not None, f"{kind} is not packed"
     return found
 
 
-def _gather(
+def gather_packed(
     weights: WeightMap,
     part: str,
     weight: PackedWeight,
@@ -186,7 +188,7 @@ def _gather(
 
             def place(stored: dict[str, torch.Tensor]) -> None:
                 try:
-                    pack_gguf_(weight, first, stored["weight"], _stored(kind))
+                    pack_gguf_(weight, first, stored["weight"], stored_kind(kind))
                 except ValueError as error:
                     raise WeightError(f"{part}.weight: {error}") from error
 
@@ -208,6 +210,9 @@ def _gather(
 
             def place(stored: dict[str, torch.Tensor]) -> None:
                 _pack_int8(weight, first, *quantize_weight_int8(_plain(part, stored, shape)))
+
+        case _ if isinstance(format, MXFP4Format):
+            raise WeightError(f"{part} is stored in {format.name}, which is read of experts alone")
 
         case _ if format is None or isinstance(format, GGUFFormat | OnlineFormat):
 

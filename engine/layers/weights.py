@@ -27,8 +27,26 @@ class WeightError(Exception):
     """A checkpoint does not hold what the model needs."""
 
 
-Target = tuple[torch.Tensor, tuple[int, ...]]
-"""What a stored tensor fills, and the shape that it is stored in."""
+@dataclass(frozen=True)
+class Target:
+    """What one stored tensor fills."""
+
+    tensor: torch.Tensor
+    shape: tuple[int, ...]
+    """As it is stored."""
+    read: Callable[[torch.Tensor], torch.Tensor] | None = None
+    """What is made of it first."""
+
+    def fill(self, name: str, stored: torch.Tensor) -> None:
+        """Converts the dtype of plain values. Raises :class:`WeightError`."""
+        check_shape(name, stored, self.shape)
+        if stored.dtype != self.tensor.dtype:
+            check_plain(name, stored)
+        self.tensor.copy_(stored if self.read is None else self.read(stored))
+
+
+Fill = Callable[[str, torch.Tensor], None]
+"""Takes a stored tensor and its name; may raise :class:`WeightError`."""
 
 
 @dataclass
@@ -63,10 +81,9 @@ class WeightMap:
     """Stored name → destination."""
 
     def __init__(self) -> None:
-        self._targets: dict[str, torch.Tensor] = {}
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        """Of the stored tensors of targets that have another."""
-        self._alternatives: dict[str, tuple[Target, _Alternative]] = {}
+        self._targets: dict[str, Target] = {}
+        self._aliases: dict[str, str] = {}
+        self._alternatives: dict[str, tuple[Fill, _Alternative]] = {}
         self._gathered: dict[str, tuple[_Gathering, str]] = {}
         self._passed_over: set[str] = set()
         self._offered: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
@@ -77,19 +94,28 @@ class WeightMap:
         self.notes: Counter[str] = Counter()
         """Lines for the operator, with how many projections each is about."""
 
-    def add(self, name: str, target: torch.Tensor, *, shape: tuple[int, ...] | None = None) -> None:
-        """One stored tensor fills ``target``, whose dtype it is converted to; ``shape`` is its own, where it is to be
-        viewed as ``target`` is."""
-        self._targets[name] = target
-        if shape is not None:
-            self._shapes[name] = shape
+    def add(
+        self,
+        name: str,
+        target: torch.Tensor,
+        *,
+        shape: tuple[int, ...] | None = None,
+        read: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> None:
+        """One stored tensor fills ``target``, whose dtype it is converted to: that of another ``shape`` by way of
+        ``read``."""
+        self._targets[name] = Target(target, shape or tuple(target.shape), read)
         self._parts.add(name.rpartition(".")[0])
 
-    def add_instead(self, others: Iterable[str], tensors: Mapping[str, Target]) -> None:
+    def alias(self, name: str, usual: str) -> None:
+        """What is stored under this name is taken as if it were stored under the ``usual`` one."""
+        self._aliases[name] = usual
+
+    def add_instead(self, others: Iterable[str], fills: Mapping[str, Fill]) -> None:
         """These may be stored, all of them, in place of ``others``, which fill the same destinations."""
-        alternative = _Alternative(set(tensors), frozenset(others))
-        for name, target in tensors.items():
-            self._alternatives[name] = target, alternative
+        alternative = _Alternative(set(fills), frozenset(others))
+        for name, fill in fills.items():
+            self._alternatives[name] = fill, alternative
 
     def offer(self, name: str, target: torch.Tensor) -> None:
         """A stored tensor may fill ``target``, one value all of it; without it the target stays as it is."""
@@ -128,16 +154,13 @@ class WeightMap:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of every stored tensor, in model order; of a model whose weights are all plain."""
-        return {name: self._shape(name) for name in self._targets}
-
-    def _shape(self, name: str) -> tuple[int, ...]:
-        return self._shapes.get(name) or tuple(self._targets[name].shape)
+        return {name: target.shape for name, target in self._targets.items()}
 
     @property
     def total_bytes(self) -> int:
         """Bytes of all destinations."""
-        targets = (*self._targets.values(), *(target for target, _ in self._derived))
-        return sum(target.numel() * target.itemsize for target in targets) + self._gathered_bytes
+        derived = sum(target.nbytes for target, _ in self._derived)
+        return sum(target.tensor.nbytes for target in self._targets.values()) + self._gathered_bytes + derived
 
     def wants(self, name: str) -> bool:
         """Whether a stored tensor of this name has a place here that must be filled."""
@@ -151,12 +174,13 @@ class WeightMap:
         place, a shape that differs, or a place left empty.
         """
         missing = self._targets.keys() | self._gathered.keys()
-        for name, tensor in tensors:
+        for stored, tensor in tensors:
+            name = self._aliases.get(stored, stored)
             if (target := self._targets.get(name)) is not None:
-                _fill(name, target, tensor, self._shape(name))
+                target.fill(name, tensor)
             elif (found := self._alternatives.get(name)) is not None:
-                (target, shape), alternative = found
-                _fill(name, target, tensor, shape)
+                fill, alternative = found
+                fill(name, tensor)
                 alternative.missing.discard(name)
                 if not alternative.missing:
                     missing -= alternative.others
@@ -164,8 +188,8 @@ class WeightMap:
                 gathering, ending = waiting
                 gathering.give(ending, tensor)
             elif (offered := self._offered.get(name)) is not None:
-                for target in offered:
-                    _fill_all(name, target, tensor)
+                for offer in offered:
+                    _fill_all(name, offer, tensor)
             elif name in self._passed_over or name.endswith(ignore) or self._carries_nothing(name, tensor):
                 continue
             else:
@@ -208,10 +232,3 @@ def check_plain(name: str, tensor: torch.Tensor) -> None:
             f"{name} is stored as {str(tensor.dtype).removeprefix('torch.')}, "
             "although the checkpoint's description says that it is not quantised"
         )
-
-
-def _fill(name: str, target: torch.Tensor, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
-    check_shape(name, tensor, shape)
-    if tensor.dtype != target.dtype:
-        check_plain(name, tensor)
-    target.copy_(tensor.reshape(target.shape))

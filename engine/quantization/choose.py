@@ -12,7 +12,7 @@ import torch
 
 from stentor.kernels.linear_packed import Stored
 
-from .formats import FP8_BLOCK, Format, FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
+from .formats import FP8_BLOCK, Format, FP8Format, GGUFFormat, Int4Format, Int8Format, MXFP4Format, OnlineFormat
 
 Backend = Literal["auto", "kernels", "packed", "expanded"]
 """``kernels``: stored as it came, multiplied by the kernel of its format. ``packed``: its codes laid out anew for a
@@ -98,7 +98,7 @@ def _packed(layer: Layer) -> str | None:
             return "packed groups lie in the order of the inputs"
         case Int4Format():
             return _int4_shape(layer)
-        case FP8Format() | OnlineFormat(dtype="fp8"):
+        case FP8Format() | MXFP4Format() | OnlineFormat(dtype="fp8"):
             return "they take int8, int4 and GGUF's blocks"
     return None
 
@@ -140,6 +140,10 @@ def _gguf_shape(layer: Layer) -> str | None:
     return None
 
 
+def _mxfp4_shape(layer: Layer) -> str | None:
+    return "they do not take it yet"
+
+
 def _any_shape(layer: Layer) -> str | None:
     return None
 
@@ -149,6 +153,7 @@ _SHAPES: Mapping[type[Format], Callable[[Layer], str | None]] = {
     Int8Format: _any_shape,
     Int4Format: _int4_shape,
     GGUFFormat: _gguf_shape,
+    MXFP4Format: _mxfp4_shape,
     OnlineFormat: _any_shape,
 }
 

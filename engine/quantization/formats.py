@@ -59,6 +59,18 @@ class Int4Format:
 
 
 @dataclass(frozen=True)
+class MXFP4Format:
+    """Four-bit floats, 32 of which share a power of two: MXFP4 of the OCP Microscaling Formats specification 1.0.
+
+    Of the experts of gpt-oss: ``_blocks`` [experts, outputs, blocks, 16] and ``_scales`` [experts, outputs, blocks].
+    """
+
+    @property
+    def name(self) -> str:
+        return "MXFP4"
+
+
+@dataclass(frozen=True)
 class GGUFFormat:
     """Raw blocks of one of GGUF's types."""
 
@@ -81,7 +93,7 @@ class OnlineFormat:
         return f"{self.dtype} by channel, quantised at load"
 
 
-Format = FP8Format | Int8Format | Int4Format | GGUFFormat | OnlineFormat
+Format = FP8Format | Int8Format | Int4Format | MXFP4Format | GGUFFormat | OnlineFormat
 
 
 @dataclass(frozen=True)

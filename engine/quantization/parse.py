@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from ..model_config.config_fields import ConfigError, Fields
 from .compressed_tensors import compressed_tensors
-from .formats import FP8Format, Int4Format, QuantizationRule, QuantizedCheckpoint
+from .formats import FP8Format, Int4Format, MXFP4Format, QuantizationRule, QuantizedCheckpoint
 
 _ONLINE = "serve the unquantised model with --quantization int8 or fp8"
 _OTHER = "use a checkpoint in FP8, compressed-tensors, GPTQ, AWQ or GGUF"
@@ -27,7 +27,6 @@ _REFUSED: Mapping[str, str] = {
     "gptq_marlin": "set quant_method to gptq",
     "awq_marlin": "set quant_method to awq",
     "sparseml": "use a dense compressed-tensors checkpoint",
-    "mxfp4": _OTHER,
     "nvfp4": _OTHER,
 }
 """Known methods that are not read, and the way out."""
@@ -39,7 +38,10 @@ FILES: Mapping[str, str] = {
 }
 """Files that describe a quantisation beside config.json, and whose they are."""
 
-SUPPORTED = ("fp8", "compressed-tensors", "gptq", "awq", "modelopt")
+_EXPERTS = r"re:.*\.mlp\.experts\.(gate_up|down)_proj$"
+"""What is stored in MXFP4 of gpt-oss."""
+
+SUPPORTED = ("fp8", "compressed-tensors", "gptq", "awq", "modelopt", "mxfp4")
 
 MAX_PATTERNS = 4096
 MAX_PATTERN_LENGTH = 512
@@ -75,6 +77,9 @@ def parse_quantization(
             return _awq(fields)
         case "modelopt" | "modelopt_fp8":
             return _modelopt(fields)
+        case "mxfp4":
+            rule = QuantizationRule((_EXPERTS,), MXFP4Format())
+            return QuantizedCheckpoint("mxfp4", (rule,), _unquantised(fields))
         case "":
             raise ConfigError(f"quantization_config names no quant_method, expected one of {', '.join(SUPPORTED)}")
     advice = _REFUSED.get(method, _OTHER)

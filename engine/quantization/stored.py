@@ -135,3 +135,31 @@ def expand(
     rows, columns = format.block
     spread = scale.repeat_interleave(rows, 0)[:outputs].repeat_interleave(columns, 1)[:, :inputs]
     return (weight.float() * spread).to(dtype)
+
+
+MX_BLOCK = 32
+"""Values that share a scale in the formats of the OCP Microscaling specification."""
+_E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+_E8M0_BIAS = 127
+
+
+def expand_mxfp4(blocks: torch.Tensor, scales: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
+    """The plain weight float32 [outputs, inputs] of MXFP4 (OCP Microscaling Formats specification 1.0).
+
+    Args:
+        blocks: uint8 [outputs, blocks, 16]: of each byte the low half is the first value, E2M1 with its sign on top.
+        scales: uint8 [outputs, blocks]: E8M0, an exponent of two with a bias of 127; 255 is no number.
+
+    Raises:
+        StoredError: shapes or dtypes that do not fit.
+    """
+    expected = (outputs, inputs // MX_BLOCK, MX_BLOCK // 2)
+    if blocks.dtype != torch.uint8 or tuple(blocks.shape) != expected or inputs % MX_BLOCK:
+        raise StoredError(f"blocks are {blocks.dtype} {tuple(blocks.shape)}, expected uint8 {expected}")
+    if scales.dtype != torch.uint8 or tuple(scales.shape) != expected[:2]:
+        raise StoredError(f"scales are {scales.dtype} {tuple(scales.shape)}, expected uint8 {expected[:2]}")
+    codes = torch.stack((blocks & 0x0F, blocks >> 4), dim=-1).flatten(2).int()  # [outputs, blocks, 32]
+    values = torch.cat((_E2M1, -_E2M1)).to(blocks.device)[codes]
+    exponents = (scales.int() - _E8M0_BIAS).unsqueeze(-1)
+    values = torch.ldexp(values, exponents).masked_fill_((scales == 255).unsqueeze(-1), torch.nan)
+    return values.reshape(outputs, inputs)

@@ -17,7 +17,8 @@ from ..native import NativeFunction, library, threads, unavailable_reason
 from ..native.memory import empty_huge
 from ..variants import Choice, Variant, select_variant
 from . import reference
-from .program import NONE, Instruction, InstructionStruct, Program
+from .instruction import NONE, Instruction, InstructionStruct
+from .program import Program
 from .trace import Traced, TracedTokens
 
 __all__ = [

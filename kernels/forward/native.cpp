@@ -1,6 +1,6 @@
 // Runs a program: all threads walk through the phases of its instructions together.
 #include "../attention/attend.h"
-#include "../linear_packed/gated.h"
+#include "../moe/experts.h"
 #include "rowwise.h"
 #include "team.h"
 
@@ -28,6 +28,8 @@ struct Run {
     std::vector<Queries> queries;          // of each instruction that attends
     std::vector<int64_t> queries_of;       // instruction → index above, or -1
     std::vector<std::vector<float>> partial;  // of each queries' parts: for every query head max, total, sums
+    Routed routed;                            // of the MOE that runs
+    std::vector<int64_t> gate_up_items;       // of each instruction, once it is known
 };
 
 template <class T>
@@ -125,6 +127,30 @@ void gate_up_activate(Run& run, const Instruction& op, Team::Walk& walk) {
     });
 }
 
+// A thread that comes late reads how many items a phase had when the tokens of a later instruction have been sorted:
+// the numbers are kept.
+void mix_experts(Run& run, int64_t index, Team::Walk& walk) {
+    const Instruction& op = run.instructions[index];
+    const Buffer &from = run.buffers[op.src], &to = run.buffers[op.dst];
+    const int64_t tokens = run.batch.tokens, top_k = op.router.top_k;
+    const Experts experts{&op.weight, &op.second_weight, op.bias,       op.second_bias,
+                          op.width,   op.weight.inputs,  op.activation, op.weight_input};
+    Routed& routed = run.routed;
+    by_rows(run, walk, [&](int64_t t) {
+        route_row(op.router, from.rows + t * from.stride + op.column, routed.experts.data() + t * top_k,
+                  routed.weights.data() + t * top_k);
+    });
+    const Prepared x{run.prepared[0], prepared_stride(activation_format_of(op.weight.kind), op.weight.inputs)};
+    const GateUpPhase gate_up{experts, routed, x, run.prepared[1]};
+    walk.phase(1, [&](int64_t) {
+        routed.sort(tokens, top_k, op.router.experts, run.threads);
+        run.gate_up_items[index] = gate_up.items();
+    });
+    walk.phase(run.gate_up_items[index], gate_up);
+    const DownPhase down{experts, routed, run.prepared[1], to.rows, to.stride, tokens, run.threads};
+    walk.phase(down.items(), down);
+}
+
 void execute(Run& run, int64_t index, Team::Walk& walk) {
     const Instruction& op = run.instructions[index];
     const auto row = [&](int64_t buffer, int64_t t) { return run.buffers[buffer].rows + t * run.buffers[buffer].stride; };
@@ -188,6 +214,9 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
         case GATE_UP_ACTIVATE:
             gate_up_activate(run, op, walk);
             break;
+        case MOE:
+            mix_experts(run, index, walk);
+            break;
         default:
             by_rows(run, walk, [&](int64_t t) {
                 float* gated = scratch_row(op.width);
@@ -232,7 +261,7 @@ int64_t run_program(const Bound& program, const Batch& batch, int64_t threads) {
     const int64_t count = program.count, phases = declared_phases(program);
     if (phases < 0) return WRONG_PHASES;
     Run run{program.instructions, count, program.buffers, program.prepared, batch, threads, {},
-            std::vector<int64_t>(count, -1), {}};
+            std::vector<int64_t>(count, -1), {}, {}, std::vector<int64_t>(count)};
     // Layers of one shape share the checks and the cut of their rows.
     const auto alike = [](const Instruction* a, const Instruction& b) {
         return a && a->blocks == b.blocks && a->block_size == b.block_size && a->table_rows == b.table_rows &&
@@ -257,6 +286,7 @@ int64_t run_program(const Bound& program, const Batch& batch, int64_t threads) {
             }
         }
         if (const int64_t fault = find_fault(run, op)) return fault;
+        if (op.kind == MOE) run.routed.reserve(batch.tokens, op.router.top_k, op.router.experts);
         if (op.kind == ATTEND) {
             const attention::Call<float, float> c = call_of<float>(run, op);
             run.queries.push_back(cut_queries(c, threads));

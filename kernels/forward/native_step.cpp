@@ -101,15 +101,15 @@ void gather(const Bound& program, int64_t at, const std::vector<int64_t>& from) 
     for (int64_t i = at; i < program.count; ++i) {
         const Instruction& op = program.instructions[i];
         const bool multiplies = op.kind == LINEAR || op.kind == GATE_UP_ACTIVATE;
-        if (!multiplies) buffers.push_back(op.src);
+        if (!multiplies) buffers.push_back(op.src);  // a MOE has both
         if (op.kind == NORM_AND_QUANTIZE || op.kind == ADD) buffers.push_back(op.add);
-        if (multiplies && !made[op.scratch_slot]) {
+        if ((multiplies || op.kind == MOE) && !made[op.scratch_slot]) {
             const int64_t stride = prepared_stride(activation_format_of(op.weight.kind), op.weight.inputs);
             move(program.prepared[op.scratch_slot], stride);
             made[op.scratch_slot] = true;
         }
         if (op.kind == NORM_AND_QUANTIZE || op.kind == ACTIVATE) made[0] = true;
-        if (op.kind == GATE_UP_ACTIVATE) made[1] = true;
+        if (op.kind == GATE_UP_ACTIVATE || op.kind == MOE) made[1] = true;
     }
     std::sort(buffers.begin(), buffers.end());
     buffers.erase(std::unique(buffers.begin(), buffers.end()), buffers.end());

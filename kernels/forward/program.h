@@ -4,6 +4,7 @@
 #pragma once
 
 #include "../linear_packed/packed.h"
+#include "../moe/router.h"
 
 namespace stentor {
 
@@ -18,13 +19,14 @@ enum Kind : int64_t {
     ACTIVATE = 7,  // src = gate | up: prepared = format(act(gate) * up)
     // prepared[1] = format(act(prepared[0] * weight + bias) * (prepared[0] * second_weight + second_bias))
     GATE_UP_ACTIVATE = 8,
+    MOE = 9,  // src has logits from `column`: dst = weighted sum of the chosen experts of prepared[0]
 };
 
 constexpr int64_t MAX_PHASES = 4;  // of one instruction
 
 // Phases that an instruction of a kind may run; 0: there is no such kind.
 constexpr int64_t phases_of(int64_t kind) {
-    return kind < EMBED || kind > GATE_UP_ACTIVATE ? 0 : kind == ATTEND ? 2 : 1;
+    return kind < EMBED || kind > MOE ? 0 : kind == MOE ? 4 : kind == ATTEND ? 2 : 1;
 }
 
 struct Instruction {
@@ -36,6 +38,8 @@ struct Instruction {
     const float *norm, *second_norm, *bias, *second_bias, *cos, *sin, *sinks;
     void *k_cache, *v_cache;
     Packed weight, second_weight;
+    Router router;
+    int64_t weight_input;
 };
 
 struct Buffer {
@@ -55,7 +59,8 @@ struct Batch {
     const int32_t* tables_of(int64_t group) const { return tables + group * sequences * table_width; }
 };
 
-// A program with its memory: `prepared` is what the next linears take, the second slot what a GATE_UP_ACTIVATE leaves.
+// A program with its memory: `prepared` is what the next linears take, the second slot what a GATE_UP_ACTIVATE leaves,
+// or a MOE has between its products.
 struct Bound {
     const Instruction* instructions;
     int64_t count;

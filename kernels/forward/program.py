@@ -1,160 +1,21 @@
 """A model's forward pass as a list of instructions over numbered buffers, built once and run with one call a step."""
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..activation import ActivationKind
-from ..linear_packed import (
-    ACTIVATION_FORMATS,
-    BLOCK,
-    ActivationFormat,
-    PackedStruct,
-    PackedWeight,
-    activation_format_of,
-)
+from ..linear_packed import BLOCK, ActivationFormat, PackedWeight, activation_format_of
+from ..moe import ExpertActivation, Router, packed_experts
+from .instruction import MAX_PHASES, NONE, Instruction, InstructionStruct, Op, struct_of
 
-Op = Literal[
-    "embed",
-    "norm_and_quantize",
-    "add",
-    "norm",
-    "linear",
-    "rotate",
-    "attend",
-    "activate",
-    "gate_up_activate",
-    "call",
-]
-OPS: tuple[Op, ...] = (
-    "embed",
-    "norm_and_quantize",
-    "add",
-    "norm",
-    "linear",
-    "rotate",
-    "attend",
-    "activate",
-    "gate_up_activate",
-)
-ACTIVATIONS: tuple[ActivationKind, ...] = ("silu", "gelu_tanh", "gelu")
-NONE = -1
-MAX_PHASES = 4
-"""Of one instruction: loops over its rows that all threads end together. The same in program.h."""
 _PREPARING: tuple[Op, ...] = ("norm_and_quantize", "activate")
 _MAKING: tuple[Op, ...] = (*_PREPARING, "gate_up_activate")
 _Product = tuple[PackedWeight, Tensor | None]
 """A weight and its bias."""
-
-_P, _I, _D = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-
-
-class InstructionStruct(ctypes.Structure):
-    """``Instruction`` of program.h."""
-
-    _fields_ = (
-        *(
-            (name, _I)
-            for name in ("kind", "src", "dst", "add", "activation_format", "column", "width", "groups", "activation")
-        ),
-        ("scratch_slot", _I),
-        ("phases", _I),
-        *((name, _I) for name in ("heads", "kv_heads", "dim", "half", "window", "blocks", "block_size")),
-        ("bf16_cache", _I),
-        ("table_rows", _I),
-        ("group", _I),
-        *((name, _D) for name in ("scale", "eps", "softcap")),
-        *((name, _P) for name in ("norm", "second_norm", "bias", "second_bias", "cos", "sin")),
-        *((name, _P) for name in ("sinks", "k_cache", "v_cache")),
-        ("weight", PackedStruct),
-        ("second_weight", PackedStruct),
-    )
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One instruction; the fields that its kind does not use stay as they are.
-
-    ================= ==================================================================================================
-    embed             ``dst`` = scale · weight[token id]
-    norm_and_quantize ``src`` += scale · ``add`` (where there is one); the next linears' input = norm(``src``), or
-                      ``src`` without a norm, in ``activation_format``
-    add               ``src`` += scale · ``add``
-    norm              each of ``groups`` stretches of ``width`` from ``column`` of ``src`` is normed in place
-    linear            ``dst``[column:] = input · weightᵀ + bias
-    rotate            ``src`` holds q | k | v: the heads of q and k are normed where norms are given, and turned; q
-                      stays, k and v go to the cache
-    attend            ``dst`` = attention of the queries in ``src`` over the cache
-    activate          the next linears' input = activation(gate) · up in ``activation_format``; ``src`` holds
-                      gate | up, ``width`` each
-    gate_up_activate  the same, where gate = input · weightᵀ + bias and up = input · second weightᵀ + second bias
-    call              ``dst`` = what ``run`` makes of ``src``: an operation that no instruction does, between two native
-                      stretches of the program
-    ================= ==================================================================================================
-    """
-
-    op: Op
-    src: int = NONE
-    dst: int = NONE
-    add: int = NONE
-    activation_format: ActivationFormat = "f32"
-    column: int = 0
-    width: int = 0
-    groups: int = 1
-    activation: ActivationKind = "silu"
-    scratch_slot: int = 0
-    """Where a linear finds its input: 0 is what ``norm_and_quantize`` and ``activate`` write, 1 what
-    ``gate_up_activate`` does."""
-    phases: int = 1
-    """That it may run, at most :data:`MAX_PHASES`: the native interpreter has memory for as many as are declared."""
-    heads: int = 0
-    kv_heads: int = 0
-    dim: int = 0
-    window: int = 0
-    scale: float = 1.0
-    eps: float = 0.0
-    softcap: float = 0.0
-    norm: Tensor | None = None
-    """float32 [width]: RMSNorm multiplies by it."""
-    second_norm: Tensor | None = None
-    bias: Tensor | None = None
-    """float32"""
-    second_bias: Tensor | None = None
-    rotary: tuple[Tensor, Tensor] | None = None
-    """cos, sin: float32 [positions, half of the dims that turn]"""
-    sinks: Tensor | None = None
-    """float32 [heads]: a score of each that takes part in its softmax and has no value."""
-    layer: int = NONE
-    """Whose cache it is."""
-    group: int = 0
-    """Of layers, which share block tables."""
-    weight: PackedWeight | None = None
-    second_weight: PackedWeight | None = None
-    what: str = ""
-    """Is called, in words."""
-    run: Callable[[Tensor, Any], Tensor] | None = None
-
-    def writes(self, buffer: int, column: int, width: int) -> bool:
-        """Whether it changes any of these columns."""
-        match self.op:
-            case "norm":
-                end = self.column + self.groups * self.width
-                return buffer == self.src and self.column < column + width and column < end
-            case "add" | "rotate":
-                return buffer == self.src
-            case "norm_and_quantize":
-                return buffer == self.src and self.add != NONE
-            case _:
-                return buffer == self.dst
-
-    @property
-    def buffers(self) -> tuple[int, ...]:
-        """Those that it reads or writes."""
-        return tuple(buffer for buffer in (self.src, self.dst, self.add) if buffer != NONE)
 
 
 @dataclass
@@ -341,6 +202,62 @@ class Program:
             )
         )
 
+    def moe(
+        self,
+        src: int,
+        dst: int,
+        router: Router,
+        gate_up: PackedWeight,
+        down: PackedWeight,
+        activation: ExpertActivation,
+        *,
+        column: int = 0,
+        score_bias: Tensor | None = None,
+        gate_up_bias: Tensor | None = None,
+        down_bias: Tensor | None = None,
+        weight_input: bool = False,
+    ) -> None:
+        """``src`` holds the router's logits from ``column``; weights and biases as
+        :func:`stentor.kernels.packed_experts_mlp` takes them.
+
+        Raises ValueError for weights that do not take what was prepared or do not fit each other or ``dst``, and for a
+        router that cannot choose among them.
+        """
+        gate_up_bias, down_bias, score_bias = _plain(gate_up_bias), _plain(down_bias), _plain(score_bias)
+        experts = packed_experts(gate_up, down, gate_up_bias, down_bias)
+        wanted = activation_format_of(gate_up.kind), gate_up.shape[1]
+        if self._input != wanted or self._scratch_slot:
+            raise ValueError(
+                f"program: experts of {gate_up.kind} {gate_up.shape} take {wanted}, prepared is {self._input}"
+            )
+        router.check(experts)
+        self._check(src, column + experts)
+        if self.widths[dst] != gate_up.shape[1]:
+            raise ValueError(
+                f"program: experts of {gate_up.shape[1]} outputs do not fill buffer {dst} of {self.widths[dst]}"
+            )
+        if score_bias is not None and score_bias.shape != (experts,):
+            raise ValueError(f"program: a score bias {tuple(score_bias.shape)} does not fit {experts} experts")
+        self._append(
+            Instruction(
+                "moe",
+                src=src,
+                dst=dst,
+                column=column,
+                phases=4,  # tokens choose, they are sorted by expert, and two products
+                width=down.shape[1],
+                activation=activation,
+                activation_format=activation_format_of(down.kind),
+                weight=gate_up,
+                bias=gate_up_bias,
+                second_weight=down,
+                second_bias=down_bias,
+                router=router,
+                score_bias=score_bias,
+                weight_input=weight_input,
+            )
+        )
+
     def call(self, src: int, dst: int, what: str, run: Callable[[Tensor, Any], Tensor]) -> None:
         """``run`` takes the rows of ``src``, and what the program is run with besides; returns those of ``dst``."""
         self._append(Instruction("call", src=src, dst=dst, what=what, run=run))
@@ -427,56 +344,18 @@ class Program:
     def prepared_bytes(self) -> tuple[int, int]:
         """Bytes that one token's prepared input takes at most, in each area."""
         sizes = [
-            [_stride(i.activation_format, i.width) for i in self.instructions if i.op in ops]
-            for ops in (_PREPARING, ("gate_up_activate",))
+            [
+                _stride(i.activation_format, i.width) * (1 if i.router is None else i.router.top_k)
+                for i in self.instructions
+                if i.op in ops
+            ]
+            for ops in (_PREPARING, ("gate_up_activate", "moe"))
         ]
         return max(sizes[0], default=0), max(sizes[1], default=0)
 
     def structs(self, caches: Sequence[tuple[Tensor, ...]]) -> "ctypes.Array[InstructionStruct]":
         """The instructions as the native interpreter reads them, over these caches (one of K and V a layer)."""
-        return (InstructionStruct * len(self.instructions))(*self._structs(caches))
-
-    def _structs(self, caches: Sequence[tuple[Tensor, ...]]) -> Iterator[InstructionStruct]:
-        for i in self.instructions:
-            cos, sin = i.rotary or (None, None)
-            k_cache, v_cache = caches[i.layer] if i.layer != NONE else (None, None)
-            yield InstructionStruct(
-                kind=OPS.index(i.op) if i.op != "call" else NONE,  # between what runs natively
-                src=i.src,
-                dst=i.dst,
-                add=i.add,
-                activation_format=ACTIVATION_FORMATS.index(i.activation_format),
-                column=i.column,
-                width=i.width,
-                groups=i.groups,
-                activation=ACTIVATIONS.index(i.activation),
-                scratch_slot=i.scratch_slot,
-                phases=i.phases,
-                heads=i.heads,
-                kv_heads=i.kv_heads,
-                dim=i.dim,
-                half=0 if cos is None else cos.shape[1],
-                window=i.window,
-                blocks=0 if k_cache is None else len(k_cache),
-                block_size=0 if k_cache is None else k_cache.shape[3],
-                bf16_cache=k_cache is not None and k_cache.dtype == torch.bfloat16,
-                table_rows=0 if cos is None else len(cos),
-                group=i.group,
-                scale=i.scale,
-                eps=i.eps,
-                softcap=i.softcap,
-                norm=_pointer(i.norm),
-                second_norm=_pointer(i.second_norm),
-                bias=_pointer(i.bias),
-                second_bias=_pointer(i.second_bias),
-                cos=_pointer(cos),
-                sin=_pointer(sin),
-                sinks=_pointer(i.sinks),
-                k_cache=_pointer(k_cache),
-                v_cache=_pointer(v_cache),
-                weight=i.weight.struct if i.weight is not None else PackedStruct(),
-                second_weight=i.second_weight.struct if i.second_weight is not None else PackedStruct(),
-            )
+        return (InstructionStruct * len(self.instructions))(*(struct_of(i, caches) for i in self.instructions))
 
     def _append(self, instruction: Instruction) -> None:
         """Keeps it, with what the native interpreter reads through a pointer contiguous and in float32.
@@ -524,7 +403,3 @@ def _check_norm(weight: Tensor, width: int) -> None:
 
 def _plain(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.float().contiguous()
-
-
-def _pointer(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()

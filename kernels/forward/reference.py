@@ -10,8 +10,10 @@ from ..attention import AttentionBatch
 from ..attention.reference import paged_attention
 from ..kv_cache.reference import write_kv_
 from ..linear_packed.reference import dequantize, linear_packed
+from ..moe.reference import packed_experts_mlp, route
 from ..rotary.reference import rotary_
-from .program import NONE, Instruction, Program
+from .instruction import NONE, Instruction
+from .program import Program
 
 
 def run_program(
@@ -56,6 +58,8 @@ def run_program(
                 buffers[i.dst].copy_(out.flatten(1))
             case "activate":
                 prepared = gated_activation(buffers[i.src], i.activation)
+            case "moe":
+                buffers[i.dst].copy_(_mixed(i, buffers[i.src], prepared))
             case "call":
                 assert i.run is not None
                 buffers[i.dst].copy_(i.run(buffers[i.src], besides))
@@ -76,6 +80,16 @@ def _added(i: Instruction, buffers: Sequence[Tensor]) -> Tensor:
 
 def _normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+def _mixed(i: Instruction, src: Tensor, x: Tensor) -> Tensor:
+    assert i.router is not None
+    assert i.weight is not None
+    assert i.second_weight is not None
+    experts = i.weight.shape[0] // (2 * i.width)
+    routing = route(src[:, i.column : i.column + experts], i.router, i.score_bias)
+    weights = i.weight, i.second_weight
+    return packed_experts_mlp(x, routing, experts, *weights, i.activation, i.bias, i.second_bias, i.weight_input)
 
 
 def _rotate(i: Instruction, row: Tensor, k_cache: Tensor, v_cache: Tensor, positions: Tensor, slots: Tensor) -> None:

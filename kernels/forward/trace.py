@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..activation import ActivationKind
 from ..linear_packed import PackedWeight, activation_format_of
+from ..moe import ExpertActivation, Router
 from ..norm import rms_norm
 from .program import Program
 
@@ -114,6 +115,39 @@ class Traced:
         buffer = self.program.buffer(heads[0] * heads[2])
         self.program.attend(
             qkv.buffer, buffer, layer, heads, scale=scale, window=window, softcap=softcap, sinks=sinks, group=group
+        )
+        return Traced.written(self.program, buffer)
+
+    def moe(
+        self,
+        logits: "Traced",
+        router: Router,
+        gate_up: PackedWeight,
+        down: PackedWeight,
+        activation: ExpertActivation,
+        *,
+        score_bias: Tensor | None = None,
+        gate_up_bias: Tensor | None = None,
+        down_bias: Tensor | None = None,
+        weight_input: bool = False,
+    ) -> "Traced":
+        """The weighted sum of the experts that the router chooses by its logits: :func:`stentor.kernels.route` with
+        ``score_bias``, and :func:`stentor.kernels.packed_experts_mlp`."""
+        scores = logits.settled()
+        self._prepare(gate_up)
+        buffer = self.program.buffer(gate_up.shape[1])
+        self.program.moe(
+            scores.buffer,
+            buffer,
+            router,
+            gate_up,
+            down,
+            activation,
+            column=scores.column,
+            score_bias=score_bias,
+            gate_up_bias=gate_up_bias,
+            down_bias=down_bias,
+            weight_input=weight_input,
         )
         return Traced.written(self.program, buffer)
 

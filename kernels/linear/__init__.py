@@ -12,7 +12,7 @@ from . import reference
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = (_P, _P, _P, _P, _I, _I, _I, _I, _I, _I)
-_NATIVE = by_dtype("stentor_linear", *_ARGUMENTS)
+NATIVE = by_dtype("stentor_linear", *_ARGUMENTS)
 _ROWS = by_dtype("stentor_linear_rows", restype=_I)
 _faster_up_to: dict[torch.dtype, int] = {}
 
@@ -26,7 +26,7 @@ def choose(x: Tensor, weight: Tensor, *, invariant: bool = False, variant: Choic
     Raises:
         ValueError: ``native`` is asked for and cannot run.
     """
-    unsupported_reason = native_unsupported_reason(_NATIVE.get(x.dtype), x)
+    unsupported_reason = native_unsupported_reason(NATIVE.get(x.dtype), x)
     if unsupported_reason is None:
         if x.stride(1) != 1 or weight.stride(1) != 1:
             unsupported_reason = "it takes contiguous rows"
@@ -66,7 +66,7 @@ def linear(
     rows, inner = x.shape
     columns = weight.shape[0]
     out = x.new_empty((rows, columns))
-    _NATIVE[x.dtype](
+    NATIVE[x.dtype](
         x.data_ptr(),
         weight.data_ptr(),
         None if bias is None else bias.data_ptr(),

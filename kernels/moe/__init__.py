@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from ..activation.gated import gated_activation
-from ..guards import describe, native_unsupported_reason
-from ..linear import choose as choose_linear
+from ..guards import describe, native_unsupported_reason, triton_unsupported_reason
+from ..linear import NATIVE as _PRODUCTS
 from ..linear import linear
 from ..native import NativeFunction, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .checks import ACTIVATIONS, ExpertActivation, check_experts
+from .operands import Operands
 from .packed import choose_packed, packed_experts, packed_experts_mlp
 from .router import GroupScore, Router, RouterStruct, Routing, Score, router_struct
 
@@ -81,13 +82,20 @@ def route(logits: Tensor, router: Router, bias: Tensor | None = None, *, variant
     return routing
 
 
-def choose(x: Tensor, gate_up: Tensor, variant: Choice = "auto") -> Variant:
+FEW_TOKENS = 8
+"""Up to which weights are read for each pair of a token and an expert, on CUDA."""
+
+
+def choose(x: Tensor, gate_up: Tensor, down: Tensor, variant: Choice = "auto") -> Variant:
     """The variant that :func:`experts_mlp` runs: the native one has a product of ours for each expert.
 
     Raises:
         ValueError: one is asked for that cannot run.
     """
-    return choose_linear(x, gate_up[0], invariant=True, variant=variant)
+    triton = triton_unsupported_reason(x, variant)
+    if triton is None and not (gate_up.is_contiguous() and down.is_contiguous() and x.stride(1) == 1):
+        triton = "it takes contiguous weights, and rows of x"
+    return select_variant(variant, triton=triton, native=native_unsupported_reason(_PRODUCTS.get(x.dtype), x))
 
 
 def experts_mlp(
@@ -116,7 +124,8 @@ def experts_mlp(
         gate_up_bias: [experts, 2 · inner] or None, the dtype of ``x``.
         down_bias: [experts, hidden] or None, the dtype of ``x``; it is weighted too.
         weight_input: the weight multiplies the expert's input in place of its output (Llama 4).
-        invariant: the same token whatever the others, as for :func:`stentor.kernels.linear`.
+        invariant: the same token whatever the others, bitwise, as for :func:`stentor.kernels.linear`; on CUDA by block
+            sizes that do not depend on how many tokens there are.
         variant: forces an implementation.
 
     Returns:
@@ -124,7 +133,7 @@ def experts_mlp(
 
     Raises:
         ValueError: an unknown activation, shapes or dtypes that do not fit.
-        IndexError: an expert that there is not.
+        IndexError: an expert that there is not, on the CPU. On CUDA nobody waits to look, and it adds nothing.
     """
     check_experts("experts_mlp", x, routing, activation)
     experts, twice, hidden = gate_up.shape if gate_up.dim() == 3 else (0, 0, 0)
@@ -139,8 +148,34 @@ def experts_mlp(
     for given in (gate_up, down, gate_up_bias, down_bias):
         if given is not None and given.dtype != x.dtype:
             raise ValueError(f"experts_mlp: {describe(given)} must have the dtype of x {describe(x)}")
-    own: Choice = "auto" if choose(x, gate_up, variant) == "native" else "reference"
+    chosen = choose(x, gate_up, down, variant)
+    if chosen == "triton":
+        return _run_triton(
+            Operands(
+                x,
+                routing.experts.contiguous(),
+                routing.weights.contiguous(),
+                gate_up,
+                down,
+                activation,
+                None if gate_up_bias is None else gate_up_bias.contiguous(),
+                None if down_bias is None else down_bias.contiguous(),
+                weight_input,
+                invariant,
+            )
+        )
+    own: Choice = "auto" if chosen == "native" else "reference"
     product, gate = partial(linear, invariant=invariant, variant=own), partial(gated_activation, variant=own)
     return reference.experts_mlp(
         x, routing, gate_up, down, activation, gate_up_bias, down_bias, weight_input, product, gate
     )
+
+
+def _run_triton(operands: Operands) -> Tensor:
+    if len(operands.chosen) <= FEW_TOKENS and not operands.invariant:
+        from .triton_rows import rows  # late: heavy
+
+        return rows(operands)
+    from .triton_tiles import tiles  # late: heavy
+
+    return tiles(operands)

@@ -61,7 +61,7 @@ class Routing(NamedTuple):
 
 
 class RouterStruct(ctypes.Structure):
-    """``Router`` of routing.h."""
+    """``Router`` of router.h."""
 
     _fields_ = (
         *(

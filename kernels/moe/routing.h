@@ -1,18 +1,13 @@
-// How tokens choose experts, and their order by expert. router.py and reference.py say what it means.
+// How tokens choose experts, and their order by expert. reference.py is the definition.
 #pragma once
 
 #include "../linear_packed/gated.h"
+#include "router.h"
 #include "simd_math.h"
 
 #include <vector>
 
 namespace stentor {
-
-struct Router {
-    int64_t experts, top_k, sigmoid, renormalize, groups, top_groups, by_two;
-    double scale;
-    const float* bias;  // [experts] or null
-};
 
 // The largest of `count` values, of equal ones the first; what is no number comes before all.
 static inline void choose_largest(const float* values, int64_t count, int64_t wanted, int32_t* chosen, float* kept) {

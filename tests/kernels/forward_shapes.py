@@ -3,6 +3,7 @@
 import torch
 
 from stentor.kernels.linear_packed import PackedKind
+from stentor.kernels.moe import Router
 from stentor.tests.kernels.programs import Shape
 
 KINDS: tuple[tuple[tuple[PackedKind, bool], ...], ...] = (
@@ -27,5 +28,16 @@ SHAPES = {
     "brain": Shape(kinds=(("bf16", False),), cache=torch.bfloat16),
     "gated": Shape(inner=64, biased=True),
     "brain gated": Shape(kinds=(("bf16", False),), cache=torch.bfloat16, inner=32, activation="gelu_tanh"),
+    "experts": Shape(hidden=48, inner=16, experts=7),
+    "grouped experts": Shape(
+        hidden=32,
+        inner=64,
+        experts=8,
+        biased=True,
+        router=Router(3, score="sigmoid", scale=2.5, groups=4, top_groups=2),
+        kinds=(("bf16", False),),
+        cache=torch.bfloat16,
+    ),
+    "experts in codes": Shape(hidden=64, inner=96, experts=6, kinds=KINDS[3], biased=True, router=Router(4)),
     "mixed": Shape(kinds=KINDS[3], cache=torch.bfloat16, biased=True, hidden=64, inner=96),
 }

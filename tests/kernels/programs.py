@@ -13,6 +13,7 @@ from stentor.kernels.attention import AttentionBatch
 from stentor.kernels.forward import NONE, ActivationFormat, Forward, Program, activation_format_of
 from stentor.kernels.kv_cache import make_kv_cache
 from stentor.kernels.linear_packed import PackedKind, PackedWeight
+from stentor.kernels.moe import Router
 from stentor.kernels.variants import Choice
 from stentor.tests.kernels.helpers import normal
 from stentor.tests.kernels.packed_weights import packed_weight
@@ -45,6 +46,9 @@ class Shape:
     cache: torch.dtype = torch.float32
     kinds: tuple[tuple[PackedKind, bool], ...] = (("f32", False),)
     """Of the parts of each layer in turn, with whether their scales are wide; all want their input in one form."""
+    experts: int = 0
+    """0: feed-forward layers are dense."""
+    router: Router = Router(2)  # noqa: RUF009  # frozen
     block_size: int = 16
     positions: int = 128
 
@@ -82,6 +86,22 @@ class _Recorder:
             self.program.linear(dst, weight, column=column, bias=bias)
             column += outputs
 
+    def experts(self, logits: int, dst: int) -> None:
+        shape = self.shape
+        kind, wide = shape.kinds[0]
+        self.linear(logits, shape.hidden, shape.experts)
+        self.program.moe(
+            logits,
+            dst,
+            shape.router,
+            packed_weight(kind, shape.experts * 2 * shape.inner, shape.hidden, wide=wide, seed=self._seed()),
+            packed_weight(shape.kinds[-1][0], shape.experts * shape.hidden, shape.inner, seed=self._seed()),
+            shape.activation,
+            score_bias=normal(shape.experts, seed=self._seed()) if shape.biased else None,
+            gate_up_bias=0.1 * normal(shape.experts, 2 * shape.inner, seed=self._seed()) if shape.biased else None,
+            down_bias=0.1 * normal(shape.experts, shape.hidden, seed=self._seed()) if shape.biased else None,
+        )
+
     def norm_and_quantize(self, src: int, *, add: int = NONE, normed: bool = False) -> None:
         norm = self.norm_weight(self.shape.hidden) if normed else None
         scale = self.shape.residual_scale
@@ -100,7 +120,7 @@ def make_program(shape: Shape) -> tuple[Program, int]:
     q_size, kv_size = shape.heads * shape.dim, shape.kv_heads * shape.dim
     residual, delta = program.buffer(shape.hidden), program.buffer(shape.hidden)
     qkv, attended = program.buffer(q_size + 2 * kv_size), program.buffer(q_size)
-    gate_up = program.buffer(2 * shape.inner)
+    gate_up = program.buffer(shape.experts or 2 * shape.inner)
     recorder = _Recorder(shape, program)
     before, after = shape.norms != "post", shape.norms != "pre"
     program.embed(residual, embedding_of(shape), 1.5)
@@ -130,9 +150,12 @@ def make_program(shape: Shape) -> tuple[Program, int]:
         if after:
             program.norm(delta, recorder.norm_weight(shape.hidden), EPS)
         recorder.norm_and_quantize(residual, add=delta, normed=before)
-        recorder.linear(gate_up, shape.hidden, shape.inner, shape.inner)
-        program.activate(gate_up, shape.activation, shape.activation_format)
-        recorder.linear(delta, shape.inner, shape.hidden)
+        if shape.experts:
+            recorder.experts(gate_up, delta)
+        else:
+            recorder.linear(gate_up, shape.hidden, shape.inner, shape.inner)
+            program.activate(gate_up, shape.activation, shape.activation_format)
+            recorder.linear(delta, shape.inner, shape.hidden)
         if after:
             program.norm(delta, recorder.norm_weight(shape.hidden), EPS)
     program.add(residual, delta, shape.residual_scale)

@@ -130,7 +130,7 @@ def test_a_token_s_output_is_the_weighted_sum_of_its_experts(
     x, (gate_up, down), chosen = 4 * normal(TOKENS, HIDDEN, seed=6).to(dtype), weights(dtype), routing()
     gate_up_bias, down_bias = biases(dtype) if bias else (None, None)
     with force_variant(variant):  # type: ignore[arg-type]
-        assert choose(x, gate_up) == variant
+        assert choose(x, gate_up, down) == variant
         actual = experts_mlp(
             x,
             chosen,

@@ -138,7 +138,9 @@ def test_what_is_packed_there_means_what_it_means_here(
 
 
 @pytest.mark.parametrize("library", PRODUCTS[:1], indirect=True)
-@pytest.mark.parametrize("name", ["gemma", "softcapped", "sunk", "olmo", "partial", "brain", "mixed", "granite"])
+@pytest.mark.parametrize(
+    "name", ["gemma", "softcapped", "sunk", "olmo", "partial", "brain", "mixed", "granite", "experts in codes"]
+)
 def test_a_pass_is_the_references_and_one_however_it_is_cut(name: str) -> None:
     shape = SHAPES[name]
     with thread_count(1):

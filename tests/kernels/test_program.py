@@ -5,7 +5,7 @@ import torch
 
 from stentor.kernels.attention import AttentionBatch
 from stentor.kernels.forward import Forward, Program
-from stentor.kernels.forward.program import MAX_PHASES, Instruction
+from stentor.kernels.forward.instruction import MAX_PHASES, Instruction
 from stentor.kernels.kv_cache import make_kv_cache
 from stentor.kernels.linear_packed import empty_packed
 

@@ -52,7 +52,7 @@ class PagedDecoder:
         place = replace(layer_context(checkpoint, config, torch.device("cpu"), dtype), backend=backend, packed=packed)
         self.model = Decoder(checkpoint.decoder, place, max_model_len)
         self.model.load(iterate_weights(checkpoint, place.dtype, raw=self.model.weights.raw))
-        self._caches = allocate_caches(
+        self.caches = allocate_caches(
             checkpoint.decoder.cache_groups, BLOCKS, BLOCK, place.device, cache_dtype or dtype
         )
         self._rows = RowTable(SLOTS, max_model_len, BLOCK)
@@ -70,7 +70,7 @@ class PagedDecoder:
     def run(self, *spans: tuple[int, int, int]) -> list[torch.Tensor]:
         """One step over (slot, start, count) spans → logits [count, vocabulary] of each."""
         steps = [RowStep(slot, start, count, [], False) for slot, start, count in spans]
-        batch = build_batch(steps, self._rows, self._caches, torch.device("cpu"))
+        batch = build_batch(steps, self._rows, self.caches, torch.device("cpu"))
         hidden = self.model.forward(batch.forward)
         logits = self.model.logits(hidden).clone()  # packed, they are good until the next step only
         return list(torch.split_with_sizes(logits, [count for _, _, count in spans]))

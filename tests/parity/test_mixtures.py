@@ -73,3 +73,28 @@ def test_a_token_is_multiplied_with_the_experts_that_it_takes(tmp_path: Path) ->
 
 def attention(mixer: Any) -> int:
     return sum(projection.elements for projection in mixer.projections(64))
+
+
+def calls(folder: Path) -> list[str]:
+    """What a pass leaves its program for."""
+    ours = PagedDecoder(folder)
+    ours.add(0, PROMPT)
+    ours.run((0, 0, len(PROMPT)))
+    programs = ours.model.programs(ours.caches)
+    assert programs is not None
+    return programs.calls
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("qwen3-moe", []),
+        ("gpt-oss", []),
+        ("glm4-moe-groups", []),
+        ("granite-moe-shared", []),
+        ("qwen2-moe", ["a shared expert's gate"] * 3),
+    ],
+)
+def test_packed_experts_are_instructions_of_the_pass(name: str, expected: list[str], tmp_path: Path) -> None:
+    tiny.make(name, tmp_path)
+    assert calls(tmp_path) == expected

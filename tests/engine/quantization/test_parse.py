@@ -165,7 +165,7 @@ def test_patterns_name_parts_by_whole_components() -> None:
     ("table", "words"),
     [
         ({"quant_method": "bitsandbytes"}, "'bitsandbytes', which is not read; serve the unquantised model with"),
-        ({"quant_method": "mxfp4"}, "'mxfp4', which is not read; use a checkpoint in FP8"),
+        ({"quant_method": "nvfp4"}, "'nvfp4', which is not read; use a checkpoint in FP8"),
         ({"quant_method": "something new"}, "'something new', which is not read"),
         ({"bits": 4}, "names no quant_method, expected one of fp8"),
         ([1], "not a table"),

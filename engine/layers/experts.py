@@ -1,0 +1,303 @@
+"""The matrices of all experts of a layer: plain, or packed for a CPU's instructions as they are loaded."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from stentor import kernels
+from stentor.kernels.forward import Traced
+from stentor.kernels.linear_packed import empty_packed, pack_gguf_, pack_plain_
+
+from ..model_config.mlp_spec import ExpertNames, ExpertTensor, MoESpec
+from ..quantization.choose import Layer, Selection, select
+from ..quantization.formats import Format, GGUFFormat, MXFP4Format, OnlineFormat
+from ..quantization.stored import expand_mxfp4
+from .layer_context import LayerContext
+from .linear import add_expanded
+from .packed import gather_packed, is_wide, packed_kind, stored_kind
+from .weights import Target, WeightError, WeightMap, check_plain, check_shape
+
+TILE = 16
+"""Packed experts begin at whole tiles of outputs."""
+_NO_KERNEL = "no kernel multiplies by experts' codes"
+
+
+def experts_of(weights: WeightMap, prefix: str, spec: MoESpec, hidden: int, context: LayerContext) -> "Experts":
+    """Packed where other weights are packed, and experts are whole tiles. ``prefix`` is that of the layer."""
+    if context.packed and not (hidden % TILE or spec.inner % TILE):
+        return PackedExperts(weights, prefix, spec, hidden, context)
+    return PlainExperts(weights, prefix, spec, hidden, context)
+
+
+class Experts(ABC):
+    """What a layer's experts make of its tokens."""
+
+    def __init__(
+        self, weights: WeightMap, prefix: str, spec: MoESpec, hidden: int, context: LayerContext, bias: torch.dtype
+    ) -> None:
+        """``prefix`` is that of the layer, ``bias`` the dtype of biases."""
+        self._spec, self._hidden, self._invariant = spec, hidden, context.invariant
+        sizes = (hidden, 2 * spec.inner)
+        down, gate_up = (context.empty(spec.experts, size, dtype=bias) if spec.bias else None for size in sizes)
+        self._gate_up_bias, self._down_bias = gate_up, down
+        self._make(prefix, context)
+        usual, *others = spec.names
+        for name, target in self._bias_targets(prefix, usual, out=None):
+            weights.add(name, target.tensor, shape=target.shape, read=target.read)
+        for matrix in spec.expert_tensors(hidden):
+            self._add(weights, f"{prefix}.{matrix.name}", matrix, usual, context)
+        for names in others:
+            for out in (False, True):
+                weights.add_instead(
+                    [name for name, _ in self._bias_targets(prefix, usual, out=out)],
+                    {name: target.fill for name, target in self._bias_targets(prefix, names, out=out)},
+                )
+                weights.add_instead(
+                    [f"{prefix}.{each.name}" for each in spec.expert_tensors(hidden) if each.out == out],
+                    {
+                        f"{prefix}.{each.name}": partial(self._fill, each, names)
+                        for each in spec.expert_tensors(hidden, names)
+                        if each.out == out
+                    },
+                )
+
+    def _rows_of(self, tensor: ExpertTensor) -> int:
+        """Outputs that one expert has in the matrix that it belongs to."""
+        return self._hidden if tensor.out else 2 * self._spec.inner
+
+    def _bias_targets(self, prefix: str, names: ExpertNames, *, out: bool | None) -> Iterator[tuple[str, Target]]:
+        """Stored biases by name, of one of the products or of both."""
+        for each in self._spec.expert_biases(self._hidden, names):
+            whole = self._down_bias if each.out else self._gate_up_bias
+            if whole is not None and out in (None, each.out):
+                read = _gates_first if names.interleaved and not each.out else None
+                yield f"{prefix}.{each.name}", Target(_part(whole, each), each.shape, read)
+
+    def _fill(self, tensor: ExpertTensor, names: ExpertNames, name: str, stored: torch.Tensor) -> None:
+        """What is stored plain. Raises :class:`WeightError`."""
+        check_shape(name, stored, tensor.shape)
+        check_plain(name, stored)
+        self._put(tensor, _matrices(stored, tensor, names))
+
+    @abstractmethod
+    def _make(self, prefix: str, context: LayerContext) -> None:
+        """The matrices, not filled yet."""
+
+    def _gather_mxfp4(
+        self, weights: WeightMap, name: str, tensor: ExpertTensor, names: ExpertNames, nbytes: int
+    ) -> None:
+        """Blocks and scales of the rows [experts, outputs] of all experts, expanded one by one."""
+        part, _, ending = name.rpartition(".")
+        names = replace(names, transposed=False)
+        shape = (tensor.outputs, self._spec.inner if tensor.out else self._hidden)
+
+        def place(stored: dict[str, torch.Tensor]) -> None:
+            blocks, scales = stored[f"{ending}_blocks"], stored[f"{ending}_scales"]
+            if len(blocks) != self._spec.experts or len(scales) != len(blocks):
+                raise WeightError(f"{name}_blocks hold {len(blocks)} experts, expected {self._spec.experts}")
+            for expert in range(len(blocks)):
+                rows = expand_mxfp4(blocks[expert], scales[expert], *shape)
+                matrix = _matrices(rows.unsqueeze(0), tensor, names)[0]
+                self._put(tensor._replace(expert=expert), matrix)
+
+        weights.gather(part, (f"{ending}_blocks", f"{ending}_scales"), place, nbytes=nbytes)
+
+    @abstractmethod
+    def _add(
+        self, weights: WeightMap, name: str, tensor: ExpertTensor, names: ExpertNames, context: LayerContext
+    ) -> None:
+        """Registers what fills the place of ``tensor``, however it is stored."""
+
+    @abstractmethod
+    def _put(self, tensor: ExpertTensor, matrices: torch.Tensor) -> None:
+        """Fills the place of ``tensor`` with plain values [outputs, inputs], or those of all experts."""
+
+    @abstractmethod
+    def __call__(self, x: torch.Tensor, routing: kernels.Routing) -> torch.Tensor:
+        """x [tokens, hidden] → [tokens, hidden]"""
+
+
+class PlainExperts(Experts):
+    """In the compute dtype, whatever they are stored in."""
+
+    def __init__(self, weights: WeightMap, prefix: str, spec: MoESpec, hidden: int, context: LayerContext) -> None:
+        super().__init__(weights, prefix, spec, hidden, context, context.dtype)
+
+    def _make(self, prefix: str, context: LayerContext) -> None:
+        experts, inner, hidden = self._spec.experts, self._spec.inner, self._hidden
+        self._gate_up = context.empty(experts, 2 * inner, hidden)
+        self._down = context.empty(experts, hidden, inner)
+
+    def _target(self, tensor: ExpertTensor) -> torch.Tensor:
+        return _part(self._down if tensor.out else self._gate_up, tensor)
+
+    def _add(
+        self, weights: WeightMap, name: str, tensor: ExpertTensor, names: ExpertNames, context: LayerContext
+    ) -> None:
+        part, target = name.removesuffix(".weight"), self._target(tensor)
+        format, plain = context.format_of(part), str(context.dtype).removeprefix("torch.")
+        if isinstance(format, OnlineFormat):
+            weights.notes[f"weights of experts: left in {plain}, since {_NO_KERNEL}"] += 1
+        elif format is not None:
+            weights.notes[f"weights of experts in {format.name}: expanded to {plain}, since {_NO_KERNEL}"] += 1
+        if isinstance(format, MXFP4Format):
+            self._gather_mxfp4(weights, name, tensor, names, target.numel() * target.itemsize)
+        elif tensor.expert is not None:
+            add_expanded(weights, part, target, format)
+        else:
+            weights.add(name, target, shape=tensor.shape, read=partial(_matrices, tensor=tensor, names=names))
+
+    def _put(self, tensor: ExpertTensor, matrices: torch.Tensor) -> None:
+        self._target(tensor).copy_(matrices)
+
+    def __call__(self, x: torch.Tensor, routing: kernels.Routing) -> torch.Tensor:
+        """x [tokens, hidden] of the compute dtype → the same"""
+        return kernels.experts_mlp(
+            x,
+            routing,
+            self._gate_up,
+            self._down,
+            self._spec.activation,
+            gate_up_bias=self._gate_up_bias,
+            down_bias=self._down_bias,
+            invariant=self._invariant,
+        )
+
+
+class PackedExperts(Experts):
+    """Packed in the order in which they are multiplied, as they are stored where a kernel takes their format."""
+
+    def __init__(self, weights: WeightMap, prefix: str, spec: MoESpec, hidden: int, context: LayerContext) -> None:
+        super().__init__(weights, prefix, spec, hidden, context, torch.float32)
+
+    def _make(self, prefix: str, context: LayerContext) -> None:
+        experts, inner, hidden = self._spec.experts, self._spec.inner, self._hidden
+        self._formats = tuple(self._chosen(prefix, context, out=out) for out in (False, True))
+        sizes = ((experts * 2 * inner, hidden), (experts * hidden, inner))
+        self._gate_up, self._down = (
+            empty_packed(
+                *size,
+                packed_kind(format, context),
+                wide=is_wide(format),
+                device=context.packed_device,
+                take=context.take,
+            )
+            for format, size in zip(self._formats, sizes, strict=True)
+        )
+
+    def _chosen(self, prefix: str, context: LayerContext, *, out: bool) -> Format | None:
+        """The format of all matrices of one product, where it is multiplied as it is stored; else they become plain."""
+        parts = [
+            f"{prefix}.{each.name}".removesuffix(".weight")
+            for each in self._spec.expert_tensors(self._hidden)
+            if each.out == out
+        ]
+        formats = {context.format_of(part) for part in parts}
+        (format, *others) = formats
+        if others or format is None or _selection(format, self._spec, self._hidden, context, out).name == "expanded":
+            return None
+        return format
+
+    def _add(
+        self, weights: WeightMap, name: str, tensor: ExpertTensor, names: ExpertNames, context: LayerContext
+    ) -> None:
+        part = name.removesuffix(".weight")
+        format, chosen = context.format_of(part), self._formats[tensor.out]
+        weight = self._down if tensor.out else self._gate_up
+        nbytes = weight.nbytes * tensor.outputs // self._rows_of(tensor)
+        if format is not None:
+            selection = _selection(format, self._spec, self._hidden, context, tensor.out)
+            if chosen is None and selection.name != "expanded":
+                selection = Selection("expanded", ("experts of one layer are stored otherwise",))
+            weights.notes[selection.describe(format, context.dtype).replace("weights", "weights of experts", 1)] += 1
+        if isinstance(format, MXFP4Format):
+            self._gather_mxfp4(weights, name, tensor, names, nbytes)
+        elif tensor.expert is not None:
+            first = self._first(tensor, tensor.expert)
+            gather_packed(weights, part, weight, first, tensor.outputs, format, chosen)
+        else:
+            stem, _, ending = name.rpartition(".")
+            place = partial(self._fill, tensor, names, name)
+            if isinstance(chosen, GGUFFormat):
+                weights.ask_raw(name)
+                place = partial(self._pack_blocks, tensor, chosen, name)
+            elif chosen is not None:
+                raise WeightError(f"{name} holds all experts in {chosen.name}, which is not read")
+            weights.gather(stem, (ending,), lambda stored: place(stored[ending]), nbytes=nbytes)
+
+    def _pack_blocks(self, tensor: ExpertTensor, format: GGUFFormat, name: str, blocks: torch.Tensor) -> None:
+        """Of all experts, uint8 [experts · outputs, bytes of a row]."""
+        weight = self._down if tensor.out else self._gate_up
+        for expert, rows in enumerate(blocks.view(self._spec.experts, tensor.outputs, -1)):
+            try:
+                pack_gguf_(weight, self._first(tensor, expert), rows, stored_kind(format.kind))
+            except ValueError as error:
+                raise WeightError(f"{name}: {error}") from error
+
+    def _put(self, tensor: ExpertTensor, matrices: torch.Tensor) -> None:
+        weight = self._down if tensor.out else self._gate_up
+        first = tensor.expert or 0
+        for expert, matrix in enumerate(matrices if tensor.expert is None else matrices[None], first):
+            pack_plain_(weight, self._first(tensor, expert), matrix)
+
+    def _first(self, tensor: ExpertTensor, expert: int) -> int:
+        """Output at which the part of an expert begins."""
+        return expert * self._rows_of(tensor) + tensor.first
+
+    def __call__(self, x: torch.Tensor, routing: kernels.Routing) -> torch.Tensor:
+        """x [tokens, hidden] float32 or bfloat16 → the same"""
+        return kernels.packed_experts_mlp(
+            x,
+            routing,
+            self._gate_up,
+            self._down,
+            self._spec.activation,
+            gate_up_bias=self._gate_up_bias,
+            down_bias=self._down_bias,
+        )
+
+    def traced(self, x: Traced, logits: Traced, router: kernels.Router, correction: torch.Tensor | None) -> Traced:
+        """As :meth:`__call__`, of the experts that ``router`` chooses by these scores."""
+        return x.moe(
+            logits,
+            router,
+            self._gate_up,
+            self._down,
+            self._spec.activation,
+            score_bias=correction,
+            gate_up_bias=self._gate_up_bias,
+            down_bias=self._down_bias,
+        )
+
+
+def _selection(format: Format, spec: MoESpec, hidden: int, context: LayerContext, out: bool) -> Selection:
+    """Who multiplies by packed experts of a format. Raises :class:`WeightError`."""
+    inputs, outputs = (spec.inner, (hidden,)) if out else (hidden, (spec.inner, spec.inner))
+    layer = Layer(format, context.device, context.dtype, inputs, outputs, context.invariant, context.packed)
+    try:
+        return select(layer, context.backend)
+    except ValueError as error:
+        raise WeightError(f"experts: {error}") from error
+
+
+def _part(whole: torch.Tensor, tensor: ExpertTensor) -> torch.Tensor:
+    """The outputs of [experts, outputs, ...] that a stored tensor fills, of its expert or of all."""
+    outputs = slice(tensor.first, tensor.first + tensor.outputs)
+    return whole[:, outputs] if tensor.expert is None else whole[tensor.expert, outputs]
+
+
+def _matrices(stored: torch.Tensor, tensor: ExpertTensor, names: ExpertNames) -> torch.Tensor:
+    """Stored values as [outputs, inputs], or [experts, outputs, inputs]; gates before ups."""
+    if tensor.expert is not None:
+        return stored
+    if names.transposed:
+        stored = stored.transpose(1, 2)
+    return _gates_first(stored) if names.interleaved and not tensor.out else stored
+
+
+def _gates_first(stored: torch.Tensor) -> torch.Tensor:
+    """[experts, gate, up, gate, up, ..., inputs] → [experts, gates, ups, inputs], or without inputs"""
+    return torch.cat((stored[:, 0::2], stored[:, 1::2]), dim=1)

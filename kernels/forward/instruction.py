@@ -1,0 +1,212 @@
+"""One step of a program: what it does, and how the native interpreter reads it."""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..linear_packed import ACTIVATION_FORMATS, ActivationFormat, PackedStruct, PackedWeight
+from ..moe import ACTIVATIONS, ExpertActivation, Router, RouterStruct, router_struct
+
+Op = Literal[
+    "embed",
+    "norm_and_quantize",
+    "add",
+    "norm",
+    "linear",
+    "rotate",
+    "attend",
+    "activate",
+    "gate_up_activate",
+    "moe",
+    "call",
+]
+OPS: tuple[Op, ...] = (
+    "embed",
+    "norm_and_quantize",
+    "add",
+    "norm",
+    "linear",
+    "rotate",
+    "attend",
+    "activate",
+    "gate_up_activate",
+    "moe",
+)
+NONE = -1
+MAX_PHASES = 4
+"""Of one instruction: loops over its rows that all threads end together. The same in program.h."""
+
+_P, _I, _D = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+
+
+class InstructionStruct(ctypes.Structure):
+    """``Instruction`` of program.h."""
+
+    _fields_ = (
+        *(
+            (name, _I)
+            for name in ("kind", "src", "dst", "add", "activation_format", "column", "width", "groups", "activation")
+        ),
+        ("scratch_slot", _I),
+        ("phases", _I),
+        *((name, _I) for name in ("heads", "kv_heads", "dim", "half", "window", "blocks", "block_size")),
+        ("bf16_cache", _I),
+        ("table_rows", _I),
+        ("group", _I),
+        *((name, _D) for name in ("scale", "eps", "softcap")),
+        *((name, _P) for name in ("norm", "second_norm", "bias", "second_bias", "cos", "sin")),
+        *((name, _P) for name in ("sinks", "k_cache", "v_cache")),
+        ("weight", PackedStruct),
+        ("second_weight", PackedStruct),
+        ("router", RouterStruct),
+        ("weight_input", _I),
+    )
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction; the fields that its kind does not use stay as they are.
+
+    ================= ==================================================================================================
+    embed             ``dst`` = scale · weight[token id]
+    norm_and_quantize ``src`` += scale · ``add`` (where there is one); the next linears' input = norm(``src``), or
+                      ``src`` without a norm, in ``activation_format``
+    add               ``src`` += scale · ``add``
+    norm              each of ``groups`` stretches of ``width`` from ``column`` of ``src`` is normed in place
+    linear            ``dst``[column:] = input · weightᵀ + bias
+    rotate            ``src`` holds q | k | v: the heads of q and k are normed where norms are given, and turned; q
+                      stays, k and v go to the cache
+    attend            ``dst`` = attention of the queries in ``src`` over the cache
+    activate          the next linears' input = activation(gate) · up in ``activation_format``; ``src`` holds
+                      gate | up, ``width`` each
+    gate_up_activate  the same, where gate = input · weightᵀ + bias and up = input · second weightᵀ + second bias
+    moe               ``dst`` = the weighted sum of the experts that ``router`` chooses for each token; ``src`` holds
+                      logits from ``column``, the experts take the input, and their weights are ``weight`` (gates and
+                      ups) and ``second_weight``, with their biases
+    call              ``dst`` = what ``run`` makes of ``src``: an operation that no instruction does, between two native
+                      stretches of the program
+    ================= ==================================================================================================
+    """
+
+    op: Op
+    src: int = NONE
+    dst: int = NONE
+    add: int = NONE
+    activation_format: ActivationFormat = "f32"
+    column: int = 0
+    width: int = 0
+    groups: int = 1
+    activation: ExpertActivation = "silu"
+    scratch_slot: int = 0
+    """Where a linear finds its input: 0 is what ``norm_and_quantize`` and ``activate`` write, 1 what
+    ``gate_up_activate`` does; ``moe`` writes there too."""
+    phases: int = 1
+    """That it may run, at most :data:`MAX_PHASES`: the native interpreter has memory for as many as are declared."""
+    heads: int = 0
+    kv_heads: int = 0
+    dim: int = 0
+    window: int = 0
+    scale: float = 1.0
+    eps: float = 0.0
+    softcap: float = 0.0
+    norm: Tensor | None = None
+    """float32 [width]: RMSNorm multiplies by it."""
+    second_norm: Tensor | None = None
+    bias: Tensor | None = None
+    """float32"""
+    second_bias: Tensor | None = None
+    rotary: tuple[Tensor, Tensor] | None = None
+    """cos, sin: float32 [positions, half of the dims that turn]"""
+    sinks: Tensor | None = None
+    """float32 [heads]: a score of each that takes part in its softmax and has no value."""
+    layer: int = NONE
+    """Whose cache it is."""
+    group: int = 0
+    """Of layers, which share block tables."""
+    weight: PackedWeight | None = None
+    second_weight: PackedWeight | None = None
+    router: Router | None = None
+    score_bias: Tensor | None = None
+    """float32 [experts]: see :func:`stentor.kernels.route`."""
+    weight_input: bool = False
+    """See :func:`stentor.kernels.packed_experts_mlp`."""
+    what: str = ""
+    """Is called, in words."""
+    run: Callable[[Tensor, Any], Tensor] | None = None
+
+    def writes(self, buffer: int, column: int, width: int) -> bool:
+        """Whether it changes any of these columns."""
+        match self.op:
+            case "norm":
+                end = self.column + self.groups * self.width
+                return buffer == self.src and self.column < column + width and column < end
+            case "add" | "rotate":
+                return buffer == self.src
+            case "norm_and_quantize":
+                return buffer == self.src and self.add != NONE
+            case _:
+                return buffer == self.dst
+
+    @property
+    def buffers(self) -> tuple[int, ...]:
+        """Those that it reads or writes."""
+        return tuple(buffer for buffer in (self.src, self.dst, self.add) if buffer != NONE)
+
+
+def struct_of(i: Instruction, caches: Sequence[tuple[Tensor, ...]]) -> InstructionStruct:
+    """What the interpreter is given, over these caches (one of K and V a layer); it does not keep the tensors alive."""
+    cos, sin = i.rotary or (None, None)
+    k_cache, v_cache = caches[i.layer] if i.layer != NONE else (None, None)
+    return InstructionStruct(
+        kind=OPS.index(i.op) if i.op != "call" else NONE,  # between what runs natively
+        src=i.src,
+        dst=i.dst,
+        add=i.add,
+        activation_format=ACTIVATION_FORMATS.index(i.activation_format),
+        column=i.column,
+        width=i.width,
+        groups=i.groups,
+        activation=ACTIVATIONS.index(i.activation),
+        scratch_slot=i.scratch_slot,
+        phases=i.phases,
+        heads=i.heads,
+        kv_heads=i.kv_heads,
+        dim=i.dim,
+        half=0 if cos is None else cos.shape[1],
+        window=i.window,
+        blocks=0 if k_cache is None else len(k_cache),
+        block_size=0 if k_cache is None else k_cache.shape[3],
+        bf16_cache=k_cache is not None and k_cache.dtype == torch.bfloat16,
+        table_rows=0 if cos is None else len(cos),
+        group=i.group,
+        scale=i.scale,
+        eps=i.eps,
+        softcap=i.softcap,
+        norm=_pointer(i.norm),
+        second_norm=_pointer(i.second_norm),
+        bias=_pointer(i.bias),
+        second_bias=_pointer(i.second_bias),
+        cos=_pointer(cos),
+        sin=_pointer(sin),
+        sinks=_pointer(i.sinks),
+        k_cache=_pointer(k_cache),
+        v_cache=_pointer(v_cache),
+        weight=i.weight.struct if i.weight is not None else PackedStruct(),
+        second_weight=i.second_weight.struct if i.second_weight is not None else PackedStruct(),
+        router=_router_struct(i),
+        weight_input=i.weight_input,
+    )
+
+
+def _router_struct(i: Instruction) -> RouterStruct:
+    if i.router is None or i.weight is None:
+        return RouterStruct()
+    return router_struct(i.router, i.weight.shape[0] // (2 * i.width), i.score_bias)
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

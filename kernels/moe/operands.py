@@ -1,0 +1,40 @@
+"""What the Triton kernels of experts are given."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..launch import cdiv
+from .checks import ExpertActivation
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Checked, and contiguous but for the rows of ``x``; see :func:`stentor.kernels.experts_mlp`."""
+
+    x: Tensor
+    chosen: Tensor
+    """int32 [tokens, top_k]"""
+    factors: Tensor
+    """float32 [tokens, top_k]"""
+    gate_up: Tensor
+    down: Tensor
+    activation: ExpertActivation
+    gate_up_bias: Tensor | None = None
+    down_bias: Tensor | None = None
+    weight_input: bool = False
+    invariant: bool = False
+
+    @property
+    def sizes(self) -> str:
+        experts, hidden, inner = self.down.shape
+        return f"{experts}x{inner}x{hidden} k{self.chosen.shape[1]}"
+
+    @property
+    def dtype_name(self) -> str:
+        return str(self.x.dtype).removeprefix("torch.")
+
+    @property
+    def rows_of_expert(self) -> int:
+        """That an expert has if all have as many."""
+        return cdiv(self.chosen.numel(), len(self.down))

@@ -1,0 +1,113 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+"""Pairs of a token and an expert in the order of the experts, cut into blocks of one expert each: all on the device.
+
+The host never learns how many tokens an expert has. It launches as many blocks as there can be at most, and those that
+are not needed have expert -1: the launches are the same in every step, and a CUDA graph can hold them.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..launch import cdiv, launch, next_power_of_2
+from ..tuning import Config
+
+_CHUNK = 1024
+"""Pairs that a program reads at a time."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """A pair has number token · top_k + place. Those of an expert rise; a pair of an expert that there is not is left
+    out."""
+
+    pairs: Tensor
+    """int32 [tokens · top_k], by expert."""
+    blocks: Tensor
+    """int32 [3, most blocks]: the expert of each, or -1, and where in :attr:`pairs` it begins and ends."""
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def count_kernel(chosen, counts, pairs, CHUNK: tl.constexpr):
+    expert = tl.program_id(0)
+    total = tl.zeros([CHUNK], tl.int32)
+    for start in range(0, pairs, CHUNK):
+        at = start + tl.arange(0, CHUNK)
+        total += (tl.load(chosen + at, mask=at < pairs, other=-1) == expert).to(tl.int32)
+    tl.store(counts + expert, tl.sum(total, 0))
+
+
+@triton.jit(do_not_specialize=["pairs", "most"])
+def place_kernel(
+    chosen,
+    counts,
+    order,
+    blocks,
+    pairs,
+    most,
+    EXPERTS: tl.constexpr,
+    PADDED: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """One program an expert, and one more for the blocks that nobody needs."""
+    expert = tl.program_id(0)
+    numbers = tl.arange(0, PADDED)
+    every = tl.load(counts + numbers, mask=numbers < EXPERTS, other=0)
+    needed = (every + BLOCK_T - 1) // BLOCK_T
+    first = tl.sum(tl.where(numbers < expert, every, 0), 0)
+    first_block = tl.sum(tl.where(numbers < expert, needed, 0), 0)
+    if expert == EXPERTS:
+        for start in range(first_block, most, CHUNK):
+            at = start + tl.arange(0, CHUNK)
+            tl.store(blocks + at, tl.full([CHUNK], -1, tl.int32), mask=at < most)
+    else:
+        count = tl.sum(tl.where(numbers == expert, every, 0), 0)
+        mine = (count + BLOCK_T - 1) // BLOCK_T
+        for start in range(0, mine, CHUNK):
+            at = start + tl.arange(0, CHUNK)
+            begin = first + at * BLOCK_T
+            to = blocks + first_block + at
+            tl.store(to, tl.zeros([CHUNK], tl.int32) + expert, mask=at < mine)
+            tl.store(to + most, begin, mask=at < mine)
+            tl.store(to + 2 * most, tl.minimum(begin + BLOCK_T, first + count), mask=at < mine)
+        seen = first
+        for start in range(0, pairs, CHUNK):
+            at = start + tl.arange(0, CHUNK)
+            is_mine = (tl.load(chosen + at, mask=at < pairs, other=-1) == expert).to(tl.int32)
+            tl.store(order + seen + tl.cumsum(is_mine, 0) - 1, at, mask=is_mine != 0)
+            seen += tl.sum(is_mine, 0)
+
+
+def order_by_expert(chosen: Tensor, experts: int, block: int) -> Order:
+    """``chosen``: int32 [tokens, top_k], contiguous; ``block``: the most pairs of a block."""
+    pairs = chosen.numel()
+    most = most_blocks(pairs, experts, block)
+    counts = torch.empty(experts, dtype=torch.int32, device=chosen.device)
+    found = Order(
+        torch.empty(pairs, dtype=torch.int32, device=chosen.device),
+        torch.empty(3, most, dtype=torch.int32, device=chosen.device),
+    )
+    chunk = min(_CHUNK, max(16, next_power_of_2(pairs)))
+    config = Config.of(num_warps=4)
+    launch(count_kernel, (experts,), chosen, counts, pairs, config=config, CHUNK=chunk)
+    launch(
+        place_kernel,
+        (experts + 1,),
+        *(chosen, counts, found.pairs, found.blocks, pairs, most),
+        config=config,
+        EXPERTS=experts,
+        PADDED=next_power_of_2(experts),
+        BLOCK_T=block,
+        CHUNK=chunk,
+    )
+    return found
+
+
+def most_blocks(pairs: int, experts: int, block: int) -> int:
+    """How many there can be: each expert that is used ends in a block that may not be full."""
+    used = min(pairs, experts)
+    return used + cdiv(pairs - used, block)

@@ -1,0 +1,157 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+"""Experts over a few tokens: weights are read for each pair of a token and an expert, and nothing is sorted.
+
+What limits such a step is how fast weights arrive: programs have a few outputs each. Two tokens that share an expert
+find its weights in the second-level cache.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..launch import cdiv, launch
+from ..tuning import Config, pick
+from .operands import Operands
+from .triton_gate import gated
+
+OPERATION = "moe_rows"
+
+
+@triton.jit
+def gate_up_kernel(
+    x,
+    weight,
+    bias,
+    chosen,
+    factors,
+    out,
+    x_stride,
+    inner,
+    hidden,
+    experts,
+    TOP_K: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    WEIGHT_INPUT: tl.constexpr,
+    KIND: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """out[pair] = act(gate) · up"""
+    pair = tl.program_id(0).to(tl.int64)
+    expert = tl.load(chosen + pair).to(tl.int64)
+    column = tl.program_id(1).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    wanted = (column < inner) & (expert >= 0) & (expert < experts)
+    within = tl.arange(0, BLOCK_K)
+    inputs = x + pair // TOP_K * x_stride + within
+    gates = weight + (expert * 2 * inner + column)[:, None] * hidden + within[None, :]
+    ups = weight + (expert * 2 * inner + inner + column)[:, None] * hidden + within[None, :]
+    gate = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
+    up = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
+    for start in range(0, hidden, BLOCK_K):
+        inside = start + within < hidden
+        row = tl.load(inputs + start, mask=inside, other=0.0).to(tl.float32)[None, :]
+        mask = wanted[:, None] & inside[None, :]
+        gate += tl.load(gates + start, mask=mask, other=0.0).to(tl.float32) * row
+        up += tl.load(ups + start, mask=mask, other=0.0).to(tl.float32) * row
+    gate_sum, up_sum = tl.sum(gate, 1), tl.sum(up, 1)
+    if WEIGHT_INPUT:
+        factor = tl.load(factors + pair)
+        gate_sum *= factor
+        up_sum *= factor
+    if HAS_BIAS:
+        first = bias + expert * 2 * inner + column
+        gate_sum += tl.load(first, mask=wanted, other=0.0).to(tl.float32)
+        up_sum += tl.load(first + inner, mask=wanted, other=0.0).to(tl.float32)
+    made = gated(gate_sum, up_sum, KIND).to(out.dtype.element_ty)
+    tl.store(out + pair * inner + column, made, mask=wanted)
+
+
+@triton.jit
+def down_kernel(
+    x,
+    weight,
+    bias,
+    chosen,
+    factors,
+    out,
+    inner,
+    hidden,
+    experts,
+    TOP_K: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """out[token] = Σ over its pairs, in their order; an expert that there is not adds nothing."""
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    within = tl.arange(0, BLOCK_K)
+    total = tl.zeros([BLOCK_N], tl.float32)
+    for place in range(TOP_K):
+        pair = token * TOP_K + place
+        expert = tl.load(chosen + pair).to(tl.int64)
+        is_expert = (expert >= 0) & (expert < experts)
+        wanted = (column < hidden) & is_expert
+        weights = weight + (expert * hidden + column)[:, None] * inner + within[None, :]
+        products = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
+        for start in range(0, inner, BLOCK_K):
+            inside = start + within < inner
+            row = tl.load(x + pair * inner + start + within, mask=inside & is_expert, other=0.0).to(tl.float32)
+            mask = wanted[:, None] & inside[None, :]
+            products += tl.load(weights + start, mask=mask, other=0.0).to(tl.float32) * row[None, :]
+        value = tl.sum(products, 1)
+        if HAS_BIAS:
+            value += tl.load(bias + expert * hidden + column, mask=wanted, other=0.0).to(tl.float32)
+        value = value.to(out.dtype.element_ty).to(tl.float32)
+        if WEIGHTED:
+            value *= tl.load(factors + pair)
+        total += value
+    tl.store(out + token * hidden + column, total.to(out.dtype.element_ty), mask=column < hidden)
+
+
+def rows(of: Operands) -> Tensor:
+    """Any number of tokens, of which a few are meant."""
+    config = pick(OPERATION, key(of), default(of))
+    tokens, top_k = of.chosen.shape
+    experts, hidden, inner = of.down.shape
+    made = of.x.new_empty((tokens * top_k, inner))
+    out = of.x.new_empty((tokens, hidden))
+    launch(
+        gate_up_kernel,
+        (tokens * top_k, cdiv(inner, config["BLOCK_N"])),
+        *(of.x, of.gate_up, of.gate_up_bias, of.chosen, of.factors, made, of.x.stride(0), inner, hidden, experts),
+        config=config,
+        TOP_K=top_k,
+        HAS_BIAS=of.gate_up_bias is not None,
+        WEIGHT_INPUT=of.weight_input,
+        KIND=of.activation,
+    )
+    launch(
+        down_kernel,
+        (tokens, cdiv(hidden, config["BLOCK_N"])),
+        *(made, of.down, of.down_bias, of.chosen, of.factors, out, inner, hidden, experts),
+        config=config,
+        TOP_K=top_k,
+        HAS_BIAS=of.down_bias is not None,
+        WEIGHTED=not of.weight_input,
+    )
+    return out
+
+
+def key(of: Operands) -> str:
+    return f"{of.sizes} t{len(of.chosen)} {of.dtype_name}"
+
+
+def default(of: Operands) -> Config:
+    return Config.of(num_warps=4, num_stages=3, BLOCK_N=16, BLOCK_K=256)
+
+
+def candidates(of: Operands) -> list[Config]:
+    return [
+        Config.of(num_warps=warps, num_stages=stages, BLOCK_N=outputs, BLOCK_K=width)
+        for outputs in (4, 8, 16)
+        for width in (128, 256, 512)
+        for warps in (2, 4, 8)
+        for stages in (2, 3, 4)
+    ]

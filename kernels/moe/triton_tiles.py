@@ -1,0 +1,229 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+"""Experts over many tokens: tokens in the order of their experts, tiles of one expert each, then a sum for each token.
+
+A token's products are summed along K in one order, and its experts in the order of its routing: its result depends on
+the block sizes and not on the other tokens.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..launch import cdiv, launch, next_power_of_2
+from ..tuning import Config, pick
+from .operands import Operands
+from .triton_gate import gated
+from .triton_order import order_by_expert
+
+OPERATION = "moe_tiles"
+_BLOCKS_TOGETHER = 8
+"""Neighbours in launch order share the weight's tile in the cache."""
+
+
+@triton.jit
+def tile_of(blocks, most, outputs, BLOCK_N: tl.constexpr, TOGETHER: tl.constexpr):
+    """Of a program: the expert of its block, where that begins and ends, and its tile of outputs."""
+    program = tl.program_id(0)
+    tiles_n = tl.cdiv(outputs, BLOCK_N)
+    band = program // (TOGETHER * tiles_n)
+    in_band = tl.minimum(most - band * TOGETHER, TOGETHER)
+    within = program % (TOGETHER * tiles_n)
+    block = band * TOGETHER + within % in_band
+    expert = tl.load(blocks + block)
+    return expert.to(tl.int64), tl.load(blocks + most + block), tl.load(blocks + 2 * most + block), within // in_band
+
+
+@triton.jit(do_not_specialize=["most"])
+def gate_up_kernel(
+    x,
+    weight,
+    bias,
+    pairs,
+    factors,
+    blocks,
+    out,
+    most,
+    x_stride,
+    inner,
+    hidden,
+    TOP_K: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    WEIGHT_INPUT: tl.constexpr,
+    KIND: tl.constexpr,
+    PRECISION: tl.constexpr,
+    TOGETHER: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """out[row] = act(gate) · up of the token of pair number ``row`` in the order of the experts."""
+    expert, begin, end, tile = tile_of(blocks, most, inner, BLOCK_N, TOGETHER)
+    if expert >= 0:
+        row = begin.to(tl.int64) + tl.arange(0, BLOCK_T)
+        there = row < end
+        pair = tl.load(pairs + row, mask=there, other=0)
+        column = tile.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+        wanted = column < inner
+        within = tl.arange(0, BLOCK_K)
+        inputs = x + (pair // TOP_K).to(tl.int64)[:, None] * x_stride + within[None, :]
+        gates = weight + (expert * 2 * inner + column)[None, :] * hidden + within[:, None]
+        ups = weight + (expert * 2 * inner + inner + column)[None, :] * hidden + within[:, None]
+        gate = tl.zeros([BLOCK_T, BLOCK_N], tl.float32)
+        up = tl.zeros([BLOCK_T, BLOCK_N], tl.float32)
+        for start in range(0, hidden, BLOCK_K):
+            inside = start + within < hidden
+            left = tl.load(inputs + start, mask=there[:, None] & inside[None, :], other=0.0)
+            mask = inside[:, None] & wanted[None, :]
+            gate = tl.dot(left, tl.load(gates + start, mask=mask, other=0.0), gate, input_precision=PRECISION)
+            up = tl.dot(left, tl.load(ups + start, mask=mask, other=0.0), up, input_precision=PRECISION)
+        if WEIGHT_INPUT:
+            factor = tl.load(factors + pair, mask=there, other=0.0)[:, None]
+            gate *= factor
+            up *= factor
+        if HAS_BIAS:
+            first = bias + expert * 2 * inner + column
+            gate += tl.load(first, mask=wanted, other=0.0).to(tl.float32)[None, :]
+            up += tl.load(first + inner, mask=wanted, other=0.0).to(tl.float32)[None, :]
+        made = gated(gate, up, KIND).to(out.dtype.element_ty)
+        tl.store(out + row[:, None] * inner + column[None, :], made, mask=there[:, None] & wanted[None, :])
+
+
+@triton.jit(do_not_specialize=["most"])
+def down_kernel(
+    x,
+    weight,
+    bias,
+    pairs,
+    blocks,
+    out,
+    most,
+    inner,
+    hidden,
+    HAS_BIAS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    TOGETHER: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """out[pair] = the expert's output; row number ``row`` of x belongs to pair number ``row`` in the experts' order."""
+    expert, begin, end, tile = tile_of(blocks, most, hidden, BLOCK_N, TOGETHER)
+    if expert >= 0:
+        row = begin.to(tl.int64) + tl.arange(0, BLOCK_T)
+        there = row < end
+        pair = tl.load(pairs + row, mask=there, other=0).to(tl.int64)
+        column = tile.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+        wanted = column < hidden
+        within = tl.arange(0, BLOCK_K)
+        inputs = x + row[:, None] * inner + within[None, :]
+        weights = weight + (expert * hidden + column)[None, :] * inner + within[:, None]
+        total = tl.zeros([BLOCK_T, BLOCK_N], tl.float32)
+        for start in range(0, inner, BLOCK_K):
+            inside = start + within < inner
+            left = tl.load(inputs + start, mask=there[:, None] & inside[None, :], other=0.0)
+            right = tl.load(weights + start, mask=inside[:, None] & wanted[None, :], other=0.0)
+            total = tl.dot(left, right, total, input_precision=PRECISION)
+        if HAS_BIAS:
+            total += tl.load(bias + expert * hidden + column, mask=wanted, other=0.0).to(tl.float32)[None, :]
+        to = out + pair[:, None] * hidden + column[None, :]
+        tl.store(to, total.to(out.dtype.element_ty), mask=there[:, None] & wanted[None, :])
+
+
+@triton.jit
+def sum_kernel(
+    made, chosen, factors, out, hidden, experts, TOP_K: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr
+):
+    """out[token] = Σ over its pairs; an expert that there is not adds nothing."""
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for place in range(TOP_K):
+        pair = token * TOP_K + place
+        expert = tl.load(chosen + pair)
+        there = (column < hidden) & (expert >= 0) & (expert < experts)
+        value = tl.load(made + pair * hidden + column, mask=there, other=0.0).to(tl.float32)
+        if WEIGHTED:
+            value *= tl.load(factors + pair)
+        total += value
+    tl.store(out + token * hidden + column, total.to(out.dtype.element_ty), mask=column < hidden)
+
+
+def tiles(of: Operands) -> Tensor:
+    """Any number of tokens."""
+    config = pick(OPERATION, key(of), default(of))
+    tokens, top_k = of.chosen.shape
+    experts, hidden, inner = of.down.shape
+    order = order_by_expert(of.chosen, experts, config["BLOCK_T"])
+    most = order.blocks.shape[1]
+    made = of.x.new_empty((tokens * top_k, inner))
+    outputs = of.x.new_empty((tokens * top_k, hidden))
+    out = of.x.new_empty((tokens, hidden))
+    precision = "ieee" if of.x.dtype == torch.float32 else "tf32"
+    launch(
+        gate_up_kernel,
+        (most * cdiv(inner, config["BLOCK_N"]),),
+        *(of.x, of.gate_up, of.gate_up_bias, order.pairs, of.factors, order.blocks, made),
+        *(most, of.x.stride(0), inner, hidden),
+        config=config,
+        TOP_K=top_k,
+        HAS_BIAS=of.gate_up_bias is not None,
+        WEIGHT_INPUT=of.weight_input,
+        KIND=of.activation,
+        PRECISION=precision,
+        TOGETHER=_BLOCKS_TOGETHER,
+    )
+    # one sum in place of two: tiles may be as wide again
+    wide = config.replaced({**config.to_json(), "BLOCK_N": 2 * config["BLOCK_N"]})
+    launch(
+        down_kernel,
+        (most * cdiv(hidden, wide["BLOCK_N"]),),
+        *(made, of.down, of.down_bias, order.pairs, order.blocks, outputs, most, inner, hidden),
+        config=wide,
+        HAS_BIAS=of.down_bias is not None,
+        PRECISION=precision,
+        TOGETHER=_BLOCKS_TOGETHER,
+    )
+    block = min(1024, next_power_of_2(hidden))
+    launch(
+        sum_kernel,
+        (tokens, cdiv(hidden, block)),
+        *(outputs, of.chosen, of.factors, out, hidden, experts),
+        config=Config.of(num_warps=4),
+        TOP_K=top_k,
+        WEIGHTED=not of.weight_input,
+        BLOCK=block,
+    )
+    return out
+
+
+def key(of: Operands) -> str:
+    """Of an invariant call, the same whatever the number of tokens."""
+    return f"{of.sizes} {'any' if of.invariant else f't{_bucket(of.rows_of_expert)}'} {of.dtype_name}"
+
+
+def _bucket(rows: int) -> int:
+    return next((size for size in (16, 64, 256) if rows <= size), 1024)
+
+
+def default(of: Operands) -> Config:
+    if of.x.dtype == torch.float32:
+        return Config.of(num_warps=4, num_stages=2, BLOCK_T=16, BLOCK_N=32, BLOCK_K=32)
+    if of.invariant or of.rows_of_expert <= 16:
+        return Config.of(num_warps=4, num_stages=4, BLOCK_T=16, BLOCK_N=32, BLOCK_K=128)
+    if of.rows_of_expert <= 64:
+        return Config.of(num_warps=4, num_stages=4, BLOCK_T=64, BLOCK_N=64, BLOCK_K=64)
+    return Config.of(num_warps=8, num_stages=3, BLOCK_T=128, BLOCK_N=64, BLOCK_K=64)
+
+
+def candidates(of: Operands) -> list[Config]:
+    """That fit in shared memory."""
+    tile_sizes = [(16, 32, 4), (16, 64, 4), (32, 64, 4), (64, 64, 4), (64, 128, 8), (128, 64, 8), (128, 128, 8)]
+    return [
+        Config.of(num_warps=warps, num_stages=stages, BLOCK_T=tokens, BLOCK_N=rows, BLOCK_K=width)
+        for tokens, rows, warps in tile_sizes
+        if tokens <= max(16, 2 * of.rows_of_expert)
+        for width in (64, 128)
+        for stages in (3, 4)
+        if stages * (tokens + 2 * rows) * width * of.x.itemsize <= 200 * 1024
+    ]

@@ -1,0 +1,62 @@
+"""What the tuner tries: the experts of Qwen3-30B-A3B, Mixtral-8x7B and gpt-oss-120b."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..tuning import Tunable
+from . import triton_rows, triton_tiles
+from .operands import Operands
+
+SIZES = ((128, 8, 2048, 768), (8, 2, 4096, 14336), (128, 4, 2880, 2880))
+"""(experts, top_k, hidden, inner)"""
+FEW = (1, 4, 8)
+"""Tokens."""
+ROWS = (16, 64, 256, 1024)
+"""Of each expert."""
+
+
+def tunables() -> list[Tunable]:
+    found = []
+    for sizes in SIZES:
+        for tokens in FEW:
+            shown = _operands(sizes, tokens, torch.device("meta"))
+            key, candidates = triton_rows.key(shown), triton_rows.candidates(shown)
+            workload = partial(_workload, triton_rows.rows, sizes, tokens, False)
+            found.append(Tunable(triton_rows.OPERATION, key, candidates, workload))
+        for rows, invariant in (*((rows, False) for rows in ROWS), (ROWS[0], True)):
+            tokens = rows * sizes[0] // sizes[1]
+            shown = _operands(sizes, tokens, torch.device("meta"), invariant)
+            key, candidates = triton_tiles.key(shown), triton_tiles.candidates(shown)
+            workload = partial(_workload, triton_tiles.tiles, sizes, tokens, invariant)
+            found.append(Tunable(triton_tiles.OPERATION, key, candidates, workload))
+    return found
+
+
+def _operands(sizes: tuple[int, int, int, int], tokens: int, device: torch.device, invariant: bool = False) -> Operands:
+    experts, top_k, hidden, inner = sizes
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(shape, dtype=torch.bfloat16, device=device)
+
+    return Operands(
+        x=drawn(tokens, hidden),
+        chosen=torch.rand(tokens, experts, device=device).topk(top_k, dim=1).indices.int(),
+        factors=torch.rand(tokens, top_k, device=device),
+        gate_up=drawn(experts, 2 * inner, hidden),
+        down=drawn(experts, hidden, inner),
+        activation="silu",
+        invariant=invariant,
+    )
+
+
+def _workload(
+    run: Callable[[Operands], Tensor],
+    sizes: tuple[int, int, int, int],
+    tokens: int,
+    invariant: bool,
+    device: torch.device,
+) -> Callable[[], object]:
+    return partial(run, _operands(sizes, tokens, device, invariant))

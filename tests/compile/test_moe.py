@@ -1,0 +1,61 @@
+"""What the compiler makes of the kernels of experts at the shapes of real models."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from stentor.kernels import Routing, experts_mlp
+from stentor.tests.kernels.dry_run import CompiledKernel, dry_run
+
+pytestmark = pytest.mark.compiles
+
+QWEN, GPT_OSS = (128, 8, 2048, 768), (32, 4, 2880, 2880)
+"""(experts, top_k, hidden, inner)"""
+
+
+def compiled(sizes: tuple[int, int, int, int], tokens: int, capability: int = 90) -> dict[str, CompiledKernel]:
+    experts, top_k, hidden, inner = sizes
+    biased = sizes == GPT_OSS
+
+    def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="cuda")
+
+    with FakeTensorMode(), dry_run(capability) as kernels:
+        experts_mlp(
+            empty(tokens, hidden),
+            Routing(empty(tokens, top_k, dtype=torch.int32), empty(tokens, top_k, dtype=torch.float32)),
+            empty(experts, 2 * inner, hidden),
+            empty(experts, hidden, inner),
+            "swiglu_oai" if biased else "silu",
+            gate_up_bias=empty(experts, 2 * inner) if biased else None,
+            down_bias=empty(experts, hidden) if biased else None,
+        )
+    for kernel in kernels:
+        assert kernel.stack_bytes == 0, kernel.name
+        assert kernel.shared_bytes <= 227 * 1024, kernel.name
+    return {kernel.name: kernel for kernel in kernels}
+
+
+@pytest.mark.parametrize("sizes", [QWEN, GPT_OSS])
+def test_few_tokens_read_sixteen_bytes_of_the_weights_at_once(sizes: tuple[int, int, int, int]) -> None:
+    kernels = compiled(sizes, 4)
+    assert list(kernels) == ["gate_up_kernel", "down_kernel"]
+    for kernel in kernels.values():
+        assert "ld.global.v4.b32" in kernel.ptx or "cp.async.cg.shared.global" in kernel.ptx, kernel.name
+        assert not kernel.uses_tensor_cores
+
+
+@pytest.mark.parametrize(("sizes", "tokens"), [(QWEN, 64), (QWEN, 4096), (GPT_OSS, 512)])
+def test_many_tokens_are_sorted_on_the_device_and_meet_tiles_of_one_expert(
+    sizes: tuple[int, int, int, int], tokens: int
+) -> None:
+    kernels = compiled(sizes, tokens)
+    assert list(kernels) == ["count_kernel", "place_kernel", "gate_up_kernel", "down_kernel", "sum_kernel"]
+    for name in ("gate_up_kernel", "down_kernel"):
+        assert kernels[name].uses_tensor_cores
+        assert "cp.async.cg.shared.global" in kernels[name].ptx
+    assert "atom" not in "".join(kernel.ptx for kernel in kernels.values())
+
+
+def test_an_older_gpu_is_served() -> None:
+    assert compiled(QWEN, 512, capability=80)["gate_up_kernel"].uses_tensor_cores

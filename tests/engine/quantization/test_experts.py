@@ -1,0 +1,178 @@
+"""Experts of quantised checkpoints: expanded at load, or packed as they are stored."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as untyped_transformers
+from safetensors.torch import load_file, save_file
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+from stentor.engine.layers.weights import WeightError
+from stentor.engine.quantization.stored import StoredError, expand_mxfp4
+from stentor.tests.engine.quantization import checkpoints as make
+from stentor.tests.engine.quantization.checkpoints import Pack
+from stentor.tests.parity import tiny
+from stentor.tests.parity.paged import PagedDecoder
+
+transformers: Any = untyped_transformers
+BF16 = torch.bfloat16
+LAYERS, EXPERTS, INNER = 2, 4, 64
+
+FORMATS: dict[str, tuple[dict[str, Any], Pack]] = {
+    "fp8": ({"quant_method": "fp8", "weight_block_size": [32, 32]}, make.fp8_by_block(32)),
+    "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 32}, make.gptq(32)),
+    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 64}, make.awq(64)),
+}
+
+
+def made(folder: Path, description: dict[str, Any], pack: Pack, *, inner: int = INNER) -> torch.Tensor:
+    """A checkpoint whose experts are stored as ``pack`` says; the logits of transformers with their plain values."""
+    torch.manual_seed(1)
+    config = transformers.Qwen3MoeConfig(
+        vocab_size=make.VOCAB,
+        hidden_size=make.HIDDEN,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_experts=EXPERTS,
+        num_experts_per_tok=2,
+        moe_intermediate_size=inner,
+        max_position_embeddings=128,
+        norm_topk_prob=True,
+    )
+    model = transformers.Qwen3MoeForCausalLM(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data.normal_(0, 0.08)
+    model.save_pretrained(folder)
+    plain = load_file(folder / "model.safetensors")
+    stored = dict(plain)
+    for name in plain:
+        if ".experts." in name:
+            part = name.removesuffix(".weight")
+            tensors, plain[name] = pack(stored.pop(name).float())
+            stored |= {f"{part}.{ending}": tensor.contiguous() for ending, tensor in tensors.items()}
+    save_file(plain, folder / "model.safetensors", metadata={"format": "pt"})
+    logits = make.logits_of(transformers.AutoModelForCausalLM.from_pretrained(folder))
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    described = json.loads((folder / "config.json").read_text()) | {"quantization_config": description}
+    (folder / "config.json").write_text(json.dumps(described))
+    return logits
+
+
+def logits_of(ours: PagedDecoder) -> torch.Tensor:
+    ours.add(0, make.TOKENS)
+    (found,) = ours.run((0, 0, len(make.TOKENS)))
+    return found
+
+
+def notes_of(ours: PagedDecoder) -> list[str]:
+    return [line for line in ours.model.weights.note_lines() if "experts" in line]
+
+
+@pytest.mark.parametrize("packed", [None, False])
+@pytest.mark.parametrize("name", FORMATS)
+def test_expanded_experts_give_the_logits_of_their_format(name: str, packed: bool | None, tmp_path: Path) -> None:
+    expected = made(tmp_path, *FORMATS[name])
+    ours = PagedDecoder(tmp_path, packed=packed)
+    (note,) = notes_of(ours)
+    assert ": expanded to float32, since" in note
+    assert note.endswith(f"({LAYERS * EXPERTS * 3} projections)")
+    assert expected.std() > 0.3, "logits this flat would hide a mistake"
+    torch.testing.assert_close(logits_of(ours), expected, rtol=1e-4, atol=5e-4)
+
+
+@pytest.mark.parametrize("name", ["gptq", "awq"])
+def test_experts_of_four_bits_are_packed_in_bfloat16(name: str, tmp_path: Path) -> None:
+    expected = made(tmp_path, *FORMATS[name])
+    ours = PagedDecoder(tmp_path, dtype=BF16)
+    (note,) = notes_of(ours)
+    assert "packed for this CPU" in note
+    error = (logits_of(ours) - expected).abs() / expected.std()
+    assert error.mean() < 0.05
+
+
+def test_experts_that_are_no_whole_tiles_are_plain(tmp_path: Path) -> None:
+    expected = made(tmp_path, {"quant_method": "fp8", "weight_block_size": [8, 8]}, make.fp8_by_block(8), inner=40)
+    ours = PagedDecoder(tmp_path)
+    assert "no kernel multiplies by experts' codes" in notes_of(ours)[0]
+    torch.testing.assert_close(logits_of(ours), expected, rtol=1e-4, atol=5e-4)
+
+
+def test_experts_are_quantised_at_load(tmp_path: Path) -> None:
+    model = tiny.make("qwen3-moe-steps", tmp_path)
+    ours = PagedDecoder(tmp_path, dtype=BF16, quantization="int8")
+    (note,) = notes_of(ours)
+    assert note.startswith("weights of experts in int8 by channel, quantised at load: packed")
+    expected = make.logits_of(model)
+    assert ((logits_of(ours) - expected).abs() / expected.std()).mean() < 0.05
+
+
+# ---- MXFP4
+
+
+def test_mxfp4_is_as_its_specification_says() -> None:
+    """Each code once, by scales of 1, 2^-127 and 4; the low half of a byte is the first value."""
+    codes = torch.arange(16, dtype=torch.uint8)
+    blocks = (codes | codes.flip(0) << 4).expand(1, 3, 16).contiguous()
+    values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    block = torch.stack((values, values.flip(0)), dim=1).flatten()
+    found = expand_mxfp4(blocks, torch.tensor([[127, 0, 129]], dtype=torch.uint8), 1, 96)
+    assert torch.equal(found[0], torch.cat((block, block * 2.0**-127, block * 4)))
+    assert expand_mxfp4(blocks, torch.tensor([[127, 255, 127]], dtype=torch.uint8), 1, 96)[0, 32:64].isnan().all()
+
+
+def test_mxfp4_is_expanded_as_transformers_expands_it() -> None:
+    generator = torch.Generator().manual_seed(0)
+    blocks = torch.randint(0, 256, (3, 8, 2, 16), dtype=torch.uint8, generator=generator)
+    scales = torch.randint(100, 150, (3, 8, 2), dtype=torch.uint8, generator=generator)
+    theirs = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+    ours = torch.stack([expand_mxfp4(b, s, 8, 64) for b, s in zip(blocks, scales, strict=True)])
+    assert torch.equal(ours.transpose(1, 2), theirs)
+
+
+@pytest.mark.parametrize(("blocks", "scales"), [((8, 2, 16), (8, 3)), ((8, 2, 8), (8, 2)), ((7, 2, 16), (7, 2))])
+def test_mxfp4_of_another_shape_is_refused(blocks: tuple[int, ...], scales: tuple[int, ...]) -> None:
+    with pytest.raises(StoredError, match="expected uint8"):
+        expand_mxfp4(torch.zeros(blocks, dtype=torch.uint8), torch.zeros(scales, dtype=torch.uint8), 8, 64)
+
+
+def mxfp4_gpt_oss(folder: Path) -> torch.Tensor:
+    """gpt-oss with experts in random MXFP4; the logits of transformers with their plain values."""
+    model = tiny.make("gpt-oss", folder)
+    stored = load_file(folder / "model.safetensors")
+    for name in [name for name in stored if name.endswith("_proj") and ".experts." in name]:
+        experts, inputs, outputs = stored.pop(name).shape
+        blocks = torch.randint(0, 256, (experts, outputs, inputs // 32, 16), dtype=torch.uint8)
+        scales = torch.randint(121, 125, (experts, outputs, inputs // 32), dtype=torch.uint8)
+        stored |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        model.get_parameter(name).data = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    spared = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    described = json.loads((folder / "config.json").read_text())
+    described["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": spared}
+    (folder / "config.json").write_text(json.dumps(described))
+    return make.logits_of(model)
+
+
+@pytest.mark.parametrize("packed", [None, False])
+def test_gpt_oss_in_mxfp4_is_expanded(packed: bool | None, tmp_path: Path) -> None:
+    expected = mxfp4_gpt_oss(tmp_path)
+    ours = PagedDecoder(tmp_path, packed=packed)
+    (note,) = ours.model.weights.note_lines()
+    assert note.startswith("weights of experts in MXFP4: expanded to float32, since")
+    torch.testing.assert_close(logits_of(ours), expected, rtol=1e-4, atol=2e-4)
+
+
+def test_mxfp4_of_another_number_of_experts_is_refused(tmp_path: Path) -> None:
+    mxfp4_gpt_oss(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    for ending in ("blocks", "scales"):
+        name = f"model.layers.1.mlp.experts.down_proj_{ending}"
+        stored[name] = stored[name][:3].contiguous()
+    save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(WeightError, match=r"layers\.1\.mlp\.experts\.down_proj_blocks hold 3 experts, expected 4"):
+        PagedDecoder(tmp_path)
