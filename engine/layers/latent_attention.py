@@ -145,12 +145,10 @@ class LatentAttention:
             weight = self._made.view(spec.heads, -1, spec.kv_lora_rank)[some].flatten(0, 1)
             made = kernels.linear(latent, weight).view(length, some.stop - first, -1)
             nope, values = made.split_with_sizes((spec.nope_dim, spec.v_dim), dim=2)
-            keys = torch.cat([nope, shared.unsqueeze(1).expand(-1, nope.shape[1], -1)], dim=2)
-            queries = torch.cat([q[:, some], q_rotated[:, some]], dim=2)
             attended = kernels.varlen_attention(
-                _widened(queries, width),
-                _widened(keys, width),
-                _widened(values, width),
+                _joined(width, q[:, some], q_rotated[:, some]),
+                _joined(width, nope, shared.unsqueeze(1).expand(-1, nope.shape[1], -1)),
+                _joined(width, values),
                 q_start,
                 k_start,
                 len(q),
@@ -163,9 +161,10 @@ class LatentAttention:
         return out.view(len(q), spec.v_size)
 
 
-def _widened(x: torch.Tensor, width: int) -> torch.Tensor:
-    """With zeros behind its last dimension."""
-    return torch.nn.functional.pad(x, (0, width - x.shape[-1])).contiguous()
+def _joined(width: int, *parts: torch.Tensor) -> torch.Tensor:
+    """[tokens, heads, dims] each → [tokens, heads, width], with zeros behind them."""
+    behind = width - sum(part.shape[2] for part in parts)
+    return torch.cat([*parts, parts[0].new_zeros(1).expand(*parts[0].shape[:2], behind)], dim=2)
 
 
 def _only(batch: kernels.AttentionBatch, rows: torch.Tensor, tokens: torch.Tensor) -> kernels.AttentionBatch:

@@ -12,6 +12,7 @@ from stentor.engine.layers.latent_attention import LatentAttention
 from stentor.engine.model_config.model_spec import LatentAttentionSpec
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import set_up
+from stentor.server.options.model_facts import describe_model
 from stentor.tests.engine.local import model_config
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits
 from stentor.tests.parity import tiny
@@ -137,3 +138,9 @@ def test_layers_for_drafts_of_tokens_are_passed_over(tmp_path: Path) -> None:
     for decoder in (ours, with_drafts):
         decoder.add(0, prompt(1))
     assert_same_bits(with_drafts.run((0, 0, LENGTH))[0], ours.run((0, 0, LENGTH))[0])
+
+
+def test_what_a_token_keeps_is_told(folder: Path) -> None:
+    told = describe_model(folder, ())
+    assert "attention of 4 heads to latents of 32 and 8 rotated, sees all before; silu of 96" in told
+    assert f"{3 * (32 + 8) * 2 / 1024:.1f} KiB in bfloat16 of 3 layers, latent" in told
