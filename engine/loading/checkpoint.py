@@ -204,12 +204,12 @@ def _open_ct2(file: Path) -> Checkpoint:
 
 
 def _gguf_formats(gguf: GGUFFile) -> QuantizedCheckpoint | None:
-    """The block type of every quantised matrix, by the name of its projection."""
+    """The block type of every quantised matrix, or of those of all experts, by the name of its projection."""
     architecture = gguf_architecture(gguf.metadata)
     parts: dict[str, Format] = {}
     for tensor in gguf.tensors.values():
         name = hf_name(tensor.name, architecture)
-        if name is not None and tensor.type not in FLOATS and len(tensor.shape) == 2:
+        if name is not None and tensor.type not in FLOATS and len(tensor.shape) in (2, 3):
             parts[name.removesuffix(".weight")] = GGUFFormat(tensor.type.name)
     return QuantizedCheckpoint("gguf", parts=parts) if parts else None
 

@@ -7,9 +7,10 @@ head, biases) is read off its tensors or fixed here by architecture, as llama.cp
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from .config_fields import MOST_LAYERS, ConfigError, Fields
-from .mlp_spec import FUSED_MLP, SPLIT_MLP, MLPSpec
+from .mlp_spec import FUSED_MLP, SPLIT_MLP, ExpertNames, MLPSpec, MoESpec, RouterSpec
 from .model_spec import (
     POST,
     PRE,
@@ -51,10 +52,14 @@ class GGUFArchitecture:
     """Rotary base of sliding layers where it is not that of the others."""
     attention_softcap: float = 0.0
     logits_softcap: float = 0.0
+    experts: Literal["none", "renormalized", "as scored"] = "none"
+    """Whether it may be a mixture of experts, and whether their weights are divided by their sum."""
+    mixture: str = ""
+    """transformers' class where it is one, unless it is :attr:`name`."""
 
 
 ARCHITECTURES: Mapping[str, GGUFArchitecture] = {
-    "llama": GGUFArchitecture("LlamaForCausalLM", permuted=True),
+    "llama": GGUFArchitecture("LlamaForCausalLM", permuted=True, experts="renormalized", mixture="MixtralForCausalLM"),
     "qwen2": GGUFArchitecture("Qwen2ForCausalLM"),
     "qwen3": GGUFArchitecture("Qwen3ForCausalLM", qk_norm="head"),
     "phi3": GGUFArchitecture("Phi3ForCausalLM", fused=True, windowed=True),
@@ -76,7 +81,14 @@ ARCHITECTURES: Mapping[str, GGUFArchitecture] = {
     ),
     "olmo2": GGUFArchitecture("Olmo2ForCausalLM", norms=POST, qk_norm="full"),
     "granite": GGUFArchitecture("GraniteForCausalLM", permuted=True),
+    "qwen3moe": GGUFArchitecture("Qwen3MoeForCausalLM", qk_norm="head", experts="renormalized"),
+    "olmoe": GGUFArchitecture("OlmoeForCausalLM", qk_norm="full", experts="as scored"),
 }
+
+GGUF_EXPERTS = ExpertNames(
+    into=("mlp.experts.gate_proj.weight", "mlp.experts.up_proj.weight"), out="mlp.experts.down_proj.weight"
+)
+"""What the tensors of all experts are called here; transformers has none like them."""
 
 GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 """The sizes whose attention is scaled by hidden_size / heads instead of the head's own size."""
@@ -101,8 +113,10 @@ def model_spec_from_gguf(
     architecture = gguf_architecture(metadata)
     name = Fields(metadata).text("general.architecture")
     fields = Fields(metadata, f"{name}.")
-    if fields.integer("expert_count", 0, least=0):
-        raise ConfigError(f"it is a mixture of experts ({name}.expert_count), and only dense models are supported")
+    experts = fields.integer("expert_count", 0, least=0)
+    if experts and architecture.experts == "none":
+        known = ", ".join(name for name, each in ARCHITECTURES.items() if each.experts != "none")
+        raise ConfigError(f"it is a mixture of experts ({name}.expert_count), expected a dense model or one of {known}")
 
     hidden = fields.integer("embedding_length")
     layers = fields.integer("block_count", most=MOST_LAYERS)
@@ -126,16 +140,11 @@ def model_spec_from_gguf(
             output_bias="blk.0.attn_output.bias" in shapes,
             fused=architecture.fused,
         ),
-        MLPSpec(
-            _same_in_every_layer(fields, "feed_forward_length"),
-            "gelu_tanh" if architecture.gemma else "silu",
-            bias="blk.0.ffn_down.bias" in shapes,
-            into=FUSED_MLP if architecture.fused else SPLIT_MLP,
-        ),
+        _experts(fields, architecture, experts) if experts else _mlp(fields, architecture, shapes),
         architecture.norms,
     )
     spec = ModelSpec(
-        architecture=architecture.name,
+        architecture=(experts and architecture.mixture) or architecture.name,
         vocab_size=embedding[1],
         hidden_size=hidden,
         layers=(layer,) * layers,
@@ -161,6 +170,23 @@ def model_spec_from_gguf(
         spec = with_mixers(spec, slides, rope=local)
     # a window that no sequence can outgrow is none
     return checked(with_mixers(spec, slides, window=window if window < spec.max_position else 0))
+
+
+def _mlp(fields: Fields, architecture: GGUFArchitecture, shapes: Mapping[str, tuple[int, ...]]) -> MLPSpec:
+    return MLPSpec(
+        _same_in_every_layer(fields, "feed_forward_length"),
+        "gelu_tanh" if architecture.gemma else "silu",
+        bias="blk.0.ffn_down.bias" in shapes,
+        into=FUSED_MLP if architecture.fused else SPLIT_MLP,
+    )
+
+
+def _experts(fields: Fields, architecture: GGUFArchitecture, experts: int) -> MoESpec:
+    if (gating := fields.integer("expert_gating_func", 1)) != 1:
+        raise ConfigError(f"expert_gating_func is {gating}, expected 1: a softmax")
+    inner = fields.integer("expert_feed_forward_length", _same_in_every_layer(fields, "feed_forward_length"))
+    router = RouterSpec(fields.integer("expert_used_count"), renormalize=architecture.experts == "renormalized")
+    return MoESpec(experts, inner, router, names=(GGUF_EXPERTS,))
 
 
 def _same_in_every_layer(fields: Fields, name: str, default: int | None = None) -> int:

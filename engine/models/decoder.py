@@ -1,4 +1,4 @@
-"""The dense decoder family: Llama, Mistral, Qwen2, Qwen3, Phi-3, Gemma-1/2/3, OLMo-2, Granite.
+"""Decoders, dense and of experts: Llama, Mistral, Qwen, Phi-3, Gemma, OLMo, Granite, Mixtral, gpt-oss and others.
 
 They differ by :class:`ModelSpec`, not by code: where norms stand, which projections carry biases,
 how queries and keys are normed, and a handful of scalar factors.

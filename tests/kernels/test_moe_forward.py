@@ -69,7 +69,7 @@ def test_the_pass_is_the_references(router: Router) -> None:
         forward.buffer(src, TOKENS).copy_(normal(TOKENS, HIDDEN, seed=7))
         forward.run(TOKENS)
         found.append(forward.buffer(dst, TOKENS).clone())
-    assert_close(*found, 4e-6)
+    assert_close(found[0], found[1], 4e-6)
 
 
 def test_many_layers_of_experts_end_on_every_thread() -> None:

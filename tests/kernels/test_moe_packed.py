@@ -196,7 +196,7 @@ def test_an_expert_that_there_is_not_is_an_error() -> None:
         for expert in (-1, EXPERTS):
             wrong = Routing(torch.full((1, 1), expert, dtype=torch.int32), torch.ones(1, 1))
             with pytest.raises(IndexError, match="outside the 12 that there are"):
-                packed_experts_mlp(torch.ones(1, HIDDEN), wrong, gate_up, down, "silu", variant=variant)  # type: ignore[arg-type]
+                packed_experts_mlp(torch.ones(1, HIDDEN), wrong, gate_up, down, "silu", variant=variant)
 
 
 def test_what_does_not_fit_is_refused() -> None:

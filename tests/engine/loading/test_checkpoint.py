@@ -216,9 +216,9 @@ def test_a_part_of_a_split_gguf_file_is_refused(tmp_path: Path) -> None:
     assert "it is one of 3 parts" in refusal(path)
 
 
-def test_a_mixture_of_experts_is_refused(tmp_path: Path) -> None:
+def test_a_mixture_of_experts_of_a_dense_architecture_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
-    write_gguf(path, tiny_model("llama"), "llama", extra={"llama.expert_count": 8})
+    write_gguf(path, tiny_model("qwen2"), "qwen2", extra={"qwen2.expert_count": 8})
     assert "mixture of experts" in refusal(path)
 
 

@@ -1,6 +1,7 @@
 """Tiny GGUF files, written with the gguf package as llama.cpp's converter would write them."""
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,21 +98,33 @@ def write_gguf(
         next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == arch), model.config.num_hidden_layers
     )
     tied = model.config.tie_word_embeddings
-    for name, tensor in model.state_dict().items():
+    for name, tensor in _experts_apart(model.state_dict()):
         if tied and name == "lm_head.weight":
             continue
         values = _as_converted(tensor.float().numpy(), name, model.config, arch)
         stored = names.get_name(name, (".weight", ".bias"))
         assert stored is not None, name
         kind = next((kind for part, kind in (others or {}).items() if part in name), quantization)
-        if values.ndim == 2 and kind != gguf.GGMLQuantizationType.F32:
-            writer.add_tensor(stored, quantize(values, kind), raw_dtype=kind)
+        if values.ndim > 1 and kind != gguf.GGMLQuantizationType.F32 and not stored.endswith("gate_inp.weight"):
+            rows = quantize(values.reshape(-1, values.shape[-1]), kind)
+            writer.add_tensor(stored, rows.reshape(*values.shape[:-1], -1), raw_dtype=kind)
         else:
             writer.add_tensor(stored, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _experts_apart(weights: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Gate and up of experts as two tensors, under names of weights."""
+    for name, tensor in weights.items():
+        stem, _, last = name.rpartition(".")
+        if last == "gate_up_proj":
+            gate, up = tensor.chunk(2, dim=1)
+            yield from ((f"{stem}.gate_proj.weight", gate), (f"{stem}.up_proj.weight", up))
+        else:
+            yield f"{name}.weight" if stem.endswith(".experts") else name, tensor
 
 
 def _as_converted(values: np.ndarray, name: str, config: PreTrainedConfig, arch: str) -> np.ndarray:
@@ -139,6 +152,10 @@ def _write_metadata(writer: gguf.GGUFWriter, config: PreTrainedConfig, arch: str
     writer.add_token_list([f"token{n}" for n in range(config.vocab_size)])
     writer.add_bos_token_id(config.bos_token_id)
     writer.add_eos_token_id(config.eos_token_id)
+    if (experts := getattr(config, "num_local_experts", None)) is not None:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(getattr(config, "moe_intermediate_size", config.intermediate_size))
     rope = config.rope_parameters
     rope = rope.get("full_attention", rope)
     writer.add_rope_freq_base(rope["rope_theta"])
