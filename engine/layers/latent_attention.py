@@ -50,11 +50,10 @@ class LatentAttention:
         ]
         self._q_norm, self._kv_norm = norms[0] if of_q else None, norms[-1]
         by_head = self._made.view(spec.heads, -1, spec.kv_lora_rank)
+        keys, self._values = by_head.split_with_sizes((spec.nope_dim, spec.v_dim), dim=1)
         self._keys = context.empty(spec.heads, spec.kv_lora_rank, spec.nope_dim)
         """What takes queries into the space of latents."""
-        weights.derive(self._keys, lambda: by_head[:, : spec.nope_dim].transpose(1, 2))
-        self._values = by_head[:, spec.nope_dim :]
-        """[heads, v_dim, kv_lora_rank]"""
+        weights.derive(self._keys, lambda: keys.transpose(1, 2))
         self._cos, self._sin = rotary.of(spec.rope, spec.rope_dim)
         self._invariant = context.invariant
         self._chooses = context.device.type == "cpu" and not context.invariant
@@ -79,22 +78,22 @@ class LatentAttention:
             queries = self._queries(self._q_norm(query))
             assert isinstance(queries, torch.Tensor)
             query = queries
-        q = query.reshape(len(made), spec.heads, -1)
+        q, turning = query.reshape(len(made), spec.heads, -1).split_with_sizes((spec.nope_dim, spec.rope_dim), dim=2)
         latent, shared = kept.split_with_sizes((spec.kv_lora_rank, spec.rope_dim), dim=1)
-        q_rotated, k_rotated = self._halves(q[..., spec.nope_dim :]), self._halves(shared.unsqueeze(1))
+        q_rotated, k_rotated = self._halves(turning), self._halves(shared.unsqueeze(1))
         if spec.rope is not None:
             kernels.rotary_(q_rotated, k_rotated, self._cos, self._sin, batch.positions)
         cache = batch.caches[self._cache]
         paged = batch.paged[cache.group]
-        normed = self._kv_norm.plain(latent.contiguous())
+        normed = self._kv_norm.plain(latent)
         kernels.write_latents_(torch.cat([normed, k_rotated.squeeze(1)], dim=1), cache.latents, paged.slots)
-        return self._attended(q[..., : spec.nope_dim], q_rotated, cache, paged)
+        return self._attended(q, q_rotated, cache, paged)
 
     def _halves(self, rotating: torch.Tensor) -> torch.Tensor:
         """A copy of [tokens, heads, rope_dim] whose pairs are i and i + rope_dim / 2, of queries and keys alike: their
         products stay what they are."""
         if not self._spec.interleaved:
-            return rotating.contiguous()
+            return rotating.clone()
         return rotating.reshape(*rotating.shape[:2], -1, 2).transpose(2, 3).flatten(2)
 
     def _attended(
@@ -147,12 +146,10 @@ class LatentAttention:
             weight = self._made.view(spec.heads, -1, spec.kv_lora_rank)[some].flatten(0, 1)
             made = kernels.linear(latent, weight).view(length, some.stop - first, -1)
             nope, values = made.split_with_sizes((spec.nope_dim, spec.v_dim), dim=2)
-            keys = torch.cat([nope, shared.unsqueeze(1).expand(-1, nope.shape[1], -1)], dim=2)
-            queries = torch.cat([q[:, some], q_rotated[:, some]], dim=2)
             attended = kernels.varlen_attention(
-                _widened(queries, width),
-                _widened(keys, width),
-                _widened(values, width),
+                _joined(width, q[:, some], q_rotated[:, some]),
+                _joined(width, nope, shared.unsqueeze(1).expand(-1, nope.shape[1], -1)),
+                _joined(width, values),
                 q_start,
                 k_start,
                 len(q),
@@ -165,9 +162,10 @@ class LatentAttention:
         return out.view(len(q), spec.v_size)
 
 
-def _widened(x: torch.Tensor, width: int) -> torch.Tensor:
-    """With zeros behind its last dimension."""
-    return torch.nn.functional.pad(x, (0, width - x.shape[-1])).contiguous()
+def _joined(width: int, *parts: torch.Tensor) -> torch.Tensor:
+    """[tokens, heads, dims] each → [tokens, heads, width], with zeros behind them."""
+    behind = width - sum(part.shape[2] for part in parts)
+    return torch.cat([*parts, parts[0].new_zeros(1).expand(*parts[0].shape[:2], behind)], dim=2)
 
 
 def _only(batch: kernels.AttentionBatch, rows: torch.Tensor, tokens: torch.Tensor) -> kernels.AttentionBatch:

@@ -159,9 +159,8 @@ class WeightMap:
     @property
     def total_bytes(self) -> int:
         """Bytes of all destinations."""
-        filled = (target.tensor for target in self._targets.values())
-        targets = (*filled, *(target for target, _ in self._derived))
-        return sum(target.nbytes for target in targets) + self._gathered_bytes
+        derived = sum(target.nbytes for target, _ in self._derived)
+        return sum(target.tensor.nbytes for target in self._targets.values()) + self._gathered_bytes + derived
 
     def wants(self, name: str) -> bool:
         """Whether a stored tensor of this name has a place here that must be filled."""

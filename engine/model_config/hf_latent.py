@@ -13,8 +13,12 @@ from .model_spec import ModelSpec, dense_mlp, with_layers
 
 
 def deepseek_v2(fields: Fields, name: str) -> ModelSpec:
+    fields = Fields({"moe_intermediate_size": 1407, **fields.values})
     spec = latent(fields, common(fields, name))
     spec = with_layers(spec, mlp=replace(dense_mlp(spec), bias=fields.flag("mlp_bias")))
+    sparse = sparse_from(spec, fields.integer("first_k_dense_replace", 0, least=0))
+    if not any(sparse):
+        return spec
     method = fields.text("topk_method", "greedy")
     if method not in ("greedy", "group_limited_greedy"):
         raise ConfigError(f"topk_method is {method[:40]!r}, expected 'greedy' or 'group_limited_greedy'")
@@ -28,13 +32,14 @@ def deepseek_v2(fields: Fields, name: str) -> ModelSpec:
     moe = experts_of(fields, spec, router, experts=64)
     number = fields.integer("n_shared_experts", 2, least=0)
     moe = replace(moe, shared=shared_experts(spec, "mlp.shared_experts", moe.inner * number) if number else None)
-    return with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", 0, least=0)))
+    return with_experts(spec, moe, sparse)
 
 
 def deepseek_v3(fields: Fields, name: str) -> ModelSpec:
     """Kimi K2 is one too."""
-    defaults = {"n_routed_experts": 256, "num_experts_per_tok": 8, "routed_scaling_factor": 2.5}
-    fields = Fields({**defaults, "n_group": 8, "topk_group": 4, **fields.values})
+    defaults = {"n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048}
+    groups = {"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5}
+    fields = Fields({**defaults, **groups, **fields.values})
     spec = latent(fields, common(fields, name))
     spec = replace(spec, draft_layers=fields.integer("num_nextn_predict_layers", 1, least=0))
     moe = deepseek_experts(fields, spec, renormalize=True, shared=1)
@@ -44,7 +49,7 @@ def deepseek_v3(fields: Fields, name: str) -> ModelSpec:
 def glm4_moe_lite(fields: Fields, name: str) -> ModelSpec:
     """GLM-4.7-Flash."""
     defaults = {"n_routed_experts": 64, "num_experts_per_tok": 4, "routed_scaling_factor": 1.8}
-    sizes = {"q_lora_rank": 768, "qk_nope_head_dim": 192, "v_head_dim": 256}
+    sizes = {"q_lora_rank": 768, "qk_nope_head_dim": 192, "v_head_dim": 256, "moe_intermediate_size": 1536}
     fields = Fields({**defaults, **sizes, **fields.values})
     spec = latent(fields, common(fields, name, eps=1e-5))
     spec = replace(spec, draft_layers=fields.integer("num_nextn_predict_layers", 1, least=0))

@@ -5,7 +5,8 @@ from torch import Tensor
 
 
 def linear_heads(x: Tensor, weight: Tensor) -> Tensor:
-    return torch.bmm(x.transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1).contiguous()
+    rows = torch.bmm(x.transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1)
+    return rows.clone(memory_format=torch.contiguous_format)
 
 
 def linear_heads_invariant(x: Tensor, weight: Tensor) -> Tensor:

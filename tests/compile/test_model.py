@@ -1,12 +1,15 @@
 """A whole model of real width, dry: every kernel that a step launches compiles for a GPU, and none by the reference."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.engine.layers import rotary
 from stentor.engine.layers.layer_context import LayerContext
-from stentor.engine.model_config.model_spec import ModelSpec
+from stentor.engine.model_config.attention_spec import LatentAttentionSpec
+from stentor.engine.model_config.model_spec import ModelSpec, with_layers
 from stentor.engine.models import decoder
 from stentor.engine.worker.caches import allocate_caches
 from stentor.engine.worker.device_sampler import DeviceSampler
@@ -52,6 +55,15 @@ QWEN3_32B = dense_spec(
 )
 
 
+DEEPSEEK_V2_LITE = with_layers(
+    replace(LLAMA_8B, architecture="DeepseekV2ForCausalLM", hidden_size=2048, vocab_size=102400),
+    mixer=LatentAttentionSpec(
+        heads=16, kv_lora_rank=512, nope_dim=128, rope_dim=64, v_dim=128, scale=192**-0.5, q_lora_rank=1536
+    ),
+)
+"""A dense layer of its shape, with a latent for queries as its larger relatives have."""
+
+
 @pytest.fixture(autouse=True)
 def _tables_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fake tensors cannot be copied to a device that torch was built without."""
@@ -92,8 +104,10 @@ MIXED = (Shape(rows=8, tokens=512, draws=8), 7)
         (LLAMA_8B, torch.bfloat16, DECODE),
         (LLAMA_8B, torch.bfloat16, MIXED),
         (QWEN3_32B, torch.float8_e4m3fn, MIXED),
+        (DEEPSEEK_V2_LITE, torch.bfloat16, DECODE),
+        (DEEPSEEK_V2_LITE, torch.bfloat16, MIXED),
     ],
-    ids=["llama-decode", "llama-mixed", "qwen3-fp8-mixed"],
+    ids=["llama-decode", "llama-mixed", "qwen3-fp8-mixed", "deepseek-decode", "deepseek-mixed"],
 )
 def test_every_kernel_of_a_step_compiles(config: ModelSpec, cache_dtype: torch.dtype, step: tuple[Shape, int]) -> None:
     shape, decode_rows = step

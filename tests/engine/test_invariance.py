@@ -17,7 +17,7 @@ from stentor.tests.parity.paged import BLOCK, PagedDecoder
 LENGTH = 70
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma2", "olmo2", "gpt-oss", "deepseek-v3"])
+@pytest.fixture(scope="module", params=["llama", "gemma2", "olmo2", "gpt-oss", "deepseek-v3-dense"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(request.param)
     tiny.make(request.param, folder)

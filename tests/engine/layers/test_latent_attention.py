@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from stentor.engine.layers import latent_attention
 from stentor.engine.layers.latent_attention import LatentAttention
 from stentor.engine.model_config.attention_spec import LatentAttentionSpec
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import set_up
+from stentor.server.options.model_facts import describe_model
 from stentor.tests.engine.local import model_config
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits
 from stentor.tests.parity import tiny
@@ -124,3 +126,21 @@ def test_a_cache_of_float8_is_refused(folder: Path) -> None:
 def test_start_up_says_that_the_program_is_left_for_it(folder: Path) -> None:
     notes = set_up(model_config(folder), lambda *_: None).ready.notes
     assert any("leaves its program 3 times a step, slower, for latent attention" in note for note in notes)
+
+
+def test_layers_for_drafts_of_tokens_are_passed_over(tmp_path: Path) -> None:
+    tiny.make("deepseek-v3-dense", tmp_path)
+    ours = PagedDecoder(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    drafts = {"model.layers.3.eh_proj.weight": torch.zeros(64, 128), "model.layers.3.enorm.weight": torch.zeros(64)}
+    save_file({**tensors, **drafts}, tmp_path / "model.safetensors", {"format": "pt"})
+    with_drafts = PagedDecoder(tmp_path)
+    for decoder in (ours, with_drafts):
+        decoder.add(0, prompt(1))
+    assert_same_bits(with_drafts.run((0, 0, LENGTH))[0], ours.run((0, 0, LENGTH))[0])
+
+
+def test_what_a_token_keeps_is_told(folder: Path) -> None:
+    told = describe_model(folder, ())
+    assert "attention of 4 heads to latents of 32 and 8 rotated, sees all before; silu of 96" in told
+    assert f"{3 * (32 + 8) * 2 / 1024:.1f} KiB in bfloat16 of 3 layers, latent" in told

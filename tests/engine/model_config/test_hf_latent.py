@@ -57,6 +57,8 @@ V3: dict[str, Any] = {
 """DeepSeek-V3's, as it is published."""
 
 
+SIZES = ("hidden_size", "intermediate_size", "max_position_embeddings", "num_attention_heads", "vocab_size")
+DENSE_V2 = {**{name: V3[name] for name in SIZES}, "num_hidden_layers": 4, "first_k_dense_replace": 4}
 SHARED = tuple(f"mlp.shared_experts.{name}_proj" for name in ("gate", "up", "down"))
 
 
@@ -77,6 +79,13 @@ def test_deepseek_v3_is_what_its_makers_say() -> None:
     assert sparse.router == RouterSpec(8, "sigmoid", True, 2.5, 8, 4, "top2")
     assert sparse.shared == MLPSpec(2048, into=SHARED[:2], out=SHARED[2])
     assert sparse.correction
+
+
+def test_a_deepseek_v2_without_experts_need_not_say_how_many_a_token_takes() -> None:
+    spec = model_spec_from_hf({"model_type": "deepseek_v2", **DENSE_V2})
+    assert all(isinstance(layer.mlp, MLPSpec) for layer in spec.layers)
+    with pytest.raises(ConfigError, match="num_experts_per_tok is missing"):
+        model_spec_from_hf({"model_type": "deepseek_v2", **DENSE_V2, "first_k_dense_replace": 2})
 
 
 def test_deepseek_v3_keeps_70_kb_of_a_token() -> None:

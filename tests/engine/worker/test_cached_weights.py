@@ -128,6 +128,15 @@ def test_a_later_worker_finds_the_weights_and_computes_bitwise_the_same(
 
 
 @needs_large_pages
+def test_a_later_worker_finds_also_what_was_made_of_stored_weights(tmp_path: Path, file: int) -> None:
+    tiny.make("deepseek-v3-dense", tmp_path)
+    first = _Started(_config(tmp_path), file)
+    later = _Started(_config(tmp_path), file)
+    assert (first.loaded, later.loaded) == (True, False)
+    assert later.steps() == first.steps()
+
+
+@needs_large_pages
 def test_a_later_worker_has_the_cache_that_the_first_one_settled(
     folder: Path, file: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
