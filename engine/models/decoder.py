@@ -1,7 +1,7 @@
-"""The dense decoder family: Llama, Mistral, Qwen2, Qwen3, Phi-3, Gemma-1/2/3, OLMo-2, Granite.
+"""Decoders: Llama and those that came after it.
 
-They differ by :class:`ModelSpec`, not by code: where norms stand, which projections carry biases,
-how queries and keys are normed, and a handful of scalar factors.
+They differ by :class:`ModelSpec`, not by code: where norms stand and of what kind they are, which projections carry
+biases, how queries and keys are normed and turned, and a handful of scalar factors.
 """
 
 from collections.abc import Iterable, Sequence
