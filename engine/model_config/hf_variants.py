@@ -23,7 +23,7 @@ COHERE = Norms(mixer_in="input_layernorm", kind="layer")
 
 def _with_default(fields: Fields, **defaults: object) -> Fields:
     """The same, where a field that the file leaves out has another default than most architectures'."""
-    return Fields({**defaults, **{name: value for name, value in fields.values.items() if value is not None}})
+    return Fields({**fields.values, **{name: value for name, value in defaults.items() if not fields.has(name)}})
 
 
 def _mlp(spec: ModelSpec) -> MLPSpec:
