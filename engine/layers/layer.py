@@ -52,7 +52,7 @@ class Layer:
         x = joined(delta, residual, self._mixer_in)
         delta = self._scaled(self._mixer(x, batch), self._mixer_out)
         if self._parallel:
-            beside = self._scaled(self._mlp(joined(None, residual, self._mlp_in) if self._mlp_in else x, batch), None)
+            beside = self._scaled(self._mlp(x, batch), None)
             return beside, added_(residual, delta)
         delta, residual = _summed(delta, residual, self._mixer_sum)
         if self.cross is not None:

@@ -45,10 +45,9 @@ def mistral3(fields: Fields, name: str) -> ModelSpec:
 def _text(fields: Fields, name: str, kind: str, defaults: Mapping[str, object]) -> ModelSpec:
     """``kind`` is the model type of a text part that names none. What ends a text, and whether the head is tied, the
     whole model's file may say."""
-    table = fields.table("text_config")
-    if table is None:
+    text = fields.table("text_config")
+    if text is None:
         raise ConfigError("text_config is missing, expected a table")
-    text = {key: value for key, value in table.items() if value is not None}
     kind = Fields(text).text("model_type", kind)
     if kind not in _READERS:
         raise ConfigError(f"text_config.model_type is {kind!r}, expected one of {', '.join(_READERS)}")

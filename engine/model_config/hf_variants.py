@@ -7,9 +7,9 @@ from dataclasses import replace
 from .attention_spec import RopeConfig
 from .config_fields import ConfigError, Fields
 from .hf_common import alternating, attention_bias, common, slide, sliding_layers, window_of
-from .hf_dense import llama, mistral
+from .hf_dense import gemma2, granite, llama, mistral
 from .mlp_spec import FUSED_MLP, UP_MLP
-from .model_spec import ModelSpec, Norms, dense_mlp, with_layers, with_mixers
+from .model_spec import PRE, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
 
 LAYER_NORM = Norms(mixer_in="input_layernorm", mlp_in="post_attention_layernorm", kind="layer", bias=True)
 """As Llama's norms stand, of the other kind."""
@@ -25,7 +25,7 @@ COHERE = Norms(mixer_in="input_layernorm", kind="layer")
 
 def _with_default(fields: Fields, **defaults: object) -> Fields:
     """The same, where a field that the file leaves out has another default than most architectures'."""
-    return Fields({**defaults, **{name: value for name, value in fields.values.items() if value is not None}})
+    return Fields({**fields.values, **{name: value for name, value in defaults.items() if not fields.has(name)}})
 
 
 def _rope(spec: ModelSpec) -> RopeConfig:
@@ -58,6 +58,44 @@ def ernie(fields: Fields, name: str) -> ModelSpec:
     bias = fields.flag("use_bias")
     spec = with_layers(spec, mlp=replace(dense_mlp(spec), bias=bias))
     return with_mixers(spec, qkv_bias=bias, output_bias=bias)
+
+
+def helium(fields: Fields, name: str) -> ModelSpec:
+    fields = _with_default(fields, head_dim=128, rms_norm_eps=1e-8)
+    spec = interleaved(common(fields, name, theta=100_000.0))
+    spec = with_layers(spec, mlp=replace(dense_mlp(spec), bias=fields.flag("mlp_bias")))
+    return with_mixers(spec, qkv_bias=fields.flag("attention_bias"))
+
+
+def internlm3(fields: Fields, name: str) -> ModelSpec:
+    """A Llama; published files have names of their own for its biases."""
+    named = {"attention_bias": fields.flag("qkv_bias"), "mlp_bias": fields.flag("bias")}
+    return iquest_coder(_with_default(fields, **named), name)
+
+
+def iquest_coder(fields: Fields, name: str) -> ModelSpec:
+    return llama(_with_default(fields, head_dim=128, rms_norm_eps=1e-5), name)
+
+
+def vault_gemma(fields: Fields, name: str) -> ModelSpec:
+    """A Gemma 2 without norms behind its parts."""
+    return with_layers(gemma2(fields, name), norms=replace(PRE, mlp_in="pre_feedforward_layernorm"))
+
+
+def hyperclovax(fields: Fields, name: str) -> ModelSpec:
+    """A Granite with norms behind its parts too, whose logits are multiplied and not divided."""
+    multiplier = fields.positive("logits_scaling", 1.0)
+    spec = replace(granite(fields, name), logits_divisor=1 / multiplier)
+    if not fields.has("attention_multiplier"):
+        spec = with_mixers(spec, scale=spec.layers[0].attention.head_dim ** -0.5)
+    if not fields.flag("use_post_norm", True):
+        return spec
+    return with_layers(spec, norms=replace(PRE, mixer_out="post_norm1", mlp_out="post_norm2"))
+
+
+def ministral(fields: Fields, name: str) -> ModelSpec:
+    """A Mistral of which some layers see all."""
+    return slide(common(fields, name), window_of(fields), sliding_layers(fields) or None)
 
 
 def ministral3(fields: Fields, name: str) -> ModelSpec:
@@ -120,6 +158,14 @@ def nemotron(fields: Fields, name: str) -> ModelSpec:
     spec = with_layers(attention_bias(fields, spec), norms=LAYER_NORM)
     spec = with_layers(spec, mlp=replace(dense_mlp(spec), bias=fields.flag("mlp_bias")))
     return replace(_ungated(spec), norm_plus_one=True)
+
+
+def jais2(fields: Fields, name: str) -> ModelSpec:
+    """An Arcee with layer norms, and a bias everywhere."""
+    fields = _with_default(fields, attention_bias=True, mlp_bias=True)
+    spec = common(fields, name, eps=1e-5, activation="relu2", eps_field="layer_norm_eps")
+    spec = with_layers(attention_bias(fields, spec), norms=LAYER_NORM)
+    return _ungated(with_layers(spec, mlp=replace(dense_mlp(spec), bias=fields.flag("mlp_bias"))))
 
 
 def apertus(fields: Fields, name: str) -> ModelSpec:

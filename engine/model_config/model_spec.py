@@ -76,8 +76,7 @@ class LayerSpec:
     cross: AttentionSpec | None = None
     """Attention to audio, between both."""
     parallel: bool = False
-    """The network takes what the mixer takes, or where ``mlp_in`` is given that norm of the same stream, not what the
-    mixer leaves (GPT-J)."""
+    """The network takes what the mixer takes, not what the mixer leaves (GPT-J)."""
 
     @property
     def attention(self) -> AttentionSpec:

@@ -1,7 +1,7 @@
-"""Decoders, dense and of experts: Llama, Mistral, Qwen, Phi-3, Gemma, OLMo, Granite, Mixtral, gpt-oss and others.
+"""Decoders: Llama and those that came after it, dense and of experts.
 
-They differ by :class:`ModelSpec`, not by code: where norms stand, which projections carry biases,
-how queries and keys are normed, and a handful of scalar factors.
+They differ by :class:`ModelSpec`, not by code: where norms stand and of what kind they are, which projections carry
+biases, how queries and keys are normed and turned, and a handful of scalar factors.
 """
 
 from collections.abc import Iterable, Sequence

@@ -11,11 +11,24 @@ SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
 
 def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     """By name, each made anew of the sizes in ``shape``."""
+    narrow = shape["hidden_size"] // shape["num_attention_heads"]
     return {
         "glm": lambda: transformers.GlmConfig(**shape, head_dim=16),
         "glm4": lambda: transformers.Glm4Config(**shape, head_dim=32),
         "ernie": lambda: transformers.Ernie4_5Config(**shape, head_dim=32),
         "ernie-biased": lambda: transformers.Ernie4_5Config(**shape, head_dim=16, use_bias=True),
+        "helium": lambda: transformers.HeliumConfig(**shape, head_dim=narrow, mlp_bias=True),
+        "internlm3": lambda: transformers.InternLM3Config(**shape, head_dim=32, attention_bias=True, mlp_bias=True),
+        "vault-gemma": lambda: transformers.VaultGemmaConfig(
+            **shape, head_dim=32, query_pre_attn_scalar=24, sliding_window=24, attn_implementation="eager"
+        ),
+        "hyperclovax": lambda: transformers.HyperCLOVAXConfig(
+            **shape, embedding_multiplier=6.0, residual_multiplier=0.3, logits_scaling=0.25
+        ),
+        "jais2": lambda: transformers.Jais2Config(**shape),
+        "ministral": lambda: transformers.MinistralConfig(
+            **shape, head_dim=narrow, sliding_window=24, layer_types=SLIDING
+        ),
         "ministral3": lambda: transformers.Ministral3Config(
             **shape,
             head_dim=16,

@@ -141,6 +141,18 @@ def test_a_window_no_sequence_outgrows_is_none() -> None:
     assert windows(read("phi3", attention__sliding_window=1024)) == [0] * 4
 
 
+def test_one_norm_for_both_parts_has_them_run_side_by_side() -> None:
+    eps: dict[str, Any] = {"attention__layer_norm_epsilon": 1e-5}
+    apart = read("stablelm", {"blk.0.ffn_norm.weight": (32,)}, **eps).layers[0]
+    beside = read("stablelm", **eps).layers[0]
+    assert [(layer.parallel, bool(layer.norms.mlp_in)) for layer in (apart, beside)] == [(False, True), (True, False)]
+
+
+def test_layer_norms_of_heads_are_refused() -> None:
+    with pytest.raises(ConfigError, match="norms the heads of queries and keys in a way that is not supported"):
+        read("command-r", {"blk.0.attn_q_norm.weight": (8, 4)}, attention__layer_norm_epsilon=1e-5)
+
+
 @pytest.mark.parametrize(
     ("arch", "changes", "message"),
     [

@@ -44,6 +44,9 @@ def test_a_mistral3_is_read_as_its_text_part_says_it_is() -> None:
     table = {**tiny.SHAPE, "model_type": "ministral3", "rope_parameters": {"llama_4_scaling_beta": 0.1}}
     found = model_spec_from_hf({"architectures": ["Mistral3ForConditionalGeneration"], "text_config": table})
     assert found.layers[0].attention.temperature_beta == 0.1
+    table = {**tiny.SHAPE, "model_type": "mistral", "sliding_window": None, "max_position_embeddings": 131072}
+    found = model_spec_from_hf({"architectures": ["Mistral3ForConditionalGeneration"], "text_config": table})
+    assert found.layers[0].attention.window == 0, "null is no window, and not the class's"
     with pytest.raises(ConfigError, match=r"text_config.model_type is 'llama', expected one of mistral, ministral3"):
         model_spec_from_hf({"model_type": "mistral3", "text_config": {**table, "model_type": "llama"}})
     with pytest.raises(ConfigError, match="text_config is missing"):

@@ -88,6 +88,11 @@ def test_the_temperature_of_queries_is_read_with_the_rotary_settings() -> None:
     assert read("Ministral3ForCausalLM", rope_parameters=stretch).layers[0].attention.temperature_beta == 0.0
 
 
+def test_published_files_of_internlm3_have_their_own_names_for_biases() -> None:
+    layer = read("InternLM3ForCausalLM", qkv_bias=True, bias=True, head_dim=8).layers[0]
+    assert (layer.attention.qkv_bias, layer.attention.output_bias, layer.mlp.bias) == (True, True, True)
+
+
 @pytest.mark.parametrize(
     ("architecture", "fields", "message"),
     [
