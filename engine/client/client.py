@@ -183,7 +183,7 @@ class EngineClient:
 
         ``media`` is what stands in the prompt or is attended to, and ``probe`` what is wanted of it besides tokens;
         ``streamed`` is the beginning of what a model hears while it is spoken to, which goes on by
-        :meth:`.RequestStream.append`. Where there is no room for them it is unavailable.
+        :meth:`.RequestStream.append`. Raises :class:`..channel.arena.ArenaFull` where there is no room for them.
         ``pooling`` is what a model that pools makes of the prompt, of which it draws no tokens.
         """
         if self._failure is not None:
@@ -197,9 +197,9 @@ class EngineClient:
             if streamed is not None:
                 heard = self._media.stream(rid)
                 heard.append(streamed, last=False)
-        except ArenaFull as error:
+        except ArenaFull:
             self._media.sweep(self._journal.has)
-            raise EngineUnavailable(str(error)) from error
+            raise
         request = Submit(
             rid,
             prompt,

@@ -38,7 +38,8 @@ class TranscriptionEngine(Protocol):
         media: Sequence[Media] = (),
         probe: PromptProbe | None = None,
     ) -> EngineEventStream:
-        """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests."""
+        """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests, and
+        :class:`stentor.engine.channel.arena.ArenaFull` where there is no room for the media."""
 
 
 class RequestObserver(Protocol):

@@ -8,13 +8,14 @@ from typing import Final, assert_never
 
 import msgspec
 
+from stentor.engine.channel.arena import ArenaFull
 from stentor.engine.client.media import Media
 from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.audio import Alignment, AlignmentOutput, PromptProbe, TokenRules
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 
-from ..common.errors import GenerationFailed
+from ..common.errors import GenerationFailed, MediaFull
 from ..text.generation import EngineEventStream
 from .model import OpenAccount, RequestObserver, TranscriptionEngine
 from .options import Drawing, TranscriptionOptions
@@ -87,8 +88,8 @@ class WindowDecoder:
     ) -> EngineOutput:
         """Everything that the engine says; ``end`` is the token that ends a transcript.
 
-        Raises :class:`..common.errors.GenerationFailed` and ``EngineUnavailable``. A caller that is
-        cancelled takes the request back.
+        Raises :class:`..common.errors.GenerationFailed`, :class:`..common.errors.MediaFull` and
+        ``EngineUnavailable``. A caller that is cancelled takes the request back.
         """
         options = self._options
         params = SamplingParams(
@@ -126,6 +127,8 @@ class WindowDecoder:
             finally:
                 if finished is None:
                     stream.abort()
+        except ArenaFull:
+            raise MediaFull from None
         finally:
             if account is not None:
                 if finished is None:
