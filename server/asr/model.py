@@ -1,4 +1,4 @@
-"""A model that hears, as the server knows it."""
+"""A transcription model, as the server knows it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -76,5 +76,5 @@ class TranscriptionModel:
 
     @property
     def languages(self) -> frozenset[str]:
-        """Codes of what it hears."""
+        """Codes of the languages that it transcribes."""
         return frozenset(self.vocabulary.languages) if self.multilingual else frozenset(("en",))

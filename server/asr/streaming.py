@@ -1,4 +1,4 @@
-"""A model that hears while it is spoken to: audio goes in as it comes, and text comes out with it, token by token."""
+"""A streaming transcription model: audio goes in as it comes, and text comes out with it, token by token."""
 
 import codecs
 import logging
