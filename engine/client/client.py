@@ -464,13 +464,17 @@ class EngineClient:
 
     async def _kill_when_hung(self, child: Child, conversation: anyio.CancelScope) -> None:
         """``conversation`` ends with the process, and is cancelled where that does not die."""
-        await self._heartbeat.stopped(lambda: self._serving and bool(self._journal), self._send_queue.ping)
+        await self._heartbeat.stopped(self._awaits_engine, self._send_queue.ping)
         self._outages.count_watchdog_kill()
         self._hung = True
         child.kill()
         self._lose_engine(_HUNG)
         if not await child.kill_and_wait():
             conversation.cancel()
+
+    def _awaits_engine(self) -> bool:
+        """Whether anybody waits for the engine at hand to do something."""
+        return self._serving and bool(self._journal or self._controls)
 
     async def _receive_to_the_end(self, engine: Endpoint, child: Child) -> EngineLost | PermanentFailure:
         try:

@@ -213,6 +213,19 @@ async def test_an_engine_that_stands_still_is_replaced() -> None:
         assert client.engine_restarts == client.stats.watchdog_kills >= 1
 
 
+async def test_an_idle_engine_that_stands_still_is_replaced_once_it_is_to_pause() -> None:
+    async with running("ready", RecoveryConfig(watchdog_seconds=0.5)) as client:
+        await client.wait_started()
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGSTOP)
+        with anyio.fail_after(60):
+            await client.pause()
+            await client.resume()
+            tokens, _ = await read_all(client.submit(PROMPT, SamplingParams(max_tokens=3), [1]))
+        assert tokens == {0: [5, 6, 7]}
+        assert client.stats.watchdog_kills >= 1
+
+
 async def test_requests_given_up_while_the_engine_stands_still_leave_nothing_behind() -> None:
     async with running("ready") as client:
         await client.wait_started()
