@@ -45,8 +45,8 @@ FAULTS: Final = (
     Fault(
         "prefix cache: a block is named without what comes before it",
         "engine/core/cache/prefix.py",
-        'blake2b(parent + array("i", tokens)',
-        'blake2b(array("i", tokens)',
+        'held = parent + array("i", tokens)',
+        'held = array("i", tokens)',
         ("tests/engine/cache",),
     ),
     Fault(

@@ -111,6 +111,13 @@ def test_each_requirement_has_a_lower_bound_that_the_constraints_meet(requiremen
     assert pinned in requirement.specifier
 
 
+@pytest.mark.parametrize("name", ["uvicorn", "pytest"])
+def test_what_we_use_private_parts_of_has_an_upper_bound(name: str) -> None:
+    """``server/http`` extends uvicorn's protocols, and ``tests/support/forked.py`` runs pytest's own loop."""
+    (asked,) = [one for one in _requirements() if one.name == name]
+    assert any(specifier.operator == "<" for specifier in asked.specifier)
+
+
 def test_torch_is_asked_for_as_the_design_says_and_pinned_without_a_build() -> None:
     (torch,) = [one for one in _requirements() if one.name == "torch"]
     assert torch.specifier == SpecifierSet(">=2.11")

@@ -99,7 +99,7 @@ class EngineClient:
         self._journal = Journal()
         self._media = MediaStore(Arena() if process is None else process.arena)
         self._next_rid = 0
-        self._outbox = SendQueue()
+        self._send_queue = SendQueue()
         """Empty while no engine is ready: the journal has what the next one gets."""
         self._serving = False
         """Whether the process at hand has been ready: submits and aborts go to it."""
@@ -109,7 +109,7 @@ class EngineClient:
         self._paused = False
         self._outages = Outages(config.worker.name)
         self._trials = Trials(config.recovery.max_engine_deaths)
-        self._pulse = Heartbeat(config.recovery.watchdog_seconds)
+        self._heartbeat = Heartbeat(config.recovery.watchdog_seconds)
         self._hung = False
         """Whether the process at hand was killed because it hung."""
         self._started = asyncio.Event()
@@ -182,8 +182,8 @@ class EngineClient:
         no longer than ``thinking`` says; both need :meth:`set_vocabulary`. While :attr:`stalled` it waits.
 
         ``media`` is what stands in the prompt or is attended to, and ``probe`` what is wanted of it besides tokens;
-        ``streamed`` is the beginning of what a model hears while it is spoken to, which goes on by
-        :meth:`.RequestStream.append`. Where there is no room for them it is unavailable.
+        ``streamed`` is the beginning of the audio of a streaming transcription, which goes on by
+        :meth:`.RequestStream.append`. Raises :class:`..channel.arena.ArenaFull` where there is no room for them.
         ``pooling`` is what a model that pools makes of the prompt, of which it draws no tokens.
         """
         if self._failure is not None:
@@ -197,9 +197,9 @@ class EngineClient:
             if streamed is not None:
                 heard = self._media.stream(rid)
                 heard.append(streamed, last=False)
-        except ArenaFull as error:
+        except ArenaFull:
             self._media.sweep(self._journal.has)
-            raise EngineUnavailable(str(error)) from error
+            raise
         request = Submit(
             rid,
             prompt,
@@ -228,8 +228,8 @@ class EngineClient:
         if self._serving and self._trials.admits(request.rid):
             self._trials.give(stream)
             self._media.given(rid)
-            self._outbox.submit(request.rid, frames, needs_vocabulary=stream.needs_vocabulary)
-            self._pulse.wake()
+            self._send_queue.submit(request.rid, frames, needs_vocabulary=stream.needs_vocabulary)
+            self._heartbeat.wake()
         return stream
 
     async def pause(self) -> None:
@@ -257,8 +257,8 @@ class EngineClient:
         number = self._next_control
         self._next_control += 1
         done = self._controls[number] = asyncio.Event()
-        self._outbox.control(Control(number, operation))
-        self._pulse.wake()
+        self._send_queue.control(Control(number, operation))
+        self._heartbeat.wake()
         await done.wait()
 
     def _end_controls(self) -> None:
@@ -269,7 +269,7 @@ class EngineClient:
     def set_vocabulary(self, source: VocabularySource) -> None:
         """``source`` makes the model's tokens (:func:`..core.grammar.vocabulary.pieces_of`); it is called in a thread,
         when the first request needs them."""
-        self._outbox.set_vocabulary(source)
+        self._send_queue.set_vocabulary(source)
 
     async def wait_started(self) -> EngineReady:
         """Waits until the first engine is ready. Raises :class:`EngineUnavailable` if it ends before."""
@@ -294,7 +294,7 @@ class EngineClient:
             self._journal.end_all("error", why)
             self._media.lost()
             self._media.sweep(self._journal.has)
-            self._outbox.clear()
+            self._send_queue.clear()
             self._started.set()
             with anyio.CancelScope(shield=True):
                 await self._end()
@@ -340,7 +340,7 @@ class EngineClient:
 
     def _look_for_a_culprit(self) -> None:
         """The engine was lost: is it due to a request?"""
-        verdict = self._trials.lost(self._journal, self._outbox.holds)
+        verdict = self._trials.lost(self._journal, self._send_queue.holds)
         self._outages.count_recovered(verdict.survivors)
         if verdict.searching:
             logger.warning(
@@ -367,7 +367,7 @@ class EngineClient:
     def _lose_engine(self, why: str) -> None:
         """No step can run until another is ready; may be said of one engine more than once."""
         self._serving = False
-        self._outbox.clear()
+        self._send_queue.clear()
         self._end_controls()
         self._media.lost()
         self._end_aborted()
@@ -385,7 +385,7 @@ class EngineClient:
             self._tasks.start_soon(self._reap_orphans)
             self._serving = True
             if self._paused:  # before it gets anything to do
-                self._outbox.control(Control(self._next_control, "pause"))
+                self._send_queue.control(Control(self._next_control, "pause"))
                 self._next_control += 1
             self._submit_admitted()
 
@@ -395,8 +395,8 @@ class EngineClient:
             if self._trials.admits(stream.rid):
                 self._trials.give(stream)
                 self._media.given(stream.rid)
-                self._outbox.submit(stream.rid, stream.resubmission(), needs_vocabulary=stream.needs_vocabulary)
-        self._pulse.wake()
+                self._send_queue.submit(stream.rid, stream.resubmission(), needs_vocabulary=stream.needs_vocabulary)
+        self._heartbeat.wake()
 
     def _end_aborted(self, stream: RequestStream | None = None) -> None:
         """Ends what has been aborted and is with no engine, of one stream or of all."""
@@ -426,7 +426,7 @@ class EngineClient:
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             with anyio.CancelScope() as conversation:
-                tasks.start_soon(self._outbox.send_all, engine)
+                tasks.start_soon(self._send_queue.send_all, engine)
                 tasks.start_soon(self._kill_when_hung, child, conversation)
                 tasks.start_soon(self._offer_vocabulary)
                 if self._trials.group is not None:
@@ -446,7 +446,7 @@ class EngineClient:
         while quiet < _QUIET_LOOKS:
             await anyio.sleep(_LOOK_SECONDS)
             quiet = quiet + 1 if self._serving and not self._journal else 0
-        self._outbox.offer_vocabulary()
+        self._send_queue.offer_vocabulary()
 
     async def _end_quiet_trials(self) -> None:
         """Nobody waits for a trial of requests that compute nothing, like one that is spoken to and hears nothing."""
@@ -464,13 +464,17 @@ class EngineClient:
 
     async def _kill_when_hung(self, child: Child, conversation: anyio.CancelScope) -> None:
         """``conversation`` ends with the process, and is cancelled where that does not die."""
-        await self._pulse.stopped(lambda: self._serving and bool(self._journal), self._outbox.ping)
+        await self._heartbeat.stopped(self._awaits_engine, self._send_queue.ping)
         self._outages.count_watchdog_kill()
         self._hung = True
         child.kill()
         self._lose_engine(_HUNG)
         if not await child.kill_and_wait():
             conversation.cancel()
+
+    def _awaits_engine(self) -> bool:
+        """Whether anybody waits for the engine at hand to do something."""
+        return self._serving and bool(self._journal or self._controls)
 
     async def _receive_to_the_end(self, engine: Endpoint, child: Child) -> EngineLost | PermanentFailure:
         try:
@@ -490,7 +494,7 @@ class EngineClient:
         journal = self._journal
         while True:
             frames = await engine.receive()
-            self._pulse.heard()
+            self._heartbeat.heard()
             try:
                 for frame in frames:
                     match decode_client.decode(frame):
@@ -525,15 +529,15 @@ class EngineClient:
     def _append(self, more: Append) -> None:
         """While no engine is there, the journal has what the next one hears."""
         if self._serving and self._trials.has(more.rid):
-            self._outbox.append(more)
-            self._pulse.wake()
+            self._send_queue.append(more)
+            self._heartbeat.wake()
 
     def _abort(self, stream: RequestStream, index: int) -> None:
         if stream not in self._journal:
             return
         with_engine = self._serving and self._trials.has(stream.rid)
-        if not with_engine or (index < 0 and self._outbox.withdraw(stream.rid)):
+        if not with_engine or (index < 0 and self._send_queue.withdraw(stream.rid)):
             self._media.taken_back(stream.rid)
             self._end_aborted(stream)
         else:
-            self._outbox.abort(stream.rid, index)
+            self._send_queue.abort(stream.rid, index)

@@ -74,13 +74,20 @@ class MediaStore:
     def __init__(self, arena: Arena) -> None:
         self.arena = arena
         self._held: dict[int, list[ArenaRef]] = {}
+        """By request, of those that have brought media."""
         self._given: set[int] = set()
         """Requests that the engine at hand has, or is being sent."""
+
+    def __len__(self) -> int:
+        """Requests whose media are here."""
+        return len(self._held)
 
     def place(self, rid: int, media: Sequence[Media], each: int) -> list[InputSpan]:
         """Puts media where workers see them; ``each``: embeddings of those that do not say. Raises
         :class:`..channel.arena.ArenaFull`, with nothing placed."""
         spans: list[InputSpan] = []
+        if not media:
+            return spans  # nothing to be released later: the engine names only requests that brought something
         held = self._held[rid] = []
         try:
             for one in media:

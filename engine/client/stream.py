@@ -58,8 +58,7 @@ class RequestStream:
     ) -> None:
         """``on_abort``: told of an abort, by index or -1 for all, that concerns a sequence which has not ended.
 
-        ``on_append``: told of what is appended to ``streamed``, the input of a request that hears while it is spoken
-        to.
+        ``on_append``: told of what is appended to ``streamed``, the audio of a streaming transcription.
         """
         self._submit = submit
         self._on_abort = on_abort

@@ -155,7 +155,7 @@ class Member:
         """Waits for the lease. It must not be held."""
         words, own = self._words, self._own
         with self._guarded():
-            wait = self._obstacle()
+            wait = self._retry_ns()
             if not wait:
                 self._begin()
                 return
@@ -168,7 +168,7 @@ class Member:
                 if words[_HOLDER] == self._number + 1:  # it was handed over
                     self._since = time.monotonic_ns()
                     return
-                wait = self._obstacle()
+                wait = self._retry_ns()
                 if not wait:
                     self._begin()
                     return
@@ -247,7 +247,7 @@ class Member:
         if woken is not None:
             self._wake(woken)
 
-    def _obstacle(self) -> int:
+    def _retry_ns(self) -> int:
         """Nanoseconds after which to look again whether the lease can be taken; 0: it can be."""
         words = self._words
         if words[_HOLDER]:

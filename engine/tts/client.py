@@ -1,4 +1,4 @@
-"""The owner's end of the process that speaks: starts it, starts it again, and hands sentences to it."""
+"""The owner's end of the speech process: starts it, starts it again, and hands sentences to it."""
 
 import asyncio
 import contextlib

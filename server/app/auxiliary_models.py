@@ -84,7 +84,7 @@ async def _open_transcription(
 
 
 def load_voice_detector() -> None:
-    """Now rather than at the first sound: a broken install must not pass for one that hears. Raises StartError."""
+    """Now rather than at the first sound: a broken install must not pass start-up. Raises StartError."""
     from ..audio.vad import prepare
 
     try:

@@ -32,18 +32,18 @@ def fetch(config: Config) -> Config:
     with FetchDisplay() as display:
         model = resolve_model(named.name, revision=named.revision, progress=display.show)
         tokenizer = resolve_tokenizer(named.tokenizer, progress=display.show) if named.tokenizer else None
-        hearing, speaking, pooling = config.transcription.model, config.speech.model, config.embedding.model
-        transcription = resolve_model(hearing, progress=display.show) if hearing else None
-        speech = resolve_model(speaking, progress=display.show) if speaking else None
+        asr, tts, pooling = config.transcription.model, config.speech.model, config.embedding.model
+        transcription = resolve_model(asr, progress=display.show) if asr else None
+        speech = resolve_model(tts, progress=display.show) if tts else None
         embedding = resolve_model(pooling, progress=display.show) if pooling else None
     if not pooling and kind_of(model) == "embedding":
         config = config.pooling_main()
     else:
         check_kind("MODEL", named.name, model, "chat")
-    if hearing and transcription:
-        check_kind("--transcription-model", hearing, transcription, "transcription")
-    if speaking and speech:
-        check_kind("--speech-model", speaking, speech, "speech")
+    if asr and transcription:
+        check_kind("--transcription-model", asr, transcription, "transcription")
+    if tts and speech:
+        check_kind("--speech-model", tts, speech, "speech")
     if pooling and embedding and kind_of(embedding) != "chat":  # vectors can be made with a model that chats, too
         check_kind("--embedding-model", pooling, embedding, "embedding")
     return config.located(model, tokenizer, transcription, speech, embedding)

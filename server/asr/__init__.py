@@ -1,1 +1,1 @@
-"""From samples to segments of text: long-form transcription over an engine that hears one window at a time."""
+"""From samples to segments of text: long-form transcription over an engine that transcribes one window at a time."""

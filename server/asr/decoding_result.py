@@ -74,7 +74,7 @@ async def draft_window(
             temperature=temperature,
             rules=rules,
             no_speech=(start, vocabulary.no_speech),
-            drawing=options.drawing,
+            sampling=options.sampling,
         )
         draft = _judged(model, answer, temperature)
         drafts.append(draft)

@@ -1,4 +1,4 @@
-"""What can be wrong with a model that hears."""
+"""What can be wrong with a transcription model."""
 
 from stentor.engine.loading.errors import CheckpointError
 

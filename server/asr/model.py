@@ -1,4 +1,4 @@
-"""A model that hears, as the server knows it."""
+"""A transcription model, as the server knows it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +38,8 @@ class TranscriptionEngine(Protocol):
         media: Sequence[Media] = (),
         probe: PromptProbe | None = None,
     ) -> EngineEventStream:
-        """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests."""
+        """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests, and
+        :class:`stentor.engine.channel.arena.ArenaFull` where there is no room for the media."""
 
 
 class RequestObserver(Protocol):
@@ -75,5 +76,5 @@ class TranscriptionModel:
 
     @property
     def languages(self) -> frozenset[str]:
-        """Codes of what it hears."""
+        """Codes of the languages that it transcribes."""
         return frozenset(self.vocabulary.languages) if self.multilingual else frozenset(("en",))

@@ -25,7 +25,7 @@ class Chunking(msgspec.Struct, frozen=True):
     """Of silence that ends speech."""
 
 
-class Drawing(msgspec.Struct, frozen=True):
+class SamplingOptions(msgspec.Struct, frozen=True):
     """How tokens are drawn besides the temperature; neutral unless the client says otherwise."""
 
     top_p: float = 1.0
@@ -68,7 +68,7 @@ class TranscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Of one window."""
     chunking: Chunking | None = None
     """None hears one window after the other."""
-    drawing: Drawing = Drawing()
+    sampling: SamplingOptions = SamplingOptions()
     priority: int = 0
     salt: str = ""
     """Only requests of the same salt share what the model has made of the same audio."""

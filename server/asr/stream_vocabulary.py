@@ -1,4 +1,4 @@
-"""What a model that hears while it is spoken to begins with, and what its tokens stand for.
+"""What the prompt of a streaming transcription model is, and what its tokens stand for.
 
 Its tokenizer is Mistral's own file (``tekken.json``) or the one of the ``tokenizers`` library. The prompt is BOS and a
 streaming pad for each position of the silence that the audio is preceded by, and for each of the delay by which text
@@ -81,7 +81,7 @@ class StreamVocabulary:
 
 
 def hears_streams(folder: Path) -> bool:
-    """Whether the model in ``folder`` hears while it is spoken to."""
+    """Whether the model in ``folder`` is a streaming transcription model."""
     file = folder / "config.json"
     if not file.is_file():
         return False

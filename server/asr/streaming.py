@@ -1,4 +1,4 @@
-"""A model that hears while it is spoken to: audio goes in as it comes, and text comes out with it, token by token."""
+"""A streaming transcription model: audio goes in as it comes, and text comes out with it, token by token."""
 
 import codecs
 import logging
@@ -7,12 +7,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from stentor.engine.channel.arena import ArenaFull
 from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
 from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..audio.quiet import quietest
-from ..common.errors import GenerationFailed, Unavailable
+from ..common.errors import GenerationFailed, MediaFull, Unavailable
 from ..text.generation import EngineEventStream
 from .model import OpenAccount, RequestObserver
 from .stream_vocabulary import FEWEST_POSITIONS, StreamVocabulary
@@ -29,7 +30,8 @@ _CUT_SAMPLES: Final = 8 * SAMPLE_RATE
 class AudioStream(EngineEventStream, Protocol):
     """See :class:`stentor.engine.client.stream.RequestStream`."""
 
-    def append(self, pcm: bytes, *, last: bool = False) -> None: ...
+    def append(self, pcm: bytes, *, last: bool = False) -> None:
+        """Raises :class:`stentor.engine.channel.arena.ArenaFull`."""
 
 
 class StreamingTranscriptionEngine(Protocol):
@@ -49,7 +51,8 @@ class StreamingTranscriptionEngine(Protocol):
         name: str = "",
         streamed: bytes | None = None,
     ) -> AudioStream:
-        """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests."""
+        """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests, and
+        :class:`stentor.engine.channel.arena.ArenaFull` where there is no room for the audio."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +112,15 @@ class StreamedTranscript:
         logprobs: bool = False,
         open_account: OpenAccount | None = None,
     ) -> None:
-        """Raises :class:`..common.errors.Unavailable` and :class:`stentor.engine.client.client.EngineUnavailable`."""
+        """Raises :class:`..common.errors.Unavailable`, :class:`..common.errors.MediaFull` and
+        :class:`stentor.engine.client.client.EngineUnavailable`."""
         vocabulary = self._vocabulary = model.vocabulary
         self._most = model.stretch_bytes
         self._size = 0
         self._unheard = bytearray()
         self._ended = False
+        self._full = False
+        """Whether there was no room for what it was fed: it is over."""
         self._account: RequestObserver | None = None
         prompt = vocabulary.prompt
         params = SamplingParams(
@@ -128,9 +134,11 @@ class StreamedTranscript:
         try:
             begun = vocabulary.before
             self._stream = model.client.submit(prompt, params, [0], salt=salt, name=name, streamed=begun)
-        except BaseException:
+        except BaseException as error:
             if self._account is not None:
                 self._account.close("abort", "")
+            if isinstance(error, ArenaFull):
+                raise MediaFull from None
             raise
 
     # ---- the feeding task
@@ -151,15 +159,24 @@ class StreamedTranscript:
         return len(self._unheard)
 
     def feed(self, pcm: bytes) -> None:
-        """No more than there is :attr:`room` for."""
+        """No more than there is :attr:`room` for. Where memory has none, :meth:`pieces` raises it."""
         self._size += len(pcm)
         self._unheard += pcm
-        self._stream.append(pcm)
+        self._append(pcm)
 
     def end(self) -> None:
         """Nothing more comes."""
         self._ended = True
-        self._stream.append(self._vocabulary.after(self._size), last=True)
+        self._append(self._vocabulary.after(self._size), last=True)
+
+    def _append(self, pcm: bytes, *, last: bool = False) -> None:
+        if self._full:
+            return
+        try:
+            self._stream.append(pcm, last=last)
+        except ArenaFull:
+            self._full = True
+            self._stream.abort()
 
     def abort(self) -> None:
         self._stream.abort()
@@ -172,7 +189,8 @@ class StreamedTranscript:
         return b"" if self._ended else bytes(self._unheard)
 
     async def pieces(self) -> AsyncGenerator[Piece, None]:
-        """Until the request ends; closing it cancels the request. Raises :class:`..common.errors.GenerationFailed`."""
+        """Until the request ends; closing it cancels the request. Raises :class:`..common.errors.GenerationFailed` and
+        :class:`..common.errors.MediaFull`."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         account, finished = self._account, None
         try:
@@ -194,6 +212,8 @@ class StreamedTranscript:
                 self._stream.abort()
             if account is not None:
                 account.close("abort" if finished is None else finished.reason, (finished and finished.message) or "")
+        if self._full:
+            raise MediaFull
         if finished is None or finished.reason not in ("stop", "length"):
             logger.warning("the engine could not finish a stream: %s", finished and finished.message)
             raise GenerationFailed

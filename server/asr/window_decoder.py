@@ -8,21 +8,22 @@ from typing import Final, assert_never
 
 import msgspec
 
+from stentor.engine.channel.arena import ArenaFull
 from stentor.engine.client.media import Media
 from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.audio import Alignment, AlignmentOutput, PromptProbe, TokenRules
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 
-from ..common.errors import GenerationFailed
+from ..common.errors import GenerationFailed, MediaFull
 from ..text.generation import EngineEventStream
 from .model import OpenAccount, RequestObserver, TranscriptionEngine
-from .options import Drawing, TranscriptionOptions
+from .options import SamplingOptions, TranscriptionOptions
 
 logger = logging.getLogger(__name__)
 
 _DIGEST_BYTES: Final = 16
-_NEUTRAL: Final = Drawing()
+_NEUTRAL: Final = SamplingOptions()
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -83,29 +84,29 @@ class WindowDecoder:
         no_speech: tuple[int, int] | None = None,
         align: Alignment | None = None,
         allowed: Sequence[int] | None = None,
-        drawing: Drawing = _NEUTRAL,
+        sampling: SamplingOptions = _NEUTRAL,
     ) -> EngineOutput:
         """Everything that the engine says; ``end`` is the token that ends a transcript.
 
-        Raises :class:`..common.errors.GenerationFailed` and ``EngineUnavailable``. A caller that is
-        cancelled takes the request back.
+        Raises :class:`..common.errors.GenerationFailed`, :class:`..common.errors.MediaFull` and
+        ``EngineUnavailable``. A caller that is cancelled takes the request back.
         """
         options = self._options
         params = SamplingParams(
             max_tokens=max_tokens,
             temperature=temperature,
-            top_k=drawing.top_k,
-            top_p=drawing.top_p,
-            min_p=drawing.min_p,
-            repetition_penalty=drawing.repetition_penalty,
-            presence_penalty=drawing.presence_penalty,
-            frequency_penalty=drawing.frequency_penalty,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            repetition_penalty=sampling.repetition_penalty,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
             eos_token_ids=(end,),
             allowed_token_ids=None if allowed is None else tuple(allowed),
             logprobs=0,
             rules=rules,
         )
-        seed = int.from_bytes(os.urandom(8), "little") if drawing.seed is None else drawing.seed
+        seed = int.from_bytes(os.urandom(8), "little") if sampling.seed is None else sampling.seed
         # before there is a request: it may be one too many
         account = None if self._open_account is None else self._open_account(len(prompt), max_tokens)
         answer = EngineOutput([], [], AlignmentOutput(), ended=False)
@@ -126,6 +127,8 @@ class WindowDecoder:
             finally:
                 if finished is None:
                     stream.abort()
+        except ArenaFull:
+            raise MediaFull from None
         finally:
             if account is not None:
                 if finished is None:

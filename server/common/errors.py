@@ -8,6 +8,7 @@
     │   ├── GenerationFailed                    500: the engine ended a choice with an error
     │   ├── Unavailable                         503: starting, draining, or the engine is gone
     │   ├── Overloaded                          429: a queue is full
+    │   │   └── MediaFull                       429: so is the memory for media on their way to a model
     │   ├── storage.database.StoreFailed        500: the store could not be read or written
     │   │   ├── DiskFull                        507: the disk is full
     │   │   └── StoreFull                       507: the caller has used up its share of the store
@@ -91,6 +92,12 @@ class Overloaded(ServerError):
     @property
     def headers(self) -> dict[str, str]:
         return {"retry-after": str(self.retry_after)}
+
+
+class MediaFull(Overloaded):
+    def __init__(self) -> None:
+        message = "Requests that have not ended hold all the memory that there is for media; try again shortly."
+        super().__init__(message, "memory_full", 2)
 
 
 class CutShort(ServerError):

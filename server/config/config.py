@@ -361,7 +361,7 @@ class Config(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, transcription=transcription, embedding=embedding, speech=speech)
 
     def texts_alone(self) -> "Config":
-        """The same without models that hear or speak."""
+        """The same without transcription and speech models."""
         return msgspec.structs.replace(self, transcription=TranscriptionConfig(), speech=SpeechConfig(), demo=False)
 
     def pooling_main(self) -> "Config":
@@ -385,8 +385,8 @@ class Config(msgspec.Struct, frozen=True):
             named = msgspec.structs.replace(self.model, tokenizer=str(tokenizer))
             located = msgspec.structs.replace(located, model=named)
         if transcription is not None:
-            hearing = msgspec.structs.replace(self.transcription, path=str(transcription))
-            located = msgspec.structs.replace(located, transcription=hearing)
+            transcribing = msgspec.structs.replace(self.transcription, path=str(transcription))
+            located = msgspec.structs.replace(located, transcription=transcribing)
         if self.main == "embedding":
             embedding = model
         if embedding is not None:

@@ -92,7 +92,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
 
 
 class TranscriptionConfig(msgspec.Struct, frozen=True):
-    """A model that hears, in an engine of its own; device, threads and logs are the chat model's."""
+    """A transcription model, in an engine of its own; device, threads and logs are the chat model's."""
 
     model: Annotated[
         str | None,
@@ -136,7 +136,7 @@ class TranscriptionConfig(msgspec.Struct, frozen=True):
 
 
 class EmbeddingConfig(msgspec.Struct, frozen=True):
-    """A model that makes vectors or scores of texts, as :class:`TranscriptionConfig` has one that hears."""
+    """A model that makes vectors or scores of texts, as :class:`TranscriptionConfig` has one that transcribes."""
 
     model: Annotated[
         str | None,
@@ -188,7 +188,7 @@ class EmbeddingConfig(msgspec.Struct, frozen=True):
 
 
 class SpeechConfig(msgspec.Struct, frozen=True):
-    """A model that speaks, in a process of its own, on the CPU."""
+    """A speech model, in a process of its own, on the CPU."""
 
     model: Annotated[
         str | None, Flag("speech model (a voice), named as MODEL is; by default none", name="speech-model")

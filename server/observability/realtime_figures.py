@@ -14,8 +14,8 @@ SessionKind = Literal["realtime", "transcription", "vllm"]
 KINDS: Final[tuple[SessionKind, ...]] = ("realtime", "transcription", "vllm")
 
 Pass = Literal["partial", "final", "stream"]
-"""A guess while the caller speaks, what may become the transcript, or the one request over all of a turn, to a model
-that hears while it is spoken to."""
+"""A guess while the caller speaks, what may become the transcript, or the one request over all of a turn, to a
+streaming transcription model."""
 PASSES: Final[tuple[Pass, ...]] = ("partial", "final", "stream")
 OUTCOMES: Final = ("completed", "dropped", "failed")
 
@@ -31,7 +31,7 @@ class OnePass:
 
 
 class PassFigures:
-    """Of every time that the audio of a turn is given to the model that hears."""
+    """Of every time that the audio of a turn is given to the transcription model."""
 
     def __init__(self, model: str, registry: CollectorRegistry) -> None:
         made = Declarations(registry, model)

@@ -1,4 +1,4 @@
-"""The model that speaks, for the one event loop that it is used from: sentence by sentence, all callers in turn (see
+"""The speech model, for the one event loop that it is used from: sentence by sentence, all callers in turn (see
 :mod:`.fairness`).
 
 ::
@@ -74,7 +74,7 @@ class SpeechObserver(Protocol):
 
 
 class SpeechModel:
-    """Owns the process that speaks; :meth:`run` must be running."""
+    """Owns the speech process; :meth:`run` must be running."""
 
     def __init__(self, names: tuple[str, ...], voices: Voices, client: SpeechClient) -> None:
         """``names`` are those that clients use, never empty."""

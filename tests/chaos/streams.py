@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from stentor.loadtest.serving.sse import EventSplitter
+from stentor.loadtest.serving.stream import EventSplitter
 
 _DONE: Final = b"[DONE]"
 

@@ -213,6 +213,19 @@ async def test_an_engine_that_stands_still_is_replaced() -> None:
         assert client.engine_restarts == client.stats.watchdog_kills >= 1
 
 
+async def test_an_idle_engine_that_stands_still_is_replaced_once_it_is_to_pause() -> None:
+    async with running("ready", RecoveryConfig(watchdog_seconds=0.5)) as client:
+        await client.wait_started()
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGSTOP)
+        with anyio.fail_after(60):
+            await client.pause()
+            await client.resume()
+            tokens, _ = await read_all(client.submit(PROMPT, SamplingParams(max_tokens=3), [1]))
+        assert tokens == {0: [5, 6, 7]}
+        assert client.stats.watchdog_kills >= 1
+
+
 async def test_requests_given_up_while_the_engine_stands_still_leave_nothing_behind() -> None:
     async with running("ready") as client:
         await client.wait_started()
@@ -226,16 +239,16 @@ async def test_requests_given_up_while_the_engine_stands_still_leave_nothing_beh
                 for stream in streams:
                     _, ends = await read_all(stream)
                     assert ends[0].reason == "abort"
-                assert len(client._outbox) <= 1
+                assert len(client._send_queue) <= 1
             # these do leave, as far as the ring holds them: their ends come once the engine moves again
             sent = [client.submit([7] * 2000, SamplingParams(max_tokens=5), [1]) for _ in range(700)]
             await anyio.sleep(0.05)
-            held = len(client._outbox)
+            held = len(client._send_queue)
             assert 0 < held < 700
             for stream in sent:
                 stream.abort()
                 stream.abort()
-            assert len(client._outbox) <= 700 - held
+            assert len(client._send_queue) <= 700 - held
         finally:
             os.kill(client.pid, signal.SIGCONT)
         for stream in sent:

@@ -1,4 +1,4 @@
-"""A transcript of a model that hears while it is spoken to, which knows no times: as JSON, as text, or as events."""
+"""A transcript of a streaming transcription model, which knows no times: as JSON, as text, or as events."""
 
 import math
 from collections.abc import Sequence

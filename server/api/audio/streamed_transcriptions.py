@@ -1,4 +1,4 @@
-"""``/v1/audio/transcriptions`` of a model that hears while it is spoken to: a file is heard as if it were spoken."""
+"""``/v1/audio/transcriptions`` of a streaming transcription model: a file is transcribed as if it were being spoken."""
 
 from contextlib import aclosing
 from dataclasses import dataclass

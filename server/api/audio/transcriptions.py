@@ -24,7 +24,7 @@ from ...asr.options import (
     MAX_TOKENS,
     TEMPERATURE_FALLBACK,
     Chunking,
-    Drawing,
+    SamplingOptions,
     TranscriptionOptions,
 )
 from ...asr.streaming import StreamingTranscriptionModel
@@ -209,7 +209,7 @@ def _options(form: TranslationForm) -> TranscriptionOptions:
         prompt=form.prompt[-_PROMPT_CHARS:],
         temperatures=(form.temperature,) if form.temperature else TEMPERATURE_FALLBACK,
         max_tokens=form.max_completion_tokens or MAX_TOKENS,
-        drawing=Drawing(
+        sampling=SamplingOptions(
             form.top_p,
             max(0, form.top_k),
             form.min_p,

@@ -21,11 +21,10 @@ from ...http.whole_answer import AnswerBudget, WholeAnswer
 from ...middleware.auth import caller_of
 from ...observability.request import current_record
 from ...overload.request_context import RequestContext
-from ...pooling.conversation import read_messages
 from ...pooling.encoding import NumberWriter, number_bytes
 from ...pooling.model import EmbeddingModel
 from ...pooling.purposes import adapter_of, prompt_of
-from ...pooling.reading import LengthLimit, Prompt, read_texts
+from ...pooling.reading import LengthLimit, Prompt, read_messages, read_texts
 from ...pooling.running import PoolingJob
 from ...state.admission_control import AdmissionControl
 

@@ -75,7 +75,7 @@ def _card(models: _Models, model: ServedModel, name: str) -> ModelCard:
 
 
 def _context(models: _Models, model: ServedModel) -> int | None:
-    """Of a model that hears or speaks it would mean nothing to a client."""
+    """Of a transcription or speech model it would mean nothing to a client."""
     if model.kind == "embedding" and models.embedding is not None and models.embedding.client.ready is not None:
         return models.embedding.max_length
     return models.chat.max_model_len if model.kind == "chat" else None

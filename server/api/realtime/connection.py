@@ -4,9 +4,9 @@
 
     reader ── handles one event after the other ──► machine, session, conversation, input_audio
     responses ── a task each ─────────────────────► events
-    hearing ── a task for each turn ──────────────► transcripts            all end with the connection
+    transcribing ── a task for each turn ─────────► transcripts            all end with the connection
     input_audio ── runs beside ───────────────────► partial transcripts
-    writer ◄── outbox, bounded: whoever fills it waits until the client has read
+    writer ◄── event_queue, bounded: whoever fills it waits until the client has read
 
 Everything runs on one event loop, and nothing is awaited between a change and the events that tell of it, so what
 clients are told is in the order in which it happened.
@@ -86,7 +86,7 @@ class Connection:
         rules: SessionRules,
         session: Session,
         dialect: Dialect,
-        outbox: EventQueue,
+        event_queue: EventQueue,
         *,
         open_input_audio: OpenInputAudio,
         make_pacer: MakePacer,
@@ -101,7 +101,7 @@ class Connection:
         self._rules = rules
         self._session: Session = session
         self._dialect = dialect
-        self._outbox = outbox
+        self._event_queue = event_queue
         self._open_input_audio = open_input_audio
         realtime = isinstance(session, RealtimeSession)
         self._machine = SessionMachine(State.IDLE if realtime else State.TRANSCRIBING)
@@ -110,7 +110,7 @@ class Connection:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._pristine = not keeps_type
         self._answering = ResponseManager(
-            ResponseHost(services, caller, self._hear, outbox.room, make_pacer),
+            ResponseHost(services, caller, self._hear, event_queue.room, make_pacer),
             rules,
             self._machine,
             self._conversation,
@@ -138,7 +138,7 @@ class Connection:
             pace = ReadPace(self._services.connection.max_messages_per_second)
             while (message := await receive()) is not None:
                 is_append = await self.take(message)
-                await self._outbox.room()
+                await self._event_queue.room()
                 await pace.wait(1 / APPENDS if is_append else 1)
             self._machine.take(Event.END)
             tasks.cancel_scope.cancel()
@@ -250,7 +250,7 @@ class Connection:
         self._pristine = False
         self._emit(server_events.ItemAdded(previous_item_id=before, item=entry.item))
         self._emit(server_events.ItemDone(previous_item_id=before, item=entry.item))
-        self._begin_hearing(entry)
+        self._begin_transcription(entry)
 
     def _truncate(self, event: ItemTruncate) -> None:
         self._machine.check(Event.TRUNCATE_ITEM)
@@ -328,9 +328,9 @@ class Connection:
         self._emit(server_events.BufferCommitted(previous_item_id=before, item_id=turn.item_id))
         self._emit(server_events.ItemAdded(previous_item_id=before, item=entry.item))
         self._emit(server_events.ItemDone(previous_item_id=before, item=entry.item))
-        self._begin_hearing(entry)
+        self._begin_transcription(entry)
 
-    def _begin_hearing(self, entry: Entry) -> None:
+    def _begin_transcription(self, entry: Entry) -> None:
         if entry.turn is not None:
             self._start(self._hear_and_tell, entry, self._tells_transcripts)
 
@@ -399,15 +399,15 @@ class Connection:
     def expire(self) -> None:
         """Tells that the session has lasted as long as it may."""
         message = "The session has lasted as long as it may; open another one."
-        self._outbox.tell(ErrorBody(message, "invalid_request_error", None, "session_expired"))
+        self._event_queue.tell(ErrorBody(message, "invalid_request_error", None, "session_expired"))
 
     def _tell_error(self, error: Exception, event_id: str | None) -> None:
-        self._outbox.tell(describe(error)[1], event_id)
+        self._event_queue.tell(describe(error)[1], event_id)
 
     def _emit(self, event: ServerEvent) -> None:
         if type(event) is server_events.AudioDelta:
             self.figures.audio_sent()
-        self._outbox.put(event)
+        self._event_queue.put(event)
 
     def _start(self, task: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         assert self._tasks is not None

@@ -30,7 +30,7 @@ class TranscriptionSettings:
 
 
 class Transcribe(Protocol):
-    async def __call__(self, pcm: bytes, hearing: TranscriptionSettings, *, continued: str, final: bool) -> Hypothesis:
+    async def __call__(self, pcm: bytes, settings: TranscriptionSettings, *, continued: str, final: bool) -> Hypothesis:
         """What is said in at most a window of the model, after ``continued``, which is said in it first.
 
         What is not ``final`` may be worse and can wait. Raises ``BadRequest`` or ``ServerError``.

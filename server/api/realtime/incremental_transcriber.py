@@ -51,7 +51,7 @@ class IncrementalTranscriber(TranscriptionTask):
         self,
         begin: int,
         transcribe: Transcribe,
-        hearing: TranscriptionSettings,
+        settings: TranscriptionSettings,
         pace: PartialPace,
         tell: Tell = lambda text, tokens: None,
         on_guess: OnGuess = lambda text: None,
@@ -60,7 +60,7 @@ class IncrementalTranscriber(TranscriptionTask):
         """``begin`` is the position of the turn's first sample."""
         super().__init__()
         self._transcribe = transcribe
-        self._hearing = hearing
+        self._settings = settings
         self._pace = pace
         self._tell = tell
         self._on_guess = on_guess
@@ -100,7 +100,7 @@ class IncrementalTranscriber(TranscriptionTask):
         """The caller goes on after all."""
         if self._paused:
             self._pauses += 1
-            if not self._hearing.partials:
+            if not self._settings.partials:
                 self._drop_stale()
             self._notify()
 
@@ -114,7 +114,7 @@ class IncrementalTranscriber(TranscriptionTask):
     async def transcript(self) -> Transcript:
         """Waits until all is settled. Raises ``BadRequest`` or ``ServerError``."""
         await self._until_ended()
-        tokens = list(self._told.tokens) if self._hearing.logprobs else None
+        tokens = list(self._told.tokens) if self._settings.logprobs else None
         return Transcript(self._told.text, (self._window.end - self._begin) / to_ticks(1000), tokens)
 
     def _drop(self) -> None:
@@ -129,11 +129,11 @@ class IncrementalTranscriber(TranscriptionTask):
         if self._flight is not None and not (self._paused and self._flight[0] == self._pauses):
             self._flight[1].cancel()
 
-    # ---- the hearing task
+    # ---- the transcribing task
 
     async def _hear(self) -> None:
         with contextlib.ExitStack() as at_end:
-            if self._hearing.partials:
+            if self._settings.partials:
                 self._pace.join()
                 at_end.callback(self._pace.leave)
             began = anyio.current_time()
@@ -161,7 +161,7 @@ class IncrementalTranscriber(TranscriptionTask):
     @property
     def _may_guess(self) -> bool:
         fresh = to_ms(self._window.end - self._guessed_at) >= MIN_NEW_MS
-        return self._hearing.partials and fresh and not self._paused
+        return self._settings.partials and fresh and not self._paused
 
     def _quietest(self) -> int:
         window = self._window
@@ -203,7 +203,7 @@ class IncrementalTranscriber(TranscriptionTask):
 
     def _learn(self, reading: WindowHypothesis) -> None:
         """Tells the words that are settled by it."""
-        if self._hearing.partials:
+        if self._settings.partials:
             self._say(self._agreement.add(reading.text), reading)
 
     async def _settle_rest(self) -> None:
@@ -236,4 +236,4 @@ class IncrementalTranscriber(TranscriptionTask):
         if len(pcm) < MIN_HEARD_MS * SAMPLE_RATE // 1000 * HEARD.sample_bytes:
             return WindowHypothesis(before, Hypothesis(""))
         with self._pace.awaited() if final else contextlib.nullcontext():
-            return WindowHypothesis(before, await self._transcribe(pcm, self._hearing, continued=before, final=final))
+            return WindowHypothesis(before, await self._transcribe(pcm, self._settings, continued=before, final=final))

@@ -42,7 +42,7 @@ from .interfaces import (
     Transcript,
 )
 from .partial_pace import PartialPace
-from .streamed import COPIES, AnyHearing, AnyTranscriber, hear_turn
+from .streamed import COPIES, AnyTranscriber, AnyTranscription, begin_transcription
 from .turns import TurnDetector, TurnRules
 
 KEPT_MS: Final = 15_000
@@ -65,24 +65,24 @@ class Probabilities(Protocol):
 class TranscribedAudio:
     """A turn that has been taken out of the buffer."""
 
-    def __init__(self, item_id: str, clip: Clip, hearing: AnyHearing) -> None:
+    def __init__(self, item_id: str, clip: Clip, transcription: AnyTranscription) -> None:
         self.item_id: Final = item_id
         self.audio = clip.audio
         self.duration_ms: Final = clip.end_ms - clip.start_ms
-        self._hearing = hearing
+        self._transcription = transcription
 
     def forget_audio(self) -> None:
         self.audio = b""
 
     async def transcript(self) -> Transcript:
-        return await self._hearing.transcript()
+        return await self._transcription.transcript()
 
 
 class _Growing(NamedTuple):
     """The turn to which the next audio belongs."""
 
     item_id: str
-    hearing: AnyHearing
+    transcription: AnyTranscription
 
 
 class _Arriving(NamedTuple):
@@ -119,7 +119,7 @@ class InputAudioPipeline:
         self._new_id = new_id
         self._max_ms = int(min(max_seconds, MAX_SECONDS) * 1000)
         self._input = AudioInput(turn_detection=None)
-        self._hearing = TranscriptionSettings()
+        self._settings = TranscriptionSettings()
         self._share = share or unbounded()
         self._taken = self._share.hold()
         """Promised to what is being appended."""
@@ -128,9 +128,9 @@ class InputAudioPipeline:
         self._voice: Probabilities | None = None
         self._detector: TurnDetector | None = None
         self._longest_pause = 0
-        self._unsettled: list[AnyHearing] = []
-        self._arriving: dict[AnyHearing, _Arriving] = {}
-        self._unstarted: list[tuple[AnyHearing, Wire]] = []
+        self._unsettled: list[AnyTranscription] = []
+        self._arriving: dict[AnyTranscription, _Arriving] = {}
+        self._unstarted: list[tuple[AnyTranscription, Wire]] = []
         self._tasks: anyio.abc.TaskGroup | None = None
         self._settled = anyio.Event()
 
@@ -141,8 +141,8 @@ class InputAudioPipeline:
 
     async def run(self) -> None:
         async with anyio.create_task_group() as self._tasks:
-            for hearing, wire in self._unstarted:
-                self._tasks.start_soon(self._hear, hearing, wire)
+            for transcription, wire in self._unstarted:
+                self._tasks.start_soon(self._hear, transcription, wire)
             self._unstarted.clear()
             await anyio.sleep_forever()
 
@@ -153,16 +153,16 @@ class InputAudioPipeline:
 
     def configure(self, input: AudioInput, *, logprobs: bool) -> None:
         self._input = input
-        self._hearing = _hearing_of(input.transcription, logprobs=logprobs)
+        self._settings = _settings_of(input.transcription, logprobs=logprobs)
         rest = self._buffer.change(Wire.of(input.format))
         if self._growing is not None:
-            self._growing.hearing.push(rest)
+            self._growing.transcription.push(rest)
         rules = self._rules()
         if rules is None:
             self._voice = self._detector = None
         elif self._detector is None:
             if self._growing is not None:  # what was to be one turn may now be any number
-                self._growing.hearing.give_up()
+                self._growing.transcription.give_up()
                 self._growing = None
             self._watch(rules)
         else:
@@ -185,7 +185,7 @@ class InputAudioPipeline:
     @property
     def _backlog_ms(self) -> float:
         coming = sum(len(one.audio) for one in self._arriving.values()) * 1000 / self._buffer.wire.bytes_a_second
-        return coming + sum(hearing.waiting_ms for hearing in self._unsettled)
+        return coming + sum(transcription.waiting_ms for transcription in self._unsettled)
 
     async def append(self, audio: bytes) -> list[SpeechEvent]:
         await self.room()
@@ -209,7 +209,7 @@ class InputAudioPipeline:
             self._feed(pcm)
         else:
             if self._growing is not None:
-                self._growing.hearing.push(pcm)
+                self._growing.transcription.push(pcm)
             for probability in voice.push(pcm):
                 for heard in self._look(probability):
                     self._on_heard(heard)  # at once, before anything else can be told of the turn
@@ -228,16 +228,16 @@ class InputAudioPipeline:
             growing = self._open(buffer.begin)
         else:
             growing, self._growing = self._growing, None
-            growing.hearing.push(rest)
+            growing.transcription.push(rest)
         clip = buffer.take(buffer.begin, buffer.received)
-        growing.hearing.finish()
+        growing.transcription.finish()
         self._restart()
-        return TranscribedAudio(growing.item_id, clip, growing.hearing)
+        return TranscribedAudio(growing.item_id, clip, growing.transcription)
 
     def clear(self) -> None:
         self._buffer.clear()
         if self._growing is not None:
-            self._growing.hearing.give_up()
+            self._growing.transcription.give_up()
             self._growing = None
         self._restart()
 
@@ -252,17 +252,17 @@ class InputAudioPipeline:
                 "audio_too_long",
             )
         self._share.check(_most_held(wire, len(audio)))
-        wanted = replace(self._hearing, partials=False)
-        hearing = hear_turn(0, self._transcribe, wanted, self._pace, share=self._share)
-        arriving = self._arriving[hearing] = _Arriving(audio, self._share.hold())
+        wanted = replace(self._settings, partials=False)
+        transcription = begin_transcription(0, self._transcribe, wanted, self._pace, share=self._share)
+        arriving = self._arriving[transcription] = _Arriving(audio, self._share.hold())
         arriving.hold.set(_most_held(wire, len(audio)))
-        self._start(hearing)
-        return TranscribedAudio(item_id, Clip(0, ms, audio, b""), hearing)
+        self._start(transcription)
+        return TranscribedAudio(item_id, Clip(0, ms, audio, b""), transcription)
 
     def _feed(self, pcm: bytes) -> None:
         """Audio in which nobody looks for turns."""
         if self._growing is not None:
-            self._growing.hearing.push(pcm)
+            self._growing.transcription.push(pcm)
         elif pcm:
             self._growing = self._open(self._buffer.begin)
 
@@ -303,10 +303,10 @@ class InputAudioPipeline:
                 case turns.Paused():
                     self._longest_pause = event.longest_ms
                     if self._growing is not None:
-                        self._growing.hearing.pause()
+                        self._growing.transcription.pause()
                 case turns.Resumed():
                     if self._growing is not None:
-                        self._growing.hearing.resume()
+                        self._growing.transcription.resume()
                 case turns.SpeechStopped():
                     found.append(self._stopped(event))
                 case turns.TimedOut():
@@ -316,36 +316,36 @@ class InputAudioPipeline:
     def _stopped(self, event: turns.SpeechStopped) -> SpeechStopped:
         begin, end = to_ticks(event.start_ms), to_ticks(event.end_ms)
         growing, self._growing = self._growing or self._open(begin), None
-        growing.hearing.finish(end)
+        growing.transcription.finish(end)
         since = (self.received_ms - event.voiced_end_ms) / 1000
-        turn = TranscribedAudio(growing.item_id, self._buffer.take(begin, end), growing.hearing)
+        turn = TranscribedAudio(growing.item_id, self._buffer.take(begin, end), growing.transcription)
         return SpeechStopped(growing.item_id, event.end_ms, turn, time.monotonic() - since)
 
     def _timed_out(self, event: turns.TimedOut) -> TimedOut:
         begin, end = to_ticks(event.start_ms), to_ticks(event.end_ms)
         growing = self._open(begin)
-        growing.hearing.finish(end)
-        turn = TranscribedAudio(growing.item_id, self._buffer.take(begin, end), growing.hearing)
+        growing.transcription.finish(end)
+        turn = TranscribedAudio(growing.item_id, self._buffer.take(begin, end), growing.transcription)
         return TimedOut(growing.item_id, event.start_ms, event.end_ms, turn)
 
     def _open(self, begin: int) -> _Growing:
         """A turn that begins at that position, with what is there of it."""
-        item_id, wanted = self._new_id(), self._hearing
-        hearing: AnyHearing
+        item_id, wanted = self._new_id(), self._settings
+        transcription: AnyTranscription
 
         def tell(text: str, tokens: list[TokenProbability]) -> None:
             if wanted.partials:
                 self._on_partial(item_id, text, tokens if wanted.logprobs else None)
 
         def on_guess(text: str) -> None:
-            if self._growing is not None and self._growing.hearing is hearing:
+            if self._growing is not None and self._growing.transcription is transcription:
                 self._judge(text)
 
         begin = max(begin, self._buffer.begin)
-        hearing = hear_turn(begin, self._transcribe, wanted, self._pace, tell, on_guess, self._share)
-        hearing.push(self._buffer.look(begin, self._buffer.heard).pcm)
-        self._start(hearing)
-        return _Growing(item_id, hearing)
+        transcription = begin_transcription(begin, self._transcribe, wanted, self._pace, tell, on_guess, self._share)
+        transcription.push(self._buffer.look(begin, self._buffer.heard).pcm)
+        self._start(transcription)
+        return _Growing(item_id, transcription)
 
     def _judge(self, said: str) -> None:
         """How long this pause must be to end the turn, by what has been said before it."""
@@ -358,36 +358,36 @@ class InputAudioPipeline:
 
     # ---- transcription
 
-    def _start(self, hearing: AnyHearing) -> None:
-        self._unsettled.append(hearing)
+    def _start(self, transcription: AnyTranscription) -> None:
+        self._unsettled.append(transcription)
         if self._tasks is None:
-            self._unstarted.append((hearing, self._buffer.wire))
+            self._unstarted.append((transcription, self._buffer.wire))
         else:
-            self._tasks.start_soon(self._hear, hearing, self._buffer.wire)
+            self._tasks.start_soon(self._hear, transcription, self._buffer.wire)
 
-    async def _bring(self, hearing: AnyHearing, wire: Wire) -> None:
+    async def _bring(self, transcription: AnyTranscription, wire: Wire) -> None:
         """What came whole, to its turn; the session's other tasks run meanwhile."""
         resampler = PromptResampler(wire.rate, HEARD.rate)
-        audio, hold = self._arriving[hearing]
+        audio, hold = self._arriving[transcription]
         rest = len(audio)
         for piece in _pieces(wire, audio):
             rest -= len(piece)
             hold.set(len(audio) + COPIES * _as_heard(wire, rest))
-            hearing.push(resampler.push(wire.decode(piece)))
+            transcription.push(resampler.push(wire.decode(piece)))
             await anyio.lowlevel.checkpoint()
-        hearing.push(resampler.finish())
-        hearing.finish()
+        transcription.push(resampler.finish())
+        transcription.finish()
 
-    async def _hear(self, hearing: AnyHearing, wire: Wire) -> None:
+    async def _hear(self, transcription: AnyTranscription, wire: Wire) -> None:
         try:
-            if hearing in self._arriving:
-                await self._bring(hearing, wire)
-                self._arriving.pop(hearing).hold.set(0)
-            await hearing.run()
-            if hearing.lag is not None:
-                self._on_lag(hearing.lag)
+            if transcription in self._arriving:
+                await self._bring(transcription, wire)
+                self._arriving.pop(transcription).hold.set(0)
+            await transcription.run()
+            if transcription.lag is not None:
+                self._on_lag(transcription.lag)
         finally:
-            self._unsettled.remove(hearing)
+            self._unsettled.remove(transcription)
             self._settled.set()
             self._settled = anyio.Event()
 
@@ -424,7 +424,7 @@ def _rules_of(detection: TurnDetection | None) -> TurnRules | None:
             return TurnRules.semantic(detection.eagerness)
 
 
-def _hearing_of(written: Transcription | None, *, logprobs: bool) -> TranscriptionSettings:
+def _settings_of(written: Transcription | None, *, logprobs: bool) -> TranscriptionSettings:
     """A text model must be told what was said; without ``written`` nobody else is."""
     if written is None:
         return TranscriptionSettings()

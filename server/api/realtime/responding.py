@@ -209,7 +209,7 @@ class Responding:
             case Finish():
                 self._finish = delta
 
-    # ---- for what speaks
+    # ---- for the speech model
 
     async def play(self, entry: Entry, said: str, audio: bytes, ms: float) -> None:
         """Sends audio of a message; ``said`` is the sentence that begins with it, or empty."""
@@ -225,7 +225,7 @@ class Responding:
 
 
 class _Messages:
-    """The messages of one response: text goes out as it comes, and to what speaks."""
+    """The messages of one response: text goes out as it comes, and to the speech model."""
 
     def __init__(self, responding: Responding, tasks: anyio.abc.TaskGroup) -> None:
         self._responding = responding

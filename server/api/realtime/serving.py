@@ -129,24 +129,24 @@ class RealtimeServing:
             await self._serve(socket, BetaDialect() if beta else CurrentDialect())
 
     async def _serve(self, socket: WebSocket, dialect: Dialect) -> None:
-        outbox = EventQueue(dialect)
+        event_queue = EventQueue(dialect)
         send = partial(_send, socket)
         receive = partial(receive_text, socket)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(outbox.write, send)
+            tasks.start_soon(event_queue.write, send)
             try:
                 with self.audio.share() as audio:
-                    refused = await self._session(socket, dialect, outbox, receive, audio)
+                    refused = await self._session(socket, dialect, event_queue, receive, audio)
             except WebSocketDisconnect:
                 refused = False
-            outbox.close()
+            event_queue.close()
             tasks.cancel_scope.deadline = anyio.current_time() + _LINGER_SECONDS
         if socket.application_state is WebSocketState.CONNECTED:
             with contextlib.suppress(WebSocketDisconnect):
                 await socket.close(_POLICY if refused else 1000)
 
     async def _session(
-        self, socket: WebSocket, dialect: Dialect, outbox: EventQueue, receive: Receive, audio: AudioShare
+        self, socket: WebSocket, dialect: Dialect, event_queue: EventQueue, receive: Receive, audio: AudioShare
     ) -> bool:
         """Returns whether there was to be none."""
         services, query = self._services, socket.query_params
@@ -159,14 +159,14 @@ class RealtimeServing:
                 self.rules,
                 self._begun(socket),
                 dialect,
-                outbox,
+                event_queue,
                 open_input_audio=partial(self._open_input_audio, caller, audio),
                 make_pacer=partial(PlaybackPacer, services.config.audio_ahead),
                 keeps_type=secret_of(socket.scope) is not None,
                 audio=audio,
             )
         except BadRequest as error:
-            outbox.tell(describe(error)[1])
+            event_queue.tell(describe(error)[1])
             return True
         undecided = "model" not in query and "intent" not in query and secret_of(socket.scope) is None
         connection.begin(foreign=undecided)
@@ -175,7 +175,7 @@ class RealtimeServing:
             if undecided and first is None:
                 return False
             if first is not None and speaks_vllm(first):
-                await self._serve_vllm(caller, outbox, receive, first, audio)
+                await self._serve_vllm(caller, event_queue, receive, first, audio)
             else:
                 await self._serve_session(connection, receive, first)
         if lifetime.cancelled_caught:
@@ -215,19 +215,19 @@ class RealtimeServing:
             logger.info("%s session ended: %s", kind, connection.figures)
 
     async def _serve_vllm(
-        self, caller: Caller, outbox: EventQueue, receive: Receive, first: bytes, audio: AudioShare
+        self, caller: Caller, event_queue: EventQueue, receive: Receive, first: bytes, audio: AudioShare
     ) -> None:
         try:
             transcribe = self.transcriber(caller)
         except BadRequest as error:
-            outbox.put_message(refusal(error))
+            event_queue.put_message(refusal(error))
             return
         session = VllmSession(
             transcribe,
             self._pace,
             lambda name: self.rules.models.transcription_model(name, "model"),
-            outbox.put_message,
-            outbox.room,
+            event_queue.put_message,
+            event_queue.room,
             max_messages=self._services.connection.max_messages_per_second * APPENDS,
             share=audio,
         )

@@ -1,4 +1,4 @@
-"""One turn, heard by a model that hears while it is spoken to.
+"""One turn, transcribed by a streaming transcription model.
 
 What ``IncrementalTranscriber`` makes of many requests to another kind of model is one request here: audio goes in as it
 comes, and each piece of text is told as soon as the model has written it. A request holds a place in the engine, so
@@ -70,7 +70,7 @@ class StreamedTurn(TranscriptionTask):
         self,
         begin: int,
         transcriber: StreamTranscriber,
-        hearing: TranscriptionSettings,
+        settings: TranscriptionSettings,
         tell: Tell = lambda text, tokens: None,
         on_guess: OnGuess = lambda text: None,
         share: AudioShare | None = None,
@@ -78,7 +78,7 @@ class StreamedTurn(TranscriptionTask):
         """``begin`` is the position of the turn's first sample."""
         super().__init__()
         self._transcriber = transcriber
-        self._hearing = hearing
+        self._settings = settings
         self._tell = tell
         self._on_guess = on_guess
         self._end = begin
@@ -128,7 +128,7 @@ class StreamedTurn(TranscriptionTask):
     async def transcript(self) -> Transcript:
         """Waits until all is heard. Raises ``BadRequest`` or ``ServerError``."""
         await self._until_ended()
-        tokens = [*self._tokens] if self._hearing.logprobs else None
+        tokens = [*self._tokens] if self._settings.logprobs else None
         return Transcript(self._written.text, self._pushed / BYTES_A_SECOND, tokens)
 
     @property
@@ -148,7 +148,7 @@ class StreamedTurn(TranscriptionTask):
         self._waiting.clear()
         self._count()
 
-    # ---- the hearing task
+    # ---- the transcribing task
 
     async def _hear(self) -> None:
         fewest = 1
@@ -162,7 +162,7 @@ class StreamedTurn(TranscriptionTask):
     async def _hear_stretch(self) -> bytes:
         """One request; returns what another one must hear."""
         with self._transcriber.passes.one("stream") as observed:
-            stretch = self._stretch = self._transcriber.begin(logprobs=self._hearing.logprobs)
+            stretch = self._stretch = self._transcriber.begin(logprobs=self._settings.logprobs)
             try:
                 async with TaskScope("feeds of streams") as feeding:
                     feeding.start(self._feed(stretch))
@@ -201,7 +201,7 @@ class StreamedTurn(TranscriptionTask):
             stretch.abort()
 
     def _write(self, piece: Piece) -> None:
-        if self._hearing.logprobs:
+        if self._settings.logprobs:
             self._untold += [
                 TokenProbability(said.bytes.decode("utf-8", "replace"), said.logprob or 0.0, list(said.bytes))
                 for said in piece.tokens
@@ -218,21 +218,21 @@ class StreamedTurn(TranscriptionTask):
 
 
 AnyTranscriber = Transcribe | StreamTranscriber
-AnyHearing = IncrementalTranscriber | StreamedTurn
+AnyTranscription = IncrementalTranscriber | StreamedTurn
 COPIES: Final = 2
 """Of a turn's audio, at most, beside the input buffer's."""
 
 
-def hear_turn(
+def begin_transcription(
     begin: int,
     transcribe: AnyTranscriber,
-    hearing: TranscriptionSettings,
+    settings: TranscriptionSettings,
     pace: PartialPace,
     tell: Tell = lambda text, tokens: None,
     on_guess: Callable[[str], None] = lambda text: None,
     share: AudioShare | None = None,
-) -> AnyHearing:
+) -> AnyTranscription:
     """A turn from position ``begin``, heard as the model does that is served."""
     if isinstance(transcribe, StreamTranscriber):
-        return StreamedTurn(begin, transcribe, hearing, tell, on_guess, share)
-    return IncrementalTranscriber(begin, transcribe, hearing, pace, tell, on_guess, share)
+        return StreamedTurn(begin, transcribe, settings, tell, on_guess, share)
+    return IncrementalTranscriber(begin, transcribe, settings, pace, tell, on_guess, share)

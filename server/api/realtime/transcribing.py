@@ -1,4 +1,4 @@
-"""How turns reach the model that hears."""
+"""How turns reach the transcription model."""
 
 import codecs
 from typing import Final
@@ -29,12 +29,12 @@ class ModelTranscriber:
         self._name = name
         self._passes = passes
 
-    async def __call__(self, pcm: bytes, hearing: TranscriptionSettings, *, continued: str, final: bool) -> Hypothesis:
+    async def __call__(self, pcm: bytes, settings: TranscriptionSettings, *, continued: str, final: bool) -> Hypothesis:
         model = self._model
         options = TranscriptionOptions(
-            language=hearing.language,
-            languages=hearing.languages,
-            prompt=hearing.prompt,
+            language=settings.language,
+            languages=settings.languages,
+            prompt=settings.prompt,
             priority=FINAL_PRIORITY if final else PARTIAL_PRIORITY,
             salt=self._salt,
             name=self._name,
@@ -46,7 +46,7 @@ class ModelTranscriber:
                 turn = await transcribe_turn(model, pcm, options, after=after)
             except EngineUnavailable as error:
                 raise Unavailable(str(error), "engine_unavailable") from error
-        return _hypothesis(model, turn, len(after), tokens=hearing.logprobs)
+        return _hypothesis(model, turn, len(after), tokens=settings.logprobs)
 
 
 def _hypothesis(model: TranscriptionModel, turn: TranscribedTurn, given: int, *, tokens: bool) -> Hypothesis:

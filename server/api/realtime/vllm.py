@@ -33,7 +33,7 @@ from .formats import HEARD
 from .hypotheses import TranscriptionSettings
 from .interfaces import TokenProbability
 from .partial_pace import PartialPace
-from .streamed import COPIES, AnyHearing, AnyTranscriber, StreamTranscriber, hear_turn
+from .streamed import COPIES, AnyTranscriber, AnyTranscription, StreamTranscriber, begin_transcription
 
 MAX_HELD_MS: Final = 600_000
 """Of audio that has not been heard; the next is not read before there is less."""
@@ -99,8 +99,8 @@ def refusal(error: BadRequest) -> bytes:
 class _Utterance:
     """What is said between two commits."""
 
-    def __init__(self, hearing: AnyHearing) -> None:
-        self.hearing: Final = hearing
+    def __init__(self, transcription: AnyTranscription) -> None:
+        self.transcription: Final = transcription
         self.tokens = 0
 
 
@@ -134,7 +134,7 @@ class VllmSession:
         self._share = share or unbounded()
         self._early_hold = self._share.hold()
         self._utterance: _Utterance | None = None
-        self._unsettled: list[AnyHearing] = []
+        self._unsettled: list[AnyTranscription] = []
         self._settled = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -186,16 +186,16 @@ class VllmSession:
             raise BadRequest("Invalid audio data: not base64", code="invalid_audio") from None
         if not pcm or len(pcm) % HEARD.sample_bytes:
             raise BadRequest("Invalid audio data: not samples of two bytes each", code="invalid_audio")
-        while sum(hearing.waiting_ms for hearing in self._unsettled) > MAX_HELD_MS:
+        while sum(transcription.waiting_ms for transcription in self._unsettled) > MAX_HELD_MS:
             await self._settled.wait()
         if self._utterance is not None:
-            await self._utterance.hearing.room(MAX_HELD_MS)
+            await self._utterance.transcription.room(MAX_HELD_MS)
         try:
             self._share.check(COPIES * len(pcm))
         except AudioFull as full:
             raise BadRequest(str(full), code=full.code) from None
         if self._utterance is not None:
-            self._utterance.hearing.push(pcm)
+            self._utterance.transcription.push(pcm)
             return
         if (len(self._early) + len(pcm)) * 1000 > MAX_HELD_MS * HEARD.bytes_a_second:
             raise BadRequest(
@@ -213,7 +213,7 @@ class VllmSession:
         if self._utterance is None:
             self._begin()
         if final and self._utterance is not None:
-            self._utterance.hearing.finish()
+            self._utterance.transcription.finish()
             self._utterance = None
 
     def _begin(self) -> None:
@@ -224,27 +224,27 @@ class VllmSession:
             self._put(encode(Delta(text)))
 
         wanted = TranscriptionSettings(partials=True, logprobs=True)
-        hearing = hear_turn(0, self._transcribe, wanted, self._pace, tell, share=self._share)
-        self._utterance = utterance = _Utterance(hearing)
+        transcription = begin_transcription(0, self._transcribe, wanted, self._pace, tell, share=self._share)
+        self._utterance = utterance = _Utterance(transcription)
         early = bytes(self._early)
         self._early.clear()
         self._early_hold.set(0)
-        hearing.push(early)
+        transcription.push(early)
         assert self._tasks is not None
-        self._unsettled.append(hearing)
-        self._tasks.start_soon(hearing.run)
+        self._unsettled.append(transcription)
+        self._tasks.start_soon(transcription.run)
         self._tasks.start_soon(self._finish, utterance)
 
     async def _finish(self, utterance: _Utterance) -> None:
         try:
-            transcript = await utterance.hearing.transcript()
+            transcript = await utterance.transcription.transcript()
         except Exception as error:
             if self._utterance is utterance:
                 self._utterance = None
             self._put(encode(Failed(describe(error)[1].message, "processing_error")))
             return
         finally:
-            self._unsettled.remove(utterance.hearing)
+            self._unsettled.remove(utterance.transcription)
             self._settled.set()
             self._settled = anyio.Event()
         transcribe = self._transcribe

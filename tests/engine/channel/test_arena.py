@@ -136,3 +136,10 @@ def test_what_cannot_be_placed_whole_is_not_placed_at_all() -> None:
     with pytest.raises(ArenaFull):
         store.place(1, [*MEDIA, Media(b"z", b"3" * 16)], 5)
     assert not store.arena.used
+
+
+def test_a_request_of_text_alone_leaves_nothing_behind() -> None:
+    store = MediaStore(Arena(SIZE))
+    store.place(1, [], 5)
+    store.given(1)
+    assert not len(store), "no engine names a request that brought no media, so it would be kept for ever"

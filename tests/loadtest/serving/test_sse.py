@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.loadtest.serving.sse import EventSplitter
+from stentor.loadtest.serving.stream import EventSplitter
 
 DATA = st.one_of(
     st.dictionaries(st.text(max_size=4), st.text(max_size=12), max_size=2).map(lambda one: json.dumps(one).encode()),

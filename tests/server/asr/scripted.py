@@ -10,6 +10,7 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
+from stentor.engine.channel.arena import ArenaFull
 from stentor.engine.client.client import EngineUnavailable
 from stentor.engine.client.media import Media
 from stentor.protocols.ipc.actors import EngineReady, Finished, FinishReason, PromptDone, SequenceTokens, Thinking
@@ -139,6 +140,8 @@ class ScriptedEngine:
         self.asked: list[Asked] = []
         self.gate: Callable[[], Awaitable[None]] | None = None
         """Awaited before anything is said."""
+        self.arena_full = False
+        """Whether there is no room for media."""
 
     def submit(
         self,
@@ -157,6 +160,8 @@ class ScriptedEngine:
     ) -> _Stream:
         if self.failure is not None:
             raise EngineUnavailable(self.failure)
+        if self.arena_full:
+            raise ArenaFull
         (window,) = media
         assert len(seeds) == 1
         asked = Asked(prompt, params, seeds[0], window, probe or PromptProbe(), salt, name)

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Self
 
+from stentor.engine.channel.arena import ArenaFull
 from stentor.engine.client.client import EngineUnavailable
 from stentor.protocols.ipc.actors import EngineReady, Finished, FinishReason, PromptDone, SequenceTokens
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -45,6 +46,8 @@ class HeardStream:
 
     def append(self, pcm: bytes, *, last: bool = False) -> None:
         assert not self.ended
+        if sum(len(stream.pcm) for stream in self._engine.streams) + len(pcm) > self._engine.arena_bytes:
+            raise ArenaFull
         self.pcm += pcm
         self.ended = last
         self._more.set()
@@ -121,6 +124,8 @@ class HearingEngine:
         self.failure: str | None = None
         self.error = False
         """Whether every request fails."""
+        self.arena_bytes = 1 << 40
+        """Of audio that requests may have brought together; nothing is given back."""
         self.said = said
         """Of audio so far; None ends the transcript."""
         self.streams: list[HeardStream] = []
@@ -143,6 +148,8 @@ class HearingEngine:
         assert streamed is not None
         assert len(seeds) == 1
         assert params.temperature == 0.0
+        if len(streamed) > self.arena_bytes:
+            raise ArenaFull
         self.salts.append(salt)
         self.streams.append(HeardStream(self, prompt, params, streamed))
         return self.streams[-1]

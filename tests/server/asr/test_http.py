@@ -191,6 +191,16 @@ async def test_a_failure_before_the_first_event_has_its_own_status() -> None:
         assert "worker.py" not in answer.text
 
 
+@pytest.mark.parametrize("fields", [[], [("stream", "true")]])
+async def test_where_memory_has_no_room_for_a_window_that_is_told(fields: Fields) -> None:
+    state = state_with()
+    engine_of(model_in(state)).arena_full = True
+    answer = await post(state, [*fields, ("language", "en")])
+    assert (answer.status_code, answer.json()["error"]["code"]) == (429, "memory_full")
+    assert answer.headers["retry-after"] == "2"
+    assert (state.admission.queue.requests, state.admission.live_requests) == (0, 0)
+
+
 async def test_a_failure_within_a_stream_ends_it_with_an_error() -> None:
     said = iter([Said(says(0.0, " one", 30.0, 30.0)), Said([], reason="error")])
     answer = await post(state_with(lambda _: next(said)), [("stream", "true"), ("language", "en")], sound(40))

@@ -99,6 +99,21 @@ async def test_failures_have_their_own_status(fields: list[tuple[str, str]]) -> 
     assert "positions for audio" in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("room", [0, len(STREAMS.before) + 100], ids=["to begin", "to go on"])
+@pytest.mark.parametrize("fields", [[], [("stream", "true")]])
+async def test_where_memory_has_no_room_for_audio_that_is_told_and_nothing_is_left(
+    room: int, fields: list[tuple[str, str]]
+) -> None:
+    engine = HearingEngine()
+    engine.arena_bytes = room
+    state = state_with(engine)
+    answer = await post(state, fields, CLIP)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (429, "memory_full")
+    assert answer.headers["retry-after"] == "2"
+    assert not engine.live
+    assert (state.admission.queue.requests, state.admission.live_requests) == (0, 0)
+
+
 def test_sessions_hear_with_it_and_take_any_language() -> None:
     state = state_with()
     assert isinstance(RealtimeServing(state.for_realtime).transcriber(ANYONE), StreamTranscriber)

@@ -206,7 +206,7 @@ class Running:
         recording = _Recording(dialect or CurrentDialect())
         self.sent = recording.sent
         """In the order in which it was told."""
-        self.outbox = EventQueue(recording)
+        self.event_queue = EventQueue(recording)
         self.ears: FakeEars | None = None
         self.connection = Connection(
             state.for_realtime,
@@ -214,7 +214,7 @@ class Running:
             self.rules,
             begun,
             recording,
-            self.outbox,
+            self.event_queue,
             open_input_audio=self._open_input_audio,
             make_pacer=lambda: PlaybackPacer(1e9),
         )
@@ -227,7 +227,7 @@ class Running:
 
     def start(self) -> None:
         self.connection.begin()
-        coroutines = [self.connection.serve(self.inbox.get), self.outbox.write(self.send)]
+        coroutines = [self.connection.serve(self.inbox.get), self.event_queue.write(self.send)]
         if self.state.auxiliary.speech is not None:
             coroutines.append(self.state.auxiliary.speech.run())
         self._tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
@@ -268,7 +268,7 @@ class Running:
     async def end(self) -> None:
         self.inbox.put_nowait(None)
         await asyncio.wait_for(self._tasks[0], 60)
-        self.outbox.close()
+        self.event_queue.close()
         await asyncio.wait_for(self._tasks[1], 60)
         for task in self._tasks[2:]:
             task.cancel()

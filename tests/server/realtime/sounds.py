@@ -64,7 +64,7 @@ class Model:
         self.error: Exception | None = None
         self.gate: anyio.Event | None = None
 
-    async def __call__(self, pcm: bytes, hearing: TranscriptionSettings, *, continued: str, final: bool) -> Hypothesis:
+    async def __call__(self, pcm: bytes, settings: TranscriptionSettings, *, continued: str, final: bool) -> Hypothesis:
         self.calls.append((len(pcm) // 32, continued, final))
         try:
             if self.gate is not None:
@@ -79,7 +79,7 @@ class Model:
         assert said.startswith(continued)
         said = said[len(continued) :]
         tokens = [TokenProbability(letter, -0.5, list(letter.encode())) for letter in said]
-        return Hypothesis(said, tokens if hearing.logprobs else ())
+        return Hypothesis(said, tokens if settings.logprobs else ())
 
     @property
     def longest_ms(self) -> int:

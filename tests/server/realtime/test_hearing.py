@@ -37,11 +37,11 @@ class DeliveredText:
 
 @asynccontextmanager
 async def heard(
-    model: Model, hearing: TranscriptionSettings | None = None, begin: int = 0, pace: PartialPace | None = None
+    model: Model, settings: TranscriptionSettings | None = None, begin: int = 0, pace: PartialPace | None = None
 ) -> AsyncIterator[tuple[IncrementalTranscriber, DeliveredText]]:
     told = DeliveredText()
     turn = IncrementalTranscriber(
-        begin, model, hearing or TranscriptionSettings(), pace or PartialPace(), told.tell, told.guesses.append
+        begin, model, settings or TranscriptionSettings(), pace or PartialPace(), told.tell, told.guesses.append
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(turn.run)

@@ -6,7 +6,7 @@ import pytest
 from stentor.server.api.realtime.audio_budget import HeldAudio
 from stentor.server.api.realtime.hypotheses import TranscriptionSettings
 from stentor.server.api.realtime.partial_pace import PartialPace
-from stentor.server.api.realtime.streamed import StreamTranscriber, hear_turn
+from stentor.server.api.realtime.streamed import StreamTranscriber, begin_transcription
 from stentor.tests.server.asr.streams import HearingEngine, streaming_model
 from stentor.tests.server.realtime.sounds import Model, passes, words
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_turn_that_is_over_keeps_nothing_of_what_comes(streams: bool, given_up: bool) -> None:
     model = StreamTranscriber(streaming_model(HearingEngine()), passes()) if streams else Model()
     with HeldAudio().share() as share:
-        turn = hear_turn(0, model, TranscriptionSettings(), PartialPace(), share=share)
+        turn = begin_transcription(0, model, TranscriptionSettings(), PartialPace(), share=share)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(turn.run)
             turn.push(words(1, 2))

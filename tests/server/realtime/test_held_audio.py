@@ -27,7 +27,7 @@ from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
 from stentor.server.api.realtime.input_buffer import InputBuffer
 from stentor.server.api.realtime.machine import State
 from stentor.server.api.realtime.partial_pace import PartialPace
-from stentor.server.api.realtime.streamed import AnyHearing, AnyTranscriber, StreamedTurn, StreamTranscriber
+from stentor.server.api.realtime.streamed import AnyTranscriber, AnyTranscription, StreamedTurn, StreamTranscriber
 from stentor.server.api.realtime.vllm import VllmSession
 from stentor.server.app.state import ServerState
 from stentor.server.config.config import RealtimeConfig
@@ -124,18 +124,18 @@ def in_buffer(buffer: InputBuffer) -> int:
     return len(buffer._sent._data) + len(buffer._heard._data)
 
 
-def in_turn(hearing: AnyHearing) -> int:
-    if isinstance(hearing, IncrementalTranscriber):
-        return len(hearing._window._data)
-    assert isinstance(hearing, StreamedTurn)
-    stretch = hearing._stretch
-    return len(hearing._waiting) + (0 if stretch is None else stretch.size + len(stretch._unheard))
+def in_turn(transcription: AnyTranscription) -> int:
+    if isinstance(transcription, IncrementalTranscriber):
+        return len(transcription._window._data)
+    assert isinstance(transcription, StreamedTurn)
+    stretch = transcription._stretch
+    return len(transcription._waiting) + (0 if stretch is None else stretch.size + len(stretch._unheard))
 
 
 def in_ears(ears: InputAudioPipeline) -> int:
     """All but what comes whole and is on its way."""
-    hearings = {*ears._unsettled, *([ears._growing.hearing] if ears._growing is not None else [])}
-    return in_buffer(ears._buffer) + sum(map(in_turn, hearings))
+    transcriptions = {*ears._unsettled, *([ears._growing.transcription] if ears._growing is not None else [])}
+    return in_buffer(ears._buffer) + sum(map(in_turn, transcriptions))
 
 
 def in_items(conversation: RealtimeConversation) -> int:
@@ -364,7 +364,7 @@ async def session(script: list[dict[str, Any]], end: str, most: float, fails: bo
     with anyio.CancelScope() as scope, running.share:
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(running.outbox.write, running.send)
+                tasks.start_soon(running.event_queue.write, running.send)
                 tasks.start_soon(running.connection.serve, receive)
                 for message in script:
                     if message["type"] != "wait":
@@ -375,7 +375,7 @@ async def session(script: list[dict[str, Any]], end: str, most: float, fails: bo
                     real = running.real
                     await until(lambda: real is None or not real._arriving)
                     with anyio.fail_after(60):
-                        while real is not None and {*real._unsettled} - {real._growing and real._growing.hearing}:
+                        while real is not None and {*real._unsettled} - {real._growing and real._growing.transcription}:
                             await anyio.sleep(0.002)
                     assert running.share.bytes == running.lies
                 match end:

@@ -216,9 +216,9 @@ async def test_a_complete_sentence_ends_a_semantic_turn_early_and_an_open_one_la
         said = ""
 
         async def __call__(
-            self, pcm: bytes, hearing: TranscriptionSettings, *, continued: str, final: bool
+            self, pcm: bytes, settings: TranscriptionSettings, *, continued: str, final: bool
         ) -> Hypothesis:
-            await super().__call__(pcm, hearing, continued=continued, final=final)
+            await super().__call__(pcm, settings, continued=continued, final=final)
             return Hypothesis(self.said)
 
     ends = {}

@@ -46,7 +46,7 @@ async def heard(audio: bytes, pieces: list[int], input: AudioInput) -> list[Spee
     return found
 
 
-async def never(pcm: bytes, hearing: TranscriptionSettings, *, continued: str, final: bool) -> Hypothesis:
+async def never(pcm: bytes, settings: TranscriptionSettings, *, continued: str, final: bool) -> Hypothesis:
     """Nobody is interested in what is said."""
     await anyio.sleep_forever()
     return Hypothesis("")
