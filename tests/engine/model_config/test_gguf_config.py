@@ -141,7 +141,7 @@ def test_a_window_no_sequence_outgrows_is_none() -> None:
 
 
 def test_one_norm_for_both_parts_has_them_run_side_by_side() -> None:
-    eps = {"attention__layer_norm_epsilon": 1e-5}
+    eps: dict[str, Any] = {"attention__layer_norm_epsilon": 1e-5}
     apart = read("stablelm", {"blk.0.ffn_norm.weight": (32,)}, **eps).layers[0]
     beside = read("stablelm", **eps).layers[0]
     assert [(layer.parallel, bool(layer.norms.mlp_in)) for layer in (apart, beside)] == [(False, True), (True, False)]
