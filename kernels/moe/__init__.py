@@ -36,16 +36,22 @@ __all__ = [
     "router_struct",
 ]
 
+FEW_TOKENS = 8
+"""Up to which weights are read for each pair of a token and an expert, on CUDA."""
+
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _ROUTE = NativeFunction("stentor_route", _P, _P, _I, _I, _P, _P, _I)
 
 
-def choose_route(logits: Tensor, variant: Choice = "auto") -> Variant:
+def choose_route(logits: Tensor, router: Router, variant: Choice = "auto") -> Variant:
     """The variant that :func:`route` runs. Raises ValueError where one is asked for that cannot run."""
-    unsupported_reason = native_unsupported_reason(_ROUTE, logits)
-    if unsupported_reason is None and logits.stride(1) != 1:
-        unsupported_reason = "it takes contiguous rows"
-    return select_variant(variant, native=unsupported_reason)
+    experts = logits.shape[1]
+    triton, native = triton_unsupported_reason(logits, variant), native_unsupported_reason(_ROUTE, logits)
+    if logits.stride(1) != 1:
+        triton = native = "it takes contiguous rows"
+    if router.top_groups < router.groups and experts & (experts - 1):
+        triton = triton or f"it chooses groups of a power of two of experts, not of {experts}"
+    return select_variant(variant, triton=triton, native=native)
 
 
 def route(logits: Tensor, router: Router, bias: Tensor | None = None, *, variant: Choice = "auto") -> Routing:
@@ -66,11 +72,20 @@ def route(logits: Tensor, router: Router, bias: Tensor | None = None, *, variant
     if bias is not None and (bias.shape != logits.shape[1:] or bias.dtype != torch.float32):
         raise ValueError(f"route: bias {describe(bias)} must be float32 [{logits.shape[1]}]")
     router.check(logits.shape[1])
-    if choose_route(logits, variant) == "reference":
+    chosen = choose_route(logits, router, variant)
+    if chosen == "reference":
         return reference.route(logits, router, bias)
     tokens, count = logits.shape
     bias = None if bias is None else bias.contiguous()
-    routing = Routing(torch.empty(tokens, router.top_k, dtype=torch.int32), torch.empty(tokens, router.top_k))
+    routing = Routing(
+        torch.empty(tokens, router.top_k, dtype=torch.int32, device=logits.device),
+        torch.empty(tokens, router.top_k, device=logits.device),
+    )
+    if chosen == "triton":
+        from .triton_route import route_rows  # late: heavy
+
+        route_rows(logits, router, bias, routing)
+        return routing
     _ROUTE(
         ctypes.byref(router_struct(router, count, bias)),
         logits.data_ptr(),
@@ -80,10 +95,6 @@ def route(logits: Tensor, router: Router, bias: Tensor | None = None, *, variant
         threads(),
     )
     return routing
-
-
-FEW_TOKENS = 8
-"""Up to which weights are read for each pair of a token and an expert, on CUDA."""
 
 
 def choose(x: Tensor, gate_up: Tensor, down: Tensor, variant: Choice = "auto") -> Variant:

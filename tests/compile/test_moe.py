@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stentor.kernels import Routing, experts_mlp
+from stentor.kernels import Router, Routing, experts_mlp, route
 from stentor.tests.kernels.dry_run import CompiledKernel, dry_run
 
 pytestmark = pytest.mark.compiles
@@ -59,3 +59,18 @@ def test_many_tokens_are_sorted_on_the_device_and_meet_tiles_of_one_expert(
 
 def test_an_older_gpu_is_served() -> None:
     assert compiled(QWEN, 512, capability=80)["gate_up_kernel"].uses_tensor_cores
+
+
+@pytest.mark.parametrize(
+    "router",
+    [
+        Router(8),
+        Router(8, score="sigmoid", groups=8, top_groups=4, scale=2.5),
+        Router(6, groups=8, top_groups=3, group_score="max"),
+    ],
+)
+def test_a_router_is_one_kernel(router: Router) -> None:
+    with FakeTensorMode(), dry_run() as kernels:
+        logits, bias = torch.empty(64, 256, device="cuda"), torch.empty(256, device="cuda")
+        route(logits, router, bias if router.score == "sigmoid" else None)
+    assert [(kernel.name, kernel.stack_bytes) for kernel in kernels] == [("route_kernel", 0)]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stentor.kernels import Router, Routing, experts_mlp, route
-from stentor.kernels.moe import ACTIVATIONS, FEW_TOKENS, ExpertActivation, choose
+from stentor.kernels.moe import ACTIVATIONS, FEW_TOKENS, ExpertActivation, choose, choose_route
 from stentor.kernels.moe.operands import Operands
 from stentor.kernels.moe.tunables import tunables
 from stentor.kernels.tuning import Config, overridden
@@ -46,7 +46,7 @@ def weights(dtype: torch.dtype) -> dict[str, Tensor]:
 def routed(tokens: int, top_k: int = 2, used: int = EXPERTS) -> Routing:
     logits = normal(tokens, EXPERTS, seed=5)
     logits[:, used:] = -torch.inf
-    experts, factors = route(logits, Router(top_k))
+    experts, factors = route(logits, Router(top_k), variant="reference")
     return Routing(experts.to(DEVICE), factors.to(DEVICE))
 
 
@@ -149,3 +149,41 @@ def test_every_candidate_has_the_sizes_of_its_operation() -> None:
         assert tunable.candidates, tunable.key
         assert len({frozenset(config.sizes) for config in tunable.candidates}) == 1
     assert len({(tunable.operation, tunable.key) for tunable in tunables()}) == len(tunables())
+
+
+# ---- routers
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("count", [16, 24])
+@pytest.mark.parametrize(
+    "router",
+    [
+        Router(5, renormalize=False, scale=16.0),
+        Router(1, score="sigmoid", renormalize=False),
+        Router(3, score="sigmoid", groups=4, top_groups=2, scale=2.5),
+        Router(2, groups=2, group_score="max"),
+    ],
+)
+@pytest.mark.parametrize("biased", [False, True])
+def test_routers_on_the_device_choose_as_the_reference(count: int, router: Router, biased: bool) -> None:
+    logits = 3 * normal(9, count + 3, seed=7).to(DEVICE)[:, :count]
+    bias = normal(count, seed=8).to(DEVICE) if biased else None
+    if router.groups > 1 and count == 24:
+        with pytest.raises(ValueError, match="a power of two of experts, not of 24"):
+            choose_route(logits, router, "triton")
+        return
+    assert choose_route(logits, router, "triton") == "triton"
+    actual, expected = (route(logits, router, bias, variant=each) for each in ("triton", "reference"))
+    assert torch.equal(actual.experts, expected.experts)
+    assert_close(actual.weights, expected.weights)
+
+
+@pytest.mark.triton
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+def test_routers_on_the_device_take_the_lower_of_equal_experts_and_survive_what_is_no_number() -> None:
+    logits = torch.zeros(3, 20, device=DEVICE)
+    logits[1] = -torch.inf
+    logits[2, 7] = torch.nan
+    experts, _ = route(logits, Router(3), variant="triton")
+    assert experts.tolist() == [[0, 1, 2], [0, 1, 2], [7, 0, 1]]

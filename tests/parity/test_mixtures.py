@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
+from stentor.engine.layers.weights import WeightError
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.server.options.model_facts import describe_model
 from stentor.tests.engine.plain_shapes import plain_shapes
@@ -40,7 +42,7 @@ def test_the_shapes_of_weights_are_those_of_the_stored_tensors(name: str, tmp_pa
     assert list(plain_shapes(spec).items()) == list(spec.shapes().items()), "and so the model registers them"
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen3-moe"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen3-moe", "granite-moe", "minimax-m2", "glm4-moe"])
 @pytest.mark.parametrize("packed", [None, False])
 def test_experts_that_are_stored_as_transformers_holds_them_are_read(
     name: str, packed: bool | None, tmp_path: Path
@@ -48,7 +50,8 @@ def test_experts_that_are_stored_as_transformers_holds_them_are_read(
     model = tiny.make(name, tmp_path)
     model.save_pretrained(tmp_path, save_original_format=False)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
-        assert "model.layers.0.mlp.experts.gate_up_proj" in file.keys()  # noqa: SIM118
+        together = [key for key in file.keys() if key.endswith("experts.gate_up_proj")]  # noqa: SIM118
+    assert together, "they are stored otherwise"
     torch.testing.assert_close(logits(tmp_path, packed=packed), expected(model), rtol=1e-4, atol=2e-4)
 
 
@@ -98,3 +101,27 @@ def calls(folder: Path) -> list[str]:
 def test_packed_experts_are_instructions_of_the_pass(name: str, expected: list[str], tmp_path: Path) -> None:
     tiny.make(name, tmp_path)
     assert calls(tmp_path) == expected
+
+
+def test_layers_that_predict_further_tokens_are_passed_over(tmp_path: Path) -> None:
+    model = tiny.make("glm4-moe", tmp_path)
+    file = tmp_path / "model.safetensors"
+    stored = load_file(file)
+    save_file(stored | {"model.layers.3.eh_proj.weight": torch.ones(64, 128)}, file, metadata={"format": "pt"})
+    torch.testing.assert_close(logits(tmp_path), expected(model), rtol=1e-4, atol=2e-4)
+    save_file(stored | {"model.layers.4.eh_proj.weight": torch.ones(64, 128)}, file, metadata={"format": "pt"})
+    with pytest.raises(WeightError, match=r"holds model\.layers\.4\.eh_proj\.weight, which this architecture has no"):
+        PagedDecoder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["glm4-moe", "minimax-m2", "granite-moe-shared", "gpt-oss"])
+def test_a_checkpoint_without_an_expert_is_refused(name: str, tmp_path: Path) -> None:
+    tiny.make(name, tmp_path)
+    file = tmp_path / "model.safetensors"
+    stored = load_file(file)
+    last = [key for key in stored if key.startswith("model.layers.2.")]
+    gone = max(key for key in last if ".experts." in key or "output_linear" in key)
+    del stored[gone]
+    save_file(stored, file, metadata={"format": "pt"})
+    with pytest.raises(WeightError, match=f"lacks {gone}"):
+        PagedDecoder(tmp_path)

@@ -1,0 +1,156 @@
+"""Mixtures of experts as published files describe them, with the counts that their authors publish."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.hf_config import model_spec_from_hf
+from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec
+
+MIXTRAL_8X7B: Mapping[str, Any] = {
+    "architectures": ["MixtralForCausalLM"],
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "max_position_embeddings": 32768,
+    "rope_theta": 1000000.0,
+    "sliding_window": None,
+    "vocab_size": 32000,
+}
+QWEN3_30B_A3B: Mapping[str, Any] = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "head_dim": 128,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "max_position_embeddings": 40960,
+    "max_window_layers": 48,
+    "sliding_window": None,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+GPT_OSS_20B: Mapping[str, Any] = {
+    "architectures": ["GptOssForCausalLM"],
+    "attention_bias": True,
+    "experts_per_token": 4,
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "hidden_size": 2880,
+    "initial_context_length": 4096,
+    "intermediate_size": 2880,
+    "layer_types": ["sliding_attention", "full_attention"] * 12,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 8,
+    "num_local_experts": 32,
+    "rope_scaling": {
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 32.0,
+        "original_max_position_embeddings": 4096,
+        "rope_type": "yarn",
+        "truncate": False,
+    },
+    "rope_theta": 150000,
+    "sliding_window": 128,
+    "swiglu_limit": 7.0,
+    "vocab_size": 201088,
+}
+GLM_4_5_AIR: Mapping[str, Any] = {
+    "architectures": ["Glm4MoeForCausalLM"],
+    "attention_bias": True,
+    "first_k_dense_replace": 1,
+    "head_dim": 128,
+    "hidden_size": 4096,
+    "intermediate_size": 10944,
+    "max_position_embeddings": 131072,
+    "moe_intermediate_size": 1408,
+    "n_group": 1,
+    "n_routed_experts": 128,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_attention_heads": 96,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 46,
+    "num_key_value_heads": 8,
+    "num_nextn_predict_layers": 1,
+    "partial_rotary_factor": 0.5,
+    "rope_theta": 1000000,
+    "routed_scaling_factor": 1.0,
+    "topk_group": 1,
+    "use_qk_norm": False,
+    "vocab_size": 151552,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "total", "active"),
+    [(MIXTRAL_8X7B, 46.7, 12.9), (QWEN3_30B_A3B, 30.5, 3.4), (GPT_OSS_20B, 20.9, 4.2), (GLM_4_5_AIR, 106.9, 13.4)],
+)
+def test_published_models_have_the_published_parameters(config: Mapping[str, Any], total: float, active: float) -> None:
+    """In billions. Of the active ones embedding and head are some, which authors count or not: gpt-oss's 3.6 are these
+    without an embedding."""
+    spec = model_spec_from_hf(config)
+    assert (round(spec.parameters / 1e9, 1), round(spec.active_parameters / 1e9, 1)) == (total, active)
+
+
+def test_layers_that_are_dense_keep_their_network() -> None:
+    first, *others = model_spec_from_hf(GLM_4_5_AIR).layers
+    assert first.mlp == MLPSpec(10944)
+    assert {type(layer.mlp) for layer in others} == {MoESpec}
+    stepped = model_spec_from_hf({**QWEN3_30B_A3B, "decoder_sparse_step": 3, "mlp_only_layers": [5]})
+    sparse = [number for number, layer in enumerate(stepped.layers) if isinstance(layer.mlp, MoESpec)]
+    assert sparse == [number for number in range(2, 48, 3) if number != 5]
+
+
+def test_gpt_oss_rotates_as_its_kind_where_a_file_does_not_say() -> None:
+    silent = {name: value for name, value in GPT_OSS_20B.items() if not name.startswith("rope")}
+    assert model_spec_from_hf(silent) == model_spec_from_hf(GPT_OSS_20B)
+    mixers = [layer.mixer for layer in model_spec_from_hf(GPT_OSS_20B).layers[:2]]
+    assert [(mixer.window, mixer.sinks, mixer.output_bias) for mixer in mixers] == [(128, True, True), (0, True, True)]
+
+
+def test_minimax_rotates_the_dimensions_that_its_file_counts() -> None:
+    spec = model_spec_from_hf(
+        {**MIXTRAL_8X7B, "architectures": ["MiniMaxM2ForCausalLM"], "head_dim": 128, "rotary_dim": 64}
+    )
+    rope = spec.layers[0].mixer.rope
+    assert rope is not None
+    assert rope.rotary_dim == 64
+
+
+@pytest.mark.parametrize(
+    ("config", "change", "message"),
+    [
+        (MIXTRAL_8X7B, {"num_experts_per_tok": 9}, "a token takes 9 experts of the 8 that are looked at"),
+        (MIXTRAL_8X7B, {"num_local_experts": 5000}, "it has 5000 experts in a layer, expected at most 4096"),
+        (MIXTRAL_8X7B, {"num_local_experts": 0}, "num_local_experts is '0', expected a whole number from 1"),
+        (QWEN3_30B_A3B, {"moe_intermediate_size": None}, "moe_intermediate_size is missing"),
+        (GLM_4_5_AIR, {"n_group": 3}, "128 experts do not divide into 3 groups"),
+        (GLM_4_5_AIR, {"topk_group": 2}, "into 1 groups, of which 2 are looked at"),
+        (GLM_4_5_AIR, {"n_group": 32, "topk_group": 1}, "a token takes 8 experts of the 4 that are looked at"),
+        (GLM_4_5_AIR, {"n_group": 128, "topk_group": 64}, "a group of 1 expert has no two best scores"),
+        (GPT_OSS_20B, {"swiglu_limit": 10.0}, "swiglu_limit is 10.0, expected 7.0"),
+        ({**MIXTRAL_8X7B, "architectures": ["OlmoeForCausalLM"]}, {"clip_qkv": 8.0}, "clip_qkv is 8.0, expected null"),
+    ],
+)
+def test_what_cannot_be_served_is_named(config: Mapping[str, Any], change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        model_spec_from_hf({**config, **change})
+    assert message in str(caught.value)
