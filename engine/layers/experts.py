@@ -10,6 +10,7 @@ import torch
 from stentor import kernels
 from stentor.kernels.forward import Traced
 from stentor.kernels.linear_packed import empty_packed, pack_gguf_, pack_plain_
+from stentor.kernels.linear_packed.weight import TILE
 
 from ..model_config.mlp_spec import ExpertNames, ExpertTensor, MoESpec
 from ..quantization.choose import Layer, Selection, select
@@ -20,13 +21,11 @@ from .linear import add_expanded
 from .packed import gather_packed, is_wide, packed_kind, stored_kind
 from .weights import Target, WeightError, WeightMap, check_plain, check_shape
 
-TILE = 16
-"""Packed experts begin at whole tiles of outputs."""
 _NO_KERNEL = "no kernel multiplies by experts' codes"
 
 
 def experts_of(weights: WeightMap, prefix: str, spec: MoESpec, hidden: int, context: LayerContext) -> "Experts":
-    """Packed where other weights are packed, and experts are whole tiles. ``prefix`` is that of the layer."""
+    """Packed where other weights are packed, and each expert is whole tiles. ``prefix`` is that of the layer."""
     if context.packed and not (hidden % TILE or spec.inner % TILE):
         return PackedExperts(weights, prefix, spec, hidden, context)
     return PlainExperts(weights, prefix, spec, hidden, context)

@@ -38,7 +38,7 @@ class MoE:
         self._correction: torch.Tensor | None = None
         if spec.correction:
             self._correction = context.empty(spec.experts, dtype=torch.float32)
-            weights.add(correction, self._correction, shape=spec.correction_shape, read=torch.flatten)
+            weights.add(correction, self._correction)
         for others in spec.names[1:]:
             for ending in ("weight", "bias"):
                 weights.alias(f"{prefix}.{others.router}.{ending}", f"{part}.{ending}")

@@ -137,6 +137,8 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
             made = with_mixers(made, windowed, window=window // 2 + 1)
     own = str(named[0])[:80] if isinstance(named, list) and named else made.architecture
     bidirectional = gemma or config.get("is_causal") is False
+    if bidirectional and any(group.kind == "latent" for group in made.cache_groups):
+        raise ConfigError("is_causal is false, expected true: latent attention sees only what is before a token")
     return replace(made, architecture=own, tie_embeddings=True, bidirectional=bidirectional)
 
 

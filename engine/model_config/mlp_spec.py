@@ -159,19 +159,12 @@ class MoESpec:
     router_bias: bool = False
     correction: bool = False
     """A number an expert is added to the scores where experts are chosen, and not where they are weighed."""
-    correction_row: bool = False
-    """Which is stored as [1, experts] (ERNIE 4.5)."""
     names: tuple[ExpertNames, ...] = (APART, STACKED)
     """As checkpoints store them; a checkpoint that has those of another than the first is read as well."""
     shared: MLPSpec | None = None
     """All shared experts together."""
     shared_gate: str = ""
     """The name of a matrix [1, hidden], the sigmoid of whose product multiplies the shared experts' output."""
-
-    @property
-    def correction_shape(self) -> tuple[int, ...]:
-        """As it is stored."""
-        return (1, self.experts) if self.correction_row else (self.experts,)
 
     def expert_tensors(self, hidden: int, names: ExpertNames | None = None) -> Iterator[ExpertTensor]:
         """Of the matrices of experts, under the first of its names or those given."""
@@ -204,7 +197,7 @@ class MoESpec:
             yield f"{prefix}.{names.router}.bias", (self.experts,)
         yield f"{prefix}.{names.router}.weight", (self.experts, hidden)
         if self.correction:
-            yield f"{prefix}.{names.correction}", self.correction_shape
+            yield f"{prefix}.{names.correction}", (self.experts,)
         for tensor in (*self.expert_biases(hidden), *self.expert_tensors(hidden)):
             yield f"{prefix}.{tensor.name}", tensor.shape
         if self.shared is not None:

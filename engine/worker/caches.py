@@ -22,9 +22,13 @@ _MOST_GROUPS = 8
 _WINDOWS_LONG = 8
 
 
-def choose_cache_dtype(wanted: CacheDType, dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """That of the activations, or float8 where it was asked for and the device converts it."""
+def choose_cache_dtype(
+    wanted: CacheDType, dtype: torch.dtype, device: torch.device, groups: Sequence[CacheGroup] = ()
+) -> torch.dtype:
+    """That of the activations, or float8 where it was asked for, the device converts it and ``groups`` have scales."""
     if wanted == "fp8":
+        if any(group.kind == "latent" for group in groups):
+            raise SetupError("--kv-cache-dtype fp8: the model keeps latents, which have no scales for it; leave it out")
         if device.type == "cuda" and torch.cuda.get_device_capability(device) < _FP8_CAPABILITY:
             raise SetupError(
                 "--kv-cache-dtype fp8 needs a GPU of compute capability 8.9 (Ada, Hopper) or later, this one has "

@@ -190,11 +190,6 @@ class Text:
                 raise SetupError(
                     f"--gpu-memory-fraction {config.gpu_memory_fraction}: expected more than 0 and at most 1"
                 )
-        if config.kv_cache_dtype == "fp8" and any(group.kind == "latent" for group in self.groups):
-            raise SetupError(
-                f"--kv-cache-dtype fp8: a {self.spec.architecture} keeps latents, which have no scales for it; "
-                "leave it out"
-            )
         return longest_of(config, self.spec)
 
     def make(self, context: LayerContext, longest: int) -> Decoder:

@@ -125,7 +125,7 @@ def set_up_on(
     if isinstance(family, PoolingFamily) and not family.groups:
         config = msgspec.structs.replace(config, max_num_batched_tokens=max(config.max_num_batched_tokens, wanted))
     dtype = choose_dtype(config.dtype, at, checkpoint.dtype, batch_invariant=config.batch_invariant)
-    cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, at)
+    cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, at, family.groups)
     notes = []
     if device is None:
         notes = prepare_kernels(config, progress, alone=not isinstance(family, Text))

@@ -141,5 +141,27 @@ def test_what_has_no_instruction_is_called_between_native_stretches(variant: Any
             Step(forward, 0, forward, 0, 0, tokens=_table(), blocks=_table().astype("int32")[None], block_size=16)
 
 
+def test_what_is_called_gets_normed_columns_and_others_see_them_as_they_were() -> None:
+    program = Program()
+    residual, factors = given(program), normal(HIDDEN, seed=4)
+    seen: list[Tensor] = []
+
+    def doubled(rows: Tensor, besides: object) -> Tensor:
+        seen.append(rows.clone())
+        return rows * 2
+
+    out = residual.normed(factors, 1e-5).call("doubling", doubled, HIDDEN)
+    assert ops(program) == ["call"]
+    residual.add_(out)
+    numbers = program.compact([residual.buffer])
+    forward = Forward(program, variant="reference")
+    values = normal(5, HIDDEN, seed=5)
+    forward.buffer(numbers[residual.buffer], 5).copy_(values)
+    forward.run(5)
+    normed = values * (values.square().mean(1, keepdim=True) + 1e-5).rsqrt() * factors
+    torch.testing.assert_close(seen[0], normed)
+    torch.testing.assert_close(forward.buffer(numbers[residual.buffer], 5), values + 2 * normed)
+
+
 def _table() -> Any:
     return torch.zeros(2, 16, dtype=torch.int64).numpy()

@@ -1,5 +1,6 @@
 """Both forms of latent attention, and who is computed in which."""
 
+import json
 import random
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from stentor.engine.layers import latent_attention
 from stentor.engine.layers.latent_attention import LatentAttention
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.model_config.attention_spec import LatentAttentionSpec
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import set_up
@@ -119,7 +122,7 @@ def test_what_makes_keys_and_values_stays_plain_where_other_weights_are_quantise
 
 
 def test_a_cache_of_float8_is_refused(folder: Path) -> None:
-    with pytest.raises(SetupError, match="--kv-cache-dtype fp8: a DeepseekV3ForCausalLM keeps latents"):
+    with pytest.raises(SetupError, match="--kv-cache-dtype fp8: the model keeps latents"):
         set_up(model_config(folder, kv_cache_dtype="fp8"), lambda *_: None)
 
 
@@ -144,3 +147,11 @@ def test_what_a_token_keeps_is_told(folder: Path) -> None:
     told = describe_model(folder, ())
     assert "attention of 4 heads to latents of 32 and 8 rotated, sees all before; silu of 96" in told
     assert f"{3 * (32 + 8) * 2 / 1024:.1f} KiB in bfloat16 of 3 layers, latent" in told
+
+
+def test_an_embedder_whose_texts_see_themselves_whole_is_refused(tmp_path: Path) -> None:
+    tiny.make("deepseek-v3-dense", tmp_path)
+    described = tmp_path / "config.json"
+    described.write_text(json.dumps({**json.loads(described.read_text()), "is_causal": False}))
+    with pytest.raises(CheckpointError, match="latent attention sees only what is before a token"):
+        open_pooling(tmp_path)
