@@ -6,8 +6,27 @@ from dataclasses import replace
 from .config_fields import ConfigError, Fields
 from .hf_common import attention_bias, common
 from .hf_dense import granite
+from .hf_moe import experts_of, granite_moe, shared_experts, sparse_from, sparse_steps, with_experts
+from .mlp_spec import ExpertNames, MoESpec, RouterSpec
 from .model_spec import LayerSpec, MixerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
 from .recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec
+
+_LFM2 = (
+    ExpertNames(
+        router="feed_forward.gate",
+        into=("feed_forward.experts.{}.w1.weight", "feed_forward.experts.{}.w3.weight"),
+        out="feed_forward.experts.{}.w2.weight",
+        correction="feed_forward.expert_bias",
+    ),
+    ExpertNames(
+        router="feed_forward.gate",
+        into=("feed_forward.experts.gate_up_proj",),
+        out="feed_forward.experts.down_proj",
+        correction="feed_forward.expert_bias",
+    ),
+)
+_DRAFTS = "mtp."
+"""Before the names of what predicts tokens further ahead."""
 
 
 def lfm2(fields: Fields, name: str) -> ModelSpec:
@@ -35,14 +54,27 @@ def lfm2(fields: Fields, name: str) -> ModelSpec:
     return replace(_mixed(spec, attends, conv), final_norm="model.embedding_norm")
 
 
+def lfm2_moe(fields: Fields, name: str) -> ModelSpec:
+    """An LFM2 whose layers have experts, but for the first few."""
+    spec = lfm2(Fields({**fields.values, "block_auto_adjust_ff_dim": False}), name)
+    router = RouterSpec(
+        fields.integer("num_experts_per_tok", 4),
+        score="sigmoid",
+        renormalize=fields.flag("norm_topk_prob", True),
+        scale=fields.number("routed_scaling_factor", 1.0),
+    )
+    moe = replace(
+        experts_of(fields, spec, router, experts=32), correction=fields.flag("use_expert_bias", True), names=_LFM2
+    )
+    return with_experts(spec, moe, sparse_from(spec, fields.integer("num_dense_layers", 2, least=0)))
+
+
 def granite_hybrid(fields: Fields, name: str) -> ModelSpec:
     """Granite 4: a Granite whose network has other names, and most of whose layers are Mamba-2."""
-    if fields.integer("num_local_experts", 8, least=0):
-        raise ConfigError("it is a mixture of experts (num_local_experts), and only dense models are supported")
     spec = granite(fields, name)
     inner = fields.integer("shared_intermediate_size", 1024)
     mlp = replace(dense_mlp(spec), inner=inner, into=("shared_mlp.input_linear",), out="shared_mlp.output_linear")
-    spec = with_layers(spec, mlp=mlp)
+    spec = granite_moe(fields, name) if fields.integer("num_local_experts", 8, least=0) else with_layers(spec, mlp=mlp)
     if fields.text("position_embedding_type", "nope") != "rope":
         spec = with_mixers(spec, rope=None)
     kinds = _kinds(fields, ("mamba", "linear_attention", "attention", "full_attention"))
@@ -73,6 +105,38 @@ def _mamba2(fields: Fields, hidden: int) -> Mamba2Spec:
 
 
 def qwen3_next(fields: Fields, name: str) -> ModelSpec:
+    """A Qwen3.5 whose projections are stored by key head, and whose layers have experts."""
+    spec = _gated_delta(fields, name, apart=False)
+    if not fields.integer("num_experts", 512, least=0):
+        return replace(spec, draft_prefix=_DRAFTS)
+    router = RouterSpec(fields.integer("num_experts_per_tok", 10), renormalize=fields.flag("norm_topk_prob", True))
+    moe = _qwen_experts(fields, spec, router, experts=512)
+    return replace(with_experts(spec, moe, sparse_steps(fields, spec)), draft_prefix=_DRAFTS)
+
+
+def qwen3_5(fields: Fields, name: str) -> ModelSpec:
+    return replace(_gated_delta(fields, name, apart=True), draft_prefix=_DRAFTS)
+
+
+def qwen3_5_moe(fields: Fields, name: str) -> ModelSpec:
+    """A Qwen3.5 all of whose layers have experts."""
+    fields = Fields({"intermediate_size": 1, **fields.values})  # which no layer has
+    spec = _gated_delta(fields, name, apart=True)
+    moe = _qwen_experts(fields, spec, RouterSpec(fields.integer("num_experts_per_tok", 8)), experts=256)
+    return replace(with_layers(spec, mlp=moe), draft_prefix=_DRAFTS)
+
+
+def _qwen_experts(fields: Fields, spec: ModelSpec, router: RouterSpec, *, experts: int) -> MoESpec:
+    """With one that all tokens take, by a gate."""
+    inner = fields.integer("shared_expert_intermediate_size", 512)
+    return replace(
+        experts_of(fields, spec, router, experts=experts),
+        shared=shared_experts(spec, "mlp.shared_expert", inner),
+        shared_gate="mlp.shared_expert_gate",
+    )
+
+
+def _gated_delta(fields: Fields, name: str, *, apart: bool) -> ModelSpec:
     """Three of four layers follow the gated delta rule; attention is gated, and a quarter of each head rotates."""
     values = {"partial_rotary_factor": 0.25, **fields.values}
     spec = attention_bias(fields, common(Fields(values), name, head_dim=256))
@@ -83,6 +147,7 @@ def qwen3_next(fields: Fields, name: str) -> ModelSpec:
         k_dim=fields.integer("linear_key_head_dim", 128),
         v_dim=fields.integer("linear_value_head_dim", 128),
         width=fields.integer("linear_conv_kernel_dim", 4),
+        apart=apart,
     )
     period = fields.integer("full_attention_interval", 4)
     kinds = _kinds(fields, ("linear_attention", "full_attention"))

@@ -51,7 +51,7 @@ def mixtral(fields: Fields, name: str) -> ModelSpec:
 def qwen3_moe(fields: Fields, name: str) -> ModelSpec:
     spec = attention_bias(fields, with_mixers(common(fields, name), qk_norm="head"))
     router = RouterSpec(_top_k(fields, 8), renormalize=fields.flag("norm_topk_prob"))
-    spec = with_experts(spec, experts_of(fields, spec, router, experts=128), _sparse_steps(fields, spec))
+    spec = with_experts(spec, experts_of(fields, spec, router, experts=128), sparse_steps(fields, spec))
     if not fields.flag("use_sliding_window"):
         return spec
     return slide(spec, fields.integer("sliding_window", 4096, least=0))
@@ -65,7 +65,7 @@ def qwen2_moe(fields: Fields, name: str) -> ModelSpec:
         shared=shared_experts(spec, "mlp.shared_expert", fields.integer("shared_expert_intermediate_size", 5632)),
         shared_gate="mlp.shared_expert_gate",
     )
-    spec = with_experts(spec, moe, _sparse_steps(fields, spec))
+    spec = with_experts(spec, moe, sparse_steps(fields, spec))
     if not fields.flag("use_sliding_window"):
         return spec
     first = fields.integer("max_window_layers", 28, least=0)
@@ -170,7 +170,7 @@ def _top_k(fields: Fields, default: int) -> int:
     return fields.integer("num_experts_per_tok", default)
 
 
-def _sparse_steps(fields: Fields, spec: ModelSpec) -> list[bool]:
+def sparse_steps(fields: Fields, spec: ModelSpec) -> list[bool]:
     """Qwen's: every so many layers are sparse, but those that are listed."""
     step = fields.integer("decoder_sparse_step", 1)
     dense = set(fields.numbers("mlp_only_layers"))

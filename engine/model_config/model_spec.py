@@ -159,6 +159,8 @@ class ModelSpec(Backbone):
     """Tokens see those behind them too, in a window so many as before them: an embedder, which draws nothing."""
     draft_layers: int = 0
     """Layers that are stored behind the last and predict tokens further ahead; they are passed over."""
+    draft_prefix: str = ""
+    """Before the names of the same, where they stand apart."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 

@@ -65,6 +65,8 @@ class Decoder:
         tied = ("lm_head.weight",) if self.config.tie_embeddings else ()
         first, prefix = len(self.config.layers), self.config.prefix
         drafts = tuple(f"{prefix}.{first + layer}." for layer in range(self.config.draft_layers))
+        if self.config.draft_prefix:
+            drafts += (self.config.draft_prefix,)
         own = ((name, tensor) for name, tensor in tensors if not name.startswith(drafts)) if drafts else tensors
         self.weights.load(own, ignore=("rotary_emb.inv_freq", *tied))
 

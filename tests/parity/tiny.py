@@ -1,14 +1,13 @@
 """Tiny random checkpoints of every architecture, made with transformers' own classes."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers as untyped_transformers
 
-from stentor.tests.parity import gated, hybrids, latent, variants
+from stentor.tests.parity import hybrids, latent, variants
 from stentor.tests.parity.tiny_moe import mixtures
 
 transformers: Any = untyped_transformers
@@ -120,7 +119,6 @@ ARCHITECTURES: dict[str, Build] = {
         **SHAPE, sliding_window=24, layer_types=["sliding_attention", "full_attention", "sliding_attention"]
     ),
     "seed-oss": lambda: transformers.SeedOssConfig(**SHAPE, head_dim=32),
-    "gated": lambda: gated.config(SHAPE),
     **variants.configs(SHAPE),
     **hybrids.configs(SHAPE),
     **variants.text_parts(SHAPE),
@@ -155,10 +153,3 @@ def make(name: str, folder: Path, layers: int | None = None) -> Any:
                 buffer.uniform_(-0.2, 0.2)
     model.save_pretrained(folder)
     return model
-
-
-@contextmanager
-def opened(name: str, folder: Path) -> Iterator[Any]:
-    """The same; meanwhile this process can open also models that only tests read."""
-    with gated.readable():
-        yield make(name, folder)

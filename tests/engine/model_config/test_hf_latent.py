@@ -63,7 +63,7 @@ SHARED = tuple(f"mlp.shared_experts.{name}_proj" for name in ("gate", "up", "dow
 
 
 def mixer_of(spec: ModelSpec) -> LatentAttentionSpec:
-    mixer = spec.layers[0].attention
+    mixer = spec.layers[0].mixer
     assert isinstance(mixer, LatentAttentionSpec)
     return mixer
 

@@ -8,7 +8,6 @@ import pytest
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf_config import model_spec_from_hf
 from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec
-from stentor.engine.model_config.attention_spec import AttentionSpec
 
 MIXTRAL_8X7B: Mapping[str, Any] = {
     "architectures": ["MixtralForCausalLM"],
