@@ -63,7 +63,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             **shape,
             **QWEN,
             head_dim=32,
-            num_experts=6,
+            num_experts=8,
             num_experts_per_tok=2,
             moe_intermediate_size=32,
             shared_expert_intermediate_size=48,
