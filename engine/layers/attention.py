@@ -10,6 +10,7 @@ from stentor.kernels.forward import Traced
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
 from ..model_config.model_spec import Backbone
+from .elementwise import elementwise
 from .forward_batch import ForwardBatch, Texts
 from .layer_context import LayerContext
 from .linear import Linear
@@ -87,7 +88,7 @@ class Attention:
         k, v = k.view(-1, spec.kv_heads, spec.head_dim), v.view(-1, spec.kv_heads, spec.head_dim)
         attend = self._attend_cached if batch.texts is None else self._attend_whole
         found = attend(q, k, v, batch)
-        return (found if gate is None else found * gate.sigmoid()).view(-1, spec.q_size)
+        return (found if gate is None else found * elementwise(torch.sigmoid, gate)).view(-1, spec.q_size)
 
     def _attend_whole(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """Each token sees all of its text; [tokens, heads, head_dim] each → the same of q."""

@@ -10,6 +10,7 @@ from stentor.kernels.forward import Traced
 
 from ..model_config.mlp_spec import MoESpec
 from ..quantization.formats import OnlineFormat
+from .elementwise import elementwise
 from .experts import PackedExperts, experts_of
 from .forward_batch import ForwardBatch
 from .layer_context import LayerContext
@@ -64,7 +65,11 @@ class MoE:
         assert self._shared is not None
         made = self._shared(x, batch)
         assert isinstance(made, torch.Tensor)
-        return made if self._shared_gate is None else self._shared_gate(x).sigmoid().to(made.dtype) * made
+        return (
+            made
+            if self._shared_gate is None
+            else elementwise(torch.sigmoid, self._shared_gate(x)).to(made.dtype) * made
+        )
 
     def _traced(self, x: Traced, batch: ForwardBatch) -> Traced:
         """As instructions, but for what has none: experts that are not packed, and a gate of one column."""

@@ -7,13 +7,14 @@ What each is made of is in :mod:`..model_config.recurrent_spec`; the recurrences
 from typing import Literal
 
 import torch
-from torch.nn.functional import silu, softplus
+from torch.nn.functional import softplus
 
 from stentor import kernels
 from stentor.kernels.forward import Traced
 
 from ..model_config.model_spec import Backbone
 from ..model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec
+from .elementwise import elementwise
 from .forward_batch import ForwardBatch, StateBatch
 from .layer_context import LayerContext
 from .linear import Linear
@@ -81,14 +82,15 @@ class GatedDelta:
             q.view(-1, spec.k_heads, spec.k_dim),
             k.view(-1, spec.k_heads, spec.k_dim),
             v.view(-1, spec.v_heads, spec.v_dim),
-            -self._a_log.exp() * softplus(a.float() + self._step_bias),
-            b.float().sigmoid(),
+            -self._a_log.exp() * elementwise(softplus, a.float() + self._step_bias),
+            elementwise(torch.sigmoid, b.float()),
             recurrent,
             states.rows,
             scale=spec.k_dim**-0.5,
         ).float()
-        normed = found * torch.rsqrt(found.square().mean(-1, keepdim=True) + self._eps) * self._norm
-        return (normed * silu(z.float())).view(-1, spec.values).to(parts.dtype)
+        normed = kernels.rms_norm(found.view(-1, spec.v_dim), self._norm, self._eps)
+        gated = kernels.gated_activation(torch.cat((z.reshape(-1, spec.v_dim).float(), normed), dim=1), "silu")
+        return gated.view(-1, spec.values).to(parts.dtype)
 
     def _split(self, parts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """What is convolved [tokens, channels], gates [tokens, v_heads, v_dim], and two numbers a value head, [tokens,
@@ -139,7 +141,7 @@ class Mamba2:
         x, b, c = mixed.split_with_sizes((spec.inner, shared, shared), dim=1)
         found = kernels.mamba2(
             x.view(-1, spec.heads, spec.head_dim),
-            softplus(steps.float() + self._step_bias).clamp(spec.least_step, spec.most_step),
+            elementwise(softplus, steps.float() + self._step_bias).clamp(spec.least_step, spec.most_step),
             -self._a_log.exp(),
             b.view(-1, spec.groups, spec.state_dim),
             c.view(-1, spec.groups, spec.state_dim),
@@ -147,9 +149,10 @@ class Mamba2:
             recurrent,
             states.rows,
         )
-        gated = (found.flatten(1).float() * silu(gate.float())).view(len(parts), spec.norm_groups, -1)
-        normed = gated * torch.rsqrt(gated.square().mean(-1, keepdim=True) + self._eps)
-        return (normed.flatten(1) * self._norm).to(parts.dtype)
+        gated = kernels.gated_activation(torch.cat((gate.float(), found.flatten(1).float()), dim=1), "silu")
+        groups = gated.view(-1, spec.inner // spec.norm_groups)
+        normed = kernels.rms_norm(groups, torch.ones_like(groups[0]), self._eps)
+        return (normed.view(-1, spec.inner) * self._norm).to(parts.dtype)
 
 
 class _Convolution:

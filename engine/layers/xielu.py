@@ -5,6 +5,7 @@ from torch.nn import functional
 
 from stentor.kernels.forward import Traced
 
+from .elementwise import elementwise
 from .layer_context import LayerContext
 from .quantized import Stream
 from .weights import WeightMap
@@ -30,5 +31,5 @@ class XIELU:
 
     def _apply(self, x: torch.Tensor) -> torch.Tensor:
         above, below = (functional.softplus(stored) for stored in self._stored)
-        negative = (torch.expm1(x.clamp(max=_EPS)) - x) * (_BETA + below)
+        negative = (elementwise(torch.expm1, x.clamp(max=_EPS)) - x) * (_BETA + below)
         return torch.where(x > 0, above * x * x, negative) + _BETA * x

@@ -17,7 +17,9 @@ from stentor.tests.parity.paged import BLOCK, PagedDecoder
 LENGTH = 70
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma2", "olmo2", "gpt-oss", "deepseek-v3-dense"])
+@pytest.fixture(
+    scope="module", params=["llama", "gemma2", "olmo2", "gpt-oss", "deepseek-v3-dense", "granite4-hybrid", "qwen3-next"]
+)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(request.param)
     tiny.make(request.param, folder)
@@ -55,8 +57,10 @@ def _check_cuts(folder: Path, prompt: list[int], expected: torch.Tensor) -> None
         shared = data.draw(st.integers(0, LENGTH // BLOCK), label="shared blocks")
         if shared:
             blocks = ours.add(7, prompt)
-            ours.run((7, 0, LENGTH))
-            ours.add(0, prompt, shared_blocks=blocks[:shared])
+            ours.run((7, 0, shared * BLOCK))
+            left = ours.leave(7)
+            ours.run((7, shared * BLOCK, LENGTH - shared * BLOCK))
+            ours.add(0, prompt, shared_blocks=blocks[:shared], left=left)
         else:
             ours.add(0, prompt)
         position = shared * BLOCK
