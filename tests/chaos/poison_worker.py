@@ -42,7 +42,8 @@ def main() -> int:
     inherited = become_child("stentor-worker")
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--weights-fd", type=int)
-    weights_fd: int | None = parser.parse_args(inherited.arguments).weights_fd
+    parser.add_argument("--arena-fd", type=int)
+    given = parser.parse_args(inherited.arguments)
     from stentor.engine.worker.service import Worker  # late: torch takes seconds
 
     class Poisonable(Worker):
@@ -54,7 +55,8 @@ def main() -> int:
             return super()._step(plan)
 
     try:
-        return Poisonable(Endpoint.attach(inherited.fds, inherited.parent_pid), weights_fd).run()
+        engine = Endpoint.attach(inherited.fds, inherited.parent_pid)
+        return Poisonable(engine, given.weights_fd, arena_fd=given.arena_fd).run()
     except PeerDied:
         return 0
 

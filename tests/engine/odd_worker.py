@@ -17,8 +17,8 @@ from stentor.protocols.ipc.codec import decode_worker, encoder
 from stentor.protocols.ipc.config import StepLimits
 from stentor.protocols.ipc.steps import StepPlan, StepResult, TokenLogprobs
 
-BLOCKS = 1024
-MAX_MODEL_LEN = 2048
+BLOCKS = 2048
+MAX_MODEL_LEN = 4096
 REFUSAL = "there is no such model; name another"
 
 

@@ -27,6 +27,7 @@ from stentor.tests.engine.engines import read_all, running
 from stentor.tests.engine.odd_worker import MAX_MODEL_LEN, REFUSAL
 
 pytestmark = pytest.mark.anyio
+TOKENS = 4000
 PROMPT = [1, 2, 3, 4, 5]
 
 
@@ -158,7 +159,8 @@ async def test_streams_outlive_the_processes_under_them(victim: str) -> None:
     dead: list[int] = []
     async with running("wordy") as client:
         await client.wait_started()
-        streams = [client.submit(PROMPT, SamplingParams(max_tokens=1500), [1, 2]) for _ in range(3)]
+        # so many that none ends before the third death, also where this process waits for its turn
+        streams = [client.submit(PROMPT, SamplingParams(max_tokens=TOKENS), [1, 2]) for _ in range(3)]
         results: dict[int, tuple[dict[int, list[int]], dict[int, Finished]]] = {}
 
         async def read(number: int) -> None:
@@ -182,7 +184,7 @@ async def test_streams_outlive_the_processes_under_them(victim: str) -> None:
                     while find() in (None, pid):
                         await anyio.sleep(0.001)
         for tokens, ends in results.values():
-            assert tokens == {0: list(range(5, 1505)), 1: list(range(5, 1505))}
+            assert tokens == {0: list(range(5, 5 + TOKENS)), 1: list(range(5, 5 + TOKENS))}
             assert {end.reason for end in ends.values()} == {"length"}
         assert len(set(dead)) == 3, "no death came while it would hurt"
         restarts = client.engine_restarts if victim == "engine" else client.stats.worker_restarts
