@@ -133,10 +133,15 @@ def make(name: str, folder: Path, layers: int | None = None) -> Any:
     ``layers`` of a Llama, two at least where blocks must not be shared across prefixes: what the first layer writes
     into them depends on a token and its position alone.
     """
-    torch.manual_seed(sum(map(ord, name)))
     config = ARCHITECTURES[name]()
     if layers is not None:
         config.num_hidden_layers = layers
+    return make_of(config, name, folder)
+
+
+def make_of(config: Any, name: str, folder: Path) -> Any:
+    """The same of another configuration; ``name`` decides what is random."""
+    torch.manual_seed(sum(map(ord, name)))
     sees = hasattr(config, "vision_config")
     kind = transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM
     model = kind.from_config(config)

@@ -7,6 +7,8 @@ from ..request import NEVER_HASHED, Request, Sequence
 
 SLOTS_A_ROW: Final = 2
 """The one that it writes, and one that it has left behind or begins from."""
+_MOST_APART: Final = 1024
+"""Tokens between checkpoints of a long prompt, at most: prompts that part in between compute so many again."""
 _WORTH_BLOCKS: Final = 4
 """A checkpoint at the end of a prompt saves at least so many blocks of work, or is not made."""
 
@@ -28,7 +30,8 @@ class StateCache:
     __slots__ = ("_holders", "block_size", "enabled", "interval", "pool", "reserved")
 
     def __init__(self, slots: int, max_rows: int, block_size: int, interval: int, *, enabled: bool) -> None:
-        """``enabled``: whether prompts find states of others; ``interval`` is rounded up to whole blocks. Raises
+        """``enabled``: whether prompts find states of others; ``interval`` is cut to
+        :data:`_MOST_APART` and rounded up to whole blocks. Raises
         ValueError where there are too few slots."""
         self.reserved = SLOTS_A_ROW * max_rows
         if slots < self.reserved:
@@ -37,7 +40,7 @@ class StateCache:
             )
         self.pool = BlockPool(slots)
         self.block_size = block_size
-        self.interval = -(-interval // block_size) * block_size
+        self.interval = -(-min(interval, _MOST_APART) // block_size) * block_size
         self.enabled = enabled
         self._holders: dict[int, Request] = {}
         """Requests that hold the state their sequences start from, by number."""
