@@ -235,7 +235,7 @@ class Text:
         if not self.spec.states:
             return [cache_line(config, sizes)]
         each = self.spec.state_bytes(model.context.dtype.itemsize)
-        what = f"{sizes.num_states} of {each / 2**20:.1f} MiB, for {config.max_num_seqs} rows and for prefixes"
+        what = f"{sizes.num_states} of {each / 2**10:,.0f} KiB, for {config.max_num_seqs} rows and for prefixes"
         return [MemoryLine("recurrent states", sizes.num_states * each, what), cache_line(config, sizes)]
 
     def told(self, ready: WorkerReady, config: WorkerConfig, model: Decoder, sizes: Sizes) -> WorkerReady:

@@ -122,8 +122,8 @@ def _cache(spec: ModelSpec) -> Iterator[Fact]:
         size = group.token_bytes(CACHE_BYTES) / 1024
         yield "KV a token", f"{size:.1f} KiB in bfloat16 of {len(group.layers)} layers, {what}"
     if spec.states:
-        each = _size(spec.state_bytes(CACHE_BYTES))
-        yield "recurrent state", f"{each} a sequence, of {len(spec.states)} layers, whatever its length"
+        each = spec.state_bytes(CACHE_BYTES) / 1024
+        yield "recurrent state", f"{each:,.0f} KiB a sequence, of {len(spec.states)} layers, whatever its length"
     for length in LENGTHS:
         if length > spec.max_position:
             continue
