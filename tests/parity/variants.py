@@ -79,6 +79,25 @@ def text_parts(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "gemma3-seeing": lambda: transformers.Gemma3Config(
             text_config={**shape, **gemma3}, vision_config=vision, mm_tokens_per_image=4, image_token_index=5
         ),
+        "qwen3.5-seeing": lambda: transformers.Qwen3_5Config(
+            text_config={
+                **shape,
+                "head_dim": 32,
+                "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+                "linear_num_key_heads": 2,
+                "linear_num_value_heads": 4,
+                "linear_key_head_dim": 16,
+                "linear_value_head_dim": 16,
+            },
+            vision_config={
+                "depth": 1,
+                "hidden_size": 16,
+                "intermediate_size": 16,
+                "num_heads": 2,
+                "out_hidden_size": shape["hidden_size"],
+                "num_position_embeddings": 16,
+            },
+        ),
         "mistral3-seeing": lambda: transformers.Mistral3Config(
             text_config={"model_type": "mistral", **shape, "sliding_window": None},
             vision_config={"model_type": "pixtral", **vision},
