@@ -28,7 +28,9 @@ def test_1500_shared_tokens_are_found_by_every_request_after_the_first(pair: tup
     engine.restart(engine.ready.num_blocks)
     rng = random.Random(7)
     tokens = [rng.randrange(3, tiny.VOCAB) for _ in range(SHARED)]
-    found = []
+    found: list[int] = []
+    prompt: list[int] = []
+    drawn: list[int] = []
     for _ in range(4):
         prompt = tokens + [rng.randrange(3, tiny.VOCAB) for _ in range(OWN)]
         rid = engine.submit(prompt, SamplingParams(max_tokens=OUTPUTS, temperature=0.0))
