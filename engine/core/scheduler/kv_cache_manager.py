@@ -26,7 +26,7 @@ class KVCacheManager:
 
     Blocks given up here may be written by a step that is still in flight. They are given out again
     only by a later plan, and the worker runs plans in order, so the new owner's writes come after
-    the old owner's; the old owner's result never sets the hash of a block, because its incarnation has passed.
+    the old owner's; the old owner's result never sets the hash of a block, because its row generation has passed.
     """
 
     __slots__ = (
