@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from stentor.engine.model_config.model_spec import ModelSpec
-from stentor.engine.worker.device_runner import MAX_PENDING, DeviceRunner
+from stentor.engine.worker.async_compute import MAX_PENDING
 from stentor.engine.worker.setup_parts import Setup
 from stentor.protocols.ipc.actors import WorkerReady
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -40,6 +40,7 @@ class StepRunner:
 
     def __init__(self, setup: Setup, model: ModelSpec, cache_tokens: int, seed: int) -> None:
         self._runner = setup.runner
+        self._ahead = setup.ahead
         self._model = model
         self._block_size = setup.ready.limits.block_size
         self._num_blocks = min(cache_tokens // self._block_size, setup.ready.num_blocks)
@@ -53,8 +54,8 @@ class StepRunner:
 
     def capture_all(self) -> None:
         """Captures every size of decode steps now, where the runner captures any."""
-        if isinstance(self._runner, DeviceRunner):
-            while self._runner.advance(busy=False) is not None:
+        if self._ahead is not None:
+            while self._ahead.advance(busy=False) is not None:
                 pass
 
     def fill(self) -> None:
@@ -105,7 +106,7 @@ class StepRunner:
 
     def _run(self, plans: Iterable[StepPlan]) -> Iterator[float]:
         """Seconds of each step; on a device a step is launched before the one before it is finished."""
-        ahead = MAX_PENDING if isinstance(self._runner, DeviceRunner) else 1
+        ahead = 1 if self._ahead is None else MAX_PENDING
         flying: deque[tuple[float, Callable[[], StepResult]]] = deque()
         last = 0.0
 
@@ -124,9 +125,7 @@ class StepRunner:
             yield finish()
 
     def _launch(self, plan: StepPlan) -> Callable[[], StepResult]:
-        if isinstance(self._runner, DeviceRunner):
-            return partial(self._runner.finish, self._runner.launch(plan))
-        return partial(self._runner.step, plan)
+        return partial(self._runner.finish, self._runner.launch(plan))
 
     def _tokens(self, count: int) -> list[int]:
         return self._random.choices(range(self._model.vocab_size), k=count)

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from stentor.protocols.ipc.actors import Failed
-from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
+from stentor.protocols.ipc.steps import Masks, StepPlan
 
 from ..channel import PeerDied
+from .async_compute import AsyncCompute, AsyncRunner, Launched
 from .device import Mark
 from .device_lease import AloneOnDevice, DeviceLease
-from .device_runner import DeviceRunner, Launched
 from .pending import Pending
 from .prefault import Prefault
-from .runner import Forwarded
+from .sync_compute import Forwarded, SyncRunner
 
 logger = logging.getLogger(__name__)
 
@@ -104,24 +104,11 @@ class Executor(Protocol):
         """The worker ends; results that are not there yet are dropped."""
 
 
-class TurnRunner(Protocol):
-    """Runs steps one after the other, each in two halves."""
-
-    def step(self, plan: StepPlan) -> StepResult: ...
-
-    def forward(self, plan: StepPlan) -> Forwarded: ...
-
-    def draw(self, forwarded: Forwarded, masks: Masks | None = None) -> StepResult: ...
-
-    def release(self, slots: list[int]) -> None:
-        """Forgets the rows of these slots."""
-
-
 class SyncExecutor:
     """One step after the other, each waited for."""
 
     def __init__(
-        self, runner: TurnRunner, send: Send, lease: DeviceLease | None = None, pages: Prefault | None = None
+        self, runner: SyncRunner, send: Send, lease: DeviceLease | None = None, pages: Prefault | None = None
     ) -> None:
         """``pages`` are those of the KV cache, which are taken while no message comes."""
         self._runner = runner
@@ -164,7 +151,7 @@ class SyncExecutor:
             return
         try:
             self._turns.begin()
-            result = self._runner.draw(held.forwarded, masks)
+            result = self._runner.finish(self._runner.draw(held.forwarded, masks))
         except Exception as error:
             self._fail(step_failure(held.plan, held.names, error))
             return
@@ -199,8 +186,12 @@ class AsyncExecutor:
     While a step waits for its masks the device is lent to others who wait for it, once the forward has run.
     """
 
-    def __init__(self, runner: DeviceRunner, send: Send, lease: DeviceLease | None = None) -> None:
+    def __init__(
+        self, runner: AsyncRunner, compute: AsyncCompute, send: Send, lease: DeviceLease | None = None
+    ) -> None:
+        """``compute`` is the runner's."""
         self._runner = runner
+        self._compute = compute
         self._send = send
         self._turns = lease or AloneOnDevice()
         self._names = RowNames()
@@ -228,8 +219,8 @@ class AsyncExecutor:
             check_turn(plan, self._held)
             self._turns.begin()
             if plan.masked:
-                self._held = AwaitingMasks(plan, names, self._runner.launch_forward(plan))
-                self._forwarded = self._runner.mark()
+                self._held = AwaitingMasks(plan, names, self._runner.forward(plan))
+                self._forwarded = self._compute.mark()
                 return
             self._queue.put((self._runner.launch(plan), names))
         except Exception as error:
@@ -246,7 +237,7 @@ class AsyncExecutor:
             if self._lent:
                 self._lent = False
                 self._turns.begin()
-            self._queue.put((self._runner.launch_draw(held.forwarded, masks), held.names))
+            self._queue.put((self._runner.draw(held.forwarded, masks), held.names))
         except Exception as error:
             self._fail(step_failure(held.plan, held.names, error))
 
@@ -254,9 +245,9 @@ class AsyncExecutor:
         if self._held is not None:
             # what lies between its two halves on the device is in the very tensors that a capture would use
             return self._lend_device()
-        busy = self._runner.pending > 0
+        busy = self._compute.pending > 0
         try:
-            seconds = self._runner.advance(busy=busy)
+            seconds = self._compute.advance(busy=busy)
         except Exception as error:
             return self._fail_between_steps(error)
         if not busy:

@@ -7,8 +7,8 @@ from stentor.protocols.ipc.actors import MemoryLine
 from stentor.protocols.ipc.sampling import MAX_LOGPROBS, SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
+from .async_compute import AsyncCompute, AsyncRunner
 from .device import Device
-from .device_runner import DeviceRunner
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def worst_steps(slots: int, tokens: int, max_model_len: int, vocab_size: int) ->
     return [StepPlan(0, 0, [], new, steps)]
 
 
-def run_plans(runner: DeviceRunner, plans: list[StepPlan]) -> None:
+def run_plans(runner: AsyncRunner, plans: list[StepPlan]) -> None:
     """Each with rows of its own, that leave after it."""
     for plan in plans:
         runner.step(plan)
@@ -86,7 +86,8 @@ def run_plans(runner: DeviceRunner, plans: list[StepPlan]) -> None:
 
 def measure(
     device: Device,
-    runner: DeviceRunner,
+    runner: AsyncRunner,
+    compute: AsyncCompute,
     plans: list[StepPlan],
     warm: Callable[[], None],
     slots: int,
@@ -101,29 +102,29 @@ def measure(
     device.forget_peak()
     before = device.memory()
     run_plans(runner, plans)
-    runner.warm_decode(slots)
+    compute.warm_decode(slots)
     warm()
     peak = device.memory().peak
     device.settle()
     outside = device.memory().outside
     return MemoryProfile(
         total=before.total,
-        loaded=before.reserved - runner.buffer_bytes,
-        buffers=runner.buffer_bytes,
+        loaded=before.reserved - compute.buffer_bytes,
+        buffers=compute.buffer_bytes,
         activations=peak - before.reserved,
-        graphs=_graph_bytes(device, runner, graph_sizes),
+        graphs=_graph_bytes(device, compute, graph_sizes),
         outside=outside,
     )
 
 
-def _graph_bytes(device: Device, runner: DeviceRunner, sizes: int) -> int:
+def _graph_bytes(device: Device, compute: AsyncCompute, sizes: int) -> int:
     """The largest size is captured: its temporaries are the pool that all share, the rest each size takes anew."""
     if not sizes:
         return 0
-    runner.advance(busy=False)  # a run without a graph
+    compute.advance(busy=False)  # a run without a graph
     device.settle()
     before = device.memory()
-    runner.advance(busy=False)
+    compute.advance(busy=False)
     after = device.memory()
     pool = max(after.reserved - before.reserved, 0)
     own = max(after.outside - before.outside, 0)

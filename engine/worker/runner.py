@@ -1,26 +1,18 @@
-"""Runs steps, whatever the model: applies a plan's changes, builds the batch, runs the model, draws and reads."""
+"""The one runner of a worker: the rows of a model, what they bring, and the steps that they run in."""
 
-import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
 from stentor.protocols.ipc.inputs import ArenaRef
 from stentor.protocols.ipc.steps import Masks, RowAlignment, RowPooled, RowStep, StepPlan, StepResult
 
-from ..layers.forward_batch import ForwardBatch, LayerCache
-from ..models.decoder import Decoder
-from ..models.pooling_model import PoolingModel
-from ..models.voxtral_realtime import VoxtralRealtime
-from ..models.whisper import Whisper
-from .batch import Batch, build_batch
-from .row_sampler import RowSampler
+from ..layers.forward_batch import ForwardBatch
+from .batch import Batch
 from .rows import RowTable
-
-ServedModel = Decoder | Whisper | VoxtralRealtime | PoolingModel
 
 
 @dataclass(frozen=True)
@@ -62,137 +54,74 @@ def no_media(ref: ArenaRef) -> bytes | memoryview:
     return b""
 
 
-@dataclass(frozen=True)
-class Forwarded:
-    """A step whose forward has run; its tensors stay what they are until the next one's."""
-
-    plan: StepPlan
-    seconds: float
-    logits: torch.Tensor | None = None
-    """Of the rows that draw a token."""
-    best: list[int] | None = None
-    """The index of the largest of each, where it is known already."""
-    states: tuple[Sequence[int], torch.Tensor] | None = None
-    """Where each row begins in the hidden states, and these, where rows ask for log-probabilities of their prompts."""
-    findings: Findings = field(default_factory=Findings)
+F = TypeVar("F")
+P = TypeVar("P")
 
 
-class ModelRunner:
-    """Owns the rows, the KV cache and the sampler of one model, on a host or a device.
+class StepCompute(Protocol[F, P]):
+    """How steps are computed: at once (:class:`.sync_compute.SyncCompute`), or queued on a device that nobody waits for
+    (:class:`.async_compute.AsyncCompute`).
 
-    Steps must come in order: a decode row's input is the token that the step before drew. Each is waited for, also on a
-    device. A model without caches sees whole texts.
+    ``F`` is a step between its two halves, ``P`` one that has been drawn and whose result may still be on its way.
     """
 
-    def __init__(
-        self,
-        model: ServedModel,
-        caches: Sequence[LayerCache],
-        *,
-        slots: int,
-        max_model_len: int,
-        block_size: int,
-        device: torch.device,
-        extras: RowExtras | None = None,
-    ) -> None:
-        self.model = model
-        self._caches = caches
-        self.device = device
-        groups = 1 + max((cache.group for cache in caches), default=0)
-        self._rows = RowTable(slots, max_model_len, block_size, groups)
-        self._sampler = RowSampler(self._rows, model.config.vocab_size, slots, device)
+    def enter(self, plan: StepPlan) -> None:
+        """Takes over what the plan changes. The table of rows has it already; rows that it frees are released."""
+
+    def release(self, slots: Sequence[int]) -> None:
+        """Forgets the rows of these slots."""
+
+    def forward(self, plan: StepPlan, began: float) -> F:
+        """``began``: ``time.perf_counter()`` when the step came."""
+
+    def draw(self, forwarded: F, masks: Masks | None) -> P: ...
+
+    def finish(self, pending: P) -> StepResult: ...
+
+
+class ModelRunner(Generic[F, P]):
+    """Runs the steps of one model, each in two halves, and reads their results.
+
+    Steps must come in order: a decode row's input is the token that the step before drew.
+    """
+
+    def __init__(self, rows: RowTable, compute: StepCompute[F, P], extras: RowExtras | None = None) -> None:
+        self._rows = rows
+        self.compute = compute
         self.extras = extras
-        self._programs = model.programs(caches) if isinstance(model, Decoder) else None
-        self._step = (
-            None
-            if self._programs is None
-            else self._programs.step_over(self._rows.tokens, self._rows.blocks, block_size)
-        )
 
-    @property
-    def calls(self) -> list[str]:
-        """What a pass does outside its program, in words; nothing where there is none."""
-        return [] if self._programs is None else self._programs.calls
-
-    @torch.inference_mode()
     def step(self, plan: StepPlan) -> StepResult:
-        """Runs one step and keeps the drawn tokens for the next."""
+        """Runs one step and waits for it."""
+        return self.finish(self.launch(plan))
+
+    def launch(self, plan: StepPlan) -> P:
+        """Both halves of a step that has no masks."""
         return self.draw(self.forward(plan))
 
     @torch.inference_mode()
-    def forward(self, plan: StepPlan) -> Forwarded:
+    def forward(self, plan: StepPlan) -> F:
         """The first half of a step; :meth:`draw` must follow before anything else."""
         began = time.perf_counter()
         self.release(plan.freed)
         self._rows.enter(plan)
-        self._sampler.enter(plan)
+        self.compute.enter(plan)
         if self.extras is not None:
             self.extras.enter(plan)
-        forwarded = self._run(plan) if self._step is None else self._run_program(plan)
-        return replace(forwarded, seconds=time.perf_counter() - began)
+        return self.compute.forward(plan, began)
 
     @torch.inference_mode()
-    def draw(self, forwarded: Forwarded, masks: Masks | None = None) -> StepResult:
+    def draw(self, forwarded: F, masks: Masks | None = None) -> P:
         """The second half: draws the tokens. ``masks`` are the step's, where it has masked rows."""
-        began = time.perf_counter()
-        plan = forwarded.plan
-        tokens, logprobs = self._sampler.draw(plan.rows, forwarded.logits, forwarded.best, masks)
-        prompts = []
-        if forwarded.states is not None:
-            starts, hidden = forwarded.states
-            prompts = self._sampler.prompt_logprobs(self._rows.prompt_work(plan.rows, starts), hidden, self._logits)
-        return StepResult(
-            epoch=plan.epoch,
-            step=plan.step,
-            tokens=tokens,
-            logprobs=logprobs,
-            prompt_logprobs=prompts,
-            seconds=forwarded.seconds + time.perf_counter() - began,
-            alignments=forwarded.findings.alignments,
-            pooled=forwarded.findings.pooled,
-        )
+        return self.compute.draw(forwarded, masks)
 
-    def release(self, slots: list[int]) -> None:
+    def finish(self, pending: P) -> StepResult:
+        """Waits for a step, not for any after it. May be called from another thread than all the rest, in order too."""
+        return self.compute.finish(pending)
+
+    def release(self, slots: Sequence[int]) -> None:
         """Forgets the rows of these slots; what is encoded stays where it is."""
         for slot in slots:
             self._rows.remove(slot)
-            self._sampler.remove(slot)
+        self.compute.release(slots)
         if self.extras is not None:
             self.extras.release(slots)
-
-    def _run(self, plan: StepPlan) -> Forwarded:
-        rows = plan.rows
-        batch = build_batch(rows, self._rows, self._caches, self.device)
-        if self.extras is not None:
-            batch = replace(batch, forward=self.extras.extend(batch.forward, rows))
-        hidden = self.model.forward(batch.forward)
-        return Forwarded(
-            plan,
-            0.0,
-            logits=self._logits(hidden[batch.last]) if len(batch.last) else None,
-            states=(batch.starts, hidden) if self._rows.want_prompt_logprobs(rows) else None,
-            findings=Findings() if self.extras is None else self.extras.read(batch, rows, hidden),
-        )
-
-    def _run_program(self, plan: StepPlan) -> Forwarded:
-        """The whole pass, from the tables of the rows to logits, as one call."""
-        assert self._step is not None
-        assert self._programs is not None
-        assert isinstance(self.model, Decoder)
-        rows = plan.rows
-        every = self._rows.want_prompt_logprobs(rows)
-        found = self._step.run([(row.slot, row.start, row.count, row.sample) for row in rows], every=every)
-        states = None
-        if every:
-            starts = list(itertools.accumulate((row.count for row in rows[:-1]), initial=0))
-            states = starts, self._programs.last_hidden(sum(row.count for row in rows))
-        if found is None:
-            return Forwarded(plan, 0.0, states=states)
-        logits, best = found
-        if self.model.finishes:
-            return Forwarded(plan, 0.0, self.model.finished(logits), states=states)
-        return Forwarded(plan, 0.0, logits, best.tolist(), states)
-
-    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        assert not isinstance(self.model, PoolingModel), "a model that pools draws no tokens"
-        return self.model.logits(hidden)

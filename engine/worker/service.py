@@ -20,11 +20,9 @@ from ..processes.exception_groups import one_line
 from ..processes.logs import set_up_logging
 from ..sharing.lease import Member
 from .device_lease import AloneOnDevice, DeviceLease, SharedDevice
-from .device_runner import DeviceRunner
 from .errors import SetupError
-from .executor import AsyncExecutor, Executor, SyncExecutor
+from .executor import Executor
 from .rows import with_forks
-from .runner import ModelRunner
 from .setup import set_up
 
 logger = logging.getLogger(__name__)
@@ -95,16 +93,13 @@ class Worker:
         self._send(setup.ready)
         runner = setup.runner
         lease: DeviceLease = AloneOnDevice()
-        if isinstance(runner, ModelRunner) and runner.extras is not None and self._arena is not None:
+        if runner.extras is not None and self._arena is not None:
             runner.extras.media = self._arena.read
         if member is not None:
             lease = shared = SharedDevice(member)
-            if isinstance(runner, ModelRunner) and runner.extras is not None:
-                runner.extras.yield_device = partial(shared.yield_device, runner.device)
-        if isinstance(runner, DeviceRunner):
-            self._steps = AsyncExecutor(runner, self._send, lease)
-        else:
-            self._steps = SyncExecutor(runner, self._send, lease, setup.pages)
+            if runner.extras is not None:
+                runner.extras.yield_device = partial(shared.yield_device, setup.device)
+        self._steps = setup.executor(self._send, lease)
         return None
 
     def _step(self, message: StepPlan | Masks) -> bool:

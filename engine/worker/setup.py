@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,18 +25,19 @@ from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..model_config.whisper_config import WhisperConfig
 from ..models.pooling_model import PoolingModel
 from ..sharing.lease import Member
+from .async_compute import AsyncCompute, AsyncRunner
 from .cached_weights import open_cached
 from .caches import allocate_caches, cache_tensors, choose_cache_dtype
 from .cuda_device import CudaDevice
 from .device import Device
-from .device_runner import DeviceRunner
+from .device_lease import DeviceLease
 from .errors import SetupError
+from .executor import AsyncExecutor, Executor, Send, SyncExecutor
 from .families import Family, Settled, Sizes, StreamedTranscription, Text, Transcription
 from .limits import limits_of, with_limits
 from .memory import GIB, default_kv_bytes, resident_bytes
 from .pooling_family import PoolingFamily
 from .prefault import Prefault
-from .runner import ModelRunner
 from .setup_device import run_ahead
 from .setup_parts import (
     ProgressCallback,
@@ -50,6 +51,7 @@ from .setup_parts import (
     prepare_kernels,
     share_threads,
 )
+from .sync_compute import SyncRunner, sync_runner
 
 _WAITING: Final = "waiting for the device"
 _CPU: Final = torch.device("cpu")
@@ -153,10 +155,12 @@ def set_up_on(
     )
     if kept is not None and sizes is not None:
         kept.keep(sizes.max_model_len, sizes.blocks, sizes.num_states)
-    runner: ModelRunner | DeviceRunner
-    caches: list[LayerCache] = []
+    runner: SyncRunner | AsyncRunner
+    executor: Callable[[Send, DeviceLease | None], Executor]
+    ahead: AsyncCompute | None = None
     if device is not None and isinstance(family, Text) and not family.spec.states:
-        runner, sizes, memory = run_ahead(config, family, model, wanted, device, cache_dtype, progress)
+        runner, ahead, sizes, memory = run_ahead(config, family, model, wanted, device, cache_dtype, progress)
+        executor = partial(AsyncExecutor, runner, ahead)
     else:
         if sizes is None:
             assert device is not None
@@ -169,14 +173,15 @@ def set_up_on(
                 "--kv-cache-memory gives them more"
             )
             config = msgspec.structs.replace(config, max_num_seqs=rows)
-        runner, caches = _runner(config, family, model, sizes, at, cache_dtype)
+        runner, calls, caches = _runner(config, family, model, sizes, at, cache_dtype)
+        notes += call_notes(calls)
+        pages = Prefault(cache_tensors(caches)) if device is None and isinstance(family, Text) else None
+        executor = partial(SyncExecutor, runner, pages=pages)
         name = str(at) if device is None else device.name
         memory = [MemoryLine("weights", _bytes_of(model), f"{dtype_name(dtype)} on {name}")]
         memory += family.memory(config, model, sizes)
     _complete(runner, family.first_steps(config, model, sizes), progress)
     notes += [*cut_note(sizes.max_model_len, wanted), *model.weights.note_lines(), *cache_note(checkpoint, cache_dtype)]
-    if isinstance(runner, ModelRunner):
-        notes += call_notes(runner.calls)
     if device is None:
         memory.append(
             MemoryLine("worker process", resident_bytes(), "resident now: weights, code, what was touched so far")
@@ -188,8 +193,7 @@ def set_up_on(
     )
     windows = tuple(page.window for page in sizes.pages) or (0,)
     ready = WorkerReady(sizes.blocks, sizes.max_model_len, memory, notes, limits, windows=windows)
-    pages = Prefault(cache_tensors(caches)) if device is None and isinstance(family, Text) else None
-    return Setup(runner, family.told(ready, config, model, sizes), pages)
+    return Setup(runner, executor, at, family.told(ready, config, model, sizes), ahead)
 
 
 def _bytes_of(model: Any) -> int:
@@ -200,8 +204,8 @@ def _bytes_of(model: Any) -> int:
 
 def _runner(
     config: WorkerConfig, family: Family, model: Any, sizes: Sizes, at: torch.device, cache_dtype: torch.dtype
-) -> tuple[ModelRunner, list[LayerCache]]:
-    """Raises :class:`SetupError` where there is no room."""
+) -> tuple[SyncRunner, list[str], list[LayerCache]]:
+    """With what its pass does outside its program, and its caches. Raises :class:`SetupError` without room for them."""
     caches: list[LayerCache] = []
     try:
         if family.groups:
@@ -209,7 +213,7 @@ def _runner(
     except (OSError, MemoryError, torch.OutOfMemoryError) as error:
         room = f"{sizes.blocks * sizes.block_bytes / GIB:.2f} GiB"
         raise SetupError(f"{at} has no room for {room} of KV cache: lower --kv-cache-memory") from error
-    runner = ModelRunner(
+    runner, compute = sync_runner(
         model,
         caches,
         slots=config.max_num_seqs,
@@ -218,7 +222,7 @@ def _runner(
         device=at,
         extras=family.extras(config, model, sizes),
     )
-    return runner, caches
+    return runner, compute.calls, caches
 
 
 def _measured(
@@ -243,7 +247,7 @@ def _measured(
         return left // 2  # the rest is for activations, which are as large as a step is
     plan, sizes = largest
     try:
-        runner, _ = _runner(config, family, model, sizes, device.torch_device, cache_dtype)
+        runner, *_ = _runner(config, family, model, sizes, device.torch_device, cache_dtype)
         runner.step(plan)
     except (torch.OutOfMemoryError, SetupError) as error:
         raise SetupError(f"{device.name} has no room for its largest step: {family.no_room}") from error
@@ -254,7 +258,7 @@ def _measured(
     return left - (peak - before.reserved)
 
 
-def _complete(runner: ModelRunner | DeviceRunner, plans: Sequence[StepPlan], progress: ProgressCallback) -> None:
+def _complete(runner: SyncRunner | AsyncRunner, plans: Sequence[StepPlan], progress: ProgressCallback) -> None:
     """Runs the first steps, so that readiness means a model that ran."""
     for number, plan in enumerate(plans):
         progress("warming up", number, len(plans))

@@ -11,9 +11,9 @@ from stentor.protocols.ipc.config import WorkerConfig
 from ..layers.forward_batch import LayerCache
 from ..model_config.model_spec import ModelSpec
 from ..models.decoder import Decoder
+from .async_compute import AsyncCompute, AsyncRunner, async_runner
 from .caches import PageGroup, allocate_caches, cache_tensors, kv_block_bytes, of_groups, page_groups
 from .device import Device
-from .device_runner import DeviceRunner
 from .errors import SetupError
 from .families import Sizes, Text
 from .graphs import graph_sizes
@@ -31,14 +31,14 @@ def run_ahead(
     device: Device,
     cache_dtype: torch.dtype,
     progress: ProgressCallback,
-) -> tuple[DeviceRunner, Sizes, list[MemoryLine]]:
+) -> tuple[AsyncRunner, AsyncCompute, Sizes, list[MemoryLine]]:
     """A runner of ``model``, which was made for ``wanted`` tokens, and where the device's memory has gone."""
     spec, sizes = family.spec, graph_sizes(config)
     pages = page_groups(family.groups, wanted)
     profile = _profile(config, device, model, wanted, sizes, cache_dtype, pages, progress)
     max_model_len, num_blocks = size_cache(config, spec, profile, wanted, cache_dtype, pages)
     caches = _allocate(config, spec, device, num_blocks + 1, cache_dtype, pages)
-    runner = _runner(config, model, caches, device, max_model_len, sizes)
+    runner, compute = _runner(config, model, caches, device, max_model_len, sizes)
     _take_memory(config, runner, device, max_model_len, spec.vocab_size)
     memory = profile.lines(
         f"{dtype_name(model.context.dtype)} on {device.name}",
@@ -47,7 +47,7 @@ def run_ahead(
         len(sizes),
     )
     block_bytes = kv_block_bytes(family.groups, config.block_size, cache_dtype, pages)
-    return runner, Sizes(num_blocks, max_model_len, block_bytes, pages), memory
+    return runner, compute, Sizes(num_blocks, max_model_len, block_bytes, pages), memory
 
 
 def _to_this_model(config: WorkerConfig) -> str:
@@ -99,24 +99,24 @@ def _profile(
         caches = allocate_caches(
             model.config.cache_groups, 1, config.block_size, device.torch_device, cache_dtype, pages
         )
-        runner = _runner(config, model, caches, device, max_model_len, sizes)
+        runner, compute = _runner(config, model, caches, device, max_model_len, sizes)
         progress("measuring memory", 0, 1)
         plans = worst_steps(slots, tokens, max_model_len, vocab_size)
-        warm = partial(warm_up, runner, slots, tokens, max_model_len, vocab_size, progress)
-        profile = measure(device, runner, plans, warm, slots, len(sizes))
+        warm = partial(warm_up, runner, compute, slots, tokens, max_model_len, vocab_size, progress)
+        profile = measure(device, runner, compute, plans, warm, slots, len(sizes))
     except torch.OutOfMemoryError as error:
         raise SetupError(
             f"{device.name} has no room for a step of {tokens} tokens and {slots} rows: lower "
             "--max-num-batched-tokens or --max-num-seqs"
         ) from error
-    del runner, caches
+    del runner, compute, caches
     device.settle()
     progress("measuring memory", 1, 1)
     return profile
 
 
 def _take_memory(
-    config: WorkerConfig, runner: DeviceRunner, device: Device, max_model_len: int, vocab_size: int
+    config: WorkerConfig, runner: AsyncRunner, device: Device, max_model_len: int, vocab_size: int
 ) -> None:
     """Runs the largest step first, as it was measured: what it leaves is cut up for smaller ones, and not enlarged."""
     try:
@@ -154,8 +154,8 @@ def _runner(
     device: Device,
     max_model_len: int,
     sizes: list[int],
-) -> DeviceRunner:
-    return DeviceRunner(
+) -> tuple[AsyncRunner, AsyncCompute]:
+    return async_runner(
         model,
         caches,
         device,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -20,13 +20,14 @@ from ..models.pooling_model import PoolingModel
 from ..models.voxtral_realtime import VoxtralRealtime
 from ..models.whisper import Whisper
 from ..quantization.formats import OnlineFormat, QuantizationRule, QuantizedCheckpoint
+from .async_compute import AsyncCompute
 from .cached_weights import CachedWeights
 from .caches import PageGroup
 from .cores import granted_cores
-from .device_runner import DeviceRunner
+from .device_lease import DeviceLease
 from .errors import SetupError
+from .executor import Executor, Send
 from .memory import GIB
-from .prefault import Prefault
 from .runner import ModelRunner
 
 ProgressCallback = Callable[[str, int, int], None]
@@ -39,10 +40,13 @@ _BLOCK_MULTIPLE = 16
 
 @dataclass(frozen=True)
 class Setup:
-    runner: ModelRunner | DeviceRunner
+    runner: ModelRunner[Any, Any]
+    executor: Callable[[Send, DeviceLease | None], Executor]
+    """Makes what takes its steps."""
+    device: torch.device
     ready: WorkerReady
-    pages: Prefault | None = None
-    """Of a KV cache in the host's memory."""
+    ahead: AsyncCompute | None = None
+    """The runner's, where its steps are not waited for."""
 
 
 def choose_dtype(wanted: DType, device: torch.device, stored: str, *, batch_invariant: bool) -> torch.dtype:

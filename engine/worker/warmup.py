@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from stentor.protocols.ipc.sampling import MAX_LOGPROBS, SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
-from .device_runner import DeviceRunner
+from .async_compute import AsyncCompute, AsyncRunner
 from .setup_parts import ProgressCallback
 
 _TOPS = (0, 1, 2, 4, 8, 12, 16, 20)
@@ -29,7 +29,13 @@ def counts(most: int) -> list[int]:
 
 
 def warm_up(
-    runner: DeviceRunner, slots: int, tokens: int, max_model_len: int, vocab_size: int, progress: ProgressCallback
+    runner: AsyncRunner,
+    compute: AsyncCompute,
+    slots: int,
+    tokens: int,
+    max_model_len: int,
+    vocab_size: int,
+    progress: ProgressCallback,
 ) -> None:
     """Runs steps of up to so many rows and tokens on a runner without rows, and leaves it without.
 
@@ -40,7 +46,7 @@ def warm_up(
     total = len(plans) + len(sizes)
     for number, size in enumerate(sizes):
         progress("preparing kernels", number, total)
-        runner.warm_decode(size)
+        compute.warm_decode(size)
     for number, plan in enumerate(plans, len(sizes)):
         progress("preparing kernels", number, total)
         runner.step(plan)

@@ -11,7 +11,6 @@ from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.rows import with_forks
-from stentor.engine.worker.runner import ModelRunner
 from stentor.engine.worker.setup import set_up
 from stentor.protocols.ipc.actors import Finished, PromptDone, Submit, TokensBatch
 from stentor.protocols.ipc.config import SchedulerConfig, WorkerConfig
@@ -53,7 +52,7 @@ class LocalEngine:
     def restart(self, num_blocks: int, *, prefix_cache: bool = True, max_num_batched_tokens: int = 0) -> None:
         """A fresh scheduler over the same model, with fewer blocks or a smaller budget if asked."""
         self.shelf = Shelf()
-        if isinstance(self.runner, ModelRunner) and self.runner.extras is not None:
+        if self.runner.extras is not None:
             self.runner.extras.media = self.shelf.reader.read
         limits = self.ready.limits
         self.runner.release(list(range(limits.max_num_seqs)))

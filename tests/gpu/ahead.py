@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stentor.engine.core.scheduler import MAX_IN_FLIGHT
-from stentor.engine.worker.device_runner import DeviceRunner
+from stentor.engine.worker.async_compute import AsyncCompute
 from stentor.engine.worker.pending import Pending
 from stentor.engine.worker.rows import with_forks
 from stentor.tests.engine.local import LocalEngine, model_config, never
@@ -16,9 +16,9 @@ class AheadEngine(LocalEngine):
 
     def __init__(self, folder: Path, **changes: object) -> None:
         super().__init__(model_config(folder, **{"device": "cuda", "kv_cache_memory": 64 << 20, **changes}))
-        assert isinstance(self.runner, DeviceRunner)
-        self.device_runner = self.runner
-        while self.device_runner.advance(busy=False) is not None:
+        assert isinstance(self.runner.compute, AsyncCompute)
+        self.compute = self.runner.compute
+        while self.compute.advance(busy=False) is not None:
             pass
 
     def run(self, *, check: bool = False, dies: Callable[[], bool] = never) -> None:
@@ -28,11 +28,11 @@ class AheadEngine(LocalEngine):
         while True:
             self._clock += 1e-3
             while self.scheduler.in_flight < MAX_IN_FLIGHT and (plan := self.scheduler.plan(self._clock)) is not None:
-                pending.append(self.device_runner.launch(with_forks(plan)))
+                pending.append(self.runner.launch(with_forks(plan)))
             if not pending:
                 assert not self.scheduler.has_work, "requests live and nothing can be planned"
                 return
             self.steps += 1
-            self._take(self.scheduler.complete(self.device_runner.finish(pending.popleft()), self._clock))
+            self._take(self.scheduler.complete(self.runner.finish(pending.popleft()), self._clock))
             if check:
                 self.scheduler.check_integrity()

@@ -48,7 +48,7 @@ def _serve(engine: LocalEngine, *, blocks: int = 0) -> list[list[int]]:
 def test_greedy_tokens_are_those_of_the_cpu(folder: Path, graphs: bool) -> None:
     expected = _serve(LocalEngine(model_config(folder, max_num_seqs=12)))
     engine = AheadEngine(folder, dtype="float32", cuda_graphs=graphs, max_num_seqs=12)
-    assert bool(engine.device_runner.captured) == graphs
+    assert bool(engine.compute.captured) == graphs
     assert _serve(engine) == expected
     assert _serve(engine, blocks=10 * len(engine.ready.windows)) == expected
     assert engine.scheduler.stats().preemptions > 0

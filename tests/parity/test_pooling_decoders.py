@@ -11,7 +11,6 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from stentor.engine.worker.runner import ModelRunner
 from stentor.engine.worker.setup import set_up_on
 from stentor.protocols.ipc.config import DType, WorkerConfig
 from stentor.protocols.ipc.pooling import Pooling
@@ -74,7 +73,6 @@ def pooled(folder: Path, pooling: Pooling, dtype: DType = "float32") -> list[np.
     )
     setup = set_up_on(config, lambda phase, done, total: None)
     runner = setup.runner
-    assert isinstance(runner, ModelRunner)
     new, first, second = [], [], []
     block = 0
     for slot, text in enumerate(TEXTS):

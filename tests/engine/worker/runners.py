@@ -15,11 +15,11 @@ from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
+from stentor.engine.worker.async_compute import Launched, async_runner
 from stentor.engine.worker.caches import allocate_caches, page_groups
-from stentor.engine.worker.device_runner import DeviceRunner, Launched
 from stentor.engine.worker.pending import Pending
 from stentor.engine.worker.rows import with_forks
-from stentor.engine.worker.runner import ModelRunner
+from stentor.engine.worker.sync_compute import sync_runner
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.actors import Finished, Resource, Submit
 from stentor.protocols.ipc.config import SchedulerConfig
@@ -109,10 +109,10 @@ class Pair:
         def caches(count: int) -> list[LayerCache]:
             return allocate_caches(groups, count, block_size, CPU, torch.float32, pages)
 
-        self.host = ModelRunner(
+        self.host, _ = sync_runner(
             model, caches(blocks), slots=slots, max_model_len=CONTEXT, block_size=block_size, device=CPU
         )
-        self.runner = DeviceRunner(
+        self.runner, self.compute = async_runner(
             model,
             caches(blocks + 1),
             self.device,
@@ -141,7 +141,7 @@ class Pair:
 
     def capture_all(self) -> None:
         with force_variant("reference"):
-            while self.runner.advance(busy=False) is not None:
+            while self.compute.advance(busy=False) is not None:
                 pass
 
     def submit(
@@ -162,7 +162,7 @@ class Pair:
             while self.turn():
                 if capture_between:
                     self.clock.now += 10.0
-                    self.runner.advance(busy=True)
+                    self.compute.advance(busy=True)
 
     def turn(self) -> bool:
         """Launches what can be planned, then takes the oldest result; false when there is none."""
@@ -170,7 +170,7 @@ class Pair:
             plan = with_forks(plan)
             self.plans.append(plan)
             if plan.masked:
-                self.flights.append(Flight(plan, self.runner.launch_forward(plan), None))
+                self.flights.append(Flight(plan, self.runner.forward(plan), None))
             else:
                 self.flights.append(Flight(plan, None, self.runner.launch(plan)))
             self._mask()
@@ -199,4 +199,4 @@ class Pair:
             oldest = self.flights[0]
             assert oldest.launched is not None
             oldest.masks = masks
-            oldest.pending = self.runner.launch_draw(oldest.launched, masks)
+            oldest.pending = self.runner.draw(oldest.launched, masks)

@@ -12,8 +12,8 @@ from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneratio
 from stentor.engine.models.whisper import Whisper
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.limits import HEARING
-from stentor.engine.worker.runner import ModelRunner
 from stentor.engine.worker.setup import set_up_on
+from stentor.engine.worker.sync_compute import SyncCompute
 from stentor.kernels import native
 from stentor.protocols.ipc.audio import Alignment
 from stentor.protocols.ipc.inputs import EncoderShape
@@ -51,9 +51,9 @@ def fresh(engine: LocalEngine) -> LocalEngine:
 
 
 def model_of(engine: LocalEngine) -> Whisper:
-    assert isinstance(engine.runner, ModelRunner)
-    assert isinstance(engine.runner.model, Whisper)
-    return engine.runner.model
+    assert isinstance(engine.runner.compute, SyncCompute)
+    assert isinstance(engine.runner.compute.model, Whisper)
+    return engine.runner.compute.model
 
 
 def greedy_by_transformers(folder: Path, audio: Audio, prompt: list[int], count: int) -> tuple[list[int], float]:
@@ -248,7 +248,6 @@ def test_a_device_keeps_what_its_largest_step_takes_and_gives_windows_the_rest(
     options = msgspec.structs.replace(options, gpu_memory_fraction=1.0)
     setup = set_up_on(options, lambda *_: None, device(4 * each + 100))
     assert setup.ready.encoder == EncoderShape(4 * 1500, 1500)
-    assert isinstance(setup.runner, ModelRunner)
     with pytest.raises(SetupError, match="no room for one window"):
         set_up_on(options, lambda *_: None, device(each - 100))
 
@@ -256,7 +255,6 @@ def test_a_device_keeps_what_its_largest_step_takes_and_gives_windows_the_rest(
 def test_a_step_that_encodes_pauses_between_its_parts_where_others_share_the_device(engine: LocalEngine) -> None:
     fresh(engine)
     pauses: list[None] = []
-    assert isinstance(engine.runner, ModelRunner)
     assert engine.runner.extras is not None
     engine.runner.extras.yield_device = lambda: pauses.append(None)
     rid = engine.submit([SOT, 65], GREEDY, audio=window(3))

@@ -14,7 +14,6 @@ from safetensors.torch import save_file
 
 from stentor.engine.sharing.weight_cache import create_weight_file, read_header, write_header
 from stentor.engine.worker import setup as whole_setup
-from stentor.engine.worker.runner import ModelRunner
 from stentor.engine.worker.setup import set_up
 from stentor.protocols.ipc.actors import WorkerReady
 from stentor.protocols.ipc.config import WorkerConfig
@@ -108,7 +107,6 @@ class _Started:
         given: dict[str, Any] = {"device": "cpu", "dtype": "float32", "threads": 1, "is_pooling": True, **options}
         config = WorkerConfig(str(folder), **given)
         setup = set_up(config, lambda phase, _done, _total: self.phases.append(phase), fd)
-        assert isinstance(setup.runner, ModelRunner)
         self._runner = setup.runner
         self.ready: WorkerReady = setup.ready
 

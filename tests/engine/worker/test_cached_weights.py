@@ -24,7 +24,6 @@ from stentor.engine.sharing.weight_cache import (
 from stentor.engine.worker import cached_weights
 from stentor.engine.worker import setup as whole_setup
 from stentor.engine.worker.cached_weights import CachedWeights, weights_key
-from stentor.engine.worker.runner import ModelRunner
 from stentor.engine.worker.setup import set_up
 from stentor.kernels import native
 from stentor.kernels.native.memory import HUGE, SharedHuge
@@ -76,7 +75,6 @@ class _Started:
     def __init__(self, config: WorkerConfig, fd: int | None) -> None:
         self.phases: list[str] = []
         setup = set_up(config, lambda phase, _done, _total: self.phases.append(phase), fd)
-        assert isinstance(setup.runner, ModelRunner)
         self._runner = setup.runner
         self.ready: WorkerReady = setup.ready
 

@@ -37,7 +37,7 @@ class Flight:
 
 
 class ScriptedRunner:
-    """Finishes a step when told to."""
+    """A runner and its computing in one: finishes a step when told to."""
 
     def __init__(self) -> None:
         self.launched: list[int] = []
@@ -68,13 +68,6 @@ class ScriptedRunner:
     def step(self, plan: StepPlan) -> StepResult:
         return self.finish(self.launch(plan))
 
-    def launch_forward(self, plan: StepPlan) -> Flight:
-        return self.launch(plan)
-
-    def launch_draw(self, flight: Flight, masks: Masks) -> Flight:
-        self.masked.append(masks.step)
-        return flight
-
     def mark(self) -> ForwardMark:
         self.forwarded = ForwardMark()
         return self.forwarded
@@ -82,9 +75,9 @@ class ScriptedRunner:
     def forward(self, plan: StepPlan) -> Flight:
         return self.launch(plan)
 
-    def draw(self, flight: Flight, masks: Masks) -> StepResult:
+    def draw(self, flight: Flight, masks: Masks) -> Flight:
         self.masked.append(masks.step)
-        return self.finish(flight)
+        return flight
 
     def advance(self, *, busy: bool) -> float | None:
         self.busy.append(busy)
@@ -125,7 +118,7 @@ def outbox() -> Outbox:
 
 def _ahead(runner: ScriptedRunner, outbox: Outbox) -> AsyncExecutor:
     """Of the runner it uses no more than the script has."""
-    return AsyncExecutor(runner, outbox)  # type: ignore[arg-type]
+    return AsyncExecutor(runner, runner, outbox)  # type: ignore[arg-type]
 
 
 def test_a_step_is_launched_while_the_one_before_runs(runner: ScriptedRunner, outbox: Outbox) -> None:
@@ -177,7 +170,7 @@ def test_one_thread_alone_sends_also_where_a_step_does_not_end(
         outbox(message)
 
     runner.broken_launch = {1}
-    steps = AsyncExecutor(runner, send)  # type: ignore[arg-type]
+    steps = AsyncExecutor(runner, runner, send)  # type: ignore[arg-type]
     steps.take(_plan(0))
     steps.take(_plan(1))
     assert steps.failed
@@ -240,7 +233,7 @@ def test_a_result_that_cannot_be_sent_ends_the_worker(runner: ScriptedRunner, ou
             raise ValueError("too large")
         sent.append(message)
 
-    steps = AsyncExecutor(runner, send)  # type: ignore[arg-type]
+    steps = AsyncExecutor(runner, runner, send)  # type: ignore[arg-type]
     runner.gates[0] = threading.Event()
     runner.gates[0].set()
     steps.take(_plan(0))
@@ -344,8 +337,7 @@ def test_the_device_is_ours_from_the_launch_of_a_step_to_its_end(
     runner: ScriptedRunner, outbox: Outbox, ahead: bool
 ) -> None:
     lease = CountedTurns(outbox)
-    make = AsyncExecutor if ahead else SyncExecutor
-    steps = make(runner, outbox, lease)  # type: ignore[arg-type]
+    steps = AsyncExecutor(runner, runner, outbox, lease) if ahead else SyncExecutor(runner, outbox, lease)  # type: ignore[arg-type]
     for number in range(3):
         runner.gates[number] = threading.Event()
         runner.gates[number].set()
@@ -365,7 +357,7 @@ def test_a_step_that_waits_for_its_masks_lends_the_device_to_who_waits_for_it_on
     runner: ScriptedRunner, outbox: Outbox
 ) -> None:
     lease = CountedTurns(outbox)
-    steps = AsyncExecutor(runner, outbox, lease)  # type: ignore[arg-type]
+    steps = AsyncExecutor(runner, runner, outbox, lease)  # type: ignore[arg-type]
     steps.take(_masked(0))
     runner.forwarded.set()
     assert steps.rest() == 0.002
@@ -396,7 +388,7 @@ def test_a_device_that_breaks_while_masks_are_waited_for_ends_the_worker(
 ) -> None:
     lease = CountedTurns(outbox)
     lease.wanted = True
-    steps = AsyncExecutor(runner, outbox, lease)  # type: ignore[arg-type]
+    steps = AsyncExecutor(runner, runner, outbox, lease)  # type: ignore[arg-type]
     steps.take(_masked(0))
 
     def broken() -> bool:

@@ -17,7 +17,7 @@ from stentor.engine.worker.sampler import Sampler
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import Masks, NewRow, RowMask, RowStep, StepPlan
 from stentor.tests.engine.worker.runners import Pair, WatchedDecoder, load, prompt
-from stentor.tests.engine.worker.test_device_runner import RULES
+from stentor.tests.engine.worker.test_async_compute import RULES
 from stentor.tests.parity import tiny
 
 SIZES = (1, 2, 4, 8)
@@ -201,7 +201,7 @@ def test_a_row_draws_as_it_did_before_once_it_is_not_masked_any_more(
         rows = [RowMask(0, [250], -1)] if number in masked else []
         masks = Masks(0, number, rows, []) if plan.masked else None
         (expected,) = pair.host.draw(pair.host.forward(plan), masks).tokens
-        found = pair.runner.finish(pair.runner.launch_draw(pair.runner.launch_forward(plan), masks))
+        found = pair.runner.finish(pair.runner.draw(pair.runner.forward(plan), masks))
         assert found.tokens == [expected]
         assert (expected == 250) == (number in masked)
 
@@ -216,7 +216,7 @@ def test_a_slot_that_changes_hands_leaves_no_mask_behind(model: WatchedDecoder) 
         plan = StepPlan(0, number, [0] if number else [], [new], [row], [0] if entering_masked else [])
         masks = Masks(0, number, [RowMask(0, [250], -1)], []) if entering_masked else None
         expected = pair.host.draw(pair.host.forward(plan), masks).tokens
-        found = pair.runner.finish(pair.runner.launch_draw(pair.runner.launch_forward(plan), masks))
+        found = pair.runner.finish(pair.runner.draw(pair.runner.forward(plan), masks))
         assert found.tokens == expected
         assert (expected == [250]) == entering_masked
 
@@ -229,9 +229,9 @@ def test_rows_that_stay_masked_bring_no_lines_of_their_own(model: WatchedDecoder
     for number in range(4):
         row = RowStep(0, *((0, 5) if number == 0 else (4 + number, 1)), [], True)
         plan = StepPlan(0, number, [], [new] if number == 0 else [], [row], [0])
-        launched = pair.runner.launch_forward(plan)
+        launched = pair.runner.forward(plan)
         assert (launched.staged.shape.sampling_data > 0) == (number == 0)
-        found = pair.runner.finish(pair.runner.launch_draw(launched, Masks(0, number, [RowMask(0, [250], -1)], [])))
+        found = pair.runner.finish(pair.runner.draw(launched, Masks(0, number, [RowMask(0, [250], -1)], [])))
         assert found.tokens == [250]
 
 

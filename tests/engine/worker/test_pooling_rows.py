@@ -33,11 +33,9 @@ def saved(model: Any, folder: Path) -> Any:
     return model
 
 
-def runner_of(folder: Path) -> ModelRunner:
+def runner_of(folder: Path) -> ModelRunner[Any, Any]:
     config = WorkerConfig(str(folder), dtype="float32", threads=1, is_pooling=True)
-    runner = set_up_on(config, lambda phase, done, total: None).runner
-    assert isinstance(runner, ModelRunner)
-    return runner
+    return set_up_on(config, lambda phase, done, total: None).runner
 
 
 def step(number: int, *rows: tuple[list[int], Pooling]) -> StepPlan:

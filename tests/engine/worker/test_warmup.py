@@ -33,7 +33,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> WatchedDecoder:
 def _warm_up(pair: Pair, *, slots: int = SLOTS, tokens: int = BUDGET, context: int = CONTEXT) -> list[tuple[int, int]]:
     told: list[tuple[int, int]] = []
     with force_variant("reference"):
-        warm_up(pair.runner, slots, tokens, context, tiny.VOCAB, lambda _, done, total: told.append((done, total)))
+        warm_up(
+            pair.runner,
+            pair.compute,
+            slots,
+            tokens,
+            context,
+            tiny.VOCAB,
+            lambda _, done, total: told.append((done, total)),
+        )
     return told
 
 
@@ -55,7 +63,7 @@ def test_prefills_decodes_mixed_steps_and_log_probabilities_all_run(
     pair = Pair(model)
     plans: list[StepPlan] = []
     decodes: list[int] = []
-    step, warm = pair.runner.step, pair.runner.warm_decode
+    step, warm = pair.runner.step, pair.compute.warm_decode
 
     def watched_step(plan: StepPlan) -> StepResult:
         plans.append(plan)
@@ -66,7 +74,7 @@ def test_prefills_decodes_mixed_steps_and_log_probabilities_all_run(
         warm(size)
 
     monkeypatch.setattr(pair.runner, "step", watched_step)
-    monkeypatch.setattr(pair.runner, "warm_decode", watched_warm)
+    monkeypatch.setattr(pair.compute, "warm_decode", watched_warm)
     told = _warm_up(pair)
     assert told == [(done, len(plans) + len(decodes)) for done in range(len(told))]
     assert decodes == counts(SLOTS)[::-1]

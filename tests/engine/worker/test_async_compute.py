@@ -114,7 +114,7 @@ def test_graphs_that_are_captured_between_steps_change_nothing(model: WatchedDec
     pair = Pair(model, sizes=SIZES)
     _submit_all(pair, seed=5, tokens=16)
     pair.run(capture_between=True)
-    assert pair.runner.captured == list(SIZES)
+    assert pair.compute.captured == list(SIZES)
     assert all(graph.replays for graph in pair.device.graphs[:2])
 
 
@@ -126,12 +126,12 @@ def test_a_step_is_launched_before_anybody_has_read_what_its_rows_drew(model: Wa
     with force_variant("reference"):
         first, second = map(pair.runner.launch, plans)
         assert not first.mark.reached()
-        assert pair.runner.pending == 2
+        assert pair.compute.pending == 2
         assert pair.runner.finish(first).tokens == pair.host.step(plans[0]).tokens
         assert not second.mark.reached(), "a result waited for the step after"
-        assert pair.runner.pending == 1
+        assert pair.compute.pending == 1
         assert pair.runner.finish(second).tokens == pair.host.step(plans[1]).tokens
-    assert pair.runner.pending == 0
+    assert pair.compute.pending == 0
 
 
 def test_one_copy_a_step_goes_to_the_device(model: WatchedDecoder) -> None:
@@ -161,7 +161,7 @@ def test_pinned_memory_of_log_probabilities_is_used_again_and_never_freed(model:
 @pytest.fixture
 def _tight(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Buffers without room to spare; layouts are kept, and none may come from before or stay."""
-    monkeypatch.setattr("stentor.engine.worker.device_runner._SPARE_BYTES", 0)
+    monkeypatch.setattr("stentor.engine.worker.async_compute._SPARE_BYTES", 0)
     monkeypatch.setattr(staging, "_ALIGNMENT", 8)
     staging._layout.cache_clear()
     yield
@@ -175,13 +175,13 @@ def test_a_step_larger_than_the_staging_buffer_travels_alone(
     pair = Pair(model, sizes=SIZES, budget=8)
     pair.capture_all()
     fits: set[bool] = set()
-    inner = pair.runner._staging.fits
+    inner = pair.compute._staging.fits
 
     def watched(shape: Shape) -> bool:
         fits.add(inner(shape))
         return inner(shape)
 
-    monkeypatch.setattr(pair.runner._staging, "fits", watched)
+    monkeypatch.setattr(pair.compute._staging, "fits", watched)
     _submit_all(pair, seed=9, tokens=8)
     pair.run()
     assert fits == {True, False}
@@ -253,7 +253,7 @@ def test_a_capture_that_fails_leaves_steps_as_they_were(
 ) -> None:
     pair = Pair(model, sizes=SIZES, device=FakeDevice(capture_error=RuntimeError("no graphs here")))
     pair.capture_all()
-    assert pair.runner.captured == []
+    assert pair.compute.captured == []
     assert "run without graphs: capturing one failed" in caplog.text
     pair.submit(prompt(5), SamplingParams(max_tokens=6, **GREEDY))
     pair.run()

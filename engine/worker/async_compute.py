@@ -1,4 +1,4 @@
-"""Runs steps on a device without waiting for them: a launch queues a step's work, a finish waits and reads.
+"""Steps on a device that nobody waits for: a launch queues a step's work, a finish waits and reads.
 
 Two steps may be on their way at once. What the host decides (which rows, where their keys go) it knows before
 any token is drawn; what it does not know, the tokens, stays on the device: a decode row takes as its input what
@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from .pending import Pending, PromptPart
 from .pinned import PinnedPool, StepMemory
 from .prepare_inputs import StepNumbers, no_rows, number_step, pad_decodes
 from .rows import RowTable
+from .runner import ModelRunner
 from .staged_step import StagedStep, changes, no_changes, pad_updates, stage
 from .staging import Inputs, Numbers, Shape, Staging, staged_bytes
 
@@ -55,10 +57,26 @@ class Launched:
     memory: StepMemory
 
 
-class DeviceRunner:
-    """Owns the rows, the KV cache and the sampler of one model on one device.
+AsyncRunner = ModelRunner[Launched, Pending]
 
-    Steps must be launched in order. :meth:`finish` may be called from another thread than all the rest, in order too.
+
+class _Changed(NamedTuple):
+    """What the device must hear of a plan."""
+
+    update_at: Numbers
+    """Entries of the flat block tables."""
+    update_to: Numbers
+    """Their blocks."""
+    entered: NewSamplingParams
+    """How new rows draw."""
+
+
+_NOTHING_CHANGED: Final = _Changed(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), NewSamplingParams.none())
+
+
+class AsyncCompute:
+    """The caches, the sampler and the graphs of one text model on one device.
+
     The last block of the caches is the null block, where rows of nobody write: the scheduler must not know of it.
     """
 
@@ -66,11 +84,11 @@ class DeviceRunner:
         self,
         model: Decoder,
         caches: Sequence[LayerCache],
+        rows: RowTable,
         device: Device,
         *,
         slots: int,
         max_model_len: int,
-        block_size: int,
         max_num_batched_tokens: int,
         graph_sizes: Sequence[int] = (),
         graph_stall: float = 0.0,
@@ -79,13 +97,14 @@ class DeviceRunner:
         """``graph_sizes``: rows of the decode steps that :meth:`advance` captures, none above ``slots``."""
         self._device = device
         self._slots = slots
-        self._groups = groups = 1 + max(cache.group for cache in caches)
-        self._rows = RowTable(slots, max_model_len, block_size, groups)
+        self._rows = rows
+        self._groups = groups = len(rows.blocks)
         self._null_block = caches[0].k.shape[0] - 1
-        columns = self._rows.blocks.shape[2]
+        columns = rows.blocks.shape[2]
         vocab_size = self._vocab_size = model.config.vocab_size
         self._buffers = RowBuffers.make(slots, columns, vocab_size, self._null_block, device.torch_device, groups)
         self._sampler = DeviceSampler(vocab_size, slots, device.torch_device)
+        self._changed = _NOTHING_CHANGED
         self._logprobs = LogprobReader(model, device)
         self._step = DeviceStep(model, caches, self._buffers, self._sampler, max_model_len)
         tokens = max(max_num_batched_tokens, slots)
@@ -114,22 +133,32 @@ class DeviceRunner:
         """Sizes of decode steps that run as graphs, ascending."""
         return self._graphs.captured
 
-    def step(self, plan: StepPlan) -> StepResult:
-        """Runs one step and waits for it."""
-        return self.finish(self.launch(plan))
-
-    def launch(self, plan: StepPlan) -> Pending:
-        """Queues one step. Raises RuntimeError where two are on their way already."""
-        return self.launch_draw(self.launch_forward(plan))
-
-    @torch.inference_mode()
-    def launch_forward(self, plan: StepPlan) -> Launched:
-        """Queues the first half of a step; :meth:`launch_draw` must be called before anything else is queued."""
-        began = time.perf_counter()
+    def enter(self, plan: StepPlan) -> None:
+        """Raises RuntimeError where two steps are on their way already."""
         if not self._spare_outputs:
             raise RuntimeError(f"step {plan.step} came with {MAX_PENDING} steps on their way, the most there may be")
+        at: list[int] = []
+        to: list[int] = []
+        for new in plan.new:
+            at.extend(self._entries(new.slot, 0, len(new.blocks)))
+            to.extend(new.blocks)
+        for row in plan.rows:
+            if row.new_blocks:
+                first = self._rows.block_count(row.slot) - len(row.new_blocks) // self._groups
+                at.extend(self._entries(row.slot, first, len(row.new_blocks)))
+                to.extend(row.new_blocks)
+        entered = self._sampler.add(plan.new, plan.rows, plan.masked)
+        self._changed = _Changed(np.array(at, dtype=np.int64), np.array(to, dtype=np.int32), entered)
+
+    def release(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._sampler.remove(slot)
+
+    def forward(self, plan: StepPlan, began: float) -> Launched:
+        """Queues the first half of a step."""
         sampled = [row.slot for row in plan.rows if row.sample]
-        update_at, update_to, entered = self._apply(plan)
+        update_at, update_to, entered = self._changed
+        self._changed = _NOTHING_CHANGED
         numbers = number_step(plan.rows, self._rows)
         self._rows.num_sampled[sampled] += 1
         top_logprobs = [self._sampler.logprobs(slot) for slot in sampled]
@@ -158,15 +187,14 @@ class DeviceRunner:
             prompts = self._logprobs.read_prompts(parts, hidden, inputs.targets, memory)
         return Launched(plan, began, staged, inputs, raw, graph, top_logprobs, prompts, memory)
 
-    @torch.inference_mode()
-    def launch_draw(self, launched: Launched, masks: Masks | None = None) -> Pending:
-        """Queues the second half of a step. ``masks`` are the step's, where it has masked rows."""
-        plan, staged, inputs, raw = launched.plan, launched.staged, launched.inputs, launched.raw
-        top_logprobs, memory = launched.top_logprobs, launched.memory
+    def draw(self, forwarded: Launched, masks: Masks | None) -> Pending:
+        """Queues the second half of a step."""
+        plan, staged, inputs, raw = forwarded.plan, forwarded.staged, forwarded.inputs, forwarded.raw
+        top_logprobs, memory = forwarded.top_logprobs, forwarded.memory
         if masks is not None:
             self._sampler.mask(plan.masked, slot_masks(masks, self._vocab_size), self._device, memory)
-        if launched.graph is not None:
-            launched.graph.draw.replay()
+        if forwarded.graph is not None:
+            forwarded.graph.draw.replay()
         elif staged.shape.draws:
             self._step.draw(inputs, staged.shape.draws)
         found = None
@@ -180,13 +208,13 @@ class DeviceRunner:
             )
         return Pending(
             plan,
-            launched.began,
+            forwarded.began,
             self._device.mark(),
             sampled_token_ids,
             staged.numbers.places,
             top_logprobs,
             found,
-            launched.prompts,
+            forwarded.prompts,
             memory,
         )
 
@@ -195,7 +223,6 @@ class DeviceRunner:
         return self._device.mark()
 
     def finish(self, pending: Pending) -> StepResult:
-        """Waits for a step, not for any launched after it."""
         pending.mark.wait()
         tokens = pending.tokens()
         result = StepResult(
@@ -211,12 +238,6 @@ class DeviceRunner:
         self._spare_outputs.append(pending.sampled_token_ids)
         return result
 
-    def release(self, slots: list[int]) -> None:
-        """Forgets the rows of these slots."""
-        for slot in slots:
-            self._rows.remove(slot)
-            self._sampler.remove(slot)
-
     @torch.inference_mode()
     def advance(self, *, busy: bool) -> float | None:
         """Captures one more size of decode steps, or takes a step towards it, if there is time for it now.
@@ -226,24 +247,6 @@ class DeviceRunner:
         return self._graphs.advance(busy=busy)
 
     # ---- from plan to numbers
-
-    def _apply(self, plan: StepPlan) -> tuple[Numbers, Numbers, NewSamplingParams]:
-        """Takes over what the plan changes; returns what the device must hear of it: which entries of the flat block
-        tables change, to what, and how new rows draw."""
-        self.release(plan.freed)
-        at: list[int] = []
-        to: list[int] = []
-        for new in plan.new:
-            self._rows.add(new)
-            at.extend(self._entries(new.slot, 0, len(new.blocks)))
-            to.extend(new.blocks)
-        for row in plan.rows:
-            if row.new_blocks:
-                at.extend(self._entries(row.slot, self._rows.block_count(row.slot), len(row.new_blocks)))
-                to.extend(row.new_blocks)
-                self._rows.extend(row.slot, row.new_blocks)
-        entered = self._sampler.add(plan.new, plan.rows, plan.masked)
-        return np.array(at, dtype=np.int64), np.array(to, dtype=np.int32), entered
 
     def _entries(self, slot: int, first: int, count: int) -> Iterator[int]:
         """Where ``count`` blocks of all groups together, from number ``first`` of each on, stand in the flat tables."""
@@ -319,3 +322,33 @@ class DeviceRunner:
         self._staging.send(staged.shape, staged.sections, self._pinned.step())
         for body in self._graph_bodies(size):
             body()
+
+
+def async_runner(
+    model: Decoder,
+    caches: Sequence[LayerCache],
+    device: Device,
+    *,
+    slots: int,
+    max_model_len: int,
+    block_size: int,
+    max_num_batched_tokens: int,
+    graph_sizes: Sequence[int] = (),
+    graph_stall: float = 0.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[AsyncRunner, AsyncCompute]:
+    """A runner that launches a step while the one before is on its way; see :class:`AsyncCompute`."""
+    rows = RowTable(slots, max_model_len, block_size, 1 + max(cache.group for cache in caches))
+    compute = AsyncCompute(
+        model,
+        caches,
+        rows,
+        device,
+        slots=slots,
+        max_model_len=max_model_len,
+        max_num_batched_tokens=max_num_batched_tokens,
+        graph_sizes=graph_sizes,
+        graph_stall=graph_stall,
+        clock=clock,
+    )
+    return ModelRunner(rows, compute), compute

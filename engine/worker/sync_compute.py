@@ -1,0 +1,157 @@
+"""Steps that are waited for, whatever the model: builds the batch, runs the model, draws and reads."""
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
+
+from ..layers.forward_batch import LayerCache
+from ..models.decoder import Decoder
+from ..models.pooling_model import PoolingModel
+from ..models.voxtral_realtime import VoxtralRealtime
+from ..models.whisper import Whisper
+from .batch import build_batch
+from .row_sampler import RowSampler
+from .rows import RowTable
+from .runner import Findings, ModelRunner, RowExtras
+
+ServedModel = Decoder | Whisper | VoxtralRealtime | PoolingModel
+
+
+@dataclass(frozen=True)
+class Forwarded:
+    """A step whose forward has run; its tensors stay what they are until the next one's."""
+
+    plan: StepPlan
+    seconds: float
+    logits: torch.Tensor | None = None
+    """Of the rows that draw a token."""
+    best: list[int] | None = None
+    """The index of the largest of each, where it is known already."""
+    states: tuple[Sequence[int], torch.Tensor] | None = None
+    """Where each row begins in the hidden states, and these, where rows ask for log-probabilities of their prompts."""
+    findings: Findings = field(default_factory=Findings)
+
+
+SyncRunner = ModelRunner[Forwarded, StepResult]
+
+
+class SyncCompute:
+    """The caches and the sampler of one model, on a host or a device. A model without caches sees whole texts."""
+
+    def __init__(
+        self,
+        model: ServedModel,
+        caches: Sequence[LayerCache],
+        rows: RowTable,
+        *,
+        slots: int,
+        device: torch.device,
+        extras: RowExtras | None = None,
+    ) -> None:
+        self.model = model
+        self._caches = caches
+        self._device = device
+        self._rows = rows
+        self._sampler = RowSampler(rows, model.config.vocab_size, slots, device)
+        self._extras = extras
+        self._programs = model.programs(caches) if isinstance(model, Decoder) else None
+        self._step = (
+            None if self._programs is None else self._programs.step_over(rows.tokens, rows.blocks, rows.block_size)
+        )
+
+    @property
+    def calls(self) -> list[str]:
+        """What a pass does outside its program, in words; nothing where there is none."""
+        return [] if self._programs is None else self._programs.calls
+
+    def enter(self, plan: StepPlan) -> None:
+        self._sampler.enter(plan)
+
+    def release(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._sampler.remove(slot)
+
+    def forward(self, plan: StepPlan, began: float) -> Forwarded:
+        forwarded = self._run(plan) if self._step is None else self._run_program(plan)
+        return replace(forwarded, seconds=time.perf_counter() - began)
+
+    def draw(self, forwarded: Forwarded, masks: Masks | None) -> StepResult:
+        began = time.perf_counter()
+        plan = forwarded.plan
+        tokens, logprobs = self._sampler.draw(plan.rows, forwarded.logits, forwarded.best, masks)
+        prompts = []
+        if forwarded.states is not None:
+            starts, hidden = forwarded.states
+            prompts = self._sampler.prompt_logprobs(self._rows.prompt_work(plan.rows, starts), hidden, self._logits)
+        return StepResult(
+            epoch=plan.epoch,
+            step=plan.step,
+            tokens=tokens,
+            logprobs=logprobs,
+            prompt_logprobs=prompts,
+            seconds=forwarded.seconds + time.perf_counter() - began,
+            alignments=forwarded.findings.alignments,
+            pooled=forwarded.findings.pooled,
+        )
+
+    def finish(self, pending: StepResult) -> StepResult:
+        """It is there."""
+        return pending
+
+    def _run(self, plan: StepPlan) -> Forwarded:
+        rows = plan.rows
+        batch = build_batch(rows, self._rows, self._caches, self._device)
+        if self._extras is not None:
+            batch = replace(batch, forward=self._extras.extend(batch.forward, rows))
+        hidden = self.model.forward(batch.forward)
+        return Forwarded(
+            plan,
+            0.0,
+            logits=self._logits(hidden[batch.last]) if len(batch.last) else None,
+            states=(batch.starts, hidden) if self._rows.want_prompt_logprobs(rows) else None,
+            findings=Findings() if self._extras is None else self._extras.read(batch, rows, hidden),
+        )
+
+    def _run_program(self, plan: StepPlan) -> Forwarded:
+        """The whole pass, from the tables of the rows to logits, as one call."""
+        assert self._step is not None
+        assert self._programs is not None
+        assert isinstance(self.model, Decoder)
+        rows = plan.rows
+        every = self._rows.want_prompt_logprobs(rows)
+        found = self._step.run([(row.slot, row.start, row.count, row.sample) for row in rows], every=every)
+        states = None
+        if every:
+            starts = list(itertools.accumulate((row.count for row in rows[:-1]), initial=0))
+            states = starts, self._programs.last_hidden(sum(row.count for row in rows))
+        if found is None:
+            return Forwarded(plan, 0.0, states=states)
+        logits, best = found
+        if self.model.finishes:
+            return Forwarded(plan, 0.0, self.model.finished(logits), states=states)
+        return Forwarded(plan, 0.0, logits, best.tolist(), states)
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        assert not isinstance(self.model, PoolingModel), "a model that pools draws no tokens"
+        return self.model.logits(hidden)
+
+
+def sync_runner(
+    model: ServedModel,
+    caches: Sequence[LayerCache],
+    *,
+    slots: int,
+    max_model_len: int,
+    block_size: int,
+    device: torch.device,
+    extras: RowExtras | None = None,
+) -> tuple[SyncRunner, SyncCompute]:
+    """A runner whose steps are waited for, also on a device."""
+    rows = RowTable(slots, max_model_len, block_size, 1 + max((cache.group for cache in caches), default=0))
+    compute = SyncCompute(model, caches, rows, slots=slots, device=device, extras=extras)
+    return ModelRunner(rows, compute, extras), compute
