@@ -12,9 +12,8 @@ from typing import Final
 
 import msgspec
 
-from .serving.address import Address
 from .serving.api import APIS, Event, decode_chunk, describe_error
-from .serving.http import HttpClient
+from .serving.http import Address, HttpClient
 from .serving.meter import Meter
 from .serving.stream import Stream
 

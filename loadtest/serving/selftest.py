@@ -11,10 +11,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 
 from ..tool import table
-from .address import Address
 from .api import APIS
 from .arrivals import Stage
 from .driver import Load
+from .http import Address
 from .lengths import constant
 from .run import measure
 from .workload import Random

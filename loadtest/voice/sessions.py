@@ -21,9 +21,8 @@ from ..processes import pss_bytes, tree
 from ..record import Record, quantile
 from ..server_process import ServerProcess
 from ..tool import ToolError, make_parser, run_tool
-from .clips import spoken
+from .clips import SENTENCES, spoken
 from .realtime import RATE, Event, session, speech_of
-from .sentences import SENTENCES
 from .wer import Normalizer, WordErrors, word_errors
 
 DELTA: Final = "conversation.item.input_audio_transcription.delta"

@@ -14,14 +14,12 @@ from typing import Any, Final, Literal
 
 from rich.console import Console
 
-from ..peers.libraries import Load, Rounds, Timed, run_rounds, timed_fields
+from ..peers.libraries import Load, Rounds, Timed, faster_whisper, run_rounds, timed_fields, transcriber
 from ..record import Record
 from ..server_process import ServerProcess
 from ..tool import make_parser, run_tool
 from .accuracy import MODEL, folder_of
-from .clips import Clip, half_minute, spoken
-from .sentences import SENTENCES
-from .sides import faster_whisper, ours
+from .clips import SENTENCES, Clip, half_minute, spoken
 
 _FILES: Final = 8
 
@@ -67,7 +65,7 @@ def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Speed:
         peers = [at_end.enter_context(faster_whisper(folder, kind, args.threads)) for kind in args.compute_type]
         # files side by side, each on its own thread
         peers.append(at_end.enter_context(faster_whisper(folder, args.compute_type[0], 1, workers=args.threads)))
-        sides = [ours(server), *peers]
+        sides = [transcriber(server), *peers]
         run_rounds(sides, loads[:1], lambda _, files: int(files))
         timed = summary(run_rounds(sides, loads[1:], lambda _, files: int(files)), seconds)
     return Speed(

@@ -13,8 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from stentor.loadtest.processes import alive, named
-from stentor.loadtest.serving.address import parse_address
-from stentor.loadtest.serving.http import HttpClient
+from stentor.loadtest.serving.http import HttpClient, parse_address
 from stentor.tests.chaos.streams import TokenStream
 
 COMPLETIONS: Final = "/v1/completions"

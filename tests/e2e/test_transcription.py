@@ -17,8 +17,7 @@ from openai.types import audio as sdk
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.loadtest.voice.accuracy import MODEL, folder_of
-from stentor.loadtest.voice.clips import spoken
-from stentor.loadtest.voice.sentences import SENTENCES
+from stentor.loadtest.voice.clips import SENTENCES, spoken
 from stentor.loadtest.voice.wer import Normalizer, WordErrors, word_errors
 from stentor.server.asr.vocabulary import settings_of
 from stentor.tests.parity.whispers import real

@@ -19,10 +19,9 @@ import pytest
 from websockets.asyncio.client import connect
 
 from stentor.loadtest.server_process import ServerProcess
-from stentor.loadtest.voice.clips import spoken
+from stentor.loadtest.voice.clips import SENTENCES, spoken
 from stentor.loadtest.voice.loop import QUESTIONS, measure
 from stentor.loadtest.voice.realtime import RealtimeClient, Speech, session, speech_of
-from stentor.loadtest.voice.sentences import SENTENCES
 from stentor.loadtest.voice.sessions import measure as measure_sessions
 from stentor.loadtest.voice.wer import Normalizer, word_errors
 from stentor.server.audio.g711 import encode

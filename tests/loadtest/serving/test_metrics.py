@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from stentor.loadtest.serving.metrics import parse_metrics, rise
+from stentor.loadtest.serving.measure import parse_metrics, rise
 
 
 def test_what_the_client_library_writes_is_read() -> None:

@@ -12,11 +12,10 @@ import msgspec
 import pytest
 
 from stentor.loadtest.serving import run
-from stentor.loadtest.serving.address import Address
 from stentor.loadtest.serving.api import APIS
 from stentor.loadtest.serving.arrivals import Stage, plan
 from stentor.loadtest.serving.driver import Load
-from stentor.loadtest.serving.http import HttpClient
+from stentor.loadtest.serving.http import Address, HttpClient
 from stentor.loadtest.serving.lengths import constant
 from stentor.loadtest.serving.meter import Meter
 from stentor.loadtest.serving.run import Outcome, measure_async
