@@ -10,10 +10,11 @@ MISUSED: Final = 2
 
 
 class Command(NamedTuple):
-    """A module with ``main(argv: list[str]) -> int``, below this package, and what it is for."""
+    """A module below this package, what the command is for, and the module's function from options to exit code."""
 
     module: str
     help: str
+    function: str = "main"
 
 
 COMMANDS: Final = {
@@ -24,8 +25,8 @@ COMMANDS: Final = {
     "peers": Command(".peers.command", "the same load on other servers in turn, and the ratios"),
     "install-peers": Command(".peers.install", "install those servers and libraries, each into its own environment"),
     "start": Command(".startup", "time from start to ready, cold and warm, by phase"),
-    "latency": Command(".latency", "one batch through the engine, without a server"),
-    "throughput": Command(".throughput", "as many tokens a second as the engine gives, without a server"),
+    "latency": Command(".offline", "one batch through the engine, without a server", "latency"),
+    "throughput": Command(".offline", "as many tokens a second as the engine gives, without a server", "throughput"),
     "voice": Command(".voice.loop", "speech in, speech out: from the last word to the answer, and interruptions"),
     "callers": Command(".voice.sessions", "many callers at once, each transcribed while it speaks"),
     "speech": Command(".voice.speaking", "texts spoken alone and many at once: when sound begins, and how fast"),
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"stentor bench {given[0]}: it needs matplotlib: install stentor[plots]", file=sys.stderr)
         return MISUSED
-    return int(module.main(given[1:]))
+    return int(getattr(module, command.function)(given[1:]))
 
 
 def _usage() -> str:

@@ -15,7 +15,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from rich.console import Console
@@ -152,10 +152,7 @@ def _draw(rng: random.Random, allowed: int, size: int) -> int:
     return rng.choice(ids_in(allowed))
 
 
-class GrammarCost(Record, frozen=True, kw_only=True):
-    """What ``stentor bench grammar-cost`` saves."""
-
-    kind: Literal["grammar cost"] = "grammar cost"
+class GrammarCost(Record, frozen=True, kw_only=True, tag="grammar cost"):
     model: str
     masks: list[MaskCost]
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -51,10 +51,7 @@ class Result:
     bound: str
 
 
-class Kernels(Record, frozen=True, kw_only=True):
-    """What ``stentor bench kernels`` saves."""
-
-    kind: Literal["kernels"] = "kernels"
+class Kernels(Record, frozen=True, kw_only=True, tag="kernels"):
     model: str
     ceilings: Ceilings
     results: list[Result]

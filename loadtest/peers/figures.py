@@ -2,11 +2,11 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from ..client import Answer
+from ..client import Answer, seconds_of
 from ..record import Record, quantile
 from ..tool import UsageError
 
@@ -57,10 +57,9 @@ class Settings(msgspec.Struct, frozen=True):
     seed: int = 0
 
 
-class Report(Record, frozen=True, kw_only=True):
+class Report(Record, frozen=True, kw_only=True, tag="peers"):
     """A whole run, as it is saved."""
 
-    kind: Literal["peers"] = "peers"
     model: str
     settings: Settings
     columns: list[Column]
@@ -98,12 +97,11 @@ def streams_round(answers: Sequence[Answer]) -> Round:
     ``decode_tokens_per_s`` is that of a stream, from its first output to its last; ``itl_tokens_per_s`` the inverse
     of the median gap. ITL is the gap between two moments at which a stream brought output, pooled over all streams.
     """
-    seconds = max(answer.ended for answer in answers) - min(answer.began for answer in answers)
     tokens = sum(answer.tokens for answer in answers)
     ttft = [answer.ttft for answer in answers]
     gaps = [gap for answer in answers for gap in answer.gaps]
     found = {
-        "output_tokens_per_s": tokens / seconds,
+        "output_tokens_per_s": tokens / seconds_of(answers),
         "ttft_ms_p50": 1e3 * quantile(ttft, 0.5),
         "ttft_ms_p99": 1e3 * quantile(ttft, 0.99),
         "tokens_per_chunk": tokens / sum(len(answer.arrivals) for answer in answers),

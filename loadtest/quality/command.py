@@ -9,7 +9,7 @@ run then. Exit code 1 where a perplexity differs by more than the limit.
 
 import argparse
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 
@@ -28,10 +28,7 @@ from .reference import Reference, ReferenceError
 CASES = ("served", "float32", "bfloat16")
 
 
-class Quality(Record, frozen=True, kw_only=True):
-    """What ``stentor bench quality`` saves."""
-
-    kind: Literal["quality"] = "quality"
+class Quality(Record, frozen=True, kw_only=True, tag="quality"):
     worker: dict[str, Any]
     limit: float
     verdicts: list[Verdict]

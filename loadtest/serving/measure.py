@@ -99,8 +99,8 @@ def span(requests: Sequence[RequestRecord]) -> float:
 
 
 def parse_metrics(text: str) -> dict[str, float]:
-    """Samples of ``/metrics`` by ``name{labels}`` as written. What is not a finite number, or no sample, is left out, and
-    so are the times at which counters were made (``_created``)."""
+    """Samples of ``/metrics`` by ``name{labels}`` as written. What is not a finite number, or no sample, is left out,
+    and so are the times at which counters were made (``_created``)."""
     samples = _SAMPLE.findall(text)
     return {name: float(value) for name, value in samples if not name.partition("{")[0].endswith("_created")}
 

@@ -2,7 +2,7 @@
 
 import argparse
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -32,8 +32,7 @@ class TranscriptionAccuracy(msgspec.Struct, frozen=True):
     """Sentences with errors: what was said, and what was heard."""
 
 
-class Accuracy(Record, frozen=True, kw_only=True):
-    kind: Literal["wer"] = "wer"
+class Accuracy(Record, frozen=True, kw_only=True, tag="wer"):
     model: str
     sentences: int
     audio_seconds: float

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from rich.console import Console
@@ -31,8 +31,7 @@ _MEMORY_SECONDS: Final = 5.0
 _PAUSE: Final = bytes(2 * RATE * 3 // 10)
 
 
-class Sessions(Record, frozen=True, kw_only=True):
-    kind: Literal["callers"] = "callers"
+class Sessions(Record, frozen=True, kw_only=True, tag="callers"):
     server: list[str]
     sessions: int
     sentences: int

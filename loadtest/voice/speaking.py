@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 import time
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import httpx
 from rich.console import Console
@@ -22,10 +22,9 @@ _BYTES_A_SECOND: Final = 48_000
 """Of ``pcm``: 24 kHz, 16 bits."""
 
 
-class Speaking(Record, frozen=True, kw_only=True):
+class Speaking(Record, frozen=True, kw_only=True, tag="speech"):
     """What :func:`measure` found."""
 
-    kind: Literal["speech"] = "speech"
     server: list[str]
     alone: list[dict[str, Any]]
     crowd: dict[str, float]

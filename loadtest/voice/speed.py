@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from rich.console import Console
 
@@ -32,8 +32,7 @@ class TimedFiles(Timed, frozen=True, kw_only=True):
     """Seconds of work for a second of audio."""
 
 
-class Speed(Record, frozen=True, kw_only=True):
-    kind: Literal["transcription"] = "transcription"
+class Speed(Record, frozen=True, kw_only=True, tag="transcription"):
     model: str
     server_arguments: list[str]
     peer_version: str
