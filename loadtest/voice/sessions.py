@@ -23,7 +23,7 @@ from ..server_process import ServerProcess
 from ..tool import ToolError, make_parser, run_tool
 from .clips import SENTENCES, spoken
 from .realtime import RATE, Event, session, speech_of
-from .wer import Normalizer, WordErrors, word_errors
+from .transcription import Normalizer, WordErrors, word_errors
 
 DELTA: Final = "conversation.item.input_audio_transcription.delta"
 COMPLETED: Final = "conversation.item.input_audio_transcription.completed"

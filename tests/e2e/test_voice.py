@@ -23,7 +23,7 @@ from stentor.loadtest.voice.clips import SENTENCES, spoken
 from stentor.loadtest.voice.loop import QUESTIONS, measure
 from stentor.loadtest.voice.realtime import RealtimeClient, Speech, session, speech_of
 from stentor.loadtest.voice.sessions import measure as measure_sessions
-from stentor.loadtest.voice.wer import Normalizer, word_errors
+from stentor.loadtest.voice.transcription import Normalizer, word_errors
 from stentor.server.audio.g711 import encode
 from stentor.server.audio.resample import resample
 from stentor.tests.e2e.processes import below, worker_of
