@@ -197,7 +197,6 @@ async def measure_latency(arguments: argparse.Namespace, about: dict[str, Any]) 
 
 
 def read_iteration(answers: Sequence[Answer]) -> Iteration:
-    """What one batch took."""
     began = min(answer.began for answer in answers)
     prefilled = max(answer.arrivals[0] for answer in answers)
     pairs = [pair for answer in answers for pair in pairwise(answer.arrivals)]

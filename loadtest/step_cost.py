@@ -41,8 +41,6 @@ _SIDES = (512, 1024, 2048)
 
 
 class Shape(NamedTuple):
-    """One kind of step."""
-
     kind: str
     """``decode``, ``prefill`` (of a whole prompt) or ``chunk`` (after some context)."""
     rows: int

@@ -53,8 +53,6 @@ class Column(msgspec.Struct, kw_only=True):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What a run does."""
-
     shapes: list[str]
     rounds: int = 5
     starts: int = 3
@@ -65,8 +63,6 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Report(Record, frozen=True, kw_only=True, tag="peers"):
-    """A whole run, as it is saved."""
-
     model: str
     settings: Settings
     columns: list[Column]

@@ -100,7 +100,6 @@ def main(argv: list[str]) -> int:
 
 
 def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Quality:
-    """Loads both sides and compares them."""
     rows = max(arguments.decode, default=1)
     served = worker_config(arguments, max_num_seqs=max(arguments.max_num_seqs or 0, rows))
     checkpoint = open_checkpoint(Path(served.model), served.load_format)

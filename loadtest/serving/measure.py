@@ -106,9 +106,10 @@ def parse_metrics(text: str) -> dict[str, float]:
 
 
 def rise(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float:
-    """What a counter rose by in all, whatever its labels are and whatever stands before ``:`` in its name."""
-    return sum(
-        value - before.get(sample, 0.0)
-        for sample, value in after.items()
-        if sample.partition("{")[0].rpartition(":")[2] == name
-    )
+    """What a counter rose by in all, as :func:`total` counts."""
+    return total({sample: value - before.get(sample, 0.0) for sample, value in after.items()}, name)
+
+
+def total(samples: Mapping[str, float], name: str) -> float:
+    """Of a metric, whatever its labels are and whatever stands before ``:`` in its name."""
+    return sum(value for sample, value in samples.items() if sample.partition("{")[0].rpartition(":")[2] == name)

@@ -40,8 +40,6 @@ CASES: Final = (
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What a case took."""
-
     chunks: int
     reads: int
     """Reads that brought output, one stream's each."""

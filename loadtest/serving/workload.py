@@ -103,5 +103,4 @@ WORDS: Final = tuple((Path(__file__).parent / "words.txt").read_text(encoding="u
 
 
 def random_words(rng: np.random.Generator, count: int) -> str:
-    """``count`` words with blanks between them."""
     return " ".join([WORDS[index] for index in rng.integers(0, len(WORDS), count).tolist()])

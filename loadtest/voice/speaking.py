@@ -23,8 +23,6 @@ _BYTES_A_SECOND: Final = 48_000
 
 
 class Speaking(Record, frozen=True, kw_only=True, tag="speech"):
-    """What :func:`measure` found."""
-
     server: list[str]
     alone: list[dict[str, Any]]
     crowd: dict[str, float]
@@ -41,7 +39,6 @@ class PlayedSpeech(NamedTuple):
 
 
 async def play(client: httpx.AsyncClient, text: str) -> PlayedSpeech:
-    """Has one text spoken."""
     began = time.monotonic()
     first, played, starving = 0.0, 0.0, 0.0
     async with client.stream("POST", "/v1/audio/speech", json={"input": text, "response_format": "pcm"}) as response:

@@ -69,8 +69,6 @@ def word_errors(said: Sequence[str], heard: Sequence[str]) -> WordErrors:
 
 
 class TranscriptionAccuracy(msgspec.Struct, frozen=True):
-    """How one side did."""
-
     side: str
     word_error_rate: float
     errors: int
