@@ -195,17 +195,14 @@ def _loads(clips: Sequence[Clip], number: int, folder: Path) -> dict[str, Load]:
 
 def summary(rounds: Rounds, audio_seconds: Mapping[str, float]) -> list[TimedFiles]:
     """``audio_seconds`` of one round of each load."""
-    timed = []
-    for (side, files), done in rounds.items():
-        audio = audio_seconds[files]
-        timed.append(
-            TimedFiles(
-                audio_seconds=round(audio, 2),
-                median_rtf=round(statistics.median(one.seconds / audio for one in done), 5),
-                **timed_fields(rounds, side, files, int(files)),
-            )
+    return [
+        TimedFiles(
+            audio_seconds=round(audio_seconds[files], 2),
+            median_rtf=round(statistics.median(one.seconds / audio_seconds[files] for one in done), 5),
+            **timed_fields(rounds, side, files, int(files)),
         )
-    return timed
+        for (side, files), done in rounds.items()
+    ]
 
 
 def _show(console: Console, record: Speed) -> None:
