@@ -128,10 +128,10 @@ gpu: .link/stentor ## on a GPU machine: every GPU test, then the GPU benchmarks;
 	workers=$$($(GPU_PYTHON) -c 'import xdist, os; print("-n", min(8, os.cpu_count()))' 2>/dev/null); \
 	for tests in $(if $(ARGS),"$(ARGS)","$$workers tests/kernels" tests/gpu); do \
 	  $(GPU_ENV) -m pytest -p no:cacheprovider -m "gpu or triton" $$tests || failed=1; done; \
-	$(GPU_ENV) -m stentor.loadtest.gpu --output $(RESULTS) || failed=1; exit $$failed
+	$(GPU_ENV) -m stentor.loadtest.bench gpu --output $(RESULTS) || failed=1; exit $$failed
 
 gpu-bench: .link/stentor ## the GPU benchmarks alone; figures go to loadtest/results
-	$(GPU_ENV) -m stentor.loadtest.gpu --output $(RESULTS)
+	$(GPU_ENV) -m stentor.loadtest.bench gpu --output $(RESULTS)
 
 gpu-wheels: $(STAMP) ## fetch into .whl what a GPU machine with torch and transformers lacks, for `make gpu` there
 	@mkdir -p .whl && rm -f .whl/*.whl

@@ -10,10 +10,11 @@ MISUSED: Final = 2
 
 
 class Command(NamedTuple):
-    """A module with ``main(argv: list[str]) -> int``, below this package, and what it is for."""
+    """A module below this package, what the command is for, and the module's function from options to exit code."""
 
     module: str
     help: str
+    function: str = "main"
 
 
 COMMANDS: Final = {
@@ -24,20 +25,20 @@ COMMANDS: Final = {
     "peers": Command(".peers.command", "the same load on other servers in turn, and the ratios"),
     "install-peers": Command(".peers.install", "install those servers and libraries, each into its own environment"),
     "start": Command(".startup", "time from start to ready, cold and warm, by phase"),
-    "latency": Command(".latency", "one batch through the engine, without a server"),
-    "throughput": Command(".throughput", "as many tokens a second as the engine gives, without a server"),
+    "latency": Command(".offline", "one batch through the engine, without a server", "latency"),
+    "throughput": Command(".offline", "as many tokens a second as the engine gives, without a server", "throughput"),
     "voice": Command(".voice.loop", "speech in, speech out: from the last word to the answer, and interruptions"),
     "callers": Command(".voice.sessions", "many callers at once, each transcribed while it speaks"),
     "speech": Command(".voice.speaking", "texts spoken alone and many at once: when sound begins, and how fast"),
-    "transcription": Command(".voice.speed", "speed of transcription beside faster-whisper"),
-    "wer": Command(".voice.accuracy", "word error rate of spoken sentences beside faster-whisper"),
+    "transcription": Command(".voice.transcription", "speed of transcription beside faster-whisper", "transcription"),
+    "wer": Command(".voice.transcription", "word error rate of spoken sentences beside faster-whisper", "wer"),
     "embeddings": Command(".embedding.command", "texts a second beside sentence-transformers; a sentence beside a job"),
     "quality": Command(".quality.command", "perplexity of a fixed text beside transformers in float32"),
     "kernels": Command(".kernels.command", "each kernel beside what the machine's memory and arithmetic allow"),
     "model": Command(".model_speed", "a model's steps with made-up weights beside what the machine can do"),
     "steps": Command(".step_cost", "step time of the CPU worker against batch and context"),
-    "grid": Command(".grid", "kernels or model once for every combination of parameters, as one CSV"),
-    "gpu": Command(".gpu", "every GPU benchmark in turn"),
+    "grid": Command(".series", "kernels or model once for every combination of parameters, as one CSV", "grid"),
+    "gpu": Command(".series", "every GPU benchmark in turn", "gpu"),
     "server-cost": Command(".server_cost", "CPU time of server and engine a streamed token"),
     "scheduler-cost": Command(".scheduler_cost", "CPU time of the engine a step, without a model"),
     "grammar-cost": Command(".grammar_cost", "time of a mask on a model's vocabulary"),
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"stentor bench {given[0]}: it needs matplotlib: install stentor[plots]", file=sys.stderr)
         return MISUSED
-    return int(module.main(given[1:]))
+    return int(getattr(module, command.function)(given[1:]))
 
 
 def _usage() -> str:

@@ -4,7 +4,7 @@ Servers differ in what ends a stream (``[DONE]`` or nothing), in where usage sta
 several tokens: tokens are counted by the server's usage, times by chunks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,9 +12,8 @@ from typing import Final
 
 import msgspec
 
-from .serving.address import Address
 from .serving.api import APIS, Event, decode_chunk, describe_error
-from .serving.http import HttpClient
+from .serving.http import Address, HttpClient
 from .serving.meter import Meter
 from .serving.stream import Stream
 
@@ -51,6 +50,11 @@ class Answer:
     def gaps(self) -> list[float]:
         """Seconds between successive moments at which output arrived; chunks that came together count as one."""
         return [gap for earlier, later in pairwise(self.arrivals) if (gap := later - earlier)]
+
+
+def seconds_of(answers: Sequence[Answer]) -> float:
+    """From the first request that was sent to the last output of any."""
+    return max(answer.ended for answer in answers) - min(answer.began for answer in answers)
 
 
 def _read_completion(data: bytes) -> Event:

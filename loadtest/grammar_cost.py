@@ -15,7 +15,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from rich.console import Console
@@ -85,10 +85,12 @@ def source_of(schema: dict[str, Any]) -> str:
 
 def read_vocabulary(folder: Path) -> TokenBytes:
     """Of a tokenizer of the byte-level kind."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode  # late: it takes seconds
+
     tokenizer = Tokenizer.from_buffer((folder / "tokenizer.json").read_bytes())
     added = {id: token.content.encode() for id, token in tokenizer.get_added_tokens_decoder().items()}
     size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
-    alphabet = _byte_alphabet()
+    alphabet = {character: value for value, character in bytes_to_unicode().items()}
     tokens = []
     for id in range(size):
         text = tokenizer.id_to_token(id) or ""
@@ -96,13 +98,6 @@ def read_vocabulary(folder: Path) -> TokenBytes:
     config = json.loads((folder / "config.json").read_text())
     eos = config.get("eos_token_id") or 0
     return TokenBytes(tokens, sorted(added), eos if isinstance(eos, list) else [eos])
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """The characters that stand for bytes in tokens of GPT-2's kind."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [value for value in range(256) if value not in plain]
-    return {chr(value): value for value in plain} | {chr(256 + n): value for n, value in enumerate(others)}
 
 
 def mask_cost(name: str, compiler: Compiler, vocabulary: TokenBytes, tokens: int) -> MaskCost:
@@ -152,10 +147,7 @@ def _draw(rng: random.Random, allowed: int, size: int) -> int:
     return rng.choice(ids_in(allowed))
 
 
-class GrammarCost(Record, frozen=True, kw_only=True):
-    """What ``stentor bench grammar-cost`` saves."""
-
-    kind: Literal["grammar cost"] = "grammar cost"
+class GrammarCost(Record, frozen=True, kw_only=True, tag="grammar cost"):
     model: str
     masks: list[MaskCost]
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -46,10 +46,7 @@ class Figure:
     """Share of the device's time between the first and last kernel in which none ran."""
 
 
-class ModelSpeed(Record, frozen=True, kw_only=True):
-    """What ``stentor bench model`` saves."""
-
-    kind: Literal["model speed"] = "model speed"
+class ModelSpeed(Record, frozen=True, kw_only=True, tag="model speed"):
     ceilings: Ceilings
     figures: list[Figure]
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
@@ -36,14 +36,19 @@ class RecordError(ValueError):
     """A file that does not hold what it was read as; the message is one line for the operator."""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What every file says of the run that it is from; subclasses add their ``kind`` and what was measured."""
+class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """What every file says of the run that it is from. Subclasses add what was measured; their tag is the file's kind:
+    what the tool of ``stentor bench`` of nearly that name saves."""
 
     format: int = FORMAT
     started_at: str
     """ISO 8601, UTC."""
     command: list[str] = []
     machine: dict[str, Any] = {}
+
+    @property
+    def kind(self) -> str:
+        return str(self.__struct_config__.tag)
 
 
 def about(tool: str, given: Sequence[str]) -> dict[str, Any]:
@@ -148,10 +153,9 @@ class Target(msgspec.Struct, frozen=True):
     """The ``Server`` header of its answers."""
 
 
-class Result(Record, frozen=True, kw_only=True):
+class Result(Record, frozen=True, kw_only=True, tag="serve"):
     """One run of ``stentor bench serve``."""
 
-    kind: Literal["serve"] = "serve"
     name: str
     target: Target
     workload: dict[str, Any] = {}
@@ -174,10 +178,9 @@ class SweepPoint(msgspec.Struct, frozen=True):
     result: Result
 
 
-class Sweep(Record, frozen=True, kw_only=True):
+class Sweep(Record, frozen=True, kw_only=True, tag="sweep"):
     """Several runs along one axis."""
 
-    kind: Literal["sweep"] = "sweep"
     name: str
     axis: str
     """``concurrency``, ``rate`` or a parameter's name."""
@@ -200,18 +203,16 @@ class StartupRound(msgspec.Struct, frozen=True):
     """Of the model's files, in the page cache just before the start."""
 
 
-class Startup(Record, frozen=True, kw_only=True):
+class Startup(Record, frozen=True, kw_only=True, tag="startup"):
     """How long a server takes from its first instruction to its first answer."""
 
-    kind: Literal["startup"] = "startup"
     name: str
     rounds: list[StartupRound] = []
 
 
-class Steps(Record, frozen=True, kw_only=True):
+class Steps(Record, frozen=True, kw_only=True, tag="step cost"):
     """Step times of a worker against batch and context, beside the machine's ceilings."""
 
-    kind: Literal["step cost"] = "step cost"
     worker: dict[str, Any] = {}
     ceilings: dict[str, Any] = {}
     figures: list[Figure] = []
@@ -224,7 +225,9 @@ class Steps(Record, frozen=True, kw_only=True):
 
 Saved = Result | Sweep | Startup | Steps
 """What ``stentor bench report`` reads."""
-KINDS: Final[dict[str, type[Saved]]] = {"serve": Result, "sweep": Sweep, "startup": Startup, "step cost": Steps}
+KINDS: Final[dict[str, type[Saved]]] = {
+    str(kind.__struct_config__.tag): kind for kind in (Result, Sweep, Startup, Steps)
+}
 
 
 class _Header(msgspec.Struct):

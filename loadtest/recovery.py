@@ -17,7 +17,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from rich.console import Console
 
@@ -93,10 +93,7 @@ class Recoveries:
     failures: Sequence[str]
 
 
-class Recovery(Record, frozen=True, kw_only=True):
-    """What ``stentor bench recovery`` saves."""
-
-    kind: Literal["recovery"] = "recovery"
+class Recovery(Record, frozen=True, kw_only=True, tag="recovery"):
     streams: int
     measured: list[Recoveries]
 

@@ -13,7 +13,7 @@ import random
 import statistics
 import time
 from collections import deque
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -120,10 +120,7 @@ def measure(rows: int, queue: int, steps: int) -> Cost:
     )
 
 
-class SchedulerCosts(Record, frozen=True, kw_only=True):
-    """What ``stentor bench scheduler-cost`` saves."""
-
-    kind: Literal["scheduler cost"] = "scheduler cost"
+class SchedulerCosts(Record, frozen=True, kw_only=True, tag="scheduler cost"):
     costs: list[Cost]
 
 

@@ -12,7 +12,7 @@ import asyncio
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 from rich.console import Console
@@ -113,10 +113,7 @@ def medians(costs: Sequence[Cost]) -> Cost:
     return Cost(*(statistics.median(column) for column in zip(*map(astuple, costs), strict=True)))
 
 
-class ServerCost(Record, frozen=True, kw_only=True):
-    """What ``stentor bench server-cost`` saves."""
-
-    kind: Literal["server cost"] = "server cost"
+class ServerCost(Record, frozen=True, kw_only=True, tag="server cost"):
     path: str
     streams: dict[str, Result]
     """By number of streams."""

@@ -14,9 +14,8 @@ import contextlib
 import ctypes
 import mmap
 import os
-import statistics
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Self
@@ -29,6 +28,7 @@ from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
 
 from .client import STREAMED, StreamError, complete
 from .record import Startup, StartupRound
+from .report.figures import rounds_of, startup_table
 from .server_process import ServerProcess, StartFailed
 from .tool import at_least, make_parser, run_tool, table
 
@@ -179,20 +179,8 @@ def resident_bytes(files: Sequence[Path]) -> int:
 
 
 def print_rounds(console: Console, record: Startup) -> None:
-    groups = [[each for each in record.rounds if each.cold == cold] for cold in (True, False)]
-
-    def medians(read: Callable[[StartupRound], float]) -> list[str]:
-        return [f"{statistics.median(map(read, group)):.2f}" for group in groups]
-
-    times = [
-        ["until it listens", *medians(lambda each: each.listening_s)],
-        ["until it is ready", *medians(lambda each: each.ready_s)],
-        ["until its first token", *medians(lambda each: each.first_token_s)],
-    ]
-    for phase in dict.fromkeys(phase for each in record.rounds for phase in each.phases):
-        times.append([phase, *medians(lambda each, phase=phase: each.phases.get(phase, 0.0))])  # type: ignore[misc]
-    columns = ["", *(f"{name} ({len(group)})" for name, group in zip(("cold", "warm"), groups, strict=True))]
-    console.print(table(columns, times, title="seconds of a start, medians"))
-    if most := max(each.model_bytes_in_memory for each in groups[0]):
+    columns, rows = startup_table(record)
+    console.print(table(columns, rows, title="a start"))
+    if most := max(each.model_bytes_in_memory for each in rounds_of(record)["cold"]):
         stayed = "MiB of the model stayed in memory before a cold start: another process has it mapped"
         console.print(f"{most / MIB:,.0f} {stayed}")

@@ -11,7 +11,6 @@ limit of a decode step is reading all weights once and every key and value; that
 
 import argparse
 import random
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,9 +26,10 @@ from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import set_up
 from stentor.protocols.ipc.actors import WorkerReady
 
+from .kernels.timing import Timing, time_call, time_product
 from .record import Steps
 from .step_curves import CHUNK, Figure, surprises
-from .step_runs import StepRunner, StepTimes, decode_bytes, decode_length
+from .step_runs import StepRunner, decode_bytes, decode_length
 from .tool import at_least, make_parser, run_tool, table
 from .worker_options import add_worker_options, describe, worker_config
 
@@ -38,12 +38,9 @@ CONTEXTS = (16, 128, 512, 1024, 2048, 4096, 8192)
 PREFILLS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 _COLUMNS = 4096
 _SIDES = (512, 1024, 2048)
-_PASSES = 7
 
 
 class Shape(NamedTuple):
-    """One kind of step."""
-
     kind: str
     """``decode``, ``prefill`` (of a whole prompt) or ``chunk`` (after some context)."""
     rows: int
@@ -129,9 +126,7 @@ def make_shapes(arguments: argparse.Namespace, longest: int) -> list[Shape]:
     return [*decode, *prefill, *(chunks if arguments.prefill else [])]
 
 
-def make_figure(
-    shape: Shape, times: StepTimes, model: ModelSpec, ready: WorkerReady, ceilings: dict[str, Any]
-) -> Figure:
+def make_figure(shape: Shape, times: Timing, model: ModelSpec, ready: WorkerReady, ceilings: dict[str, Any]) -> Figure:
     kind, rows, tokens, context = shape
     read = decode_bytes(ready, model, rows, context + tokens)
     flops = rows * model.flops(tokens, context - (kind == "decode"), sampled=1)
@@ -143,8 +138,8 @@ def make_figure(
         tokens=tokens,
         context=context,
         milliseconds=1e3 * times.median,
-        fastest_milliseconds=1e3 * times.low,
-        steps=times.steps,
+        fastest_milliseconds=1e3 * times.fastest,
+        steps=times.calls,
         tokens_per_second=rows * tokens / times.median,
         megabytes=read / 1e6,
         gigaflops=flops / 1e9,
@@ -185,26 +180,11 @@ def measure_cpu_ceilings(read_bytes: int) -> dict[str, Any]:
         data.amax,
         lambda: torch.mv(data, data[0]),
     )
-    rate = data.nbytes / min(map(_fastest, reductions))
+    cpu = torch.device("cpu")
     return {
-        "read_bytes_per_second": rate,
-        "product_flops_per_second": {side: _product_rate(side) for side in _SIDES},
+        "read_bytes_per_second": data.nbytes / min(time_call(each, cpu).fastest for each in reductions),
+        "product_flops_per_second": {side: 2 * side**3 / time_product(side, cpu).fastest for side in _SIDES},
     }
-
-
-def _product_rate(side: int) -> float:
-    a, b = (torch.randn(side, side).bfloat16() for _ in range(2))
-    out = torch.empty_like(a)
-    return 2 * side**3 / _fastest(lambda: torch.mm(a, b, out=out))
-
-
-def _fastest(call: Callable[[], object]) -> float:
-    times = []
-    for _ in range(1 + _PASSES):
-        began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return min(times[1:])
 
 
 def _cache_bytes(model: ModelSpec, tokens: int) -> int:

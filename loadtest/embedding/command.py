@@ -5,7 +5,7 @@ Needs the peer for ``speed`` (make peers ARGS=sentence-transformers) and a voice
 
 import argparse
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -18,10 +18,9 @@ from .speed import Speed
 PARTS: Final = ("speed", "latency", "isolation")
 
 
-class Embeddings(Record, frozen=True, kw_only=True):
+class Embeddings(Record, frozen=True, kw_only=True, tag="embeddings"):
     """None: a part that was not asked for, or has not been measured yet."""
 
-    kind: Literal["embeddings"] = "embeddings"
     speed: Speed | None = None
     latency: Latency | None = None
     isolation: Isolation | None = None

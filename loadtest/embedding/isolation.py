@@ -4,26 +4,25 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Final
+from threading import Event, Lock
+from typing import Final, Self
 
 import msgspec
 
 from stentor.engine.loading.hub import DEFAULT_MODEL, DEMO_EMBEDDING_MODEL, DEMO_TRANSCRIPTION_MODEL, resolve_model
 
 from ..client import STREAMED, complete
-from ..peers.libraries import connect
+from ..peers.libraries import connect, transcriber, vectors_of
 from ..record import Spread
 from ..server_process import ServerProcess
 from ..serving.measure import spread
 from ..tool import ToolError
-from ..voice.clips import half_minute, spoken
-from ..voice.sentences import SENTENCES
-from ..voice.sides import ours as transcriber
-from .sides import Company, vectors_of
+from ..voice.clips import SENTENCES, half_minute, spoken
 from .texts import Texts, skewed
 
 ALONE: Final = "alone"
@@ -173,3 +172,42 @@ def _files(folder: Path) -> Iterator[str]:
     clips = spoken(SENTENCES)
     for number in count():
         yield str(half_minute(clips, number, number, folder / f"{number}.wav").path)
+
+
+class Company:
+    """Context manager: work on threads of its own while something else is measured.
+
+    ``endless`` repeats each piece of work until the block ends, which waits for what runs then. Leaving raises what a
+    piece of work raised.
+    """
+
+    def __init__(self, works: Sequence[Callable[[], int]], *, endless: bool = False) -> None:
+        """Each returns how many texts or files it has done."""
+        self._works = works
+        self._endless = endless
+        self._ending = Event()
+        self._lock = Lock()
+        self.done = 0
+
+    @property
+    def running(self) -> bool:
+        return any(not future.done() for future in self._futures)
+
+    def __enter__(self) -> Self:
+        self._threads = ThreadPoolExecutor(len(self._works) or 1)
+        self._futures = [self._threads.submit(self._repeat, work) for work in self._works]
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._ending.set()
+        self._threads.shutdown()
+        for future in self._futures if error is None else []:
+            future.result()
+
+    def _repeat(self, work: Callable[[], int]) -> None:
+        for _ in count() if self._endless else range(1):
+            if self._ending.is_set():
+                return
+            made = work()
+            with self._lock:
+                self.done += made

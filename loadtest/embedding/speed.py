@@ -15,15 +15,24 @@ import numpy as np
 
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, resolve_model
 
-from ..peers.libraries import OURS, Load, Rounds, Side, Timed, run_rounds, timed_fields
+from ..peers.libraries import (
+    OURS,
+    Load,
+    Rounds,
+    Side,
+    Timed,
+    embedder,
+    run_rounds,
+    sentence_transformers,
+    timed_fields,
+)
 from ..server_process import ServerProcess
-from .sides import PEER, ours, sentence_transformers
 from .texts import MEDIAN_TOKENS, Texts, skewed
 
 LENGTHS: Final = (16, 64, 256)
 MIXED: Final = "mixed"
 CONNECTIONS: Final = 4
-BATCHES: Final[dict[str, tuple[int, ...]]] = {OURS: (32, 128), PEER: (8, 16, 32, 64)}
+BATCHES: Final[dict[str, tuple[int, ...]]] = {OURS: (32, 128), "sentence-transformers": (8, 16, 32, 64)}
 """Sizes that each side tries: of its requests, of what the model gets at a time."""
 _MEAN_SKEWED: Final = 38
 """Tokens of a text, about."""
@@ -67,7 +76,7 @@ def measure(dtypes: Sequence[str], rounds: int, tokens: int, threads: int, *, pe
         with ExitStack() as at_end:
             arguments = [DEMO_EMBEDDING_MODEL, "--embedding-dtype", dtype, "--threads", str(threads)]
             server = at_end.enter_context(ServerProcess(arguments))
-            sides = [ours(server, DEMO_EMBEDDING_MODEL, CONNECTIONS)]
+            sides = [embedder(server, DEMO_EMBEDDING_MODEL, CONNECTIONS)]
             if peer:
                 sides.append(at_end.enter_context(sentence_transformers(folder, dtype, threads)))
                 version = sides[-1].version

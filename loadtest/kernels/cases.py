@@ -46,8 +46,6 @@ class Setting:
 
 @dataclass(frozen=True)
 class Case:
-    """One call to be timed."""
-
     shape: str
     settings: str
     run: Callable[[], object]

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -21,6 +21,7 @@ from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf_config import model_spec_from_hf
 
 from ..record import Record
+from ..series import CONFIGS
 from ..tool import UsageError, make_parser, run_tool, table
 from .cases import FP8, OPERATIONS, Setting
 from .spec import BatchSpec, parse_spec
@@ -28,7 +29,6 @@ from .timing import Ceilings, machine, measure_ceilings, time_call
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DEFAULT_BATCHES = ("q1kv4k", "64q1kv4k", "256q1kv1k", "q2k", "q8k", "64q1kv4k_q512kv8k")
-CONFIGS = Path(__file__).parent.parent / "configs"
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,7 @@ class Result:
     bound: str
 
 
-class Kernels(Record, frozen=True, kw_only=True):
-    """What ``stentor bench kernels`` saves."""
-
-    kind: Literal["kernels"] = "kernels"
+class Kernels(Record, frozen=True, kw_only=True, tag="kernels"):
     model: str
     ceilings: Ceilings
     results: list[Result]

@@ -7,7 +7,7 @@ overwritten before each replay. On a CPU it is wall time.
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -20,12 +20,13 @@ _MATMUL_SIDE = {"cuda": 8192, "cpu": 1024}
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call: the median, and the spread of the middle half."""
+    """Seconds of one call: the median, the spread of the middle half, and the fastest."""
 
     median: float
     low: float
     high: float
     calls: int
+    fastest: float
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,20 @@ def time_call(call: Callable[[], object], device: torch.device, *, seconds: floa
     times = [measure()]
     while len(times) < 5 or (sum(times) < seconds and len(times) < most):
         times.append(measure())
-    times.sort()
+    return summarise(times)
+
+
+def summarise(seconds: Iterable[float]) -> Timing:
+    """What several calls took."""
+    times = sorted(seconds)
     quarter = len(times) // 4
-    return Timing(statistics.median(times), times[quarter], times[-1 - quarter], len(times))
+    return Timing(statistics.median(times), times[quarter], times[-1 - quarter], len(times), times[0])
 
 
 def measure_ceilings(device: torch.device) -> Ceilings:
     """A copy far larger than any cache, and a bfloat16 matrix product on random data."""
-    return Ceilings(_copy_rate(device), _product_rate(device))
+    side = _MATMUL_SIDE[device.type]
+    return Ceilings(_copy_rate(device), 2 * side**3 / time_product(side, device).median)
 
 
 def machine(device: torch.device) -> dict[str, str]:
@@ -67,12 +74,11 @@ def _copy_rate(device: torch.device) -> float:
     return 2 * source.numel() / time_call(lambda: target.copy_(source), device).median
 
 
-def _product_rate(device: torch.device) -> float:
-    side = _MATMUL_SIDE[device.type]
-    a = torch.randn(side, side, device=device).bfloat16()
-    b = torch.randn(side, side, device=device).bfloat16()
+def time_product(side: int, device: torch.device) -> Timing:
+    """Of square bfloat16 matrices of random numbers."""
+    a, b = (torch.randn(side, side, device=device).bfloat16() for _ in range(2))
     out = torch.empty_like(a)
-    return 2 * side**3 / time_call(lambda: torch.matmul(a, b, out=out), device).median
+    return time_call(lambda: torch.mm(a, b, out=out), device)
 
 
 def _wall(call: Callable[[], object]) -> Callable[[], float]:

@@ -1,13 +1,11 @@
 """``stentor bench peers``: our server and every installed peer with the same weights and the same load, in turn."""
 
 import argparse
-import contextlib
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -17,13 +15,23 @@ from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
 
 from ..server_process import free_port
 from ..tool import INTERRUPTED, UsageError, add_flag, at_least, make_parser, run_tool, table, wide_console
-from .figures import Column, Report, Settings, measures, medians, settle_shapes
+from .figures import (
+    Column,
+    Report,
+    Settings,
+    grids,
+    markdown,
+    measures,
+    medians,
+    remarks,
+    settle_shapes,
+    title,
+)
 from .measuring import Entry, run_rounds, start_all, weigh_starts
 from .places import installed, llama_binary, root
 from .prompts import Words
 from .running import Server, shown
 from .sides import SIDES, Side
-from .tables import grids, markdown, remarks, title
 from .weights import Weights, WeightsError
 
 DESCRIPTION = """\
@@ -92,12 +100,14 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Report:
     interrupted = False
     if arguments.markdown is not None:
         arguments.markdown.parent.mkdir(parents=True, exist_ok=True)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers must not outlive this process
     try:
-        with _ending_on_sigterm():
-            _run(report, sides)
+        _run(report, sides)
     except KeyboardInterrupt:
         print("stentor bench peers: interrupted; what was measured follows", file=sys.stderr)
         interrupted = True
+    finally:
+        signal.signal(signal.SIGTERM, before)
     found = medians(report.columns, measures(settings.shapes))
     report = msgspec.structs.replace(report, medians=found, interrupted=interrupted)
     if arguments.markdown is not None:
@@ -136,20 +146,6 @@ def _run(report: Report, sides: Sequence[Side]) -> None:
         finally:
             for entry in entries:
                 entry.server.stop()
-
-
-@contextlib.contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """As on Ctrl-C: servers must not outlive this process."""
-
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _entry(side: Side, weights: Path) -> Entry:

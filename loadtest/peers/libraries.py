@@ -1,4 +1,5 @@
-"""Libraries beside our server: every side gets the same loads in turn, and only one works at a time.
+"""Our server and libraries side by side, transcribing files or making vectors of texts: every side gets the same loads
+in turn, and only one works at a time.
 
 A library computes in a process of its own environment, which runs :mod:`.library_child`. Ratios are of times in the
 same round, so that a machine that slows down slows all sides.
@@ -12,10 +13,12 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
+import httpx
 import msgspec
 
 from ..processes import tree_cpu_seconds
@@ -172,3 +175,55 @@ def library_side(name: str, peer: str, *arguments: str) -> Iterator[Side]:
     finally:
         process.kill()
         process.communicate()
+
+
+def transcriber(server: ServerProcess) -> Side:
+    """Our server, which is running: texts of files, so many of them at a time. Uploads are made before the clock."""
+
+    def upload(file: str) -> httpx.Request:
+        request = httpx.Request("POST", "http://localhost", files={"file": (Path(file).name, Path(file).read_bytes())})
+        request.read()
+        return request
+
+    def ask(connection: http.client.HTTPConnection, form: httpx.Request) -> list[str]:
+        answer = post(connection, "/v1/audio/transcriptions", form.content, form.headers["content-type"])
+        return [str(json.loads(answer)["text"])]
+
+    return Side(OURS, lambda load, size: ask_all(server, list(map(upload, load)), size, ask))
+
+
+def faster_whisper(model: Path, compute_type: str, threads: int, workers: int = 1) -> AbstractContextManager[Side]:
+    """Of ``workers`` at a time, each with so many threads."""
+    name = f"faster-whisper {compute_type}" + (f" x{workers}" if workers > 1 else "")
+    options = ["--dtype", compute_type, "--threads", str(threads), "--workers", str(workers)]
+    return library_side(name, "faster-whisper", str(model), *options)
+
+
+class _Vector(msgspec.Struct):
+    embedding: str
+
+
+class _Vectors(msgspec.Struct):
+    data: list[_Vector]
+
+
+def vectors_of(model: str, connection: http.client.HTTPConnection, texts: Sequence[str]) -> list[str]:
+    """One request: base64 of float32, in order. Raises what :func:`post` raises."""
+    body = msgspec.json.encode({"model": model, "input": texts, "encoding_format": "base64"})
+    answer = msgspec.json.decode(post(connection, "/v1/embeddings", body), type=_Vectors)
+    return [each.embedding for each in answer.data]
+
+
+def embedder(server: ServerProcess, model: str, connections: int) -> Side:
+    """Our server, which is running, over ``connections`` at a time: vectors of texts, so many of them a request."""
+
+    def run(load: Load, size: int) -> Done:
+        parts = [load[start : start + size] for start in range(0, len(load), size)]
+        return ask_all(server, parts, connections, partial(vectors_of, model))
+
+    return Side(OURS, run)
+
+
+def sentence_transformers(model: Path, dtype: str, threads: int) -> AbstractContextManager[Side]:
+    name = "sentence-transformers"
+    return library_side(name, name, str(model), "--dtype", dtype, "--threads", str(threads))

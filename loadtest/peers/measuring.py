@@ -28,8 +28,6 @@ SLOW_START: Final = 30.0
 
 @dataclass
 class Entry:
-    """A side under measurement."""
-
     server: Server
     column: Column
 

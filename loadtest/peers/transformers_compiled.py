@@ -31,7 +31,7 @@ def measure_transformers(
 
 
 def _decode(model: Any, config: Any, device: torch.device, batch: int, steps: int, prompt: int) -> float:
-    cache = _cache(config, prompt + steps)
+    cache = StaticCache(config=config, max_cache_len=prompt + steps)
     ids = torch.randint(0, config.vocab_size, (batch, prompt), device=device)
     forward: Any = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True, dynamic=False)
     token = ids[:, :1].clone()
@@ -49,7 +49,7 @@ def _decode(model: Any, config: Any, device: torch.device, batch: int, steps: in
         model(ids, past_key_values=cache, cache_position=torch.arange(prompt, device=device), logits_to_keep=1)
         position.fill_(prompt)
         times.append(_milliseconds(run, device) / steps)
-    _forget_compiled()
+    torch.compiler.reset()
     return statistics.median(times[1:])
 
 
@@ -59,25 +59,15 @@ def _prefill(model: Any, config: Any, device: torch.device, length: int) -> floa
 
     def median(forward: Any) -> float:
         def call() -> None:
-            cache = _cache(config, length + 16)
+            cache = StaticCache(config=config, max_cache_len=length + 16)
             forward(ids, past_key_values=cache, cache_position=positions, logits_to_keep=1)
 
         return statistics.median([_milliseconds(call, device) for _ in range(2 + _TIMED)][2:])
 
     compiled: Any = torch.compile(model.forward, dynamic=False)
     best = min(median(model), median(compiled))
-    _forget_compiled()
+    torch.compiler.reset()
     return best
-
-
-def _forget_compiled() -> None:
-    compiler: Any = torch.compiler
-    compiler.reset()
-
-
-def _cache(config: Any, length: int) -> Any:
-    make: Any = StaticCache
-    return make(config=config, max_cache_len=length)
 
 
 def _milliseconds(call: Callable[[], object], device: torch.device) -> float:

@@ -39,8 +39,6 @@ class Agreement:
 
 
 class Comparison:
-    """Collects windows."""
-
     def __init__(self) -> None:
         self._windows: list[tuple[npt.NDArray[Any], ...]] = []
 

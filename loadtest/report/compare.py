@@ -23,6 +23,7 @@ from .figures import (
     known_figures,
     medians,
     points_of,
+    rounds_of,
     show_figure,
     show_value,
 )
@@ -184,11 +185,10 @@ def _points(record: Saved) -> dict[str, Sequence[Figures]]:
         case Sweep():
             return {f"{record.axis}={show_value(point.value)}": point.repeats for point in points_of(record)}
         case Startup():
-            found: dict[str, Sequence[Figures]] = {}
-            for one in sorted(record.rounds, key=lambda one: not one.cold):
-                name = "cold" if one.cold else "warm"
-                found[name] = [*found.get(name, ()), {READY: one.ready_s, **one.phases}]
-            return found
+            return {
+                kind: [{READY: one.ready_s, **one.phases} for one in rounds]
+                for kind, rounds in rounds_of(record).items()
+            }
     raise UsageError(f"a {record.kind} cannot be compared: expected a serve, a sweep or a startup")
 
 

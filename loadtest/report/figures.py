@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..record import MEASURES, STATISTICS, Spread, Summary, Sweep
+from ..record import MEASURES, STATISTICS, Spread, Startup, StartupRound, Summary, Sweep
 
 READY: Final = "ready_s"
 _HIGHER: Final = (
@@ -101,3 +101,35 @@ def points_of(sweep: Sweep) -> list[Point]:
     words = any(isinstance(value, str) for value in grouped)
     values = list(grouped) if words else sorted(grouped, key=float)
     return [Point(value, medians(grouped[value]), grouped[value]) for value in values]
+
+
+def rounds_of(startup: Startup) -> dict[str, list[StartupRound]]:
+    """The rounds of ``cold`` and of ``warm`` starts, as far as there are any."""
+    kinds = {kind: [one for one in startup.rounds if one.cold == (kind == "cold")] for kind in ("cold", "warm")}
+    return {kind: rounds for kind, rounds in kinds.items() if rounds}
+
+
+def phases_of(startup: Startup) -> dict[str, dict[str, float]]:
+    """Median seconds of each phase by kind of start. A phase that a round did not have took it no time."""
+    found = {}
+    for kind, rounds in rounds_of(startup).items():
+        names = dict.fromkeys(name for one in rounds for name in one.phases)
+        found[kind] = {name: statistics.median(one.phases.get(name, 0.0) for one in rounds) for name in names}
+    return found
+
+
+def startup_table(startup: Startup) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows: the median seconds of each milestone and each phase, by kind of start."""
+    kinds, phases = rounds_of(startup), phases_of(startup)
+    milestones = {
+        "until it listens": "listening_s",
+        "until it is ready": "ready_s",
+        "until its first token": "first_token_s",
+    }
+    rows = [
+        [name, *(f"{statistics.median(getattr(one, field) for one in rounds):.2f}" for rounds in kinds.values())]
+        for name, field in milestones.items()
+    ]
+    for name in dict.fromkeys(name for each in phases.values() for name in each):
+        rows.append([name, *(f"{each.get(name, 0.0):.2f}" for each in phases.values())])
+    return ["seconds, medians", *(f"{kind}, {len(rounds)} rounds" for kind, rounds in kinds.items())], rows

@@ -3,7 +3,6 @@
 import argparse
 import base64
 import shlex
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -13,8 +12,8 @@ from jinja2 import Environment, FileSystemLoader
 
 from ..record import MEASURES, STATISTICS, RecordError, Result, Saved, Startup, Steps, Sweep, load_record
 from ..tool import MISUSED, UsageError, complain
-from .figures import figure_name, figures_of, number, points_of, show_figure, show_value
-from .plots import RESULT_PLOTS, STARTUP_PLOTS, STEP_PLOTS, SWEEP_PLOTS, Plot, phases_of, render
+from .figures import figure_name, figures_of, number, points_of, show_figure, show_value, startup_table
+from .plots import RESULT_PLOTS, STARTUP_PLOTS, STEP_PLOTS, SWEEP_PLOTS, Plot, render
 
 _PROG: Final = "stentor bench report"
 PLOTS: Final[dict[type[Saved], Mapping[str, Plot]]] = {
@@ -160,7 +159,7 @@ def _tables(record: Saved) -> list[_Table]:
             ]
             return [([record.axis, "runs", *map(figure_name, _COLUMNS)], rows)]
         case Startup():
-            return [_startup_table(record)]
+            return [startup_table(record)]
         case Steps():
             names = ["rows", "tokens", "context", "milliseconds", "tokens_per_second", "share"]
             return [
@@ -189,12 +188,3 @@ def _facts(record: Saved) -> dict[str, Mapping[str, Any]]:
             if value != before.get(name, 0.0)
         }
     return {**facts, "Machine": record.machine}
-
-
-def _startup_table(startup: Startup) -> _Table:
-    found = phases_of(startup)
-    rounds = {kind: [one for one in startup.rounds if one.cold == (kind == "cold")] for kind in found}
-    names = dict.fromkeys(name for phases in found.values() for name in phases)
-    rows = [[name, *(f"{phases.get(name, 0.0):.2f}" for phases in found.values())] for name in names]
-    rows.append(["ready", *(f"{statistics.median(one.ready_s for one in each):.2f}" for each in rounds.values())])
-    return ["seconds, medians", *(f"{kind}, {len(each)} rounds" for kind, each in rounds.items())], rows

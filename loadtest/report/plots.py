@@ -4,7 +4,6 @@ Several records of one kind lie over one another: several servers, or several ve
 """
 
 import io
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..record import MEASURES, RequestRecord, Result, Startup, Steps, Sweep
 from ..step_curves import curves
-from .figures import points_of, show_value
+from .figures import phases_of, points_of, show_value
 
 Values = NDArray[np.float64]
 _COLOURS: Final = ("#2563eb", "#d9480f", "#0f8a5f", "#9333ea", "#b8860b", "#c2255c", "#0b7285", "#5c6370")
@@ -337,20 +336,6 @@ SWEEP_PLOTS: Final[Mapping[str, Plot]] = {
         "goodput_share", "Share within the limits", "%", "Of all requests, errors included.", 100
     ),
 }
-
-
-def phases_of(startup: Startup) -> dict[str, dict[str, float]]:
-    """Median seconds of each phase of ``cold`` and ``warm`` starts, as far as they were measured.
-
-    A phase that a round did not have took it no time.
-    """
-    found = {}
-    for kind, cold in (("cold", True), ("warm", False)):
-        rounds = [one.phases for one in startup.rounds if one.cold == cold]
-        names = dict.fromkeys(name for phases in rounds for name in phases)
-        if rounds:
-            found[kind] = {name: statistics.median(phases.get(name, 0.0) for phases in rounds) for name in names}
-    return found
 
 
 def _startup_phases(axes: Axes, startups: Sequence[Startup]) -> None:

@@ -15,7 +15,6 @@ _PROG = "stentor bench serve"
 
 
 def main(argv: list[str]) -> int:
-    """Run one load and return its exit code."""
     try:
         arguments = build_parser().parse_args(argv)
         if arguments.self_test:

@@ -14,10 +14,9 @@ import msgspec
 import numpy as np
 
 from ..record import RequestRecord
-from .address import Address
 from .api import Api, Message, Prompt, Settings
 from .arrivals import Stage, gaps
-from .http import HttpClient
+from .http import Address, HttpClient
 from .meter import Meter
 from .stream import Stream
 from .workload import Part, Session, Workload, generator

@@ -9,42 +9,61 @@ import os
 import ssl
 from collections.abc import Mapping
 from time import perf_counter
-from typing import Final, Protocol, cast
+from typing import Final, cast
+from urllib.parse import urlsplit
 
 import httptools
+import msgspec
 
 from stentor import __version__
 
-from .address import Address
+from ..tool import UsageError
 from .api import one_line
 
+_PORTS: Final = {"http": 80, "https": 443}
 AFTER_DONE_SECONDS: Final = 1.0
 """How long the end of a message may lag behind the end of its stream."""
 STALE_SECONDS: Final = 1.0
 """A kept connection lost so soon after a request went out had been closed before; later, the request was lost too."""
 
 
-class Sink(Protocol):
-    """Who an answer goes to. Exactly one of ``end`` and ``fail`` ends it, unless it ends by itself."""
+class Address(msgspec.Struct, frozen=True):
+    """Where requests go: the base of a server, without ``/v1``."""
 
-    error: str | None
-    over: bool
-    """Nothing more is wanted."""
+    scheme: str
+    host: str
+    port: int
+    prefix: str = ""
 
-    def head(self, status: int, content_type: str, server: str, request_id: str) -> None: ...
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.prefix}"
 
-    def feed(self, data: bytes, now: float) -> None: ...
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
-    def end(self, now: float) -> None: ...
 
-    def fail(self, kind: str, detail: str) -> None: ...
+def parse_address(url: str) -> Address:
+    """``http://host:port/prefix``, a trailing ``/v1`` dropped. Raises :class:`.tool.UsageError`."""
+    try:
+        split = urlsplit(url if "://" in url else f"http://{url}")
+        port = split.port or _PORTS[split.scheme]
+        if not split.hostname:
+            raise ValueError
+    except (ValueError, KeyError):  # of the port or the host, of the scheme
+        raise UsageError(f"{url} is no address of a server: expected http://HOST:PORT or https://HOST") from None
+    prefix = split.path.rstrip("/").removesuffix("/v1").rstrip("/")
+    return Address(split.scheme, split.hostname, port, prefix)
 
 
 class Response:
-    """A sink that keeps the body."""
+    """Where an answer goes: its body is kept. Exactly one of ``end`` and ``fail`` ends it, unless it ends by itself."""
 
     def __init__(self) -> None:
         self.over = False
+        """Nothing more is wanted."""
         self.error: str | None = None
         self.ended = 0.0
         """When it was over, by ``time.perf_counter()``."""
@@ -85,7 +104,7 @@ class Connection(asyncio.Protocol):
         self.reusable = False
         """And the connection may carry another."""
         self._requests = 0
-        self._sink: Sink | None = None
+        self._sink: Response | None = None
         self._over: asyncio.Future[None] | None = None
         self._heard = False
         self._touched = 0.0
@@ -95,7 +114,7 @@ class Connection(asyncio.Protocol):
         self.on_body = self._bodies.append
         self._parser = httptools.HttpResponseParser(self)
 
-    async def run(self, request: bytes, sink: Sink, timeout: float) -> bool:
+    async def run(self, request: bytes, sink: Response, timeout: float) -> bool:
         """Sends and waits for the end; False where a kept connection proved dead before anything came."""
         loop = asyncio.get_running_loop()
         self._requests += 1
@@ -206,7 +225,7 @@ class HttpClient:
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
 
-    async def post(self, path: str, body: bytes, sink: Sink) -> None:
+    async def post(self, path: str, body: bytes, sink: Response) -> None:
         """Sends JSON; whatever goes wrong ends in ``sink.fail``, never in an exception."""
         head = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         await self._exchange(f"POST {self._address.prefix}{path}", head, body, sink)
@@ -224,7 +243,7 @@ class HttpClient:
         self._open.clear()
         self._idle.clear()
 
-    async def _exchange(self, line: str, head: str, body: bytes, sink: Sink) -> None:
+    async def _exchange(self, line: str, head: str, body: bytes, sink: Response) -> None:
         request = f"{line} HTTP/1.1\r\n{self._fields}{head}\r\n".encode() + body
         answered = False
         while not answered:
@@ -248,7 +267,7 @@ class HttpClient:
             self._open.discard(connection)
         return None
 
-    async def _connect(self, sink: Sink) -> Connection | None:
+    async def _connect(self, sink: Response) -> Connection | None:
         where = self._address
         loop = asyncio.get_running_loop()
         try:

@@ -1,10 +1,12 @@
-"""The arithmetic of a run: percentiles, rates and goodput.
+"""The arithmetic of a run: percentiles, rates, goodput, and the counters of the server.
 
 TTFT: from sending to the first output. ITL: between successive chunks of output. TPOT: (e2e - TTFT) / (output tokens
 - 1). Goodput, after DistServe (https://arxiv.org/abs/2401.09670): requests a second within every stated limit.
+Counters are in Prometheus' text format: https://prometheus.io/docs/instrumenting/exposition_formats/.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -12,6 +14,9 @@ import numpy as np
 
 from ..record import MEASURES, RequestRecord, Spread, Summary
 from ..tool import UsageError
+
+_NUMBER = r"[+-]?\d+\.?\d*(?:[eE][+-]?\d+)?"
+_SAMPLE = re.compile(rf"^([a-zA-Z_:][\w:]*(?:\{{.*\}})?)[ \t]+({_NUMBER})(?:[ \t]+-?\d+)?[ \t]*$", re.MULTILINE)
 
 
 def parse_limits(words: Iterable[str]) -> dict[str, float]:
@@ -91,3 +96,20 @@ def span(requests: Sequence[RequestRecord]) -> float:
     if not requests:
         return 0.0
     return max(one.start + one.e2e for one in requests) - min(one.start for one in requests)
+
+
+def parse_metrics(text: str) -> dict[str, float]:
+    """Samples of ``/metrics`` by ``name{labels}`` as written. What is not a finite number, or no sample, is left out,
+    and so are the times at which counters were made (``_created``)."""
+    samples = _SAMPLE.findall(text)
+    return {name: float(value) for name, value in samples if not name.partition("{")[0].endswith("_created")}
+
+
+def rise(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float:
+    """What a counter rose by in all, as :func:`total` counts."""
+    return total({sample: value - before.get(sample, 0.0) for sample, value in after.items()}, name)
+
+
+def total(samples: Mapping[str, float], name: str) -> float:
+    """Of a metric, whatever its labels are and whatever stands before ``:`` in its name."""
+    return sum(value for sample, value in samples.items() if sample.partition("{")[0].rpartition(":")[2] == name)

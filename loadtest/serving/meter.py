@@ -25,7 +25,6 @@ class Meter:
         """Between two reads of one stream."""
 
     def begin(self) -> None:
-        """A request is sent."""
         self.in_flight += 1
         self.peak = max(self.peak, self.in_flight)
 

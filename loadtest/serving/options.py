@@ -11,11 +11,11 @@ import msgspec
 
 from ..record import MEASURES
 from ..tool import Parser, UsageError, add_flag, at_least, between
-from .address import parse_address
 from .api import APIS, Settings
 from .arrivals import RAMP_HELP, Stage, plan
 from .dataset import Dataset
 from .driver import Load
+from .http import parse_address
 from .lengths import LENGTHS_HELP, Lengths, parse_lengths
 from .measure import parse_limits
 from .workload import Random, Workload

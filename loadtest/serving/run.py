@@ -7,7 +7,7 @@ import resource
 import signal
 import time
 from collections.abc import Coroutine, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import uvloop
@@ -17,20 +17,13 @@ from ..tool import ToolError
 from .api import error_text
 from .driver import Driver, Load
 from .http import HttpClient
-from .measure import span, summarise
-from .meter import Meter
-from .metrics import parse_metrics
+from .measure import parse_metrics, span, summarise
+from .meter import ProgressLine
 
 VIEW_SECONDS: Final = 0.5
 METRICS_SECONDS: Final = 5.0
 """How long a server's counters are waited for: one that hangs does not keep what was measured."""
 _GC_THRESHOLD: Final = 200_000
-
-
-class View(Protocol):
-    """Who is shown how a run goes."""
-
-    def show(self, meter: Meter, seconds: float) -> None: ...
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -40,7 +33,7 @@ class Outcome(msgspec.Struct, frozen=True):
     interrupted: bool
 
 
-def measure(load: Load, view: View | None = None) -> Outcome:
+def measure(load: Load, view: ProgressLine | None = None) -> Outcome:
     """Runs ``load`` to its end, or until SIGINT, and returns what has completed. Raises :class:`.tool.ToolError`."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
@@ -49,7 +42,7 @@ def measure(load: Load, view: View | None = None) -> Outcome:
         return runner.run(measure_async(load, view))
 
 
-async def measure_async(load: Load, view: View | None = None) -> Outcome:
+async def measure_async(load: Load, view: ProgressLine | None = None) -> Outcome:
     """As :func:`measure`, in a loop that runs already."""
     with contextlib.closing(HttpClient(load.address, load.headers, load.timeout, load.tls)) as client:
         model, server = await _find_model(load, client)
@@ -95,7 +88,7 @@ async def _until_interrupted(work: Coroutine[None, None, None]) -> bool:
     return task.cancelled()
 
 
-async def _run(driver: Driver, load: Load, view: View | None) -> None:
+async def _run(driver: Driver, load: Load, view: ProgressLine | None) -> None:
     async def keep_showing() -> None:
         while view is not None:
             await asyncio.sleep(VIEW_SECONDS)

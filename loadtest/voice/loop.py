@@ -6,7 +6,7 @@ with the silence that ends a turn within it.
 
 import argparse
 import asyncio
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from rich.console import Console
@@ -54,8 +54,7 @@ class Figures(msgspec.Struct, frozen=True):
     """Of the answer, that came after ``speech_started``: the most of any interruption."""
 
 
-class VoiceLoop(Record, frozen=True, kw_only=True):
-    kind: Literal["voice"] = "voice"
+class VoiceLoop(Record, frozen=True, kw_only=True, tag="voice"):
     server: list[str]
     aim: float
     """Seconds, of the median at the first silence."""

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from rich.console import Console
@@ -21,10 +21,9 @@ from ..processes import pss_bytes, tree
 from ..record import Record, quantile
 from ..server_process import ServerProcess
 from ..tool import ToolError, make_parser, run_tool
-from .clips import spoken
+from .clips import SENTENCES, spoken
 from .realtime import RATE, Event, session, speech_of
-from .sentences import SENTENCES
-from .wer import Normalizer, WordErrors, word_errors
+from .transcription import Normalizer, WordErrors, word_errors
 
 DELTA: Final = "conversation.item.input_audio_transcription.delta"
 COMPLETED: Final = "conversation.item.input_audio_transcription.completed"
@@ -32,8 +31,7 @@ _MEMORY_SECONDS: Final = 5.0
 _PAUSE: Final = bytes(2 * RATE * 3 // 10)
 
 
-class Sessions(Record, frozen=True, kw_only=True):
-    kind: Literal["callers"] = "callers"
+class Sessions(Record, frozen=True, kw_only=True, tag="callers"):
     server: list[str]
     sessions: int
     sentences: int

@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 import time
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import httpx
 from rich.console import Console
@@ -22,10 +22,7 @@ _BYTES_A_SECOND: Final = 48_000
 """Of ``pcm``: 24 kHz, 16 bits."""
 
 
-class Speaking(Record, frozen=True, kw_only=True):
-    """What :func:`measure` found."""
-
-    kind: Literal["speech"] = "speech"
+class Speaking(Record, frozen=True, kw_only=True, tag="speech"):
     server: list[str]
     alone: list[dict[str, Any]]
     crowd: dict[str, float]
@@ -42,7 +39,6 @@ class PlayedSpeech(NamedTuple):
 
 
 async def play(client: httpx.AsyncClient, text: str) -> PlayedSpeech:
-    """Has one text spoken."""
     began = time.monotonic()
     first, played, starving = 0.0, 0.0, 0.0
     async with client.stream("POST", "/v1/audio/speech", json={"input": text, "response_format": "pcm"}) as response:

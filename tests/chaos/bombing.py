@@ -19,6 +19,7 @@ from stentor.tests.chaos.bodies import MODEL
 from stentor.tests.chaos.footprint import footprint
 from stentor.tests.chaos.killing import Note
 from stentor.tests.server.attacks.test_bombs import BOMBS, SECONDS
+from stentor.tests.support.metrics import metric
 
 STREAMS: Final = 8
 SERVE: Final = (
@@ -88,9 +89,7 @@ def _streams(server: ServerProcess, tokens: int, file: Path) -> Iterator[None]:
 
 def _tokens(server: ServerProcess) -> float:
     """That have been generated for anybody."""
-    page = httpx.get(f"http://127.0.0.1:{server.port}/metrics", timeout=_PATIENCE).text
-    (line,) = [line for line in page.splitlines() if line.startswith("stentor:generation_tokens_total")]
-    return float(line.split()[-1])
+    return metric(server.port, "generation_tokens_total")
 
 
 def _wait_for_streams(server: ServerProcess) -> None:

@@ -3,7 +3,6 @@
 import random
 import re
 import time
-from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,6 +10,7 @@ from typing import Final
 import httpx
 
 from stentor.server.observability.processes import usage_by_role
+from stentor.tests.support.metrics import metric_in
 
 MEMORY_SLACK: Final = 24 << 20
 """Bytes, and the next a share, whichever is more, by which a process may be larger than it was."""
@@ -67,15 +67,11 @@ def footprint(port: int, server: int) -> Footprint:
     # on a busy machine it never has
     usage = usage_by_role(server)
     page = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=30).text
-    figures: defaultdict[str, float] = defaultdict(float)
-    for line in page.splitlines():
-        if "{" in line:
-            figures[line.split("{")[0]] += float(line.split()[-1])  # of all models together
     return Footprint(
-        live=int(figures["stentor:num_requests_running"] + figures["stentor:num_requests_waiting"]),
-        free_blocks=int(figures["stentor:kv_cache_free_blocks"]),
-        tasks=int(figures["stentor:tasks"]),
-        connections=int(figures["stentor:connections_open"]),
+        live=int(metric_in(page, "num_requests_running") + metric_in(page, "num_requests_waiting")),
+        free_blocks=int(metric_in(page, "kv_cache_free_blocks")),
+        tasks=int(metric_in(page, "tasks")),
+        connections=int(metric_in(page, "connections_open")),
         shared_memory=frozenset(path.name for path in Path("/dev/shm").iterdir()),
         descriptors={role: one.open_fds for role, one in sorted(usage.items())},
         processes={role: one.processes for role, one in sorted(usage.items())},

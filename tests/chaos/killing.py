@@ -13,8 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from stentor.loadtest.processes import alive, named
-from stentor.loadtest.serving.address import parse_address
-from stentor.loadtest.serving.http import HttpClient
+from stentor.loadtest.serving.http import HttpClient, parse_address
 from stentor.tests.chaos.streams import TokenStream
 
 COMPLETIONS: Final = "/v1/completions"
@@ -118,18 +117,15 @@ async def disturb(lanes: Lanes, server: int, kills: Sequence[Kind], draw: random
         if not done or draw.random() >= _TOO_SOON or kind.signal is signal.SIGSTOP:
             await _until(lambda: lanes.flow_since(done[-1].moment if done else 0.0), f"streams flow before {kind.name}")
         await asyncio.sleep(draw.uniform(0.0, _MOST_WAIT))
-        await _until(lambda kind=kind: len(_living(server, kind.process)) == 1, f"there is one {kind.process}")  # type: ignore[misc]
-        (pid,) = _living(server, kind.process)
+        name = f"stentor-{kind.process}"
+        await _until(lambda name=name: len(named(server, name)) == 1, f"there is one {name}")  # type: ignore[misc]
+        (pid,) = named(server, name)
         done.append(Kill(kind, time.perf_counter()))
         os.kill(pid, kind.signal)
         note(f"{kind.name}: {len(done)} of {len(kills)}, {len(lanes.done)} streams have ended")
         await _until(lambda pid=pid: not alive(pid), f"process {pid} ends")  # type: ignore[misc]
     await _until(lambda: lanes.flow_since(done[-1].moment), "streams flow after the last kill")
     return done
-
-
-def _living(server: int, process: str) -> list[int]:
-    return [pid for pid in named(server, f"stentor-{process}") if alive(pid)]
 
 
 async def _until(condition: Callable[[], bool], what: str) -> None:

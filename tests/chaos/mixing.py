@@ -24,7 +24,7 @@ import msgspec
 import openai
 from openai.resources.realtime.realtime import AsyncRealtimeConnection
 
-from stentor.loadtest.processes import alive, named
+from stentor.loadtest.processes import named
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.chaos.bodies import MODEL, is_constrained, make_bodies
 from stentor.tests.chaos.exactness import difference, faults_of
@@ -207,7 +207,7 @@ async def _disturb(server: int, kills: Counter[str], draw: random.Random, note: 
     while True:
         for process in ("worker", "engine"):
             await asyncio.sleep(KILL_SECONDS)
-            living = [pid for pid in named(server, f"stentor-{process}") if alive(pid)]
+            living = named(server, f"stentor-{process}")
             pid = draw.choice(living)
             os.kill(pid, signal.SIGKILL)
             kills[process] += 1

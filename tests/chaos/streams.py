@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from stentor.loadtest.serving.http import Response
 from stentor.loadtest.serving.stream import EventSplitter
 
 _DONE: Final = b"[DONE]"
@@ -51,26 +52,20 @@ class Choice(msgspec.Struct):
 _read_event = msgspec.json.Decoder(_Event).decode
 
 
-class TokenStream:
-    """A sink for :class:`stentor.loadtest.serving.http.HttpClient`. ``error`` says what went wrong, if anything did."""
+class TokenStream(Response):
+    """For :class:`stentor.loadtest.serving.http.HttpClient`. ``error`` says what went wrong, if anything did."""
 
     def __init__(self, choices: int = 1) -> None:
-        self.error: str | None = None
-        self.over = False
-        self.status = 0
+        super().__init__()
         self.choices = [Choice() for _ in range(choices)]
         self.began = self.ended = perf_counter()
         self.arrivals: list[float] = []
         """When tokens came, by ``time.perf_counter()``."""
         self._splitter = EventSplitter()
-        self._refusal = b""
-
-    def head(self, status: int, content_type: str, server: str, request_id: str) -> None:
-        self.status = status
 
     def feed(self, data: bytes, now: float) -> None:
         if self.status != 200:
-            self._refusal += data[:2000]
+            self.body += data[:2000]
             return
         events = self._splitter.feed(data)
         if events:
@@ -85,7 +80,7 @@ class TokenStream:
 
     def end(self, now: float) -> None:
         if self.status and self.status != 200:
-            self.fail(f"status {self.status}", self._refusal.decode(errors="replace"))
+            self.fail(f"status {self.status}", self.body.decode(errors="replace"))
         else:
             self.fail("truncated", "the connection ended before [DONE]")
 

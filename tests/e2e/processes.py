@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stentor.engine.sharing.lease import MAX_MEMBERS
-from stentor.loadtest.processes import alive, tree
+from stentor.loadtest.processes import named
 
 GUARD = 1 << 20
 """Offset of the lock that a member of a lease has while it changes it."""
@@ -24,12 +24,7 @@ def eventually(condition: Callable[[], bool], seconds: float, what: str) -> None
 
 def below(server: int, name: str) -> list[int]:
     """Processes below a server that live and call themselves ``stentor-NAME``."""
-    found = []
-    for pid in tree(server)[1:]:
-        with contextlib.suppress(FileNotFoundError):
-            if Path(f"/proc/{pid}/comm").read_text().strip() == f"stentor-{name}" and alive(pid):
-                found.append(pid)
-    return found
+    return named(server, f"stentor-{name}")
 
 
 def locks_of(pid: int) -> set[int]:

@@ -15,10 +15,12 @@ from openai.types import CreateEmbeddingResponse
 
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, resolve_model
 from stentor.loadtest.server_process import ServerProcess
+from stentor.loadtest.serving.measure import parse_metrics
 from stentor.protocols.ipc.actors import Resource
 from stentor.tests.e2e.conftest import EMBEDDING as NAME
 from stentor.tests.e2e.conftest import NAME as CHAT
 from stentor.tests.e2e.processes import engine_of, eventually, worker_of
+from stentor.tests.support.metrics import metric_in
 from stentor.tests.wire.validate import check_object
 
 pytestmark = pytest.mark.timeout(180)
@@ -115,13 +117,11 @@ def test_who_asks_for_one_text_does_not_wait_for_a_job_of_many(http: httpx.Clien
 
 
 def _texts_done(http: httpx.Client) -> int:
-    lines = http.get("/metrics").text.splitlines()
-    return int(sum(float(line.split()[-1]) for line in lines if line.startswith("stentor:embedding_texts_total{")))
+    return int(metric_in(http.get("/metrics").text, "embedding_texts_total"))
 
 
 def _restarts(http: httpx.Client, process: str) -> float:
-    name = f'stentor:{process}_restarts_total{{model_name="{NAME}"}} '
-    return next(float(line.split()[-1]) for line in http.get("/metrics").text.splitlines() if line.startswith(name))
+    return parse_metrics(http.get("/metrics").text)[f'stentor:{process}_restarts_total{{model_name="{NAME}"}}']
 
 
 JOB: Final = tuple(f"the sea is {number} " + "deep " * (number % 30) for number in range(200))

@@ -14,6 +14,7 @@ from stentor.loadtest.processes import alive, tree
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.made_up import ECHO, describe
 from stentor.tests.e2e.processes import eventually
+from stentor.tests.support.metrics import metric
 
 SECONDS = 30
 """Within which all that is waited for comes about, on a machine that is busy with other tests."""
@@ -51,8 +52,7 @@ def _get(server: ServerProcess, path: str) -> httpx.Response:
 
 
 def _running(server: ServerProcess, count: int) -> bool:
-    lines = _get(server, "/metrics").text.splitlines()
-    return any(line.startswith("stentor:num_requests_running") and float(line.split()[-1]) == count for line in lines)
+    return metric(server.port, "num_requests_running") == count
 
 
 def test_a_drained_server_ends_with_0(tmp_path: Path) -> None:

@@ -10,17 +10,12 @@ import pytest
 from stentor.loadtest.processes import cpu_seconds, pss_bytes, tree
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.processes import eventually
+from stentor.tests.support.metrics import metric
 
 START_SECONDS = 8.0
 IDLE_SHARE = 0.01
 IDLE_SECONDS = 2.0
 MEMORY_BYTES = 1.5 * (1 << 30)
-
-
-def _metric(server: ServerProcess, name: str) -> float:
-    page = httpx.get(f"http://127.0.0.1:{server.port}/metrics").text
-    (line,) = [line for line in page.splitlines() if line.startswith(f'stentor:{name}{{model_name="demo"')]
-    return float(line.rpartition(" ")[2])
 
 
 def _used(processes: list[int], seconds: float) -> float:
@@ -52,13 +47,13 @@ def test_the_server_is_ready_soon_idles_without_cpu_and_fits_its_memory(demo_mod
 def test_a_disconnected_stream_gives_its_blocks_back(server: ServerProcess) -> None:
     url = f"http://127.0.0.1:{server.port}/v1/completions"
     body = {"model": "demo", "prompt": "a", "max_tokens": 1500, "ignore_eos": True, "stream": True}
-    eventually(lambda: _metric(server, "kv_cache_usage_perc") == 0, 30, "the pool is empty")
+    eventually(lambda: metric(server.port, "kv_cache_usage_perc") == 0, 30, "the pool is empty")
     with httpx.stream("POST", url, json=body, timeout=30) as answer:
         lines = answer.iter_lines()
         next(lines)
-        eventually(lambda: _metric(server, "num_requests_running") == 1, 30, "the request runs")
-    eventually(lambda: _metric(server, "num_requests_running") == 0, 30, "the request is gone")
-    assert _metric(server, "kv_cache_usage_perc") == 0
+        eventually(lambda: metric(server.port, "num_requests_running") == 1, 30, "the request runs")
+    eventually(lambda: metric(server.port, "num_requests_running") == 0, 30, "the request is gone")
+    assert metric(server.port, "kv_cache_usage_perc") == 0
 
 
 def test_a_disconnected_caller_of_a_whole_answer_gives_its_blocks_back(server: ServerProcess) -> None:
@@ -66,6 +61,6 @@ def test_a_disconnected_caller_of_a_whole_answer_gives_its_blocks_back(server: S
     head = f"POST /v1/completions HTTP/1.1\r\nhost: here\r\ncontent-length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port)) as caller:
         caller.sendall((head + body).encode())
-        eventually(lambda: _metric(server, "num_requests_running") == 4, 30, "the request runs")
-    eventually(lambda: _metric(server, "num_requests_running") == 0, 30, "the request is gone")
-    assert _metric(server, "kv_cache_usage_perc") == 0
+        eventually(lambda: metric(server.port, "num_requests_running") == 4, 30, "the request runs")
+    eventually(lambda: metric(server.port, "num_requests_running") == 0, 30, "the request is gone")
+    assert metric(server.port, "kv_cache_usage_perc") == 0

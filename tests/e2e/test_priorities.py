@@ -10,6 +10,7 @@ import pytest
 
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.made_up import ECHO, describe
+from stentor.tests.support.metrics import metric_in
 
 pytestmark = pytest.mark.anyio
 
@@ -41,8 +42,7 @@ async def _until(client: httpx.AsyncClient, gauge: str, count: int) -> None:
     """Waits for so many requests that are in that state."""
     async with asyncio.timeout(30):
         while True:
-            lines = (await client.get("/metrics")).text.splitlines()
-            if float(next(line for line in lines if line.startswith(f"stentor:{gauge}{{")).split()[-1]) == count:
+            if metric_in((await client.get("/metrics")).text, gauge) == count:
                 return
             await asyncio.sleep(0.01)
 

@@ -13,6 +13,7 @@ from stentor.loadtest.processes import alive
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.made_up import EXACT, describe_talker
 from stentor.tests.e2e.processes import below, eventually
+from stentor.tests.support.metrics import metric
 
 Answer = dict[int, tuple[list[int], str | None, list[float]]]
 """By choice: token ids, finish reason, log-probabilities."""
@@ -136,11 +137,6 @@ async def _run(
         return readers, await killing, health
 
 
-def _metric(server: ServerProcess, name: str) -> float:
-    page = httpx.get(f"http://127.0.0.1:{server.port}/metrics").text
-    return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(f"stentor:{name}{{"))
-
-
 @pytest.fixture(scope="module")
 def answers(server: ServerProcess) -> list[Answer]:
     """What the streams are when nothing dies."""
@@ -158,10 +154,10 @@ def test_streams_over_dying_engines_give_the_tokens_that_they_give_undisturbed(
         assert reader.answer == answer, body
     assert 503 in health, "health knew nothing of it"
     assert not any(map(alive, killed)), "a worker has outlived its engine"
-    assert _metric(server, "engine_restarts_total") == 2
-    assert _metric(server, "recovered_requests_total") >= 2
-    assert _metric(server, "recovery_seconds_count") == 2
-    assert _metric(server, "num_requests_running") == _metric(server, "num_requests_waiting") == 0
+    assert metric(server.port, "engine_restarts_total") == 2
+    assert metric(server.port, "recovered_requests_total") >= 2
+    assert metric(server.port, "recovery_seconds_count") == 2
+    assert metric(server.port, "num_requests_running") == metric(server.port, "num_requests_waiting") == 0
     log = server.output()
     assert log.count("the engine process was lost: killed by SIGKILL") == 2
     assert log.count("the engine is back after") == 2
@@ -178,7 +174,7 @@ def test_streams_over_dying_workers_give_the_tokens_that_they_give_undisturbed(
     assert 503 in health, "health knew nothing of it"
     assert not any(map(alive, killed))
     assert below(server.pid, "engine") == [engine], "the engine lives on"
-    assert _metric(server, "num_requests_running") == _metric(server, "num_requests_waiting") == 0
+    assert metric(server.port, "num_requests_running") == metric(server.port, "num_requests_waiting") == 0
     assert server.output().count("the worker process was lost: killed by SIGKILL; ") == 2
 
 

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from stentor.loadtest.server_process import ServerProcess
-from stentor.loadtest.voice.wer import Normalizer, word_errors
+from stentor.loadtest.voice.transcription import Normalizer, word_errors
 from stentor.tests.e2e.processes import engine_of, eventually, worker_of
 
 pytest.importorskip("piper", reason="the demo's voice needs the extra `speech`")

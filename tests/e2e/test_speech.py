@@ -21,6 +21,7 @@ import pytest
 
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.processes import below, eventually
+from stentor.tests.support.metrics import metric
 
 pytest.importorskip("piper")
 
@@ -166,9 +167,4 @@ def test_a_client_that_goes_away_leaves_nothing_running(client: openai.OpenAI, s
     ) as response:
         list(itertools.islice(response.iter_bytes(), 1))
 
-    def running() -> float:
-        page = httpx.get(f"http://127.0.0.1:{server.port}/metrics").text
-        (line,) = (line for line in page.splitlines() if line.startswith("stentor:speech_requests_running{"))
-        return float(line.split()[-1])
-
-    eventually(lambda: running() == 0, 30, "nothing is spoken any more")
+    eventually(lambda: metric(server.port, "speech_requests_running") == 0, 30, "nothing is spoken any more")

@@ -16,10 +16,8 @@ import torch
 from openai.types import audio as sdk
 
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.loadtest.voice.accuracy import MODEL, folder_of
-from stentor.loadtest.voice.clips import spoken
-from stentor.loadtest.voice.sentences import SENTENCES
-from stentor.loadtest.voice.wer import Normalizer, WordErrors, word_errors
+from stentor.loadtest.voice.clips import SENTENCES, spoken
+from stentor.loadtest.voice.transcription import MODEL, Normalizer, WordErrors, folder_of, word_errors
 from stentor.server.asr.vocabulary import settings_of
 from stentor.tests.parity.whispers import real
 from stentor.tests.wire.validate import check_event, check_object

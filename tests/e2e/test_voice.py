@@ -12,24 +12,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
 import numpy as np
 import openai
 import pytest
 from websockets.asyncio.client import connect
 
 from stentor.loadtest.server_process import ServerProcess
-from stentor.loadtest.voice.clips import spoken
+from stentor.loadtest.voice.clips import SENTENCES, spoken
 from stentor.loadtest.voice.loop import QUESTIONS, measure
 from stentor.loadtest.voice.realtime import RealtimeClient, Speech, session, speech_of
-from stentor.loadtest.voice.sentences import SENTENCES
 from stentor.loadtest.voice.sessions import measure as measure_sessions
-from stentor.loadtest.voice.wer import Normalizer, word_errors
+from stentor.loadtest.voice.transcription import Normalizer, word_errors
 from stentor.server.audio.g711 import encode
 from stentor.server.audio.resample import resample
 from stentor.tests.e2e.processes import below, worker_of
 from stentor.tests.e2e.test_realtime import Session
 from stentor.tests.server.realtime.wire import Ledger, part_of
+from stentor.tests.support.metrics import metric
 
 pytest.importorskip("piper", reason="the demo's voice needs the extra `speech`")
 pytestmark = [
@@ -83,25 +82,20 @@ def check_all(client: RealtimeClient) -> None:
         ledger.take(event.body)
 
 
-def metric(server: ServerProcess, name: str) -> float:
-    page = httpx.get(f"http://127.0.0.1:{server.port}/metrics").text
-    return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(f"stentor:{name}{{"))
-
-
 def worker_that_hears(server: ServerProcess) -> int:
     return worker_of(server.pid, 1)
 
 
 @pytest.mark.proof  # a minute of conversation
 def test_a_caller_is_answered_aloud_and_interrupts_the_answer(server: ServerProcess) -> None:
-    before = metric(server, "realtime_interruptions_total")
+    before = metric(server.port, "realtime_interruptions_total")
     figures = asyncio.run(measure(server.port, 200, turns=2, interruptions=2))
     assert figures.turns == 2
     assert figures.slowest < 20
     assert figures.interruptions >= 1, "each answer had ended before it was interrupted"
     assert figures.audio_events_after <= 1, "the answer went on after it was interrupted"
-    assert metric(server, "realtime_turn_latency_seconds_count") >= 2
-    assert metric(server, "realtime_interruptions_total") - before == figures.interruptions
+    assert metric(server.port, "realtime_turn_latency_seconds_count") >= 2
+    assert metric(server.port, "realtime_interruptions_total") - before == figures.interruptions
 
 
 @pytest.mark.proof
@@ -110,7 +104,7 @@ def test_callers_at_once_are_transcribed_while_they_speak(server: ServerProcess)
     assert found["commits"] >= 3
     assert (found["unfinished"], found["failed"]) == (0, 0)
     assert found["word_error_rate"] <= 0.15
-    assert metric(server, "realtime_transcription_lag_seconds_count") >= found["commits"]
+    assert metric(server.port, "realtime_transcription_lag_seconds_count") >= found["commits"]
 
 
 @pytest.mark.parametrize("detection", [{"type": "server_vad", "silence_duration_ms": 300}, {"type": "semantic_vad"}])

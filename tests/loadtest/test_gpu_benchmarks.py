@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from stentor.loadtest import gpu, model_speed
+from stentor.loadtest import model_speed, series
 from stentor.loadtest.kernels import command as kernels
 from stentor.loadtest.kernels import timing
 from stentor.loadtest.kernels.cases import OPERATIONS
@@ -72,7 +72,7 @@ def test_the_steps_of_a_model_are_timed(model: Path) -> None:
 
 
 def test_the_benchmarks_of_a_gpu_name_commands_that_take_their_arguments() -> None:
-    for benchmark in gpu.BENCHMARKS:
+    for benchmark in series.BENCHMARKS:
         command, *arguments = benchmark.arguments
         parser = {"kernels": kernels._parser, "model": model_speed._parser}[command]()
         parsed = parser.parse_args([*arguments, "--save", "x.json"])
@@ -81,5 +81,5 @@ def test_the_benchmarks_of_a_gpu_name_commands_that_take_their_arguments() -> No
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_the_run_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert gpu.main([]) == 1
+    assert series.gpu([]) == 1
     assert "no CUDA device" in capsys.readouterr().err

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from stentor.loadtest import grid
+from stentor.loadtest import series
 
 
 def test_every_combination_is_run_and_the_last_parameter_varies_fastest() -> None:
     found = [
-        tuple(each.values()) for each in grid.combine([("block-size", ["16", "32"]), ("kv-dtype", ["auto", "fp8"])])
+        tuple(each.values()) for each in series.combine([("block-size", ["16", "32"]), ("kv-dtype", ["auto", "fp8"])])
     ]
     assert found == [("16", "auto"), ("16", "fp8"), ("32", "auto"), ("32", "fp8")]
 
@@ -18,7 +18,7 @@ def test_every_combination_is_run_and_the_last_parameter_varies_fastest() -> Non
 @pytest.mark.parametrize("vary", ["x", "=1", "x="])
 def test_parameters_that_say_nothing_are_refused(vary: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        grid.main(["--vary", vary, "kernels"])
+        series.grid(["--vary", vary, "kernels"])
     assert "expected NAME=VALUE" in capsys.readouterr().err
 
 
@@ -35,9 +35,9 @@ def test_rows_follow_their_parameters_and_a_run_that_failed_leaves_none(
         assert (benchmark, list(arguments)) == ("kernels", ["q1", "--operation", "norm"])
         return rows[combination["size"]]
 
-    monkeypatch.setattr(grid, "run", run)
+    monkeypatch.setattr(series, "run", run)
     output = tmp_path / "grid.csv"
-    assert grid.main(["--vary", "size=1,2,3", "--csv", str(output), "kernels", "q1", "--operation", "norm"]) == 1
+    assert series.grid(["--vary", "size=1,2,3", "--csv", str(output), "kernels", "q1", "--operation", "norm"]) == 1
     with output.open(newline="") as file:
         found = list(csv.DictReader(file))
     assert [(row["size"], row["name"]) for row in found] == [("1", "x"), ("1", "y"), ("3", "z")]

@@ -5,10 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stentor.loadtest import throughput
-from stentor.loadtest.offline import Answer
+from stentor.loadtest.client import Answer, seconds_of
+from stentor.loadtest.offline import Throughput, draw_lengths, throughput
 from stentor.loadtest.serving.lengths import parse_lengths
-from stentor.loadtest.throughput import Throughput, draw_lengths, seconds_of
 from stentor.tests.loadtest.made_up import made_up
 
 
@@ -21,7 +20,7 @@ def test_lengths_are_the_same_for_a_seed_and_keep_their_range() -> None:
 
 
 def test_a_round_lasts_from_the_first_that_was_sent_to_the_last_that_ended() -> None:
-    answers = [Answer(5.0, tokens=3, ended=7.0), Answer(5.5, tokens=4, ended=9.0), Answer(5.2, tokens=5, ended=6.0)]
+    answers = [Answer(5.0, [6.0, 7.0], 1, 3), Answer(5.5, [6.0, 9.0], 1, 4), Answer(5.2, [6.0], 1, 5)]
     assert seconds_of(answers) == 4.0
 
 
@@ -29,7 +28,7 @@ def test_every_token_of_every_round_is_counted(tmp_path: Path) -> None:
     saved = tmp_path / "throughput.json"
     lengths = ["--input-tokens", "uniform:5:9", "--output-tokens", "4"]
     shape = ["--requests", "7", *lengths, "--rounds", "2", "--max-num-seqs", "3"]
-    assert throughput.main([*shape, *made_up(tmp_path), "--save", str(saved)]) == 0
+    assert throughput([*shape, *made_up(tmp_path), "--save", str(saved)]) == 0
     result = msgspec.json.decode(saved.read_bytes(), type=Throughput)
     assert result.output_tokens == 28
     assert 35 <= result.prompt_tokens <= 63
@@ -45,7 +44,7 @@ def test_every_token_of_every_round_is_counted(tmp_path: Path) -> None:
 def test_what_cannot_be_run_is_one_line(
     arguments: list[str], code: int, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert throughput.main(arguments) == code
+    assert throughput(arguments) == code
     error = capsys.readouterr().err
     assert why in error
     assert error.count("\n") == 1

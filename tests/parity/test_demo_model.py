@@ -9,7 +9,7 @@ import torch
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
-from stentor.loadtest.quality.check import check, make_cases, make_works
+from stentor.loadtest.quality.command import check, make_cases, make_works
 from stentor.loadtest.quality.corpus import corpus
 from stentor.loadtest.quality.reference import Reference
 from stentor.protocols.ipc.config import WorkerConfig
@@ -126,7 +126,7 @@ def test_the_demo_model_as_it_is_served_keeps_its_perplexity(
     demo_gguf: Path, loaded: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``make quality`` in small: few tokens, so that the limit is wider than there."""
-    monkeypatch.setattr("stentor.loadtest.quality.check.DECODE_WINDOW", 64)
+    monkeypatch.setattr("stentor.loadtest.quality.command.DECODE_WINDOW", 64)
     checkpoint = open_checkpoint(demo_gguf)
     tokens = load_tokenizer(demo_gguf).encode(corpus()[:2000])[:128]
     served = WorkerConfig(str(demo_gguf), device="cpu", max_model_len=512, kv_cache_memory=64 << 20, max_num_seqs=4)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from stentor.engine.loading.hub import DEFAULT_MODEL, DEMO_EMBEDDING_MODEL
 from stentor.loadtest.embedding import command, isolation, speed
-from stentor.loadtest.embedding.sides import Company, ours, vectors_of
-from stentor.loadtest.peers.libraries import connect
+from stentor.loadtest.embedding.isolation import Company
+from stentor.loadtest.peers.libraries import connect, embedder, vectors_of
 from stentor.loadtest.server_process import ServerProcess
 from stentor.loadtest.tool import ToolError
 from stentor.server.main import cli
@@ -81,7 +81,7 @@ def test_vectors_come_in_order_over_several_connections_and_an_endless_job_ends_
     server: ServerProcess,
 ) -> None:
     texts = [f"number {number}" for number in range(23)]
-    side = ours(server, DEMO_EMBEDDING_MODEL, connections=3)
+    side = embedder(server, DEMO_EMBEDDING_MODEL, connections=3)
     together = side.run(texts, 2)
     alone = [side.run([text], 1).made[0] for text in texts]
     assert together.seconds > 0

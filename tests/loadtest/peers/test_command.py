@@ -8,9 +8,8 @@ import pytest
 
 from stentor.loadtest import bench
 from stentor.loadtest.peers.command import choose
-from stentor.loadtest.peers.figures import Column, Report, Settings, measures
+from stentor.loadtest.peers.figures import Column, Report, Settings, grids, markdown, measures, remarks
 from stentor.loadtest.peers.sides import SIDES
-from stentor.loadtest.peers.tables import grids, markdown, remarks
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.loadtest.quality.check import Case, Work, check
+from stentor.loadtest.quality.command import Case, Work, check
 from stentor.loadtest.quality.ours import TOP, Scorer
 from stentor.loadtest.quality.reference import Reference, ReferenceError
 from stentor.protocols.ipc.config import WorkerConfig

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from stentor.loadtest.serving import http
-from stentor.loadtest.serving.address import Address, parse_address
 from stentor.loadtest.serving.api import APIS, Prompt, Settings
-from stentor.loadtest.serving.http import HttpClient
+from stentor.loadtest.serving.http import Address, HttpClient, parse_address
 from stentor.loadtest.serving.meter import Meter
 from stentor.loadtest.serving.stream import Stream
 from stentor.tests.loadtest.serving.scripted import (

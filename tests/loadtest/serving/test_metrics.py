@@ -1,8 +1,10 @@
 """The text that Prometheus reads."""
 
+import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from stentor.loadtest.serving.metrics import parse_metrics, rise
+from stentor.loadtest.serving.measure import parse_metrics, rise
+from stentor.tests.support.metrics import metric_in
 
 
 def test_what_the_client_library_writes_is_read() -> None:
@@ -28,3 +30,10 @@ def test_a_counter_rises_by_what_its_samples_rose_whatever_stands_before_its_nam
     after = {'vllm:hits_total{model="a"}': 4.0, 'vllm:hits_total{model="b"}': 2.0, "hits_total_b": 9.0}
     assert rise(before, after, "hits_total") == 5.0
     assert rise(before, after, "misses_total") == 0.0
+
+
+def test_a_metric_is_summed_over_its_labels_and_one_that_is_not_there_is_no_0() -> None:
+    page = '# HELP stentor:hits_total Hits.\nstentor:hits_total{model="a"} 3.0\nstentor:hits_total{model="b"} 2.0\n'
+    assert metric_in(page, "hits_total") == 5.0
+    with pytest.raises(AssertionError, match="no metric is called misses_total"):
+        metric_in(page, "misses_total")

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import copy
+import io
 import os
 import signal
 from collections import Counter
@@ -12,13 +13,12 @@ import msgspec
 import pytest
 
 from stentor.loadtest.serving import run
-from stentor.loadtest.serving.address import Address
 from stentor.loadtest.serving.api import APIS
 from stentor.loadtest.serving.arrivals import Stage, plan
 from stentor.loadtest.serving.driver import Load
-from stentor.loadtest.serving.http import HttpClient
+from stentor.loadtest.serving.http import Address, HttpClient
 from stentor.loadtest.serving.lengths import constant
-from stentor.loadtest.serving.meter import Meter
+from stentor.loadtest.serving.meter import Meter, ProgressLine
 from stentor.loadtest.serving.run import Outcome, measure_async
 from stentor.loadtest.serving.workload import Random
 from stentor.loadtest.tool import ToolError
@@ -29,10 +29,11 @@ pytestmark = pytest.mark.anyio
 WORKLOAD = Random(0, constant(6), constant(4), constant(1), constant(0))
 
 
-class Seen:
-    """A view that remembers."""
+class Seen(ProgressLine):
+    """Remembers what it is to show."""
 
     def __init__(self) -> None:
+        super().__init__(io.StringIO())
         self.meters: list[Meter] = []
 
     def show(self, meter: Meter, seconds: float) -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from stentor.loadtest.report.figures import show_value
-from stentor.loadtest.sweeping.axis import Value, parse_axis
+from stentor.loadtest.sweeping.runs import Value, parse_axis
 from stentor.loadtest.tool import UsageError
 
 

@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.loadtest.peers.libraries import Done
-from stentor.loadtest.voice.clips import Clip, joined
-from stentor.loadtest.voice.sentences import SENTENCES
-from stentor.loadtest.voice.speed import summary
-from stentor.loadtest.voice.wer import WordErrors, word_errors
+from stentor.loadtest.voice.clips import SENTENCES, Clip, joined
+from stentor.loadtest.voice.transcription import WordErrors, summary, word_errors
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c"]), max_size=7)
 

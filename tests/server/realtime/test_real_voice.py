@@ -6,9 +6,8 @@ import struct
 import anyio
 import pytest
 
-from stentor.loadtest.voice.clips import spoken
+from stentor.loadtest.voice.clips import SENTENCES, spoken
 from stentor.loadtest.voice.realtime import Speech, speech_of
-from stentor.loadtest.voice.sentences import SENTENCES
 from stentor.protocols.openai.realtime.session import AudioInput, AudioPcma, AudioPcmu, ServerVad
 from stentor.server.api.realtime.hypotheses import Hypothesis, TranscriptionSettings
 from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
