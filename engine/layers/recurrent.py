@@ -119,10 +119,17 @@ class Mamba2:
         prefix = f"{model.prefix}.{layer}.{spec.name}"
         self._conv = _Convolution(weights, f"{prefix}.conv1d", spec.channels, spec.width, spec.conv_bias, context)
         self._step_bias, self._a_log, self._d = (context.empty(spec.heads, dtype=torch.float32) for _ in range(3))
-        self._norm = context.empty(spec.inner, dtype=torch.float32)
         for which, tensor in (("dt_bias", self._step_bias), ("A_log", self._a_log), ("D", self._d)):
             weights.add(f"{prefix}.{which}", tensor)
-        weights.add(f"{prefix}.norm.weight", self._norm)
+        self._norm: torch.Tensor | None = None
+        if spec.norm != "none":
+            self._norm = context.empty(spec.inner, dtype=torch.float32)
+            weights.add(f"{prefix}.norm.weight", self._norm)
+        self._scales: torch.Tensor | None = None
+        if spec.scales is not None:
+            shared = spec.groups * spec.state_dim
+            counts = torch.tensor((spec.inner, spec.inner, shared, shared, spec.heads))
+            self._scales = torch.tensor(spec.scales).repeat_interleave(counts).to(context.device)
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden] → the same"""
@@ -135,6 +142,8 @@ class Mamba2:
         """What is projected in, [tokens, all parts] → [tokens, inner]"""
         spec, states = self._spec, _states_of(batch)
         conv_state, recurrent = states.of_layer[self._layer]
+        if self._scales is not None:
+            parts = (parts * self._scales).to(parts.dtype)
         gate, mixed, steps = parts.split_with_sizes((spec.inner, spec.channels, spec.heads), dim=1)
         mixed = self._conv(mixed, conv_state, states, "silu")
         shared = spec.groups * spec.state_dim
@@ -149,10 +158,18 @@ class Mamba2:
             recurrent,
             states.rows,
         )
-        gated = kernels.gated_activation(torch.cat((gate.float(), found.flatten(1).float()), dim=1), "silu")
-        groups = gated.view(-1, spec.inner // spec.norm_groups)
+        made = found.flatten(1).float()
+        if spec.norm == "ungated":
+            made = self._normed(made)
+        made = kernels.gated_activation(torch.cat((gate.float(), made), dim=1), "silu")
+        return (self._normed(made) if spec.norm == "gated" else made).to(parts.dtype)
+
+    def _normed(self, x: torch.Tensor) -> torch.Tensor:
+        """Each group of channels by itself; x float32 [tokens, inner] → the same."""
+        groups = x.view(-1, self._spec.inner // self._spec.norm_groups)
         normed = kernels.rms_norm(groups, torch.ones_like(groups[0]), self._eps)
-        return (normed.view(-1, spec.inner) * self._norm).to(parts.dtype)
+        assert self._norm is not None
+        return normed.view(x.shape) * self._norm
 
 
 class _Convolution:

@@ -7,11 +7,14 @@ a recurrence (:mod:`stentor.kernels`, ``gated_delta`` and ``mamba2``).
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from .config_fields import ConfigError
 from .projection import Projection
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
+Mamba2Norm = Literal["gated", "ungated", "none"]
+"""``gated``: what is normed has been multiplied by its gates. ``ungated``: that follows. ``none``: gates alone."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ class GatedDeltaSpec:
 
 @dataclass(frozen=True)
 class Mamba2Spec:
-    """Mamba-2 (arXiv:2405.21060) between a convolution and a gated norm (Nemotron-H, Granite 4)."""
+    """Mamba-2 (arXiv:2405.21060) between a convolution and a gated norm (Nemotron-H, Granite 4, Falcon-H1)."""
 
     heads: int
     head_dim: int
@@ -156,6 +159,9 @@ class Mamba2Spec:
     """Steps are kept within."""
     norm_groups: int = 1
     """Each is normed by itself."""
+    norm: Mamba2Norm = "gated"
+    scales: tuple[float, float, float, float, float] | None = None
+    """Multiply gates, x, B, C and steps as they are projected (Falcon-H1); None: nothing does."""
     name: str = "mamba"
 
     @property
@@ -181,7 +187,8 @@ class Mamba2Spec:
             yield from projection.shapes(prefix)
         yield from _conv_shapes(f"{prefix}.{self.name}.conv1d", self.channels, self.width, self.conv_bias)
         yield from ((f"{prefix}.{self.name}.{which}", (self.heads,)) for which in ("dt_bias", "A_log", "D"))
-        yield f"{prefix}.{self.name}.norm.weight", (self.inner,)
+        if self.norm != "none":
+            yield f"{prefix}.{self.name}.norm.weight", (self.inner,)
 
     @property
     def keeps(self) -> None:
