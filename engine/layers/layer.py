@@ -21,8 +21,8 @@ from .weights import WeightMap
 
 
 class Layer:
-    """A mixer and a feed-forward network, or one of them, each between the norms that it has, and a residual stream past
-    both; between them perhaps attention to audio."""
+    """A mixer and a feed-forward network, or one of them, each between the norms that it has, and a residual stream
+    past both; between them perhaps attention to audio."""
 
     def __init__(
         self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext

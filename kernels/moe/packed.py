@@ -38,7 +38,12 @@ def packed_experts(
     """
     (rows, hidden), (outputs, inner) = gate_up.shape, down.shape
     experts = outputs // hidden
-    if experts * hidden != outputs or rows not in (experts * 2 * inner, experts * inner) or hidden % TILE or inner % TILE:
+    if (
+        experts * hidden != outputs
+        or rows not in (experts * 2 * inner, experts * inner)
+        or hidden % TILE
+        or inner % TILE
+    ):
         raise ValueError(
             f"packed experts: gate_up {gate_up.shape} and down {down.shape} do not fit; want [experts * 2 * inner, "
             f"hidden], or experts * inner, and [experts * hidden, inner], both sizes multiples of {TILE}"

@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 from stentor.kernels import Router, Routing, native, packed_experts_mlp, route
-from stentor.kernels.linear_packed import PackedKind, PackedWeight, activation_format_of
-from stentor.kernels.linear_packed.reference import dequantize
 from stentor.kernels.activation.gated import KINDS as ACTIVATION_KINDS
 from stentor.kernels.activation.gated import ActivationKind
+from stentor.kernels.linear_packed import PackedKind, PackedWeight, activation_format_of
+from stentor.kernels.linear_packed.reference import dequantize
 from stentor.kernels.moe import ACTIVATIONS, ExpertActivation, choose_packed, choose_route, experts_mlp
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
 from stentor.tests.kernels.packed_weights import KINDS, packed_weight
