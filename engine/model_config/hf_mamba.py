@@ -34,8 +34,6 @@ _NEMOTRON_EXPERTS: Final = (
         correction="mixer.gate.e_score_correction_bias",
     ),
 )
-_FEED_FORWARD: Final = {"into": ("feed_forward.gate_proj", "feed_forward.up_proj"), "out": "feed_forward.down_proj"}
-_NORMS: Final = Norms(mixer_in="input_layernorm", mlp_in="pre_ff_layernorm")
 
 
 def nemotron_h(fields: Fields, name: str) -> ModelSpec:
@@ -134,7 +132,7 @@ def _nemotron_experts(fields: Fields, spec: ModelSpec, mlp: MLPSpec) -> MoESpec:
 def falcon_h1(fields: Fields, name: str) -> ModelSpec:
     """Attention and Mamba-2 side by side in each layer, and factors throughout. Those of what attention takes, and of
     keys, are factors of its scores and of what it gives: no bias stands between."""
-    spec = _biased(fields, common(fields, name, eps=1e-5))
+    spec = _named(fields, common(fields, name, eps=1e-5))
     taken = fields.number("attention_in_multiplier", 1.0)
     if taken != 1.0 and fields.flag("attention_bias"):
         raise ConfigError(f"attention_in_multiplier is {taken} where attention_bias is set, expected 1.0")
@@ -144,8 +142,7 @@ def falcon_h1(fields: Fields, name: str) -> ModelSpec:
     return replace(
         with_layers(
             spec,
-            mlp=replace(dense_mlp(spec), gate_scale=gate, **_FEED_FORWARD),
-            norms=_NORMS,
+            mlp=replace(dense_mlp(spec), gate_scale=gate),
             beside=_falcon_mamba(fields, spec.hidden_size),
             mixer_scale=taken * fields.number("attention_out_multiplier", 1.0),
             beside_scale=fields.number("ssm_out_multiplier", 1.0),
@@ -153,7 +150,6 @@ def falcon_h1(fields: Fields, name: str) -> ModelSpec:
         ),
         embedding_scale=fields.number("embedding_multiplier", 1.0),
         logits_divisor=1 / fields.positive("lm_head_multiplier", 1.0),
-        final_norm="model.final_layernorm",
     )
 
 
@@ -187,14 +183,16 @@ def bamba(fields: Fields, name: str) -> ModelSpec:
     rope = fields.table("rope_parameters")
     partial = {"partial_rotary_factor": 0.5}
     values = {**fields.values, **partial, **({} if rope is None else {"rope_parameters": {**rope, **partial}})}
-    spec = _biased(fields, common(Fields(values), name, eps=1e-5))
-    spec = with_layers(spec, mlp=replace(dense_mlp(spec), **_FEED_FORWARD), norms=_NORMS)
+    spec = _named(fields, common(Fields(values), name, eps=1e-5))
     attending = set(fields.numbers("attn_layer_indices"))
     attends = [layer in attending for layer in range(len(spec.layers))]
-    spec = replace(spec, final_norm="model.final_layernorm")
     return mixed(spec, attends, mamba2(fields, spec.hidden_size), "attn_layer_indices")
 
 
-def _biased(fields: Fields, spec: ModelSpec) -> ModelSpec:
-    spec = attention_bias(fields, spec)
-    return with_layers(spec, mlp=replace(dense_mlp(spec), bias=fields.flag("mlp_bias")))
+def _named(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    """A Llama whose network and norms have other names."""
+    into, out = ("feed_forward.gate_proj", "feed_forward.up_proj"), "feed_forward.down_proj"
+    mlp = replace(dense_mlp(spec), bias=fields.flag("mlp_bias"), into=into, out=out)
+    norms = Norms(mixer_in="input_layernorm", mlp_in="pre_ff_layernorm")
+    spec = with_layers(attention_bias(fields, spec), mlp=mlp, norms=norms)
+    return replace(spec, final_norm="model.final_layernorm")

@@ -15,8 +15,8 @@ from .projection import Projection
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
 DeltaStorage = Literal["by_head", "by_part", "apart"]
 """``by_head``: queries, keys, values and gates of each key head side by side, and its two numbers a value head
-(Qwen3-Next). ``by_part``: first those of all that is convolved, then gates, and numbers (Qwen3.5). ``apart``: a matrix for
-each, and three convolutions (OLMo Hybrid)."""
+(Qwen3-Next). ``by_part``: first those of all that is convolved, then gates, and numbers (Qwen3.5). ``apart``: a matrix
+for each, and three convolutions (OLMo Hybrid)."""
 Mamba2Norm = Literal["gated", "ungated", "none"]
 """``gated``: what is normed has been multiplied by its gates. ``ungated``: that follows. ``none``: gates alone."""
 
