@@ -26,6 +26,7 @@ __all__ = [
     "RouterStruct",
     "Routing",
     "Score",
+    "check_gate",
     "choose",
     "choose_packed",
     "choose_route",

@@ -116,7 +116,9 @@ def test_experts_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="5 columns do not fit buffer 1 of 4"):
         program.moe(logits, dst, Router(2), *weights, "silu", column=1)
     with pytest.raises(ValueError, match="packed experts: gate_up"):
-        program.moe(logits, dst, Router(2), weights[0], weights[0], "silu")
+        program.moe(logits, dst, Router(2), empty_packed(3 * 32, 32, "f32"), weights[1], "silu")
+    with pytest.raises(ValueError, match="swiglu_oai takes a gate"):
+        program.moe(logits, dst, Router(2), empty_packed(4 * 16, 32, "f32"), weights[1], "swiglu_oai")
     with pytest.raises(ValueError, match=r"score bias \(3,\) does not fit 4 experts"):
         program.moe(logits, dst, Router(2), *weights, "silu", score_bias=torch.ones(3))
     assert program.instructions == before
