@@ -12,6 +12,7 @@ from stentor.engine.model_config.hf_config import model_spec_from_hf
 from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec
 from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.model_config.recurrent_spec import Mamba2Spec
+from stentor.server.options.model_facts import describe_model
 from stentor.tests.engine.plain_shapes import plain_shapes
 from stentor.tests.parity import tiny
 
@@ -112,3 +113,13 @@ def test_described_and_registered_shapes_are_those_of_the_file(name: str, tmp_pa
     with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
         stored = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
     assert spec.shapes() == stored == plain_shapes(spec)
+
+
+def test_what_a_layer_lacks_or_has_side_by_side_is_told(tmp_path: Path) -> None:
+    for name in ("nemotron-h", "falcon-h1"):
+        tiny.make(name, tmp_path / name)
+    lacking = describe_model(tmp_path / "nemotron-h", ())
+    assert "1 of relu2 of 96\n" in lacking
+    assert "states of 16 by 16\n" in lacking
+    beside = describe_model(tmp_path / "falcon-h1", ())
+    assert "sees all before beside a state space (Mamba-2) of 6 heads, states of 16 by 16; silu of 96" in beside
