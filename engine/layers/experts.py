@@ -39,7 +39,7 @@ class Experts(ABC):
     ) -> None:
         """``prefix`` is that of the layer, ``bias`` the dtype of biases."""
         self._spec, self._hidden, self._invariant = spec, hidden, context.invariant
-        sizes = (hidden, 2 * spec.inner)
+        sizes = (hidden, spec.into)
         down, gate_up = (context.empty(spec.experts, size, dtype=bias) if spec.bias else None for size in sizes)
         self._gate_up_bias, self._down_bias = gate_up, down
         self._make(prefix, context)
@@ -65,7 +65,7 @@ class Experts(ABC):
 
     def _rows_of(self, tensor: ExpertTensor) -> int:
         """Outputs that one expert has in the matrix that it belongs to."""
-        return self._hidden if tensor.out else 2 * self._spec.inner
+        return self._hidden if tensor.out else self._spec.into
 
     def _bias_targets(self, prefix: str, names: ExpertNames, *, out: bool | None) -> Iterator[tuple[str, Target]]:
         """Stored biases by name, of one of the products or of both."""
@@ -127,7 +127,7 @@ class PlainExperts(Experts):
 
     def _make(self, prefix: str, context: LayerContext) -> None:
         experts, inner, hidden = self._spec.experts, self._spec.inner, self._hidden
-        self._gate_up = context.empty(experts, 2 * inner, hidden)
+        self._gate_up = context.empty(experts, self._spec.into, hidden)
         self._down = context.empty(experts, hidden, inner)
 
     def _target(self, tensor: ExpertTensor) -> torch.Tensor:
@@ -175,7 +175,7 @@ class PackedExperts(Experts):
     def _make(self, prefix: str, context: LayerContext) -> None:
         experts, inner, hidden = self._spec.experts, self._spec.inner, self._hidden
         self._formats = tuple(self._chosen(prefix, context, out=out) for out in (False, True))
-        sizes = ((experts * 2 * inner, hidden), (experts * hidden, inner))
+        sizes = ((experts * self._spec.into, hidden), (experts * hidden, inner))
         self._gate_up, self._down = (
             empty_packed(
                 *size,
@@ -274,7 +274,7 @@ class PackedExperts(Experts):
 
 def _selection(format: Format, spec: MoESpec, hidden: int, context: LayerContext, out: bool) -> Selection:
     """Who multiplies by packed experts of a format. Raises :class:`WeightError`."""
-    inputs, outputs = (spec.inner, (hidden,)) if out else (hidden, (spec.inner, spec.inner))
+    inputs, outputs = (spec.inner, (hidden,)) if out else (hidden, (spec.inner,) * (spec.into // spec.inner))
     layer = Layer(format, context.device, context.dtype, inputs, outputs, context.invariant, context.packed)
     try:
         return select(layer, context.backend)

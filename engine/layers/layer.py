@@ -3,8 +3,8 @@
 from stentor.kernels.quantize import Quantized
 
 from ..model_config.attention_spec import AttentionSpec, LatentAttentionSpec
-from ..model_config.mlp_spec import MoESpec
-from ..model_config.model_spec import Backbone
+from ..model_config.mlp_spec import FeedForwardSpec, MoESpec
+from ..model_config.model_spec import Backbone, MixerSpec
 from .attention import Attention
 from .cross_attention import CrossAttention
 from .forward_batch import ForwardBatch
@@ -21,55 +21,60 @@ from .weights import WeightMap
 
 
 class Layer:
-    """A mixer and a feed-forward network, each between the norms that it has, and a residual stream past both; between
-    them perhaps attention to audio."""
+    """A mixer and a feed-forward network, or one of them, each between the norms that it has, and a residual stream
+    past both; between them perhaps attention to audio."""
 
     def __init__(
         self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
     ) -> None:
         spec = model.layers[layer]
         norms, cross = spec.norms, spec.cross
-        self._mixer = _mixer(weights, layer, model, rotary, context)
+        self._mixer = None if spec.mixer is None else _mixer(weights, layer, model, spec.mixer, rotary, context)
+        self._beside = None if spec.beside is None else make_recurrent(weights, layer, model, spec.beside, context)
         self.cross = CrossAttention(weights, layer, model, cross, context) if cross else None
-        self._mlp = _feed_forward(weights, layer, model, context)
-        self._scale, self._parallel = model.residual_scale, spec.parallel
+        self._mlp = None if spec.mlp is None else _feed_forward(weights, layer, model, spec.mlp, context)
+        self._parallel = spec.parallel
+        self._mixer_scale, self._beside_scale, self._mlp_scale = (
+            model.residual_scale * scale for scale in (spec.mixer_scale, spec.beside_scale, spec.mlp_scale)
+        )
 
         def norm(name: str, before: Linear | None = None) -> Norm | None:
             return make_norm(weights, f"{model.prefix}.{layer}.{name}", norms, model, context, before) if name else None
 
         # in parallel two products may take it, which need not want it quantised alike
-        self._mixer_in = norm(norms.mixer_in, None if self._parallel else self._mixer.into)
+        alone = self._mixer is not None and self._beside is None and not self._parallel
+        self._mixer_in = norm(norms.mixer_in, self._mixer.into if self._mixer is not None and alone else None)
         self._mixer_out = norm(norms.mixer_out)
         self._mixer_sum = norm(norms.mixer_sum)
         self._cross_in = norm(norms.cross_in)
-        self._mlp_in = norm(norms.mlp_in, self._mlp.input)
+        self._mlp_in = norm(norms.mlp_in, None if self._mlp is None else self._mlp.input)
         self._mlp_out = norm(norms.mlp_out)
         self._mlp_sum = norm(norms.mlp_sum)
 
     def __call__(self, delta: Stream | None, residual: Stream, batch: ForwardBatch) -> tuple[Stream | None, Stream]:
         """``delta`` [tokens, hidden] of the layer before is added to the stream ``residual`` first, in place. Returns
         this layer's, not yet added, and the stream."""
-        x = joined(delta, residual, self._mixer_in)
-        delta = self._scaled(self._mixer(x, batch), self._mixer_out)
-        if self._parallel:
-            beside = self._scaled(self._mlp(x, batch), None)
-            return beside, added_(residual, delta)
-        delta, residual = _summed(delta, residual, self._mixer_sum)
+        if self._mixer is not None:
+            x = joined(delta, residual, self._mixer_in)
+            delta = _scaled(self._mixer(x, batch), self._mixer_scale, self._mixer_out)
+            if self._beside is not None:
+                delta, residual = _scaled(self._beside(x, batch), self._beside_scale), added_(residual, delta)
+            if self._parallel:
+                assert self._mlp is not None
+                return _scaled(self._mlp(x, batch), self._mlp_scale), added_(residual, delta)
+            delta, residual = _summed(delta, residual, self._mixer_sum)
         if self.cross is not None:
             delta = self.cross(joined(delta, residual, self._cross_in), batch)
-        delta = self._scaled(self._mlp(joined(delta, residual, self._mlp_in), batch), self._mlp_out)
+        if self._mlp is None:
+            return delta, residual
+        delta = _scaled(self._mlp(joined(delta, residual, self._mlp_in), batch), self._mlp_scale, self._mlp_out)
         return _summed(delta, residual, self._mlp_sum)
-
-    def _scaled(self, delta: Stream, norm: Norm | None) -> Stream:
-        if norm is not None:
-            delta = norm.plain(delta)
-        return delta if self._scale == 1.0 else delta * self._scale
 
 
 def _mixer(
-    weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
+    weights: WeightMap, layer: int, model: Backbone, spec: MixerSpec, rotary: RotaryTables, context: LayerContext
 ) -> Attention | LatentAttention | Recurrent:
-    match model.layers[layer].mixer:
+    match spec:
         case AttentionSpec():
             return Attention(weights, layer, model, rotary, context)
         case LatentAttentionSpec():
@@ -78,11 +83,19 @@ def _mixer(
             return make_recurrent(weights, layer, model, recurrent, context)
 
 
-def _feed_forward(weights: WeightMap, layer: int, model: Backbone, context: LayerContext) -> MLP | MoE:
-    prefix, spec, hidden = f"{model.prefix}.{layer}", model.layers[layer].mlp, model.hidden_size
+def _feed_forward(
+    weights: WeightMap, layer: int, model: Backbone, spec: FeedForwardSpec, context: LayerContext
+) -> MLP | MoE:
+    prefix, hidden = f"{model.prefix}.{layer}", model.hidden_size
     if isinstance(spec, MoESpec):
         return MoE(weights, prefix, spec, hidden, context)
     return MLP(weights, prefix, spec, hidden, context, model.adapters)
+
+
+def _scaled(delta: Stream, scale: float, norm: Norm | None = None) -> Stream:
+    if norm is not None:
+        delta = norm.plain(delta)
+    return delta if scale == 1.0 else delta * scale
 
 
 def _summed(delta: Stream, residual: Stream, norm: Norm | None) -> tuple[Stream | None, Stream]:

@@ -29,7 +29,7 @@ class MLP:
     ) -> None:
         """``prefix`` is that of the layer."""
         into, out = spec.projections(hidden)
-        self._gated, self._activation = spec.gated, spec.activation
+        self._gated, self._activation, self._gate_scale = spec.gated, spec.activation, spec.gate_scale
         fused = None if spec.gated or spec.activation == "relu" or spec.activation == "xielu" else spec.activation
         dtype = context.dtype if fused else context.stream  # what is activated is rounded as the next product would
         self.input = Linear.of(weights, prefix, into, context, adapters=adapters, activation=fused, dtype=dtype)
@@ -50,8 +50,20 @@ class MLP:
             return up.relu_()
         if not self._gated:
             return up
+        if self._gate_scale != 1.0:
+            up = self._scaled(up)
         if isinstance(up, Traced):
             return up.gated(self._activation)
         if (scheme := self._down.input_scheme) is None:
             return kernels.gated_activation(up, self._activation)
         return kernels.gated_activation_quantized(up, self._activation, scheme, self._down.input_scale)
+
+    def _scaled(self, up: Stream) -> Stream:
+        """The same with gates multiplied by their factor, in place."""
+        if isinstance(up, Traced):
+            return up.call("a gate with a factor", lambda rows, _: self._scale_(rows), up.width)
+        return self._scale_(up)
+
+    def _scale_(self, up: torch.Tensor) -> torch.Tensor:
+        up[:, : up.shape[1] // 2] *= self._gate_scale
+        return up

@@ -21,7 +21,8 @@ from .weights import WeightMap
 
 
 class MoE:
-    """Σ over a token's experts of weight · down(act(gate(x)) · up(x)), and what its shared experts make of it.
+    """Σ over a token's experts of weight · down(act(gate(x)) · up(x)), or without a gate of weight · down(act(up(x))),
+    and what its shared experts make of it.
 
     The router's product is float32 whatever the compute dtype: near scores choose other experts when they are rounded.
     """
@@ -44,7 +45,9 @@ class MoE:
             for ending in ("weight", "bias"):
                 weights.alias(f"{prefix}.{others.router}.{ending}", f"{part}.{ending}")
             weights.alias(f"{prefix}.{others.correction}", correction)
-        self._experts = experts_of(weights, prefix, spec, hidden, context)
+        self._experts = experts_of(weights, prefix, spec, spec.width(hidden), context)
+        latents = [Linear.of(weights, prefix, projection, context) for projection in spec.latents(hidden)]
+        self._latents = (latents[0], latents[1]) if latents else None
         self._shared = MLP(weights, prefix, spec.shared, hidden, context) if spec.shared else None
         self._shared_gate: Linear | None = None
         if spec.shared_gate:
@@ -59,7 +62,11 @@ class MoE:
         return routed if self._shared is None else routed + self._of_shared(x, batch)
 
     def _routed(self, x: torch.Tensor) -> torch.Tensor:
-        return self._experts(x, kernels.route(self._router(x.float()), self._rule, self._correction))
+        routing = kernels.route(self._router(x.float()), self._rule, self._correction)
+        if self._latents is None:
+            return self._experts(x, routing)
+        there, back = self._latents
+        return back(self._experts(there(x).to(x.dtype), routing))
 
     def _of_shared(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         assert self._shared is not None
@@ -76,7 +83,14 @@ class MoE:
         if isinstance(self._experts, PackedExperts):
             logits = self._router(x)
             assert isinstance(logits, Traced)
-            routed = self._experts.traced(x, logits, self._rule, self._correction)
+            there, back = self._latents or (None, None)
+            taken = x if there is None else there(x)
+            assert isinstance(taken, Traced)
+            routed = self._experts.traced(taken, logits, self._rule, self._correction)
+            if back is not None:
+                brought = back(routed)
+                assert isinstance(brought, Traced)
+                routed = brought
         else:
             routed = x.call("experts", lambda rows, _: self._routed(rows.to(self._dtype)), self._hidden)
         if self._shared is None:

@@ -4,6 +4,7 @@ What each is made of is in :mod:`..model_config.recurrent_spec`; the recurrences
 :mod:`stentor.kernels`. In a CPU's program they are calls between stretches.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -31,7 +32,7 @@ class ShortConv:
         self._layer, self._hidden = layer, model.hidden_size
         self.into, self._out = _projections(weights, layer, model, spec, context)
         prefix = f"{model.prefix}.{layer}.{spec.name}.conv"
-        self._conv = _Convolution(weights, prefix, model.hidden_size, spec.width, spec.bias, context)
+        self._conv = _Convolution(weights, {prefix: model.hidden_size}, spec.width, spec.bias, context)
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden] → the same"""
@@ -54,15 +55,17 @@ class GatedDelta:
     def __init__(
         self, weights: WeightMap, layer: int, model: Backbone, spec: GatedDeltaSpec, context: LayerContext
     ) -> None:
-        self._layer, self._spec, self._eps = layer, spec, model.norm_eps
+        self._layer, self._spec = layer, spec
+        self._eps = model.norm_eps if spec.norm_eps is None else spec.norm_eps
         self.into, self._out = _projections(weights, layer, model, spec, context)
-        prefix = f"{model.prefix}.{layer}.{spec.name}"
-        self._conv = _Convolution(weights, f"{prefix}.conv1d", spec.channels, spec.width, False, context)
+        prefix = f"{model.prefix}.{layer}"
+        convolutions = {f"{prefix}.{name}": channels for name, channels in spec.convolutions}
+        self._conv = _Convolution(weights, convolutions, spec.width, False, context)
         self._step_bias, self._a_log = (context.empty(spec.v_heads, dtype=torch.float32) for _ in range(2))
         self._norm = context.empty(spec.v_dim, dtype=torch.float32)
-        weights.add(f"{prefix}.dt_bias", self._step_bias)
-        weights.add(f"{prefix}.A_log", self._a_log)
-        weights.add(f"{prefix}.norm.weight", self._norm)
+        weights.add(f"{prefix}.{spec.name}.dt_bias", self._step_bias)
+        weights.add(f"{prefix}.{spec.name}.A_log", self._a_log)
+        weights.add(f"{prefix}.{spec.norm}.weight", self._norm)
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden] → the same"""
@@ -83,7 +86,7 @@ class GatedDelta:
             k.view(-1, spec.k_heads, spec.k_dim),
             v.view(-1, spec.v_heads, spec.v_dim),
             -self._a_log.exp() * elementwise(softplus, a.float() + self._step_bias),
-            elementwise(torch.sigmoid, b.float()),
+            spec.beta_scale * elementwise(torch.sigmoid, b.float()),
             recurrent,
             states.rows,
             scale=spec.k_dim**-0.5,
@@ -96,7 +99,7 @@ class GatedDelta:
         """What is convolved [tokens, channels], gates [tokens, v_heads, v_dim], and two numbers a value head, [tokens,
         v_heads] each."""
         spec = self._spec
-        if spec.apart:
+        if spec.stored != "by_head":
             mixed, z, b, a = parts.split_with_sizes((spec.channels, spec.values, spec.v_heads, spec.v_heads), dim=1)
             return mixed, z.view(-1, spec.v_heads, spec.v_dim), b, a
         each = spec.v_heads // spec.k_heads
@@ -117,12 +120,19 @@ class Mamba2:
         self._layer, self._spec, self._eps = layer, spec, model.norm_eps
         self.into, self._out = _projections(weights, layer, model, spec, context)
         prefix = f"{model.prefix}.{layer}.{spec.name}"
-        self._conv = _Convolution(weights, f"{prefix}.conv1d", spec.channels, spec.width, spec.conv_bias, context)
+        self._conv = _Convolution(weights, {f"{prefix}.conv1d": spec.channels}, spec.width, spec.conv_bias, context)
         self._step_bias, self._a_log, self._d = (context.empty(spec.heads, dtype=torch.float32) for _ in range(3))
-        self._norm = context.empty(spec.inner, dtype=torch.float32)
         for which, tensor in (("dt_bias", self._step_bias), ("A_log", self._a_log), ("D", self._d)):
             weights.add(f"{prefix}.{which}", tensor)
-        weights.add(f"{prefix}.norm.weight", self._norm)
+        self._norm: torch.Tensor | None = None
+        if spec.norm != "none":
+            self._norm = context.empty(spec.inner, dtype=torch.float32)
+            weights.add(f"{prefix}.norm.weight", self._norm)
+        self._scales: torch.Tensor | None = None
+        if spec.scales is not None:
+            shared = spec.groups * spec.state_dim
+            counts = torch.tensor((spec.inner, spec.inner, shared, shared, spec.heads))
+            self._scales = torch.tensor(spec.scales).repeat_interleave(counts).to(context.device)
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden] → the same"""
@@ -135,6 +145,8 @@ class Mamba2:
         """What is projected in, [tokens, all parts] → [tokens, inner]"""
         spec, states = self._spec, _states_of(batch)
         conv_state, recurrent = states.of_layer[self._layer]
+        if self._scales is not None:
+            parts = (parts * self._scales).to(parts.dtype)
         gate, mixed, steps = parts.split_with_sizes((spec.inner, spec.channels, spec.heads), dim=1)
         mixed = self._conv(mixed, conv_state, states, "silu")
         shared = spec.groups * spec.state_dim
@@ -149,23 +161,34 @@ class Mamba2:
             recurrent,
             states.rows,
         )
-        gated = kernels.gated_activation(torch.cat((gate.float(), found.flatten(1).float()), dim=1), "silu")
-        groups = gated.view(-1, spec.inner // spec.norm_groups)
+        made = found.flatten(1).float()
+        if spec.norm == "ungated":
+            made = self._normed(made)
+        made = kernels.gated_activation(torch.cat((gate.float(), made), dim=1), "silu")
+        return (self._normed(made) if spec.norm == "gated" else made).to(parts.dtype)
+
+    def _normed(self, x: torch.Tensor) -> torch.Tensor:
+        """Each group of channels by itself; x float32 [tokens, inner] → the same."""
+        groups = x.view(-1, self._spec.inner // self._spec.norm_groups)
         normed = kernels.rms_norm(groups, torch.ones_like(groups[0]), self._eps)
-        return (normed.view(-1, spec.inner) * self._norm).to(parts.dtype)
+        assert self._norm is not None
+        return normed.view(x.shape) * self._norm
 
 
 class _Convolution:
     """Over the last tokens of each channel by itself."""
 
     def __init__(
-        self, weights: WeightMap, name: str, channels: int, width: int, bias: bool, context: LayerContext
+        self, weights: WeightMap, parts: Mapping[str, int], width: int, bias: bool, context: LayerContext
     ) -> None:
+        """``parts``: the channels of what is stored, by name."""
+        channels = sum(parts.values())
         self._weight = context.empty(channels, 1, width)
-        weights.add(f"{name}.weight", self._weight)
         self._bias = context.empty(channels) if bias else None
-        if self._bias is not None:
-            weights.add(f"{name}.bias", self._bias)
+        for stored, ending in ((self._weight, "weight"), (self._bias, "bias")):
+            if stored is not None:
+                for name, part in zip(parts, stored.split_with_sizes(list(parts.values())), strict=True):
+                    weights.add(f"{name}.{ending}", part)
 
     def __call__(
         self, x: torch.Tensor, state: torch.Tensor, states: StateBatch, activation: Literal["silu", "none"]

@@ -176,6 +176,7 @@ def model_spec_from_gguf(
         raise ConfigError("it norms the heads of queries and keys in a way that is not supported")
     rope = replace(_rope(fields, architecture, head_dim, shapes, read_floats), interleaved=architecture.interleaved)
     divisor = fields.number("logit_scale", 1.0) or 1.0
+    mlp = _experts(fields, architecture, experts) if experts else _mlp(fields, architecture, shapes)
     layer = LayerSpec(
         AttentionSpec(
             heads=heads,
@@ -189,13 +190,12 @@ def model_spec_from_gguf(
             output_bias="blk.0.attn_output.bias" in shapes,
             fused=architecture.fused,
         ),
-        _experts(fields, architecture, experts) if experts else _mlp(fields, architecture, shapes),
+        replace(mlp, **architecture.mlp),
         architecture.norms,
     )
     layer = replace(
         layer,
         mixer=replace(layer.attention, **architecture.mixer),
-        mlp=replace(layer.mlp, **architecture.mlp),
         **architecture.layer,
     )
     if architecture.norms.kind == "layer" and "blk.0.ffn_norm.weight" not in shapes:  # one norm for both parts

@@ -6,7 +6,7 @@ A field that a file leaves out has the default of its architecture in transforme
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from . import hf_dense, hf_hybrid, hf_latent, hf_moe, hf_text_part, hf_variants
+from . import hf_dense, hf_hybrid, hf_latent, hf_mamba, hf_moe, hf_text_part, hf_variants
 from .config_fields import ConfigError, Fields
 from .model_spec import ModelSpec, checked
 
@@ -61,6 +61,10 @@ DECODERS: Mapping[str, Decoder] = {
     "Olmo3ForCausalLM": Decoder("olmo3", hf_dense.olmo3),
     "GraniteForCausalLM": Decoder("granite", hf_dense.granite),
     "GraniteMoeHybridForCausalLM": Decoder("granitemoehybrid", hf_hybrid.granite_hybrid),
+    "NemotronHForCausalLM": Decoder("nemotron_h", hf_mamba.nemotron_h),
+    "FalconH1ForCausalLM": Decoder("falcon_h1", hf_mamba.falcon_h1),
+    "BambaForCausalLM": Decoder("bamba", hf_mamba.bamba),
+    "OlmoHybridForCausalLM": Decoder("olmo_hybrid", hf_hybrid.olmo_hybrid),
     "SmolLM3ForCausalLM": Decoder("smollm3", hf_dense.smollm3),
     "Exaone4ForCausalLM": Decoder("exaone4", hf_dense.exaone4),
     "SeedOssForCausalLM": Decoder("seed_oss", hf_dense.seed_oss),

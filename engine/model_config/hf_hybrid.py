@@ -8,8 +8,8 @@ from .hf_common import attention_bias, common
 from .hf_dense import granite
 from .hf_moe import experts_of, granite_moe, shared_experts, sparse_from, sparse_steps, with_experts
 from .mlp_spec import ExpertNames, MoESpec, RouterSpec
-from .model_spec import LayerSpec, MixerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
-from .recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec
+from .model_spec import POST, LayerSpec, MixerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
+from .recurrent_spec import DeltaStorage, GatedDeltaSpec, Mamba2Spec, ShortConvSpec
 
 _LFM2 = (
     ExpertNames(
@@ -51,7 +51,7 @@ def lfm2(fields: Fields, name: str) -> ModelSpec:
     if not attends:
         indices = fields.numbers("full_attn_idxs")
         attends = [not fields.has("full_attn_idxs") or layer in indices for layer in range(len(spec.layers))]
-    return replace(_mixed(spec, attends, conv), final_norm="model.embedding_norm")
+    return replace(mixed(spec, attends, conv), final_norm="model.embedding_norm")
 
 
 def lfm2_moe(fields: Fields, name: str) -> ModelSpec:
@@ -80,15 +80,16 @@ def granite_hybrid(fields: Fields, name: str) -> ModelSpec:
     kinds = _kinds(fields, ("mamba", "linear_attention", "attention", "full_attention"))
     kinds = kinds or fields.texts("layers_block_type") or ("mamba",) * len(spec.layers)
     attends = [kind not in ("mamba", "linear_attention") for kind in kinds]
-    return spec if all(attends) else _mixed(spec, attends, _mamba2(fields, spec.hidden_size))
+    return spec if all(attends) else mixed(spec, attends, mamba2(fields, spec.hidden_size))
 
 
-def _mamba2(fields: Fields, hidden: int) -> Mamba2Spec:
-    """As Granite 4 and Bamba describe it."""
+def mamba2(fields: Fields, hidden: int, inner: int | None = None) -> Mamba2Spec:
+    """As Granite 4, Bamba and Falcon-H1 describe it; with ``inner`` channels where that does not follow from
+    ``mamba_expand``."""
     heads, groups = fields.integer("mamba_n_heads", 128), fields.integer("mamba_n_groups", 1)
-    inner = int(fields.number("mamba_expand", 2) * hidden)
+    inner = inner or int(fields.number("mamba_expand", 2) * hidden)
     if inner % heads:
-        raise ConfigError(f"mamba_n_heads is {heads}, expected a divisor of the {inner} channels of mamba_expand")
+        raise ConfigError(f"mamba_n_heads is {heads}, expected a divisor of the {inner} channels of a state space")
     least, most = fields.bounds("time_step_limit")
     return Mamba2Spec(
         heads=heads,
@@ -106,7 +107,7 @@ def _mamba2(fields: Fields, hidden: int) -> Mamba2Spec:
 
 def qwen3_next(fields: Fields, name: str) -> ModelSpec:
     """A Qwen3.5 whose projections are stored by key head, and whose layers have experts."""
-    spec = _gated_delta(fields, name, apart=False)
+    spec = _gated_delta(fields, name, stored="by_head")
     if not fields.integer("num_experts", 512, least=0):
         return replace(spec, draft_prefix=_DRAFTS)
     router = RouterSpec(fields.integer("num_experts_per_tok", 10), renormalize=fields.flag("norm_topk_prob", True))
@@ -115,13 +116,13 @@ def qwen3_next(fields: Fields, name: str) -> ModelSpec:
 
 
 def qwen3_5(fields: Fields, name: str) -> ModelSpec:
-    return replace(_gated_delta(fields, name, apart=True), draft_prefix=_DRAFTS)
+    return replace(_gated_delta(fields, name, stored="by_part"), draft_prefix=_DRAFTS)
 
 
 def qwen3_5_moe(fields: Fields, name: str) -> ModelSpec:
     """A Qwen3.5 all of whose layers have experts."""
     fields = Fields({"intermediate_size": 1, **fields.values})  # which no layer has
-    spec = _gated_delta(fields, name, apart=True)
+    spec = _gated_delta(fields, name, stored="by_part")
     moe = _qwen_experts(fields, spec, RouterSpec(fields.integer("num_experts_per_tok", 8)), experts=256)
     return replace(with_layers(spec, mlp=moe), draft_prefix=_DRAFTS)
 
@@ -136,7 +137,7 @@ def _qwen_experts(fields: Fields, spec: ModelSpec, router: RouterSpec, *, expert
     )
 
 
-def _gated_delta(fields: Fields, name: str, *, apart: bool) -> ModelSpec:
+def _gated_delta(fields: Fields, name: str, *, stored: DeltaStorage) -> ModelSpec:
     """Three of four layers follow the gated delta rule; attention is gated, and a quarter of each head rotates."""
     values = {"partial_rotary_factor": 0.25, **fields.values}
     spec = attention_bias(fields, common(Fields(values), name, head_dim=256))
@@ -147,12 +148,48 @@ def _gated_delta(fields: Fields, name: str, *, apart: bool) -> ModelSpec:
         k_dim=fields.integer("linear_key_head_dim", 128),
         v_dim=fields.integer("linear_value_head_dim", 128),
         width=fields.integer("linear_conv_kernel_dim", 4),
-        apart=apart,
+        stored=stored,
     )
     period = fields.integer("full_attention_interval", 4)
     kinds = _kinds(fields, ("linear_attention", "full_attention"))
     attends = [kind == "full_attention" for kind in kinds]
-    return _mixed(spec, attends or [(layer + 1) % period == 0 for layer in range(len(spec.layers))], delta)
+    return mixed(spec, attends or [(layer + 1) % period == 0 for layer in range(len(spec.layers))], delta)
+
+
+def olmo_hybrid(fields: Fields, name: str) -> ModelSpec:
+    """An OLMo 3 without windows, three of four of whose layers follow the gated delta rule, behind norms of what they
+    take. A null rotary base means that nothing rotates."""
+    heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
+    rope = Fields(fields.table("rope_parameters") or {})
+    turns = rope.has("rope_theta") or fields.has("rope_theta")
+    values = {**fields.values} if turns else {**fields.values, "rope_parameters": None, "rope_scaling": None}
+    spec = attention_bias(fields, common(Fields(values), name))
+    spec = with_layers(with_mixers(spec, qk_norm="full"), norms=POST)
+    if not turns:
+        spec = with_mixers(spec, rope=None)
+    k_heads = fields.integer("linear_num_key_heads", heads)
+    k_dim = fields.integer("linear_key_head_dim", max(1, int(0.75 * hidden / k_heads)))
+    delta = GatedDeltaSpec(
+        k_heads=k_heads,
+        v_heads=fields.integer("linear_num_value_heads", heads),
+        k_dim=k_dim,
+        v_dim=fields.integer("linear_value_head_dim", 2 * k_dim),
+        width=fields.integer("linear_conv_kernel_dim", 4),
+        stored="apart",
+        beta_scale=2.0 if fields.flag("linear_allow_neg_eigval", True) else 1.0,
+        norm_eps=1e-5,  # whatever the model's is: its published code says so
+    )
+    attends = [kind == "full_attention" for kind in _kinds(fields, ("linear_attention", "full_attention"))]
+    if not attends:
+        attends = [layer % 4 == 3 for layer in range(len(spec.layers))]
+        attends[-1] = attends[-1] or not any(attends)
+    spec = mixed(spec, attends, delta)
+    norms = Norms(mixer_in="attention_layer_norm", mlp_in="feedforward_layer_norm")
+    layers = (
+        layer if attending else replace(layer, norms=norms)
+        for layer, attending in zip(spec.layers, attends, strict=True)
+    )
+    return replace(spec, layers=tuple(layers))
 
 
 def _kinds(fields: Fields, known: Sequence[str]) -> tuple[str, ...]:
@@ -163,15 +200,13 @@ def _kinds(fields: Fields, known: Sequence[str]) -> tuple[str, ...]:
     return tuple(kinds)
 
 
-def _mixed(spec: ModelSpec, attends: Sequence[bool], other: MixerSpec) -> ModelSpec:
+def mixed(spec: ModelSpec, attends: Sequence[bool], other: MixerSpec, field: str = "layer_types") -> ModelSpec:
     """Layers that do not attend have the other mixer. Raises :class:`ConfigError` where none attends: prefixes are
-    known by their keys and values."""
+    known by their keys and values. ``field`` is the one that says which do."""
     if len(attends) != len(spec.layers):
-        raise ConfigError(f"layer_types says what {len(attends)} layers are, expected {len(spec.layers)}")
+        raise ConfigError(f"{field} says what {len(attends)} layers are, expected {len(spec.layers)}")
     if not any(attends):
-        raise ConfigError(
-            "layer_types has no layer that attends, and a model of recurrent layers alone is not supported"
-        )
+        raise ConfigError(f"{field} has no layer that attends, and a model of recurrent layers alone is not supported")
     layers: list[LayerSpec] = [
         layer if attending else replace(layer, mixer=other)
         for layer, attending in zip(spec.layers, attends, strict=True)

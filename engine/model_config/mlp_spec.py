@@ -10,7 +10,7 @@ from .projection import Projection
 
 Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "xielu"]
 """``xielu`` has two learned numbers a layer (arXiv:2411.13010)."""
-ExpertActivation = Literal["silu", "gelu_tanh", "gelu", "swiglu_oai"]
+ExpertActivation = Literal["silu", "gelu_tanh", "gelu", "relu2", "swiglu_oai"]
 """``swiglu_oai``: gate · sigmoid(1.702 · gate) · (up + 1), both clamped at 7 (gpt-oss, arXiv:2508.10925)."""
 RouterScore = Literal["softmax", "sigmoid"]
 GroupScore = Literal["max", "top2"]
@@ -37,6 +37,8 @@ class MLPSpec:
     """The names that gate and up are stored under, or that of both together."""
     out: str = "mlp.down_proj"
     gated: bool = True
+    gate_scale: float = 1.0
+    """Multiplies the gate before it is activated (Falcon-H1)."""
     out_bias: bool | None = None
     act: str = "mlp.act_fn"
     """The name that what is learned of the activation is stored under."""
@@ -67,6 +69,8 @@ class MLPSpec:
         """Raises :class:`ConfigError` where its parts contradict each other."""
         if self.gated and self.activation in ("relu", "xielu"):
             raise ConfigError(f"a gated MLP with {self.activation} is not known")
+        if not self.gated and self.gate_scale != 1:
+            raise ConfigError(f"a gate is multiplied by {self.gate_scale} in an MLP that has none")
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ class ExpertNames:
 
     router: str = "mlp.gate"
     into: tuple[str, ...] = ("mlp.experts.{}.gate_proj.weight", "mlp.experts.{}.up_proj.weight")
-    """Gate and up, or both together."""
+    """Gate and up, or both together; or up alone, where there is no gate."""
     out: str = "mlp.experts.{}.down_proj.weight"
     correction: str = "mlp.gate.e_score_correction_bias"
     """Of a router that has one."""
@@ -121,9 +125,9 @@ class ExpertNames:
     interleaved: bool = False
     """Outputs of gate and up take turns where both are stored together."""
 
-    def tensors(self, experts: int, inner: int, hidden: int) -> Iterator[ExpertTensor]:
+    def tensors(self, experts: int, inner: int, hidden: int, *, gated: bool) -> Iterator[ExpertTensor]:
         """All of them, in the order of their names here; those stored apart, expert by expert."""
-        each = 2 * inner // len(self.into)
+        each = (2 if gated else 1) * inner // len(self.into)
         parts = [(name, False, at * each, each, hidden) for at, name in enumerate(self.into)]
         parts.append((self.out, True, 0, hidden, inner))
         apart = [part for part in parts if "{}" in part[0]]
@@ -144,7 +148,7 @@ STACKED: Final = ExpertNames(into=("mlp.experts.gate_up_proj",), out="mlp.expert
 
 @dataclass(frozen=True)
 class MoESpec:
-    """A mixture of experts: each token takes ``router.top_k`` of ``experts`` gated networks.
+    """A mixture of experts: each token takes ``router.top_k`` of ``experts`` networks.
 
     The sum of their outputs, by the router's weights, and of that of the shared experts, which all tokens take.
     """
@@ -154,6 +158,12 @@ class MoESpec:
     """Of one expert."""
     router: RouterSpec
     activation: ExpertActivation = "silu"
+    gated: bool = True
+    latent: int = 0
+    """Experts take so many numbers made of a token, and what they give is brought back (Nemotron 3 Super); 0: they take
+    the token."""
+    latent_names: tuple[str, str] = ("mixer.fc1_latent_proj", "mixer.fc2_latent_proj")
+    """Of the matrices that do so."""
     bias: bool = False
     """Of both products of all experts."""
     router_bias: bool = False
@@ -168,7 +178,26 @@ class MoESpec:
 
     def expert_tensors(self, hidden: int, names: ExpertNames | None = None) -> Iterator[ExpertTensor]:
         """Of the matrices of experts, under the first of its names or those given."""
-        return (names or self.names[0]).tensors(self.experts, self.inner, hidden)
+        return (names or self.names[0]).tensors(self.experts, self.inner, self.width(hidden), gated=self.gated)
+
+    @property
+    def into(self) -> int:
+        """Outputs of the first product of one expert."""
+        return (2 if self.gated else 1) * self.inner
+
+    def width(self, hidden: int) -> int:
+        """Of what experts take and give."""
+        return self.latent or hidden
+
+    def latents(self, hidden: int) -> tuple[Projection, ...]:
+        """To what experts take, and back; none where that is the token itself."""
+        if not self.latent:
+            return ()
+        there, back = self.latent_names
+        return (
+            Projection(((there, self.latent),), hidden, bias=False),
+            Projection(((back, hidden),), self.latent, bias=False),
+        )
 
     def expert_biases(self, hidden: int, names: ExpertNames | None = None) -> Iterator[ExpertTensor]:
         """Of their biases, under the names of the matrices with another ending."""
@@ -182,7 +211,9 @@ class MoESpec:
         """Elements of the matrices that a token is multiplied with: of the experts that it takes."""
         shared = self.shared.products(hidden) if self.shared else 0
         gate = hidden if self.shared_gate else 0
-        return self.experts * hidden + 3 * self.inner * hidden * self.router.top_k + shared + gate
+        of_one = (self.into + self.inner) * self.width(hidden)
+        latents = sum(projection.elements for projection in self.latents(hidden))
+        return self.experts * hidden + of_one * self.router.top_k + latents + shared + gate
 
     def idle(self, hidden: int) -> int:
         """Parameters that a token does not use: those of the experts that it does not take."""
@@ -200,6 +231,8 @@ class MoESpec:
             yield f"{prefix}.{names.correction}", (self.experts,)
         for tensor in (*self.expert_biases(hidden), *self.expert_tensors(hidden)):
             yield f"{prefix}.{tensor.name}", tensor.shape
+        for projection in self.latents(hidden):
+            yield from projection.shapes(prefix)
         if self.shared is not None:
             yield from self.shared.shapes(prefix, hidden)
         if self.shared_gate:
@@ -208,6 +241,8 @@ class MoESpec:
     def check(self) -> None:
         """Raises :class:`ConfigError` where its parts contradict each other."""
         router, experts = self.router, self.experts
+        if not self.gated and self.activation == "swiglu_oai":
+            raise ConfigError("experts without a gate with swiglu_oai are not known")
         if experts > MOST_EXPERTS:
             raise ConfigError(f"it has {experts} experts in a layer, expected at most {MOST_EXPERTS}")
         if experts % router.groups or router.top_groups > router.groups:

@@ -68,11 +68,19 @@ MixerSpec = AttentionSpec | LatentAttentionSpec | RecurrentSpec
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """One layer: its mixer, its feed-forward network, and the norms around both."""
+    """One layer: its mixer, its feed-forward network, and the norms around both. It may lack either (Nemotron-H)."""
 
-    mixer: MixerSpec
-    mlp: FeedForwardSpec
+    mixer: MixerSpec | None
+    mlp: FeedForwardSpec | None
     norms: Norms = PRE
+    beside: RecurrentSpec | None = None
+    """A mixer that takes what the first takes; what both give is added (Falcon-H1)."""
+    mixer_scale: float = 1.0
+    """Multiplies what the mixer gives."""
+    beside_scale: float = 1.0
+    """Multiplies what the mixer beside it gives."""
+    mlp_scale: float = 1.0
+    """Multiplies what the network gives."""
     cross: AttentionSpec | None = None
     """Attention to audio, between both."""
     parallel: bool = False
@@ -84,13 +92,37 @@ class LayerSpec:
         assert isinstance(self.mixer, AttentionSpec), f"{type(self.mixer).__name__} does not attend"
         return self.mixer
 
+    @property
+    def mixers(self) -> tuple[MixerSpec, ...]:
+        """All that it has: none, one, or two side by side."""
+        return tuple(mixer for mixer in (self.mixer, self.beside) if mixer is not None)
+
+    @property
+    def keeps(self) -> CacheGroup | None:
+        """What it keeps of a token beside states."""
+        return next((mixer.keeps for mixer in self.mixers if mixer.keeps is not None), None)
+
+    def states(self, hidden: int) -> tuple[StateTensor, ...]:
+        """What it keeps of a sequence, whatever its length."""
+        return tuple(tensor for mixer in self.mixers for tensor in mixer.states(hidden))
+
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Of what a checkpoint stores of it."""
-        yield from self.mixer.shapes(prefix, hidden)
-        if self.cross is not None:
-            yield from self.cross.shapes(prefix, hidden)
-        yield from self.mlp.shapes(prefix, hidden)
+        for part in (self.mixer, self.beside, self.cross, self.mlp):
+            if part is not None:
+                yield from part.shapes(prefix, hidden)
         yield from self.norms.shapes(prefix, hidden)
+
+    def products(self, hidden: int) -> int:
+        """Elements of the matrices that a token is multiplied with, each once."""
+        mixed = sum(projection.elements for mixer in self.mixers for projection in mixer.projections(hidden))
+        return mixed + (0 if self.mlp is None else self.mlp.products(hidden))
+
+    def check(self) -> None:
+        """Raises :class:`ConfigError` where its parts contradict each other."""
+        for part in (self.mixer, self.beside, self.mlp):
+            if part is not None:
+                part.check()
 
 
 @dataclass(frozen=True)
@@ -125,12 +157,12 @@ class Backbone:
     @property
     def states(self) -> dict[int, tuple[StateTensor, ...]]:
         """Of each layer that has a recurrent state, what it keeps of a sequence, whatever its length."""
-        found = {number: layer.mixer.states(self.hidden_size) for number, layer in enumerate(self.layers)}
+        found = {number: layer.states(self.hidden_size) for number, layer in enumerate(self.layers)}
         return {number: tensors for number, tensors in found.items() if tensors}
 
     def cache_index(self, layer: int) -> int:
         """Which of the caches of layers that keep something of a token, in their order, is this layer's."""
-        return sum(before.mixer.keeps is not None for before in self.layers[:layer])
+        return sum(before.keeps is not None for before in self.layers[:layer])
 
     def state_bytes(self, itemsize: int) -> int:
         """Of the recurrent states of a sequence; ``itemsize`` is that of activations."""
@@ -138,8 +170,7 @@ class Backbone:
 
     def products(self, layer: int) -> int:
         """Elements of the matrices of a layer that a token is multiplied with, with each once."""
-        mixer, mlp, hidden = self.layers[layer].mixer, self.layers[layer].mlp, self.hidden_size
-        return sum(projection.elements for projection in mixer.projections(hidden)) + mlp.products(hidden)
+        return self.layers[layer].products(self.hidden_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +179,8 @@ class ModelSpec(Backbone):
 
     tie_embeddings: bool = False
     head_bias: bool = False
+    embedding: str = "model.embed_tokens"
+    """The name that the embeddings are stored under."""
     final_norm: str = "model.norm"
     """The name of the last norm, which is one of the kind that the layers have."""
     embedding_scale: float = 1.0
@@ -166,7 +199,7 @@ class ModelSpec(Backbone):
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of every tensor that a checkpoint of plain weights holds, by name."""
-        found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab_size, self.hidden_size)}
+        found: dict[str, tuple[int, ...]] = {f"{self.embedding}.weight": (self.vocab_size, self.hidden_size)}
         for number, layer in enumerate(self.layers):
             found.update(layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
         found[f"{self.final_norm}.weight"] = (self.hidden_size,)
@@ -185,14 +218,15 @@ class ModelSpec(Backbone):
     @property
     def active_parameters(self) -> int:
         """Those that a token uses: all but those of the experts that it does not take."""
-        return self.parameters - sum(layer.mlp.idle(self.hidden_size) for layer in self.layers)
+        networks = (layer.mlp for layer in self.layers if layer.mlp is not None)
+        return self.parameters - sum(mlp.idle(self.hidden_size) for mlp in networks)
 
     @property
     def cache_groups(self) -> tuple[CacheGroup, ...]:
         """In the order in which layers first need them."""
         members: dict[CacheGroup, list[int]] = {}
         for number, layer in enumerate(self.layers):
-            if (keeps := layer.mixer.keeps) is not None:
+            if (keeps := layer.keeps) is not None:
                 members.setdefault(keeps, []).append(number)
         return tuple(replace(keeps, layers=tuple(layers)) for keeps, layers in members.items())
 
@@ -201,7 +235,8 @@ class ModelSpec(Backbone):
         weights, attention to all that each token sees, and logits of ``sampled`` rows."""
         total = 2 * sampled * self.hidden_size * self.vocab_size
         for number, layer in enumerate(self.layers):
-            total += 2 * self.products(number) * tokens + layer.mixer.work(tokens, context)
+            mixing = sum(mixer.work(tokens, context) for mixer in layer.mixers)
+            total += 2 * self.products(number) * tokens + mixing
         return total
 
 
@@ -246,8 +281,6 @@ def checked(spec: B) -> B:
     """The spec itself, or :class:`ConfigError` where its parts contradict each other."""
     if spec.max_position > LONGEST_CONTEXT:
         raise ConfigError(f"its context is {spec.max_position} tokens, expected at most {LONGEST_CONTEXT}")
-    for mixer in dict.fromkeys(layer.mixer for layer in spec.layers):
-        mixer.check()
-    for mlp in dict.fromkeys(layer.mlp for layer in spec.layers):
-        mlp.check()
+    for layer in dict.fromkeys(spec.layers):
+        layer.check()
     return spec

@@ -12,7 +12,7 @@ from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 
 from .config_fields import ConfigError, Fields
 from .encoder_config import EncoderConfig
-from .model_spec import ModelSpec
+from .model_spec import ModelSpec, dense_mlp
 from .sentence_config import Dense, DenseActivation, LayerNormed, PoolingMode, SentenceModules
 
 ScoreActivation = Literal["softmax", "sigmoid", "identity"]
@@ -241,7 +241,7 @@ def yes_no_head(true_token: int, false_token: int | None, embedding: str) -> Sco
 
 def sparse_head(config: Mapping[str, object], backbone: EncoderConfig) -> SparseHead:
     """The masked-language head of a SPLADE model. Raises :class:`ConfigError` where none is known."""
-    activation: DenseActivation = "relu" if backbone.layers[0].mlp.activation == "relu" else "gelu"
+    activation: DenseActivation = "relu" if dense_mlp(backbone).activation == "relu" else "gelu"
     eps = backbone.norm_eps
     match backbone.family:
         case "bert" | "nomic_bert":

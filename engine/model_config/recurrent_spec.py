@@ -7,11 +7,18 @@ a recurrence (:mod:`stentor.kernels`, ``gated_delta`` and ``mamba2``).
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from .config_fields import ConfigError
 from .projection import Projection
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
+DeltaStorage = Literal["by_head", "by_part", "apart"]
+"""``by_head``: queries, keys, values and gates of each key head side by side, and its two numbers a value head
+(Qwen3-Next). ``by_part``: first those of all that is convolved, then gates, and numbers (Qwen3.5). ``apart``: a matrix
+for each, and three convolutions (OLMo Hybrid)."""
+Mamba2Norm = Literal["gated", "ungated", "none"]
+"""``gated``: what is normed has been multiplied by its gates. ``ungated``: that follows. ``none``: gates alone."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +84,11 @@ class GatedDeltaSpec:
     v_dim: int
     width: int
     """Tokens that the convolution sees, the current one included."""
-    apart: bool = False
-    """The checkpoint stores ``in_proj_qkv``, ``in_proj_z``, ``in_proj_b`` and ``in_proj_a`` (Qwen3.5), not
-    ``in_proj_qkvz`` and ``in_proj_ba`` by key head."""
+    stored: DeltaStorage = "by_head"
+    beta_scale: float = 1.0
+    """Multiplies what is written: beyond 1 what a key held before is turned round (OLMo Hybrid)."""
+    norm_eps: float | None = None
+    """Of the gated norm; None: the model's."""
     name: str = "linear_attn"
 
     @property
@@ -97,25 +106,45 @@ class GatedDeltaSpec:
 
     def projections(self, hidden: int) -> tuple[Projection, Projection]:
         """Into what is convolved, gates, and two numbers a value head; and out."""
-        heads = self.v_heads
-        stored: tuple[tuple[str, int], ...] = ("in_proj_qkvz", self.channels + self.values), ("in_proj_ba", 2 * heads)
-        if self.apart:
-            stored = (
-                ("in_proj_qkv", self.channels), ("in_proj_z", self.values), ("in_proj_b", heads), ("in_proj_a", heads)
-            )  # fmt: skip
+        keys, values, heads = self.keys, self.values, self.v_heads
+        stored: tuple[tuple[str, int], ...]
+        match self.stored:
+            case "by_head":
+                stored = ("in_proj_qkvz", self.channels + values), ("in_proj_ba", 2 * heads)
+            case "by_part":
+                stored = ("in_proj_qkv", self.channels), ("in_proj_z", values)
+                stored += ("in_proj_b", heads), ("in_proj_a", heads)
+            case "apart":
+                stored = ("q_proj", keys), ("k_proj", keys), ("v_proj", values), ("g_proj", values)
+                stored += ("b_proj", heads), ("a_proj", heads)
         into = tuple((f"{self.name}.{part}", size) for part, size in stored)
+        out = "o_proj" if self.stored == "apart" else "out_proj"
         return (
             Projection(into, hidden, bias=False),
-            Projection(((f"{self.name}.out_proj", hidden),), self.values, bias=False),
+            Projection(((f"{self.name}.{out}", hidden),), values, bias=False),
         )
+
+    @property
+    def convolutions(self) -> tuple[tuple[str, int], ...]:
+        """Names and channels of those stored, side by side."""
+        if self.stored != "apart":
+            return ((f"{self.name}.conv1d", self.channels),)
+        parts = ("q", self.keys), ("k", self.keys), ("v", self.values)
+        return tuple((f"{self.name}.{part}_conv1d", size) for part, size in parts)
+
+    @property
+    def norm(self) -> str:
+        """The name of the gated norm."""
+        return f"{self.name}.{'o_norm' if self.stored == 'apart' else 'norm'}"
 
     def shapes(self, prefix: str, hidden: int) -> Shapes:
         """Of what a checkpoint stores of it."""
         for projection in self.projections(hidden):
             yield from projection.shapes(prefix)
-        yield from _conv_shapes(f"{prefix}.{self.name}.conv1d", self.channels, self.width, bias=False)
+        for name, channels in self.convolutions:
+            yield from _conv_shapes(f"{prefix}.{name}", channels, self.width, bias=False)
         yield from ((f"{prefix}.{self.name}.{which}", (self.v_heads,)) for which in ("dt_bias", "A_log"))
-        yield f"{prefix}.{self.name}.norm.weight", (self.v_dim,)
+        yield f"{prefix}.{self.norm}.weight", (self.v_dim,)
 
     @property
     def keeps(self) -> None:
@@ -139,7 +168,7 @@ class GatedDeltaSpec:
 
 @dataclass(frozen=True)
 class Mamba2Spec:
-    """Mamba-2 (arXiv:2405.21060) between a convolution and a gated norm (Nemotron-H, Granite 4)."""
+    """Mamba-2 (arXiv:2405.21060) between a convolution and a gated norm (Nemotron-H, Granite 4, Falcon-H1)."""
 
     heads: int
     head_dim: int
@@ -156,6 +185,9 @@ class Mamba2Spec:
     """Steps are kept within."""
     norm_groups: int = 1
     """Each is normed by itself."""
+    norm: Mamba2Norm = "gated"
+    scales: tuple[float, float, float, float, float] | None = None
+    """Multiply gates, x, B, C and steps as they are projected (Falcon-H1); None: nothing does."""
     name: str = "mamba"
 
     @property
@@ -181,7 +213,8 @@ class Mamba2Spec:
             yield from projection.shapes(prefix)
         yield from _conv_shapes(f"{prefix}.{self.name}.conv1d", self.channels, self.width, self.conv_bias)
         yield from ((f"{prefix}.{self.name}.{which}", (self.heads,)) for which in ("dt_bias", "A_log", "D"))
-        yield f"{prefix}.{self.name}.norm.weight", (self.inner,)
+        if self.norm != "none":
+            yield f"{prefix}.{self.name}.norm.weight", (self.inner,)
 
     @property
     def keeps(self) -> None:

@@ -52,7 +52,7 @@ class Decoder:
         self._programs: Programs | None = None
 
     def _table(self, context: LayerContext) -> torch.Tensor | PackedTable:
-        part, rows, columns = "model.embed_tokens", self.config.vocab_size, self.config.hidden_size
+        part, rows, columns = self.config.embedding, self.config.vocab_size, self.config.hidden_size
         if context.packed:
             return PackedTable(self.weights, part, rows, columns, context)
         table = context.empty(rows, columns)

@@ -109,8 +109,9 @@ class _EncoderLayer(Layer):
 
         ``after_piece`` is called between parts of at most ``piece`` rows: all, or fewer where there is one window only.
         """
-        rows, texts, attention = len(residual), batch.texts, self._mixer
+        rows, texts, attention, mlp = len(residual), batch.texts, self._mixer, self._mlp
         assert texts is not None
+        assert mlp is not None
         assert isinstance(attention, Attention)
         parts = [residual[first : first + piece] for first in range(0, rows, piece)]
         made = []
@@ -127,7 +128,7 @@ class _EncoderLayer(Layer):
             attended = attention.attend(queries, k, v, batch)
             after_piece()
             x = joined(attention.out(attended), part, self._mlp_in)
-            added_(part, self._mlp(x, batch))
+            added_(part, mlp(x, batch))
             after_piece()
 
 

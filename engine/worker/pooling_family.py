@@ -20,7 +20,7 @@ from ..loading.checkpoint import Checkpoint
 from ..loading.errors import CheckpointError
 from ..loading.pt_file import read_pt
 from ..model_config.attention_spec import CacheGroup
-from ..model_config.model_spec import ModelSpec
+from ..model_config.model_spec import ModelSpec, dense_mlp
 from ..model_config.pooling_config import PoolingConfig
 from ..models.pooling_model import PoolingModel, Tensors
 from .caches import kv_block_bytes, page_groups
@@ -120,7 +120,7 @@ def suited_limits(model: PoolingConfig, device: str) -> StepLimits:
     if isinstance(backbone, ModelSpec):
         values = backbone.products(0) * (len(backbone.layers) if model.causal else 1)
     else:
-        values = (4 * backbone.hidden_size + 3 * backbone.layers[0].mlp.inner) * backbone.hidden_size
+        values = (4 * backbone.hidden_size + 3 * dense_mlp(backbone).inner) * backbone.hidden_size
     mixed = max(_LEAST_MIXED, min(limits.max_mixed_prefill_tokens, _VALUES_A_SLICE // values))
     return msgspec.structs.replace(limits, max_mixed_prefill_tokens=mixed)
 

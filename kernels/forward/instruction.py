@@ -149,6 +149,13 @@ class Instruction:
     """Is called, in words."""
     run: Callable[[Tensor, Any], Tensor] | None = None
 
+    @property
+    def experts(self) -> int:
+        """That a ``moe`` chooses among."""
+        assert self.weight is not None
+        assert self.second_weight is not None
+        return self.second_weight.shape[0] // self.weight.shape[1]
+
     def writes(self, buffer: int, column: int, width: int) -> bool:
         """Whether it changes any of these columns."""
         match self.op:
@@ -221,7 +228,7 @@ def struct_of(i: Instruction, caches: Sequence[tuple[Tensor, ...]]) -> Instructi
 def _router_struct(i: Instruction) -> RouterStruct:
     if i.router is None or i.weight is None:
         return RouterStruct()
-    return router_struct(i.router, i.weight.shape[0] // (2 * i.width), i.score_bias)
+    return router_struct(i.router, i.experts, i.score_bias)
 
 
 def _pointer(tensor: Tensor | None) -> int | None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..activation import ActivationKind
 from ..linear_packed import BLOCK, ActivationFormat, PackedWeight, activation_format_of
-from ..moe import ExpertActivation, Router, packed_experts
+from ..moe import ExpertActivation, Router, check_gate, packed_experts
 from .instruction import MAX_PHASES, NONE, Instruction, InstructionStruct, Op, struct_of
 
 _PREPARING: tuple[Op, ...] = ("norm_and_quantize", "activate")
@@ -269,6 +269,7 @@ class Program:
         """
         gate_up_bias, down_bias, score_bias = _plain(gate_up_bias), _plain(down_bias), _plain(score_bias)
         experts = packed_experts(gate_up, down, gate_up_bias, down_bias)
+        check_gate("program", activation, gated=gate_up.shape[0] != experts * down.shape[1])
         wanted = activation_format_of(gate_up.kind), gate_up.shape[1]
         if self._input != wanted or self._scratch_slot:
             raise ValueError(

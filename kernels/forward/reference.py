@@ -94,10 +94,9 @@ def _mixed(i: Instruction, src: Tensor, x: Tensor) -> Tensor:
     assert i.router is not None
     assert i.weight is not None
     assert i.second_weight is not None
-    experts = i.weight.shape[0] // (2 * i.width)
-    routing = route(src[:, i.column : i.column + experts], i.router, i.score_bias)
+    routing = route(src[:, i.column : i.column + i.experts], i.router, i.score_bias)
     weights = i.weight, i.second_weight
-    return packed_experts_mlp(x, routing, experts, *weights, i.activation, i.bias, i.second_bias, i.weight_input)
+    return packed_experts_mlp(x, routing, i.experts, *weights, i.activation, i.bias, i.second_bias, i.weight_input)
 
 
 def _rotate(i: Instruction, row: Tensor, k_cache: Tensor, v_cache: Tensor, positions: Tensor, slots: Tensor) -> None:

@@ -36,9 +36,10 @@ static inline void activate_row(const float* gate, const float* up, int64_t widt
     }
 }
 
-// Two products whose outputs are gated: tiles [tile, ...) of each weight, as many as `width` outputs need.
+// Two products whose outputs are gated: tiles [tile, ...) of each weight, as many as `width` outputs need. Or one that is
+// activated alone.
 struct GateUp {
-    const Packed *gate, *up;
+    const Packed *gate, *up;           // without `up` there is one
     const float *gate_bias, *up_bias;  // of all outputs of the weight, or null
     int64_t gate_tile, up_tile;
     int64_t width, activation;
@@ -75,10 +76,13 @@ static inline void gate_up_block(const GateUp& of, int64_t block, const Prepared
                               columns);
         };
         half(*of.gate, of.gate_bias, of.gate_tile, 0);
-        half(*of.up, of.up_bias, of.up_tile, BLOCK);
+        if (of.up) half(*of.up, of.up_bias, of.up_tile, BLOCK);
         for (int64_t r = first; r < last; ++r) {
             float* const row = both + (r - first) * APART;
-            activate_row(row, row + BLOCK, columns, of.activation, of.format, row);
+            if (of.up)
+                activate_row(row, row + BLOCK, columns, of.activation, of.format, row);
+            else
+                activate_row<false>(row, row, columns, of.activation, of.format, row);
             prepare_block(row, columns, of.format, block, out + r * stride);
         }
     }

@@ -6,14 +6,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..activation.gated import gated_activation
+from ..activation import activate_, gated_activation
 from ..guards import describe, native_unsupported_reason, triton_unsupported_reason
 from ..linear import NATIVE as _PRODUCTS
 from ..linear import linear
 from ..native import NativeFunction, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
-from .checks import ACTIVATIONS, ExpertActivation, check_experts
+from .checks import ACTIVATIONS, ExpertActivation, check_experts, check_gate
 from .operands import Operands
 from .packed import choose_packed, packed_experts, packed_experts_mlp
 from .router import GroupScore, Router, RouterStruct, Routing, Score, router_struct
@@ -26,6 +26,7 @@ __all__ = [
     "RouterStruct",
     "Routing",
     "Score",
+    "check_gate",
     "choose",
     "choose_packed",
     "choose_route",
@@ -122,17 +123,18 @@ def experts_mlp(
     invariant: bool = False,
     variant: Choice = "auto",
 ) -> Tensor:
-    """Σ over the chosen experts of weight · down(act(gate(x)) · up(x)), summed in float32.
+    """Σ over the chosen experts of weight · down(act(gate(x)) · up(x)), summed in float32; without a gate of weight ·
+    down(act(up(x))).
 
     Products, and what is between them, are rounded to the dtype of ``x``.
 
     Args:
         x: [tokens, hidden], any float dtype.
         routing: of these tokens.
-        gate_up: [experts, 2 · inner, hidden], the dtype of ``x``, gates first.
+        gate_up: [experts, 2 · inner, hidden], the dtype of ``x``, gates first. Or [experts, inner, hidden]: without.
         down: [experts, hidden, inner], the dtype of ``x``.
         activation: see :data:`ExpertActivation`.
-        gate_up_bias: [experts, 2 · inner] or None, the dtype of ``x``.
+        gate_up_bias: [experts, outputs of gate_up] or None, the dtype of ``x``.
         down_bias: [experts, hidden] or None, the dtype of ``x``; it is weighted too.
         weight_input: the weight multiplies the expert's input in place of its output (Llama 4).
         invariant: the same token whatever the others, bitwise, as for :func:`stentor.kernels.linear`; on CUDA by block
@@ -147,13 +149,15 @@ def experts_mlp(
         IndexError: an expert that there is not, on the CPU. On CUDA nobody waits to look, and it adds nothing.
     """
     check_experts("experts_mlp", x, routing, activation)
-    experts, twice, hidden = gate_up.shape if gate_up.dim() == 3 else (0, 0, 0)
-    if not experts or hidden != x.shape[1] or twice % 2 or down.shape != (experts, hidden, twice // 2):
+    experts, into, hidden = gate_up.shape if gate_up.dim() == 3 else (0, 0, 0)
+    inner = down.shape[2] if down.dim() == 3 else 0
+    if not experts or hidden != x.shape[1] or into not in (inner, 2 * inner) or down.shape[:2] != (experts, hidden):
         raise ValueError(
             f"experts_mlp: gate_up {describe(gate_up)} and down {describe(down)} do not fit x {describe(x)}; "
-            "want [experts, 2 * inner, hidden] and [experts, hidden, inner]"
+            "want [experts, 2 * inner, hidden], or inner, and [experts, hidden, inner]"
         )
-    for name, bias, outputs in (("gate_up_bias", gate_up_bias, twice), ("down_bias", down_bias, hidden)):
+    check_gate("experts_mlp", activation, gated=into != inner)
+    for name, bias, outputs in (("gate_up_bias", gate_up_bias, into), ("down_bias", down_bias, hidden)):
         if bias is not None and bias.shape != (experts, outputs):
             raise ValueError(f"experts_mlp: {name} {describe(bias)} must be [{experts}, {outputs}]")
     for given in (gate_up, down, gate_up_bias, down_bias):
@@ -176,9 +180,18 @@ def experts_mlp(
             )
         )
     own: Choice = "auto" if chosen == "native" else "reference"
-    product, gate = partial(linear, invariant=invariant, variant=own), partial(gated_activation, variant=own)
     return reference.experts_mlp(
-        x, routing, gate_up, down, activation, gate_up_bias, down_bias, weight_input, product, gate
+        x,
+        routing,
+        gate_up,
+        down,
+        activation,
+        gate_up_bias,
+        down_bias,
+        weight_input,
+        partial(linear, invariant=invariant, variant=own),
+        partial(gated_activation, variant=own),
+        partial(activate_, variant=own),
     )
 
 

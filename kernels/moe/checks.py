@@ -27,3 +27,9 @@ def check_experts(operation: str, x: Tensor, routing: Routing, activation: Exper
         raise ValueError(f"{operation}: experts {describe(experts)} must be int32 [{len(x)}, top_k]")
     if weights.shape != experts.shape or weights.dtype != torch.float32:
         raise ValueError(f"{operation}: weights {describe(weights)} must be float32 {list(experts.shape)}")
+
+
+def check_gate(operation: str, activation: ExpertActivation, *, gated: bool) -> None:
+    """Raises ValueError for an activation of gate and up together where there is no gate."""
+    if not gated and activation == "swiglu_oai":
+        raise ValueError(f"{operation}: swiglu_oai takes a gate, and experts of one inner size have none")

@@ -8,15 +8,17 @@ namespace stentor {
 
 // Weights [experts * outputs, inputs]: an expert is a range of outputs, in whole tiles.
 struct Experts {
-    const Packed *gate_up, *down;  // gates first
+    const Packed *gate_up, *down;  // gates first, where there are any
     const float *gate_up_bias, *down_bias;
     int64_t inner, hidden, activation, weight_input;
 
     ActivationFormat inner_format() const { return activation_format_of(down->kind); }
+    // Each expert has a gate and an up of `inner` outputs, or up alone.
+    bool gated() const { return gate_up->outputs * hidden != down->outputs * inner; }
     int64_t inner_stride() const { return prepared_stride(inner_format(), inner); }
 };
 
-// act(gate) * up of each row of `routed`, in the form that `down` takes; x has the tokens.
+// act(gate) * up, or act(up), of each row of `routed`, in the form that `down` takes; x has the tokens.
 struct GateUpPhase {
     const Experts& of;
     const Routed& routed;
@@ -28,9 +30,11 @@ struct GateUpPhase {
     void operator()(int64_t item) const {
         const int64_t blocks = ceil_div(of.inner, BLOCK), tiles = of.inner / TILE;
         const Routed::Rows& rows = routed.rows[item / blocks];
-        const GateUp pair{of.gate_up,      of.gate_up,          of.gate_up_bias,
-                          of.gate_up_bias, rows.expert * 2 * tiles, rows.expert * 2 * tiles + tiles,
-                          of.inner,        of.activation,       of.inner_format(),
+        const bool gated = of.gated();
+        const int64_t tile = rows.expert * (gated ? 2 : 1) * tiles;
+        const GateUp pair{of.gate_up,      gated ? of.gate_up : nullptr, of.gate_up_bias,
+                          of.gate_up_bias, tile,                         tile + tiles,
+                          of.inner,        of.activation,                of.inner_format(),
                           of.weight_input ? routed.factors.data() : nullptr};
         gate_up_block(pair, item % blocks, {x.rows, x.stride, routed.tokens.data()}, rows.first, rows.end, inner,
                       of.inner_stride());

@@ -26,9 +26,13 @@ class Operands:
     invariant: bool = False
 
     @property
+    def gated(self) -> bool:
+        return self.gate_up.shape[1] != self.down.shape[2]
+
+    @property
     def sizes(self) -> str:
         experts, hidden, inner = self.down.shape
-        return f"{experts}x{inner}x{hidden} k{self.chosen.shape[1]}"
+        return f"{experts}x{inner}x{hidden} k{self.chosen.shape[1]}{'' if self.gated else ' ungated'}"
 
     @property
     def dtype_name(self) -> str:

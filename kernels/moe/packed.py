@@ -11,7 +11,7 @@ from ..linear_packed.weight import TILE
 from ..native import NativeFunction, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
-from .checks import ACTIVATIONS, ExpertActivation, check_experts
+from .checks import ACTIVATIONS, ExpertActivation, check_experts, check_gate
 from .router import Routing
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
@@ -31,19 +31,24 @@ class _ExpertsStruct(ctypes.Structure):
 def packed_experts(
     gate_up: PackedWeight, down: PackedWeight, gate_up_bias: Tensor | None, down_bias: Tensor | None
 ) -> int:
-    """How many experts these weights hold.
+    """How many experts these weights hold, each with a gate or without.
 
     Raises:
         ValueError: weights or biases that do not fit each other, or experts that begin inside a tile.
     """
     (rows, hidden), (outputs, inner) = gate_up.shape, down.shape
     experts = outputs // hidden
-    if experts * hidden != outputs or experts * 2 * inner != rows or hidden % TILE or inner % TILE:
+    if (
+        experts * hidden != outputs
+        or rows not in (experts * 2 * inner, experts * inner)
+        or hidden % TILE
+        or inner % TILE
+    ):
         raise ValueError(
             f"packed experts: gate_up {gate_up.shape} and down {down.shape} do not fit; want [experts * 2 * inner, "
-            f"hidden] and [experts * hidden, inner], both sizes multiples of {TILE}"
+            f"hidden], or experts * inner, and [experts * hidden, inner], both sizes multiples of {TILE}"
         )
-    for bias, shape in ((gate_up_bias, (experts, 2 * inner)), (down_bias, (experts, hidden))):
+    for bias, shape in ((gate_up_bias, (experts, rows // experts)), (down_bias, (experts, hidden))):
         if bias is not None and (bias.shape != shape or bias.dtype != torch.float32 or not bias.is_contiguous()):
             raise ValueError(f"packed experts: bias {describe(bias)} must be contiguous float32 {list(shape)}")
     return experts
@@ -75,10 +80,11 @@ def packed_experts_mlp(
     Args:
         x: [tokens, hidden] float32 or bfloat16.
         routing: of these tokens.
-        gate_up: of [experts · 2 · inner, hidden]: gates, then ups, of one expert after the other.
+        gate_up: of [experts · 2 · inner, hidden]: gates, then ups, of one expert after the other. Or of [experts ·
+            inner, hidden]: ups alone, of experts without a gate.
         down: of [experts · hidden, inner].
         activation: see :data:`.ExpertActivation`.
-        gate_up_bias: float32 [experts, 2 · inner] or None, contiguous.
+        gate_up_bias: float32 [experts, outputs of one expert's gate_up] or None, contiguous.
         down_bias: float32 [experts, hidden] or None, contiguous; it is weighted too.
         weight_input: the weight multiplies the expert's input in place of its output (Llama 4). It is a factor of the
             product with it.
@@ -95,6 +101,7 @@ def packed_experts_mlp(
     check_experts("packed_experts_mlp", x, routing, activation)
     experts = packed_experts(gate_up, down, gate_up_bias, down_bias)
     hidden, inner = gate_up.shape[1], down.shape[1]
+    check_gate("packed_experts_mlp", activation, gated=gate_up.shape[0] != experts * inner)
     if x.dtype not in _FLOATS or x.shape[1] != hidden:
         raise ValueError(f"packed_experts_mlp: x {describe(x)} does not fit weights of {hidden} inputs")
     if choose_packed(x, variant) == "reference":

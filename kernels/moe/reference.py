@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..activation.gated import ActivationKind
+from ..activation.reference import activation as activate
 from ..activation.reference import gated_activation
 from ..linear.reference import linear
 from ..linear_packed import PackedWeight
@@ -17,8 +18,8 @@ LIMIT, ALPHA = 7.0, 1.702
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """x [T, K] times weight [N, K] transposed, plus bias [N]."""
-Gate = Callable[[Tensor, ActivationKind], Tensor]
-"""gate | up [T, 2I] to act(gate) · up [T, I]."""
+Activate = Callable[[Tensor, ActivationKind], Tensor]
+"""gate | up [T, 2I] to act(gate) · up [T, I]; or up [T, I] to act(up), perhaps in place."""
 
 
 def route(logits: Tensor, router: Router, bias: Tensor | None) -> Routing:
@@ -44,8 +45,12 @@ def _largest(values: Tensor, count: int) -> Tensor:
     return values.sort(dim=1, descending=True, stable=True).indices[:, :count]
 
 
-def gate_experts(gate_up: Tensor, activation: str, gate: Gate = gated_activation) -> Tensor:
-    """[T, 2I], gates first, to [T, I]; computed in float32 and rounded once."""
+def activate_experts(
+    gate_up: Tensor, inner: int, activation: str, gate: Activate = gated_activation, alone: Activate = activate
+) -> Tensor:
+    """[T, 2I], gates first, or [T, I] without, to [T, I] with I ``inner``; computed in float32 and rounded once."""
+    if gate_up.shape[1] == inner:
+        return alone(gate_up, activation)  # type: ignore[arg-type]  # no other takes no gate
     if activation != "swiglu_oai":
         return gate(gate_up, activation)  # type: ignore[arg-type]  # all others are gated kinds
     gates, up = gate_up.float().chunk(2, dim=1)
@@ -63,12 +68,14 @@ def experts_mlp(
     down_bias: Tensor | None,
     weight_input: bool,
     product: Product = linear,
-    gate: Gate = gated_activation,
+    gate: Activate = gated_activation,
+    alone: Activate = activate,
 ) -> Tensor:
     def run(rows: Tensor, weights: Tensor, expert: int) -> Tensor:
         if weight_input:
             rows = (rows.float() * weights).to(x.dtype)
-        inner = gate_experts(product(rows, gate_up[expert], _of(gate_up_bias, expert)), activation, gate)
+        both = product(rows, gate_up[expert], _of(gate_up_bias, expert))
+        inner = activate_experts(both, down.shape[2], activation, gate, alone)
         made = product(inner, down[expert], _of(down_bias, expert)).float()
         return made if weight_input else made * weights
 
@@ -92,7 +99,7 @@ def packed_experts_mlp(
             both = both * weights
         if gate_up_bias is not None:
             both = both + gate_up_bias[expert]
-        inner = gate_experts(both, activation)
+        inner = activate_experts(both, down.shape[1], activation)
         made = linear_packed(inner, _rows(down, experts, expert), _of(down_bias, expert))
         return made if weight_input else made * weights
 

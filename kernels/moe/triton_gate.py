@@ -6,17 +6,24 @@ import triton.language as tl
 
 
 @triton.jit
+def activated(x, KIND: tl.constexpr):
+    """float32, of a kind that takes no gate."""
+    if KIND == "silu":
+        return x * tl.sigmoid(x)
+    elif KIND == "gelu_tanh":
+        return x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    elif KIND == "gelu":
+        return x * (0.5 + 0.5 * tl.erf(x * 0.7071067811865476))
+    else:
+        x = tl.where(x < 0.0, 0.0, x)
+        return x * x
+
+
+@triton.jit
 def gated(gate, up, KIND: tl.constexpr):
     """float32, see :data:`.checks.ExpertActivation`."""
-    if KIND == "silu":
-        return gate * tl.sigmoid(gate) * up
-    elif KIND == "gelu_tanh":
-        return gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)) * up
-    elif KIND == "gelu":
-        return gate * (0.5 + 0.5 * tl.erf(gate * 0.7071067811865476)) * up
-    elif KIND == "relu2":
-        gate = tl.where(gate < 0.0, 0.0, gate)
-        return gate * gate * up
+    if KIND != "swiglu_oai":
+        return activated(gate, KIND) * up
     else:
         # a comparison with what is no number is false, and keeps it
         gate = tl.where(gate > 7.0, 7.0, gate)

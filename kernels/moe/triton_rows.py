@@ -12,7 +12,7 @@ from torch import Tensor
 from ..launch import cdiv, launch
 from ..tuning import Config, pick
 from .operands import Operands
-from .triton_gate import gated
+from .triton_gate import activated, gated
 
 OPERATION = "moe_rows"
 
@@ -32,19 +32,21 @@ def gate_up_kernel(
     TOP_K: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     WEIGHT_INPUT: tl.constexpr,
+    GATED: tl.constexpr,
     KIND: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """out[pair] = act(gate) · up"""
+    """out[pair] = act(gate) · up, or act(up)"""
+    outputs = 2 * inner if GATED else inner
     pair = tl.program_id(0).to(tl.int64)
     expert = tl.load(chosen + pair).to(tl.int64)
     column = tl.program_id(1).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     wanted = (column < inner) & (expert >= 0) & (expert < experts)
     within = tl.arange(0, BLOCK_K)
     inputs = x + pair // TOP_K * x_stride + within
-    gates = weight + (expert * 2 * inner + column)[:, None] * hidden + within[None, :]
-    ups = weight + (expert * 2 * inner + inner + column)[:, None] * hidden + within[None, :]
+    gates = weight + (expert * outputs + column)[:, None] * hidden + within[None, :]
+    ups = weight + (expert * outputs + inner + column)[:, None] * hidden + within[None, :]
     gate = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
     up = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
     for start in range(0, hidden, BLOCK_K):
@@ -52,17 +54,19 @@ def gate_up_kernel(
         row = tl.load(inputs + start, mask=inside, other=0.0).to(tl.float32)[None, :]
         mask = wanted[:, None] & inside[None, :]
         gate += tl.load(gates + start, mask=mask, other=0.0).to(tl.float32) * row
-        up += tl.load(ups + start, mask=mask, other=0.0).to(tl.float32) * row
+        if GATED:
+            up += tl.load(ups + start, mask=mask, other=0.0).to(tl.float32) * row
     gate_sum, up_sum = tl.sum(gate, 1), tl.sum(up, 1)
     if WEIGHT_INPUT:
         factor = tl.load(factors + pair)
         gate_sum *= factor
         up_sum *= factor
     if HAS_BIAS:
-        first = bias + expert * 2 * inner + column
+        first = bias + expert * outputs + column
         gate_sum += tl.load(first, mask=wanted, other=0.0).to(tl.float32)
-        up_sum += tl.load(first + inner, mask=wanted, other=0.0).to(tl.float32)
-    made = gated(gate_sum, up_sum, KIND).to(out.dtype.element_ty)
+        if GATED:
+            up_sum += tl.load(first + inner, mask=wanted, other=0.0).to(tl.float32)
+    made = (gated(gate_sum, up_sum, KIND) if GATED else activated(gate_sum, KIND)).to(out.dtype.element_ty)
     tl.store(out + pair * inner + column, made, mask=wanted)
 
 
@@ -125,6 +129,7 @@ def rows(of: Operands) -> Tensor:
         TOP_K=top_k,
         HAS_BIAS=of.gate_up_bias is not None,
         WEIGHT_INPUT=of.weight_input,
+        GATED=of.gated,
         KIND=of.activation,
     )
     launch(

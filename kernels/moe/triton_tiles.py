@@ -13,7 +13,7 @@ from torch import Tensor
 from ..launch import cdiv, launch, next_power_of_2
 from ..tuning import Config, pick
 from .operands import Operands
-from .triton_gate import gated
+from .triton_gate import activated, gated
 from .triton_order import order_by_expert
 
 OPERATION = "moe_tiles"
@@ -50,6 +50,7 @@ def gate_up_kernel(
     TOP_K: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     WEIGHT_INPUT: tl.constexpr,
+    GATED: tl.constexpr,
     KIND: tl.constexpr,
     PRECISION: tl.constexpr,
     TOGETHER: tl.constexpr,
@@ -57,7 +58,8 @@ def gate_up_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """out[row] = act(gate) · up of the token of pair number ``row`` in the order of the experts."""
+    """out[row] = act(gate) · up, or act(up), of the token of pair number ``row`` in the order of the experts."""
+    outputs = 2 * inner if GATED else inner
     expert, begin, end, tile = tile_of(blocks, most, inner, BLOCK_N, TOGETHER)
     if expert >= 0:
         row = begin.to(tl.int64) + tl.arange(0, BLOCK_T)
@@ -67,8 +69,8 @@ def gate_up_kernel(
         wanted = column < inner
         within = tl.arange(0, BLOCK_K)
         inputs = x + (pair // TOP_K).to(tl.int64)[:, None] * x_stride + within[None, :]
-        gates = weight + (expert * 2 * inner + column)[None, :] * hidden + within[:, None]
-        ups = weight + (expert * 2 * inner + inner + column)[None, :] * hidden + within[:, None]
+        gates = weight + (expert * outputs + column)[None, :] * hidden + within[:, None]
+        ups = weight + (expert * outputs + inner + column)[None, :] * hidden + within[:, None]
         gate = tl.zeros([BLOCK_T, BLOCK_N], tl.float32)
         up = tl.zeros([BLOCK_T, BLOCK_N], tl.float32)
         for start in range(0, hidden, BLOCK_K):
@@ -76,16 +78,18 @@ def gate_up_kernel(
             left = tl.load(inputs + start, mask=there[:, None] & inside[None, :], other=0.0)
             mask = inside[:, None] & wanted[None, :]
             gate = tl.dot(left, tl.load(gates + start, mask=mask, other=0.0), gate, input_precision=PRECISION)
-            up = tl.dot(left, tl.load(ups + start, mask=mask, other=0.0), up, input_precision=PRECISION)
+            if GATED:
+                up = tl.dot(left, tl.load(ups + start, mask=mask, other=0.0), up, input_precision=PRECISION)
         if WEIGHT_INPUT:
             factor = tl.load(factors + pair, mask=there, other=0.0)[:, None]
             gate *= factor
             up *= factor
         if HAS_BIAS:
-            first = bias + expert * 2 * inner + column
+            first = bias + expert * outputs + column
             gate += tl.load(first, mask=wanted, other=0.0).to(tl.float32)[None, :]
-            up += tl.load(first + inner, mask=wanted, other=0.0).to(tl.float32)[None, :]
-        made = gated(gate, up, KIND).to(out.dtype.element_ty)
+            if GATED:
+                up += tl.load(first + inner, mask=wanted, other=0.0).to(tl.float32)[None, :]
+        made = (gated(gate, up, KIND) if GATED else activated(gate, KIND)).to(out.dtype.element_ty)
         tl.store(out + row[:, None] * inner + column[None, :], made, mask=there[:, None] & wanted[None, :])
 
 
@@ -169,6 +173,7 @@ def tiles(of: Operands) -> Tensor:
         TOP_K=top_k,
         HAS_BIAS=of.gate_up_bias is not None,
         WEIGHT_INPUT=of.weight_input,
+        GATED=of.gated,
         KIND=of.activation,
         PRECISION=precision,
         TOGETHER=_BLOCKS_TOGETHER,

@@ -11,7 +11,7 @@ import torch
 
 from stentor import kernels
 from stentor.engine.model_config.attention_spec import AttentionSpec
-from stentor.engine.model_config.model_spec import ModelSpec
+from stentor.engine.model_config.model_spec import ModelSpec, dense_mlp
 from stentor.kernels import sampling
 from stentor.kernels.linear_gguf import Kind
 from stentor.kernels.variants import Choice
@@ -38,7 +38,7 @@ class Setting:
 
     @property
     def inner(self) -> int:
-        return self.model.layers[0].mlp.inner
+        return dense_mlp(self.model).inner
 
     def random(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         return torch.randn(shape, device=self.device).to(dtype or self.dtype)

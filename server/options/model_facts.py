@@ -75,7 +75,8 @@ def _layers(spec: ModelSpec) -> Iterator[Fact]:
 
 
 def _layer(layer: LayerSpec) -> str:
-    return f"{_mixer(layer.mixer)}; {_mlp(layer.mlp)}"
+    mixers = " beside ".join(map(_mixer, layer.mixers))
+    return "; ".join(filter(None, (mixers, "" if layer.mlp is None else _mlp(layer.mlp))))
 
 
 def _mixer(mixer: MixerSpec) -> str:

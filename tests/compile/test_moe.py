@@ -9,8 +9,8 @@ from stentor.tests.kernels.dry_run import CompiledKernel, dry_run
 
 pytestmark = pytest.mark.compiles
 
-QWEN, GPT_OSS = (128, 8, 2048, 768), (32, 4, 2880, 2880)
-"""(experts, top_k, hidden, inner)"""
+QWEN, GPT_OSS, NEMOTRON = (128, 8, 2048, 768), (32, 4, 2880, 2880), (128, 6, 2688, 1856)
+"""(experts, top_k, hidden, inner); those of Nemotron 3 Nano have no gate."""
 
 
 def compiled(sizes: tuple[int, int, int, int], tokens: int, capability: int = 90) -> dict[str, CompiledKernel]:
@@ -24,9 +24,9 @@ def compiled(sizes: tuple[int, int, int, int], tokens: int, capability: int = 90
         experts_mlp(
             empty(tokens, hidden),
             Routing(empty(tokens, top_k, dtype=torch.int32), empty(tokens, top_k, dtype=torch.float32)),
-            empty(experts, 2 * inner, hidden),
+            empty(experts, inner if sizes == NEMOTRON else 2 * inner, hidden),
             empty(experts, hidden, inner),
-            "swiglu_oai" if biased else "silu",
+            "swiglu_oai" if biased else "relu2" if sizes == NEMOTRON else "silu",
             gate_up_bias=empty(experts, 2 * inner) if biased else None,
             down_bias=empty(experts, hidden) if biased else None,
         )
@@ -36,7 +36,7 @@ def compiled(sizes: tuple[int, int, int, int], tokens: int, capability: int = 90
     return {kernel.name: kernel for kernel in kernels}
 
 
-@pytest.mark.parametrize("sizes", [QWEN, GPT_OSS])
+@pytest.mark.parametrize("sizes", [QWEN, GPT_OSS, NEMOTRON])
 def test_few_tokens_read_sixteen_bytes_of_the_weights_at_once(sizes: tuple[int, int, int, int]) -> None:
     kernels = compiled(sizes, 4)
     assert list(kernels) == ["gate_up_kernel", "down_kernel"]
@@ -45,7 +45,7 @@ def test_few_tokens_read_sixteen_bytes_of_the_weights_at_once(sizes: tuple[int, 
         assert not kernel.uses_tensor_cores
 
 
-@pytest.mark.parametrize(("sizes", "tokens"), [(QWEN, 64), (QWEN, 4096), (GPT_OSS, 512)])
+@pytest.mark.parametrize(("sizes", "tokens"), [(QWEN, 64), (QWEN, 4096), (GPT_OSS, 512), (NEMOTRON, 512)])
 def test_many_tokens_are_sorted_on_the_device_and_meet_tiles_of_one_expert(
     sizes: tuple[int, int, int, int], tokens: int
 ) -> None:

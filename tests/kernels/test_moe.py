@@ -5,7 +5,9 @@ import torch
 from torch import Tensor
 
 from stentor.kernels import Router, Routing, experts_mlp, force_variant, route
+from stentor.kernels.activation.gated import KINDS, ActivationKind
 from stentor.kernels.moe import ACTIVATIONS, ExpertActivation, choose
+from stentor.kernels.variants import Variant
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -148,6 +150,33 @@ def test_a_token_s_output_is_the_weighted_sum_of_its_experts(
         token_by_token(x, chosen, gate_up, down, activation, bias, into),
         3e-6 if dtype == torch.float32 else 2e-2,
     )
+
+
+@pytest.mark.parametrize("variant", ["native", "reference"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", KINDS)
+def test_experts_without_a_gate_activate_one_product(
+    variant: Variant, dtype: torch.dtype, activation: ActivationKind
+) -> None:
+    x, (gate_up, down), chosen = 4 * normal(TOKENS, HIDDEN, seed=6).to(dtype), weights(dtype), routing()
+    up, (both, down_bias) = gate_up[:, :INNER].contiguous(), biases(dtype)
+    up_bias = both[:, :INNER].contiguous()
+    with force_variant(variant):
+        assert choose(x, up, down) == variant
+        actual = experts_mlp(x, chosen, up, down, activation, gate_up_bias=up_bias, down_bias=down_bias)
+    # as if with a gate of the same values, and an up that is 1
+    gated = torch.cat((up, torch.zeros_like(up)), dim=1)
+    ones = torch.cat((up_bias, torch.ones_like(up_bias)), dim=1)
+    expected = experts_mlp(
+        x, chosen, gated, down, activation, gate_up_bias=ones, down_bias=down_bias, variant="reference"
+    )
+    assert_close(actual, expected, 3e-6 if dtype == torch.float32 else 2e-2)
+
+
+def test_an_activation_of_gate_and_up_is_refused_without_a_gate() -> None:
+    gate_up, down = weights()
+    with pytest.raises(ValueError, match="swiglu_oai takes a gate"):
+        experts_mlp(torch.ones(TOKENS, HIDDEN), routing(), gate_up[:, :INNER].contiguous(), down, "swiglu_oai")
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 40])

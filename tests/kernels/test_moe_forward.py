@@ -22,16 +22,19 @@ ROUTERS = (
 )
 
 
-def recorded(kind: PackedKind, wide: bool, router: Router, into: bool) -> tuple[Program, int, int, dict[str, Any]]:
+def recorded(
+    kind: PackedKind, wide: bool, router: Router, into: bool, gated: bool = True
+) -> tuple[Program, int, int, dict[str, Any]]:
     """A router and its experts, and beside them the tensors that the operations take."""
     program = Program()
     x = Traced.written(program, program.buffer(HIDDEN))
     scores = packed_weight("f32", EXPERTS, HIDDEN, seed=1)
+    first = (2 if gated else 1) * INNER
     given: dict[str, Any] = {
-        "gate_up": packed_weight(kind, EXPERTS * 2 * INNER, HIDDEN, wide=wide, seed=2),
+        "gate_up": packed_weight(kind, EXPERTS * first, HIDDEN, wide=wide, seed=2),
         "down": packed_weight(kind, EXPERTS * HIDDEN, INNER, wide=wide, seed=3),
         "activation": "swiglu_oai" if into else "silu",
-        "gate_up_bias": 0.1 * normal(EXPERTS, 2 * INNER, seed=4),
+        "gate_up_bias": 0.1 * normal(EXPERTS, first, seed=4),
         "down_bias": 0.1 * normal(EXPERTS, HIDDEN, seed=5),
         "weight_input": into,
     }
@@ -42,11 +45,11 @@ def recorded(kind: PackedKind, wide: bool, router: Router, into: bool) -> tuple[
 
 @pytest.mark.parametrize("router", ROUTERS)
 @pytest.mark.parametrize(("kind", "wide"), KINDS)
-@pytest.mark.parametrize("into", [False, True])
+@pytest.mark.parametrize(("into", "gated"), [(False, True), (True, True), (False, False)])
 def test_the_pass_gives_the_bits_of_the_operations_on_any_number_of_threads(
-    router: Router, kind: PackedKind, wide: bool, into: bool
+    router: Router, kind: PackedKind, wide: bool, into: bool, gated: bool
 ) -> None:
-    program, src, dst, given = recorded(kind, wide, router, into)
+    program, src, dst, given = recorded(kind, wide, router, into, gated)
     x = normal(TOKENS, HIDDEN, seed=7)
     with thread_count(1):
         routing = route(linear_packed(x, given["scores"]), router, given["bias"])
@@ -59,9 +62,10 @@ def test_the_pass_gives_the_bits_of_the_operations_on_any_number_of_threads(
         assert_same_bits(forward.buffer(dst, rows), expected[:rows])
 
 
+@pytest.mark.parametrize("gated", [True, False])
 @pytest.mark.parametrize("router", ROUTERS)
-def test_the_pass_is_the_references(router: Router) -> None:
-    program, src, dst, _ = recorded("f32", False, router, into=False)
+def test_the_pass_is_the_references(router: Router, gated: bool) -> None:
+    program, src, dst, _ = recorded("f32", False, router, into=False, gated=gated)
     found: list[Tensor] = []
     variants: tuple[Any, ...] = ("native", "reference")
     for variant in variants:
@@ -112,7 +116,9 @@ def test_experts_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="5 columns do not fit buffer 1 of 4"):
         program.moe(logits, dst, Router(2), *weights, "silu", column=1)
     with pytest.raises(ValueError, match="packed experts: gate_up"):
-        program.moe(logits, dst, Router(2), weights[0], weights[0], "silu")
+        program.moe(logits, dst, Router(2), empty_packed(3 * 32, 32, "f32"), weights[1], "silu")
+    with pytest.raises(ValueError, match="swiglu_oai takes a gate"):
+        program.moe(logits, dst, Router(2), empty_packed(4 * 16, 32, "f32"), weights[1], "swiglu_oai")
     with pytest.raises(ValueError, match=r"score bias \(3,\) does not fit 4 experts"):
         program.moe(logits, dst, Router(2), *weights, "silu", score_bias=torch.ones(3))
     assert program.instructions == before

@@ -5,6 +5,8 @@ import torch
 from torch import Tensor
 
 from stentor.kernels import Router, Routing, native, packed_experts_mlp, route
+from stentor.kernels.activation.gated import KINDS as ACTIVATION_KINDS
+from stentor.kernels.activation.gated import ActivationKind
 from stentor.kernels.linear_packed import PackedKind, PackedWeight, activation_format_of
 from stentor.kernels.linear_packed.reference import dequantize
 from stentor.kernels.moe import ACTIVATIONS, ExpertActivation, choose_packed, choose_route, experts_mlp
@@ -96,6 +98,31 @@ def test_activations_and_weighted_inputs_are_the_references(
         for variant in ("native", "reference")
     ]
     assert_agrees(kind, *found)
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "q8"])
+@pytest.mark.parametrize("activation", ACTIVATION_KINDS)
+@pytest.mark.parametrize(("tokens", "bias"), [(1, False), (200, True)])
+def test_experts_without_a_gate_are_the_references(
+    kind: PackedKind, activation: ActivationKind, tokens: int, bias: bool
+) -> None:
+    _, down = experts(kind)
+    up, up_bias = packed_weight(kind, EXPERTS * INNER, HIDDEN, seed=1), 0.2 * normal(EXPERTS, INNER, seed=3)
+    found = [
+        packed_experts_mlp(
+            normal(tokens, HIDDEN, seed=6),
+            chosen(tokens, 3),
+            up,
+            down,
+            activation,
+            gate_up_bias=up_bias if bias else None,
+            variant=variant,
+        )
+        for variant in ("native", "reference")
+    ]
+    assert_agrees(kind, *found)
+    with pytest.raises(ValueError, match="swiglu_oai takes a gate"):
+        packed_experts_mlp(torch.ones(1, HIDDEN), chosen(1, 3), up, down, "swiglu_oai")
 
 
 def test_the_reference_is_the_operation_on_plain_weights() -> None:

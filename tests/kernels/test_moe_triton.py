@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from stentor.kernels import Router, Routing, experts_mlp, route
+from stentor.kernels.activation.gated import KINDS, ActivationKind
 from stentor.kernels.moe import ACTIVATIONS, FEW_TOKENS, ExpertActivation, choose, choose_route
 from stentor.kernels.moe.operands import Operands
 from stentor.kernels.moe.tunables import tunables
@@ -107,6 +108,19 @@ def test_both_forms_are_the_reference(
 def test_weighted_inputs_without_biases_are_the_reference(name: str) -> None:
     of = replace(operands(7, 2, 5, torch.float32), gate_up_bias=None, down_bias=None, weight_input=True)
     assert_close(form(name)(of), reference(of), TOLERANCE[torch.float32])
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("activation", KINDS)
+@pytest.mark.parametrize("tokens", [1, 21])
+def test_experts_without_a_gate_are_the_reference(name: str, activation: ActivationKind, tokens: int) -> None:
+    of = operands(tokens, 3, 5, torch.float32, activation)
+    assert of.gate_up_bias is not None
+    up, bias = of.gate_up[:, :INNER].contiguous(), of.gate_up_bias[:, :INNER].contiguous()
+    of = replace(of, gate_up=up, gate_up_bias=bias)
+    with overridden("moe_tiles", small_tiles()):
+        assert_close(form(name)(of), reference(of), TOLERANCE[torch.float32])
 
 
 @pytest.mark.triton

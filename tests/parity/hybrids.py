@@ -1,9 +1,11 @@
 """Tiny configurations of the families that :mod:`stentor.engine.model_config.hf_hybrid` reads."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import transformers as untyped_transformers
+from safetensors.torch import save_file
 
 transformers: Any = untyped_transformers
 QWEN: Mapping[str, Any] = {
@@ -13,7 +15,42 @@ QWEN: Mapping[str, Any] = {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 24,
 }
+NEMOTRON: Mapping[str, Any] = {
+    "head_dim": 16,
+    "ssm_state_size": 16,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 16,
+    "n_groups": 2,
+    "chunk_size": 16,
+}
+FALCON: Mapping[str, Any] = {
+    "mamba_d_ssm": 96,
+    "mamba_n_heads": 6,
+    "mamba_d_head": 16,
+    "mamba_d_state": 16,
+    "mamba_chunk_size": 16,
+}
+FACTORS: Mapping[str, Any] = {
+    "embedding_multiplier": 3.0,
+    "lm_head_multiplier": 0.4,
+    "key_multiplier": 0.6,
+    "attention_in_multiplier": 0.8,
+    "attention_out_multiplier": 0.7,
+    "ssm_in_multiplier": 1.3,
+    "ssm_out_multiplier": 0.6,
+    "ssm_multipliers": [0.9, 0.7, 1.2, 0.8, 1.1],
+    "mlp_multipliers": [0.8, 0.6],
+}
+OLMO: Mapping[str, Any] = {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+}
 CONVOLVED = ["conv", "full_attention", "conv"]
+
+
+def _without(shape: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in shape.items() if key != name}
 
 
 def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
@@ -46,6 +83,52 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             mamba_n_heads=8,
             mamba_d_head=16,
             mamba_d_state=16,
+        ),
+        "nemotron-h": lambda: transformers.NemotronHConfig(
+            **_without(shape, "num_hidden_layers"),
+            **NEMOTRON,
+            layers_block_type=["linear_attention", "mlp", "full_attention", "linear_attention"],
+        ),
+        "nemotron-h-moe": lambda: transformers.NemotronHConfig(
+            **_without(shape, "num_hidden_layers"),
+            **NEMOTRON,
+            layers_block_type=["linear_attention", "moe", "full_attention", "moe"],
+            n_routed_experts=8,
+            n_group=4,
+            topk_group=2,
+            num_experts_per_tok=2,
+            moe_intermediate_size=32,
+            moe_shared_expert_intermediate_size=48,
+            routed_scaling_factor=1.5,
+        ),
+        "nemotron-h-latent": lambda: transformers.NemotronHConfig(
+            **_without(shape, "num_hidden_layers"),
+            **NEMOTRON,
+            layers_block_type=["moe", "linear_attention", "full_attention"],
+            n_routed_experts=4,
+            moe_intermediate_size=32,
+            moe_shared_expert_intermediate_size=48,
+            moe_latent_size=32,
+        ),
+        "falcon-h1": lambda: transformers.FalconH1Config(**shape, **FALCON, **FACTORS),
+        "falcon-h1-normed": lambda: transformers.FalconH1Config(
+            **shape, **FALCON, mamba_n_groups=2, mamba_rms_norm=True, mamba_norm_before_gate=True
+        ),
+        "falcon-h1-gated-norm": lambda: transformers.FalconH1Config(
+            **shape, **FALCON, mamba_rms_norm=True, mamba_norm_before_gate=False, ssm_in_multiplier=0.7
+        ),
+        "bamba": lambda: transformers.BambaConfig(
+            **shape,
+            attn_layer_indices=[1],
+            mamba_n_heads=8,
+            mamba_d_head=16,
+            mamba_d_state=16,
+            mamba_n_groups=2,
+            mamba_chunk_size=16,
+        ),
+        "olmo-hybrid": lambda: transformers.OlmoHybridConfig(**shape, **OLMO, linear_num_key_heads=2),
+        "olmo-hybrid-still": lambda: transformers.OlmoHybridConfig(
+            **shape, **OLMO, linear_allow_neg_eigval=False, rope_parameters={"rope_type": "default", "rope_theta": None}
         ),
         "lfm2-moe": lambda: transformers.Lfm2MoeConfig(
             **shape,
@@ -84,3 +167,24 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             num_experts=0,
         ),
     }
+
+
+def publish(model: Any, folder: Path) -> None:
+    """Writes a checkpoint of OLMo Hybrid under the published names.
+
+    Those that transformers 5.23 saves it under are not: it renames a norm of layers that attend too, and cuts
+    convolutions into equal thirds."""
+    config, tensors = model.config, {}
+    keys = config.linear_num_key_heads * config.linear_key_head_dim
+    values = config.linear_num_value_heads * config.linear_value_head_dim
+    for name, tensor in model.state_dict().items():
+        layer = int(name.split(".")[2]) if name.startswith("model.layers.") else None
+        if layer is not None and config.layer_types[layer] == "linear_attention":
+            name = name.replace("input_layernorm", "attention_layer_norm")
+            name = name.replace("post_attention_layernorm", "feedforward_layer_norm")
+            if ".conv1d." in name:
+                for part, stored in zip("qkv", tensor.split((keys, keys, values)), strict=True):
+                    tensors[name.replace("conv1d", f"{part}_conv1d")] = stored.contiguous()
+                continue
+        tensors[name] = tensor
+    save_file(tensors, folder / "model.safetensors")

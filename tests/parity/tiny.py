@@ -157,4 +157,6 @@ def make_of(config: Any, name: str, folder: Path) -> Any:
             if buffer_name.endswith("e_score_correction_bias"):
                 buffer.uniform_(-0.2, 0.2)
     model.save_pretrained(folder)
+    if config.model_type == "olmo_hybrid":
+        hybrids.publish(model, folder)
     return model

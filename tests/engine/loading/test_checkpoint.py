@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.generation_config import GenerationConfig
+from stentor.engine.model_config.model_spec import dense_mlp
 from stentor.engine.quantization.formats import GGUFFormat
 from stentor.protocols.ipc.config import LoadFormat
 from stentor.tests.engine.loading.tiny_gguf import header, key, tiny_model, write_gguf
@@ -105,7 +106,7 @@ def test_a_gguf_file_is_found_by_name_by_folder_and_below_it(gguf_file: Path, lo
 def test_the_demo_model_is_what_its_makers_say(demo_gguf: Path) -> None:
     found = open_checkpoint(demo_gguf)
     config = found.decoder
-    mixer, mlp = config.layers[0].attention, config.layers[0].mlp
+    mixer, mlp = config.layers[0].attention, dense_mlp(config)
     assert (config.architecture, config.hidden_size, mlp.inner) == ("LlamaForCausalLM", 576, 1536)
     assert (len(config.layers), mixer.heads, mixer.kv_heads, mixer.head_dim) == (30, 9, 3, 64)
     assert (config.vocab_size, config.max_position, config.tie_embeddings) == (49152, 8192, True)

@@ -11,7 +11,7 @@ import transformers as untyped_transformers
 from stentor.engine.model_config.attention_spec import RopeConfig
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf_config import model_spec_from_hf
-from stentor.engine.model_config.model_spec import ModelSpec
+from stentor.engine.model_config.model_spec import ModelSpec, dense_mlp
 from stentor.tests.engine.plain_shapes import plain_shapes
 from stentor.tests.parity.variants import configs
 
@@ -89,8 +89,9 @@ def test_the_temperature_of_queries_is_read_with_the_rotary_settings() -> None:
 
 
 def test_published_files_of_internlm3_have_their_own_names_for_biases() -> None:
-    layer = read("InternLM3ForCausalLM", qkv_bias=True, bias=True, head_dim=8).layers[0]
-    assert (layer.attention.qkv_bias, layer.attention.output_bias, layer.mlp.bias) == (True, True, True)
+    spec = read("InternLM3ForCausalLM", qkv_bias=True, bias=True, head_dim=8)
+    attention = spec.layers[0].attention
+    assert (attention.qkv_bias, attention.output_bias, dense_mlp(spec).bias) == (True, True, True)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,198 @@
+"""Readers of the config.json of Nemotron-H, Falcon-H1 and Bamba, whose layers have Mamba-2 in ways of their own."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from .config_fields import MOST_LAYERS, ConfigError, Fields
+from .hf_common import attention_bias, common
+from .hf_hybrid import mamba2, mixed
+from .mlp_spec import ExpertNames, MLPSpec, MoESpec, RouterSpec
+from .model_spec import LayerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
+from .recurrent_spec import Mamba2Spec
+
+_KINDS: Final[Mapping[str, str]] = {
+    "M": "linear_attention",
+    "mamba": "linear_attention",
+    "*": "full_attention",
+    "attention": "full_attention",
+    "-": "mlp",
+    "E": "moe",
+}
+"""What older files call the kinds of layers."""
+_NEMOTRON_EXPERTS: Final = (
+    ExpertNames(
+        router="mixer.gate",
+        into=("mixer.experts.{}.up_proj.weight",),
+        out="mixer.experts.{}.down_proj.weight",
+        correction="mixer.gate.e_score_correction_bias",
+    ),
+    ExpertNames(
+        router="mixer.gate",
+        into=("mixer.experts.up_proj",),
+        out="mixer.experts.down_proj",
+        correction="mixer.gate.e_score_correction_bias",
+    ),
+)
+
+
+def nemotron_h(fields: Fields, name: str) -> ModelSpec:
+    """Nemotron-H and Nemotron 3: each layer is a Mamba-2, attention that does not rotate, a network or experts."""
+    kinds = _nemotron_kinds(fields)
+    sizes = {"intermediate_size": 21504, "max_position_embeddings": 4096, "num_key_value_heads": 8}
+    activation = fields.text("mlp_hidden_act", "relu2")
+    values = {**sizes, **fields.values, "hidden_act": activation, "num_hidden_layers": len(kinds)}
+    spec = common(Fields(values), name, head_dim=128, eps=1e-5, eps_field="layer_norm_epsilon")
+    bias = fields.flag("mlp_bias")
+    mlp = replace(dense_mlp(spec), bias=bias, into=("mixer.up_proj",), out="mixer.down_proj", gated=False)
+    mixing, working = Norms(mixer_in="norm"), Norms(mlp_in="norm")
+    made = {
+        "linear_attention": LayerSpec(_nemotron_mamba(fields), None, mixing),
+        "full_attention": LayerSpec(replace(spec.layers[0].attention, rope=None, name="mixer"), None, mixing),
+        "mlp": LayerSpec(None, mlp, working),
+    }
+    if "moe" in kinds:
+        made["moe"] = LayerSpec(None, _nemotron_experts(fields, spec, mlp), working)
+    return replace(
+        spec,
+        layers=tuple(made[kind] for kind in kinds),
+        prefix="backbone.layers",
+        embedding="backbone.embeddings",
+        final_norm="backbone.norm_f",
+        draft_prefix="mtp.",
+    )
+
+
+def _nemotron_kinds(fields: Fields) -> list[str]:
+    """Of each layer, by the newest of the fields that say so."""
+    field = next((each for each in ("layers_block_type", "layer_types") if fields.has(each)), "hybrid_override_pattern")
+    named = list(fields.text(field)) if field == "hybrid_override_pattern" else fields.texts(field) or ()
+    kinds = [_KINDS.get(kind, kind) for kind in named]
+    known = ("linear_attention", "full_attention", "mlp", "moe")
+    if (odd := next((kind for kind in kinds if kind not in known), None)) is not None:
+        raise ConfigError(f"{field} holds {odd!r}, expected {' or '.join(map(repr, known))}")
+    if "full_attention" not in kinds:
+        raise ConfigError(f"{field} has no layer that attends, and a model of recurrent layers alone is not supported")
+    if len(kinds) > MOST_LAYERS:
+        raise ConfigError(f"{field} says what {len(kinds)} layers are, expected at most {MOST_LAYERS}")
+    return kinds
+
+
+def _nemotron_mamba(fields: Fields) -> Mamba2Spec:
+    least, most = fields.bounds("time_step_limit")
+    groups = fields.integer("n_groups", 8)
+    return Mamba2Spec(
+        heads=fields.integer("mamba_num_heads", 128),
+        head_dim=fields.integer("mamba_head_dim", 64),
+        groups=groups,
+        state_dim=fields.integer("ssm_state_size", 128),
+        width=fields.integer("conv_kernel", 4),
+        conv_bias=fields.flag("use_conv_bias", True),
+        bias=fields.flag("use_bias"),
+        least_step=max(0.0, least),
+        most_step=most,
+        norm_groups=groups,
+        name="mixer",
+    )
+
+
+def _nemotron_experts(fields: Fields, spec: ModelSpec, mlp: MLPSpec) -> MoESpec:
+    """Without a gate, chosen as DeepSeek-V3 does; Nemotron 3 Super's take latents."""
+    if mlp.activation not in ("silu", "gelu_tanh", "gelu", "relu2"):
+        raise ConfigError(f"mlp_hidden_act is {mlp.activation!r}, and experts take 'relu2', 'silu' or 'gelu' alone")
+    if mlp.bias:
+        raise ConfigError("mlp_bias is set, expected false in a model with experts: theirs have none")
+    router = RouterSpec(
+        fields.integer("num_experts_per_tok", 2),
+        score="sigmoid",
+        renormalize=fields.flag("norm_topk_prob", True),
+        scale=fields.number("routed_scaling_factor", 1.0),
+        groups=fields.integer("n_group", 1),
+        top_groups=fields.integer("topk_group", 1),
+    )
+    shared = replace(
+        mlp,
+        inner=fields.integer("moe_shared_expert_intermediate_size", 7688),
+        into=("mixer.shared_experts.up_proj",),
+        out="mixer.shared_experts.down_proj",
+    )
+    return MoESpec(
+        fields.integer("n_routed_experts", 8),
+        fields.integer("moe_intermediate_size", 7688),
+        router,
+        mlp.activation,
+        gated=False,
+        latent=fields.integer("moe_latent_size", 0, least=0),
+        correction=True,
+        names=_NEMOTRON_EXPERTS,
+        shared=shared,
+    )
+
+
+def falcon_h1(fields: Fields, name: str) -> ModelSpec:
+    """Attention and Mamba-2 side by side in each layer, and factors throughout. Those of what attention takes, and of
+    keys, are factors of its scores and of what it gives: no bias stands between."""
+    spec = _named(fields, common(fields, name, eps=1e-5))
+    taken = fields.number("attention_in_multiplier", 1.0)
+    if taken != 1.0 and fields.flag("attention_bias"):
+        raise ConfigError(f"attention_in_multiplier is {taken} where attention_bias is set, expected 1.0")
+    gate, down = _factors(fields, "mlp_multipliers", 2)
+    scale = spec.layers[0].attention.scale * fields.number("key_multiplier", 1.0) * taken**2
+    spec = with_mixers(spec, scale=scale)
+    return replace(
+        with_layers(
+            spec,
+            mlp=replace(dense_mlp(spec), gate_scale=gate),
+            beside=_falcon_mamba(fields, spec.hidden_size),
+            mixer_scale=taken * fields.number("attention_out_multiplier", 1.0),
+            beside_scale=fields.number("ssm_out_multiplier", 1.0),
+            mlp_scale=down,
+        ),
+        embedding_scale=fields.number("embedding_multiplier", 1.0),
+        logits_divisor=1 / fields.positive("lm_head_multiplier", 1.0),
+    )
+
+
+def _falcon_mamba(fields: Fields, hidden: int) -> Mamba2Spec:
+    """Of a size of its own, normed or not."""
+    taken = fields.number("ssm_in_multiplier", 1.0)
+    if taken != 1.0 and fields.flag("mamba_proj_bias"):
+        raise ConfigError(f"ssm_in_multiplier is {taken} where mamba_proj_bias is set, expected 1.0")
+    if fields.flag("projectors_bias") != fields.flag("mamba_proj_bias"):
+        raise ConfigError("projectors_bias differs from mamba_proj_bias, expected both true or both false")
+    gates, x, b, c, steps = (taken * factor for factor in _factors(fields, "ssm_multipliers", 5))
+    stretched = "mamba_d_ssm" in fields.values and not fields.has("mamba_d_ssm")  # null: by mamba_expand
+    spec = mamba2(fields, hidden, None if stretched else fields.integer("mamba_d_ssm", 1024))
+    normed = fields.flag("mamba_rms_norm")
+    return replace(
+        spec,
+        norm="none" if not normed else "ungated" if fields.flag("mamba_norm_before_gate", True) else "gated",
+        scales=None if {gates, x, b, c, steps} == {1.0} else (gates, x, b, c, steps),
+    )
+
+
+def _factors(fields: Fields, name: str, count: int) -> tuple[float, ...]:
+    found = fields.numbers(name) or (1.0,) * count
+    if len(found) != count:
+        raise ConfigError(f"{name} is {len(found)} numbers, expected {count}")
+    return found
+
+
+def bamba(fields: Fields, name: str) -> ModelSpec:
+    """A Llama most of whose layers are Mamba-2; half of each head rotates."""
+    rope = fields.table("rope_parameters")
+    partial = {"partial_rotary_factor": 0.5}
+    values = {**fields.values, **partial, **({} if rope is None else {"rope_parameters": {**rope, **partial}})}
+    spec = _named(fields, common(Fields(values), name, eps=1e-5))
+    attending = set(fields.numbers("attn_layer_indices"))
+    attends = [layer in attending for layer in range(len(spec.layers))]
+    return mixed(spec, attends, mamba2(fields, spec.hidden_size), "attn_layer_indices")
+
+
+def _named(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    """A Llama whose network and norms have other names."""
+    into, out = ("feed_forward.gate_proj", "feed_forward.up_proj"), "feed_forward.down_proj"
+    mlp = replace(dense_mlp(spec), bias=fields.flag("mlp_bias"), into=into, out=out)
+    norms = Norms(mixer_in="input_layernorm", mlp_in="pre_ff_layernorm")
+    spec = with_layers(attention_bias(fields, spec), mlp=mlp, norms=norms)
+    return replace(spec, final_norm="model.final_layernorm")

@@ -1,0 +1,125 @@
+"""Descriptions of Nemotron-H, Falcon-H1 and Bamba, against what their makers publish and transformers' own models."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.hf_config import model_spec_from_hf
+from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec
+from stentor.engine.model_config.model_spec import ModelSpec
+from stentor.engine.model_config.recurrent_spec import Mamba2Spec
+from stentor.server.options.model_facts import describe_model
+from stentor.tests.engine.plain_shapes import plain_shapes
+from stentor.tests.parity import tiny
+
+NANO: dict[str, Any] = {
+    "architectures": ["NemotronHForCausalLM"],
+    "head_dim": 128,
+    "hidden_size": 2688,
+    "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+    "intermediate_size": 1856,
+    "mamba_head_dim": 64,
+    "mamba_num_heads": 64,
+    "max_position_embeddings": 262144,
+    "moe_intermediate_size": 1856,
+    "moe_shared_expert_intermediate_size": 3712,
+    "n_groups": 8,
+    "n_routed_experts": 128,
+    "norm_topk_prob": True,
+    "num_attention_heads": 32,
+    "num_experts_per_tok": 6,
+    "num_key_value_heads": 2,
+    "routed_scaling_factor": 2.5,
+    "ssm_state_size": 128,
+    "vocab_size": 131072,
+}
+"""Nemotron 3 Nano."""
+FALCON: dict[str, Any] = {
+    "architectures": ["FalconH1ForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "mamba_d_ssm": 96,
+    "mamba_n_heads": 6,
+    "max_position_embeddings": 128,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "vocab_size": 320,
+}
+
+
+def spec_of(config: dict[str, Any], **changes: Any) -> ModelSpec:
+    return model_spec_from_hf({**config, **changes})
+
+
+def test_nemotron_3_nano_has_one_part_in_each_of_52_layers() -> None:
+    spec = spec_of(NANO)
+    parts = [layer.mlp if layer.mixer is None else layer.mixer for layer in spec.layers]
+    assert len(parts) == 52
+    assert sum(isinstance(part, Mamba2Spec) for part in parts) == 23
+    assert sum(isinstance(part, MoESpec) for part in parts) == 23
+    assert [group.layers for group in spec.cache_groups] == [(5, 12, 19, 26, 33, 42)]
+    assert round(spec.parameters / 1e9, 1) == 31.6
+    assert round(spec.active_parameters / 1e9, 1) == 3.6
+
+
+def test_layers_are_named_by_pattern_or_by_word() -> None:
+    words = spec_of(NANO, hybrid_override_pattern=None, layers_block_type=["mamba", "attention", "mlp"])
+    assert words.layers == spec_of(NANO, hybrid_override_pattern="M*-").layers
+    assert isinstance(words.layers[2].mlp, MLPSpec)
+    assert words.layers[2].mlp.activation == "relu2"
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "message"),
+    [
+        (NANO, {"hybrid_override_pattern": "M*X"}, "hybrid_override_pattern holds 'X', expected 'linear_attention'"),
+        (NANO, {"hybrid_override_pattern": "MM"}, "hybrid_override_pattern has no layer that attends"),
+        (NANO, {"mlp_hidden_act": "xielu"}, "mlp_hidden_act is 'xielu', and experts take"),
+        (NANO, {"mlp_bias": True}, "mlp_bias is set, expected false"),
+        (FALCON, {"ssm_multipliers": [1.0, 2.0]}, "ssm_multipliers is 2 numbers, expected 5"),
+        (FALCON, {"mlp_multipliers": [1.0]}, "mlp_multipliers is 1 numbers, expected 2"),
+        (FALCON, {"mamba_n_heads": 7}, "mamba_n_heads is 7, expected a divisor of the 96 channels"),
+        (FALCON, {"attention_in_multiplier": 0.5, "attention_bias": True}, "attention_in_multiplier is 0.5 where"),
+        (
+            FALCON,
+            {"ssm_in_multiplier": 0.5, "mamba_proj_bias": True, "projectors_bias": True},
+            "ssm_in_multiplier is 0.5 where",
+        ),
+        (FALCON, {"projectors_bias": True}, "projectors_bias differs from mamba_proj_bias"),
+        ({**FALCON, "architectures": ["BambaForCausalLM"]}, {"mamba_n_heads": 8}, "attn_layer_indices has no layer"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(config: dict[str, Any], changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        spec_of(config, **changes)
+
+
+def test_a_null_size_of_falcons_state_space_follows_from_its_expansion() -> None:
+    beside = [spec_of({**FALCON, **size}).layers[0].beside for size in ({"mamba_d_ssm": None, "mamba_n_heads": 8}, {})]
+    assert [mixer.inner for mixer in beside if isinstance(mixer, Mamba2Spec)] == [128, 96]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nemotron-h-moe", "nemotron-h-latent", "nemotron-h", "falcon-h1", "falcon-h1-normed", "bamba", "olmo-hybrid"],
+)
+def test_described_and_registered_shapes_are_those_of_the_file(name: str, tmp_path: Path) -> None:
+    tiny.make(name, tmp_path)
+    spec = open_checkpoint(tmp_path, "auto").decoder
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        stored = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+    assert spec.shapes() == stored == plain_shapes(spec)
+
+
+def test_what_a_layer_lacks_or_has_side_by_side_is_told(tmp_path: Path) -> None:
+    for name in ("nemotron-h", "falcon-h1"):
+        tiny.make(name, tmp_path / name)
+    lacking = describe_model(tmp_path / "nemotron-h", ())
+    assert "1 of relu2 of 96\n" in lacking
+    assert "states of 16 by 16\n" in lacking
+    beside = describe_model(tmp_path / "falcon-h1", ())
+    assert "sees all before beside a state space (Mamba-2) of 6 heads, states of 16 by 16; silu of 96" in beside
