@@ -12,7 +12,9 @@ from .triton_kernels import join_kernel, latent_kernel
 OPERATION = "latent_attention"
 
 
-def latent_attention(q: Tensor, cache: Tensor, batch: AttentionBatch, rank: int, scale: float) -> Tensor:
+def latent_attention(
+    q: Tensor, cache: Tensor, batch: AttentionBatch, rank: int, scale: float, chosen: Tensor | None = None
+) -> Tensor:
     """See :func:`stentor.kernels.latent_attention`. Nothing on the device is waited for, nor looked at here."""
     tokens, heads, dim = q.shape
     size = cache.shape[1]
@@ -22,7 +24,8 @@ def latent_attention(q: Tensor, cache: Tensor, batch: AttentionBatch, rank: int,
     config = pick(OPERATION, latent_key(dim, rank, heads, size, q.dtype), default_config(heads, rank, q.dtype))
     tile, rows = config["TILE"], config["BLOCK_M"]
     m_blocks = cdiv(heads, rows)
-    most = cdiv(batch.max_seq_len, config["MIN_KEYS"])
+    top = 0 if chosen is None else chosen.shape[1]
+    most = cdiv(min(batch.max_seq_len, top or batch.max_seq_len), config["MIN_KEYS"])
     wanted = cdiv(multiprocessors(q.device) * config["PROGRAMS_PER_SM"], tokens * m_blocks)
     splits = max(1, min(most, wanted))
     kept = splits if splits > 1 else 0
@@ -31,6 +34,7 @@ def latent_attention(q: Tensor, cache: Tensor, batch: AttentionBatch, rank: int,
     shared = {
         "HEADS": heads,
         "RANK": rank,
+        "TOP": top,
         "SEQUENCES": padded_rows(batch.num_sequences),
         "MIN_TILES": cdiv(config["MIN_KEYS"], tile),
     }
@@ -43,6 +47,7 @@ def latent_attention(q: Tensor, cache: Tensor, batch: AttentionBatch, rank: int,
         batch.query_start,
         batch.seq_lens,
         batch.block_tables,
+        chosen if chosen is not None else batch.block_tables,
         out,
         partial,
         partial_lse,
