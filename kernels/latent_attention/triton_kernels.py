@@ -6,8 +6,8 @@ then as their values. A program that took the latents P leaves, as :mod:`..atten
 
     lse = log2 Σ_P 2^(s log2 e)        o = Σ_P 2^(s log2 e - lse) c
 
-How much of what a token sees each of its programs takes is settled on the device, from the lengths. Where it sees chosen
-latents alone, these stand for all: number i of them is at position i of its tiles.
+How much of what a token sees each of its programs takes is settled on the device, from the lengths. Where it sees
+chosen latents alone, these stand for all: number i of them is at position i of its tiles.
 """
 
 import triton

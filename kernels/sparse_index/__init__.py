@@ -65,10 +65,10 @@ def top_tokens(
         raise ValueError(f"top_tokens: q {describe(q)} does not fit cache {describe(cache)}")
     if weights.shape != q.shape[:2] or weights.dtype != torch.float32 or not weights.is_contiguous():
         raise ValueError(f"top_tokens: weights {describe(weights)} must be contiguous float32 {tuple(q.shape[:2])}")
-    if len(q) != batch.num_tokens or top_k < 1:
-        raise ValueError(
-            f"top_tokens: q has {len(q)} tokens, the batch has {batch.num_tokens}; top_k is {top_k}, expected at least 1"
-        )
+    if len(q) != batch.num_tokens:
+        raise ValueError(f"top_tokens: q has {len(q)} tokens, the batch has {batch.num_tokens}")
+    if top_k < 1:
+        raise ValueError(f"top_tokens: top_k is {top_k}, expected at least 1")
     chosen = choose(q, variant)
     if chosen == "reference":
         return reference.top_tokens(q, weights, cache, batch, top_k)

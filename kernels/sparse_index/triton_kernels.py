@@ -36,8 +36,8 @@ def score_kernel(
     BLOCK_H: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Program (i, j): tile j of what token ``first + i`` sees, where that is more than it chooses; written to ``scores``
-    int32 [tokens, width]."""
+    """Program (i, j): tile j of what token ``first + i`` sees, where that is more than it chooses; written to
+    ``scores`` int32 [tokens, width]."""
     at = tl.program_id(0).to(tl.int64)
     token = first + tl.program_id(0)
     tile = tl.program_id(1)

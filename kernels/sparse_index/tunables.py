@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from ..latent_attention.tunables import BLOCK_SIZES, ROWS, TOKENS, scattered
+from ..latent_attention.tunables import BLOCK_SIZES, ROWS, scattered
 from ..tuning import Config, Tunable
 from .triton import OPERATION, index_key, top_tokens
 

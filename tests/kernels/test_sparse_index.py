@@ -167,11 +167,11 @@ def test_what_does_not_fit_is_refused() -> None:
     q, weights = world.queries[0][:1], weights[:1]
     with pytest.raises(ValueError, match="does not fit cache"):
         top_tokens(q[..., :-1].contiguous(), weights, world.cache, batch, top_k=4)
-    with pytest.raises(ValueError, match="weights .* must be contiguous float32"):
+    with pytest.raises(ValueError, match=r"weights .* must be contiguous float32"):
         top_tokens(q, weights.bfloat16(), world.cache, batch, top_k=4)
     with pytest.raises(ValueError, match="top_k is 0"):
         top_tokens(q, weights, world.cache, batch, top_k=0)
     with pytest.raises(ValueError, match="the batch has 1"):
         top_tokens(world.queries[0], normal(20, 8, seed=1), world.cache, batch, top_k=4)
-    with pytest.raises(ValueError, match="chosen .* must be contiguous int32"):
+    with pytest.raises(ValueError, match=r"chosen .* must be contiguous int32"):
         world.run([(0, 19, 20)], chosen=[torch.zeros(1, 4)])
