@@ -113,7 +113,7 @@ def _spelled(pattern: str) -> Sequence[str]:
 
 
 def _with_listed_experts(fields: Fields, spec: ModelSpec, moe: MoESpec, *, first: int) -> ModelSpec:
-    """In the layers that ``mlp_layer_types`` lists, or from ``first_k_dense_replace`` on, which is ``first`` if absent."""
+    """In the layers that ``mlp_layer_types`` lists, or from ``first_k_dense_replace`` on; ``first`` where it is absent."""
     kinds = fields.texts("mlp_layer_types")
     if kinds is None:
         return with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", first, least=0)))
