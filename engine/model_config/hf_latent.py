@@ -95,7 +95,8 @@ def _indexed(fields: Fields, name: str) -> ModelSpec:
 def _shares(fields: Fields, layers: int) -> list[bool]:
     """Which layers have no index of their own: as they are listed, or by a pattern, or all but every so many."""
     pattern = fields.get("index_topk_pattern")
-    if (kinds := fields.texts("indexer_types")) is None:
+    kinds: Sequence[str] | None = fields.texts("indexer_types")
+    if kinds is None:
         kinds = _spelled(pattern) if isinstance(pattern, str) else fields.texts("index_topk_pattern")
     if kinds is None:
         every, first = fields.integer("index_topk_freq", 1, least=0), fields.integer("index_skip_topk_offset", 2)
@@ -113,7 +114,7 @@ def _spelled(pattern: str) -> Sequence[str]:
 
 
 def _with_listed_experts(fields: Fields, spec: ModelSpec, moe: MoESpec, *, first: int) -> ModelSpec:
-    """In the layers that ``mlp_layer_types`` lists, or from ``first_k_dense_replace`` on; ``first`` where it is absent."""
+    """In the layers that ``mlp_layer_types`` lists, or from ``first_k_dense_replace`` on, else from ``first``."""
     kinds = fields.texts("mlp_layer_types")
     if kinds is None:
         return with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", first, least=0)))

@@ -88,20 +88,19 @@ def select_kernel(
     digits = tl.arange(0, 256)
     found = tl.full([], 0, tl.int32)
     missing = tl.full([], TOP, tl.int32)
-    for step in tl.static_range(4):
-        SHIFT: tl.constexpr = 24 - 8 * step
+    for shift in tl.static_range(24, -1, -8):
         counts = tl.zeros([256], tl.int32)
         for tile in tl.range(0, tiles):
             position = tile * TILE + in_tile
             key = tl.load(mine + position, mask=position < seen, other=0) ^ SIGN
             like = position < seen
-            if step > 0:
-                like = like & (((key ^ found) >> (SHIFT + 8)) == 0)
-            counts += tl.histogram((key >> SHIFT) & 255, 256, mask=like)
+            if shift < 24:
+                like = like & (((key ^ found) >> (shift + 8)) == 0)
+            counts += tl.histogram((key >> shift) & 255, 256, mask=like)
         from_here = tl.sum(counts, 0) - tl.cumsum(counts, 0) + counts
         digit = tl.sum((from_here >= missing).to(tl.int32), 0) - 1
         missing -= tl.sum(tl.where(digits > digit, counts, 0), 0)
-        found = found | (digit << SHIFT)
+        found = found | (digit << shift)
 
     least = found ^ SIGN
     written = tl.full([], 0, tl.int32)

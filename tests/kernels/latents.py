@@ -53,8 +53,9 @@ class Latents:
         """What these positions choose, where the cache is an index of keys; ``weights`` [length, heads] are of every
         position of each sequence."""
         batch, counts = self._batch(parts, padding)
-        rows = [self._rows(of, parts, padding) for of in (self.queries, weights)]
-        return list(top_tokens(*rows, self.cache.to(DEVICE), batch, top_k=top_k, variant=variant).split(counts))
+        q, by_head = (self._rows(of, parts, padding) for of in (self.queries, weights))
+        found = top_tokens(q, by_head, self.cache.to(DEVICE), batch, top_k=top_k, variant=variant)
+        return list(found.split(counts))
 
     def _rows(self, of: list[Tensor], parts: list[Part], padding: int) -> Tensor:
         return torch.cat([of[0][:1]] * padding + [of[s][begin:end] for s, begin, end in parts]).to(DEVICE)
