@@ -116,7 +116,7 @@ def test_a_shared_prefix_brings_its_index_keys(folder: Path) -> None:
 def test_without_a_compiler_the_logits_are_the_same(folder: Path) -> None:
     logits = []
     for variant in ("auto", "reference"):
-        with force_variant(variant):  # type: ignore[arg-type]
+        with force_variant(variant):
             ours = PagedDecoder(folder, packed=False)
             ours.add(0, prompt(4))
             logits.append(torch.cat([*ours.run((0, 0, 70)), *ours.run((0, 70, 1))]))
