@@ -27,6 +27,7 @@ from .norm import (
 from .quantize import ActivationScheme, Quantized, quantize, quantize_weight_fp8, quantize_weight_int8
 from .rotary import rotary_
 from .rotate_and_write import rotate_and_write_kv_
+from .sparse_index import top_tokens
 from .state_rows import StateRows
 from .variants import Choice, Variant, force_variant
 from .varlen_attention import KeyLayout, lay_out_keys, varlen_attention
@@ -84,6 +85,7 @@ __all__ = [
     "rotate_and_write_kv_",
     "route",
     "sampling",
+    "top_tokens",
     "varlen_attention",
     "write_kv_",
     "write_latents_",

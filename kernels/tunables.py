@@ -19,6 +19,7 @@ _MODULES = (
     "attention.decode_tunables",
     "attention.prefill_tunables",
     "latent_attention.tunables",
+    "sparse_index.tunables",
     "varlen_attention.tunables",
     "causal_conv.tunables",
     "gated_delta.tunables",

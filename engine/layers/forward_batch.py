@@ -1,7 +1,7 @@
 """What all layers are told of the tokens that they compute."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -17,7 +17,7 @@ class LayerCache:
     """Blocks of one layer, in the layout that ``kernels`` owns."""
 
     tensors: tuple[torch.Tensor, ...]
-    """Keys and values; or latents, alone."""
+    """Keys and values; or latents, and behind them the keys of an index, if there is one."""
     group: int = 0
     """Of layers that share block tables: which of a batch's are this layer's."""
 
@@ -31,8 +31,11 @@ class LayerCache:
 
     @property
     def latents(self) -> torch.Tensor:
-        (latents,) = self.tensors
-        return latents
+        return self.tensors[0]
+
+    @property
+    def index(self) -> torch.Tensor:
+        return self.tensors[1]
 
     @property
     def scaled(self) -> bool:
@@ -78,6 +81,15 @@ class StateBatch:
     """By layer: [slots, ...] of each part of a state, see :class:`..model_config.recurrent_spec.StateTensor`."""
 
 
+@dataclass
+class ChosenTokens:
+    """What an index chose, for itself and for layers behind it that share it."""
+
+    positions: torch.Tensor | None = None
+    """int32 [tokens, top_k], see :func:`stentor.kernels.top_tokens`; None: each token sees all before it. Each layer
+    with an index writes its own."""
+
+
 @dataclass(frozen=True)
 class ForwardBatch:
     """The tokens of a pass, of all its sequences one after another; or what stands for them while it is recorded.
@@ -101,6 +113,8 @@ class ForwardBatch:
     """For layers with cross-attention."""
     states: StateBatch | None = None
     """For layers with a recurrent state."""
+    chosen: ChosenTokens = field(default_factory=ChosenTokens)
+    """For latent attention that is sparse."""
     token_types: torch.Tensor | None = None
     """int64 [tokens], for encoders that tell tokens apart; None: all 0."""
     tasks: Sequence[int] = ()

@@ -16,6 +16,7 @@ from .linear import Linear, plain_weight
 from .norm import RMSNorm
 from .quantized import Input, Stream
 from .rotary import RotaryTables
+from .token_index import TokenIndex
 from .weights import WeightMap
 
 _EXPANDED_BYTES: Final = 64 << 20
@@ -29,6 +30,9 @@ class LatentAttention:
     in the batch. *Absorbed*: queries are taken into the space of latents, and what a head found there out of it.
     *Expanded*: keys and values of all that a row sees are made anew. On a device, whose host does not know the lengths,
     and where rows must not depend on how they are cut, all are absorbed.
+
+    With an index a token sees what that chooses, or what that of a layer before has chosen; rows that see no more than
+    may be chosen are computed as without.
     """
 
     def __init__(
@@ -37,8 +41,11 @@ class LatentAttention:
         spec, prefix = model.layers[layer].mixer, f"{model.prefix}.{layer}"
         assert isinstance(spec, LatentAttentionSpec)
         self._spec, self._cache, self._dtype = spec, model.cache_index(layer), context.dtype
-        into, *of_queries, made, out = spec.projections(model.hidden_size)
-        self.into = Linear.of(weights, prefix, into, context, dtype=context.dtype)
+        into, *of_queries, made, out = spec.attending(model.hidden_size)
+        self._into = Linear.of(weights, prefix, into, context, dtype=context.dtype)
+        indexed = spec.index is not None and not spec.index.shared
+        self.into = None if indexed else self._into
+        """Who wants its input quantised; an index takes it plain."""
         self._queries = Linear.of(weights, prefix, of_queries[0], context, dtype=context.dtype) if of_queries else None
         self._made = plain_weight(weights, prefix, made, context)
         """[heads * (nope_dim + v_dim), kv_lora_rank]"""
@@ -46,7 +53,9 @@ class LatentAttention:
         *of_q, of_kv = spec.latent_norms
         norms = [
             RMSNorm(weights, f"{prefix}.{name}", size, spec.norm_eps, context, before=before)
-            for (name, size), before in ((*((each, self._queries) for each in of_q), (of_kv, None)))
+            for (name, size), before in (
+                (*((each, None if indexed else self._queries) for each in of_q), (of_kv, None))
+            )
         ]
         self._q_norm, self._kv_norm = norms[0] if of_q else None, norms[-1]
         by_head = self._made.view(spec.heads, -1, spec.kv_lora_rank)
@@ -55,27 +64,46 @@ class LatentAttention:
         """What takes queries into the space of latents."""
         weights.derive(self._keys, lambda: keys.transpose(1, 2))
         self._cos, self._sin = rotary.of(spec.rope, spec.rope_dim)
+        self._index = TokenIndex(weights, prefix, spec, model.hidden_size, rotary, context) if indexed else None
         self._invariant = context.invariant
         self._chooses = context.device.type == "cpu" and not context.invariant
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden], plain or quantised → [tokens, hidden]; writes latents."""
-        made: Stream = self.into(x)
+        if self._index is not None:
+            if isinstance(x, Traced):
+                return self.out(x.call("sparse latent attention", self._attend_input, self._spec.v_size))
+            assert isinstance(x, torch.Tensor)
+            return self.out(self._attend_input(x, batch))
+        made: Stream = self._into(x)
         if isinstance(made, Traced):
             return self.out(made.call("latent attention", self._attend_rows, self._spec.v_size))
         return self.out(self.attend(made, batch))
+
+    def _attend_input(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
+        """As :meth:`attend`, of the layer's input [tokens, hidden], perhaps in float32."""
+        x = x.to(self._dtype)
+        return self.attend(self._into(x), batch, x)
 
     def _attend_rows(self, made: torch.Tensor, batch: Any) -> torch.Tensor:
         """As :meth:`attend`, of float32."""
         return self.attend(made.to(self._dtype), batch)
 
-    def attend(self, made: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        """[tokens, queries or their latent, and what is kept], neither normed nor rotated → [tokens, heads * v_dim]"""
+    def attend(self, made: torch.Tensor, batch: ForwardBatch, x: torch.Tensor | None = None) -> torch.Tensor:
+        """[tokens, queries or their latent, and what is kept], neither normed nor rotated → [tokens, heads * v_dim].
+        ``x`` is the layer's input, which an index takes."""
         spec = self._spec
+        cache = batch.caches[self._cache]
+        paged = batch.paged[cache.group]
         query, kept = made.split_with_sizes((made.shape[1] - spec.latent_dim, spec.latent_dim), dim=1)
         if self._queries is not None:
             assert self._q_norm is not None
-            queries = self._queries(self._q_norm(query))
+            low = self._q_norm(query)
+            if self._index is not None:
+                assert isinstance(low, torch.Tensor)
+                assert x is not None
+                batch.chosen.positions = self._index(x, low, batch.positions, cache, paged)
+            queries = self._queries(low)
             assert isinstance(queries, torch.Tensor)
             query = queries
         q, turning = query.reshape(len(made), spec.heads, -1).split_with_sizes((spec.nope_dim, spec.rope_dim), dim=2)
@@ -83,11 +111,9 @@ class LatentAttention:
         q_rotated, k_rotated = self._halves(turning), self._halves(shared.unsqueeze(1))
         if spec.rope is not None:
             kernels.rotary_(q_rotated, k_rotated, self._cos, self._sin, batch.positions)
-        cache = batch.caches[self._cache]
-        paged = batch.paged[cache.group]
         normed = self._kv_norm.plain(latent)
         kernels.write_latents_(torch.cat([normed, k_rotated.squeeze(1)], dim=1), cache.latents, paged.slots)
-        return self._attended(q, q_rotated, cache, paged)
+        return self._attended(q, q_rotated, cache, paged, None if spec.index is None else batch.chosen.positions)
 
     def _halves(self, rotating: torch.Tensor) -> torch.Tensor:
         """A copy of [tokens, heads, rope_dim] whose pairs are i and i + rope_dim / 2, of queries and keys alike: their
@@ -97,11 +123,16 @@ class LatentAttention:
         return rotating.reshape(*rotating.shape[:2], -1, 2).transpose(2, 3).flatten(2)
 
     def _attended(
-        self, q: torch.Tensor, q_rotated: torch.Tensor, cache: LayerCache, paged: kernels.AttentionBatch
+        self,
+        q: torch.Tensor,
+        q_rotated: torch.Tensor,
+        cache: LayerCache,
+        paged: kernels.AttentionBatch,
+        chosen: torch.Tensor | None,
     ) -> torch.Tensor:
         """[tokens, heads, nope_dim] and [tokens, heads, rope_dim] → [tokens, heads * v_dim]"""
         if not self._chooses:
-            return self._absorbed(q, q_rotated, cache, paged)
+            return self._absorbed(q, q_rotated, cache, paged, chosen)
         starts, lengths = paged.query_start.tolist(), paged.seq_lens.tolist()
         spans = [slice(first, end) for first, end in itertools.pairwise(starts)]
         counts = [span.stop - span.start for span in spans]
@@ -110,7 +141,7 @@ class LatentAttention:
             for count, length in zip(counts, lengths, strict=True)
         ]
         if all(absorbed):
-            return self._absorbed(q, q_rotated, cache, paged)
+            return self._absorbed(q, q_rotated, cache, paged, chosen)
         out = q.new_empty(len(q), self._spec.v_size)
         for row, span in enumerate(spans):
             if not absorbed[row]:
@@ -119,16 +150,27 @@ class LatentAttention:
         if any(absorbed):
             rows = torch.tensor(absorbed)
             tokens = rows.repeat_interleave(torch.tensor(counts))
-            out[tokens] = self._absorbed(q[tokens], q_rotated[tokens], cache, _only(paged, rows, tokens))
+            some = None if chosen is None else chosen[tokens]
+            out[tokens] = self._absorbed(q[tokens], q_rotated[tokens], cache, _only(paged, rows, tokens), some)
         return out
 
     def _absorbed(
-        self, q: torch.Tensor, q_rotated: torch.Tensor, cache: LayerCache, paged: kernels.AttentionBatch
+        self,
+        q: torch.Tensor,
+        q_rotated: torch.Tensor,
+        cache: LayerCache,
+        paged: kernels.AttentionBatch,
+        chosen: torch.Tensor | None,
     ) -> torch.Tensor:
         spec = self._spec
         inside = kernels.linear_heads(q, self._keys, invariant=self._invariant)
         found = kernels.latent_attention(
-            torch.cat([inside, q_rotated], dim=2), cache.latents, paged, rank=spec.kv_lora_rank, scale=spec.scale
+            torch.cat([inside, q_rotated], dim=2),
+            cache.latents,
+            paged,
+            rank=spec.kv_lora_rank,
+            scale=spec.scale,
+            chosen=chosen,
         )
         return kernels.linear_heads(found, self._values, invariant=self._invariant).view(len(q), spec.v_size)
 

@@ -1,7 +1,7 @@
 """How tensors are made and multiplied: one value passed to every layer."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -9,7 +9,7 @@ import torch
 from stentor.kernels.native.memory import empty_huge
 
 from ..quantization.choose import Backend
-from ..quantization.formats import Format, QuantizedCheckpoint
+from ..quantization.formats import Format, OnlineFormat, QuantizedCheckpoint
 
 
 class Memory(Protocol):
@@ -45,6 +45,11 @@ class LayerContext:
     def format_of(self, part: str) -> Format | None:
         """How the checkpoint stores a part's weight; None where it is plain."""
         return self.quantized.format_of(part) if self.quantized else None
+
+    def exact(self, part: str) -> "LayerContext":
+        """Of a product in float32, by a weight that is never quantised while it is loaded: that of ``part``."""
+        quantized = None if isinstance(self.format_of(part), OnlineFormat) else self.quantized
+        return replace(self, dtype=torch.float32, quantized=quantized)
 
     @property
     def filled(self) -> bool:

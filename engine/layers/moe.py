@@ -1,6 +1,6 @@
 """A mixture of experts in place of a feed-forward network, as its :class:`..model_config.mlp_spec.MoESpec` says."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -9,7 +9,6 @@ from stentor import kernels
 from stentor.kernels.forward import Traced
 
 from ..model_config.mlp_spec import MoESpec
-from ..quantization.formats import OnlineFormat
 from .elementwise import elementwise
 from .experts import PackedExperts, experts_of
 from .forward_batch import ForwardBatch
@@ -36,7 +35,7 @@ class MoE:
         self._rule = kernels.Router(**asdict(spec.router))
         names = spec.names[0]
         part, correction = f"{prefix}.{names.router}", f"{prefix}.{names.correction}"
-        self._router = Linear(weights, {part: spec.experts}, hidden, _exact(context, part), bias=spec.router_bias)
+        self._router = Linear(weights, {part: spec.experts}, hidden, context.exact(part), bias=spec.router_bias)
         self._correction: torch.Tensor | None = None
         if spec.correction:
             self._correction = context.empty(spec.experts, dtype=torch.float32)
@@ -105,9 +104,3 @@ class MoE:
     def _called_shared(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
         """Between stretches of a program: float32."""
         return self._of_shared(x.to(self._dtype), batch)
-
-
-def _exact(context: LayerContext, part: str) -> LayerContext:
-    """Of a product in float32, by a weight that is never quantised while it is loaded."""
-    quantized = None if isinstance(context.format_of(part), OnlineFormat) else context.quantized
-    return replace(context, dtype=torch.float32, quantized=quantized)

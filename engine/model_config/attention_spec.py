@@ -126,8 +126,7 @@ class AttentionSpec:
 
     def pairs(self, tokens: int, context: int) -> int:
         """Keys that ``tokens`` after ``context`` others attend to in all, each to itself as well."""
-        growing = max(0, min(tokens, self.window - context)) if self.window else tokens
-        return growing * context + growing * (growing + 1) // 2 + (tokens - growing) * self.window
+        return seen_pairs(tokens, context, self.window)
 
     @property
     def keeps(self) -> "CacheGroup":
@@ -148,6 +147,59 @@ class AttentionSpec:
             raise ConfigError(f"queries are scaled every {self.temperature_floor} positions, expected at least 1")
         if self.rope is not None:
             _check_rope(self.rope, self.head_dim)
+
+
+@dataclass(frozen=True)
+class IndexSpec:
+    """Which tokens latent attention sees: those with the largest sums over heads of weight · relu(q · k) (DeepSeek
+    sparse attention, arXiv:2512.02556).
+
+    Queries are made of the latent of queries, one key a token, which all heads share, and the heads' weights of the
+    layer's input. The first numbers of queries and keys rotate as those of the attention do.
+    """
+
+    heads: int
+    head_dim: int
+    top_k: int
+    """Tokens that are seen; where fewer stand before one, all of them."""
+    interleaved: bool = False
+    """Number 2i rotates with 2i + 1; otherwise i with i + half of those that rotate."""
+    shared: bool = False
+    """The layer has none: it sees what the last layer with one chose, and keeps no keys."""
+    norm_eps: float = 1e-6
+    """Of the LayerNorm of keys."""
+
+    @property
+    def scale(self) -> float:
+        """Multiplies the heads' weights."""
+        return float((self.heads * self.head_dim) ** -0.5)
+
+    @property
+    def kept(self) -> int:
+        """Numbers that are kept of a token."""
+        return 0 if self.shared else self.head_dim
+
+    def projections(self, name: str, hidden: int, rank: int) -> tuple[Projection, ...]:
+        """Into queries, from their latent of ``rank``; into the key; and into the heads' weights."""
+        if self.shared:
+            return ()
+        return (
+            Projection(((f"{name}.wq_b", self.heads * self.head_dim),), rank, False),
+            Projection(((f"{name}.wk", self.head_dim),), hidden, False),
+            Projection(((f"{name}.weights_proj", self.heads),), hidden, False),
+        )
+
+    def shapes(self, name: str, prefix: str, hidden: int, rank: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Of what a checkpoint stores of it."""
+        for projection in self.projections(name, hidden, rank):
+            yield from projection.shapes(prefix)
+        if not self.shared:
+            yield f"{prefix}.{name}.k_norm.weight", (self.head_dim,)
+            yield f"{prefix}.{name}.k_norm.bias", (self.head_dim,)
+
+    def work(self, tokens: int, context: int) -> int:
+        """Multiplications and additions of ``tokens`` after ``context`` others besides its projections."""
+        return 2 * self.heads * self.kept * seen_pairs(tokens, context)
 
 
 @dataclass(frozen=True)
@@ -176,11 +228,13 @@ class LatentAttentionSpec:
     """Of the norms of both latents."""
     bias: bool = False
     """Of what makes the latents, and of ``o_proj``."""
+    index: IndexSpec | None = None
+    """Which tokens it sees; None: all before the current one."""
     name: str = "self_attn"
     """Before the names that its tensors are stored under."""
 
     window: ClassVar[int] = 0
-    """It sees all tokens before the current one."""
+    """It may see any token before the current one."""
 
     @property
     def latent_dim(self) -> int:
@@ -201,7 +255,17 @@ class LatentAttentionSpec:
         of_q = ((f"{self.name}.q_a_layernorm", self.q_lora_rank),) if self.q_lora_rank else ()
         return (*of_q, (f"{self.name}.kv_a_layernorm", self.kv_lora_rank))
 
+    @property
+    def index_name(self) -> str:
+        """Before the names that the index's tensors are stored under."""
+        return f"{self.name}.indexer"
+
     def projections(self, hidden: int) -> tuple[Projection, ...]:
+        """All that a token is multiplied with: those of attention, then those of the index."""
+        index = self.index.projections(self.index_name, hidden, self.q_lora_rank) if self.index else ()
+        return (*self.attending(hidden), *index)
+
+    def attending(self, hidden: int) -> tuple[Projection, ...]:
         """Into latents; from that of queries, if any, to them; from the kept one to keys and values; and out."""
         name, rank, kept = self.name, self.q_lora_rank, (f"{self.name}.kv_a_proj_with_mqa", self.latent_dim)
         made = Projection(((f"{name}.kv_b_proj", self.heads * (self.nope_dim + self.v_dim)),), self.kv_lora_rank, False)
@@ -214,32 +278,42 @@ class LatentAttentionSpec:
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Of what a checkpoint stores of it."""
-        for projection in self.projections(hidden):
+        for projection in self.attending(hidden):
             yield from projection.shapes(prefix)
         for name, size in self.latent_norms:
             yield f"{prefix}.{name}.weight", (size,)
+        if self.index:
+            yield from self.index.shapes(self.index_name, prefix, hidden, self.q_lora_rank)
 
     def absorbs(self, tokens: int, context: int) -> bool:
         """Whether ``tokens`` after ``context`` others cost no more with queries taken into the space of latents, than
-        with keys and values made of these anew."""
-        return self._absorbed(tokens, context) <= self._expanded(tokens, context)
+        with keys and values made of these anew. Where they choose what they see, they always are."""
+        return self.chooses(tokens, context) or self._absorbed(tokens, context) <= self._expanded(tokens, context)
+
+    def chooses(self, tokens: int, context: int) -> bool:
+        """Whether the last of ``tokens`` after ``context`` others sees more than its index chooses."""
+        return self.index is not None and tokens + context > self.index.top_k
 
     def work(self, tokens: int, context: int) -> int:
-        """Multiplications and additions with keys and values, of ``tokens`` after ``context`` others."""
+        """Multiplications and additions with keys and values, of ``tokens`` after ``context`` others, and those of the
+        index where it has to choose."""
+        if self.index is not None and self.chooses(tokens, context):
+            return self._absorbed(tokens, context) + self.index.work(tokens, context)
         return min(self._absorbed(tokens, context), self._expanded(tokens, context))
 
     def _absorbed(self, tokens: int, context: int) -> int:
-        return 2 * self.heads * (self.latent_dim + self.kv_lora_rank) * _pairs(tokens, context)
+        most = self.index.top_k if self.index else 0
+        return 2 * self.heads * (self.latent_dim + self.kv_lora_rank) * seen_pairs(tokens, context, most)
 
     def _expanded(self, tokens: int, context: int) -> int:
         """Those of ``tokens`` themselves are made in either form: :meth:`projections` counts that."""
         made = self.kv_lora_rank * (self.nope_dim + self.v_dim) * context
-        return 2 * self.heads * (made + (self.nope_dim + self.rope_dim + self.v_dim) * _pairs(tokens, context))
+        return 2 * self.heads * (made + (self.nope_dim + self.rope_dim + self.v_dim) * seen_pairs(tokens, context))
 
     @property
     def keeps(self) -> "CacheGroup":
         """What one such layer keeps of its tokens."""
-        return CacheGroup("latent", (), 0, 1, self.latent_dim)
+        return CacheGroup("latent", (), 0, 1, self.latent_dim, self.index.kept if self.index else 0)
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         """It has no state beside what it keeps of tokens."""
@@ -249,6 +323,14 @@ class LatentAttentionSpec:
         """Raises :class:`ConfigError` where its parts contradict each other."""
         if self.rope is not None:
             _check_rope(self.rope, self.rope_dim)
+        if self.index is not None and not self.q_lora_rank:
+            raise ConfigError(
+                "queries of its index are made of the latent of queries, and q_lora_rank says there is none"
+            )
+        if self.index is not None and self.index.head_dim < self.rope_dim:
+            raise ConfigError(
+                f"index_head_dim is {self.index.head_dim}, expected at least the {self.rope_dim} of qk_rope_head_dim"
+            )
 
 
 @dataclass(frozen=True)
@@ -262,24 +344,30 @@ class CacheGroup:
     kv_heads: int
     """Of a latent one."""
     head_dim: int
+    index_dim: int = 0
+    """Of a key of the index, beside a latent; 0: there is none."""
 
     @property
-    def tensors(self) -> int:
-        """Of a layer: keys and values, or latents."""
-        return 1 if self.kind == "latent" else 2
+    def widths(self) -> tuple[int, ...]:
+        """Numbers of a token in each tensor of a layer: keys and values, or latents, and perhaps keys of an index."""
+        if self.kind == "latent":
+            return (self.head_dim, self.index_dim) if self.index_dim else (self.head_dim,)
+        return (self.kv_heads * self.head_dim,) * 2
 
     def token_bytes(self, itemsize: int) -> int:
         """Of one token over all layers."""
-        return self.tensors * self.kv_heads * self.head_dim * len(self.layers) * itemsize
+        return sum(self.widths) * len(self.layers) * itemsize
 
     def cached_bytes(self, length: int, itemsize: int) -> int:
         """Of a sequence of ``length`` tokens that has dropped what no token will see."""
         return self.token_bytes(itemsize) * (min(length, self.window) if self.window else length)
 
 
-def _pairs(tokens: int, context: int) -> int:
-    """Keys that ``tokens`` after ``context`` others see in all, each itself as well."""
-    return tokens * context + tokens * (tokens + 1) // 2
+def seen_pairs(tokens: int, context: int, most: int = 0) -> int:
+    """Keys that ``tokens`` after ``context`` others see in all, each itself as well and ``most`` of them at most; 0: as
+    many as there are."""
+    growing = max(0, min(tokens, most - context)) if most else tokens
+    return growing * context + growing * (growing + 1) // 2 + (tokens - growing) * most
 
 
 def _check_rope(rope: RopeConfig, head_dim: int) -> None:

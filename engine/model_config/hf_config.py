@@ -92,6 +92,8 @@ DECODERS: Mapping[str, Decoder] = {
     "Mistral3ForConditionalGeneration": Decoder("mistral3", hf_text_part.mistral3),
     "DeepseekV2ForCausalLM": Decoder("deepseek_v2", hf_latent.deepseek_v2),
     "DeepseekV3ForCausalLM": Decoder("deepseek_v3", hf_latent.deepseek_v3),
+    "DeepseekV32ForCausalLM": Decoder("deepseek_v32", hf_latent.deepseek_v32),
+    "GlmMoeDsaForCausalLM": Decoder("glm_moe_dsa", hf_latent.glm_moe_dsa),
     "Glm4MoeLiteForCausalLM": Decoder("glm4_moe_lite", hf_latent.glm4_moe_lite),
     "MixtralForCausalLM": Decoder("mixtral", hf_moe.mixtral),
     "Qwen3MoeForCausalLM": Decoder("qwen3_moe", hf_moe.qwen3_moe),

@@ -1,14 +1,15 @@
 """Readers of the config.json of each family with multi-head latent attention (arXiv:2405.04434)."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
-from .attention_spec import LatentAttentionSpec, RopeConfig
+from .attention_spec import IndexSpec, LatentAttentionSpec, RopeConfig
 from .config_fields import ConfigError, Fields
 from .hf_common import common
 from .hf_moe import deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
 from .hf_rope import rope_from_hf
-from .mlp_spec import RouterSpec
+from .mlp_spec import MoESpec, RouterSpec
 from .model_spec import ModelSpec, dense_mlp, with_layers
 
 
@@ -53,18 +54,78 @@ def glm4_moe_lite(fields: Fields, name: str) -> ModelSpec:
     fields = Fields({**defaults, **sizes, **fields.values})
     spec = latent(fields, common(fields, name, eps=1e-5))
     spec = replace(spec, draft_layers=fields.integer("num_nextn_predict_layers", 1, least=0))
-    moe = deepseek_experts(fields, spec, renormalize=True, shared=1)
+    return _with_listed_experts(fields, spec, deepseek_experts(fields, spec, renormalize=True, shared=1), first=1)
+
+
+def deepseek_v32(fields: Fields, name: str) -> ModelSpec:
+    """DeepSeek-V3.2."""
+    defaults = {"n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048}
+    groups = {"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5}
+    return _indexed(Fields({**defaults, **groups, **fields.values}), name)
+
+
+def glm_moe_dsa(fields: Fields, name: str) -> ModelSpec:
+    """GLM-5: some layers see what one before them has chosen."""
+    defaults = {"n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048}
+    sizes = {"q_lora_rank": 2048, "qk_nope_head_dim": 192, "v_head_dim": 256, "index_n_heads": 32}
+    others = {"routed_scaling_factor": 2.5, "rms_norm_eps": 1e-5, "indexer_rope_interleave": True}
+    spec = _indexed(Fields({**defaults, **sizes, **others, **fields.values}), name)
+    layers = []
+    for layer, shared in zip(spec.layers, _shares(fields, len(spec.layers)), strict=True):
+        assert isinstance(layer.mixer, LatentAttentionSpec)
+        assert layer.mixer.index is not None
+        index = replace(layer.mixer.index, shared=shared)
+        layers.append(replace(layer, mixer=replace(layer.mixer, index=index)))
+    return replace(spec, layers=tuple(layers))
+
+
+def _indexed(fields: Fields, name: str) -> ModelSpec:
+    """With an index in every layer."""
+    index = IndexSpec(
+        heads=fields.integer("index_n_heads", 64),
+        head_dim=fields.integer("index_head_dim", 128),
+        top_k=fields.integer("index_topk", 2048),
+        interleaved=fields.flag("indexer_rope_interleave"),
+    )
+    spec = latent(fields, common(fields, name), index)
+    spec = replace(spec, draft_layers=fields.integer("num_nextn_predict_layers", 1, least=0))
+    return _with_listed_experts(fields, spec, deepseek_experts(fields, spec, renormalize=True, shared=1), first=3)
+
+
+def _shares(fields: Fields, layers: int) -> list[bool]:
+    """Which layers have no index of their own: as they are listed, or by a pattern, or all but every so many."""
+    pattern = fields.get("index_topk_pattern")
+    kinds: Sequence[str] | None = fields.texts("indexer_types")
+    if kinds is None:
+        kinds = _spelled(pattern) if isinstance(pattern, str) else fields.texts("index_topk_pattern")
+    if kinds is None:
+        every, first = fields.integer("index_topk_freq", 1, least=0), fields.integer("index_skip_topk_offset", 2)
+        kinds = ["shared" if max(layer - first + 1, 0) % max(every, 1) else "full" for layer in range(layers)]
+    if len(kinds) != layers or not {*kinds} <= {"full", "shared"} or kinds[0] == "shared":
+        raise ConfigError(
+            f"indexer_types or index_topk_pattern is not 'full' or 'shared' for each of {layers} layers, the first "
+            "'full'"
+        )
+    return [kind == "shared" for kind in kinds]
+
+
+def _spelled(pattern: str) -> Sequence[str]:
+    return [{"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern]
+
+
+def _with_listed_experts(fields: Fields, spec: ModelSpec, moe: MoESpec, *, first: int) -> ModelSpec:
+    """In the layers that ``mlp_layer_types`` lists, or from ``first_k_dense_replace`` on, else from ``first``."""
     kinds = fields.texts("mlp_layer_types")
     if kinds is None:
-        return with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", 1, least=0)))
+        return with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", first, least=0)))
     if len(kinds) != len(spec.layers) or not {*kinds} <= {"dense", "sparse"}:
         raise ConfigError(f"mlp_layer_types is not 'dense' or 'sparse' for each of {len(spec.layers)} layers")
     return with_experts(spec, moe, [kind == "sparse" for kind in kinds])
 
 
-def latent(fields: Fields, spec: ModelSpec) -> ModelSpec:
-    """With latent attention in every layer, which has the sizes of DeepSeek's where a file does not say. A null
-    ``q_lora_rank`` means none."""
+def latent(fields: Fields, spec: ModelSpec, index: IndexSpec | None = None) -> ModelSpec:
+    """With latent attention in every layer, which has the sizes of DeepSeek's where a file does not say, and perhaps an
+    index. A null ``q_lora_rank`` means none."""
     nope, rotating = fields.integer("qk_nope_head_dim", 128), fields.integer("qk_rope_head_dim", 64)
     rope = rope_from_hf(fields.values, rotating)
     mixer = LatentAttentionSpec(
@@ -78,6 +139,7 @@ def latent(fields: Fields, spec: ModelSpec) -> ModelSpec:
         rope=rope,
         interleaved=fields.flag("rope_interleave", True),
         bias=fields.flag("attention_bias"),
+        index=index,
     )
     return with_layers(spec, mixer=mixer)
 

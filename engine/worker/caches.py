@@ -62,7 +62,7 @@ def page_groups(groups: Sequence[CacheGroup], longest: int) -> tuple[PageGroup, 
     by_window: dict[int, list[int]] = {}
     for group in groups:
         by_window.setdefault(group.window if group.window < longest else 0, []).extend(group.layers)
-    if len({(group.tensors, group.kv_heads, group.head_dim) for group in groups}) > 1:
+    if len({(group.widths, group.kv_heads) for group in groups}) > 1:
         return (PageGroup(layers, 0),)
     if len(by_window) == 1:
         return (PageGroup(layers, next(iter(by_window))),)
@@ -130,12 +130,10 @@ def _allocate(
     group: CacheGroup, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[torch.Tensor, ...]:
     if group.kind == "latent":
-        latents = latent_cache_shape(num_blocks, group.head_dim, block_size)
-        return (
-            _untouched_zeros(latents, dtype)
-            if device.type == "cpu"
-            else torch.zeros(latents, dtype=dtype, device=device),
-        )
+        shapes = [latent_cache_shape(num_blocks, width, block_size) for width in group.widths]
+        if device.type == "cpu":
+            return tuple(_untouched_zeros(latents, dtype) for latents in shapes)
+        return tuple(torch.zeros(latents, dtype=dtype, device=device) for latents in shapes)
     shape = (num_blocks, group.kv_heads, group.head_dim, block_size)
     if device.type == "cpu":
         k_shape, v_shape = kv_cache_shape(*shape)

@@ -16,7 +16,7 @@ from .reference import latents_of
 __all__ = ["choose", "latent_attention", "latent_cache_shape", "latents_of", "write_latents_"]
 
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _F, _I)
+_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _P, _I, _F, _I)
 _NATIVE = by_dtype("stentor_latent_attention", *_ARGUMENTS, restype=_I)
 _NO_MEMORY = -2
 
@@ -71,9 +71,11 @@ def latent_attention(
     *,
     rank: int,
     scale: float,
+    chosen: Tensor | None = None,
     variant: Choice = "auto",
 ) -> Tensor:
-    """Attends each new token to the latents of its sequence up to its own; they are in the cache already.
+    """Attends each new token to the latents of its sequence up to its own, or to the chosen ones of these; they are in
+    the cache already.
 
     Args:
         q: [T, H, dim], contiguous: the first ``rank`` numbers of a query were taken into the space of latents, the
@@ -82,15 +84,20 @@ def latent_attention(
         batch: the sequences; T tokens in all.
         rank: numbers of a latent, which are the values; what the cache holds beside them belongs to keys alone.
         scale: multiplies q·k; positive.
+        chosen: [T, top_k] int32, contiguous: positions that each token attends to, as many as it sees and top_k at most
+            (:func:`stentor.kernels.top_tokens`); None: all that it sees. The Triton variant does not look whether it
+            sees them.
         variant: forces an implementation.
 
     Returns:
         [T, H, rank], a new contiguous tensor; sums are in float32. Padding gives zeros. The native variant's row
-        depends only on its own position, query and latents, bitwise.
+        depends only on its own position, query, choice and latents, bitwise; chosen in order, all give the same bits as
+        no choice.
 
     Raises:
         ValueError: shapes, dtypes, strides or numbers that do not fit.
-        IndexError: a block table that leads outside the cache or is shorter than its sequence, on the CPU.
+        IndexError: a block table that leads outside the cache or is shorter than its sequence, or a choice of what a
+            token does not see, on the CPU.
         MemoryError: no room to plan the batch, on the CPU.
     """
     fits = (
@@ -102,13 +109,17 @@ def latent_attention(
         raise ValueError(f"latent_attention: q has {len(q)} tokens, the batch has {batch.num_tokens}")
     if not 0 < rank <= q.shape[2] or not scale > 0:
         raise ValueError(f"latent_attention: rank {rank} must be 1 to {q.shape[2]}, and scale {scale} positive")
-    chosen = choose(q, cache, rank, variant)
-    if chosen == "reference":
-        return reference.latent_attention(q, cache, batch, rank, scale)
-    if chosen == "triton":
+    if chosen is not None and (
+        chosen.dim() != 2 or chosen.dtype != torch.int32 or len(chosen) != len(q) or not chosen.is_contiguous()
+    ):
+        raise ValueError(f"latent_attention: chosen {describe(chosen)} must be contiguous int32 [{len(q)}, top_k]")
+    selected = choose(q, cache, rank, variant)
+    if selected == "reference":
+        return reference.latent_attention(q, cache, batch, rank, scale, chosen)
+    if selected == "triton":
         from .triton import latent_attention as run  # late: Triton takes long to import
 
-        return run(q, cache, batch, rank, scale)
+        return run(q, cache, batch, rank, scale, chosen)
     tokens, heads, dim = q.shape
     blocks, size, _ = cache.shape
     out = q.new_empty((tokens, heads, rank))
@@ -127,6 +138,8 @@ def latent_attention(
         size,
         blocks,
         batch.block_tables.shape[1],
+        None if chosen is None else chosen.data_ptr(),
+        0 if chosen is None else chosen.shape[1],
         scale,
         threads(),
     )
@@ -134,6 +147,7 @@ def latent_attention(
         raise MemoryError(f"latent_attention: no room to plan {tokens} tokens of {batch.num_sequences} sequences")
     if fault >= 0:
         raise IndexError(
-            f"latent_attention: the lengths or the block table of sequence {fault} lead outside the batch or the cache"
+            f"latent_attention: the lengths, the block table or the choices of sequence {fault} lead outside the batch "
+            "or the cache"
         )
     return out

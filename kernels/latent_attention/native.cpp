@@ -4,8 +4,10 @@
 // keys first and values then, while they are in the cache. Tiles of 64 latents stand at absolute positions, and so do
 // the parts of 512 that they add up to. A row takes the tiles of a part in order and its parts in order: its result
 // depends on its own position, query and latents, and not on the rows beside it, nor on who computed which part.
+// Where a token sees chosen latents alone, these stand for all: number i of them is at position i of its tiles.
 #include "../attention/softmax.h"
 #include "../linear/tiles.h"
+#include "paged.h"
 #include "parallel.h"
 
 #include <new>
@@ -16,8 +18,8 @@ namespace stentor {
 namespace {
 
 using namespace attention;
+using paged::RUN;
 
-constexpr int64_t RUN = 16;   // latents that lie side by side in every block, whatever its size
 constexpr int64_t KEYS = 64;  // latents of one online-softmax update
 constexpr int64_t RUNS = KEYS / RUN;
 constexpr int64_t PART = 512;       // latents that are summed by themselves
@@ -36,17 +38,18 @@ struct Call {
     const T* q;      // [tokens, heads, dim]
     const T* cache;  // [blocks, size, dim]
     T* out;          // [tokens, heads, rank]
-    const int32_t *query_start, *seq_lens, *tables;
-    int64_t sequences, tokens, heads, dim, rank, size, blocks, table_width;
+    const int32_t* chosen;  // [tokens, most] positions, of which a token has as many as it sees; null: it sees all
+    paged::Sequences batch;
+    int64_t heads, dim, rank, most;
     float scale;
 };
 
 // Some heads of a token.
 struct Item {
-    int64_t sequence, token, position, first, last;
+    int64_t sequence, token, seen, first, last;
 
     int64_t rows() const { return last - first; }
-    int64_t parts() const { return position / PART + 1; }
+    int64_t parts() const { return (seen - 1) / PART + 1; }
 };
 
 template <class T>
@@ -113,24 +116,38 @@ void weigh_row(float* scores, int64_t count, float factor, const Running& state,
     weigh<N, 1>(scores, scores, N, state, row);
 }
 
+// Where the latents [key, key + count) of an item lie, in runs: in the cache, or copied to `room`.
+template <class T>
+void find_runs(const Call<T>& c, const Item& item, int64_t key, int64_t count, std::vector<T>& room, const T** runs) {
+    if (!c.chosen) {
+        for (int64_t at = 0; at < count; at += RUN)
+            runs[at / RUN] = c.cache + c.batch.slot(item.sequence, key + at) * c.dim;
+        return;
+    }
+    if ((int64_t)room.size() < KEYS * c.dim) room.resize(KEYS * c.dim);
+    const int32_t* const chosen = c.chosen + item.token * c.most + key;
+    for (int64_t at = 0; at < count; ++at)
+        std::copy_n(c.cache + c.batch.slot(item.sequence, chosen[at]) * c.dim, c.dim, room.data() + at * c.dim);
+    for (int64_t run = 0; run < RUNS; ++run) runs[run] = room.data() + run * RUN * c.dim;
+}
+
 // What the rows of an item see of the latents [part * PART, (part + 1) * PART).
 template <class T>
 void attend_part(const Call<T>& c, const Item& item, int64_t part, const Running& state) {
     static thread_local std::vector<float> room;
+    static thread_local std::vector<T> copies;
     const int64_t rows = item.rows();
     if ((int64_t)room.size() < rows * KEYS) room.resize(rows * KEYS);
     float* const scores = room.data();
     state.clear(rows);
     const T* const queries = c.q + (item.token * c.heads + item.first) * c.dim;
-    const int32_t* const table = c.tables + item.sequence * c.table_width;
-    const int64_t stop = std::min(item.position + 1, (part + 1) * PART);
+    const int64_t stop = std::min(item.seen, (part + 1) * PART);
     const float factor = c.scale * LOG2E;
     for (int64_t key = part * PART; key < stop; key += KEYS) {
         const int64_t count = std::min(KEYS, stop - key), used = (count + RUN - 1) / RUN;
         const T* runs[RUNS];
+        find_runs(c, item, key, count, copies, runs);
         for (int64_t run = 0; run < used; ++run) {
-            const int64_t at = key + run * RUN;
-            runs[run] = c.cache + ((int64_t)table[at / c.size] * c.size + at % c.size) * c.dim;
             const products::Problem<T, float> p{queries, runs[run], nullptr, scores + run * RUN, rows, RUN,
                                                 c.dim,   c.dim,     c.dim,   KEYS};
             for (int64_t column = 0; column < RUN; column += products::GROUP)
@@ -178,48 +195,43 @@ void join(const Call<T>& c, const Item& item, const Running& state, const Part& 
     finish(c, item, state);
 }
 
-// The first sequence whose lengths or blocks lead outside what the tensors hold, or -1.
+// The first sequence of which a token's choice leads outside what it sees, or -1.
 template <class T>
-int64_t find_fault(const Call<T>& c) {
-    for (int64_t s = 0; s < c.sequences; ++s) {
-        const int64_t begin = c.query_start[s], end = c.query_start[s + 1], length = c.seq_lens[s];
-        if (begin < 0 || begin > end || end > c.tokens || length < end - begin) return s;
-        if (begin == end) continue;
-        const int64_t last = (length - 1) / c.size;
-        if (last >= c.table_width) return s;
-        for (int64_t b = 0; b <= last; ++b) {
-            const int64_t block = c.tables[s * c.table_width + b];
-            if (block < 0 || block >= c.blocks) return s;
-        }
-    }
-    return -1;
+int64_t find_wrong_choice(const Call<T>& c) {
+    int64_t fault = -1;
+    if (c.chosen) c.batch.each_token([&](int64_t sequence, int64_t token, int64_t position) {
+        const int32_t* const chosen = c.chosen + token * c.most;
+        for (int64_t i = 0; fault < 0 && i < std::min(position + 1, c.most); ++i)
+            if (chosen[i] < 0 || chosen[i] > position) fault = sequence;
+    });
+    return fault;
 }
 
-// Of all tokens, the longest sequences first, so that no thread is left with one at the end.
+// Of all tokens, those that see most first, so that no thread is left with one at the end.
 template <class T>
 std::vector<Item> items_of(const Call<T>& c) {
     const int64_t pieces = (c.heads + HEADS - 1) / HEADS, each = (c.heads + pieces - 1) / pieces;
     std::vector<Item> items;
-    for (int64_t s = 0; s < c.sequences; ++s)
-        for (int64_t token = c.query_start[s]; token < c.query_start[s + 1]; ++token) {
-            const int64_t position = c.seq_lens[s] - c.query_start[s + 1] + token;
-            for (int64_t first = 0; first < c.heads; first += each)
-                items.push_back({s, token, position, first, std::min(first + each, c.heads)});
-        }
-    std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.position > b.position; });
+    c.batch.each_token([&](int64_t sequence, int64_t token, int64_t position) {
+        const int64_t seen = c.chosen ? std::min(position + 1, c.most) : position + 1;
+        for (int64_t first = 0; first < c.heads; first += each)
+            items.push_back({sequence, token, seen, first, std::min(first + each, c.heads)});
+    });
+    std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.seen > b.seen; });
     return items;
 }
 
 template <class T>
 int64_t latent_attention(const Call<T>& c, int64_t threads) {
-    const int64_t fault = find_fault(c);
+    int64_t fault = c.batch.find_fault();
+    if (fault < 0) fault = find_wrong_choice(c);
     if (fault >= 0) return fault;
     const std::vector<Item> items = items_of(c);
     const int64_t width = padded(c.rank);
     int64_t work = 0, most = 0;
     std::vector<int64_t> starts{0};  // of each item's parts among all
     for (const Item& item : items) {
-        work += (item.position + 1) * item.rows() * (c.dim + c.rank);
+        work += item.seen * item.rows() * (c.dim + c.rank);
         most = std::max(most, item.rows());
         starts.push_back(starts.back() + item.parts());
     }
@@ -255,16 +267,19 @@ int64_t latent_attention(const Call<T>& c, int64_t threads) {
 
 using namespace stentor;
 
-// Returns -1, or the first sequence whose lengths or blocks lead outside the tensors, or -2 where there is no memory to
+// Returns -1, or the first sequence whose lengths, blocks or choices lead outside the tensors, or -2 where there is no memory to
 // plan the batch; nothing is written then.
 #define STENTOR_LATENT_ATTENTION(NAME, T)                                                                           \
     STENTOR_EXPORT int64_t NAME(const T* q, const T* cache, T* out, const int32_t* query_start,                     \
                                 const int32_t* seq_lens, const int32_t* tables, int64_t sequences, int64_t tokens,  \
                                 int64_t heads, int64_t dim, int64_t rank, int64_t size, int64_t blocks,             \
-                                int64_t table_width, float scale, int64_t threads) try {                            \
-        return latent_attention<T>({q, cache, out, query_start, seq_lens, tables, sequences, tokens, heads, dim,    \
-                                    rank, size, blocks, table_width, scale},                                        \
-                                   threads);                                                                        \
+                                int64_t table_width, const int32_t* chosen, int64_t most, float scale,              \
+                                int64_t threads) try {                                                              \
+        return latent_attention<T>(                                                                                 \
+            {q, cache, out, chosen,                                                                                 \
+             {query_start, seq_lens, tables, sequences, tokens, size, blocks, table_width}, heads, dim, rank, most, \
+             scale},                                                                                                \
+            threads);                                                                                               \
     } catch (const std::bad_alloc&) {                                                                               \
         return -2;                                                                                                  \
     }

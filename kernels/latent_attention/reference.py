@@ -11,7 +11,9 @@ from ..attention import AttentionBatch
 from ..attention.reference import attend
 
 
-def latent_attention(q: Tensor, cache: Tensor, batch: AttentionBatch, rank: int, scale: float) -> Tensor:
+def latent_attention(
+    q: Tensor, cache: Tensor, batch: AttentionBatch, rank: int, scale: float, chosen: Tensor | None = None
+) -> Tensor:
     out = q.new_empty((*q.shape[:2], rank))
     starts, lengths = batch.query_start.tolist(), batch.seq_lens.tolist()
     for s, length in enumerate(lengths):
@@ -27,8 +29,20 @@ def latent_attention(q: Tensor, cache: Tensor, batch: AttentionBatch, rank: int,
         latents = latents_of(cache, batch.block_tables[s], length).float().unsqueeze(0)  # [1, length, dim]
         position = torch.arange(length - count, length, device=q.device).unsqueeze(1)
         hidden = torch.arange(length, device=q.device).unsqueeze(0) > position
+        if chosen is not None:
+            hidden |= _left_out(chosen[begin:end].long(), position, length)
         out[begin:end] = attend(q[begin:end], latents, latents, hidden, scale, 0.0, None)[..., :rank]
     return out
+
+
+def _left_out(chosen: Tensor, position: Tensor, length: int) -> Tensor:
+    """Which of ``length`` tokens those at ``position`` [tokens, 1] have not chosen. Raises IndexError where one has
+    chosen what it does not see."""
+    real = torch.arange(chosen.shape[1], device=chosen.device) <= position
+    if bool((real & ((chosen < 0) | (chosen > position))).any()):
+        raise IndexError("latent_attention: choices lead outside what a token sees")
+    taken = torch.zeros(len(chosen), length + 1, dtype=torch.bool, device=chosen.device)
+    return ~taken.scatter_(1, chosen.where(real, length), True)[:, :length]
 
 
 def latents_of(cache: Tensor, table: Tensor, length: int) -> Tensor:

@@ -6,7 +6,8 @@ then as their values. A program that took the latents P leaves, as :mod:`..atten
 
     lse = log2 Σ_P 2^(s log2 e)        o = Σ_P 2^(s log2 e - lse) c
 
-How much of what a token sees each of its programs takes is settled on the device, from the lengths.
+How much of what a token sees each of its programs takes is settled on the device, from the lengths. Where it sees
+chosen latents alone, these stand for all: number i of them is at position i of its tiles.
 """
 
 import triton
@@ -26,6 +27,24 @@ def tokens_seen(query_start, seq_lens, token, sequences, SEQUENCES: tl.constexpr
 
 
 @triton.jit
+def attended(seen, TOP: tl.constexpr):
+    """Of what a token sees, how much it attends to: all where TOP is 0."""
+    if TOP > 0:
+        return tl.minimum(seen, TOP)
+    else:
+        return seen
+
+
+@triton.jit
+def slot_of_chosen(table, chosen, tile, in_tile, length, SIZE: tl.constexpr, TILE: tl.constexpr):
+    """Where a tile's latents lie, [TILE] slots of the cache."""
+    key = tile * TILE + in_tile
+    position = tl.load(chosen + key, mask=key < length, other=0)
+    block = tl.load(table + position // SIZE, mask=key < length, other=0)
+    return block.to(tl.int64) * SIZE + position % SIZE
+
+
+@triton.jit
 def tiles_each(seen, splits, TILE: tl.constexpr, MIN_TILES: tl.constexpr):
     """Tiles that each of ``splits`` programs takes, the last ones perhaps fewer or none."""
     return tl.maximum(ceil_div(ceil_div(seen, TILE), splits), MIN_TILES)
@@ -38,6 +57,7 @@ def latent_kernel(
     query_start,
     seq_lens,
     block_tables,
+    choices,
     out,
     partial,
     partial_lse,
@@ -47,6 +67,7 @@ def latent_kernel(
     table_stride,
     HEADS: tl.constexpr,
     RANK: tl.constexpr,
+    TOP: tl.constexpr,
     DIM: tl.constexpr,
     SIZE: tl.constexpr,
     SEQUENCES: tl.constexpr,
@@ -65,6 +86,7 @@ def latent_kernel(
     token = tl.program_id(0) // M_BLOCKS
     split = tl.program_id(1)
     row, seen = tokens_seen(query_start, seq_lens, token, sequences, SEQUENCES)
+    seen = attended(seen, TOP)
     each = tiles_each(seen, splits, TILE, MIN_TILES)
     begin = split * each
     end = tl.minimum(begin + each, ceil_div(seen, TILE))
@@ -86,16 +108,26 @@ def latent_kernel(
     peak = tl.full([BLOCK_M], LOWEST, tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     sums = tl.zeros([BLOCK_M, BLOCK_R], tl.float32)
-    block = block_of(table, begin, in_tile, seen, SIZE, TILE)
+    chosen = choices + token.to(tl.int64) * TOP
+    if TOP > 0:
+        place = slot_of_chosen(table, chosen, begin, in_tile, seen, SIZE, TILE)
+    else:
+        place = block_of(table, begin, in_tile, seen, SIZE, TILE)
     for tile in tl.range(begin, end):
         key = tile * TILE + in_tile
         held = key < seen
-        slot = tile % (SIZE // TILE) * TILE + in_tile if SIZE % TILE == 0 else key % SIZE
-        latents = cache + (block * SIZE + slot) * DIM
+        if TOP > 0:
+            latents = cache + place * DIM
+        else:
+            slot = tile % (SIZE // TILE) * TILE + in_tile if SIZE % TILE == 0 else key % SIZE
+            latents = cache + (place * SIZE + slot) * DIM
         c = tl.load(latents[:, None] + r[None, :], mask=held[:, None] & (r < RANK)[None, :], other=0.0)
         rotated = tl.load(latents[:, None] + RANK + p[None, :], mask=held[:, None] & turning, other=0.0)
         # Fetched a turn before the latents are: the pipeline would count the wait for it as a stage of theirs.
-        block = block_of(table, tile + 1, in_tile, seen, SIZE, TILE)
+        if TOP > 0:
+            place = slot_of_chosen(table, chosen, tile + 1, in_tile, seen, SIZE, TILE)
+        else:
+            place = block_of(table, tile + 1, in_tile, seen, SIZE, TILE)
         scores = tl.dot(latent_part, tl.trans(c), input_precision="ieee")
         scores = tl.dot(rotated_part, tl.trans(rotated), scores, input_precision="ieee") * (scale * LOG2_E)
         scores = tl.where(held[None, :], scores, float("-inf"))
@@ -127,6 +159,7 @@ def join_kernel(
     splits,
     HEADS: tl.constexpr,
     RANK: tl.constexpr,
+    TOP: tl.constexpr,
     SEQUENCES: tl.constexpr,
     MIN_TILES: tl.constexpr,
     TILE: tl.constexpr,
@@ -135,6 +168,7 @@ def join_kernel(
     """Program (i, j): head j of token i, of which :func:`latent_kernel` left parts."""
     token = tl.program_id(0)
     _, seen = tokens_seen(query_start, seq_lens, token, sequences, SEQUENCES)
+    seen = attended(seen, TOP)
     used = tl.maximum(ceil_div(ceil_div(seen, TILE), tiles_each(seen, splits, TILE, MIN_TILES)), 1)
     query = token.to(tl.int64) * HEADS + tl.program_id(1)
     r = tl.arange(0, BLOCK_R)

@@ -45,11 +45,18 @@ def candidates(heads: int) -> list[Config]:
 
 def workload(heads: int, size: int, device: torch.device) -> Callable[[], object]:
     """One launch on scattered blocks."""
+    generator = torch.Generator(device).manual_seed(0)
+    q = torch.randn((ROWS, heads, DIM), device=device, dtype=torch.bfloat16, generator=generator)
+    cache, batch = scattered(DIM, size, device)
+    return partial(latent_attention, q, cache, batch, RANK, DIM**-0.5)
+
+
+def scattered(dim: int, size: int, device: torch.device) -> tuple[torch.Tensor, AttentionBatch]:
+    """A cache of ``dim`` numbers a token in blocks of ``size``, which the next token of every sequence is to see."""
     width = TOKENS // size
     generator = torch.Generator(device).manual_seed(0)
-    cache = torch.randn((ROWS * width, size, DIM), device=device, dtype=torch.bfloat16, generator=generator)
-    q = torch.randn((ROWS, heads, DIM), device=device, dtype=torch.bfloat16, generator=generator)
-    batch = AttentionBatch(
+    cache = torch.randn((ROWS * width, size, dim), device=device, dtype=torch.bfloat16, generator=generator)
+    return cache, AttentionBatch(
         torch.arange(ROWS + 1, device=device, dtype=torch.int32),
         torch.full((ROWS,), TOKENS, device=device, dtype=torch.int32),
         torch.randperm(ROWS * width, device=device, generator=generator).int().view(ROWS, width),
@@ -58,4 +65,3 @@ def workload(heads: int, size: int, device: torch.device) -> Callable[[], object
         TOKENS,
         ROWS,
     )
-    return partial(latent_attention, q, cache, batch, RANK, DIM**-0.5)

@@ -12,7 +12,7 @@ from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.loading.pooling_checkpoint import open_pooling
-from stentor.engine.model_config.attention_spec import AttentionSpec, LatentAttentionSpec
+from stentor.engine.model_config.attention_spec import AttentionSpec, IndexSpec, LatentAttentionSpec
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.mlp_spec import FeedForwardSpec, MLPSpec
 from stentor.engine.model_config.model_spec import LayerSpec, MixerSpec, ModelSpec, RecurrentSpec
@@ -83,7 +83,7 @@ def _mixer(mixer: MixerSpec) -> str:
     if isinstance(mixer, LatentAttentionSpec):
         return (
             f"attention of {mixer.heads} heads to latents of {mixer.kv_lora_rank} and {mixer.rope_dim} rotated, "
-            "sees all before"
+            f"sees {_seen(mixer.index)}"
         )
     if not isinstance(mixer, AttentionSpec):
         return _recurrence(mixer)
@@ -91,6 +91,15 @@ def _mixer(mixer: MixerSpec) -> str:
     positions = "" if mixer.rope else ", no positions"
     sinks = ", sinks" if mixer.sinks else ""
     return f"attention of {mixer.heads} heads to {mixer.kv_heads} of {mixer.head_dim}, sees {sees}{positions}{sinks}"
+
+
+def _seen(index: IndexSpec | None) -> str:
+    if index is None:
+        return "all before"
+    chosen = f"the {index.top_k:,} best of all before"
+    if index.shared:
+        return f"{chosen}, as the layer before chose them"
+    return f"{chosen} by an index of {index.heads} heads of {index.head_dim}"
 
 
 def _recurrence(mixer: RecurrentSpec) -> str:

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stentor.kernels import AttentionBatch
+from stentor.kernels import AttentionBatch, top_tokens
 from stentor.kernels.latent_attention.triton import OPERATION, latent_attention
 from stentor.kernels.latent_attention.tunables import candidates
+from stentor.kernels.sparse_index.triton import OPERATION as INDEX
+from stentor.kernels.sparse_index.tunables import candidates as index_candidates
 from stentor.kernels.tuning import Config, overridden
 from stentor.tests.kernels.dry_run import CompiledKernel, dry_run
 
@@ -32,18 +34,8 @@ def compiled(
         dry_run() as kernels,
         nullcontext() if config is None else overridden(OPERATION, config),
     ):
-        batch = AttentionBatch(
-            empty(rows + 1),
-            empty(rows),
-            empty(rows, keys // size),
-            empty(rows, dtype=torch.int64),
-            1,
-            keys,
-            rows,
-        )
-        latent_attention(
-            empty(rows, heads, DIM, dtype=dtype), empty(rows * keys // size, size, DIM, dtype=dtype), batch, RANK, 0.1
-        )
+        queries, latents = empty(rows, heads, DIM, dtype=dtype), empty(rows * keys // size, size, DIM, dtype=dtype)
+        latent_attention(queries, latents, batch_of(rows, keys, size), RANK, 0.1)
     return kernels
 
 
@@ -59,6 +51,42 @@ def test_models_shapes_stream_their_latents_and_spill_nothing(heads: int, rows: 
     assert decode.uses_tensor_cores
     copies = re.findall(r"cp\.async\.c[ag]\.shared\.global.*?(0x[0-9a-f]+)", decode.ptx)
     assert set(copies) == {"0x10"}, "latents come in pieces of 16 bytes, ahead of their turn"
+
+
+def batch_of(rows: int, keys: int, size: int) -> AttentionBatch:
+    def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device="cuda")
+
+    return AttentionBatch(
+        empty(rows + 1), empty(rows), empty(rows, keys // size), empty(rows, dtype=torch.int64), 1, keys, rows
+    )
+
+
+@pytest.mark.parametrize(("index_heads", "heads", "size"), [(64, V3, 64), (32, 64, 16)])
+@pytest.mark.parametrize("config", [None, max(index_candidates(), key=lambda config: config["TILE"])])
+def test_an_index_and_attention_to_what_it_chooses_spill_nothing(
+    index_heads: int, heads: int, size: int, config: Config | None
+) -> None:
+    rows, keys, top_k = 64, 16384, 2048
+
+    def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device="cuda")
+
+    with (
+        FakeTensorMode(),
+        dry_run() as kernels,
+        nullcontext() if config is None else overridden(INDEX, config),
+    ):
+        batch, weights = batch_of(rows, keys, size), empty(rows, index_heads, dtype=torch.float32)
+        chosen = top_tokens(
+            empty(rows, index_heads, 128), weights, empty(rows * keys // size, size, 128), batch, top_k=top_k
+        )
+        latents = empty(rows * keys // size, size, DIM)
+        latent_attention(empty(rows, heads, DIM), latents, batch, RANK, 0.1, chosen)
+    assert [kernel.name for kernel in kernels][:3] == ["score_kernel", "select_kernel", "latent_kernel"]
+    assert all(kernel.stack_bytes == 0 and kernel.shared_bytes <= 227 * 1024 for kernel in kernels)
+    assert kernels[0].uses_tensor_cores
+    assert kernels[2].uses_tensor_cores
 
 
 def test_the_largest_candidate_of_the_tuner_fits() -> None:

@@ -1,6 +1,7 @@
 """A whole model of real width, dry: every kernel that a step launches compiles for a GPU, and none by the reference."""
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.engine.layers import rotary
 from stentor.engine.layers.layer_context import LayerContext
-from stentor.engine.model_config.attention_spec import LatentAttentionSpec
+from stentor.engine.model_config.attention_spec import IndexSpec, LatentAttentionSpec
 from stentor.engine.model_config.model_spec import ModelSpec, with_layers
 from stentor.engine.models import decoder
 from stentor.engine.worker.caches import allocate_caches
@@ -62,6 +63,11 @@ DEEPSEEK_V2_LITE = with_layers(
     ),
 )
 """A dense layer of its shape, with a latent for queries as its larger relatives have."""
+SPARSE = with_layers(
+    replace(DEEPSEEK_V2_LITE, architecture="DeepseekV32ForCausalLM"),
+    mixer=replace(cast(LatentAttentionSpec, DEEPSEEK_V2_LITE.layers[0].mixer), index=IndexSpec(64, 128, 2048)),
+)
+"""The same with the index of DeepSeek-V3.2."""
 
 
 @pytest.fixture(autouse=True)
@@ -106,8 +112,9 @@ MIXED = (Shape(rows=8, tokens=512, draws=8), 7)
         (QWEN3_32B, torch.float8_e4m3fn, MIXED),
         (DEEPSEEK_V2_LITE, torch.bfloat16, DECODE),
         (DEEPSEEK_V2_LITE, torch.bfloat16, MIXED),
+        (SPARSE, torch.bfloat16, DECODE),
     ],
-    ids=["llama-decode", "llama-mixed", "qwen3-fp8-mixed", "deepseek-decode", "deepseek-mixed"],
+    ids=["llama-decode", "llama-mixed", "qwen3-fp8-mixed", "deepseek-decode", "deepseek-mixed", "sparse-decode"],
 )
 def test_every_kernel_of_a_step_compiles(config: ModelSpec, cache_dtype: torch.dtype, step: tuple[Shape, int]) -> None:
     shape, decode_rows = step

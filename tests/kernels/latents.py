@@ -5,10 +5,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stentor.kernels import AttentionBatch, latent_attention, latent_cache_shape, write_latents_
+from stentor.kernels import AttentionBatch, latent_attention, latent_cache_shape, top_tokens, write_latents_
 from stentor.kernels.variants import Choice
 from stentor.tests.kernels.gpu import DEVICE
 from stentor.tests.kernels.helpers import normal
+
+Part = tuple[int, int, int]
+"""A sequence, and the positions [begin, end) of it."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +27,41 @@ class Latents:
     rank: int
     scale: float
 
-    def run(self, parts: list[tuple[int, int, int]], variant: Choice = "native", padding: int = 0) -> list[Tensor]:
-        """Attends positions [begin, end) of sequences, given as (sequence, begin, end), in one batch; before them stand
-        so many rows of padding."""
+    def run(
+        self, parts: list[Part], variant: Choice = "native", padding: int = 0, chosen: list[Tensor] | None = None
+    ) -> list[Tensor]:
+        """Attends positions [begin, end) of sequences in one batch, to the ``chosen`` ones of each [end - begin, top_k]
+        if these are given; before them stand so many rows of padding."""
+        batch, counts = self._batch(parts, padding)
+        choices = None
+        if chosen is not None:
+            choices = torch.cat([torch.full_like(chosen[0][:1], -1)] * padding + chosen).to(DEVICE)
+        out = latent_attention(
+            self._rows(self.queries, parts, padding),
+            self.cache.to(DEVICE),
+            batch,
+            rank=self.rank,
+            scale=self.scale,
+            chosen=choices,
+            variant=variant,
+        )
+        return list(out.split(counts))
+
+    def choose(
+        self, parts: list[Part], weights: list[Tensor], top_k: int, variant: Choice = "native", padding: int = 0
+    ) -> list[Tensor]:
+        """What these positions choose, where the cache is an index of keys; ``weights`` [length, heads] are of every
+        position of each sequence."""
+        batch, counts = self._batch(parts, padding)
+        q, by_head = (self._rows(of, parts, padding) for of in (self.queries, weights))
+        found = top_tokens(q, by_head, self.cache.to(DEVICE), batch, top_k=top_k, variant=variant)
+        return list(found.split(counts))
+
+    def _rows(self, of: list[Tensor], parts: list[Part], padding: int) -> Tensor:
+        return torch.cat([of[0][:1]] * padding + [of[s][begin:end] for s, begin, end in parts]).to(DEVICE)
+
+    def _batch(self, parts: list[Part], padding: int) -> tuple[AttentionBatch, list[int]]:
+        """And how many tokens each row has."""
         size = self.cache.shape[1]
         counts = [1] * padding + [end - begin for _, begin, end in parts]
         width = max(len(self.tables[s]) for s, _, _ in parts)
@@ -43,11 +78,7 @@ class Latents:
             max(end for _, _, end in parts),
             decode_rows=padding,
         )
-        q = torch.cat([self.queries[0][:1]] * padding + [self.queries[s][begin:end] for s, begin, end in parts])
-        out = latent_attention(
-            q.to(DEVICE), self.cache.to(DEVICE), batch, rank=self.rank, scale=self.scale, variant=variant
-        )
-        return list(out.split(counts))
+        return batch, counts
 
 
 def make_latents(

@@ -24,7 +24,13 @@ def architectures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     moe: dict[str, Any] = {**sizes, **heads, "q_lora_rank": 24, "moe_intermediate_size": 32, "n_routed_experts": 8}
     moe |= {"num_experts_per_tok": 3, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5}
     groups = {"n_group": 4, "topk_group": 2}
+    index = {"index_topk": 24, "index_n_heads": 16, "index_head_dim": 16}
+    five = {"num_hidden_layers": 5, "indexer_types": ["full", "full", "shared", "full", "shared"]}
     return {
+        "deepseek-v3.2": lambda: transformers.DeepseekV32Config(**moe, **groups, **index, rope_parameters=yarn),
+        "glm-moe-dsa": lambda: transformers.GlmMoeDsaConfig(
+            **{**moe, **five, "first_k_dense_replace": 3}, **index, rms_norm_eps=1e-5
+        ),
         "deepseek-v2": lambda: transformers.DeepseekV2Config(**{**moe, "q_lora_rank": None}, n_shared_experts=2),
         "deepseek-v2-groups": lambda: transformers.DeepseekV2Config(
             **moe, **groups, topk_method="group_limited_greedy", rope_parameters=yarn

@@ -24,6 +24,8 @@ BF16_MEAN, BF16_MOST = 0.03, 0.35
 CALLED = {
     "apertus": {"xIELU"},
     **{name: {"latent attention"} for name in latent.architectures(tiny.SHAPE)},
+    "deepseek-v3.2": {"sparse latent attention"},
+    "glm-moe-dsa": {"latent attention", "sparse latent attention"},
     "granite4-hybrid": {"a state space"},
     "granite4-hybrid-moe": {"a state space"},
     "bamba": {"a state space"},

@@ -1,6 +1,7 @@
 """Descriptions of models with latent attention, against what their makers publish and transformers' own models."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,12 @@ import pytest
 from safetensors import safe_open
 
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.model_config.attention_spec import CacheGroup, LatentAttentionSpec
+from stentor.engine.model_config.attention_spec import CacheGroup, IndexSpec, LatentAttentionSpec
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf_config import model_spec_from_hf
 from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec, RouterSpec
-from stentor.engine.model_config.model_spec import ModelSpec
+from stentor.engine.model_config.model_spec import ModelSpec, with_layers
+from stentor.engine.worker.caches import PageGroup, page_groups
 from stentor.tests.engine.plain_shapes import plain_shapes
 from stentor.tests.parity import latent, tiny
 
@@ -57,6 +59,26 @@ V3: dict[str, Any] = {
 """DeepSeek-V3's, as it is published."""
 
 
+V32 = {
+    **V3,
+    "architectures": ["DeepseekV32ForCausalLM"],
+    "model_type": "deepseek_v32",
+    "index_head_dim": 128,
+    "index_n_heads": 64,
+    "index_topk": 2048,
+}
+"""DeepSeek-V3.2's, as it is published."""
+GLM_5: dict[str, Any] = {
+    "architectures": ["GlmMoeDsaForCausalLM"],
+    "hidden_size": 6144,
+    "intermediate_size": 12288,
+    "max_position_embeddings": 202752,
+    "num_attention_heads": 64,
+    "num_hidden_layers": 78,
+    "rope_parameters": {"rope_theta": 1000000, "rope_type": "default"},
+    "vocab_size": 154880,
+}
+"""GLM-5's, of which transformers knows the rest."""
 SIZES = ("hidden_size", "intermediate_size", "max_position_embeddings", "num_attention_heads", "vocab_size")
 DENSE_V2 = {**{name: V3[name] for name in SIZES}, "num_hidden_layers": 4, "first_k_dense_replace": 4}
 SHARED = tuple(f"mlp.shared_experts.{name}_proj" for name in ("gate", "up", "down"))
@@ -93,6 +115,56 @@ def test_deepseek_v3_keeps_70_kb_of_a_token() -> None:
     assert spec.cache_groups == (CacheGroup("latent", tuple(range(61)), 0, 1, 576),)
     assert spec.cache_groups[0].token_bytes(2) == 61 * 576 * 2
     assert spec.max_position == 163840
+
+
+def test_deepseek_v32_is_v3_with_an_index_in_every_layer() -> None:
+    spec, without = model_spec_from_hf(V32), model_spec_from_hf(V3)
+    index = IndexSpec(64, 128, 2048)
+    assert spec.layers == with_layers(without, mixer=replace(mixer_of(without), index=index)).layers
+    assert spec.cache_groups == (CacheGroup("latent", tuple(range(61)), 0, 1, 576, 128),)
+    assert spec.cache_groups[0].token_bytes(2) == 61 * (576 + 128) * 2
+    assert spec.parameters - without.parameters == 61 * (1536 * 64 * 128 + 7168 * (128 + 64) + 2 * 128)
+    assert spec.draft_layers == 1
+
+
+def test_layers_of_glm_5_share_an_index_as_the_file_says() -> None:
+    def shared(**fields: Any) -> list[int]:
+        mixers = [layer.mixer for layer in model_spec_from_hf({**GLM_5, **fields}).layers]
+        indices = [mixer.index for mixer in mixers if isinstance(mixer, LatentAttentionSpec)]
+        assert all(
+            index == replace(IndexSpec(32, 128, 2048, interleaved=True), shared=index.shared)
+            for index in indices
+            if index
+        )
+        return [number for number, index in enumerate(indices) if index and index.shared]
+
+    assert shared() == []
+    five = {"num_hidden_layers": 5}
+    assert shared(**five, index_topk_pattern="FSSFS") == [1, 2, 4]
+    assert shared(**five, index_topk_pattern=["full", "full", "shared", "full", "full"]) == [2]
+    assert shared(**five, index_topk_freq=2) == [2, 4]
+    assert shared(**five, index_topk_freq=4, index_skip_topk_offset=1) == [1, 2, 3]
+    assert shared(**five, indexer_types=["full"] * 4 + ["shared"], index_topk_pattern="FSSFS") == [4]
+    groups = model_spec_from_hf({**GLM_5, **five, "index_topk_pattern": "FSSFS"}).cache_groups
+    assert groups == (CacheGroup("latent", (0, 3), 0, 1, 576, 128), CacheGroup("latent", (1, 2, 4), 0, 1, 576))
+    assert page_groups(groups, 4096) == (PageGroup((0, 1, 2, 3, 4), 0),), "blocks of one size serve both"
+
+
+def test_an_index_of_deepseek_turns_halves_and_one_of_glm_neighbours_unless_the_file_says_otherwise() -> None:
+    for file, usual in ((V32, False), (GLM_5, True)):
+        for said, expected in (({}, usual), ({"indexer_rope_interleave": not usual}, not usual)):
+            index = mixer_of(model_spec_from_hf({**file, **said})).index
+            assert index is not None
+            assert index.interleaved == expected
+
+
+def test_work_of_a_sparse_layer_stops_growing_but_for_its_index() -> None:
+    sparse, dense = (mixer_of(model_spec_from_hf(file)) for file in (V32, V3))
+    assert sparse.work(100, 1900) == dense.work(100, 1900), "no token sees more than it may choose"
+    assert not sparse.absorbs(512, 0)
+    assert sparse.absorbs(512, 2000), "what is chosen is attended to as it is kept"
+    pairs = 2 * 2048 + 48 * 2000 + 48 * 49 // 2
+    assert sparse.work(50, 2000) == 2 * 128 * (576 + 512) * pairs + 2 * 64 * 128 * (50 * 2000 + 50 * 51 // 2)
 
 
 def test_scores_are_stretched_twice_by_yarns_factor() -> None:
@@ -138,6 +210,12 @@ def test_a_form_is_chosen_by_its_work() -> None:
             {"architectures": ["DeepseekV2ForCausalLM"], "topk_method": "greedy", "norm_topk_prob": True},
             "norm_topk_prob is set, expected false",
         ),
+        ({**V32, "q_lora_rank": None}, "queries of its index are made of the latent of queries"),
+        ({**V32, "index_head_dim": 32}, "index_head_dim is 32, expected at least the 64 of qk_rope_head_dim"),
+        ({**V32, "index_topk": 0}, "index_topk is '0', expected a whole number from 1"),
+        ({**GLM_5, "index_topk_pattern": "FS"}, "is not 'full' or 'shared' for each of 78 layers"),
+        ({**GLM_5, "index_topk_pattern": "F" * 77 + "X"}, "is not 'full' or 'shared' for each of 78 layers"),
+        ({**GLM_5, "indexer_types": ["shared"] * 78}, "for each of 78 layers, the first 'full'"),
         (
             {"architectures": ["Glm4MoeLiteForCausalLM"], "mlp_layer_types": ["dense", "odd"]},
             "mlp_layer_types is not 'dense' or 'sparse' for each of 61 layers",

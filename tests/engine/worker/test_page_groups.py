@@ -70,6 +70,19 @@ def test_layers_of_several_groups_lie_in_the_same_tensors() -> None:
     assert of_groups(pages) == ", for 3 groups of layers: 1 of all tokens, 2 of windows of 64"
 
 
+def test_keys_of_an_index_are_a_second_tensor_of_the_layers_that_have_one() -> None:
+    groups = [CacheGroup("latent", (0, 2), 0, 1, 40, 16), CacheGroup("latent", (1,), 0, 1, 40)]
+    pages = page_groups(groups, 1000)
+    assert pages == (PageGroup((0, 1, 2), 0),)
+    caches = allocate_caches(groups, 5, 16, CPU, BF16, pages)
+    assert [len(cache.tensors) for cache in caches] == [2, 1, 2]
+    assert caches[2].index.shape == (5, 16, 16)
+    assert {cache.latents.shape for cache in caches} == {(5, 16, 40)}
+    size = kv_block_bytes(groups, 16, BF16, pages)
+    assert size == 16 * 2 * (3 * 40 + 2 * 16)
+    assert sum(tensor.nbytes for tensor in cache_tensors(caches)) == 5 * size
+
+
 def test_a_latent_layer_has_one_tensor() -> None:
     groups = [CacheGroup("latent", (0, 1), 0, 1, 40)]
     assert page_groups(groups, 1000) == (PageGroup((0, 1), 0),)

@@ -1,0 +1,106 @@
+"""Which tokens each token attends to, by an index of keys beside the cache: DeepSeek sparse attention (DSA)."""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from ..attention import AttentionBatch
+from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
+from ..kv_cache.layout import BLOCK_MULTIPLE
+from ..native import by_dtype, threads
+from ..variants import Choice, Variant, select_variant
+from . import reference
+
+__all__ = ["choose", "top_tokens"]
+
+_P, _I = ctypes.c_void_p, ctypes.c_int64
+_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _I)
+_NATIVE = by_dtype("stentor_top_tokens", *_ARGUMENTS, restype=_I)
+_NO_MEMORY = -2
+
+
+def choose(q: Tensor, variant: Choice = "auto") -> Variant:
+    """The variant that :func:`top_tokens` runs. Raises ValueError where one is asked for that cannot run."""
+    return select_variant(
+        variant,
+        triton=triton_unsupported_reason(q, variant),
+        native=native_unsupported_reason(_NATIVE.get(q.dtype), q),
+    )
+
+
+def top_tokens(
+    q: Tensor,
+    weights: Tensor,
+    cache: Tensor,
+    batch: AttentionBatch,
+    *,
+    top_k: int,
+    variant: Choice = "auto",
+) -> Tensor:
+    """Chooses for each new token ``top_k`` of the tokens of its sequence up to its own: those with the largest sum over
+    heads of weight · relu(q · k), of equal ones the first. Their keys are in the cache already.
+
+    Args:
+        q: [T, H, dim], contiguous.
+        weights: [T, H] float32, contiguous.
+        cache: a key of each token (:func:`stentor.kernels.latent_cache_shape`), of the dtype of ``q``, contiguous.
+        batch: the sequences; T tokens in all.
+        top_k: how many are chosen; all where a token sees fewer.
+        variant: forces an implementation.
+
+    Returns:
+        [T, top_k] int32, a new contiguous tensor: positions, ascending, and -1 behind them. Scores are in float32. The
+        native variant's row depends only on its own position, query, weights and keys.
+
+    Raises:
+        ValueError: shapes, dtypes, strides or numbers that do not fit.
+        IndexError: a block table that leads outside the cache or is shorter than its sequence, on the CPU.
+        MemoryError: no room to plan the batch, on the CPU.
+    """
+    fits = (
+        cache.dim() == 3 and cache.is_contiguous() and cache.dtype == q.dtype and cache.shape[1] % BLOCK_MULTIPLE == 0
+    )
+    if q.dim() != 3 or q.dtype not in FLOATS or not q.is_contiguous() or not fits or q.shape[2] != cache.shape[2]:
+        raise ValueError(f"top_tokens: q {describe(q)} does not fit cache {describe(cache)}")
+    if weights.shape != q.shape[:2] or weights.dtype != torch.float32 or not weights.is_contiguous():
+        raise ValueError(f"top_tokens: weights {describe(weights)} must be contiguous float32 {tuple(q.shape[:2])}")
+    if len(q) != batch.num_tokens:
+        raise ValueError(f"top_tokens: q has {len(q)} tokens, the batch has {batch.num_tokens}")
+    if top_k < 1:
+        raise ValueError(f"top_tokens: top_k is {top_k}, expected at least 1")
+    chosen = choose(q, variant)
+    if chosen == "reference":
+        return reference.top_tokens(q, weights, cache, batch, top_k)
+    if chosen == "triton":
+        from .triton import top_tokens as run  # late: Triton takes long to import
+
+        return run(q, weights, cache, batch, top_k)
+    tokens, heads, dim = q.shape
+    blocks, size, _ = cache.shape
+    out = torch.empty((tokens, top_k), dtype=torch.int32)
+    fault = _NATIVE[q.dtype](
+        q.data_ptr(),
+        weights.data_ptr(),
+        cache.data_ptr(),
+        out.data_ptr(),
+        batch.query_start.data_ptr(),
+        batch.seq_lens.data_ptr(),
+        batch.block_tables.data_ptr(),
+        batch.num_sequences,
+        tokens,
+        heads,
+        dim,
+        size,
+        blocks,
+        batch.block_tables.shape[1],
+        top_k,
+        threads(),
+    )
+    if fault == _NO_MEMORY:
+        raise MemoryError(f"top_tokens: no room to score {tokens} tokens of {batch.num_sequences} sequences")
+    if fault >= 0:
+        raise IndexError(
+            f"top_tokens: the lengths or the block table of sequence {fault} lead outside the batch or the cache"
+        )
+    return out
