@@ -12,14 +12,25 @@ import torch
 
 from stentor.kernels.linear_packed import Stored
 
-from .formats import FP8_BLOCK, Format, FP8Format, GGUFFormat, Int4Format, Int8Format, MXFP4Format, OnlineFormat
+from .formats import FP8_BLOCK, Format, FP4Format, FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
 
 Backend = Literal["auto", "kernels", "packed", "expanded"]
 """``kernels``: stored as it came, multiplied by the kernel of its format. ``packed``: its codes laid out anew for a
 CPU's instructions. ``expanded``: turned into plain weights."""
 
 GGUF_KERNELS = frozenset({"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"})
-PACKED_GGUF: tuple[Stored, ...] = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
+PACKED_GGUF: tuple[Stored, ...] = (
+    "Q4_0",
+    "Q4_1",
+    "Q8_0",
+    "Q4_K",
+    "Q6_K",
+    "Q5_0",
+    "Q5_1",
+    "Q5_K",
+    "IQ4_NL",
+    "MXFP4",
+)
 INT4_GROUPS = (32, 64, 128)
 
 
@@ -98,8 +109,8 @@ def _packed(layer: Layer) -> str | None:
             return "packed groups lie in the order of the inputs"
         case Int4Format():
             return _int4_shape(layer)
-        case FP8Format() | MXFP4Format() | OnlineFormat(dtype="fp8"):
-            return "they take int8, int4 and GGUF's blocks"
+        case FP8Format() | OnlineFormat(dtype="fp8"):
+            return "they take int8, four bits and GGUF's blocks"
     return None
 
 
@@ -140,7 +151,7 @@ def _gguf_shape(layer: Layer) -> str | None:
     return None
 
 
-def _mxfp4_shape(layer: Layer) -> str | None:
+def _fp4_shape(layer: Layer) -> str | None:
     return "they do not take it yet"
 
 
@@ -153,7 +164,7 @@ _SHAPES: Mapping[type[Format], Callable[[Layer], str | None]] = {
     Int8Format: _any_shape,
     Int4Format: _int4_shape,
     GGUFFormat: _gguf_shape,
-    MXFP4Format: _mxfp4_shape,
+    FP4Format: _fp4_shape,
     OnlineFormat: _any_shape,
 }
 

@@ -4,9 +4,30 @@ from collections.abc import Callable, Mapping
 from typing import Literal, TypeVar
 
 from ..model_config.config_fields import ConfigError, Fields
-from .formats import FP8_BLOCK, Format, FP8Format, Int4Format, Int8Format, QuantizationRule, QuantizedCheckpoint
+from .formats import (
+    FP8_BLOCK,
+    Format,
+    FP4Format,
+    FP8Format,
+    Int4Format,
+    Int8Format,
+    QuantizationRule,
+    QuantizedCheckpoint,
+)
 
-_FORMATS = ("dense", "float-quantized", "int-quantized", "naive-quantized", "pack-quantized", "mixed-precision")
+_FP4: Mapping[str, FP4Format] = {
+    "mxfp4-pack-quantized": FP4Format("mxfp4", "compressed-tensors"),
+    "nvfp4-pack-quantized": FP4Format("nvfp4", "compressed-tensors"),
+}
+_FORMATS = (
+    "dense",
+    "float-quantized",
+    "int-quantized",
+    "naive-quantized",
+    "pack-quantized",
+    "mixed-precision",
+    *_FP4,
+)
 
 T = TypeVar("T")
 
@@ -66,6 +87,10 @@ def _format(name: str, group: Fields, stored: str) -> Format:
     strategy = weights.text("strategy", "tensor")
     symmetric = weights.flag("symmetric", True)
     where = f"config_groups.{name}"
+    if kind == "float" and bits == 4 and symmetric and (fp4 := _FP4.get(stored)) is not None:
+        if weights.integer("group_size", fp4.group) != fp4.group:
+            raise ConfigError(f"{where}: {fp4.name} in groups of {weights.integer('group_size')}, expected {fp4.group}")
+        return fp4  # inputs are multiplied as they are, which is finer where they are meant to be quantised
     if kind == "float" and bits == 8 and stored != "pack-quantized":
         block = (FP8_BLOCK, FP8_BLOCK)
         if strategy == "block":
@@ -91,7 +116,7 @@ def _format(name: str, group: Fields, stored: str) -> Format:
     beside = "" if inputs is None else " with quantised inputs"
     raise ConfigError(
         f"{where}: {bits}-bit {kind} weights{beside} stored as {stored} are not read; expected fp8, int8, or int4 "
-        "with plain inputs"
+        "with plain inputs, mxfp4 or nvfp4"
     )
 
 

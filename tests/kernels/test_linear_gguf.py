@@ -7,24 +7,38 @@ from torch import Tensor
 from stentor.engine.loading.dequantize import dequantize as decode
 from stentor.engine.loading.gguf_types import GGMLType
 from stentor.kernels.linear_gguf import FORMATS, GGUFWeight, Kind, choose, dequantize, empty_weight, linear_gguf
+from stentor.kernels.linear_packed import Stored
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal
 
 KINDS: tuple[Kind, ...] = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-HALVES: dict[Kind, tuple[int, ...]] = {"Q4_0": (0,), "Q4_1": (0, 2), "Q8_0": (0,), "Q4_K": (0, 2), "Q6_K": (208,)}
+HALVES: dict[Stored, tuple[int, ...]] = {
+    "Q4_0": (0,),
+    "Q4_1": (0, 2),
+    "Q8_0": (0,),
+    "Q4_K": (0, 2),
+    "Q6_K": (208,),
+    "Q5_0": (0,),
+    "Q5_1": (0, 2),
+    "Q5_K": (0, 2),
+    "IQ4_NL": (0,),
+    "MXFP4": (),
+}
 """Where in a block floats begin."""
 
 
-def random_blocks(kind: Kind, rows: int, columns: int, seed: int = 0) -> Tensor:
+def random_blocks(kind: Stored, rows: int, columns: int, seed: int = 0) -> Tensor:
     """Any bytes, but for floats of a sensible size."""
     generator = torch.Generator().manual_seed(seed)
-    form = FORMATS[kind]
-    shape = (rows, columns // form.columns, form.nbytes)
+    form = GGMLType[kind]
+    shape = (rows, columns // form.elements, form.block_bytes)
     blocks = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
     for start in HALVES[kind]:
         halves = (torch.randn(*shape[:2], 1, generator=generator) * 0.01).half()
         blocks[:, :, start : start + 2] = halves.view(torch.uint8)
+    if kind == "MXFP4":
+        blocks[:, :, 0] = torch.randint(116, 124, shape[:2], dtype=torch.uint8, generator=generator)
     return blocks.flatten(1)
 
 

@@ -245,6 +245,41 @@ def gptq(group: int, *, version: int = 1, act_order: bool = False) -> Pack:
     return pack
 
 
+def fp4(kind: str, packing: str = "compressed-tensors") -> Pack:
+    """NVFP4 or MXFP4, as compressed-tensors' library rounds, packs and reads it; ModelOpt's has other names."""
+    from compressed_tensors.compressors.mx_utils import compress_mx_scale
+    from compressed_tensors.compressors.nvfp4.helpers import pack_fp4_to_uint8, unpack_fp4_from_uint8
+    from compressed_tensors.quantization.lifecycle.forward import dequantize, quantize
+    from compressed_tensors.quantization.quant_scheme import MXFP4A16, NVFP4A16
+
+    nvidia = kind == "nvfp4"
+    arguments = (NVFP4A16 if nvidia else MXFP4A16)["weights"]
+
+    def pack(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        rows, columns = weight.shape
+        largest = weight.view(rows, -1, arguments.group_size).abs().amax(2)
+        whole = 448 * 6 / largest.max() if nvidia else None
+        scale = largest / 6
+        if whole is not None:
+            stored_scale = (scale * whole).to(torch.float8_e4m3fn)
+            scale = stored_scale.float()
+        else:
+            scale = torch.exp2(torch.ceil(torch.log2(scale)))
+            stored_scale = compress_mx_scale(scale, torch.uint8)
+        rounded = quantize(x=weight, scale=scale, zero_point=None, global_scale=whole, args=arguments)
+        stored: Tensors = {"weight_packed": pack_fp4_to_uint8(rounded), "weight_scale": stored_scale}
+        codes = unpack_fp4_from_uint8(stored["weight_packed"], rows, columns, dtype=torch.float32)
+        value = dequantize(x_q=codes, scale=scale, args=arguments, global_scale=whole, dtype=torch.float32)
+        if whole is not None and packing == "compressed-tensors":
+            stored |= {"weight_global_scale": whole.reshape(1), "input_global_scale": torch.ones(1)}
+        elif whole is not None:
+            stored |= {"weight_scale_2": 1 / whole, "input_scale": torch.tensor(0.5)}
+            stored["weight"] = stored.pop("weight_packed")
+        return stored, value
+
+    return pack
+
+
 def awq(group: int) -> Pack:
     interleaved = np.array([0, 2, 4, 6, 1, 3, 5, 7])
 

@@ -178,11 +178,15 @@ def test_patterns_name_parts_by_whole_components() -> None:
             compressed({"num_bits": 4, "type": "int"}, transform_config={"config_groups": {"R1": {}}}),
             "rotated before they are multiplied (transform_config)",
         ),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "NVFP4 is not read, expected FP8"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"}, "NVFP4_AWQ is not read, expected FP8"),
         ({"quant_method": "fp8", "weight_block_size": [0, 1]}, "weight_block_size is [0, 1]"),
         ({"quant_method": "fp8", "fmt": "e5m2"}, "expected e4m3"),
         ({"quant_method": "fp8", "modules_to_not_convert": [7]}, "modules_to_not_convert holds '7'"),
-        (compressed({"num_bits": 4, "type": "float"}, format="nvfp4-pack-quantized"), "'nvfp4-pack-quantized' is not"),
+        (compressed({"num_bits": 8, "type": "float"}, format="mxfp8-quantized"), "'mxfp8-quantized' is not"),
+        (
+            compressed({"num_bits": 4, "type": "float", "group_size": 32}, format="nvfp4-pack-quantized"),
+            "NVFP4 in groups of 32, expected 16",
+        ),
         (compressed({"num_bits": 8, "type": "int"}, format="pack-quantized"), "8-bit int weights stored as pack"),
         (compressed({"num_bits": 8, "type": "int", "symmetric": False}), "with a zero point are not read"),
         (
