@@ -61,14 +61,16 @@ def logits_of(model: Any) -> torch.Tensor:
     return found
 
 
-def packed(folder: Path, description: dict[str, Any], pack: Pack, *, file: str = "config.json") -> Made:
-    """A checkpoint whose projections are stored as ``pack`` says, described in ``file``."""
+def packed(
+    folder: Path, description: dict[str, Any], pack: Pack, *, file: str = "config.json", head: bool = False
+) -> Made:
+    """A checkpoint whose projections are stored as ``pack`` says, described in ``file``; with ``head`` lm_head too."""
     model = tiny_llama()
     model.save_pretrained(folder)
     tensors = load_file(folder / "model.safetensors")
     plain = copy.deepcopy(model)
     for name, module in plain.named_modules():
-        if not isinstance(module, torch.nn.Linear) or name == "lm_head":
+        if not isinstance(module, torch.nn.Linear) or (name == "lm_head" and not head):
             continue
         stored, value = pack(tensors.pop(f"{name}.weight").float())
         tensors |= {f"{name}.{ending}": tensor.contiguous() for ending, tensor in stored.items()}

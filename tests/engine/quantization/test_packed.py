@@ -170,6 +170,24 @@ def test_four_bit_floats_are_packed_exactly(name: str, inputs: int) -> None:
     assert (linear(x.bfloat16()).float() - x @ values.T).abs().mean() < 0.02 * (x @ values.T).std()
 
 
+@pytest.mark.parametrize(
+    ("description", "pack"),
+    [
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32, "lm_head": True}, make.gptq(32)),
+        ({"quant_method": "awq", "bits": 4, "group_size": 64}, make.awq(64)),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, make.fp4("nvfp4", "modelopt")),
+    ],
+)
+def test_a_head_that_is_stored_quantised_is_packed(description: dict[str, Any], pack: Pack, tmp_path: Path) -> None:
+    made = make.packed(tmp_path, description, pack, head=True)
+    packed = PagedDecoder(made.folder, dtype=BF16)
+    (note,) = notes_of(packed)
+    assert note.endswith(f"{PACKED} (15 projections)")
+    assert_near(logits_of(packed), made.logits)
+    exact = PagedDecoder(made.folder, packed=False)
+    torch.testing.assert_close(logits_of(exact), made.logits, rtol=1e-4, atol=5e-4)
+
+
 def test_columns_in_another_order_are_expanded(tmp_path: Path) -> None:
     made = WEIGHT_ONLY["gptq-act-order"](tmp_path)
     packed = PagedDecoder(made.folder, dtype=BF16)
