@@ -9,6 +9,7 @@ from .formats import (
     Format,
     FP4Format,
     FP8Format,
+    GroupedInt8Format,
     Int4Format,
     Int8Format,
     QuantizationRule,
@@ -105,14 +106,15 @@ def _format(name: str, group: Fields, stored: str) -> Format:
             raise ConfigError(f"{where}: int8 weights with a zero point are not read, expected symmetric ones")
         by = _one_of(where, "int8 weights", strategy, _INT8_WEIGHTS)
         return Int8Format(by, _activations(where, inputs, "int", _INT8_INPUTS) or "none")
-    if kind == "int" and bits == 4 and inputs is None:
+    if kind == "int" and bits in (4, 8) and inputs is None:
         if strategy not in ("group", "channel"):
-            raise ConfigError(f"{where}: int4 weights by {strategy!r}, expected group or channel")
+            raise ConfigError(f"{where}: int{bits} weights by {strategy!r}, expected group or channel")
         group_size = weights.integer("group_size", 128) if strategy == "group" else 0
         order = weights.values.get("actorder")
         # with "weight" the groups keep their places: only the quantiser visited them in another order
         act_order = order in ("group", "dynamic", True)
-        return Int4Format("compressed-tensors", group_size, symmetric, act_order)
+        packed = Int4Format if bits == 4 else GroupedInt8Format
+        return packed("compressed-tensors", group_size, symmetric, act_order)
     beside = "" if inputs is None else " with quantised inputs"
     raise ConfigError(
         f"{where}: {bits}-bit {kind} weights{beside} stored as {stored} are not read; expected fp8, int8, or int4 "

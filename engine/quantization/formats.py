@@ -59,6 +59,27 @@ class Int4Format:
 
 
 @dataclass(frozen=True)
+class GroupedInt8Format:
+    """Eight-bit weights that share a scale, and a zero point where not symmetric, in groups along the inputs.
+
+    Inputs are not quantised.
+    """
+
+    packing: Literal["gptq", "compressed-tensors"]
+    group: int
+    """Inputs that share a scale; 0 means all."""
+    symmetric: bool
+    act_order: bool = False
+    """Inputs belong to groups by a stored index, not by their place."""
+    zero_offset: int = 0
+    """Added to stored zero points: 1 in GPTQ's first format."""
+
+    @property
+    def name(self) -> str:
+        return f"int8 ({self.packing}, {f'groups of {self.group}' if self.group else 'by channel'})"
+
+
+@dataclass(frozen=True)
 class FP4Format:
     """Four-bit floats (E2M1) that share a scale in groups along the inputs; inputs are not quantised.
 
@@ -102,7 +123,7 @@ class OnlineFormat:
         return f"{self.dtype} by channel, quantised at load"
 
 
-Format = FP8Format | Int8Format | Int4Format | FP4Format | GGUFFormat | OnlineFormat
+Format = FP8Format | Int8Format | GroupedInt8Format | Int4Format | FP4Format | GGUFFormat | OnlineFormat
 
 
 @dataclass(frozen=True)

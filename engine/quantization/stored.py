@@ -11,11 +11,14 @@ import torch
 from stentor.kernels import tables
 from stentor.kernels.linear_w4 import W4Weight, dequantize, from_awq, from_compressed_tensors, from_gptq
 
-from .formats import FP4Format, FP8Format, Int4Format, Int8Format
+from .formats import FP4Format, FP8Format, GroupedInt8Format, Int4Format, Int8Format
 
 Stored = Mapping[str, torch.Tensor]
 """Tensors by ending."""
 
+
+PartFormat = FP8Format | Int8Format | GroupedInt8Format | Int4Format | FP4Format
+"""Formats of which each part has its own tensors."""
 
 _WORDS = ("qweight", "qzeros", "weight_packed", "weight_zero_point")
 """Four-bit values come eight to a word."""
@@ -25,7 +28,7 @@ class StoredError(Exception):
     """The tensors contradict their description. The message is a clause about the projection."""
 
 
-def endings(format: FP8Format | Int8Format | Int4Format | FP4Format) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def endings(format: PartFormat) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What a projection must have, and what it may have that is passed over."""
     match format:
         case FP8Format(scale_ending=scale, input_ending=inputs, activations="tensor"):
@@ -36,9 +39,9 @@ def endings(format: FP8Format | Int8Format | Int4Format | FP4Format) -> tuple[tu
             return ("weight", "weight_scale", "input_scale"), ()
         case Int8Format():
             return ("weight", "weight_scale"), ("input_scale",)
-        case Int4Format(packing="gptq", act_order=True):
+        case Int4Format(packing="gptq", act_order=True) | GroupedInt8Format(packing="gptq", act_order=True):
             return ("qweight", "qzeros", "scales", "g_idx"), ()
-        case Int4Format(packing="gptq"):
+        case Int4Format(packing="gptq") | GroupedInt8Format(packing="gptq"):
             return ("qweight", "qzeros", "scales"), ("g_idx",)
         case Int4Format(packing="awq"):
             return ("qweight", "qzeros", "scales"), ()
@@ -129,7 +132,7 @@ def _pack_int4(format: Int4Format, stored: Stored, outputs: int, inputs: int) ->
 
 
 def expand(
-    format: FP8Format | Int8Format | Int4Format | FP4Format,
+    format: PartFormat,
     stored: Stored,
     outputs: int,
     inputs: int,
@@ -138,6 +141,8 @@ def expand(
     """The plain weight [outputs, inputs] of ``dtype``, computed in float32. Raises :class:`StoredError`."""
     if isinstance(format, Int4Format):
         return dequantize(pack_int4(format, stored, outputs, inputs), dtype)
+    if isinstance(format, GroupedInt8Format):
+        return read_int8(format, stored, outputs, inputs).values().to(dtype)
     if isinstance(format, FP4Format):
         return read_fp4(format, stored, outputs, inputs).values().to(dtype)
     kind = torch.float8_e4m3fn if isinstance(format, FP8Format) else torch.int8
@@ -149,6 +154,62 @@ def expand(
     rows, columns = format.block
     spread = scale.repeat_interleave(rows, 0)[:outputs].repeat_interleave(columns, 1)[:, :inputs]
     return (weight.float() * spread).to(dtype)
+
+
+class GroupedInt8Weight(NamedTuple):
+    """An eight-bit weight taken apart: value = scale · (code - zero) of the group of its input."""
+
+    codes: torch.Tensor
+    """uint8 [outputs, inputs]"""
+    scales: torch.Tensor
+    """float32 [outputs, groups]"""
+    zeros: torch.Tensor | None
+    """float32 [outputs, groups]; None: 128."""
+    order: torch.Tensor
+    """int64 [inputs], the group of each input."""
+
+    def values(self) -> torch.Tensor:
+        """The plain weight, float32 [outputs, inputs]."""
+        zeros = 128.0 if self.zeros is None else self.zeros[:, self.order]
+        return (self.codes.float() - zeros) * self.scales[:, self.order]
+
+
+def read_int8(format: GroupedInt8Format, stored: Stored, outputs: int, inputs: int) -> GroupedInt8Weight:
+    """The weight of a part, whose codes and zero points come four to a word, from the lowest byte up.
+
+    Raises:
+        StoredError: shapes or dtypes that do not fit.
+    """
+    group = format.group or inputs
+    groups = -(-inputs // group)
+    if format.packing == "gptq":
+        codes = _bytes(stored, "qweight", (-(-inputs // 4), outputs), along=0).T[:, :inputs]
+        zeros = _bytes(stored, "qzeros", (groups, -(-outputs // 4)), along=1)[:, :outputs].T.int() + format.zero_offset
+        scales, index = stored["scales"].T, stored.get("g_idx") if format.act_order else None
+    else:
+        codes = _bytes(stored, "weight_packed", (outputs, -(-inputs // 4)), along=1)[:, :inputs]
+        zeros = None
+        if not format.symmetric:
+            zeros = _bytes(stored, "weight_zero_point", (-(-outputs // 4), groups), along=0)[:outputs]
+        scales, index = stored["weight_scale"], stored.get("weight_g_idx") if format.act_order else None
+    if scales.shape != (outputs, groups):
+        raise StoredError(f"scales are {tuple(scales.shape)}, expected {(outputs, groups)}")
+    order = torch.arange(inputs, device=codes.device) // group
+    if index is not None and int(index[0]) >= 0:
+        order = index.long()
+        if order.shape != (inputs,) or not 0 <= int(order.min()) <= int(order.max()) < groups:
+            raise StoredError(f"the index of groups is {tuple(order.shape)}, expected {inputs} of {groups} groups")
+    return GroupedInt8Weight(codes, scales.float(), None if zeros is None else zeros.float(), order)
+
+
+def _bytes(stored: Stored, ending: str, shape: tuple[int, int], *, along: int) -> torch.Tensor:
+    """The bytes of words of ``shape``, uint8, four times as many along one dimension."""
+    words = stored[ending]
+    if words.dtype != torch.int32 or tuple(words.shape) != shape:
+        raise StoredError(f"{ending} is {_dtype(words)} {tuple(words.shape)}, expected int32 {shape}")
+    rows = words.T if along == 0 else words
+    values = rows.contiguous().view(torch.uint8)  # little-endian
+    return values.T if along == 0 else values
 
 
 class FP4Weight(NamedTuple):

@@ -14,7 +14,8 @@ def correct_by_tensors(quantized: QuantizedCheckpoint, plain: Mapping[str, bool]
     """The description with what the names and types of tensors add to it.
 
     A projection whose weight is stored as floats is not quantised: exporters skip projections that their lists do
-    not name. A head that has scales is quantised, although most formats leave it out unsaid. And two programs write FP8 with a scale a tensor, by one description but under different names.
+    not name. A head that has scales is quantised, although most formats leave it out unsaid. And two programs
+    write FP8 with a scale a tensor, by one description but under different names.
 
     Args:
         quantized: what the description says.

@@ -201,7 +201,7 @@ def fp8_by_block(side: int) -> Pack:
 # ---- four bits
 
 
-def _codes(weight: torch.Tensor, group: int, order: Any) -> tuple[Any, Any, Any, torch.Tensor]:
+def _codes(weight: torch.Tensor, group: int, order: Any, most: int = 15) -> tuple[Any, Any, Any, torch.Tensor]:
     """Codes [N, K], zeros and scales [N, groups], and the values they stand for. ``order``: the group of each input."""
     w = weight.numpy().astype(np.float64)
     groups = int(order.max()) + 1
@@ -212,33 +212,35 @@ def _codes(weight: torch.Tensor, group: int, order: Any) -> tuple[Any, Any, Any,
     for g in range(groups):
         mine = order == g
         low, high = np.minimum(w[:, mine].min(1), 0), np.maximum(w[:, mine].max(1), 0)
-        scales[:, g] = (high - low) / 15
+        scales[:, g] = (high - low) / most
         step = scales[:, g].astype(np.float64)[:, None]
-        zeros[:, g] = np.clip(np.round(-low / step[:, 0]), 1, 15)
-        codes[:, mine] = np.clip(np.round(w[:, mine] / step) + zeros[:, g][:, None], 0, 15)
+        zeros[:, g] = np.clip(np.round(-low / step[:, 0]), 1, most)
+        codes[:, mine] = np.clip(np.round(w[:, mine] / step) + zeros[:, g][:, None], 0, most)
         values[:, mine] = (codes[:, mine] - zeros[:, g][:, None]) * step
     return codes, zeros, scales, torch.from_numpy(values).float()
 
 
-def _words(nibbles: Any) -> torch.Tensor:
-    """[rows, 8n] of 0…15 → int32 [rows, n], the first of each eight in the lowest bits."""
-    out = np.zeros((nibbles.shape[0], nibbles.shape[1] // 8), dtype=np.uint32)
-    for place in range(8):
-        out |= nibbles[:, place::8].astype(np.uint32) << np.uint32(4 * place)
+def _words(codes: Any, bits: int = 4) -> torch.Tensor:
+    """[rows, 32 / bits * n] → int32 [rows, n], the first of each word in the lowest bits."""
+    each = 32 // bits
+    out = np.zeros((codes.shape[0], codes.shape[1] // each), dtype=np.uint32)
+    for place in range(each):
+        out |= codes[:, place::each].astype(np.uint32) << np.uint32(bits * place)
     return torch.from_numpy(out.view(np.int32).copy())
 
 
-def gptq(group: int, *, version: int = 1, act_order: bool = False) -> Pack:
+def gptq(group: int, *, version: int = 1, act_order: bool = False, bits: int = 4) -> Pack:
     def pack(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
         inputs = weight.shape[1]
         order = np.arange(inputs) // (group if group > 0 else inputs)
         if act_order:
             order = np.random.default_rng(inputs).permutation(order)
-        codes, zeros, scales, values = _codes(weight, group, order)
+        most = (1 << bits) - 1
+        codes, zeros, scales, values = _codes(weight, group, order, most)
         less = 1 if version == 1 else 0
         stored = {
-            "qweight": _words(codes).T,
-            "qzeros": _words((zeros.T - less) & 15),
+            "qweight": _words(codes, bits).T,
+            "qzeros": _words((zeros.T - less) & most, bits),
             "scales": torch.from_numpy(scales.T.copy()),
             "g_idx": torch.from_numpy(order.astype(np.int32)),
         }

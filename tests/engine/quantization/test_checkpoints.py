@@ -52,6 +52,25 @@ WEIGHT_ONLY: dict[str, Maker] = {
     ),
 }
 
+INT8 = {"num_bits": 8, "type": "int"}
+GPTQ8 = {"quant_method": "gptq", "bits": 8, "group_size": 32}
+INT8_GROUPS: dict[str, Maker] = {
+    "gptq8": lambda at: make.packed(at, GPTQ8, make.gptq(32, bits=8)),
+    "gptq8-v2": lambda at: make.packed(
+        at, GPTQ8 | {"group_size": 64, "checkpoint_format": "gptq_v2"}, make.gptq(64, version=2, bits=8)
+    ),
+    "gptq8-act-order": lambda at: make.packed(at, GPTQ8 | {"desc_act": True}, make.gptq(32, act_order=True, bits=8)),
+    "gptq8-channel": lambda at: make.packed(at, GPTQ8 | {"group_size": -1}, make.gptq(-1, bits=8)),
+    "compressed-w8a16": lambda at: make.compressed(
+        at, "pack-quantized", INT8 | {"strategy": "group", "group_size": 32, "symmetric": True}
+    ),
+    "compressed-w8a16-zeros": lambda at: make.compressed(
+        at, "pack-quantized", INT8 | {"strategy": "group", "group_size": 128, "symmetric": False}
+    ),
+    "compressed-w8a16-channel": lambda at: make.compressed(
+        at, "pack-quantized", INT8 | {"strategy": "channel", "symmetric": True}
+    ),
+}
 FP4_WEIGHTS = {"num_bits": 4, "type": "float", "symmetric": True}
 
 
@@ -133,14 +152,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
 
     def get(name: str) -> Made:
         if name not in cache:
-            maker = (WEIGHT_ONLY | QUANTISED_INPUTS | EXPANDED_ONLY | FP4)[name]
+            maker = (WEIGHT_ONLY | QUANTISED_INPUTS | EXPANDED_ONLY | FP4 | INT8_GROUPS)[name]
             cache[name] = maker(tmp_path_factory.mktemp(name))
         return cache[name]
 
     return get
 
 
-@pytest.mark.parametrize("name", [*WEIGHT_ONLY, *EXPANDED_ONLY, *FP4])
+@pytest.mark.parametrize("name", [*WEIGHT_ONLY, *EXPANDED_ONLY, *FP4, *INT8_GROUPS])
 def test_expanded_weights_give_the_logits_of_their_format(made: Callable[[str], Made], name: str) -> None:
     found = made(name)
     assert found.logits.std() > 0.3, "logits this flat would hide a mistake"

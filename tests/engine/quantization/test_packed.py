@@ -20,6 +20,7 @@ from stentor.engine.quantization.formats import (
     FP4Format,
     FP8Format,
     GGUFFormat,
+    GroupedInt8Format,
     Int4Format,
     Int8Format,
     OnlineFormat,
@@ -36,7 +37,7 @@ from stentor.tests.engine.loading.tiny_gguf import write_gguf
 from stentor.tests.engine.local import weights_bytes
 from stentor.tests.engine.quantization import checkpoints as make
 from stentor.tests.engine.quantization.checkpoints import Pack, Tensors
-from stentor.tests.engine.quantization.test_checkpoints import FP4, QUANTISED_INPUTS, WEIGHT_ONLY
+from stentor.tests.engine.quantization.test_checkpoints import FP4, INT8_GROUPS, QUANTISED_INPUTS, WEIGHT_ONLY
 from stentor.tests.kernels.helpers import normal
 from stentor.tests.parity.paged import PagedDecoder
 
@@ -131,6 +132,14 @@ def test_weights_quantised_at_load_are_packed(tied: bool, tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", [name for name in WEIGHT_ONLY if name != "gptq-act-order"])
 def test_four_bit_checkpoints_are_packed(name: str, tmp_path: Path) -> None:
     made = WEIGHT_ONLY[name](tmp_path)
+    packed = PagedDecoder(made.folder, dtype=BF16)
+    assert [line.rpartition(" (")[0].partition("): ")[2] for line in notes_of(packed)] == [PACKED]
+    assert_near(logits_of(packed), made.logits)
+
+
+@pytest.mark.parametrize("name", [name for name in INT8_GROUPS if name != "gptq8-act-order"])
+def test_eight_bits_in_groups_are_packed(name: str, tmp_path: Path) -> None:
+    made = INT8_GROUPS[name](tmp_path)
     packed = PagedDecoder(made.folder, dtype=BF16)
     assert [line.rpartition(" (")[0].partition("): ")[2] for line in notes_of(packed)] == [PACKED]
     assert_near(logits_of(packed), made.logits)
@@ -383,6 +392,11 @@ def test_the_bias_goes_to_the_outputs_of_each_piece() -> None:
         ((Int8Format("channel"), {"weight": torch.ones(16, 64, dtype=torch.int8)}), lambda t: t[1:], "expected int8"),
         ((INT4["gptq-32"][0], make.gptq(32)(torch.ones(16, 64))[0]), lambda t: t[:, 1:], "expected"),
         ((OnlineFormat("int8"), {"weight": torch.ones(16, 64)}), lambda t: t.T, "expected"),
+        (
+            (GroupedInt8Format("gptq", 32, symmetric=False), make.gptq(32, bits=8)(torch.ones(16, 64))[0]),
+            lambda t: t[1:],
+            "expected int32",
+        ),
         (
             (FP4Format("nvfp4", "modelopt"), make.fp4("nvfp4", "modelopt")(torch.ones(16, 64))[0]),
             lambda t: t.T,

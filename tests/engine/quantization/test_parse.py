@@ -169,7 +169,7 @@ def test_patterns_name_parts_by_whole_components() -> None:
         ({"quant_method": "something new"}, "'something new', which is not read"),
         ({"bits": 4}, "names no quant_method, expected one of fp8"),
         ([1], "not a table"),
-        ({"quant_method": "gptq", "bits": 8}, "8 bits, expected 4"),
+        ({"quant_method": "gptq", "bits": 3}, "3 bits, expected 4 or 8"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "stored as 'marlin', expected gptq or"),
         ({"quant_method": "gptq", "bits": 4, "is_marlin_format": True}, "stored as 'marlin', expected gptq or"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version 'gemv', expected gemm"),
@@ -187,7 +187,10 @@ def test_patterns_name_parts_by_whole_components() -> None:
             compressed({"num_bits": 4, "type": "float", "group_size": 32}, format="nvfp4-pack-quantized"),
             "NVFP4 in groups of 32, expected 16",
         ),
-        (compressed({"num_bits": 8, "type": "int"}, format="pack-quantized"), "8-bit int weights stored as pack"),
+        (
+            compressed({"num_bits": 8, "type": "int"}, format="pack-quantized"),
+            "int8 weights by 'tensor', expected group or channel",
+        ),
         (compressed({"num_bits": 8, "type": "int", "symmetric": False}), "with a zero point are not read"),
         (
             compressed({"num_bits": 8, "type": "float"}, {"num_bits": 8, "type": "float", "strategy": "channel"}),
