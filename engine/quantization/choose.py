@@ -28,7 +28,7 @@ Backend = Literal["auto", "kernels", "packed", "expanded"]
 """``kernels``: stored as it came, multiplied by the kernel of its format. ``packed``: its codes laid out anew for a
 CPU's instructions. ``expanded``: turned into plain weights."""
 
-GGUF_KERNELS = frozenset({"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"})
+GGUF_KERNELS = frozenset({"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q5_0", "Q5_1", "Q5_K"})
 PACKED_GGUF: tuple[Stored, ...] = (
     "Q4_0",
     "Q4_1",

@@ -215,7 +215,7 @@ def test_quantising_what_is_quantised_is_refused(made: Callable[[str], Made]) ->
         PagedDecoder(made("awq").folder, quantization="int8")
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q5_0"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q5_0", "Q5_1", "MXFP4"])
 def test_gguf_blocks_multiplied_as_stored_give_what_expanded_ones_do(kind: str, tmp_path: Path) -> None:
     """Query and key rows change places on the way; what no kernel takes is expanded either way."""
     write_gguf(tmp_path / "m.gguf", make.tiny_llama(), "llama", gguf.GGMLQuantizationType[kind])
