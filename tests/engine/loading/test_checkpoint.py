@@ -227,11 +227,11 @@ def test_a_gguf_type_that_cannot_be_decoded_is_refused(demo_gguf: Path, tmp_path
         head = bytearray(file.read(1 << 21))
     name = b"blk.0.attn_v.weight"
     at = head.index(name) + len(name) + 4 + 16
-    head[at] = 20  # IQ4_NL, whose blocks are smaller than Q4_1's
+    head[at] = 40  # NVFP4, whose blocks are smaller than Q4_1's
     path.write_bytes(head)
     with path.open("r+b") as file:
         file.truncate(demo_gguf.stat().st_size)
-    assert "'blk.0.attn_v.weight' is stored as IQ4_NL, expected one of F32" in refusal(path)
+    assert "'blk.0.attn_v.weight' is stored as NVFP4, expected one of F32" in refusal(path)
 
 
 def test_every_cut_of_a_safetensors_file_is_refused(saved: Path, tmp_path: Path) -> None:
