@@ -1,6 +1,7 @@
 """Opening checkpoints: what is found in folders and files, and what is said when it cannot be used."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -161,6 +162,16 @@ def test_a_missing_config_and_missing_shards_are_named(saved: Path, tmp_path: Pa
     assert f"{shard.name!r} is missing, although" in refusal(folder)
     (folder / "config.json").unlink()
     assert "config.json is missing" in refusal(folder)
+
+
+def test_a_shard_that_is_cut_short_is_named(saved: Path, tmp_path: Path) -> None:
+    folder = copied(saved, tmp_path)
+    shard = sorted(folder.glob("*.safetensors"))[-1]
+    stored = shard.read_bytes()
+    shard.unlink()
+    shard.write_bytes(stored[:-1])
+    with pytest.raises(CheckpointError, match=rf"{re.escape(shard.name)}: .* so the file is cut short; fetch it again"):
+        open_checkpoint(folder)
 
 
 @pytest.mark.parametrize(
