@@ -14,11 +14,11 @@ from stentor.kernels.linear_packed.weight import TILE
 
 from ..model_config.mlp_spec import ExpertNames, ExpertTensor, MoESpec
 from ..quantization.choose import Layer, Selection, select
-from ..quantization.formats import Format, GGUFFormat, MXFP4Format, OnlineFormat
-from ..quantization.stored import expand_mxfp4
+from ..quantization.formats import Format, FP4Format, GGUFFormat, OnlineFormat
+from ..quantization.stored import FP4Weight, gpt_oss_weight
 from .layer_context import LayerContext
 from .linear import add_expanded
-from .packed import gather_packed, is_wide, packed_kind, stored_kind
+from .packed import gather_packed, is_wide, pack_fp4, packed_kind, stored_kind
 from .weights import Target, WeightError, WeightMap, check_plain, check_shape
 
 _NO_KERNEL = "no kernel multiplies by experts' codes"
@@ -85,10 +85,8 @@ class Experts(ABC):
     def _make(self, prefix: str, context: LayerContext) -> None:
         """The matrices, not filled yet."""
 
-    def _gather_mxfp4(
-        self, weights: WeightMap, name: str, tensor: ExpertTensor, names: ExpertNames, nbytes: int
-    ) -> None:
-        """Blocks and scales of the rows [experts, outputs] of all experts, expanded one by one."""
+    def _gather_fp4(self, weights: WeightMap, name: str, tensor: ExpertTensor, names: ExpertNames, nbytes: int) -> None:
+        """Blocks and scales of the rows [experts, outputs] of all experts, placed one by one."""
         part, _, ending = name.rpartition(".")
         names = replace(names, transposed=False)
         shape = (tensor.outputs, self._spec.inner if tensor.out else self._hidden)
@@ -98,9 +96,9 @@ class Experts(ABC):
             if len(blocks) != self._spec.experts or len(scales) != len(blocks):
                 raise WeightError(f"{name}_blocks hold {len(blocks)} experts, expected {self._spec.experts}")
             for expert in range(len(blocks)):
-                rows = expand_mxfp4(blocks[expert], scales[expert], *shape)
-                matrix = _matrices(rows.unsqueeze(0), tensor, names)[0]
-                self._put(tensor._replace(expert=expert), matrix)
+                rows = gpt_oss_weight(blocks[expert], scales[expert], *shape)
+                codes, scale = (_matrices(each.unsqueeze(0), tensor, names)[0] for each in rows[:2])
+                self._put_fp4(tensor._replace(expert=expert), FP4Weight(codes, scale, rows.factor))
 
         weights.gather(part, (f"{ending}_blocks", f"{ending}_scales"), place, nbytes=nbytes)
 
@@ -113,6 +111,10 @@ class Experts(ABC):
     @abstractmethod
     def _put(self, tensor: ExpertTensor, matrices: torch.Tensor) -> None:
         """Fills the place of ``tensor`` with plain values [outputs, inputs], or those of all experts."""
+
+    def _put_fp4(self, tensor: ExpertTensor, matrix: FP4Weight) -> None:
+        """Fills the place of one expert's ``tensor``."""
+        self._put(tensor, matrix.values())
 
     @abstractmethod
     def __call__(self, x: torch.Tensor, routing: kernels.Routing) -> torch.Tensor:
@@ -142,8 +144,8 @@ class PlainExperts(Experts):
             weights.notes[f"weights of experts: left in {plain}, since {_NO_KERNEL}"] += 1
         elif format is not None:
             weights.notes[f"weights of experts in {format.name}: expanded to {plain}, since {_NO_KERNEL}"] += 1
-        if isinstance(format, MXFP4Format):
-            self._gather_mxfp4(weights, name, tensor, names, target.numel() * target.itemsize)
+        if isinstance(format, FP4Format) and format.packing == "gpt-oss":
+            self._gather_fp4(weights, name, tensor, names, target.numel() * target.itemsize)
         elif tensor.expert is not None:
             add_expanded(weights, part, target, format)
         else:
@@ -212,8 +214,8 @@ class PackedExperts(Experts):
             if chosen is None and selection.name != "expanded":
                 selection = Selection("expanded", ("experts of one layer are stored otherwise",))
             weights.notes[selection.describe(format, context.dtype).replace("weights", "weights of experts", 1)] += 1
-        if isinstance(format, MXFP4Format):
-            self._gather_mxfp4(weights, name, tensor, names, nbytes)
+        if isinstance(format, FP4Format) and format.packing == "gpt-oss":
+            self._gather_fp4(weights, name, tensor, names, nbytes)
         elif tensor.expert is not None:
             first = self._first(tensor, tensor.expert)
             gather_packed(weights, part, weight, first, tensor.outputs, format, chosen)
@@ -241,6 +243,12 @@ class PackedExperts(Experts):
         first = tensor.expert or 0
         for expert, matrix in enumerate(matrices if tensor.expert is None else matrices[None], first):
             pack_plain_(weight, self._first(tensor, expert), matrix)
+
+    def _put_fp4(self, tensor: ExpertTensor, matrix: FP4Weight) -> None:
+        if self._formats[tensor.out] is None:
+            super()._put_fp4(tensor, matrix)
+        else:
+            pack_fp4(self._down if tensor.out else self._gate_up, self._first(tensor, tensor.expert or 0), matrix)
 
     def _first(self, tensor: ExpertTensor, expert: int) -> int:
         """Output at which the part of an expert begins."""

@@ -12,8 +12,8 @@ from stentor.kernels.quantize import ActivationScheme, Quantized
 from ..model_config.model_spec import TaskAdapters
 from ..model_config.projection import Projection
 from ..quantization.choose import Layer, Selection, select
-from ..quantization.formats import Format, FP8Format, GGUFFormat, Int4Format, Int8Format, MXFP4Format, OnlineFormat
-from ..quantization.stored import endings, expand
+from ..quantization.formats import Format, FP4Format, FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
+from ..quantization.stored import PartFormat, endings, expand
 from .layer_context import LayerContext
 from .packed import PackedLinear
 from .quantized import GGUFLinear, Input, Int4Linear, ScaledLinear, Stream
@@ -224,16 +224,14 @@ def add_expanded(weights: WeightMap, part: str, target: torch.Tensor, format: Fo
     if format is None or isinstance(format, GGUFFormat | OnlineFormat):  # the loader expands GGUF's blocks
         weights.add(f"{part}.weight", target)
         return
-    if isinstance(format, MXFP4Format):
+    if isinstance(format, FP4Format) and format.packing == "gpt-oss":
         raise WeightError(f"{part} is stored in {format.name}, which is read of experts alone")
     needed, ignored = endings(format)
     nbytes = target.numel() * target.itemsize
     weights.gather(part, needed, _expander(target, format), nbytes=nbytes, ignored=ignored)
 
 
-def _expander(
-    target: torch.Tensor, format: FP8Format | Int8Format | Int4Format
-) -> Callable[[dict[str, torch.Tensor]], None]:
+def _expander(target: torch.Tensor, format: PartFormat) -> Callable[[dict[str, torch.Tensor]], None]:
     def place(stored: dict[str, torch.Tensor]) -> None:
         outputs, inputs = target.shape
         target.copy_(expand(format, stored, outputs, inputs, target.dtype))

@@ -22,13 +22,32 @@ from stentor.kernels.linear_packed import (
     pack_plain_,
     unpack_rows,
 )
+from stentor.kernels.linear_packed.weight import PARTS
 from stentor.kernels.linear_w4 import W4Weight
 from stentor.kernels.linear_w4.planes import unpack_codes
 from stentor.kernels.linear_w4.weight import SYMMETRIC_ZERO
 
 from ..quantization.choose import PACKED_GGUF
-from ..quantization.formats import Format, GGUFFormat, Int4Format, Int8Format, MXFP4Format, OnlineFormat
-from ..quantization.stored import checked_weight, endings, expand, pack_int4, scale_rows
+from ..quantization.formats import (
+    Format,
+    FP4Format,
+    GGUFFormat,
+    GroupedInt8Format,
+    Int4Format,
+    Int8Format,
+    OnlineFormat,
+)
+from ..quantization.stored import (
+    FP4Weight,
+    GroupedInt8Weight,
+    checked_weight,
+    endings,
+    expand,
+    pack_int4,
+    read_fp4,
+    read_int8,
+    scale_rows,
+)
 from .layer_context import LayerContext
 from .quantized import Stream
 from .weights import Place, WeightError, WeightMap, check_plain, check_shape
@@ -153,13 +172,17 @@ def packed_kind(format: Format | None, context: LayerContext) -> PackedKind:
             return kind_of(stored_kind(stored))
         case Int4Format():
             return "q4m"
+        case FP4Format(kind=kind):
+            return kind
+        case GroupedInt8Format(symmetric=False):
+            return "q8m"
         case _:
             return "q8"
 
 
 def is_wide(format: Format | None) -> bool:
-    """GGUF's scales are half precision, others are not."""
-    return format is not None and not isinstance(format, GGUFFormat)
+    """Whether scales are in single precision: GGUF's are in half, those of four-bit floats have eight bits."""
+    return format is not None and not isinstance(format, GGUFFormat | FP4Format)
 
 
 def stored_kind(kind: str) -> Stored:
@@ -206,12 +229,24 @@ def gather_packed(
                 _pack_int4(weight, first, pack_int4(chosen, stored, *shape))
 
             needed, ignored = endings(chosen)
+        case GroupedInt8Format():
+
+            def place(stored: dict[str, torch.Tensor]) -> None:
+                _pack_groups(weight, first, read_int8(chosen, stored, *shape), chosen.group)
+
+            needed, ignored = endings(chosen)
+        case FP4Format(packing="compressed-tensors" | "modelopt"):
+
+            def place(stored: dict[str, torch.Tensor]) -> None:
+                pack_fp4(weight, first, read_fp4(chosen, stored, *shape))
+
+            needed, ignored = endings(chosen)
         case OnlineFormat():
 
             def place(stored: dict[str, torch.Tensor]) -> None:
                 _pack_int8(weight, first, *quantize_weight_int8(_plain(part, stored, shape)))
 
-        case _ if isinstance(format, MXFP4Format):
+        case _ if isinstance(format, FP4Format) and format.packing == "gpt-oss":
             raise WeightError(f"{part} is stored in {format.name}, which is read of experts alone")
 
         case _ if format is None or isinstance(format, GGUFFormat | OnlineFormat):
@@ -241,6 +276,25 @@ def _pack_int8(weight: PackedWeight, first: int, values: torch.Tensor, scale: to
     codes = values.view(torch.uint8) ^ 0x80
     scales = scale.float().reshape(-1, 1, 1).expand(-1, blocks, 1)
     pack_codes_(weight, first, codes, scales)
+
+
+def _pack_groups(weight: PackedWeight, first: int, stored: GroupedInt8Weight, group: int) -> None:
+    """Blocks repeat the scale of their group, which is a whole number of them or the row."""
+    blocks = -(-weight.shape[1] // BLOCK)
+    scales = stored.scales.unsqueeze(2)
+    if stored.zeros is not None:
+        scales = torch.cat((scales, scales * (128 - stored.zeros.unsqueeze(2))), dim=2)
+    spread = scales.repeat_interleave(group // BLOCK or blocks, dim=1)[:, :blocks]
+    pack_codes_(weight, first, stored.codes, spread)
+
+
+def pack_fp4(weight: PackedWeight, first: int, stored: FP4Weight) -> None:
+    """Puts a matrix at outputs [first, ...). A last block may be half a block."""
+    outputs, groups = stored.scales.shape
+    parts = PARTS[weight.kind]
+    scales = torch.nn.functional.pad(stored.scales, (0, -groups % parts)).view(outputs, -1, parts)
+    factors = None if weight.factors is None else stored.factor.expand(outputs)
+    pack_codes_(weight, first, stored.codes, scales, factors)
 
 
 def _pack_int4(weight: PackedWeight, first: int, stored: W4Weight) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import torch
 
+from stentor.kernels import tables
+
 from .gguf_types import READABLE, GGMLType
 
 
@@ -67,6 +69,18 @@ def _q5_1(blocks: torch.Tensor) -> torch.Tensor:
     return quants.float() * _half(blocks, 0) + _half(blocks, 2)
 
 
+def _iq4_nl(blocks: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(tables.IQ4_NL)[_nibbles(blocks[:, 2:]).int()] * _half(blocks, 0)
+
+
+def _mxfp4(blocks: torch.Tensor) -> torch.Tensor:
+    # 255 is no number in the specification, and 2^128 in ggml: halved, that is a float
+    bits = blocks[:, :1].int() - 1
+    half = torch.where(bits < 1, torch.where(bits < 0, 2.0**-128, 2.0**-127), (bits << 23).view(torch.float32))
+    doubled = 2 * torch.tensor(tables.E2M1)
+    return doubled[_nibbles(blocks[:, 1:]).int()] * half
+
+
 def _six_bit_scales(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """uint8 [blocks, 12] → the scales and minima of eight sub-blocks, float32 [blocks, 8, 1] each.
 
@@ -121,4 +135,6 @@ _DECODERS: dict[GGMLType, Callable[[torch.Tensor], torch.Tensor]] = {
     GGMLType.Q4_K: _q4_k,
     GGMLType.Q5_K: _q5_k,
     GGMLType.Q6_K: _q6_k,
+    GGMLType.IQ4_NL: _iq4_nl,
+    GGMLType.MXFP4: _mxfp4,
 }

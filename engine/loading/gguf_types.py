@@ -63,6 +63,8 @@ READABLE: Final = FLOATS | {
     GGMLType.Q4_K,
     GGMLType.Q5_K,
     GGMLType.Q6_K,
+    GGMLType.IQ4_NL,
+    GGMLType.MXFP4,
 }
 """Types whose values can be decoded."""
 

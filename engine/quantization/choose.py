@@ -10,16 +10,37 @@ from typing import Literal
 
 import torch
 
-from stentor.kernels.linear_packed import Stored
+from stentor.kernels.linear_packed import BLOCK, Stored
 
-from .formats import FP8_BLOCK, Format, FP8Format, GGUFFormat, Int4Format, Int8Format, MXFP4Format, OnlineFormat
+from .formats import (
+    FP8_BLOCK,
+    Format,
+    FP4Format,
+    FP8Format,
+    GGUFFormat,
+    GroupedInt8Format,
+    Int4Format,
+    Int8Format,
+    OnlineFormat,
+)
 
 Backend = Literal["auto", "kernels", "packed", "expanded"]
 """``kernels``: stored as it came, multiplied by the kernel of its format. ``packed``: its codes laid out anew for a
 CPU's instructions. ``expanded``: turned into plain weights."""
 
-GGUF_KERNELS = frozenset({"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"})
-PACKED_GGUF: tuple[Stored, ...] = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
+GGUF_KERNELS = frozenset({"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q5_0", "Q5_1", "Q5_K"})
+PACKED_GGUF: tuple[Stored, ...] = (
+    "Q4_0",
+    "Q4_1",
+    "Q8_0",
+    "Q4_K",
+    "Q6_K",
+    "Q5_0",
+    "Q5_1",
+    "Q5_K",
+    "IQ4_NL",
+    "MXFP4",
+)
 INT4_GROUPS = (32, 64, 128)
 
 
@@ -94,12 +115,14 @@ def _packed(layer: Layer) -> str | None:
     match layer.format:
         case GGUFFormat(kind=kind) if kind not in PACKED_GGUF:
             return f"they take {', '.join(PACKED_GGUF)}"
-        case Int4Format(act_order=True):
+        case Int4Format(act_order=True) | GroupedInt8Format(act_order=True):
             return "packed groups lie in the order of the inputs"
         case Int4Format():
             return _int4_shape(layer)
-        case FP8Format() | MXFP4Format() | OnlineFormat(dtype="fp8"):
-            return "they take int8, int4 and GGUF's blocks"
+        case GroupedInt8Format(group=group) if group % BLOCK:
+            return f"they take groups of multiples of {BLOCK}, not {group}"
+        case FP8Format() | OnlineFormat(dtype="fp8"):
+            return "they take int8, four bits and GGUF's blocks"
     return None
 
 
@@ -140,7 +163,7 @@ def _gguf_shape(layer: Layer) -> str | None:
     return None
 
 
-def _mxfp4_shape(layer: Layer) -> str | None:
+def _no_kernel(layer: Layer) -> str | None:
     return "they do not take it yet"
 
 
@@ -153,7 +176,8 @@ _SHAPES: Mapping[type[Format], Callable[[Layer], str | None]] = {
     Int8Format: _any_shape,
     Int4Format: _int4_shape,
     GGUFFormat: _gguf_shape,
-    MXFP4Format: _mxfp4_shape,
+    FP4Format: _no_kernel,
+    GroupedInt8Format: _no_kernel,
     OnlineFormat: _any_shape,
 }
 

@@ -4,9 +4,31 @@ from collections.abc import Callable, Mapping
 from typing import Literal, TypeVar
 
 from ..model_config.config_fields import ConfigError, Fields
-from .formats import FP8_BLOCK, Format, FP8Format, Int4Format, Int8Format, QuantizationRule, QuantizedCheckpoint
+from .formats import (
+    FP8_BLOCK,
+    Format,
+    FP4Format,
+    FP8Format,
+    GroupedInt8Format,
+    Int4Format,
+    Int8Format,
+    QuantizationRule,
+    QuantizedCheckpoint,
+)
 
-_FORMATS = ("dense", "float-quantized", "int-quantized", "naive-quantized", "pack-quantized", "mixed-precision")
+_FP4: Mapping[str, FP4Format] = {
+    "mxfp4-pack-quantized": FP4Format("mxfp4", "compressed-tensors"),
+    "nvfp4-pack-quantized": FP4Format("nvfp4", "compressed-tensors"),
+}
+_FORMATS = (
+    "dense",
+    "float-quantized",
+    "int-quantized",
+    "naive-quantized",
+    "pack-quantized",
+    "mixed-precision",
+    *_FP4,
+)
 
 T = TypeVar("T")
 
@@ -66,6 +88,10 @@ def _format(name: str, group: Fields, stored: str) -> Format:
     strategy = weights.text("strategy", "tensor")
     symmetric = weights.flag("symmetric", True)
     where = f"config_groups.{name}"
+    if kind == "float" and bits == 4 and symmetric and (fp4 := _FP4.get(stored)) is not None:
+        if weights.integer("group_size", fp4.group) != fp4.group:
+            raise ConfigError(f"{where}: {fp4.name} in groups of {weights.integer('group_size')}, expected {fp4.group}")
+        return fp4  # inputs are multiplied as they are, which is finer where they are meant to be quantised
     if kind == "float" and bits == 8 and stored != "pack-quantized":
         block = (FP8_BLOCK, FP8_BLOCK)
         if strategy == "block":
@@ -80,18 +106,19 @@ def _format(name: str, group: Fields, stored: str) -> Format:
             raise ConfigError(f"{where}: int8 weights with a zero point are not read, expected symmetric ones")
         by = _one_of(where, "int8 weights", strategy, _INT8_WEIGHTS)
         return Int8Format(by, _activations(where, inputs, "int", _INT8_INPUTS) or "none")
-    if kind == "int" and bits == 4 and inputs is None:
+    if kind == "int" and bits in (4, 8) and inputs is None:
         if strategy not in ("group", "channel"):
-            raise ConfigError(f"{where}: int4 weights by {strategy!r}, expected group or channel")
+            raise ConfigError(f"{where}: int{bits} weights by {strategy!r}, expected group or channel")
         group_size = weights.integer("group_size", 128) if strategy == "group" else 0
         order = weights.values.get("actorder")
         # with "weight" the groups keep their places: only the quantiser visited them in another order
         act_order = order in ("group", "dynamic", True)
-        return Int4Format("compressed-tensors", group_size, symmetric, act_order)
+        packed = Int4Format if bits == 4 else GroupedInt8Format
+        return packed("compressed-tensors", group_size, symmetric, act_order)
     beside = "" if inputs is None else " with quantised inputs"
     raise ConfigError(
         f"{where}: {bits}-bit {kind} weights{beside} stored as {stored} are not read; expected fp8, int8, or int4 "
-        "with plain inputs"
+        "with plain inputs, mxfp4 or nvfp4"
     )
 
 

@@ -59,15 +59,45 @@ class Int4Format:
 
 
 @dataclass(frozen=True)
-class MXFP4Format:
-    """Four-bit floats, 32 of which share a power of two: MXFP4 of the OCP Microscaling Formats specification 1.0.
+class GroupedInt8Format:
+    """Eight-bit weights that share a scale, and a zero point where not symmetric, in groups along the inputs.
 
-    Of the experts of gpt-oss: ``_blocks`` [experts, outputs, blocks, 16] and ``_scales`` [experts, outputs, blocks].
+    Inputs are not quantised.
     """
+
+    packing: Literal["gptq", "compressed-tensors"]
+    group: int
+    """Inputs that share a scale; 0 means all."""
+    symmetric: bool
+    act_order: bool = False
+    """Inputs belong to groups by a stored index, not by their place."""
+    zero_offset: int = 0
+    """Added to stored zero points: 1 in GPTQ's first format."""
 
     @property
     def name(self) -> str:
-        return "MXFP4"
+        return f"int8 ({self.packing}, {f'groups of {self.group}' if self.group else 'by channel'})"
+
+
+@dataclass(frozen=True)
+class FP4Format:
+    """Four-bit floats (E2M1) that share a scale in groups along the inputs; inputs are not quantised.
+
+    ``mxfp4``: 32 share a power of two (OCP Microscaling Formats specification 1.0). ``nvfp4``: 16 share a float8_e4m3,
+    and all of a part a float32.
+    """
+
+    kind: Literal["mxfp4", "nvfp4"]
+    packing: Literal["compressed-tensors", "modelopt", "gpt-oss"]
+    """``gpt-oss``: ``_blocks`` [experts, outputs, blocks, 16] and ``_scales`` [experts, outputs, blocks] of experts."""
+
+    @property
+    def name(self) -> str:
+        return self.kind.upper()
+
+    @property
+    def group(self) -> int:
+        return 32 if self.kind == "mxfp4" else 16
 
 
 @dataclass(frozen=True)
@@ -93,7 +123,7 @@ class OnlineFormat:
         return f"{self.dtype} by channel, quantised at load"
 
 
-Format = FP8Format | Int8Format | Int4Format | MXFP4Format | GGUFFormat | OnlineFormat
+Format = FP8Format | Int8Format | GroupedInt8Format | Int4Format | FP4Format | GGUFFormat | OnlineFormat
 
 
 @dataclass(frozen=True)

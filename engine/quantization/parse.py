@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from ..model_config.config_fields import ConfigError, Fields
 from .compressed_tensors import compressed_tensors
-from .formats import FP8Format, Int4Format, MXFP4Format, QuantizationRule, QuantizedCheckpoint
+from .formats import Format, FP4Format, FP8Format, GroupedInt8Format, Int4Format, QuantizationRule, QuantizedCheckpoint
 
 _ONLINE = "serve the unquantised model with --quantization int8 or fp8"
 _OTHER = "use a checkpoint in FP8, compressed-tensors, GPTQ, AWQ or GGUF"
@@ -75,10 +75,10 @@ def parse_quantization(
             return _gptq(fields)
         case "awq":
             return _awq(fields)
-        case "modelopt" | "modelopt_fp8":
+        case "modelopt" | "modelopt_fp8" | "modelopt_fp4":
             return _modelopt(fields)
         case "mxfp4":
-            rule = QuantizationRule((_EXPERTS,), MXFP4Format())
+            rule = QuantizationRule((_EXPERTS,), FP4Format("mxfp4", "gpt-oss"))
             return QuantizedCheckpoint("mxfp4", (rule,), _unquantised(fields))
         case "":
             raise ConfigError(f"quantization_config names no quant_method, expected one of {', '.join(SUPPORTED)}")
@@ -106,8 +106,8 @@ def _fp8(fields: Fields) -> QuantizedCheckpoint:
 
 def _gptq(fields: Fields) -> QuantizedCheckpoint:
     bits = fields.integer("bits")
-    if bits != 4:
-        raise ConfigError(f"GPTQ with {bits} bits, expected 4; {_OTHER}")
+    if bits not in (4, 8):
+        raise ConfigError(f"GPTQ with {bits} bits, expected 4 or 8; {_OTHER}")
     if fields.values.get("dynamic"):
         raise ConfigError("GPTQ with dynamic (per-module) settings, expected one setting for all")
     stored = fields.text("checkpoint_format", fields.text("format", "gptq"))
@@ -115,7 +115,7 @@ def _gptq(fields: Fields) -> QuantizedCheckpoint:
         stored = "marlin"
     if stored not in ("gptq", "gptq_v2"):
         raise ConfigError(f"GPTQ stored as {stored!r}, expected gptq or gptq_v2; {_OTHER}")
-    form = Int4Format(
+    form = (Int4Format if bits == 4 else GroupedInt8Format)(
         packing="gptq",
         group=_group(fields),
         symmetric=False,  # zero points are stored either way
@@ -141,10 +141,11 @@ def _awq(fields: Fields) -> QuantizedCheckpoint:
 def _modelopt(fields: Fields) -> QuantizedCheckpoint:
     fields = Fields(fields.table("quantization") or fields.values)  # some copy their own file into config.json
     algorithm = fields.text("quant_algo", "").upper()
-    formats = {
+    formats: dict[str, Format] = {
         "FP8": FP8Format("tensor", "tensor"),
         "FP8_PER_CHANNEL_PER_TOKEN": FP8Format("channel", "token"),
         "FP8_PB_WO": FP8Format("block", "none"),
+        "NVFP4": FP4Format("nvfp4", "modelopt"),
     }
     if algorithm not in formats:
         raise ConfigError(

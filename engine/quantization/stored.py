@@ -4,16 +4,21 @@
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 
+from stentor.kernels import tables
 from stentor.kernels.linear_w4 import W4Weight, dequantize, from_awq, from_compressed_tensors, from_gptq
 
-from .formats import FP8Format, Int4Format, Int8Format
+from .formats import FP4Format, FP8Format, GroupedInt8Format, Int4Format, Int8Format
 
 Stored = Mapping[str, torch.Tensor]
 """Tensors by ending."""
 
+
+PartFormat = FP8Format | Int8Format | GroupedInt8Format | Int4Format | FP4Format
+"""Formats of which each part has its own tensors."""
 
 _WORDS = ("qweight", "qzeros", "weight_packed", "weight_zero_point")
 """Four-bit values come eight to a word."""
@@ -23,7 +28,7 @@ class StoredError(Exception):
     """The tensors contradict their description. The message is a clause about the projection."""
 
 
-def endings(format: FP8Format | Int8Format | Int4Format) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def endings(format: PartFormat) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What a projection must have, and what it may have that is passed over."""
     match format:
         case FP8Format(scale_ending=scale, input_ending=inputs, activations="tensor"):
@@ -34,12 +39,18 @@ def endings(format: FP8Format | Int8Format | Int4Format) -> tuple[tuple[str, ...
             return ("weight", "weight_scale", "input_scale"), ()
         case Int8Format():
             return ("weight", "weight_scale"), ("input_scale",)
-        case Int4Format(packing="gptq", act_order=True):
+        case Int4Format(packing="gptq", act_order=True) | GroupedInt8Format(packing="gptq", act_order=True):
             return ("qweight", "qzeros", "scales", "g_idx"), ()
-        case Int4Format(packing="gptq"):
+        case Int4Format(packing="gptq") | GroupedInt8Format(packing="gptq"):
             return ("qweight", "qzeros", "scales"), ("g_idx",)
         case Int4Format(packing="awq"):
             return ("qweight", "qzeros", "scales"), ()
+        case FP4Format(packing="modelopt"):
+            return ("weight", "weight_scale", "weight_scale_2"), ("input_scale",)
+        case FP4Format(kind="nvfp4"):
+            return ("weight_packed", "weight_scale", "weight_global_scale"), ("input_global_scale",)
+        case FP4Format():
+            return ("weight_packed", "weight_scale"), ("input_global_scale",)
     zeros = () if format.symmetric else ("weight_zero_point",)
     index = ("weight_g_idx",)
     needed = ("weight_packed", "weight_scale", "weight_shape", *zeros)
@@ -121,11 +132,19 @@ def _pack_int4(format: Int4Format, stored: Stored, outputs: int, inputs: int) ->
 
 
 def expand(
-    format: FP8Format | Int8Format | Int4Format, stored: Stored, outputs: int, inputs: int, dtype: torch.dtype
+    format: PartFormat,
+    stored: Stored,
+    outputs: int,
+    inputs: int,
+    dtype: torch.dtype,
 ) -> torch.Tensor:
     """The plain weight [outputs, inputs] of ``dtype``, computed in float32. Raises :class:`StoredError`."""
     if isinstance(format, Int4Format):
         return dequantize(pack_int4(format, stored, outputs, inputs), dtype)
+    if isinstance(format, GroupedInt8Format):
+        return read_int8(format, stored, outputs, inputs).values().to(dtype)
+    if isinstance(format, FP4Format):
+        return read_fp4(format, stored, outputs, inputs).values().to(dtype)
     kind = torch.float8_e4m3fn if isinstance(format, FP8Format) else torch.int8
     weight = checked_weight(stored, kind, outputs, inputs)
     scale = scale_rows(format, stored, outputs, inputs)
@@ -137,29 +156,142 @@ def expand(
     return (weight.float() * spread).to(dtype)
 
 
-MX_BLOCK = 32
-"""Values that share a scale in the formats of the OCP Microscaling specification."""
-_E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
-_E8M0_BIAS = 127
+class GroupedInt8Weight(NamedTuple):
+    """An eight-bit weight taken apart: value = scale · (code - zero) of the group of its input."""
+
+    codes: torch.Tensor
+    """uint8 [outputs, inputs]"""
+    scales: torch.Tensor
+    """float32 [outputs, groups]"""
+    zeros: torch.Tensor | None
+    """float32 [outputs, groups]; None: 128."""
+    order: torch.Tensor
+    """int64 [inputs], the group of each input."""
+
+    def values(self) -> torch.Tensor:
+        """The plain weight, float32 [outputs, inputs]."""
+        zeros = 128.0 if self.zeros is None else self.zeros[:, self.order]
+        return (self.codes.float() - zeros) * self.scales[:, self.order]
 
 
-def expand_mxfp4(blocks: torch.Tensor, scales: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
-    """The plain weight float32 [outputs, inputs] of MXFP4 (OCP Microscaling Formats specification 1.0).
-
-    Args:
-        blocks: uint8 [outputs, blocks, 16]: of each byte the low half is the first value, E2M1 with its sign on top.
-        scales: uint8 [outputs, blocks]: E8M0, an exponent of two with a bias of 127; 255 is no number.
+def read_int8(format: GroupedInt8Format, stored: Stored, outputs: int, inputs: int) -> GroupedInt8Weight:
+    """The weight of a part, whose codes and zero points come four to a word, from the lowest byte up.
 
     Raises:
         StoredError: shapes or dtypes that do not fit.
     """
-    expected = (outputs, inputs // MX_BLOCK, MX_BLOCK // 2)
-    if blocks.dtype != torch.uint8 or tuple(blocks.shape) != expected or inputs % MX_BLOCK:
-        raise StoredError(f"blocks are {blocks.dtype} {tuple(blocks.shape)}, expected uint8 {expected}")
-    if scales.dtype != torch.uint8 or tuple(scales.shape) != expected[:2]:
-        raise StoredError(f"scales are {scales.dtype} {tuple(scales.shape)}, expected uint8 {expected[:2]}")
-    codes = torch.stack((blocks & 0x0F, blocks >> 4), dim=-1).flatten(2).int()  # [outputs, blocks, 32]
-    values = torch.cat((_E2M1, -_E2M1)).to(blocks.device)[codes]
-    exponents = (scales.int() - _E8M0_BIAS).unsqueeze(-1)
-    values = torch.ldexp(values, exponents).masked_fill_((scales == 255).unsqueeze(-1), torch.nan)
-    return values.reshape(outputs, inputs)
+    group = format.group or inputs
+    groups = -(-inputs // group)
+    if format.packing == "gptq":
+        codes = _bytes(stored, "qweight", (-(-inputs // 4), outputs), along=0).T[:, :inputs]
+        zeros = _bytes(stored, "qzeros", (groups, -(-outputs // 4)), along=1)[:, :outputs].T.int() + format.zero_offset
+        scales, index = stored["scales"].T, stored.get("g_idx") if format.act_order else None
+    else:
+        codes = _bytes(stored, "weight_packed", (outputs, -(-inputs // 4)), along=1)[:, :inputs]
+        zeros = None
+        if not format.symmetric:
+            zeros = _bytes(stored, "weight_zero_point", (-(-outputs // 4), groups), along=0)[:outputs]
+        scales, index = stored["weight_scale"], stored.get("weight_g_idx") if format.act_order else None
+    if scales.shape != (outputs, groups):
+        raise StoredError(f"scales are {tuple(scales.shape)}, expected {(outputs, groups)}")
+    order = torch.arange(inputs, device=codes.device) // group
+    if index is not None and int(index[0]) >= 0:
+        order = index.long()
+        if order.shape != (inputs,) or not 0 <= int(order.min()) <= int(order.max()) < groups:
+            raise StoredError(f"the index of groups is {tuple(order.shape)}, expected {inputs} of {groups} groups")
+    return GroupedInt8Weight(codes, scales.float(), None if zeros is None else zeros.float(), order)
+
+
+def _bytes(stored: Stored, ending: str, shape: tuple[int, int], *, along: int) -> torch.Tensor:
+    """The bytes of words of ``shape``, uint8, four times as many along one dimension."""
+    words = stored[ending]
+    if words.dtype != torch.int32 or tuple(words.shape) != shape:
+        raise StoredError(f"{ending} is {_dtype(words)} {tuple(words.shape)}, expected int32 {shape}")
+    rows = words.T if along == 0 else words
+    values = rows.contiguous().view(torch.uint8)  # little-endian
+    return values.T if along == 0 else values
+
+
+class FP4Weight(NamedTuple):
+    """A four-bit float weight taken apart: value = E2M1[code] · (scale · factor)."""
+
+    codes: torch.Tensor
+    """uint8 [outputs, inputs], 0…15."""
+    scales: torch.Tensor
+    """float32 [outputs, groups]"""
+    factor: torch.Tensor
+    """float32 []"""
+
+    def values(self) -> torch.Tensor:
+        """The plain weight, float32 [outputs, inputs]."""
+        table = torch.tensor(tables.E2M1, device=self.codes.device)
+        outputs, groups = self.scales.shape
+        scaled = table[self.codes.int()].view(outputs, groups, -1) * (self.scales * self.factor).unsqueeze(-1)
+        return scaled.view(self.codes.shape)
+
+
+def read_fp4(format: FP4Format, stored: Stored, outputs: int, inputs: int) -> FP4Weight:
+    """The weight of a part. Of each byte the low half is the first value.
+
+    Raises:
+        StoredError: shapes or dtypes that do not fit, or a scale that is no positive number.
+    """
+    packed = stored["weight" if format.packing == "modelopt" else "weight_packed"]
+    scales = stored["weight_scale"]
+    if format.kind == "mxfp4":
+        return fp4_weight(packed, e8m0(scales), outputs, inputs, format.group)
+    if scales.dtype != torch.float8_e4m3fn:
+        raise StoredError(f"weight_scale is {_dtype(scales)}, expected float8_e4m3fn")
+    modelopt = format.packing == "modelopt"
+    ending = "weight_scale_2" if modelopt else "weight_global_scale"
+    factor = stored[ending].float()
+    if factor.numel() != 1 or not bool((factor > 0) & factor.isfinite()):
+        raise StoredError(f"{ending} has shape {tuple(factor.shape)}, expected one positive number")
+    factor = factor.reshape(()) if modelopt else 1 / factor.reshape(())
+    return fp4_weight(packed, scales.float(), outputs, inputs, format.group, factor)
+
+
+def e8m0(scales: torch.Tensor) -> torch.Tensor:
+    """Stored exponents of two (bias 127) as float32. Raises :class:`StoredError` where they are not of eight bits."""
+    if scales.dtype not in (torch.uint8, torch.float8_e8m0fnu):
+        raise StoredError(f"scales are {_dtype(scales)}, expected uint8")
+    return scales.view(torch.float8_e8m0fnu).float()
+
+
+def fp4_weight(
+    packed: torch.Tensor,
+    scales: torch.Tensor,
+    outputs: int,
+    inputs: int,
+    group: int,
+    factor: torch.Tensor | None = None,
+) -> FP4Weight:
+    """Takes packed bytes [outputs, inputs / 2] apart, beside scales float32 [outputs, inputs / group].
+
+    Raises:
+        StoredError: shapes or dtypes that do not fit, or a scale that is no number.
+    """
+    expected, groups = (outputs, inputs // 2), (outputs, inputs // group)
+    if packed.dtype != torch.uint8 or tuple(packed.shape) != expected or inputs % group:
+        raise StoredError(f"packed weights are {_dtype(packed)} {tuple(packed.shape)}, expected uint8 {expected}")
+    if tuple(scales.shape) != groups:
+        raise StoredError(f"scales are {tuple(scales.shape)}, expected {groups}")
+    if not bool((scales >= 0).all()):
+        raise StoredError("a scale is negative or no number")
+    codes = torch.stack((packed & 0x0F, packed >> 4), dim=-1).flatten(1)
+    return FP4Weight(codes, scales, torch.ones((), device=scales.device) if factor is None else factor)
+
+
+def gpt_oss_weight(blocks: torch.Tensor, scales: torch.Tensor, outputs: int, inputs: int) -> FP4Weight:
+    """One expert's matrix of gpt-oss: blocks uint8 [outputs, blocks, 16] and scales uint8 [outputs, blocks].
+
+    Raises:
+        StoredError: shapes or dtypes that do not fit, or a scale that is no number.
+    """
+    if blocks.dim() != 3 or blocks.shape[2] != 16:
+        raise StoredError(f"blocks are {_dtype(blocks)} {tuple(blocks.shape)}, expected uint8 [outputs, blocks, 16]")
+    return fp4_weight(blocks.flatten(1), e8m0(scales), outputs, inputs, 32)
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

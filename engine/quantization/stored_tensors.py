@@ -7,13 +7,15 @@ from .formats import Format, FP8Format, QuantizationRule, QuantizedCheckpoint
 
 _TRANSFORMERS_SCALE, _TRANSFORMERS_INPUT = "weight_scale_inv", "activation_scale"
 _USUAL_SCALE = "weight_scale"
+_PLAIN_HEAD = ("weight", "bias")
 
 
 def correct_by_tensors(quantized: QuantizedCheckpoint, plain: Mapping[str, bool]) -> QuantizedCheckpoint:
     """The description with what the names and types of tensors add to it.
 
     A projection whose weight is stored as floats is not quantised: exporters skip projections that their lists do
-    not name. And two programs write FP8 with a scale a tensor, by one description but under different names.
+    not name. A head that has scales is quantised, although most formats leave it out unsaid. And two programs
+    write FP8 with a scale a tensor, by one description but under different names.
 
     Args:
         quantized: what the description says.
@@ -21,10 +23,12 @@ def correct_by_tensors(quantized: QuantizedCheckpoint, plain: Mapping[str, bool]
     """
     floats = frozenset(name.removesuffix(".weight") for name in plain if plain[name] and name.endswith(".weight"))
     endings = {name.rpartition(".")[2] for name in plain}
-    rules = quantized.rules
+    rules, ignore = quantized.rules, quantized.ignore
+    if any(name.startswith("lm_head.") and name.removeprefix("lm_head.") not in _PLAIN_HEAD for name in plain):
+        ignore = tuple(pattern for pattern in ignore if pattern != "lm_head")
     if _TRANSFORMERS_SCALE in endings and _USUAL_SCALE not in endings:
         rules = tuple(QuantizationRule(rule.targets, _as_transformers_names(rule.format)) for rule in rules)
-    return replace(quantized, rules=rules, plain=floats)
+    return replace(quantized, rules=rules, ignore=ignore, plain=floats)
 
 
 def _as_transformers_names(format: Format) -> Format:

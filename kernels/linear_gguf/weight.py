@@ -20,7 +20,7 @@ from ..linear_w4.planes import (
     unpack_pairs,
 )
 
-Kind = Literal["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"]
+Kind = Literal["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q5_0", "Q5_1", "Q5_K"]
 
 
 class _Format(NamedTuple):
@@ -39,6 +39,9 @@ FORMATS: dict[Kind, _Format] = {
     "Q8_0": _Format(32, 34, 8, 32, 0),
     "Q4_K": _Format(256, 144, 4, 32, 0),
     "Q6_K": _Format(256, 210, 6, 16, 32),
+    "Q5_0": _Format(32, 22, 6, 32, 32),
+    "Q5_1": _Format(32, 24, 6, 32, 32),
+    "Q5_K": _Format(256, 176, 6, 32, 32),
 }
 """The types of ggml that :class:`GGUFWeight` takes."""
 
@@ -55,7 +58,12 @@ class GGUFWeight:
     Q8_0 32    scale · code
     Q4_K 32    (scale · sub_scale) · code - min · sub_min
     Q6_K 16    (scale · sub_scale) · (code - 32)
+    Q5_0 32    scale · (code - 32)
+    Q5_1 32    scale · (code - 32) + min
+    Q5_K 32    (scale · sub_scale) · (code - 32) - min · sub_min
     ==== ===== ========== ================================================
+
+    Codes of five bits are kept as six, which the kernels read: those of Q5_0 from 16 on, of the others from 32 on.
     """
 
     kind: Kind
@@ -64,15 +72,15 @@ class GGUFWeight:
     codes: Tensor
     """int16 [ceil(K / 128), N, 32], the low four bits; of Q8_0 int8 [ceil(K / 128), N, 128]."""
     scales: Tensor
-    """float16 [groups, N]; of Q4_K and Q6_K [ceil(K / 256), N]."""
+    """float16 [groups, N]; of Q4_K, Q5_K and Q6_K [ceil(K / 256), N]."""
     mins: Tensor | None = None
-    """float16, the shape of ``scales``: of Q4_1 and Q4_K."""
+    """float16, the shape of ``scales``: of Q4_1, Q5_1, Q4_K and Q5_K."""
     sub_scales: Tensor | None = None
-    """[groups, N]: of Q4_K uint8, of Q6_K int8."""
+    """[groups, N]: of Q4_K and Q5_K uint8, of Q6_K int8."""
     sub_mins: Tensor | None = None
-    """uint8 [groups, N], of Q4_K."""
+    """uint8 [groups, N], of Q4_K and Q5_K."""
     high: Tensor | None = None
-    """uint8 [ceil(K / 128), N, 32], the upper two bits of Q6_K."""
+    """uint8 [ceil(K / 128), N, 32], the upper two bits of six."""
 
     @classmethod
     def from_blocks(cls, blocks: Tensor, kind: Kind) -> "GGUFWeight":
@@ -177,22 +185,23 @@ def dequantize(weight: GGUFWeight, dtype: torch.dtype) -> Tensor:
 def empty_weight(rows: int, columns: int, kind: Kind, device: torch.device | str) -> GGUFWeight:
     """A weight of arbitrary contents, for shapes without a checkpoint."""
     form = FORMATS[kind]
-    groups, blocks, super_scales = padded_groups(columns, form.group), blocks_of(columns), kind in ("Q4_K", "Q6_K")
+    groups, blocks, super_scales = padded_groups(columns, form.group), blocks_of(columns), kind.endswith("K")
     width, codes = (BLOCK, torch.int8) if kind == "Q8_0" else (BLOCK // 4, torch.int16)
 
     def plane(count: int, dtype: torch.dtype) -> Tensor:
         return torch.empty(count, rows, dtype=dtype, device=device)
 
+    mins, sub_mins = kind in ("Q4_1", "Q5_1", "Q4_K", "Q5_K"), kind in ("Q4_K", "Q5_K")
     wide = -(-columns // SUPER) if super_scales else groups
     return GGUFWeight(
         kind,
         (rows, columns),
         codes=torch.empty(blocks, rows, width, dtype=codes, device=device),
         scales=plane(wide, torch.float16),
-        mins=plane(wide, torch.float16) if kind in ("Q4_1", "Q4_K") else None,
-        sub_scales=plane(groups, torch.uint8 if kind == "Q4_K" else torch.int8) if super_scales else None,
-        sub_mins=plane(groups, torch.uint8) if kind == "Q4_K" else None,
-        high=torch.empty(blocks, rows, BLOCK // 4, dtype=torch.uint8, device=device) if kind == "Q6_K" else None,
+        mins=plane(wide, torch.float16) if mins else None,
+        sub_scales=plane(groups, torch.uint8 if sub_mins else torch.int8) if super_scales else None,
+        sub_mins=plane(groups, torch.uint8) if sub_mins else None,
+        high=torch.empty(blocks, rows, BLOCK // 4, dtype=torch.uint8, device=device) if form.bits == 6 else None,
     )
 
 
@@ -229,22 +238,57 @@ def _read_q8_0(cls: type[GGUFWeight], blocks: Tensor, shape: tuple[int, int]) ->
     return cls("Q8_0", shape, codes.transpose(0, 1).contiguous(), pack_groups(_halves(blocks, 0), columns, 32))
 
 
+def _read_q5_0(cls: type[GGUFWeight], blocks: Tensor, shape: tuple[int, int]) -> GGUFWeight:
+    codes, high = _six_bits(_nibbles(blocks[:, :, 6:]), _bits(blocks[:, :, 2:6]), 16)
+    return cls("Q5_0", shape, codes, pack_groups(_halves(blocks, 0), shape[1], 32), high=high)
+
+
+def _read_q5_1(cls: type[GGUFWeight], blocks: Tensor, shape: tuple[int, int]) -> GGUFWeight:
+    codes, high = _six_bits(_nibbles(blocks[:, :, 8:]), _bits(blocks[:, :, 4:8]), 32)
+    scales, mins = (pack_groups(_halves(blocks, start), shape[1], 32) for start in (0, 2))
+    return cls("Q5_1", shape, codes, scales, mins, high=high)
+
+
+def _bits(packed: Tensor) -> Tensor:
+    """uint8 [..., n] → their bits, the lowest first, uint8 [..., 8n]."""
+    shifts = torch.arange(8, dtype=torch.uint8, device=packed.device)
+    return ((packed.unsqueeze(-1) >> shifts) & 1).flatten(-2)
+
+
+def _six_bits(low: Tensor, fifth: Tensor, added: int) -> tuple[Tensor, Tensor]:
+    """Codes of five bits, [N, blocks, columns of a block] each part, as planes of four and of two bits."""
+    codes = ((low | (fifth << 4)) + added).flatten(1)
+    return pack_codes(codes & 15), pack_pairs(codes >> 4)
+
+
 def _read_q4_k(cls: type[GGUFWeight], blocks: Tensor, shape: tuple[int, int]) -> GGUFWeight:
+    return cls(
+        "Q4_K", shape, codes=pack_codes(_nibbles(blocks[:, :, 16:].unflatten(-1, (4, 32))).flatten(1)), **_k(blocks)
+    )
+
+
+def _read_q5_k(cls: type[GGUFWeight], blocks: Tensor, shape: tuple[int, int]) -> GGUFWeight:
+    # bit i of the 32 bytes between scales and nibbles belongs to the i-th 32 columns
+    shifts = torch.arange(8, dtype=torch.uint8, device=blocks.device).view(8, 1)
+    fifth = ((blocks[:, :, 16:48].unsqueeze(2) >> shifts) & 1).flatten(2)
+    codes, high = _six_bits(_nibbles(blocks[:, :, 48:].unflatten(-1, (4, 32))).flatten(2), fifth, 32)
+    return cls("Q5_K", shape, codes=codes, high=high, **_k(blocks))
+
+
+def _k(blocks: Tensor) -> dict[str, Tensor]:
+    """What scales the codes of Q4_K and Q5_K."""
+    columns = blocks.shape[1] * SUPER
     # 12 bytes hold eight scales and minima of six bits: four of each in the low six bits of the first eight
     # bytes, whose upper two bits complete the nibbles of the last four bytes to the other four of each.
     first, second, rest = blocks[:, :, 4:8], blocks[:, :, 8:12], blocks[:, :, 12:16]
     sub_scales = torch.cat((first & 0x3F, (rest & 15) | ((first >> 2) & 0x30)), dim=-1).flatten(1)
     sub_mins = torch.cat((second & 0x3F, (rest >> 4) | ((second >> 2) & 0x30)), dim=-1).flatten(1)
-    codes = _nibbles(blocks[:, :, 16:].unflatten(-1, (4, 32))).flatten(1)
-    return cls(
-        "Q4_K",
-        shape,
-        codes=pack_codes(codes),
-        scales=_super_plane(_halves(blocks, 0)),
-        mins=_super_plane(_halves(blocks, 2)),
-        sub_scales=pack_groups(sub_scales, shape[1], 32),
-        sub_mins=pack_groups(sub_mins, shape[1], 32),
-    )
+    return {
+        "scales": _super_plane(_halves(blocks, 0)),
+        "mins": _super_plane(_halves(blocks, 2)),
+        "sub_scales": pack_groups(sub_scales, columns, 32),
+        "sub_mins": pack_groups(sub_mins, columns, 32),
+    }
 
 
 def _read_q6_k(cls: type[GGUFWeight], blocks: Tensor, shape: tuple[int, int]) -> GGUFWeight:
@@ -270,4 +314,7 @@ _READERS: dict[Kind, Callable[[type[GGUFWeight], Tensor, tuple[int, int]], GGUFW
     "Q8_0": _read_q8_0,
     "Q4_K": _read_q4_k,
     "Q6_K": _read_q6_k,
+    "Q5_0": _read_q5_0,
+    "Q5_1": _read_q5_1,
+    "Q5_K": _read_q5_k,
 }

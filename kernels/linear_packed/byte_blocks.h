@@ -9,9 +9,10 @@ namespace stentor {
 template <int64_t KIND, int HALF>
 static inline void half_block(const uint8_t* at, vb* out) {
     for (int v = 0; v < 4; ++v) {
-        if constexpr (KIND == Q4 || KIND == Q4M) {
+        if constexpr (four_bits(KIND)) {
             const vb both = load_as<vb>(at + VECTOR * v);
             out[v] = (HALF ? (vb)((vs)both >> 4) : both) & 15;
+            if constexpr (has_table(KIND)) out[v] = look_up(out[v], table_of<KIND>());
         } else {
             out[v] = load_as<vb>(at + VECTOR * (4 * HALF + v));
         }
@@ -21,10 +22,11 @@ static inline void half_block(const uint8_t* at, vb* out) {
 // Code k of a register's outputs of a block, counted from 128 where CENTRED.
 template <int64_t KIND>
 static inline vf code_at(const uint8_t* block, uint32_t k) {
-    constexpr bool FOUR = KIND == Q4 || KIND == Q4M;
+    constexpr bool FOUR = four_bits(KIND);
     const vu all = load_as<vu>(block + (FOUR ? k % 16 / 4 : k / 4) * VECTOR);
-    const vu code = all >> (FOUR ? k % 4 * 8 + k / 16 * 4 : k % 4 * 8) & (FOUR ? 15u : 255u);
-    return to_float((vi)code - (!FOUR && CENTRED ? 128 : 0));
+    vu code = all >> (FOUR ? k % 4 * 8 + k / 16 * 4 : k % 4 * 8) & (FOUR ? 15u : 255u);
+    if constexpr (has_table(KIND)) code = (vu)look_up((vb)code, table_of<KIND>()) & 255u;
+    return to_float((vi)code - ((!FOUR || has_table(KIND)) && CENTRED ? 128 : 0));
 }
 
 // R rows meet T tiles of blocks: 16 inputs of a block at a time, so that the codes of two tiles fit into registers
@@ -34,8 +36,8 @@ static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scale
                                 const Prepared& x, int64_t row, int64_t begin, int64_t end,
                                 vf (*acc)[T * REGISTERS]) {
     constexpr int WIDTH = T * REGISTERS;
-    constexpr bool EIGHT = KIND == Q8 || KIND == Q8H;
-    constexpr int64_t BYTES_OF_BLOCK = EIGHT ? 512 : 256, PARTS = scale_parts(KIND);
+    constexpr bool EIGHT = !four_bits(KIND) || has_table(KIND), HALVES = has_halves(KIND);
+    constexpr int64_t BYTES_OF_BLOCK = four_bits(KIND) ? 256 : 512, PARTS = scale_parts(KIND);
     const ByteBlock* from[R];
     for (int r = 0; r < R; ++r) from[r] = (const ByteBlock*)x.at(row + r);
     for (int64_t block = begin; block < end; ++block) {
@@ -66,12 +68,12 @@ static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scale
             const ByteBlock& b = from[r][block];
             for (int v = 0; v < 4; ++v)
                 for (int j = 0; j < WIDTH; ++j) {
-                    vi& sum = KIND == Q8H ? high[r][j] : low[r][j];
+                    vi& sum = HALVES ? high[r][j] : low[r][j];
                     sum = dot4<EIGHT>(sum, w[j][v], b.q + 16 + 4 * v);
                 }
             for (int j = 0; j < WIDTH; ++j) {
                 const vf code = code_at<KIND>(at[j], (uint32_t)b.peak_at);
-                if constexpr (KIND == Q8H) {
+                if constexpr (HALVES) {
                     const bool early = b.peak_at < 16;
                     vf left = fma(to_float(low[r][j]), set1(b.scale), set1(b.half128[0]));
                     vf right = fma(to_float(high[r][j]), set1(b.scale), set1(b.half128[1]));
@@ -85,6 +87,7 @@ static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scale
                     const float offset = KIND == Q4 ? b.minus8 : b.minus128;
                     const vf others = fma(to_float(low[r][j]), set1(b.scale), set1(offset));
                     acc[r][j] = fma(fma(code, set1(b.peak), others), first[j], acc[r][j]);
+                    if constexpr (KIND == Q8M) acc[r][j] = fma(set1(b.sum), second[j], acc[r][j]);
                 }
             }
         }

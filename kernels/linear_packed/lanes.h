@@ -13,6 +13,7 @@ constexpr int VECTOR = 64;               // bytes of what a tile holds for one s
 typedef uint8_t vb __attribute__((vector_size(LANES * 4)));
 typedef uint16_t vs __attribute__((vector_size(LANES * 4)));
 typedef int8_t vq __attribute__((vector_size(LANES)));
+typedef uint8_t vy __attribute__((vector_size(LANES)));
 
 template <class V>
 static inline V load_as(const void* p) {
@@ -43,6 +44,43 @@ static inline vf load_scales(const uint16_t* p) {
     vf out;
     for (int i = 0; i < LANES; ++i) out[i] = half_to_float(p[i]);
     return out;
+#endif
+}
+
+// Scales of eight bits: an exponent of two with a bias of 127 and nothing else, and four bits of exponent, three of
+// fraction and a sign that is never set (E8M0, E4M3). Both are read as a sixteenth, as their tables hold 16 times the value.
+struct E8M0 {
+    uint8_t bits;
+};
+struct E4M3 {
+    uint8_t bits;
+};
+template <class Scale>
+static inline vi widen_bytes(const Scale* p) {
+    return __builtin_convertvector(load_as<vy>(p), vi);
+}
+static inline vf load_scales(const E8M0* p) {
+    const vi bits = widen_bytes(p) << 23, least = vi{} + 0x400000;  // 0 is 2^-127, below the normal numbers
+    return select(bits == 0, (vf)least, (vf)bits) * 0.0625f;
+}
+static inline vf load_scales(const E4M3* p) {
+    const vi bits = widen_bytes(p);
+    return select(bits < 8, to_float(bits) * 0x1p-13f, (vf)((bits << 20) + (116 << 23)));
+}
+
+// Each byte of `codes`, 0 to 15, is replaced by what a table of 16 bytes has there.
+static inline vb look_up(vb codes, const uint8_t* table) {
+#if defined(__AVX512BW__)
+    return (vb)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)table)), (__m512i)codes);
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+    return (vb)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)table)), (__m256i)codes);
+#elif defined(__SSSE3__) && !defined(__AVX512F__)
+    return (vb)_mm_shuffle_epi8(_mm_loadu_si128((const __m128i*)table), (__m128i)codes);
+#elif defined(__ARM_NEON) && defined(__aarch64__)
+    return (vb)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)codes);
+#else
+    for (int i = 0; i < LANES * 4; ++i) codes[i] = table[codes[i]];
+    return codes;
 #endif
 }
 

@@ -23,6 +23,35 @@ uint16_t to_half(float x) {
     return sign | (uint16_t)((bits - (112u << 23)) >> 13);
 }
 
+// Scales as they are kept: the weights' own, so that those of eight bits are what was given, if it was one.
+void put_scale(const Packed& w, int64_t index, float scale) {
+    void* const to = const_cast<void*>(w.scales);
+    if (w.kind == MXFP4) {
+        uint32_t bits;
+        std::memcpy(&bits, &scale, 4);
+        ((uint8_t*)to)[index] = (uint8_t)(bits >> 23);
+    } else if (w.kind == NVFP4) {
+        ((uint8_t*)to)[index] = (uint8_t)(to_half(scale / 256.0f) >> 7);
+    } else if (w.wide) {
+        ((float*)to)[index] = scale;
+    } else {
+        ((uint16_t*)to)[index] = to_half(scale);
+    }
+}
+
+template <class Scale>
+float widened(const void* scales, int64_t index) {
+    Scale some[LANES] = {};
+    some[0] = ((const Scale*)scales)[index];
+    return load_scales(some)[0];
+}
+
+float get_scale(const Packed& w, int64_t row, int64_t index) {
+    if (w.kind == MXFP4) return widened<E8M0>(w.scales, index);
+    if (w.kind == NVFP4) return widened<E4M3>(w.scales, index) * w.factors[row];
+    return w.wide ? ((const float*)w.scales)[index] : half_to_float(((const uint16_t*)w.scales)[index]);
+}
+
 // One block of one output: codes one to a byte, and up to two scales.
 struct Block {
     uint8_t codes[BLOCK];
@@ -31,7 +60,7 @@ struct Block {
 
 void put_block(const Packed& w, int64_t row, int64_t block, const Block& from) {
     const int64_t blocks = ceil_div(w.inputs, BLOCK), tile = row / TILE, lane = row % TILE, at = tile * blocks + block;
-    const bool four = w.kind == Q4 || w.kind == Q4M;
+    const bool four = four_bits(w.kind);
     uint8_t* to = const_cast<uint8_t*>(w.codes) + at * (four ? 256 : 512);
     for (int64_t k = 0; k < BLOCK; ++k) {
         const Place place = place_of(w.kind, lane, k);
@@ -43,45 +72,46 @@ void put_block(const Packed& w, int64_t row, int64_t block, const Block& from) {
             to[place.byte] = (uint8_t)((to[place.byte] & 0xf0) | from.codes[k]);
     }
     const int64_t parts = scale_parts(w.kind);
-    for (int64_t part = 0; part < parts; ++part) {
-        const int64_t index = (at * parts + part) * TILE + lane;
-        if (w.wide)
-            ((float*)const_cast<void*>(w.scales))[index] = from.scales[part];
-        else
-            ((uint16_t*)const_cast<void*>(w.scales))[index] = to_half(from.scales[part]);
-    }
+    for (int64_t part = 0; part < parts; ++part) put_scale(w, (at * parts + part) * TILE + lane, from.scales[part]);
 }
 
 Block get_block(const Packed& w, int64_t row, int64_t block) {
     const int64_t blocks = ceil_div(w.inputs, BLOCK), tile = row / TILE, lane = row % TILE, at = tile * blocks + block;
     Block out = {};
-    const bool four = w.kind == Q4 || w.kind == Q4M;
+    const bool four = four_bits(w.kind);
     const uint8_t* from = w.codes + at * (four ? 256 : 512);
     for (int64_t k = 0; k < BLOCK; ++k) {
         const Place place = place_of(w.kind, lane, k);
         const uint8_t byte = from[place.byte];
         out.codes[k] = !four ? byte : place.upper ? byte >> 4 : byte & 15;
+        if (w.kind == IQ4NL) out.codes[k] = table_of<IQ4NL>()[out.codes[k]];
+        if (w.kind == MXFP4 || w.kind == NVFP4) out.codes[k] = table_of<MXFP4>()[out.codes[k]];
     }
     const int64_t parts = scale_parts(w.kind);
-    for (int64_t part = 0; part < parts; ++part) {
-        const int64_t index = (at * parts + part) * TILE + lane;
-        out.scales[part] = w.wide ? ((const float*)w.scales)[index] : half_to_float(((const uint16_t*)w.scales)[index]);
-    }
+    for (int64_t part = 0; part < parts; ++part)
+        out.scales[part] = get_scale(w, row, (at * parts + part) * TILE + lane);
     return out;
 }
 
 // ggml's formats, https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h
-enum Stored : int64_t { GGUF_Q4_0 = 0, GGUF_Q4_1 = 1, GGUF_Q8_0 = 2, GGUF_Q4_K = 3, GGUF_Q6_K = 4 };
+enum Stored : int64_t {
+    GGUF_Q4_0 = 0, GGUF_Q4_1 = 1, GGUF_Q8_0 = 2, GGUF_Q4_K = 3, GGUF_Q6_K = 4,
+    GGUF_Q5_0 = 5, GGUF_Q5_1 = 6, GGUF_Q5_K = 7, GGUF_IQ4_NL = 8, GGUF_MXFP4 = 9
+};
 
-void read_q4_k(const uint8_t* from, Block* out) {
+// Q4_K, and Q5_K, whose fifth bits lie between scales and nibbles.
+void read_k(const uint8_t* from, bool five, Block* out) {
     const float d = half_at(from), dmin = half_at(from + 2);
-    const uint8_t *packed = from + 4, *codes = from + 16;
+    const uint8_t *packed = from + 4, *high = from + 16, *codes = from + (five ? 48 : 16);
     for (int j = 0; j < 8; ++j) {
         const int scale = j < 4 ? packed[j] & 63 : (packed[j + 4] & 15) | (packed[j - 4] >> 6) << 4;
         const int low = j < 4 ? packed[j + 4] & 63 : packed[j + 4] >> 4 | (packed[j] >> 6) << 4;
         out[j].scales[0] = d * (float)scale;
         out[j].scales[1] = -dmin * (float)low;
-        for (int i = 0; i < 32; ++i) out[j].codes[i] = codes[j / 2 * 32 + i] >> (j % 2 * 4) & 15;
+        for (int i = 0; i < 32; ++i) {
+            const int low = codes[j / 2 * 32 + i] >> (j % 2 * 4) & 15;
+            out[j].codes[i] = (uint8_t)(five ? (low | (high[i] >> j & 1) << 4) + 128 : low);
+        }
     }
 }
 
@@ -100,32 +130,58 @@ void read_q6_k(const uint8_t* from, Block* out) {
     }
 }
 
+// Blocks of 32, of four bits or five: a scale, in some a min, in some the fifth bits, 16 bytes of nibbles.
+void read_nibbles(const uint8_t* from, Stored stored, int64_t size, Block* out) {
+    const bool min = stored == GGUF_Q4_1 || stored == GGUF_Q5_1, five = stored == GGUF_Q5_0 || stored == GGUF_Q5_1;
+    out->scales[0] = half_at(from);
+    out->scales[1] = min ? half_at(from + 2) : 0.0f;
+    if (stored == GGUF_MXFP4) {
+        const uint32_t power = std::max((uint32_t)from[0] << 23, 0x400000u);
+        std::memcpy(&out->scales[0], &power, 4);
+    }
+    const uint8_t *high = from + (min ? 4 : 2), *nibbles = from + size - 16;
+    const int zero = stored == GGUF_Q5_0 ? 112 : 128;  // a code counts from 16, or from nothing; here from 128
+    for (int i = 0; i < 32; ++i) {
+        const int low = nibbles[i % 16] >> (i / 16 * 4) & 15;
+        out->codes[i] = (uint8_t)(five ? (low | (high[i / 8] >> i % 8 & 1) << 4) + zero : low);
+    }
+}
+
+int64_t size_of(Stored stored) {
+    switch (stored) {
+        case GGUF_Q4_0: case GGUF_IQ4_NL: return 18;
+        case GGUF_Q4_1: return 20;
+        case GGUF_Q5_0: return 22;
+        case GGUF_Q5_1: return 24;
+        case GGUF_Q8_0: return 34;
+        case GGUF_MXFP4: return 17;
+        case GGUF_Q4_K: return 144;
+        case GGUF_Q5_K: return 176;
+        default: return 210;
+    }
+}
+
 void pack_gguf_row(const Packed& w, Stored stored, const uint8_t* from, int64_t row) {
     Block blocks[8];
-    if (stored == GGUF_Q4_K || stored == GGUF_Q6_K) {
-        const int64_t size = stored == GGUF_Q4_K ? 144 : 210;
+    const int64_t size = size_of(stored);
+    if (stored == GGUF_Q4_K || stored == GGUF_Q5_K || stored == GGUF_Q6_K) {
         for (int64_t k = 0; k < w.inputs / 256; ++k) {
-            if (stored == GGUF_Q4_K)
-                read_q4_k(from + k * size, blocks);
-            else
+            if (stored == GGUF_Q6_K)
                 read_q6_k(from + k * size, blocks);
+            else
+                read_k(from + k * size, stored == GGUF_Q5_K, blocks);
             for (int64_t j = 0; j < 8; ++j) put_block(w, row, k * 8 + j, blocks[j]);
         }
         return;
     }
-    const int64_t size = stored == GGUF_Q4_0 ? 18 : stored == GGUF_Q4_1 ? 20 : 34;
     for (int64_t k = 0; k < w.inputs / BLOCK; ++k, from += size) {
         Block& b = blocks[0];
-        b.scales[0] = half_at(from);
-        b.scales[1] = stored == GGUF_Q4_1 ? half_at(from + 2) : 0.0f;
-        if (stored == GGUF_Q8_0)
+        if (stored == GGUF_Q8_0) {
+            b.scales[0] = half_at(from);
             for (int i = 0; i < 32; ++i) b.codes[i] = from[2 + i] ^ 0x80;
-        else
-            for (int i = 0; i < 16; ++i) {
-                const uint8_t both = from[size - 16 + i];
-                b.codes[i] = both & 15;
-                b.codes[16 + i] = both >> 4;
-            }
+        } else {
+            read_nibbles(from, stored, size, &b);
+        }
         put_block(w, row, k, b);
     }
 }
@@ -166,9 +222,9 @@ void unpack_row(const Packed& w, int64_t row, float* out) {
         const int64_t n = std::min(BLOCK, w.inputs - k);
         // half by half: GCC 12 reads wrong scales for AVX2 where one is looked up for each value
         for (int64_t half = 0; half < n; half += 16) {
-            const float scale = b.scales[w.kind == Q8H ? half / 16 : 0];
+            const float scale = b.scales[has_halves(w.kind) ? half / 16 : 0];
             const float offset = w.kind == Q4M ? 0.0f : w.kind == Q4 ? 8.0f : 128.0f;
-            const float low = w.kind == Q4M ? b.scales[1] : 0.0f;
+            const float low = has_mins(w.kind) ? b.scales[1] : 0.0f;
             for (int64_t i = half; i < std::min(n, half + 16); ++i) out[k + i] = scale * ((float)b.codes[i] - offset) + low;
         }
     }

@@ -70,6 +70,11 @@ static void some_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t
         const Scale* scales = (const Scale*)w.scales + tile * scales_apart;
         blocks_tiles<KIND, Scale, R, T>(codes, apart, scales, scales_apart, x, row, k.begin, k.end, acc);
     }
+    if (KIND == NVFP4 && k.last)
+        for (int j = 0; j < T * REGISTERS; ++j) {
+            const vf factors = load(w.factors + tile * TILE + j * LANES);
+            for (int r = 0; r < R; ++r) acc[r][j] *= factors;
+        }
     for (int r = 0; r < R; ++r)
         for (int j = 0; j < T * REGISTERS; ++j)
             put(to, row + r, tile * TILE + j * LANES, w.outputs, acc[r][j], k.last);
@@ -117,6 +122,12 @@ void multiply_tiles(const Packed& w, int64_t tile, int64_t last, const Prepared&
         case Q8:
             return w.wide ? range<Q8, float>(w, tile, last, x, row, end, to)
                           : range<Q8, uint16_t>(w, tile, last, x, row, end, to);
+        case Q8M:
+            return w.wide ? range<Q8M, float>(w, tile, last, x, row, end, to)
+                          : range<Q8M, uint16_t>(w, tile, last, x, row, end, to);
+        case IQ4NL: return range<IQ4NL, uint16_t>(w, tile, last, x, row, end, to);
+        case MXFP4: return range<MXFP4, E8M0>(w, tile, last, x, row, end, to);
+        case NVFP4: return range<NVFP4, E4M3>(w, tile, last, x, row, end, to);
         default:
             return w.wide ? range<Q8H, float>(w, tile, last, x, row, end, to)
                           : range<Q8H, uint16_t>(w, tile, last, x, row, end, to);

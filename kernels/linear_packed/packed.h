@@ -7,16 +7,21 @@
 //     BF16         [tile][k/2][16][2]               a pair a lane
 //     Q4, Q4M      [tile][block][4][64 bytes]       blocks of 32 k: vector v holds in its low nibbles k = 4v..4v+3,
 //                                                   in its high nibbles k = 16+4v..16+4v+3
-//     Q8, Q8H      [tile][block][512 bytes]
+//     IQ4NL, MXFP4, NVFP4             as Q4
+//     Q8, Q8H, Q8M [tile][block][512 bytes]
 //
-//     value = scale * code + min      Q4M (with a min), codes 0..15
-//     value = scale * (code - 8)      Q4
-//     value = scale * (code - 128)    Q8, and Q8H: a scale for each half of a block
+//     value = scale * code + min              Q4M (with a min), codes 0..15
+//     value = scale * (code - 8)              Q4
+//     value = scale * (code - 128)            Q8, and Q8H: a scale for each half of a block
+//     value = scale * (code - 128) + min      Q8M
+//     value = scale * (table[code] - 128)     IQ4NL, MXFP4, and NVFP4: as Q8H, and a factor for each output
 //
 // The bytes of a block lie as [16 outputs][4 inputs], for the dot products of four bytes with inputs of eight bits.
 //
-// Scales stand beside: [tile][block][parts][16], parts = 2 for Q4M (scale, min) and Q8H, else 1; half precision, or
-// single where WIDE. K is padded with zeros to whole blocks (BF16: to a pair), N to whole tiles.
+// Scales stand beside: [tile][block][parts][16], parts = 2 for Q4M and Q8M (scale, min), Q8H and NVFP4, else 1; half
+// precision, or single where WIDE; of MXFP4 a byte, the exponent of a power of two, and of NVFP4 a byte, a float8_e4m3.
+// Tables of these two hold 16 times the value, so that codes are as large as those of eight bits; their scales are a
+// sixteenth. K is padded with zeros to whole blocks (BF16: to a pair), N to whole tiles.
 //
 // Every output is summed along K in one order, whatever the number of rows: a row's result does not depend on the
 // rows beside it, nor on the thread.
@@ -29,7 +34,7 @@
 
 namespace stentor {
 
-enum PackedKind : int64_t { F32 = 0, BF16 = 1, Q4 = 2, Q4M = 3, Q8 = 4, Q8H = 5 };
+enum PackedKind : int64_t { F32 = 0, BF16 = 1, Q4 = 2, Q4M = 3, Q8 = 4, Q8H = 5, Q8M = 6, IQ4NL = 7, MXFP4 = 8, NVFP4 = 9 };
 
 constexpr int64_t BLOCK = 32;
 
@@ -39,9 +44,29 @@ struct Packed {
     int64_t outputs, inputs;
     const uint8_t* codes;
     const void* scales;
+    const float* factors;  // [outputs, in whole tiles], of all scales of an output; null: 1
 };
 
-constexpr int64_t scale_parts(int64_t kind) { return kind == Q4M || kind == Q8H ? 2 : kind == Q4 || kind == Q8 ? 1 : 0; }
+constexpr bool has_halves(int64_t kind) { return kind == Q8H || kind == NVFP4; }  // a scale for 16 k
+constexpr bool has_mins(int64_t kind) { return kind == Q4M || kind == Q8M; }
+constexpr bool has_table(int64_t kind) { return kind == IQ4NL || kind == MXFP4 || kind == NVFP4; }
+constexpr bool four_bits(int64_t kind) { return kind == Q4 || kind == Q4M || has_table(kind); }
+
+constexpr int64_t scale_parts(int64_t kind) {
+    return kind == F32 || kind == BF16 ? 0 : has_halves(kind) || has_mins(kind) ? 2 : 1;
+}
+
+// What the codes of a kind stand for, counted from 128. Those of IQ4NL are ggml's; of MXFP4 and NVFP4 they are E2M1.
+template <int64_t KIND>
+static inline const uint8_t* table_of() {
+    if constexpr (KIND == IQ4NL) {
+        static constexpr uint8_t values[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+        return values;
+    } else {
+        static constexpr uint8_t values[16] = {128, 136, 144, 152, 160, 176, 192, 224, 128, 120, 112, 104, 96, 80, 64, 32};
+        return values;
+    }
+}
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -50,9 +75,7 @@ static inline int64_t tile_bytes(int64_t kind, int64_t inputs) {
     switch (kind) {
         case F32: return inputs * TILE * 4;
         case BF16: return ceil_div(inputs, 2) * TILE * 4;
-        case Q4:
-        case Q4M: return ceil_div(inputs, BLOCK) * BLOCK * TILE / 2;
-        default: return ceil_div(inputs, BLOCK) * BLOCK * TILE;
+        default: return ceil_div(inputs, BLOCK) * BLOCK * TILE / (four_bits(kind) ? 2 : 1);
     }
 }
 
@@ -62,7 +85,7 @@ struct Place {
     bool upper;
 };
 static inline Place place_of(int64_t kind, int64_t lane, int64_t k) {
-    const bool four = kind == Q4 || kind == Q4M;
+    const bool four = four_bits(kind);
     return {(four ? k % 16 / 4 : k / 4) * 64 + lane * 4 + k % 4, four && k >= 16};
 }
 

@@ -6,7 +6,17 @@ from torch.nn.functional import linear, pad
 
 from ..activation.gated import ActivationKind
 from ..activation.reference import activation as activate
-from .weight import BLOCK, OFFSETS, PARTS, TILE, PackedWeight, activation_format_of
+from .weight import (
+    BLOCK,
+    FOUR_BITS,
+    HALVES,
+    MINS,
+    OFFSETS,
+    TABLES,
+    TILE,
+    PackedWeight,
+    activation_format_of,
+)
 
 
 def dequantize(weight: PackedWeight) -> Tensor:
@@ -22,11 +32,13 @@ def dequantize(weight: PackedWeight) -> Tensor:
         case kind:
             codes = _codes(weight)  # [tiles, blocks, 32, 16]
             scales = weight.scales.float()  # [tiles, blocks, parts, 16]
-            centred = codes - OFFSETS[kind]
-            if kind == "q4m":
+            if weight.factors is not None:
+                scales = scales * weight.factors.view(tiles, 1, 1, TILE)
+            centred = torch.tensor(TABLES[kind])[codes.long()] if kind in TABLES else codes - OFFSETS[kind]
+            if kind in MINS:
                 blocks = centred * scales[:, :, :1] + scales[:, :, 1:]
             else:
-                blocks = centred * scales.repeat_interleave(BLOCK // PARTS[kind], 2)
+                blocks = centred * scales.repeat_interleave(BLOCK // (2 if kind in HALVES else 1), 2)
             values = blocks.permute(0, 3, 1, 2)
     return values.reshape(tiles * TILE, -1)[:outputs, :inputs].contiguous()
 
@@ -34,7 +46,7 @@ def dequantize(weight: PackedWeight) -> Tensor:
 def _codes(weight: PackedWeight) -> Tensor:
     """float32 [tiles, blocks, 32, 16]"""
     tiles = len(weight.codes)
-    if weight.kind in ("q4", "q4m"):
+    if weight.kind in FOUR_BITS:
         both = weight.codes.view(tiles, -1, 4, 64)
         vectors = torch.cat([both & 15, both >> 4], dim=2)
     else:

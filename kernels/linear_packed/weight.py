@@ -12,25 +12,43 @@ from torch import Tensor
 from ..guards import describe
 from ..native import NativeFunction, library, threads, unavailable_reason
 from ..native.memory import empty_huge
+from ..tables import E2M1, IQ4_NL
 
-PackedKind = Literal["f32", "bf16", "q4", "q4m", "q8", "q8h"]
-Stored = Literal["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"]
+PackedKind = Literal["f32", "bf16", "q4", "q4m", "q8", "q8h", "q8m", "iq4nl", "mxfp4", "nvfp4"]
+Stored = Literal["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q5_0", "Q5_1", "Q5_K", "IQ4_NL", "MXFP4"]
 """Block types of GGUF that can be packed."""
 
-KINDS: tuple[PackedKind, ...] = ("f32", "bf16", "q4", "q4m", "q8", "q8h")
+KINDS: tuple[PackedKind, ...] = ("f32", "bf16", "q4", "q4m", "q8", "q8h", "q8m", "iq4nl", "mxfp4", "nvfp4")
 TILE = 16
 """Outputs that lie side by side."""
 BLOCK = 32
 """Inputs that share a scale, in kinds with codes."""
-PARTS: dict[PackedKind, int] = {"f32": 0, "bf16": 0, "q4": 1, "q4m": 2, "q8": 1, "q8h": 2}
-"""Scales of a block: none, a scale, or two of them (``q4m``: scale and min; ``q8h``: of each half)."""
-OFFSETS: dict[PackedKind, int] = {"q4": 8, "q4m": 0, "q8": 128, "q8h": 128}
-"""The code that stands for zero."""
-WIDE: frozenset[PackedKind] = frozenset({"q4m", "q8", "q8h"})
+PARTS: dict[PackedKind, int] = {
+    "f32": 0,
+    "bf16": 0,
+    "q4": 1,
+    "q4m": 2,
+    "q8": 1,
+    "q8h": 2,
+    "q8m": 2,
+    "iq4nl": 1,
+    "mxfp4": 1,
+    "nvfp4": 2,
+}
+"""Scales of a block: none, a scale, or two (of ``MINS`` scale and min, of ``HALVES`` those of each half)."""
+OFFSETS: dict[PackedKind, int] = {"q4": 8, "q4m": 0, "q8": 128, "q8h": 128, "q8m": 128}
+"""The code that stands for zero, in kinds without a table."""
+MINS: frozenset[PackedKind] = frozenset({"q4m", "q8m"})
+HALVES: frozenset[PackedKind] = frozenset({"q8h", "nvfp4"})
+TABLES: dict[PackedKind, tuple[float, ...]] = {"iq4nl": IQ4_NL, "mxfp4": E2M1, "nvfp4": E2M1}
+"""What each of 16 codes stands for."""
+FOUR_BITS: frozenset[PackedKind] = frozenset({"q4", "q4m", *TABLES})
+WIDE: frozenset[PackedKind] = frozenset({"q4m", "q8", "q8h", "q8m"})
 """Kinds whose scales may be in single precision."""
+SCALES: dict[PackedKind, torch.dtype] = {"mxfp4": torch.float8_e8m0fnu, "nvfp4": torch.float8_e4m3fn}
+"""Of kinds whose scales are bytes; others have them in half or single precision."""
 PLAIN: dict[torch.dtype, PackedKind] = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
-_TILE_BYTES: dict[PackedKind, int] = {"q4": 256, "q4m": 256, "q8": 512, "q8h": 512}
 _STORED: dict[Stored, tuple[int, PackedKind, int, int]] = {
     # ggml's type → the number that native.cpp gives it, what it becomes, columns and bytes of a block
     "Q4_0": (0, "q4", 32, 18),
@@ -38,6 +56,11 @@ _STORED: dict[Stored, tuple[int, PackedKind, int, int]] = {
     "Q8_0": (2, "q8", 32, 34),
     "Q4_K": (3, "q4m", 256, 144),
     "Q6_K": (4, "q8h", 256, 210),
+    "Q5_0": (5, "q8", 32, 22),
+    "Q5_1": (6, "q8m", 32, 24),
+    "Q5_K": (7, "q8m", 256, 176),
+    "IQ4_NL": (8, "iq4nl", 32, 18),
+    "MXFP4": (9, "mxfp4", 32, 17),
 }
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
@@ -58,6 +81,7 @@ class PackedStruct(ctypes.Structure):
         ("inputs", _I),
         ("codes", _P),
         ("scales", _P),
+        ("factors", _P),
     )
 
 
@@ -74,6 +98,11 @@ class PackedWeight:
     q4m   scale · code + min, codes of four bits
     q8    scale · (code - 128), codes of eight bits
     q8h   as q8, with a scale for each half of a block
+    q8m   scale · (code - 128) + min, codes of eight bits
+    iq4nl scale · table[code], codes of four bits
+    mxfp4 as iq4nl, with scales that are powers of two
+    nvfp4 as iq4nl, with scales in float8_e4m3 for each
+          half of a block, times a factor of the output
     ===== =================================================
     """
 
@@ -83,11 +112,13 @@ class PackedWeight:
     codes: Tensor
     """uint8 [tiles, bytes of a tile]"""
     scales: Tensor
-    """float16 or float32 [tiles, blocks, parts, 16]; empty for plain kinds."""
+    """float16, float32 or as :data:`SCALES` says [tiles, blocks, parts, 16]; empty for plain kinds."""
+    factors: Tensor | None = None
+    """float32 [tiles · 16], of nvfp4 alone."""
 
     @property
     def nbytes(self) -> int:
-        return self.codes.nbytes + self.scales.nbytes
+        return self.codes.nbytes + self.scales.nbytes + (0 if self.factors is None else self.factors.nbytes)
 
     def rows(self, first: int, count: int) -> "PackedWeight":
         """Outputs [first, first + count), both multiples of 16; shares the memory.
@@ -98,13 +129,16 @@ class PackedWeight:
         if first % TILE or count % TILE or not 0 <= first < first + count <= self.shape[0]:
             raise ValueError(f"outputs [{first}, {first + count}) of a weight {self.shape} are not whole tiles")
         tiles = slice(first // TILE, (first + count) // TILE)
-        return PackedWeight(self.kind, (count, self.shape[1]), self.codes[tiles], self.scales[tiles])
+        factors = None if self.factors is None else self.factors[first : first + count]
+        return PackedWeight(self.kind, (count, self.shape[1]), self.codes[tiles], self.scales[tiles], factors)
 
     @property
     def struct(self) -> PackedStruct:
         """What the kernels are given; it does not keep the tensors alive."""
         wide = self.scales.dtype == torch.float32
-        return PackedStruct(KINDS.index(self.kind), wide, *self.shape, self.codes.data_ptr(), self.scales.data_ptr())
+        factors = None if self.factors is None else self.factors.data_ptr()
+        planes = self.codes.data_ptr(), self.scales.data_ptr(), factors
+        return PackedStruct(KINDS.index(self.kind), wide, *self.shape, *planes)
 
 
 def unsupported_reason() -> str | None:
@@ -159,22 +193,23 @@ def empty_packed(
         case "bf16":
             nbytes = -(-inputs // 2) * TILE * 4
         case _:
-            nbytes = -(-inputs // BLOCK) * _TILE_BYTES[kind]
+            nbytes = -(-inputs // BLOCK) * BLOCK * TILE // (2 if kind in FOUR_BITS else 1)
     blocks = -(-inputs // BLOCK) if PARTS[kind] else 0
     scales = (tiles, blocks, PARTS[kind], TILE)
-    dtype = torch.float32 if wide else torch.float16
-    if torch.device(device).type == "meta":
-        return PackedWeight(
-            kind,
-            (outputs, inputs),
-            torch.empty(tiles, nbytes, dtype=torch.uint8, device="meta"),
-            torch.empty(scales, dtype=dtype, device="meta"),
-        )
+    dtype = torch.float32 if wide else SCALES.get(kind, torch.float16)
+    meta = torch.device(device).type == "meta"
+
+    def room(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        if meta:
+            return torch.empty(shape, dtype=dtype, device="meta")
+        return take(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
+
     return PackedWeight(
         kind,
         (outputs, inputs),
-        take(tiles * nbytes).view(tiles, nbytes),
-        take(math.prod(scales) * dtype.itemsize).view(dtype).view(scales),
+        codes=room((tiles, nbytes), torch.uint8),
+        scales=room(scales, dtype),
+        factors=room((tiles * TILE,), torch.float32) if kind == "nvfp4" else None,
     )
 
 
@@ -224,14 +259,15 @@ def pack_gguf_(weight: PackedWeight, first: int, blocks: Tensor, stored: Stored)
     )
 
 
-def pack_codes_(weight: PackedWeight, first: int, codes: Tensor, scales: Tensor) -> None:
+def pack_codes_(weight: PackedWeight, first: int, codes: Tensor, scales: Tensor, factors: Tensor | None = None) -> None:
     """Puts rows given by codes and scales at outputs [first, first + n).
 
     Args:
         weight: of a kind with codes.
         first: the first output.
         codes: uint8 [n, K], one to a byte.
-        scales: float32 [n, blocks, parts], as the kind has them.
+        scales: float32 [n, blocks, parts], as the kind has them; rounded to what it keeps.
+        factors: float32 [n], of nvfp4 alone.
 
     Raises:
         ValueError: shapes or dtypes that do not fit.
@@ -250,6 +286,11 @@ def pack_codes_(weight: PackedWeight, first: int, codes: Tensor, scales: Tensor)
             f"packed {weight.kind} weight {weight.shape}"
         )
     _check_rows(weight, first, len(codes))
+    if (factors is None) != (weight.factors is None) or (factors is not None and factors.shape != codes.shape[:1]):
+        found = "none" if factors is None else describe(factors)
+        raise ValueError(f"factors ({found}) do not fit a packed {weight.kind} weight {weight.shape}")
+    if weight.factors is not None and factors is not None:
+        weight.factors[first : first + len(codes)] = factors
     codes, scales = codes.contiguous(), scales.contiguous()
     struct = ctypes.byref(weight.struct)
     _run(_PACK_CODES, struct, codes.data_ptr(), scales.data_ptr(), first, len(codes), threads())

@@ -25,7 +25,7 @@ def compiled(kind: Kind, shape: tuple[int, int], tokens: int) -> CompiledKernel:
 
 @pytest.mark.parametrize(
     ("kind", "shape", "tokens"),
-    [("Q4_K", LLAMA, 1), ("Q6_K", QWEN, 1), ("Q8_0", LLAMA, 16)],
+    [("Q4_K", LLAMA, 1), ("Q6_K", QWEN, 1), ("Q8_0", LLAMA, 16), ("Q5_K", LLAMA, 1)],
 )
 def test_few_rows_stream_the_weight_through_the_tensor_cores(kind: Kind, shape: tuple[int, int], tokens: int) -> None:
     kernel = compiled(kind, shape, tokens)
@@ -37,7 +37,7 @@ def test_few_rows_stream_the_weight_through_the_tensor_cores(kind: Kind, shape: 
 
 @pytest.mark.parametrize(
     ("kind", "shape", "tokens"),
-    [("Q4_K", QWEN, 64), ("Q6_K", LLAMA, 256)],
+    [("Q4_K", QWEN, 64), ("Q6_K", LLAMA, 256), ("Q5_1", LLAMA, 64)],
 )
 def test_many_rows_meet_floats_made_in_registers(kind: Kind, shape: tuple[int, int], tokens: int) -> None:
     kernel = compiled(kind, shape, tokens)

@@ -26,20 +26,23 @@ from stentor.kernels.linear_packed import (
     unsupported_reason,
 )
 from stentor.kernels.linear_packed.reference import dequantize
-from stentor.kernels.linear_packed.weight import OFFSETS, PARTS
+from stentor.kernels.linear_packed.weight import HALVES, MINS, OFFSETS, PARTS, TABLES, WIDE
+from stentor.kernels.linear_packed.weight import KINDS as ALL_KINDS
 from stentor.tests.examples import examples
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
-from stentor.tests.kernels.packed_weights import KINDS, codes_and_scales, packed_weight
+from stentor.tests.kernels.packed_weights import KINDS, codes_and_scales, factors_of, packed_weight
 from stentor.tests.kernels.test_linear_gguf import random_blocks
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no native library")
 
-STORED: tuple[Stored, ...] = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
+STORED: tuple[Stored, ...] = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q5_0", "Q5_1", "Q5_K", "IQ4_NL", "MXFP4")
+PRODUCTS: tuple[Stored, ...] = ("Q4_K", "Q5_K", "Q6_K")
+"""Their scales are products of two numbers."""
 SHAPES = ((1, 1), (15, 31), (16, 32), (17, 33), (37, 95), (50, 257), (130, 64))
 """Outputs and inputs: tiles, blocks and pairs that are whole and that are not."""
 BYTES = 1e-6
 """Rounded alike, sums of integers: only the order of the blocks' sums differs from the reference's."""
-TOLERANCE: dict[PackedKind, float] = {"f32": 2e-6, "bf16": 4e-6, "q4": BYTES, "q4m": BYTES, "q8": BYTES, "q8h": BYTES}
+TOLERANCE: dict[PackedKind, float] = dict.fromkeys(ALL_KINDS, BYTES) | {"f32": 2e-6, "bf16": 4e-6}
 
 
 def resident() -> int:
@@ -50,7 +53,8 @@ def resident() -> int:
 
 
 @pytest.mark.parametrize(
-    ("stored", "wide"), [*((stored, False) for stored in STORED), *((stored, True) for stored in STORED[1:])]
+    ("stored", "wide"),
+    [(stored, wide) for stored in STORED for wide in (False, True) if not wide or kind_of(stored) in WIDE],
 )
 def test_packed_blocks_are_what_the_format_says(stored: Stored, wide: bool) -> None:
     """Scales that are one half-precision number are kept exactly; products of two are rounded unless wide."""
@@ -58,7 +62,7 @@ def test_packed_blocks_are_what_the_format_says(stored: Stored, wide: bool) -> N
     expected = torch.from_numpy(gguf.dequantize(blocks.numpy(), gguf.GGMLQuantizationType[stored])).float()
     weight = empty_packed(37, 512, kind_of(stored), wide=wide)
     pack_gguf_(weight, 0, blocks, stored)
-    if stored in ("Q4_K", "Q6_K") and not wide:
+    if stored in PRODUCTS and not wide:
         largest = expected.view(37, -1, 32).abs().amax(2).repeat_interleave(32, 1)
         assert bool(((dequantize(weight) - expected).abs() <= 2e-3 * largest + 1e-6).all())
         assert not torch.equal(dequantize(weight), expected)
@@ -75,7 +79,7 @@ def test_rows_put_in_piece_by_piece_are_those_put_in_at_once(stored: Stored) -> 
     for first, end in ((40, 50), (0, 7), (7, 8), (8, 40)):
         pack_gguf_(pieces, first, blocks[first:end], stored)
     assert torch.equal(whole.codes, pieces.codes)
-    assert torch.equal(whole.scales, pieces.scales)
+    assert torch.equal(whole.scales.view(torch.uint8), pieces.scales.view(torch.uint8))
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
@@ -97,17 +101,22 @@ def test_plain_rows_are_kept_in_the_dtype_of_the_weight(outputs: int, inputs: in
 def test_codes_and_scales_are_kept(kind: PackedKind, wide: bool, outputs: int, inputs: int) -> None:
     codes, scales = codes_and_scales(kind, outputs, inputs, seed=3)
     weight = packed_weight(kind, outputs, inputs, wide=wide, seed=3)
-    if not wide:
+    if weight.scales.dtype == torch.float16:
         scales = scales.half().float()
+    factors = factors_of(kind, outputs, seed=3)
+    if factors is not None:
+        scales = scales * factors.view(-1, 1, 1)
     spread = (
-        scales.repeat_interleave(32, 1)[:, :inputs] if kind != "q8h" else scales.flatten(1).repeat_interleave(16, 1)
+        scales.flatten(1).repeat_interleave(16, 1) if kind in HALVES else scales.repeat_interleave(32, 1)[:, :inputs]
     )
-    if kind == "q4m":
-        expected = codes * spread[:, :, 0] + spread[:, :, 1]
+    values = torch.tensor(TABLES[kind])[codes.long()] if kind in TABLES else codes.float() - OFFSETS[kind]
+    if kind in MINS:
+        expected = values * spread[:, :, 0] + spread[:, :, 1]
     else:
-        expected = (codes.float() - OFFSETS[kind]) * spread.reshape(outputs, -1)[:, :inputs]
+        expected = values * spread.reshape(outputs, -1)[:, :inputs]
     assert_same_bits(dequantize(weight), expected)
-    assert weight.nbytes == weight.codes.nbytes + weight.scales.nbytes
+    kept = (weight.codes, weight.scales, weight.factors)
+    assert weight.nbytes == sum(plane.nbytes for plane in kept if plane is not None)
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, 1.0, 5e-8, -3.1e-6, 6.1e-5, 6.103e-5, 2049.0, 2051.0, 65504.0, 65519.9])

@@ -10,7 +10,7 @@ import torch
 
 from stentor.kernels.linear_packed import PackedKind, empty_packed, linear_packed, pack_codes_, unpack_rows
 from stentor.kernels.linear_packed.reference import dequantize
-from stentor.kernels.linear_packed.weight import PARTS
+from stentor.kernels.linear_packed.weight import FOUR_BITS, PARTS, TABLES
 from stentor.kernels.native import library as native_library
 from stentor.kernels.native.build import build, find_sources
 from stentor.kernels.native.load import NativeFunction, NativeLibrary, load
@@ -18,7 +18,7 @@ from stentor.tests.kernels import test_state_rows
 from stentor.tests.kernels.forward_shapes import SHAPES
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
 from stentor.tests.kernels.mixers import Mixer
-from stentor.tests.kernels.packed_weights import KINDS, codes_and_scales, packed_weight
+from stentor.tests.kernels.packed_weights import KINDS, codes_and_scales, factors_of, packed_weight
 from stentor.tests.kernels.programs import Sequences, shuffled, whole
 from stentor.tests.kernels.test_forward import LENGTHS, assert_agrees, same
 from stentor.tests.kernels.test_linear_packed import TOLERANCE
@@ -119,9 +119,10 @@ def test_inputs_too_small_to_be_scaled_are_as_good_as_zero(size: float) -> None:
 def test_codes_of_any_size_are_summed_without_overflow(kind: PackedKind, wide: bool) -> None:
     """The largest codes meet the largest inputs, in 16 bits where there is nothing wider."""
     codes, scales = codes_and_scales(kind, 16, 64, seed=0)
-    for code in (0, 15 if kind in ("q4", "q4m") else 255):
+    factors = factors_of(kind, 16, seed=0)
+    for code in range(16) if kind in TABLES else (0, 15 if kind in FOUR_BITS else 255):
         weight = empty_packed(16, 64, kind, wide=wide)
-        pack_codes_(weight, 0, codes.fill_(code), scales)
+        pack_codes_(weight, 0, codes.fill_(code), scales, factors)
         for sign in (-1.0, 1.0):
             x = torch.full((3, 64), sign)
             expected = linear_packed(x, weight, variant="reference")
@@ -138,7 +139,7 @@ def test_what_is_packed_there_means_what_it_means_here(
     rows, values = unpack_rows(there, torch.arange(37)), dequantize(there)
     monkeypatch.undo()
     here = packed_weight(kind, 37, 95, wide=wide)
-    assert torch.equal(there.scales, here.scales)
+    assert torch.equal(there.scales.view(torch.uint8), here.scales.view(torch.uint8))
     assert_same_bits(rows, dequantize(here))
     assert_same_bits(values, dequantize(here))
 

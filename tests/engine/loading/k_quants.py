@@ -13,7 +13,11 @@ def quantize(values: np.ndarray, kind: Type) -> np.ndarray:
     """float32 [rows, columns] → uint8 [rows, bytes of a row]."""
     match kind:
         case Type.Q4_K:
-            blocks = _q4_k(values.reshape(-1, 8, 32))
+            blocks = _k(values.reshape(-1, 8, 32), 15)
+        case Type.Q5_K:
+            blocks = _k(values.reshape(-1, 8, 32), 31)
+        case Type.IQ4_NL:
+            blocks = _iq4_nl(values.reshape(-1, 32))
         case Type.Q6_K:
             blocks = _q6_k(values.reshape(-1, 16, 16))
         case _:
@@ -22,20 +26,31 @@ def quantize(values: np.ndarray, kind: Type) -> np.ndarray:
     return blocks.reshape(len(values), -1)
 
 
-def _q4_k(x: np.ndarray) -> np.ndarray:
-    """[blocks, 8, 32] → uint8 [blocks, 144]: d, dmin, 12 bytes of scales and mins of six bits, 128 of codes."""
+def _k(x: np.ndarray, most: int) -> np.ndarray:
+    """[blocks, 8, 32] → uint8: d, dmin, 12 bytes of scales and mins of six bits, 32 of fifth bits where ``most`` is 31,
+    128 of the lower four."""
     least = np.minimum(x.min(2), 0)
-    step = (x.max(2) - least) / 15
+    step = (x.max(2) - least) / most
     d, d_scaled = _shared(step, 63)
     m, m_scaled = _shared(-least, 63)
     scale = d.astype(np.float32) * d_scaled
-    codes = _codes(x + (m.astype(np.float32) * m_scaled)[:, :, None], scale, 0, 15)
+    codes = _codes(x + (m.astype(np.float32) * m_scaled)[:, :, None], scale, 0, most)
     packed = np.zeros((len(x), 12), np.uint8)
     packed[:, :4] = d_scaled[:, :4] | d_scaled[:, 4:] >> 4 << 6
     packed[:, 4:8] = m_scaled[:, :4] | m_scaled[:, 4:] >> 4 << 6
     packed[:, 8:] = d_scaled[:, 4:] & 15 | (m_scaled[:, 4:] & 15) << 4
-    pairs = codes[:, 0::2] | codes[:, 1::2] << 4
-    return np.concatenate([d.view(np.uint8), m.view(np.uint8), packed, pairs.reshape(-1, 128)], axis=1)
+    high = np.bitwise_or.reduce((codes >> 4) << np.arange(8, dtype=np.uint8)[:, None], axis=1)
+    pairs = codes[:, 0::2] & 15 | (codes[:, 1::2] & 15) << 4
+    fifth = [high] if most == 31 else []
+    return np.concatenate([d.view(np.uint8), m.view(np.uint8), packed, *fifth, pairs.reshape(-1, 128)], axis=1)
+
+
+def _iq4_nl(x: np.ndarray) -> np.ndarray:
+    """[blocks, 32] → uint8 [blocks, 18]: d, 16 bytes of codes."""
+    d = (np.abs(x).max(1, keepdims=True) / 127).astype(np.float16)
+    table = np.array(gguf.quants.IQ4_NL.kvalues, np.float32)
+    codes = np.abs(x[:, :, None] - d.astype(np.float32)[:, :, None] * table).argmin(2).astype(np.uint8)
+    return np.concatenate([d.view(np.uint8), codes[:, :16] | codes[:, 16:] << 4], axis=1)
 
 
 def _q6_k(x: np.ndarray) -> np.ndarray:

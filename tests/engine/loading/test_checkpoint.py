@@ -1,6 +1,7 @@
 """Opening checkpoints: what is found in folders and files, and what is said when it cannot be used."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -164,6 +165,16 @@ def test_a_missing_config_and_missing_shards_are_named(saved: Path, tmp_path: Pa
     assert "config.json is missing" in refusal(folder)
 
 
+def test_a_shard_that_is_cut_short_is_named(saved: Path, tmp_path: Path) -> None:
+    folder = copied(saved, tmp_path)
+    shard = sorted(folder.glob("*.safetensors"))[-1]
+    stored = shard.read_bytes()
+    shard.unlink()
+    shard.write_bytes(stored[:-1])
+    with pytest.raises(CheckpointError, match=rf"{re.escape(shard.name)}: .* so the file is cut short; fetch it again"):
+        open_checkpoint(folder)
+
+
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
@@ -228,11 +239,11 @@ def test_a_gguf_type_that_cannot_be_decoded_is_refused(demo_gguf: Path, tmp_path
         head = bytearray(file.read(1 << 21))
     name = b"blk.0.attn_v.weight"
     at = head.index(name) + len(name) + 4 + 16
-    head[at] = 20  # IQ4_NL, whose blocks are smaller than Q4_1's
+    head[at] = 40  # NVFP4, whose blocks are smaller than Q4_1's
     path.write_bytes(head)
     with path.open("r+b") as file:
         file.truncate(demo_gguf.stat().st_size)
-    assert "'blk.0.attn_v.weight' is stored as IQ4_NL, expected one of F32" in refusal(path)
+    assert "'blk.0.attn_v.weight' is stored as NVFP4, expected one of F32" in refusal(path)
 
 
 def test_every_cut_of_a_safetensors_file_is_refused(saved: Path, tmp_path: Path) -> None:

@@ -61,14 +61,16 @@ def logits_of(model: Any) -> torch.Tensor:
     return found
 
 
-def packed(folder: Path, description: dict[str, Any], pack: Pack, *, file: str = "config.json") -> Made:
-    """A checkpoint whose projections are stored as ``pack`` says, described in ``file``."""
+def packed(
+    folder: Path, description: dict[str, Any], pack: Pack, *, file: str = "config.json", head: bool = False
+) -> Made:
+    """A checkpoint whose projections are stored as ``pack`` says, described in ``file``; with ``head`` lm_head too."""
     model = tiny_llama()
     model.save_pretrained(folder)
     tensors = load_file(folder / "model.safetensors")
     plain = copy.deepcopy(model)
     for name, module in plain.named_modules():
-        if not isinstance(module, torch.nn.Linear) or name == "lm_head":
+        if not isinstance(module, torch.nn.Linear) or (name == "lm_head" and not head):
             continue
         stored, value = pack(tensors.pop(f"{name}.weight").float())
         tensors |= {f"{name}.{ending}": tensor.contiguous() for ending, tensor in stored.items()}
@@ -199,7 +201,7 @@ def fp8_by_block(side: int) -> Pack:
 # ---- four bits
 
 
-def _codes(weight: torch.Tensor, group: int, order: Any) -> tuple[Any, Any, Any, torch.Tensor]:
+def _codes(weight: torch.Tensor, group: int, order: Any, most: int = 15) -> tuple[Any, Any, Any, torch.Tensor]:
     """Codes [N, K], zeros and scales [N, groups], and the values they stand for. ``order``: the group of each input."""
     w = weight.numpy().astype(np.float64)
     groups = int(order.max()) + 1
@@ -210,37 +212,74 @@ def _codes(weight: torch.Tensor, group: int, order: Any) -> tuple[Any, Any, Any,
     for g in range(groups):
         mine = order == g
         low, high = np.minimum(w[:, mine].min(1), 0), np.maximum(w[:, mine].max(1), 0)
-        scales[:, g] = (high - low) / 15
+        scales[:, g] = (high - low) / most
         step = scales[:, g].astype(np.float64)[:, None]
-        zeros[:, g] = np.clip(np.round(-low / step[:, 0]), 1, 15)
-        codes[:, mine] = np.clip(np.round(w[:, mine] / step) + zeros[:, g][:, None], 0, 15)
+        zeros[:, g] = np.clip(np.round(-low / step[:, 0]), 1, most)
+        codes[:, mine] = np.clip(np.round(w[:, mine] / step) + zeros[:, g][:, None], 0, most)
         values[:, mine] = (codes[:, mine] - zeros[:, g][:, None]) * step
     return codes, zeros, scales, torch.from_numpy(values).float()
 
 
-def _words(nibbles: Any) -> torch.Tensor:
-    """[rows, 8n] of 0…15 → int32 [rows, n], the first of each eight in the lowest bits."""
-    out = np.zeros((nibbles.shape[0], nibbles.shape[1] // 8), dtype=np.uint32)
-    for place in range(8):
-        out |= nibbles[:, place::8].astype(np.uint32) << np.uint32(4 * place)
+def _words(codes: Any, bits: int = 4) -> torch.Tensor:
+    """[rows, 32 / bits * n] → int32 [rows, n], the first of each word in the lowest bits."""
+    each = 32 // bits
+    out = np.zeros((codes.shape[0], codes.shape[1] // each), dtype=np.uint32)
+    for place in range(each):
+        out |= codes[:, place::each].astype(np.uint32) << np.uint32(bits * place)
     return torch.from_numpy(out.view(np.int32).copy())
 
 
-def gptq(group: int, *, version: int = 1, act_order: bool = False) -> Pack:
+def gptq(group: int, *, version: int = 1, act_order: bool = False, bits: int = 4) -> Pack:
     def pack(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
         inputs = weight.shape[1]
         order = np.arange(inputs) // (group if group > 0 else inputs)
         if act_order:
             order = np.random.default_rng(inputs).permutation(order)
-        codes, zeros, scales, values = _codes(weight, group, order)
+        most = (1 << bits) - 1
+        codes, zeros, scales, values = _codes(weight, group, order, most)
         less = 1 if version == 1 else 0
         stored = {
-            "qweight": _words(codes).T,
-            "qzeros": _words((zeros.T - less) & 15),
+            "qweight": _words(codes, bits).T,
+            "qzeros": _words((zeros.T - less) & most, bits),
             "scales": torch.from_numpy(scales.T.copy()),
             "g_idx": torch.from_numpy(order.astype(np.int32)),
         }
         return stored, values
+
+    return pack
+
+
+def fp4(kind: str, packing: str = "compressed-tensors") -> Pack:
+    """NVFP4 or MXFP4, as compressed-tensors' library rounds, packs and reads it; ModelOpt's has other names."""
+    from compressed_tensors.compressors.mx_utils import compress_mx_scale
+    from compressed_tensors.compressors.nvfp4.helpers import pack_fp4_to_uint8, unpack_fp4_from_uint8
+    from compressed_tensors.quantization.lifecycle.forward import dequantize, quantize
+    from compressed_tensors.quantization.quant_scheme import MXFP4A16, NVFP4A16
+
+    nvidia = kind == "nvfp4"
+    arguments = (NVFP4A16 if nvidia else MXFP4A16)["weights"]
+
+    def pack(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        rows, columns = weight.shape
+        largest = weight.view(rows, -1, arguments.group_size).abs().amax(2)
+        whole = 448 * 6 / largest.max() if nvidia else None
+        scale = largest / 6
+        if whole is not None:
+            stored_scale = (scale * whole).to(torch.float8_e4m3fn)
+            scale = stored_scale.float()
+        else:
+            scale = torch.exp2(torch.ceil(torch.log2(scale)))
+            stored_scale = compress_mx_scale(scale, torch.uint8)
+        rounded = quantize(x=weight, scale=scale, zero_point=None, global_scale=whole, args=arguments)
+        stored: Tensors = {"weight_packed": pack_fp4_to_uint8(rounded), "weight_scale": stored_scale}
+        codes = unpack_fp4_from_uint8(stored["weight_packed"], rows, columns, dtype=torch.float32)
+        value = dequantize(x_q=codes, scale=scale, args=arguments, global_scale=whole, dtype=torch.float32)
+        if whole is not None and packing == "compressed-tensors":
+            stored |= {"weight_global_scale": whole.reshape(1), "input_global_scale": torch.ones(1)}
+        elif whole is not None:
+            stored |= {"weight_scale_2": 1 / whole, "input_scale": torch.tensor(0.5)}
+            stored["weight"] = stored.pop("weight_packed")
+        return stored, value
 
     return pack
 

@@ -52,6 +52,54 @@ WEIGHT_ONLY: dict[str, Maker] = {
     ),
 }
 
+INT8 = {"num_bits": 8, "type": "int"}
+GPTQ8 = {"quant_method": "gptq", "bits": 8, "group_size": 32}
+INT8_GROUPS: dict[str, Maker] = {
+    "gptq8": lambda at: make.packed(at, GPTQ8, make.gptq(32, bits=8)),
+    "gptq8-v2": lambda at: make.packed(
+        at, GPTQ8 | {"group_size": 64, "checkpoint_format": "gptq_v2"}, make.gptq(64, version=2, bits=8)
+    ),
+    "gptq8-act-order": lambda at: make.packed(at, GPTQ8 | {"desc_act": True}, make.gptq(32, act_order=True, bits=8)),
+    "gptq8-channel": lambda at: make.packed(at, GPTQ8 | {"group_size": -1}, make.gptq(-1, bits=8)),
+    "compressed-w8a16": lambda at: make.compressed(
+        at, "pack-quantized", INT8 | {"strategy": "group", "group_size": 32, "symmetric": True}
+    ),
+    "compressed-w8a16-zeros": lambda at: make.compressed(
+        at, "pack-quantized", INT8 | {"strategy": "group", "group_size": 128, "symmetric": False}
+    ),
+    "compressed-w8a16-channel": lambda at: make.compressed(
+        at, "pack-quantized", INT8 | {"strategy": "channel", "symmetric": True}
+    ),
+}
+FP4_WEIGHTS = {"num_bits": 4, "type": "float", "symmetric": True}
+
+
+def _compressed_fp4(kind: str, group: int) -> Maker:
+    form = f"{kind}-pack-quantized"
+    strategy = "tensor_group" if kind == "nvfp4" else "group"
+    weights = FP4_WEIGHTS | {"strategy": strategy, "group_size": group}
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": weights | {"dynamic": True}}}
+    described = {
+        "quant_method": "compressed-tensors",
+        "format": form,
+        "config_groups": groups,
+        "ignore": ["lm_head"],
+    }
+    return lambda at: make.packed(at, described, make.fp4(kind))
+
+
+FP4: dict[str, Maker] = {
+    "compressed-nvfp4": _compressed_fp4("nvfp4", 16),
+    "compressed-mxfp4": _compressed_fp4("mxfp4", 32),
+    "modelopt-nvfp4": lambda at: make.packed(
+        at,
+        {"quantization": {"quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head"]}},
+        make.fp4("nvfp4", "modelopt"),
+        file="hf_quant_config.json",
+    ),
+}
+"""The inputs of the first two are meant to be quantised too; they are taken as they are."""
+
 QUANTISED_INPUTS: dict[str, Maker] = {
     "compressed-fp8": lambda at: make.compressed(
         at, "float-quantized", {"num_bits": 8, "type": "float", "strategy": "channel"}, FP8_TOKENS
@@ -104,14 +152,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
 
     def get(name: str) -> Made:
         if name not in cache:
-            maker = (WEIGHT_ONLY | QUANTISED_INPUTS | EXPANDED_ONLY)[name]
+            maker = (WEIGHT_ONLY | QUANTISED_INPUTS | EXPANDED_ONLY | FP4 | INT8_GROUPS)[name]
             cache[name] = maker(tmp_path_factory.mktemp(name))
         return cache[name]
 
     return get
 
 
-@pytest.mark.parametrize("name", [*WEIGHT_ONLY, *EXPANDED_ONLY])
+@pytest.mark.parametrize("name", [*WEIGHT_ONLY, *EXPANDED_ONLY, *FP4, *INT8_GROUPS])
 def test_expanded_weights_give_the_logits_of_their_format(made: Callable[[str], Made], name: str) -> None:
     found = made(name)
     assert found.logits.std() > 0.3, "logits this flat would hide a mistake"
@@ -158,7 +206,7 @@ def test_quantising_at_load_is_refused_where_no_kernel_multiplies_the_result(tmp
             WeightError, match=f"run on CUDA, not on cpu; {unsupported_reason}; plain weights would gain"
         ):
             PagedDecoder(tmp_path, quantization="fp8", packed=packed)
-    with pytest.raises(WeightError, match="they take int8, int4 and GGUF's blocks; plain weights would gain"):
+    with pytest.raises(WeightError, match="they take int8, four bits and GGUF's blocks; plain weights would gain"):
         PagedDecoder(tmp_path, quantization="fp8", dtype=torch.bfloat16)
 
 
@@ -167,9 +215,9 @@ def test_quantising_what_is_quantised_is_refused(made: Callable[[str], Made]) ->
         PagedDecoder(made("awq").folder, quantization="int8")
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q5_0"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q5_0", "Q5_1", "MXFP4"])
 def test_gguf_blocks_multiplied_as_stored_give_what_expanded_ones_do(kind: str, tmp_path: Path) -> None:
-    """Query and key rows change places on the way; Q5_0, which no kernel takes, is expanded either way."""
+    """Query and key rows change places on the way; what no kernel takes is expanded either way."""
     write_gguf(tmp_path / "m.gguf", make.tiny_llama(), "llama", gguf.GGMLQuantizationType[kind])
     expanded = our_logits(tmp_path / "m.gguf", "expanded")
     assert expanded.std() > 0.3

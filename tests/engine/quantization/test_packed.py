@@ -17,8 +17,10 @@ from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.quantization.choose import Layer, select
 from stentor.engine.quantization.formats import (
     Format,
+    FP4Format,
     FP8Format,
     GGUFFormat,
+    GroupedInt8Format,
     Int4Format,
     Int8Format,
     OnlineFormat,
@@ -35,7 +37,7 @@ from stentor.tests.engine.loading.tiny_gguf import write_gguf
 from stentor.tests.engine.local import weights_bytes
 from stentor.tests.engine.quantization import checkpoints as make
 from stentor.tests.engine.quantization.checkpoints import Pack, Tensors
-from stentor.tests.engine.quantization.test_checkpoints import QUANTISED_INPUTS, WEIGHT_ONLY
+from stentor.tests.engine.quantization.test_checkpoints import FP4, INT8_GROUPS, QUANTISED_INPUTS, WEIGHT_ONLY
 from stentor.tests.kernels.helpers import normal
 from stentor.tests.parity.paged import PagedDecoder
 
@@ -69,7 +71,7 @@ def notes_of(model: PagedDecoder) -> list[str]:
 # ---- whole models
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q5_0", "Q5_1", "Q5_K", "IQ4_NL", "MXFP4"])
 def test_gguf_blocks_are_packed_in_bfloat16_and_expanded_in_float32(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     write_gguf(path, make.tiny_llama(hidden_size=256), "llama", gguf.GGMLQuantizationType[kind])
@@ -88,7 +90,7 @@ def test_gguf_blocks_are_packed_in_bfloat16_and_expanded_in_float32(kind: str, t
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_file_of_several_kinds_is_packed_part_by_part(tied: bool, tmp_path: Path) -> None:
-    """As Q4_K_M has them: values and down projections in Q6_K. One layer's kind that no kernel takes is expanded."""
+    """As Q4_K_M has them: values and down projections in Q6_K."""
     path = tmp_path / "m.gguf"
     others = {"v_proj": Type.Q6_K, "0.mlp.down": Type.Q6_K, "1.mlp.down": Type.Q5_0, "embed_tokens": Type.Q8_0}
     model = make.tiny_llama(hidden_size=256, tie_word_embeddings=tied)
@@ -96,7 +98,7 @@ def test_a_file_of_several_kinds_is_packed_part_by_part(tied: bool, tmp_path: Pa
     packed = PagedDecoder(path, dtype=BF16)
     assert sorted(line.split(",")[0] for line in notes_of(packed)) == [
         f"weights in Q4_K: {PACKED.split(',')[0]}",
-        "weights in Q5_0: expanded to bfloat16",
+        f"weights in Q5_0: {PACKED.split(',')[0]}",
         f"weights in Q6_K: {PACKED.split(',')[0]}",
     ]
     assert_near(logits_of(packed), logits_of(PagedDecoder(path, backend="expanded", packed=False)))
@@ -133,6 +135,66 @@ def test_four_bit_checkpoints_are_packed(name: str, tmp_path: Path) -> None:
     packed = PagedDecoder(made.folder, dtype=BF16)
     assert [line.rpartition(" (")[0].partition("): ")[2] for line in notes_of(packed)] == [PACKED]
     assert_near(logits_of(packed), made.logits)
+
+
+@pytest.mark.parametrize("name", [name for name in INT8_GROUPS if name != "gptq8-act-order"])
+def test_eight_bits_in_groups_are_packed(name: str, tmp_path: Path) -> None:
+    made = INT8_GROUPS[name](tmp_path)
+    packed = PagedDecoder(made.folder, dtype=BF16)
+    assert [line.rpartition(" (")[0].partition("): ")[2] for line in notes_of(packed)] == [PACKED]
+    assert_near(logits_of(packed), made.logits)
+
+
+@pytest.mark.parametrize("name", FP4)
+def test_four_bit_floats_are_packed(name: str, tmp_path: Path) -> None:
+    made = FP4[name](tmp_path)
+    packed = PagedDecoder(made.folder, dtype=BF16)
+    kind = name.rpartition("-")[2]
+    assert notes_of(packed) == [f"weights in {kind.upper()}: {PACKED} (14 projections)"]
+    assert_near(logits_of(packed), made.logits)
+
+
+@pytest.mark.parametrize("name", ["compressed-nvfp4", "modelopt-nvfp4", "compressed-mxfp4"])
+@pytest.mark.parametrize("inputs", [32, 64, 80, 256])
+def test_four_bit_floats_are_packed_exactly(name: str, inputs: int) -> None:
+    """Two parts that meet inside a tile, each with its own factor; the last block may be half a block."""
+    torch.manual_seed(0)
+    packing, _, kind = name.replace("compressed", "compressed_tensors").partition("-")
+    packing = packing.replace("_", "-")
+    if kind == "mxfp4" and inputs % 32:
+        return
+    format = FP4Format(
+        "nvfp4" if kind == "nvfp4" else "mxfp4", "modelopt" if packing == "modelopt" else "compressed-tensors"
+    )
+    sizes = {"a.gate_proj": 40, "a.up_proj": 24}
+    made = {part: make.fp4(kind, packing)(torch.randn(size, inputs) / 16 * size) for part, size in sizes.items()}
+    linear = loaded({part: (format, tensors) for part, (tensors, _) in made.items()}, sizes, inputs)
+    ((found_kind, found),) = pieces_of(linear, inputs)
+    assert found_kind == kind
+    values = torch.cat([value for _, value in made.values()])
+    torch.testing.assert_close(found, values, rtol=1e-6, atol=0)
+    expanded = [expand(format, tensors, sizes[part], inputs, F32) for part, (tensors, _) in made.items()]
+    torch.testing.assert_close(torch.cat(expanded), values, rtol=1e-6, atol=0)
+    x = normal(3, inputs, seed=1)
+    assert (linear(x.bfloat16()).float() - x @ values.T).abs().mean() < 0.02 * (x @ values.T).std()
+
+
+@pytest.mark.parametrize(
+    ("description", "pack"),
+    [
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32, "lm_head": True}, make.gptq(32)),
+        ({"quant_method": "awq", "bits": 4, "group_size": 64}, make.awq(64)),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, make.fp4("nvfp4", "modelopt")),
+    ],
+)
+def test_a_head_that_is_stored_quantised_is_packed(description: dict[str, Any], pack: Pack, tmp_path: Path) -> None:
+    made = make.packed(tmp_path, description, pack, head=True)
+    packed = PagedDecoder(made.folder, dtype=BF16)
+    (note,) = notes_of(packed)
+    assert note.endswith(f"{PACKED} (15 projections)")
+    assert_near(logits_of(packed), made.logits)
+    exact = PagedDecoder(made.folder, packed=False)
+    torch.testing.assert_close(logits_of(exact), made.logits, rtol=1e-4, atol=5e-4)
 
 
 def test_columns_in_another_order_are_expanded(tmp_path: Path) -> None:
@@ -330,6 +392,16 @@ def test_the_bias_goes_to_the_outputs_of_each_piece() -> None:
         ((Int8Format("channel"), {"weight": torch.ones(16, 64, dtype=torch.int8)}), lambda t: t[1:], "expected int8"),
         ((INT4["gptq-32"][0], make.gptq(32)(torch.ones(16, 64))[0]), lambda t: t[:, 1:], "expected"),
         ((OnlineFormat("int8"), {"weight": torch.ones(16, 64)}), lambda t: t.T, "expected"),
+        (
+            (GroupedInt8Format("gptq", 32, symmetric=False), make.gptq(32, bits=8)(torch.ones(16, 64))[0]),
+            lambda t: t[1:],
+            "expected int32",
+        ),
+        (
+            (FP4Format("nvfp4", "modelopt"), make.fp4("nvfp4", "modelopt")(torch.ones(16, 64))[0]),
+            lambda t: t.T,
+            "expected",
+        ),
         ((OnlineFormat("int8"), {"weight": torch.ones(16, 64)}), lambda t: t.to(torch.int8), "not quantised"),
         ((FP8Format("channel"), make.fp8_by_channel(torch.ones(16, 64))[0]), lambda t: t.T, "expected"),
     ],
@@ -358,10 +430,10 @@ def layer(format: Format, **fields: Any) -> Layer:
         (GGUFFormat("Q4_K"), {"device": torch.device("cuda"), "dtype": F32}, "packed weights are for the CPU"),
         (GGUFFormat("Q4_K"), {"packed": False}, "there are no CPU kernels"),
         (GGUFFormat("Q4_K"), {"dtype": F32}, "float32 asks for exact inputs"),
-        (GGUFFormat("Q5_K"), {}, "they take Q4_0, Q4_1, Q8_0, Q4_K, Q6_K"),
+        (GGUFFormat("Q2_K"), {}, "they take Q4_0, Q4_1, Q8_0, Q4_K, Q6_K, Q5_0"),
         (Int4Format("awq", 16, symmetric=False), {}, "they take groups of 32, 64, 128, not 16"),
         (Int4Format("gptq", 32, symmetric=True, act_order=True), {}, "in the order of the inputs"),
-        (FP8Format("block"), {}, "they take int8, int4 and GGUF's blocks"),
+        (FP8Format("block"), {}, "they take int8, four bits and GGUF's blocks"),
     ],
 )
 def test_what_cannot_be_packed_is_expanded_and_says_why(
@@ -373,11 +445,11 @@ def test_what_cannot_be_packed_is_expanded_and_says_why(
 
 
 def test_what_was_asked_for_passes_over_what_is_preferred() -> None:
-    q4, q5 = GGUFFormat("Q4_K"), GGUFFormat("Q5_K")
+    q4, q2 = GGUFFormat("Q4_K"), GGUFFormat("Q2_K")
     assert select(layer(q4)).name == "packed"
     assert select(layer(q4), "kernels").name == "kernels"
     on_gpu = layer(q4, device=torch.device("cuda"))
     assert select(on_gpu).name == "kernels"
     assert select(on_gpu, "packed").name == "expanded"
     assert select(layer(q4), "expanded").name == "expanded"
-    assert select(layer(q5), "kernels").name == "expanded"
+    assert select(layer(q2), "kernels").name == "expanded"
