@@ -36,9 +36,12 @@ class Attention:
         prefix = f"{prefix}.{spec.name}"
         norms = None
         if (sizes := spec.qk_norm_sizes) is not None:
+            names = (None, None) if spec.qk_norm_names is None else spec.qk_norm_names
             q_norm, k_norm = (
-                RMSNorm(weights, f"{prefix}.{which}", size, model.norm_eps, context, plus_one=model.norm_plus_one)
-                for which, size in zip(spec.qk_norm_names, sizes, strict=True)
+                RMSNorm(
+                    weights, which and f"{prefix}.{which}", size, model.norm_eps, context, plus_one=model.norm_plus_one
+                )
+                for which, size in zip(names, sizes, strict=True)
             )
             norms = q_norm, k_norm
         self._sinks: torch.Tensor | None = None
@@ -51,8 +54,11 @@ class Attention:
         self._interleaved = spec.rope is not None and spec.rope.interleaved
         self._query_scales: torch.Tensor | None = None
         if spec.temperature_beta:
-            self._query_scales = rotary.query_scales(spec.temperature_beta, spec.temperature_floor)
+            self._query_scales = rotary.query_scales(
+                spec.temperature_beta, spec.temperature_floor, spec.temperature_first
+            )
         self._sizes = (2 if spec.gated else 1) * spec.q_size, spec.kv_size, spec.kv_size
+        self._window, self._chunk = (0, spec.window) if spec.chunked else (spec.window, 0)
         self._eps, self._plus_one = model.norm_eps, model.norm_plus_one
         self._k_scale, self._v_scale = (self._cache_scale(weights, prefix, which, context) for which in ("k", "v"))
         # scales of quantised queries and probabilities, neither of which is quantised here
@@ -98,6 +104,7 @@ class Attention:
         q = self._scaled(q, batch.positions)
         if texts.bias is not None:
             return _attend_biased(q, k, v, texts, spec.scale)
+        assert not spec.chunked, "no embedder attends in chunks"
         side = spec.window - 1 if spec.window else -1  # the window counts the token itself
         return kernels.varlen_attention(
             q,
@@ -162,7 +169,8 @@ class Attention:
             cache.v,
             paged,
             scale=spec.scale,
-            window=spec.window,
+            window=self._window,
+            chunk=self._chunk,
             softcap=spec.softcap,
             sinks=self._sinks,
             k_scale=k_scale,
@@ -188,7 +196,8 @@ class Attention:
             norms=None if norms is None else (norms[0].factors, norms[1].factors),
             eps=self._eps,
             scale=spec.scale,
-            window=spec.window,
+            window=self._window,
+            chunk=self._chunk,
             softcap=spec.softcap,
             sinks=self._sinks,
             interleaved=self._interleaved,

@@ -162,6 +162,7 @@ class PlainExperts(Experts):
             self._spec.activation,
             gate_up_bias=self._gate_up_bias,
             down_bias=self._down_bias,
+            weight_input=self._spec.weight_input,
             invariant=self._invariant,
         )
 
@@ -256,6 +257,7 @@ class PackedExperts(Experts):
             self._spec.activation,
             gate_up_bias=self._gate_up_bias,
             down_bias=self._down_bias,
+            weight_input=self._spec.weight_input,
         )
 
     def traced(self, x: Traced, logits: Traced, router: kernels.Router, correction: torch.Tensor | None) -> Traced:
@@ -269,6 +271,7 @@ class PackedExperts(Experts):
             score_bias=correction,
             gate_up_bias=self._gate_up_bias,
             down_bias=self._down_bias,
+            weight_input=self._spec.weight_input,
         )
 
 

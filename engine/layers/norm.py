@@ -24,7 +24,7 @@ class RMSNorm:
     def __init__(
         self,
         weights: WeightMap,
-        name: str,
+        name: str | None,
         size: int,
         eps: float,
         context: LayerContext,
@@ -32,12 +32,16 @@ class RMSNorm:
         plus_one: bool = False,
         before: Linear | None = None,
     ) -> None:
+        """Without a ``name`` it has no weights."""
         self.weight = context.empty(size)
         self._eps = eps
         self._plus_one = plus_one
         self._scheme = before.input_scheme if before else None
         self._scale = before.input_scale if before else None
-        weights.add(f"{name}.weight", self.weight)
+        if name is not None:
+            weights.add(f"{name}.weight", self.weight)
+        elif not context.filled:
+            self.weight.fill_(0.0 if plus_one else 1.0)
 
     @property
     def factors(self) -> torch.Tensor:

@@ -57,20 +57,24 @@ class AttentionSpec:
     window: int = 0
     """Tokens that it sees, the current one included; 0: all before it. Where texts see themselves whole, as many again
     behind the current one."""
+    chunked: bool = False
+    """The window is a chunk: a token sees those from the last multiple of ``window`` on (Llama 4)."""
     softcap: float = 0.0
     """q·k is capped at this; 0: not."""
     sinks: bool = False
     """Each head has a learned score that joins its softmax and has no value (gpt-oss, arXiv:2508.10925)."""
     qk_norm: QKNorm = "none"
-    qk_norm_names: tuple[str, str] = ("q_norm", "k_norm")
+    qk_norm_names: tuple[str, str] | None = ("q_norm", "k_norm")
+    """None: the norms have no weights (Llama 4)."""
     turned_first: bool = False
     """Heads are normed once they are rotated (HunYuan)."""
     gated: bool = False
     """The query projection holds query and gate of each head in turn; sigmoid(gate) multiplies what the head found
     (Qwen3-Next)."""
     temperature_beta: float = 0.0
-    """Queries at position p are multiplied by 1 + beta · log(1 + ⌊p / ``temperature_floor``⌋) (Llama 4)."""
+    """Queries at position p are multiplied by 1 + beta · log(1 + ⌊(p + first) / floor⌋) (Llama 4)."""
     temperature_floor: int = 0
+    temperature_first: int = 0
     qkv_bias: bool = False
     key_bias: bool = True
     """Whether that of queries, keys and values is one of keys too."""
@@ -104,7 +108,7 @@ class AttentionSpec:
         """Of what a checkpoint stores of it."""
         for projection in self.projections(hidden):
             yield from projection.shapes(prefix)
-        for which, size in zip(self.qk_norm_names, self.qk_norm_sizes or (), strict=False):
+        for which, size in zip(self.qk_norm_names or (), self.qk_norm_sizes or (), strict=False):
             yield f"{prefix}.{self.name}.{which}.weight", (size,)
         if self.sinks:
             yield f"{prefix}.{self.name}.sinks", (self.heads,)
@@ -126,12 +130,19 @@ class AttentionSpec:
 
     def pairs(self, tokens: int, context: int) -> int:
         """Keys that ``tokens`` after ``context`` others attend to in all, each to itself as well."""
+        if self.chunked:
+            return self._chunked_pairs(context + tokens) - self._chunked_pairs(context)
         growing = max(0, min(tokens, self.window - context)) if self.window else tokens
         return growing * context + growing * (growing + 1) // 2 + (tokens - growing) * self.window
 
+    def _chunked_pairs(self, tokens: int) -> int:
+        """Of so many first tokens."""
+        chunks, rest = divmod(tokens, self.window)
+        return chunks * self.window * (self.window + 1) // 2 + rest * (rest + 1) // 2
+
     @property
     def keeps(self) -> "CacheGroup":
-        """What one such layer keeps of its tokens."""
+        """What one such layer keeps of its tokens: a window covers a chunk."""
         return CacheGroup("window" if self.window else "full", (), self.window, self.kv_heads, self.head_dim)
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
@@ -142,6 +153,8 @@ class AttentionSpec:
         """Raises :class:`ConfigError` where its parts contradict each other."""
         if self.heads % self.kv_heads:
             raise ConfigError(f"{self.heads} query heads do not divide among {self.kv_heads} key-value heads")
+        if self.chunked and not self.window:
+            raise ConfigError("attention in chunks has a chunk of no tokens")
         if self.gated and self.qk_norm == "full":
             raise ConfigError("gated attention whose queries are normed as a whole is not known")
         if self.temperature_beta and self.temperature_floor < 1:

@@ -6,7 +6,7 @@ A field that a file leaves out has the default of its architecture in transforme
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from . import hf_dense, hf_hybrid, hf_latent, hf_moe, hf_text_part, hf_variants
+from . import hf_dense, hf_hybrid, hf_latent, hf_llama4, hf_moe, hf_text_part, hf_variants
 from .config_fields import ConfigError, Fields
 from .model_spec import ModelSpec, checked
 
@@ -99,5 +99,7 @@ DECODERS: Mapping[str, Decoder] = {
     "GraniteMoeSharedForCausalLM": Decoder("granitemoeshared", hf_moe.granite_moe),
     "MiniMaxM2ForCausalLM": Decoder("minimax_m2", hf_moe.minimax_m2),
     "Dots1ForCausalLM": Decoder("dots1", hf_moe.dots1),
+    "Llama4ForCausalLM": Decoder("llama4_text", hf_llama4.llama4),
+    "Llama4ForConditionalGeneration": Decoder("llama4", hf_text_part.llama4),
 }
 """By the name of their architecture."""

@@ -157,6 +157,8 @@ class MoESpec:
     bias: bool = False
     """Of both products of all experts."""
     router_bias: bool = False
+    weight_input: bool = False
+    """The router's weights multiply what experts take, not what they give (Llama 4)."""
     correction: bool = False
     """A number an expert is added to the scores where experts are chosen, and not where they are weighed."""
     names: tuple[ExpertNames, ...] = (APART, STACKED)

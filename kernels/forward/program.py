@@ -179,11 +179,12 @@ class Program:
         *,
         scale: float,
         window: int,
+        chunk: int = 0,
         softcap: float,
         sinks: Tensor | None = None,
         group: int = 0,
     ) -> None:
-        """``sinks``: see :attr:`Instruction.sinks`. Raises ValueError for query heads that are no multiple of the kv
+        """``window``, ``chunk``: see :func:`stentor.kernels.paged_attention`; ``sinks``: see :attr:`Instruction.sinks`. Raises ValueError for query heads that are no multiple of the kv
         heads, or a ``dst`` or sinks that do not fit them."""
         self._check(src, heads[0] * heads[2])
         if heads[0] % heads[1]:
@@ -205,7 +206,7 @@ class Program:
                 kv_heads=heads[1],
                 dim=heads[2],
                 scale=scale,
-                window=window,
+                window=window or -chunk,
                 softcap=softcap,
                 sinks=sinks,
                 group=group,

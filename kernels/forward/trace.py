@@ -117,6 +117,7 @@ class Traced:
         eps: float,
         scale: float,
         window: int,
+        chunk: int = 0,
         softcap: float,
         sinks: Tensor | None = None,
         interleaved: bool = False,
@@ -141,7 +142,16 @@ class Traced:
         )
         buffer = self.program.buffer(heads[0] * heads[2])
         self.program.attend(
-            qkv.buffer, buffer, layer, heads, scale=scale, window=window, softcap=softcap, sinks=sinks, group=group
+            qkv.buffer,
+            buffer,
+            layer,
+            heads,
+            scale=scale,
+            window=window,
+            chunk=chunk,
+            softcap=softcap,
+            sinks=sinks,
+            group=group,
         )
         return Traced.written(self.program, buffer)
 

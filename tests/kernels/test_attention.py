@@ -294,7 +294,7 @@ def test_options_that_do_not_fit_are_refused() -> None:
     caches = (world.k_cache, world.v_cache)
     with pytest.raises(ValueError, match="scale must be positive"):
         paged_attention(q, *caches, batch, scale=0.0)
-    with pytest.raises(ValueError, match="window 8 needs causal attention"):
+    with pytest.raises(ValueError, match="window 8 and chunk 0 need causal attention"):
         paged_attention(q, *caches, batch, scale=1.0, window=8, causal=False)
     with pytest.raises(ValueError, match="sinks"):
         paged_attention(q, *caches, batch, scale=1.0, sinks=torch.ones(5))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers as untyped_transformers
 
-from stentor.tests.parity import hybrids, latent, variants
+from stentor.tests.parity import families, hybrids, latent, variants
 from stentor.tests.parity.tiny_moe import mixtures
 
 transformers: Any = untyped_transformers
@@ -124,6 +124,7 @@ ARCHITECTURES: dict[str, Build] = {
     **variants.text_parts(SHAPE),
     **latent.architectures(SHAPE),
     **mixtures(SHAPE),
+    **families.configs(SHAPE),
 }
 
 

@@ -102,7 +102,7 @@ def clearest(model: Any, prompts: list[list[int]]) -> list[int]:
     gaps: list[torch.Tensor] = []
 
     def measure(router: Any, arguments: Any, output: Any) -> None:
-        logits = output[0].float()
+        logits = output[type(router).__name__ == "Llama4Router"].float()
         bias = arguments[1] if len(arguments) > 1 else getattr(router, "e_score_correction_bias", None)
         scores = logits if bias is None else logits.sigmoid() + bias
         spread = scores.std()
