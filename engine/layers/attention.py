@@ -88,7 +88,10 @@ class Attention:
         """[tokens, size] each, not rotated and not normed by head, gates among queries → [tokens, heads · head_dim]."""
         spec, gate = self._spec, None
         if spec.gated:
-            queries, gate = q.view(-1, spec.heads, 2, spec.head_dim).unbind(2)
+            if spec.gate:
+                queries, gate = q.view(-1, 2, spec.heads, spec.head_dim).unbind(1)
+            else:
+                queries, gate = q.view(-1, spec.heads, 2, spec.head_dim).unbind(2)
             q = queries.contiguous()
         q = q.view(-1, spec.heads, spec.head_dim)
         k, v = k.view(-1, spec.kv_heads, spec.head_dim), v.view(-1, spec.kv_heads, spec.head_dim)

@@ -74,6 +74,8 @@ def rotary_table(
     dim = rope.rotary_dim or head_dim
     inverse, attention_factor = _inverse_frequencies(rope, dim, max_position, max_model_len)
     angles = torch.outer(torch.arange(max_model_len, dtype=torch.float32), inverse)
+    if rope.backwards:
+        angles = -angles
     cos, sin = angles.cos() * attention_factor, angles.sin() * attention_factor
     return cos.to(device), sin.to(device)
 

@@ -26,6 +26,8 @@ class RopeConfig:
     """Dimensions of a head that rotate; the rest pass through. 0 means all."""
     interleaved: bool = False
     """Dimension 2i turns with 2i + 1 (GLM, Cohere, Ernie), not i with i + half of those that rotate (Llama)."""
+    backwards: bool = False
+    """By negative angles (nanochat)."""
     factor: float = 1.0
     original_max_position: int = 0
     """Context the model was trained for before stretching (dynamic, llama3, yarn, longrope)."""
@@ -71,6 +73,8 @@ class AttentionSpec:
     gated: bool = False
     """The query projection holds query and gate of each head in turn; sigmoid(gate) multiplies what the head found
     (Qwen3-Next)."""
+    gate: str = ""
+    """The name that gates of all heads are stored under where they stand by themselves (Trinity)."""
     temperature_beta: float = 0.0
     """Queries at position p are multiplied by 1 + beta · log(1 + ⌊(p + first) / floor⌋) (Llama 4)."""
     temperature_floor: int = 0
@@ -97,10 +101,12 @@ class AttentionSpec:
         """Into queries, keys and values; and out of what the heads found."""
         q, kv, name = self.q_size, self.kv_size, self.name
         asked = 2 * q if self.gated else q
-        apart = ((f"{name}.q_proj", asked), (f"{name}.k_proj", kv), (f"{name}.v_proj", kv))
+        queries = ((f"{name}.q_proj", q), (f"{name}.{self.gate}", q)) if self.gate else ((f"{name}.q_proj", asked),)
+        apart = (*queries, (f"{name}.k_proj", kv), (f"{name}.v_proj", kv))
         into = ((f"{name}.qkv_proj", asked + 2 * kv),) if self.fused else apart
+        unbiased = self.gate, "" if self.key_bias else "k_proj"
         return (
-            Projection(into, hidden, self.qkv_bias, () if self.key_bias else (f"{name}.k_proj",)),
+            Projection(into, hidden, self.qkv_bias, tuple(f"{name}.{part}" for part in unbiased if part)),
             Projection(((f"{name}.{self.out}", hidden),), q, self.output_bias),
         )
 

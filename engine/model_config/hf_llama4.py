@@ -64,8 +64,7 @@ def _with_networks(fields: Fields, spec: ModelSpec) -> ModelSpec:
     step = fields.integer("interleave_moe_layer_step", 1)
     listed = {int(each) for each in fields.numbers("moe_layers")}
     sparse = [
-        layer in listed if fields.has("moe_layers") else (layer + 1) % step == 0
-        for layer in range(len(spec.layers))
+        layer in listed if fields.has("moe_layers") else (layer + 1) % step == 0 for layer in range(len(spec.layers))
     ]
     moe = replace(moe, weight_input=True, shared=shared)
     return with_experts(with_layers(spec, mlp=dense), moe, sparse)

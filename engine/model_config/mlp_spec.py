@@ -116,6 +116,8 @@ class ExpertNames:
     out: str = "mlp.experts.{}.down_proj.weight"
     correction: str = "mlp.gate.e_score_correction_bias"
     """Of a router that has one."""
+    correction_row: bool = False
+    """It is [1, experts]."""
     transposed: bool = False
     """Those of all experts are [experts, inputs, outputs]."""
     interleaved: bool = False
@@ -165,6 +167,8 @@ class MoESpec:
     """As checkpoints store them; a checkpoint that has those of another than the first is read as well."""
     shared: MLPSpec | None = None
     """All shared experts together."""
+    shared_scale: float = 1.0
+    """Multiplies what the shared experts give."""
     shared_gate: str = ""
     """The name of a matrix [1, hidden], the sigmoid of whose product multiplies the shared experts' output."""
 
@@ -199,7 +203,7 @@ class MoESpec:
             yield f"{prefix}.{names.router}.bias", (self.experts,)
         yield f"{prefix}.{names.router}.weight", (self.experts, hidden)
         if self.correction:
-            yield f"{prefix}.{names.correction}", (self.experts,)
+            yield f"{prefix}.{names.correction}", (1, self.experts) if names.correction_row else (self.experts,)
         for tensor in (*self.expert_biases(hidden), *self.expert_tensors(hidden)):
             yield f"{prefix}.{tensor.name}", tensor.shape
         if self.shared is not None:
@@ -210,6 +214,8 @@ class MoESpec:
     def check(self) -> None:
         """Raises :class:`ConfigError` where its parts contradict each other."""
         router, experts = self.router, self.experts
+        if self.shared_gate and self.shared_scale != 1.0:
+            raise ConfigError("shared experts with a gate and a factor are not known")
         if experts > MOST_EXPERTS:
             raise ConfigError(f"it has {experts} experts in a layer, expected at most {MOST_EXPERTS}")
         if experts % router.groups or router.top_groups > router.groups:

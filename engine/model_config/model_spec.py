@@ -37,9 +37,13 @@ class Norms:
     kind: NormKind = "rms"
     bias: bool = False
     """Only of kind ``layer``."""
+    weighted: bool = True
+    """Whether they have weights."""
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Of what is stored."""
+        if not self.weighted:
+            return
         mixer, cross, mlp = (self.mixer_in, self.mixer_out, self.mixer_sum), self.cross_in, (self.mlp_in, self.mlp_out)
         for name in filter(None, (*mixer, cross, *mlp, self.mlp_sum)):
             yield f"{prefix}.{name}.weight", (hidden,)
@@ -151,6 +155,8 @@ class ModelSpec(Backbone):
     final_norm: str = "model.norm"
     """The name of the last norm, which is one of the kind that the layers have."""
     embedding_scale: float = 1.0
+    embedding_norm: bool = False
+    """Embeddings are normed, without weights."""
     logits_divisor: float = 1.0
     logits_softcap: float = 0.0
     text_part: bool = False
@@ -169,7 +175,8 @@ class ModelSpec(Backbone):
         found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab_size, self.hidden_size)}
         for number, layer in enumerate(self.layers):
             found.update(layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
-        found[f"{self.final_norm}.weight"] = (self.hidden_size,)
+        if self.layers[-1].norms.weighted:
+            found[f"{self.final_norm}.weight"] = (self.hidden_size,)
         if self.layers[-1].norms.bias:
             found[f"{self.final_norm}.bias"] = (self.hidden_size,)
         if self.head_bias:

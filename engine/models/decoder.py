@@ -15,7 +15,7 @@ from ..layers.forward_batch import ForwardBatch, LayerCache
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear, PlainLinear
-from ..layers.norm import added_, make_norm
+from ..layers.norm import RMSNorm, added_, make_norm
 from ..layers.packed import PackedTable
 from ..layers.quantized import Stream
 from ..layers.rotary import RotaryTables
@@ -38,6 +38,9 @@ class Decoder:
         self._embedding = self._table(context)
         rotary = RotaryTables(config.max_position, max_model_len, context)
         self._layers = [Layer(self.weights, layer, config, rotary, context) for layer in range(len(config.layers))]
+        self._embedding_norm: RMSNorm | None = None
+        if config.embedding_norm:
+            self._embedding_norm = RMSNorm(self.weights, None, config.hidden_size, config.norm_eps, context)
         self._norm = make_norm(self.weights, config.final_norm, config.layers[-1].norms, config, context)
         self._head: Linear | PlainLinear | PackedTable
         if not config.tie_embeddings:
@@ -86,6 +89,9 @@ class Decoder:
     def _hidden(self, batch: ForwardBatch) -> Stream:
         """Of tensors, or of what stands for them."""
         residual, delta = self._embedded(batch.tokens), None
+        if self._embedding_norm is not None:
+            residual = self._embedding_norm.plain(residual)
+            residual = residual.settled() if isinstance(residual, Traced) else residual
         if batch.added is not None:
             assert isinstance(residual, torch.Tensor)
             residual = residual + batch.added

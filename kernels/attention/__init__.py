@@ -94,9 +94,7 @@ def paged_attention(
     if tokens != batch.num_tokens:
         raise ValueError(f"paged_attention: q has {tokens} tokens, the batch has {batch.num_tokens}")
     if min(window, chunk, softcap) < 0:
-        raise ValueError(
-            f"paged_attention: window {window}, chunk {chunk} and softcap {softcap} must not be negative"
-        )
+        raise ValueError(f"paged_attention: window {window}, chunk {chunk} and softcap {softcap} must not be negative")
     if window and chunk:
         raise ValueError(f"paged_attention: a window of {window} and chunks of {chunk} exclude each other")
     if not scale > 0:

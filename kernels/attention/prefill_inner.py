@@ -35,7 +35,7 @@ def find_tile(query_start, sequences, tile, BLOCK_Q: tl.constexpr):
 
 @triton.jit
 def first_seen(position, window):
-    """The first key that a query at ``position`` sees: of ``window`` tokens up to itself, or where ``window`` is below 0
+    """The first key that a query at ``position`` sees: of ``window`` tokens up to itself, or where that is below 0
     from the last multiple of ``-window`` on."""
     held = tl.maximum(position, 0)
     chunk = tl.maximum(-window, 1)

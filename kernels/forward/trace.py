@@ -94,6 +94,7 @@ class Traced:
         added = replace(other, factor=1.0).settled()
         self.program.add(self._whole(), added._whole(), other.factor)
         self.at = len(self.program.instructions)
+        self.program.note_written(self)
         return self
 
     def linear(self, products: Sequence[PackedProduct]) -> "Traced":

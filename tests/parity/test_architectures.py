@@ -22,6 +22,7 @@ LENGTH = 75
 BF16_MEAN, BF16_MOST = 0.03, 0.35
 """How far logits in bfloat16 may be from those in float32, in units of the spread of all logits."""
 CALLED = {
+    "afmoe": {"attention with a gate"},
     "apertus": {"xIELU"},
     **{name: {"latent attention"} for name in latent.architectures(tiny.SHAPE)},
     "granite4-hybrid": {"a state space"},

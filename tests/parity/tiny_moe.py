@@ -103,8 +103,9 @@ def clearest(model: Any, prompts: list[list[int]]) -> list[int]:
 
     def measure(router: Any, arguments: Any, output: Any) -> None:
         logits = output[type(router).__name__ == "Llama4Router"].float()
-        bias = arguments[1] if len(arguments) > 1 else getattr(router, "e_score_correction_bias", None)
-        scores = logits if bias is None else logits.sigmoid() + bias
+        statics = getattr(router, "moe_statics", None)  # ERNIE's
+        bias = arguments[1] if len(arguments) > 1 else getattr(statics or router, "e_score_correction_bias", None)
+        scores = logits if bias is None else (logits.softmax(-1) if statics else logits.sigmoid()) + bias
         spread = scores.std()
         if (groups := getattr(router, "num_group", None) or 1) > 1:
             members = scores.unflatten(-1, (groups, -1))
