@@ -12,6 +12,7 @@ from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 from ..model_config.model_spec import Backbone
 from .elementwise import elementwise
 from .forward_batch import ForwardBatch, Texts
+from .head_norm import HeadLayerNorm
 from .layer_context import LayerContext
 from .linear import Linear
 from .norm import RMSNorm
@@ -34,6 +35,9 @@ class Attention:
         self.into = Linear.of(weights, prefix, into, context, adapters=model.adapters, dtype=context.dtype)
         self.out = Linear.of(weights, prefix, out, context, adapters=model.adapters, dtype=context.stream)
         prefix = f"{prefix}.{spec.name}"
+        if spec.tied_values:
+            weights.share(f"{prefix}.k_proj", f"{prefix}.v_proj")
+        self._v_norm = RMSNorm(weights, None, spec.head_dim, model.norm_eps, context) if spec.v_norm else None
         norms = None
         if (sizes := spec.qk_norm_sizes) is not None:
             names = (None, None) if spec.qk_norm_names is None else spec.qk_norm_names
@@ -44,6 +48,11 @@ class Attention:
                 for which, size in zip(names, sizes, strict=True)
             )
             norms = q_norm, k_norm
+        own, eps = spec.qk_norm == "layer_own", model.norm_eps
+        self._layer_norms = [
+            HeadLayerNorm(weights, f"{prefix}.{which}", heads, spec.head_dim, eps, context, own=own)
+            for which, heads in spec.layer_norms
+        ]
         self._sinks: torch.Tensor | None = None
         if spec.sinks:
             self._sinks = context.empty(spec.heads, dtype=torch.float32)
@@ -60,17 +69,10 @@ class Attention:
         self._sizes = (2 if spec.gated else 1) * spec.q_size, spec.kv_size, spec.kv_size
         self._window, self._chunk = (0, spec.window) if spec.chunked else (spec.window, 0)
         self._eps, self._plus_one = model.norm_eps, model.norm_plus_one
-        self._k_scale, self._v_scale = (self._cache_scale(weights, prefix, which, context) for which in ("k", "v"))
+        self._k_scale, self._v_scale = (cache_scale(weights, prefix, each, spec.kv_heads, context) for each in "kv")
         # scales of quantised queries and probabilities, neither of which is quantised here
         unused = ("q_scale", "q_proj.q_scale", "q_proj.output_scale", "prob_scale", "prob_output_scale")
         weights.pass_over(*(f"{prefix}.{name}" for name in unused))
-
-    def _cache_scale(self, weights: WeightMap, prefix: str, which: str, context: LayerContext) -> torch.Tensor:
-        """What float8 keys or values of this layer are multiplied by, float32 [kv_heads]: 1 unless it is stored."""
-        scale = context.ones(self._spec.kv_heads)
-        for name in (f"{which}_scale", f"{which}_proj.{which}_scale", f"{which}_proj.output_scale", "kv_scale"):
-            weights.offer(f"{prefix}.{name}", scale)
-        return scale
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden], plain or quantised → [tokens, hidden]; writes K and V where there are caches."""
@@ -95,6 +97,10 @@ class Attention:
             q = queries.contiguous()
         q = q.view(-1, spec.heads, spec.head_dim)
         k, v = k.view(-1, spec.kv_heads, spec.head_dim), v.view(-1, spec.kv_heads, spec.head_dim)
+        if self._v_norm is not None:
+            v = self._v_norm.plain(v)
+        if self._layer_norms:
+            q, k = (norm(part) for norm, part in zip(self._layer_norms, (q, k), strict=True))
         attend = self._attend_cached if batch.texts is None else self._attend_whole
         found = attend(q, k, v, batch)
         return (found if gate is None else found * elementwise(torch.sigmoid, gate)).view(-1, spec.q_size)
@@ -188,8 +194,11 @@ class Attention:
         assert isinstance(v, Traced)
         if batch.caches[self._cache].k.dtype != self._dtype:
             return q.beside(k, v).call("attention to a cache of another dtype", self._attend_rows, spec.q_size)
-        if spec.gated:
-            return q.beside(k, v).call("attention with a gate", self._attend_rows, spec.q_size)
+        if spec.gated or self._layer_norms:
+            what = "attention with a gate" if spec.gated else "attention with layer norms of heads"
+            return q.beside(k, v).call(what, self._attend_rows, spec.q_size)
+        if self._v_norm is not None:
+            v = v.normed_each(self._v_norm.factors, self._eps)
         return q.attend(
             k,
             v,
@@ -213,6 +222,14 @@ class Attention:
         """As :meth:`attend`, of float32 [tokens, all of q, k and v]."""
         q, k, v = qkv.to(self._dtype).split(self._sizes, dim=1)
         return self.attend(q, k, v, batch)
+
+
+def cache_scale(weights: WeightMap, prefix: str, which: str, kv_heads: int, context: LayerContext) -> torch.Tensor:
+    """What float8 keys (``k``) or values (``v``) of a layer are multiplied by, float32 [kv_heads]: 1 unless stored."""
+    scale = context.ones(kv_heads)
+    for name in (f"{which}_scale", f"{which}_proj.{which}_scale", f"{which}_proj.output_scale", "kv_scale"):
+        weights.offer(f"{prefix}.{name}", scale)
+    return scale
 
 
 def _attend_biased(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, texts: Texts, scale: float) -> torch.Tensor:

@@ -94,6 +94,9 @@ def _inverse_frequencies(
             return plain, 1.0
         case "linear":
             return plain / rope.factor, 1.0
+        case "proportional":
+            turning = torch.arange(len(plain)) < rope.rotating // 2
+            return torch.where(turning, plain / rope.factor, 0.0), 1.0
         case "dynamic":
             if max_model_len <= original:
                 return plain, 1.0

@@ -140,8 +140,11 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
     bidirectional = gemma or config.get("is_causal") is False
     if bidirectional and any(group.kind == "latent" for group in made.cache_groups):
         raise ConfigError("is_causal is false, expected true: latent attention sees only what is before a token")
-    if bidirectional and any(isinstance(layer.mixer, AttentionSpec) and layer.mixer.chunked for layer in made.layers):
+    mixers = [layer.mixer for layer in made.layers if isinstance(layer.mixer, AttentionSpec)]
+    if bidirectional and any(mixer.chunked for mixer in mixers):
         raise ConfigError("is_causal is false, expected true: attention in chunks sees only what is before a token")
+    if any(mixer.shares >= 0 for mixer in mixers):
+        raise ConfigError("num_kv_shared_layers is not 0, and embedders keep no keys that a later layer could see")
     return replace(made, architecture=own, tie_embeddings=True, bidirectional=bidirectional)
 
 

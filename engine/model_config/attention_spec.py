@@ -8,9 +8,10 @@ from .config_fields import ConfigError
 from .projection import Projection
 from .recurrent_spec import StateTensor
 
-RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
-QKNorm = Literal["none", "head", "full"]
-"""``head``: over each head (Qwen3, Gemma-3). ``full``: over the whole projection (OLMo-2)."""
+RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"]
+QKNorm = Literal["none", "head", "full", "layer", "layer_own"]
+"""``head``: over each head (Qwen3, Gemma-3). ``full``: over the whole projection (OLMo-2). ``layer``: a layer norm over
+each head (Phi). ``layer_own``: one without a bias, with weights of each head (Command R+)."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class RopeConfig:
     """Dimension 2i turns with 2i + 1 (GLM, Cohere, Ernie), not i with i + half of those that rotate (Llama)."""
     backwards: bool = False
     """By negative angles (nanochat)."""
+    rotating: int = 0
+    """Dimensions that really turn, as slowly as if all did (proportional)."""
     factor: float = 1.0
     original_max_position: int = 0
     """Context the model was trained for before stretching (dynamic, llama3, yarn, longrope)."""
@@ -70,6 +73,12 @@ class AttentionSpec:
     """None: the norms have no weights (Llama 4)."""
     turned_first: bool = False
     """Heads are normed once they are rotated (HunYuan)."""
+    v_norm: bool = False
+    """Values are normed by head, without weights (Gemma 4)."""
+    tied_values: bool = False
+    """Values are what keys are before they are normed and rotated: no ``v_proj`` is stored (Gemma 4)."""
+    shares: int = -1
+    """The layer whose keys and values it sees in place of its own (Gemma 4); -1: it makes its own."""
     gated: bool = False
     """The query projection holds query and gate of each head in turn; sigmoid(gate) multiplies what the head found
     (Qwen3-Next)."""
@@ -104,6 +113,7 @@ class AttentionSpec:
         queries = ((f"{name}.q_proj", q), (f"{name}.{self.gate}", q)) if self.gate else ((f"{name}.q_proj", asked),)
         apart = (*queries, (f"{name}.k_proj", kv), (f"{name}.v_proj", kv))
         into = ((f"{name}.qkv_proj", asked + 2 * kv),) if self.fused else apart
+        into = queries if self.shares >= 0 else into
         unbiased = self.gate, "" if self.key_bias else "k_proj"
         return (
             Projection(into, hidden, self.qkv_bias, tuple(f"{name}.{part}" for part in unbiased if part)),
@@ -112,18 +122,39 @@ class AttentionSpec:
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Of what a checkpoint stores of it."""
+        values = (f"{prefix}.{self.name}.v_proj.weight", f"{prefix}.{self.name}.v_proj.bias")
         for projection in self.projections(hidden):
-            yield from projection.shapes(prefix)
-        for which, size in zip(self.qk_norm_names or (), self.qk_norm_sizes or (), strict=False):
+            for name, shape in projection.shapes(prefix):
+                if not self.tied_values or name not in values:
+                    yield name, shape
+        names = (self.qk_norm_names or ())[: 1 if self.shares >= 0 else None]
+        for which, size in zip(names, self.qk_norm_sizes or (), strict=False):
             yield f"{prefix}.{self.name}.{which}.weight", (size,)
+        for which, heads in self.layer_norms:
+            name = f"{prefix}.{self.name}.{which}"
+            if self.qk_norm == "layer":
+                yield f"{name}.bias", (self.head_dim,)
+                yield f"{name}.weight", (self.head_dim,)
+            elif "{}" in which:
+                yield from ((f"{name.format(head)}.weight", (self.head_dim,)) for head in range(heads))
+            else:
+                yield f"{name}.weight", (heads, self.head_dim)
         if self.sinks:
             yield f"{prefix}.{self.name}.sinks", (self.heads,)
 
     @property
+    def layer_norms(self) -> tuple[tuple[str, int], ...]:
+        """Names of layer norms of queries and keys, and the heads of these."""
+        if self.qk_norm not in ("layer", "layer_own") or self.qk_norm_names is None:
+            return ()
+        q, k = self.qk_norm_names
+        return (q, self.heads), (k, self.kv_heads)
+
+    @property
     def qk_norm_sizes(self) -> tuple[int, int] | None:
-        """Of the norms of queries and keys."""
+        """Of the RMS norms of queries and keys."""
         match self.qk_norm:
-            case "none":
+            case "none" | "layer" | "layer_own":
                 return None
             case "head":
                 return self.head_dim, self.head_dim
@@ -147,8 +178,10 @@ class AttentionSpec:
         return chunks * self.window * (self.window + 1) // 2 + rest * (rest + 1) // 2
 
     @property
-    def keeps(self) -> "CacheGroup":
+    def keeps(self) -> "CacheGroup | None":
         """What one such layer keeps of its tokens: a window covers a chunk."""
+        if self.shares >= 0:
+            return None
         return CacheGroup("window" if self.window else "full", (), self.window, self.kv_heads, self.head_dim)
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
@@ -161,6 +194,8 @@ class AttentionSpec:
             raise ConfigError(f"{self.heads} query heads do not divide among {self.kv_heads} key-value heads")
         if self.chunked and not self.window:
             raise ConfigError("attention in chunks has a chunk of no tokens")
+        if self.qk_norm.startswith("layer") and (self.turned_first or self.qk_norm_names is None):
+            raise ConfigError("layer norms of heads that are rotated before, or have no weights, are not known")
         if self.gated and self.qk_norm == "full":
             raise ConfigError("gated attention whose queries are normed as a whole is not known")
         if self.temperature_beta and self.temperature_floor < 1:

@@ -6,7 +6,7 @@ A field that a file leaves out has the default of its architecture in transforme
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from . import hf_dense, hf_hybrid, hf_latent, hf_llama4, hf_moe, hf_moe_variants, hf_text_part, hf_variants
+from . import hf_dense, hf_gemma4, hf_hybrid, hf_latent, hf_llama4, hf_moe, hf_moe_variants, hf_text_part, hf_variants
 from .config_fields import ConfigError, Fields
 from .model_spec import ModelSpec, checked
 
@@ -113,6 +113,8 @@ DECODERS: Mapping[str, Decoder] = {
     "GraniteMoeSWAForCausalLM": Decoder("granitemoe_swa", hf_moe_variants.granite_moe_swa),
     "AfmoeForCausalLM": Decoder("afmoe", hf_moe_variants.afmoe),
     "Cohere2MoeForCausalLM": Decoder("cohere2_moe", hf_moe_variants.cohere2_moe),
+    "Gemma4ForCausalLM": Decoder("gemma4_text", hf_gemma4.gemma4),
+    "Gemma4ForConditionalGeneration": Decoder("gemma4", hf_text_part.gemma4),
     "Llama4ForCausalLM": Decoder("llama4_text", hf_llama4.llama4),
     "Llama4ForConditionalGeneration": Decoder("llama4", hf_text_part.llama4),
 }

@@ -10,7 +10,7 @@ from .hf_common import alternating, attention_bias, common, slide, sliding_layer
 from .hf_dense import exaone4
 from .hf_moe import deepseek_experts, experts_of, granite_moe, shared_experts, sparse_from, with_experts
 from .hf_variants import command, ernie, granite_windows, hunyuan
-from .mlp_spec import APART, STACKED, ExpertNames, RouterSpec
+from .mlp_spec import APART, STACKED, ExpertNames, MoESpec, RouterSpec
 from .model_spec import POST, PRE, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
 
 _AFMOE_NORMS = Norms(
@@ -21,9 +21,10 @@ _AFMOE_NORMS = Norms(
 )
 
 
-def _named(**names: object) -> tuple[ExpertNames, ExpertNames]:
-    """As most checkpoints have experts, and as transformers holds them, with these names of their router."""
-    return replace(APART, **names), replace(STACKED, **names)  # type: ignore[arg-type]
+def _named(router: str = "mlp.gate", correction: str = "", held: str = "") -> tuple[ExpertNames, ExpertNames]:
+    """As most checkpoints have experts, and as transformers holds them; ``held`` is the correction's name there."""
+    apart = replace(APART, router=router, correction=correction)
+    return apart, replace(STACKED, router=router, correction=held or correction)
 
 
 def _uniform(fields: Fields, name: str, default: int) -> int:
@@ -50,7 +51,9 @@ def ernie_moe(fields: Fields, name: str) -> ModelSpec:
     moe = experts_of(fields, spec, RouterSpec(top_k), experts=experts)
     number = fields.integer("moe_num_shared_experts", 2, least=0)
     shared = shared_experts(spec, "mlp.shared_experts", moe.inner * number) if number else None
-    names = _named(correction="mlp.moe_statics.e_score_correction_bias", correction_row=True)
+    stored = "moe_statics.e_score_correction_bias"
+    names = _named(correction=f"mlp.{stored}", held=f"mlp.gate.{stored}")
+    names = (replace(names[0], correction_row=True), names[1])
     moe = replace(moe, correction=True, names=names, shared=shared)
     step, first = fields.integer("moe_layer_interval", 1), fields.integer("moe_layer_start_index", 1, least=0)
     last = fields.integer("moe_layer_end_index", -1, least=-1)
@@ -94,7 +97,8 @@ def exaone_moe(fields: Fields, name: str) -> ModelSpec:
     defaults = {"num_experts": 64, "moe_intermediate_size": 1024, "routed_scaling_factor": 2.5}
     fields = Fields({**defaults, **fields.values, "n_shared_experts": shared})
     spec = with_layers(exaone4(fields, name), norms=PRE)
-    names = _named(correction="mlp.e_score_correction_bias")
+    stored = "e_score_correction_bias"
+    names = _named(correction=f"mlp.{stored}", held=f"mlp.gate.{stored}")
     moe = replace(deepseek_experts(fields, spec, renormalize=True, top_k=8), names=names)
     sparse = _sparse_kinds(fields, spec, fields.integer("first_k_dense_replace", 1, least=0))
     return replace(with_experts(spec, moe, sparse), draft_prefix="mtp")
@@ -111,7 +115,11 @@ def _sparse_kinds(fields: Fields, spec: ModelSpec, first: int) -> list[bool]:
 
 
 def granite_moe_swa(fields: Fields, name: str) -> ModelSpec:
-    return granite_windows(fields, granite_moe(fields, name))
+    """A Granite MoE with sinks, whose files hold experts as transformers does."""
+    spec = granite_moe(fields, name)
+    mlp = spec.layers[0].mlp
+    assert isinstance(mlp, MoESpec)
+    return granite_windows(fields, with_layers(spec, mlp=replace(mlp, names=mlp.names[::-1])))
 
 
 def afmoe(fields: Fields, name: str) -> ModelSpec:

@@ -124,11 +124,11 @@ def cohere2(fields: Fields, name: str) -> ModelSpec:
 
 def command(fields: Fields, name: str, *, theta: float, head_dim: int | None = None) -> ModelSpec:
     """What all Coheres share; the options are defaults."""
-    if fields.flag("use_qk_norm"):
-        raise ConfigError("use_qk_norm is set, and norms with weights of each head are not supported")
     fields = _with_default(fields, tie_word_embeddings=True)
     spec = common(fields, name, head_dim=head_dim, eps=1e-5, theta=theta, eps_field="layer_norm_eps")
     spec = with_layers(interleaved(attention_bias(fields, spec)), norms=COHERE, parallel=True)
+    if fields.flag("use_qk_norm"):
+        spec = with_mixers(spec, qk_norm="layer_own")
     return replace(spec, logits_divisor=1 / fields.positive("logit_scale", 0.0625))
 
 
@@ -190,10 +190,12 @@ def starcoder2(fields: Fields, name: str) -> ModelSpec:
 
 def stablelm(fields: Fields, name: str) -> ModelSpec:
     """A quarter of each head rotates; some run attention and network side by side."""
-    _refuse_head_norms(fields)
     fields = _with_default(fields, partial_rotary_factor=0.25)
     spec = common(fields, name, eps=1e-5, eps_field="layer_norm_eps")
     spec = with_mixers(spec, qkv_bias=fields.flag("use_qkv_bias"))
+    if fields.flag("qk_layernorm"):
+        names = ("q_layernorm.norms.{}", "k_layernorm.norms.{}")
+        spec = with_mixers(spec, qk_norm="layer_own", qk_norm_names=names)
     if fields.flag("use_parallel_residual"):
         return with_layers(spec, norms=replace(LAYER_NORM, mlp_in=""), parallel=True)
     return with_layers(spec, norms=LAYER_NORM)
@@ -201,10 +203,11 @@ def stablelm(fields: Fields, name: str) -> ModelSpec:
 
 def phi(fields: Fields, name: str) -> ModelSpec:
     """Phi 1 to 2: attention and network side by side, and a bias everywhere."""
-    _refuse_head_norms(fields)
     fields = _with_default(fields, partial_rotary_factor=0.5)
     spec = common(fields, name, eps=1e-5, activation="gelu_new", eps_field="layer_norm_eps")
     spec = with_mixers(spec, qkv_bias=True, output_bias=True, out="dense")
+    if fields.flag("qk_layernorm"):
+        spec = with_mixers(spec, qk_norm="layer", qk_norm_names=("q_layernorm", "k_layernorm"))
     mlp = replace(dense_mlp(spec), bias=True, into=("mlp.fc1",), out="mlp.fc2", gated=False)
     spec = with_layers(spec, mlp=mlp, norms=replace(LAYER_NORM, mlp_in=""), parallel=True)
     return replace(spec, head_bias=True, final_norm="model.final_layernorm")
@@ -257,8 +260,3 @@ def nanochat(fields: Fields, name: str) -> ModelSpec:
 
 def _ungated(spec: ModelSpec) -> ModelSpec:
     return with_layers(spec, mlp=replace(dense_mlp(spec), into=UP_MLP, gated=False))
-
-
-def _refuse_head_norms(fields: Fields) -> None:
-    if fields.flag("qk_layernorm"):
-        raise ConfigError("qk_layernorm is set, and layer norms of heads are not supported")

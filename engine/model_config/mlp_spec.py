@@ -145,6 +145,20 @@ STACKED: Final = ExpertNames(into=("mlp.experts.gate_up_proj",), out="mlp.expert
 
 
 @dataclass(frozen=True)
+class PartNorms:
+    """What is stored where router, experts and shared experts each norm the stream for themselves (Gemma 4)."""
+
+    experts_in: str
+    experts_out: str
+    shared_in: str
+    shared_out: str
+    router_scale: str
+    """Multiplies what the router takes, [hidden], normed without weights and divided by √hidden."""
+    expert_scale: str
+    """Multiplies an expert's output, [experts]."""
+
+
+@dataclass(frozen=True)
 class MoESpec:
     """A mixture of experts: each token takes ``router.top_k`` of ``experts`` gated networks.
 
@@ -167,6 +181,7 @@ class MoESpec:
     """As checkpoints store them; a checkpoint that has those of another than the first is read as well."""
     shared: MLPSpec | None = None
     """All shared experts together."""
+    part_norms: PartNorms | None = None
     shared_scale: float = 1.0
     """Multiplies what the shared experts give."""
     shared_gate: str = ""
@@ -210,10 +225,17 @@ class MoESpec:
             yield from self.shared.shapes(prefix, hidden)
         if self.shared_gate:
             yield f"{prefix}.{self.shared_gate}.weight", (1, hidden)
+        if norms := self.part_norms:
+            for name in (norms.experts_in, norms.experts_out, norms.shared_in, norms.shared_out):
+                yield f"{prefix}.{name}.weight", (hidden,)
+            yield f"{prefix}.{norms.router_scale}", (hidden,)
+            yield f"{prefix}.{norms.expert_scale}", (self.experts,)
 
     def check(self) -> None:
         """Raises :class:`ConfigError` where its parts contradict each other."""
         router, experts = self.router, self.experts
+        if self.part_norms and self.shared is None:
+            raise ConfigError("experts with norms of their own stand beside no network")
         if self.shared_gate and self.shared_scale != 1.0:
             raise ConfigError("shared experts with a gate and a factor are not known")
         if experts > MOST_EXPERTS:

@@ -79,6 +79,8 @@ class LayerSpec:
     norms: Norms = PRE
     cross: AttentionSpec | None = None
     """Attention to audio, between both."""
+    scalar: str = ""
+    """The name of a learned number that multiplies the stream behind the layer."""
     parallel: bool = False
     """The network takes what the mixer takes, not what the mixer leaves (GPT-J)."""
 
@@ -95,6 +97,28 @@ class LayerSpec:
             yield from self.cross.shapes(prefix, hidden)
         yield from self.mlp.shapes(prefix, hidden)
         yield from self.norms.shapes(prefix, hidden)
+        if self.scalar:
+            yield f"{prefix}.{self.scalar}", (1,)
+
+
+@dataclass(frozen=True)
+class PerLayerSpec:
+    """A small embedding of each token for every layer (Gemma 3n, Gemma 4)."""
+
+    vocab_size: int
+    dim: int
+
+    def outer_shapes(self, layers: int, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Of what all layers share."""
+        yield "model.embed_tokens_per_layer.weight", (self.vocab_size, layers * self.dim)
+        yield "model.per_layer_model_projection.weight", (layers * self.dim, hidden)
+        yield "model.per_layer_projection_norm.weight", (self.dim,)
+
+    def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Of what a layer has besides."""
+        yield f"{prefix}.per_layer_input_gate.weight", (self.dim, hidden)
+        yield f"{prefix}.per_layer_projection.weight", (hidden, self.dim)
+        yield f"{prefix}.post_per_layer_input_norm.weight", (hidden,)
 
 
 @dataclass(frozen=True)
@@ -125,6 +149,7 @@ class Backbone:
     prefix: str = "model.layers"
     """Before the number of a layer, where its tensors are named."""
     adapters: TaskAdapters | None = None
+    per_layer: PerLayerSpec | None = None
 
     @property
     def states(self) -> dict[int, tuple[StateTensor, ...]]:
@@ -143,7 +168,8 @@ class Backbone:
     def products(self, layer: int) -> int:
         """Elements of the matrices of a layer that a token is multiplied with, with each once."""
         mixer, mlp, hidden = self.layers[layer].mixer, self.layers[layer].mlp, self.hidden_size
-        return sum(projection.elements for projection in mixer.projections(hidden)) + mlp.products(hidden)
+        own = 3 * self.per_layer.dim * hidden if self.per_layer else 0
+        return sum(projection.elements for projection in mixer.projections(hidden)) + mlp.products(hidden) + own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,8 +199,12 @@ class ModelSpec(Backbone):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of every tensor that a checkpoint of plain weights holds, by name."""
         found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab_size, self.hidden_size)}
+        if self.per_layer is not None:
+            found.update(self.per_layer.outer_shapes(len(self.layers), self.hidden_size))
         for number, layer in enumerate(self.layers):
             found.update(layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
+            if self.per_layer is not None:
+                found.update(self.per_layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
         if self.layers[-1].norms.weighted:
             found[f"{self.final_norm}.weight"] = (self.hidden_size,)
         if self.layers[-1].norms.bias:

@@ -76,6 +76,12 @@ class Traced:
         """x / rms(x) * weight, over all columns."""
         return replace(self.settled(), norm=(weight, eps))
 
+    def normed_each(self, weight: Tensor, eps: float) -> "Traced":
+        """x / rms(x) * weight, over each so many columns as ``weight`` has, in place."""
+        whole = self.settled()
+        self.program.norm(whole.buffer, weight, eps, column=whole.column, groups=whole.width // len(weight))
+        return replace(whole, at=len(self.program.instructions))
+
     def layer_normed(self, weight: Tensor, bias: Tensor | None, eps: float) -> "Traced":
         """(x - mean(x)) / deviation(x) * weight + bias, over all columns."""
         return replace(self.settled(), norm=(weight, eps), centred=True, bias=bias)

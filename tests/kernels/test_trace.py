@@ -41,7 +41,8 @@ def test_what_was_prepared_of_columns_is_prepared_again_once_they_are_added_to()
     program = Program()
     x, other = given(program), given(program)
     x.linear([(weight(HIDDEN, HIDDEN, 1), 0, None)])
-    x.add_(other).linear([(weight(HIDDEN, HIDDEN, 2), 0, None)])
+    x.add_(other)
+    x.linear([(weight(HIDDEN, HIDDEN, 2), 0, None)])
     assert ops(program) == ["norm_and_quantize", "linear", "norm_and_quantize", "linear"]
     assert program.instructions[2].add == other.buffer
 

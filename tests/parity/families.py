@@ -16,6 +16,8 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     llama4 |= {"attention_chunk_size": 24, "floor_scale": 16, "attn_scale": 0.5, "num_local_experts": 4}
     sizes = {**shape, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     granite = {"embedding_multiplier": 6.0, "residual_multiplier": 0.3, "attention_multiplier": 0.1}
+    gemma4 = {**shape, "num_hidden_layers": 4, "head_dim": 16, "global_head_dim": 32, "sliding_window": 24}
+    gemma4 |= {"hidden_size_per_layer_input": 0}
     return {
         "llama4": lambda: transformers.Llama4TextConfig(
             **llama4,
@@ -126,6 +128,38 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             sliding_window=24,
             layer_types=SLIDING,
             logit_scale=0.25,
+        ),
+        "gemma4": lambda: transformers.Gemma4TextConfig(**gemma4, attention_k_eq_v=True, num_global_key_value_heads=1),
+        "gemma4-small": lambda: transformers.Gemma4TextConfig(
+            **{**gemma4, "num_hidden_layers": 5, "hidden_size_per_layer_input": 32},
+            layer_types=["sliding_attention", "full_attention"] * 2 + ["full_attention"],
+            vocab_size_per_layer_input=shape["vocab_size"],
+            num_kv_shared_layers=3,
+            use_double_wide_mlp=True,
+            final_logit_softcapping=5.0,
+        ),
+        "gemma4-moe": lambda: transformers.Gemma4TextConfig(
+            **gemma4, enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=32
+        ),
+        "gemma4-seeing": lambda: transformers.Gemma4Config(
+            text_config={
+                **{**gemma4, "num_hidden_layers": 5, "hidden_size_per_layer_input": 32},
+                "layer_types": ["sliding_attention", "full_attention"] * 2 + ["full_attention"],
+                "vocab_size_per_layer_input": shape["vocab_size"],
+                "num_kv_shared_layers": 2,
+                "attention_k_eq_v": True,
+                "use_bidirectional_attention": "vision",
+            },
+            vision_config={
+                "hidden_size": 16,
+                "intermediate_size": 16,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "num_key_value_heads": 2,
+                "head_dim": 8,
+                "position_embedding_size": 16,
+            },
+            audio_config=None,
         ),
         "llama4-seeing": lambda: transformers.Llama4Config(
             text_config={**llama4, "attention_chunk_size": 17},

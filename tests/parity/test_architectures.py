@@ -24,6 +24,10 @@ BF16_MEAN, BF16_MOST = 0.03, 0.35
 CALLED = {
     "afmoe": {"attention with a gate"},
     "apertus": {"xIELU"},
+    "gemma4-moe": {"experts with norms of their own"},
+    "gemma4-seeing": {"a layer's own inputs", "attention to another layer's keys"},
+    "gemma4-small": {"a layer's own inputs", "attention to another layer's keys"},
+    **{f"{name}-normed": {"attention with layer norms of heads"} for name in ("cohere", "phi", "stablelm")},
     **{name: {"latent attention"} for name in latent.architectures(tiny.SHAPE)},
     "granite4-hybrid": {"a state space"},
     "granite4-hybrid-moe": {"a state space"},

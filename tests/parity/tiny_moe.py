@@ -114,7 +114,8 @@ def clearest(model: Any, prompts: list[list[int]]) -> list[int]:
             chosen = of_groups.topk(router.topk_group, dim=-1).indices
             closed = torch.ones_like(of_groups, dtype=torch.bool).scatter(-1, chosen, False)
             scores = members.masked_fill(closed.unsqueeze(-1), -100.0).flatten(-2)
-        gaps.append(_gap(scores, router.top_k).view(len(prompts), -1) / spread)
+        top_k = getattr(router, "top_k", None) or router.config.top_k_experts
+        gaps.append(_gap(scores, top_k).view(len(prompts), -1) / spread)
 
     handles = [router.register_forward_hook(measure) for router in _routers(model)]
     model(torch.tensor(prompts))
