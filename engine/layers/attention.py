@@ -12,6 +12,7 @@ from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 from ..model_config.model_spec import Backbone
 from .elementwise import elementwise
 from .forward_batch import ForwardBatch, Texts
+from .head_norm import HeadLayerNorm
 from .layer_context import LayerContext
 from .linear import Linear
 from .norm import RMSNorm
@@ -34,13 +35,24 @@ class Attention:
         self.into = Linear.of(weights, prefix, into, context, adapters=model.adapters, dtype=context.dtype)
         self.out = Linear.of(weights, prefix, out, context, adapters=model.adapters, dtype=context.stream)
         prefix = f"{prefix}.{spec.name}"
+        if spec.tied_values:
+            weights.share(f"{prefix}.k_proj", f"{prefix}.v_proj")
+        self._v_norm = RMSNorm(weights, None, spec.head_dim, model.norm_eps, context) if spec.v_norm else None
         norms = None
         if (sizes := spec.qk_norm_sizes) is not None:
+            names = (None, None) if spec.qk_norm_names is None else spec.qk_norm_names
             q_norm, k_norm = (
-                RMSNorm(weights, f"{prefix}.{which}", size, model.norm_eps, context, plus_one=model.norm_plus_one)
-                for which, size in zip(spec.qk_norm_names, sizes, strict=True)
+                RMSNorm(
+                    weights, which and f"{prefix}.{which}", size, model.norm_eps, context, plus_one=model.norm_plus_one
+                )
+                for which, size in zip(names, sizes, strict=True)
             )
             norms = q_norm, k_norm
+        own, eps = spec.qk_norm == "layer_own", model.norm_eps
+        self._layer_norms = [
+            HeadLayerNorm(weights, f"{prefix}.{which}", heads, spec.head_dim, eps, context, own=own)
+            for which, heads in spec.layer_norms
+        ]
         self._sinks: torch.Tensor | None = None
         if spec.sinks:
             self._sinks = context.empty(spec.heads, dtype=torch.float32)
@@ -51,20 +63,16 @@ class Attention:
         self._interleaved = spec.rope is not None and spec.rope.interleaved
         self._query_scales: torch.Tensor | None = None
         if spec.temperature_beta:
-            self._query_scales = rotary.query_scales(spec.temperature_beta, spec.temperature_floor)
+            self._query_scales = rotary.query_scales(
+                spec.temperature_beta, spec.temperature_floor, spec.temperature_first
+            )
         self._sizes = (2 if spec.gated else 1) * spec.q_size, spec.kv_size, spec.kv_size
+        self._window, self._chunk = (0, spec.window) if spec.chunked else (spec.window, 0)
         self._eps, self._plus_one = model.norm_eps, model.norm_plus_one
-        self._k_scale, self._v_scale = (self._cache_scale(weights, prefix, which, context) for which in ("k", "v"))
+        self._k_scale, self._v_scale = (cache_scale(weights, prefix, each, spec.kv_heads, context) for each in "kv")
         # scales of quantised queries and probabilities, neither of which is quantised here
         unused = ("q_scale", "q_proj.q_scale", "q_proj.output_scale", "prob_scale", "prob_output_scale")
         weights.pass_over(*(f"{prefix}.{name}" for name in unused))
-
-    def _cache_scale(self, weights: WeightMap, prefix: str, which: str, context: LayerContext) -> torch.Tensor:
-        """What float8 keys or values of this layer are multiplied by, float32 [kv_heads]: 1 unless it is stored."""
-        scale = context.ones(self._spec.kv_heads)
-        for name in (f"{which}_scale", f"{which}_proj.{which}_scale", f"{which}_proj.output_scale", "kv_scale"):
-            weights.offer(f"{prefix}.{name}", scale)
-        return scale
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden], plain or quantised → [tokens, hidden]; writes K and V where there are caches."""
@@ -82,10 +90,17 @@ class Attention:
         """[tokens, size] each, not rotated and not normed by head, gates among queries → [tokens, heads · head_dim]."""
         spec, gate = self._spec, None
         if spec.gated:
-            queries, gate = q.view(-1, spec.heads, 2, spec.head_dim).unbind(2)
+            if spec.gate:
+                queries, gate = q.view(-1, 2, spec.heads, spec.head_dim).unbind(1)
+            else:
+                queries, gate = q.view(-1, spec.heads, 2, spec.head_dim).unbind(2)
             q = queries.contiguous()
         q = q.view(-1, spec.heads, spec.head_dim)
         k, v = k.view(-1, spec.kv_heads, spec.head_dim), v.view(-1, spec.kv_heads, spec.head_dim)
+        if self._v_norm is not None:
+            v = self._v_norm.plain(v)
+        if self._layer_norms:
+            q, k = (norm(part) for norm, part in zip(self._layer_norms, (q, k), strict=True))
         attend = self._attend_cached if batch.texts is None else self._attend_whole
         found = attend(q, k, v, batch)
         return (found if gate is None else found * elementwise(torch.sigmoid, gate)).view(-1, spec.q_size)
@@ -98,6 +113,7 @@ class Attention:
         q = self._scaled(q, batch.positions)
         if texts.bias is not None:
             return _attend_biased(q, k, v, texts, spec.scale)
+        assert not spec.chunked, "no embedder attends in chunks"
         side = spec.window - 1 if spec.window else -1  # the window counts the token itself
         return kernels.varlen_attention(
             q,
@@ -162,7 +178,8 @@ class Attention:
             cache.v,
             paged,
             scale=spec.scale,
-            window=spec.window,
+            window=self._window,
+            chunk=self._chunk,
             softcap=spec.softcap,
             sinks=self._sinks,
             k_scale=k_scale,
@@ -177,8 +194,11 @@ class Attention:
         assert isinstance(v, Traced)
         if batch.caches[self._cache].k.dtype != self._dtype:
             return q.beside(k, v).call("attention to a cache of another dtype", self._attend_rows, spec.q_size)
-        if spec.gated:
-            return q.beside(k, v).call("attention with a gate", self._attend_rows, spec.q_size)
+        if spec.gated or self._layer_norms:
+            what = "attention with a gate" if spec.gated else "attention with layer norms of heads"
+            return q.beside(k, v).call(what, self._attend_rows, spec.q_size)
+        if self._v_norm is not None:
+            v = v.normed_each(self._v_norm.factors, self._eps)
         return q.attend(
             k,
             v,
@@ -188,7 +208,8 @@ class Attention:
             norms=None if norms is None else (norms[0].factors, norms[1].factors),
             eps=self._eps,
             scale=spec.scale,
-            window=spec.window,
+            window=self._window,
+            chunk=self._chunk,
             softcap=spec.softcap,
             sinks=self._sinks,
             interleaved=self._interleaved,
@@ -201,6 +222,14 @@ class Attention:
         """As :meth:`attend`, of float32 [tokens, all of q, k and v]."""
         q, k, v = qkv.to(self._dtype).split(self._sizes, dim=1)
         return self.attend(q, k, v, batch)
+
+
+def cache_scale(weights: WeightMap, prefix: str, which: str, kv_heads: int, context: LayerContext) -> torch.Tensor:
+    """What float8 keys (``k``) or values (``v``) of a layer are multiplied by, float32 [kv_heads]: 1 unless stored."""
+    scale = context.ones(kv_heads)
+    for name in (f"{which}_scale", f"{which}_proj.{which}_scale", f"{which}_proj.output_scale", "kv_scale"):
+        weights.offer(f"{prefix}.{name}", scale)
+    return scale
 
 
 def _attend_biased(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, texts: Texts, scale: float) -> torch.Tensor:

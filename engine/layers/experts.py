@@ -164,6 +164,7 @@ class PlainExperts(Experts):
             self._spec.activation,
             gate_up_bias=self._gate_up_bias,
             down_bias=self._down_bias,
+            weight_input=self._spec.weight_input,
             invariant=self._invariant,
         )
 
@@ -264,6 +265,7 @@ class PackedExperts(Experts):
             self._spec.activation,
             gate_up_bias=self._gate_up_bias,
             down_bias=self._down_bias,
+            weight_input=self._spec.weight_input,
         )
 
     def traced(self, x: Traced, logits: Traced, router: kernels.Router, correction: torch.Tensor | None) -> Traced:
@@ -277,6 +279,7 @@ class PackedExperts(Experts):
             score_bias=correction,
             gate_up_bias=self._gate_up_bias,
             down_bias=self._down_bias,
+            weight_input=self._spec.weight_input,
         )
 
 

@@ -1,5 +1,7 @@
 """One layer of a decoder or an encoder, as its :class:`..model_config.model_spec.LayerSpec` says."""
 
+import torch
+
 from stentor.kernels.quantize import Quantized
 
 from ..model_config.attention_spec import AttentionSpec, LatentAttentionSpec
@@ -14,9 +16,12 @@ from .linear import Linear
 from .mlp import MLP
 from .moe import MoE
 from .norm import Norm, added_, joined, make_norm
+from .normed_moe import NormedMoE
+from .per_layer import PerLayer, PerLayerInputs, scaled_
 from .quantized import Stream
 from .recurrent import Recurrent, make_recurrent
 from .rotary import RotaryTables
+from .shared_attention import SharedAttention
 from .weights import WeightMap
 
 
@@ -25,7 +30,13 @@ class Layer:
     past both; between them perhaps attention to audio."""
 
     def __init__(
-        self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
+        self,
+        weights: WeightMap,
+        layer: int,
+        model: Backbone,
+        rotary: RotaryTables,
+        context: LayerContext,
+        inputs: PerLayerInputs | None = None,
     ) -> None:
         spec = model.layers[layer]
         norms, cross = spec.norms, spec.cross
@@ -50,6 +61,11 @@ class Layer:
         self._mlp_in = norm(norms.mlp_in, None if self._mlp is None else self._mlp.input)
         self._mlp_out = norm(norms.mlp_out)
         self._mlp_sum = norm(norms.mlp_sum)
+        self._own = PerLayer(weights, layer, model, inputs, context) if inputs else None
+        self._scalar: torch.Tensor | None = None
+        if spec.scalar:
+            self._scalar = context.empty(1, dtype=torch.float32)
+            weights.add(f"{model.prefix}.{layer}.{spec.scalar}", self._scalar)
 
     def __call__(self, delta: Stream | None, residual: Stream, batch: ForwardBatch) -> tuple[Stream | None, Stream]:
         """``delta`` [tokens, hidden] of the layer before is added to the stream ``residual`` first, in place. Returns
@@ -65,16 +81,28 @@ class Layer:
             delta, residual = _summed(delta, residual, self._mixer_sum)
         if self.cross is not None:
             delta = self.cross(joined(delta, residual, self._cross_in), batch)
-        if self._mlp is None:
+        if self._mlp is not None:
+            delta = _scaled(self._mlp(joined(delta, residual, self._mlp_in), batch), self._mlp_scale, self._mlp_out)
+            delta, residual = _summed(delta, residual, self._mlp_sum)
+        if self._own is None and self._scalar is None:
             return delta, residual
-        delta = _scaled(self._mlp(joined(delta, residual, self._mlp_in), batch), self._mlp_scale, self._mlp_out)
-        return _summed(delta, residual, self._mlp_sum)
+        return None, self._completed(delta, residual, batch)
+
+    def _completed(self, delta: Stream | None, residual: Stream, batch: ForwardBatch) -> Stream:
+        """The stream with what the layer makes of its own input, and scaled."""
+        if delta is not None:
+            residual = added_(residual, delta)
+        if self._own is not None:
+            residual = added_(residual, self._own(residual, batch))
+        return residual if self._scalar is None else scaled_(residual, self._scalar)
 
 
 def _mixer(
     weights: WeightMap, layer: int, model: Backbone, spec: MixerSpec, rotary: RotaryTables, context: LayerContext
-) -> Attention | LatentAttention | Recurrent:
+) -> Attention | SharedAttention | LatentAttention | Recurrent:
     match spec:
+        case AttentionSpec(shares=shared) if shared >= 0:
+            return SharedAttention(weights, layer, model, rotary, context)
         case AttentionSpec():
             return Attention(weights, layer, model, rotary, context)
         case LatentAttentionSpec():
@@ -87,6 +115,8 @@ def _feed_forward(
     weights: WeightMap, layer: int, model: Backbone, spec: FeedForwardSpec, context: LayerContext
 ) -> MLP | MoE:
     prefix, hidden = f"{model.prefix}.{layer}", model.hidden_size
+    if isinstance(spec, MoESpec) and spec.part_norms:
+        return NormedMoE(weights, prefix, spec, hidden, model.norm_eps, context)
     if isinstance(spec, MoESpec):
         return MoE(weights, prefix, spec, hidden, context)
     return MLP(weights, prefix, spec, hidden, context, model.adapters)

@@ -39,7 +39,8 @@ class MoE:
         self._correction: torch.Tensor | None = None
         if spec.correction:
             self._correction = context.empty(spec.experts, dtype=torch.float32)
-            weights.add(correction, self._correction)
+            shape = (1, spec.experts) if names.correction_row else None
+            weights.add(correction, self._correction, shape=shape, read=torch.Tensor.flatten)
         for others in spec.names[1:]:
             for ending in ("weight", "bias"):
                 weights.alias(f"{prefix}.{others.router}.{ending}", f"{part}.{ending}")
@@ -48,6 +49,7 @@ class MoE:
         latents = [Linear.of(weights, prefix, projection, context) for projection in spec.latents(hidden)]
         self._latents = (latents[0], latents[1]) if latents else None
         self._shared = MLP(weights, prefix, spec.shared, hidden, context) if spec.shared else None
+        self._shared_scale = spec.shared_scale
         self._shared_gate: Linear | None = None
         if spec.shared_gate:
             self._shared_gate = Linear(weights, {f"{prefix}.{spec.shared_gate}": 1}, hidden, context)
@@ -71,11 +73,9 @@ class MoE:
         assert self._shared is not None
         made = self._shared(x, batch)
         assert isinstance(made, torch.Tensor)
-        return (
-            made
-            if self._shared_gate is None
-            else elementwise(torch.sigmoid, self._shared_gate(x)).to(made.dtype) * made
-        )
+        if self._shared_gate is not None:
+            return elementwise(torch.sigmoid, self._shared_gate(x)).to(made.dtype) * made
+        return made if self._shared_scale == 1.0 else made * self._shared_scale
 
     def _traced(self, x: Traced, batch: ForwardBatch) -> Traced:
         """As instructions, but for what has none: experts that are not packed, and a gate of one column."""
@@ -97,6 +97,7 @@ class MoE:
         if self._shared_gate is None:
             shared = self._shared(x, batch)
             assert isinstance(shared, Traced)
+            shared = shared * self._shared_scale
         else:
             shared = x.call("a shared expert's gate", self._called_shared, self._hidden)
         return routed.add_(shared)

@@ -24,7 +24,7 @@ class RMSNorm:
     def __init__(
         self,
         weights: WeightMap,
-        name: str,
+        name: str | None,
         size: int,
         eps: float,
         context: LayerContext,
@@ -32,12 +32,16 @@ class RMSNorm:
         plus_one: bool = False,
         before: Linear | None = None,
     ) -> None:
+        """Without a ``name`` it has no weights."""
         self.weight = context.empty(size)
         self._eps = eps
         self._plus_one = plus_one
         self._scheme = before.input_scheme if before else None
         self._scale = before.input_scale if before else None
-        weights.add(f"{name}.weight", self.weight)
+        if name is not None:
+            weights.add(f"{name}.weight", self.weight)
+        elif not context.filled:
+            self.weight.fill_(0.0 if plus_one else 1.0)
 
     @property
     def factors(self) -> torch.Tensor:
@@ -88,7 +92,7 @@ class LayerNorm:
     def __init__(
         self,
         weights: WeightMap,
-        name: str,
+        name: str | None,
         size: int,
         eps: float,
         context: LayerContext,
@@ -96,10 +100,13 @@ class LayerNorm:
         bias: bool = True,
         plus_one: bool = False,
     ) -> None:
-        """Without ``bias`` it is zero."""
+        """Without ``bias`` it is zero, without a ``name`` it has no weights either."""
         self._weight, self._bias = (context.empty(size, dtype=context.stream) for _ in range(2))
         self._eps, self._biased, self._plus_one = eps, bias, plus_one
-        weights.add(f"{name}.weight", self._weight)
+        if name is not None:
+            weights.add(f"{name}.weight", self._weight)
+        elif not context.filled:
+            self._weight.fill_(0.0 if plus_one else 1.0)
         if bias:
             weights.add(f"{name}.bias", self._bias)
         elif not context.filled:
@@ -143,9 +150,10 @@ def make_norm(
 ) -> Norm:
     """A norm of hidden states, of the kind of ``like``, stored as ``name``; ``before`` as for :class:`RMSNorm`."""
     size, eps, plus_one = model.hidden_size, model.norm_eps, model.norm_plus_one
+    stored = name if like.weighted else None
     if like.kind == "layer":
-        return LayerNorm(weights, name, size, eps, context, bias=like.bias, plus_one=plus_one)
-    return RMSNorm(weights, name, size, eps, context, plus_one=plus_one, before=before)
+        return LayerNorm(weights, stored, size, eps, context, bias=like.bias, plus_one=plus_one)
+    return RMSNorm(weights, stored, size, eps, context, plus_one=plus_one, before=before)
 
 
 def joined(delta: Stream | None, residual: Stream, norm: Norm | None) -> Input:

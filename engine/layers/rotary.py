@@ -27,7 +27,7 @@ class RotaryTables:
         """``max_position`` is the model's own limit, ``max_model_len`` the longest sequence that is admitted."""
         self._max_position, self._max_model_len, self._context = max_position, max_model_len, context
         self._made: dict[tuple[RopeConfig | None, int], RotaryTable] = {}
-        self._scales: dict[tuple[float, int], torch.Tensor] = {}
+        self._scales: dict[tuple[float, int, int], torch.Tensor] = {}
 
     def of(self, rope: RopeConfig | None, head_dim: int) -> RotaryTable:
         """Without ``rope`` one pair that stays where it is: kernels know no layer that does not rotate."""
@@ -35,15 +35,16 @@ class RotaryTables:
             self._made[rope, head_dim] = self._make(rope, head_dim)
         return self._made[rope, head_dim]
 
-    def query_scales(self, beta: float, floor: int) -> torch.Tensor:
-        """float32 [positions]: 1 + beta · log(1 + ⌊position / floor⌋), what queries are multiplied by (Llama 4)."""
-        if (beta, floor) not in self._scales:
+    def query_scales(self, beta: float, floor: int, first: int) -> torch.Tensor:
+        """float32 [positions]: 1 + beta · log(1 + ⌊(position + first) / floor⌋), what queries are multiplied by
+        (Llama 4)."""
+        if (beta, floor, first) not in self._scales:
             scales = self._context.empty(self._max_model_len, dtype=torch.float32)
             if not self._context.filled:
-                periods = torch.arange(self._max_model_len, device=scales.device) // floor
+                periods = (torch.arange(self._max_model_len, device=scales.device) + first) // floor
                 scales.copy_(1 + beta * torch.log(1 + periods.float()))
-            self._scales[beta, floor] = scales
-        return self._scales[beta, floor]
+            self._scales[beta, floor, first] = scales
+        return self._scales[beta, floor, first]
 
     def _make(self, rope: RopeConfig | None, head_dim: int) -> RotaryTable:
         context, length = self._context, self._max_model_len
@@ -73,6 +74,8 @@ def rotary_table(
     dim = rope.rotary_dim or head_dim
     inverse, attention_factor = _inverse_frequencies(rope, dim, max_position, max_model_len)
     angles = torch.outer(torch.arange(max_model_len, dtype=torch.float32), inverse)
+    if rope.backwards:
+        angles = -angles
     cos, sin = angles.cos() * attention_factor, angles.sin() * attention_factor
     return cos.to(device), sin.to(device)
 
@@ -91,6 +94,9 @@ def _inverse_frequencies(
             return plain, 1.0
         case "linear":
             return plain / rope.factor, 1.0
+        case "proportional":
+            turning = torch.arange(len(plain)) < rope.rotating // 2
+            return torch.where(turning, plain / rope.factor, 0.0), 1.0
         case "dynamic":
             if max_model_len <= original:
                 return plain, 1.0

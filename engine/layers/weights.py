@@ -83,6 +83,7 @@ class WeightMap:
     def __init__(self) -> None:
         self._targets: dict[str, Target] = {}
         self._aliases: dict[str, str] = {}
+        self._shared: dict[str, str] = {}
         self._alternatives: dict[str, tuple[Fill, _Alternative]] = {}
         self._gathered: dict[str, tuple[_Gathering, str]] = {}
         self._passed_over: set[str] = set()
@@ -110,6 +111,18 @@ class WeightMap:
     def alias(self, name: str, usual: str) -> None:
         """What is stored under this name is taken as if it were stored under the ``usual`` one."""
         self._aliases[name] = usual
+
+    def share(self, part: str, other: str) -> None:
+        """Whatever is stored of ``part`` is that of ``other`` too."""
+        self._shared[part] = other
+
+    def _all_stored(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        """With what is shared under all its names."""
+        for name, tensor in tensors:
+            yield name, tensor
+            part, _, ending = name.rpartition(".")
+            if part in self._shared:
+                yield f"{self._shared[part]}.{ending}", tensor
 
     def add_instead(self, others: Iterable[str], fills: Mapping[str, Fill]) -> None:
         """These may be stored, all of them, in place of ``others``, which fill the same destinations."""
@@ -174,7 +187,7 @@ class WeightMap:
         place, a shape that differs, or a place left empty.
         """
         missing = self._targets.keys() | self._gathered.keys()
-        for stored, tensor in tensors:
+        for stored, tensor in self._all_stored(tensors):
             name = self._aliases.get(stored, stored)
             if (target := self._targets.get(name)) is not None:
                 target.fill(name, tensor)

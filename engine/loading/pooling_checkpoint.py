@@ -7,6 +7,7 @@ from typing import Final, get_args
 
 import msgspec
 
+from ..model_config.attention_spec import AttentionSpec
 from ..model_config.config_fields import ConfigError, Fields
 from ..model_config.encoder_config import EncoderConfig
 from ..model_config.encoder_hf import encoder_config_from_hf, is_encoder
@@ -139,6 +140,11 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
     bidirectional = gemma or config.get("is_causal") is False
     if bidirectional and any(group.kind == "latent" for group in made.cache_groups):
         raise ConfigError("is_causal is false, expected true: latent attention sees only what is before a token")
+    mixers = [layer.mixer for layer in made.layers if isinstance(layer.mixer, AttentionSpec)]
+    if bidirectional and any(mixer.chunked for mixer in mixers):
+        raise ConfigError("is_causal is false, expected true: attention in chunks sees only what is before a token")
+    if any(mixer.shares >= 0 for mixer in mixers):
+        raise ConfigError("num_kv_shared_layers is not 0, and embedders keep no keys that a later layer could see")
     return replace(made, architecture=own, tie_embeddings=True, bidirectional=bidirectional)
 
 

@@ -8,9 +8,10 @@ from .config_fields import ConfigError
 from .projection import Projection
 from .recurrent_spec import StateTensor
 
-RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
-QKNorm = Literal["none", "head", "full"]
-"""``head``: over each head (Qwen3, Gemma-3). ``full``: over the whole projection (OLMo-2)."""
+RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"]
+QKNorm = Literal["none", "head", "full", "layer", "layer_own"]
+"""``head``: over each head (Qwen3, Gemma-3). ``full``: over the whole projection (OLMo-2). ``layer``: a layer norm over
+each head (Phi). ``layer_own``: one without a bias, with weights of each head (Command R+)."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class RopeConfig:
     """Dimensions of a head that rotate; the rest pass through. 0 means all."""
     interleaved: bool = False
     """Dimension 2i turns with 2i + 1 (GLM, Cohere, Ernie), not i with i + half of those that rotate (Llama)."""
+    backwards: bool = False
+    """By negative angles (nanochat)."""
+    rotating: int = 0
+    """Dimensions that really turn, as slowly as if all did (proportional)."""
     factor: float = 1.0
     original_max_position: int = 0
     """Context the model was trained for before stretching (dynamic, llama3, yarn, longrope)."""
@@ -57,20 +62,32 @@ class AttentionSpec:
     window: int = 0
     """Tokens that it sees, the current one included; 0: all before it. Where texts see themselves whole, as many again
     behind the current one."""
+    chunked: bool = False
+    """The window is a chunk: a token sees those from the last multiple of ``window`` on (Llama 4)."""
     softcap: float = 0.0
     """q·k is capped at this; 0: not."""
     sinks: bool = False
     """Each head has a learned score that joins its softmax and has no value (gpt-oss, arXiv:2508.10925)."""
     qk_norm: QKNorm = "none"
-    qk_norm_names: tuple[str, str] = ("q_norm", "k_norm")
+    qk_norm_names: tuple[str, str] | None = ("q_norm", "k_norm")
+    """None: the norms have no weights (Llama 4)."""
     turned_first: bool = False
     """Heads are normed once they are rotated (HunYuan)."""
+    v_norm: bool = False
+    """Values are normed by head, without weights (Gemma 4)."""
+    tied_values: bool = False
+    """Values are what keys are before they are normed and rotated: no ``v_proj`` is stored (Gemma 4)."""
+    shares: int = -1
+    """The layer whose keys and values it sees in place of its own (Gemma 4); -1: it makes its own."""
     gated: bool = False
     """The query projection holds query and gate of each head in turn; sigmoid(gate) multiplies what the head found
     (Qwen3-Next)."""
+    gate: str = ""
+    """The name that gates of all heads are stored under where they stand by themselves (Trinity)."""
     temperature_beta: float = 0.0
-    """Queries at position p are multiplied by 1 + beta · log(1 + ⌊p / ``temperature_floor``⌋) (Llama 4)."""
+    """Queries at position p are multiplied by 1 + beta · log(1 + ⌊(p + first) / floor⌋) (Llama 4)."""
     temperature_floor: int = 0
+    temperature_first: int = 0
     qkv_bias: bool = False
     key_bias: bool = True
     """Whether that of queries, keys and values is one of keys too."""
@@ -93,27 +110,51 @@ class AttentionSpec:
         """Into queries, keys and values; and out of what the heads found."""
         q, kv, name = self.q_size, self.kv_size, self.name
         asked = 2 * q if self.gated else q
-        apart = ((f"{name}.q_proj", asked), (f"{name}.k_proj", kv), (f"{name}.v_proj", kv))
+        queries = ((f"{name}.q_proj", q), (f"{name}.{self.gate}", q)) if self.gate else ((f"{name}.q_proj", asked),)
+        apart = (*queries, (f"{name}.k_proj", kv), (f"{name}.v_proj", kv))
         into = ((f"{name}.qkv_proj", asked + 2 * kv),) if self.fused else apart
+        into = queries if self.shares >= 0 else into
+        unbiased = self.gate, "" if self.key_bias else "k_proj"
         return (
-            Projection(into, hidden, self.qkv_bias, () if self.key_bias else (f"{name}.k_proj",)),
+            Projection(into, hidden, self.qkv_bias, tuple(f"{name}.{part}" for part in unbiased if part)),
             Projection(((f"{name}.{self.out}", hidden),), q, self.output_bias),
         )
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Of what a checkpoint stores of it."""
+        values = (f"{prefix}.{self.name}.v_proj.weight", f"{prefix}.{self.name}.v_proj.bias")
         for projection in self.projections(hidden):
-            yield from projection.shapes(prefix)
-        for which, size in zip(self.qk_norm_names, self.qk_norm_sizes or (), strict=False):
+            for name, shape in projection.shapes(prefix):
+                if not self.tied_values or name not in values:
+                    yield name, shape
+        names = (self.qk_norm_names or ())[: 1 if self.shares >= 0 else None]
+        for which, size in zip(names, self.qk_norm_sizes or (), strict=False):
             yield f"{prefix}.{self.name}.{which}.weight", (size,)
+        for which, heads in self.layer_norms:
+            name = f"{prefix}.{self.name}.{which}"
+            if self.qk_norm == "layer":
+                yield f"{name}.bias", (self.head_dim,)
+                yield f"{name}.weight", (self.head_dim,)
+            elif "{}" in which:
+                yield from ((f"{name.format(head)}.weight", (self.head_dim,)) for head in range(heads))
+            else:
+                yield f"{name}.weight", (heads, self.head_dim)
         if self.sinks:
             yield f"{prefix}.{self.name}.sinks", (self.heads,)
 
     @property
+    def layer_norms(self) -> tuple[tuple[str, int], ...]:
+        """Names of layer norms of queries and keys, and the heads of these."""
+        if self.qk_norm not in ("layer", "layer_own") or self.qk_norm_names is None:
+            return ()
+        q, k = self.qk_norm_names
+        return (q, self.heads), (k, self.kv_heads)
+
+    @property
     def qk_norm_sizes(self) -> tuple[int, int] | None:
-        """Of the norms of queries and keys."""
+        """Of the RMS norms of queries and keys."""
         match self.qk_norm:
-            case "none":
+            case "none" | "layer" | "layer_own":
                 return None
             case "head":
                 return self.head_dim, self.head_dim
@@ -126,11 +167,20 @@ class AttentionSpec:
 
     def pairs(self, tokens: int, context: int) -> int:
         """Keys that ``tokens`` after ``context`` others attend to in all, each to itself as well."""
+        if self.chunked:
+            return self._chunked_pairs(context + tokens) - self._chunked_pairs(context)
         return seen_pairs(tokens, context, self.window)
 
+    def _chunked_pairs(self, tokens: int) -> int:
+        """Of so many first tokens."""
+        chunks, rest = divmod(tokens, self.window)
+        return chunks * self.window * (self.window + 1) // 2 + rest * (rest + 1) // 2
+
     @property
-    def keeps(self) -> "CacheGroup":
-        """What one such layer keeps of its tokens."""
+    def keeps(self) -> "CacheGroup | None":
+        """What one such layer keeps of its tokens: a window covers a chunk."""
+        if self.shares >= 0:
+            return None
         return CacheGroup("window" if self.window else "full", (), self.window, self.kv_heads, self.head_dim)
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
@@ -141,6 +191,10 @@ class AttentionSpec:
         """Raises :class:`ConfigError` where its parts contradict each other."""
         if self.heads % self.kv_heads:
             raise ConfigError(f"{self.heads} query heads do not divide among {self.kv_heads} key-value heads")
+        if self.chunked and not self.window:
+            raise ConfigError("attention in chunks has a chunk of no tokens")
+        if self.qk_norm.startswith("layer") and (self.turned_first or self.qk_norm_names is None):
+            raise ConfigError("layer norms of heads that are rotated before, or have no weights, are not known")
         if self.gated and self.qk_norm == "full":
             raise ConfigError("gated attention whose queries are normed as a whole is not known")
         if self.temperature_beta and self.temperature_floor < 1:

@@ -6,7 +6,18 @@ A field that a file leaves out has the default of its architecture in transforme
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from . import hf_dense, hf_hybrid, hf_latent, hf_mamba, hf_moe, hf_text_part, hf_variants
+from . import (
+    hf_dense,
+    hf_gemma4,
+    hf_hybrid,
+    hf_latent,
+    hf_llama4,
+    hf_mamba,
+    hf_moe,
+    hf_moe_variants,
+    hf_text_part,
+    hf_variants,
+)
 from .config_fields import ConfigError, Fields
 from .model_spec import ModelSpec, checked
 
@@ -105,5 +116,23 @@ DECODERS: Mapping[str, Decoder] = {
     "GraniteMoeSharedForCausalLM": Decoder("granitemoeshared", hf_moe.granite_moe),
     "MiniMaxM2ForCausalLM": Decoder("minimax_m2", hf_moe.minimax_m2),
     "Dots1ForCausalLM": Decoder("dots1", hf_moe.dots1),
+    "CwmForCausalLM": Decoder("cwm", hf_variants.cwm),
+    "OlmoForCausalLM": Decoder("olmo", hf_variants.olmo),
+    "GraniteSWAForCausalLM": Decoder("granite_swa", hf_variants.granite_swa),
+    "NanoChatForCausalLM": Decoder("nanochat", hf_variants.nanochat),
+    "YoutuForCausalLM": Decoder("youtu", hf_latent.youtu),
+    "MiniCPM3ForCausalLM": Decoder("minicpm3", hf_latent.minicpm3),
+    "Ernie4_5_MoeForCausalLM": Decoder("ernie4_5_moe", hf_moe_variants.ernie_moe),
+    "HunYuanMoEV1ForCausalLM": Decoder("hunyuan_v1_moe", hf_moe_variants.hunyuan_moe),
+    "FlexOlmoForCausalLM": Decoder("flex_olmo", hf_moe_variants.flex_olmo),
+    "SolarOpenForCausalLM": Decoder("solar_open", hf_moe_variants.solar_open),
+    "ExaoneMoeForCausalLM": Decoder("exaone_moe", hf_moe_variants.exaone_moe),
+    "GraniteMoeSWAForCausalLM": Decoder("granitemoe_swa", hf_moe_variants.granite_moe_swa),
+    "AfmoeForCausalLM": Decoder("afmoe", hf_moe_variants.afmoe),
+    "Cohere2MoeForCausalLM": Decoder("cohere2_moe", hf_moe_variants.cohere2_moe),
+    "Gemma4ForCausalLM": Decoder("gemma4_text", hf_gemma4.gemma4),
+    "Gemma4ForConditionalGeneration": Decoder("gemma4", hf_text_part.gemma4),
+    "Llama4ForCausalLM": Decoder("llama4_text", hf_llama4.llama4),
+    "Llama4ForConditionalGeneration": Decoder("llama4", hf_text_part.llama4),
 }
 """By the name of their architecture."""

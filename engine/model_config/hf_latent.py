@@ -123,6 +123,35 @@ def _with_listed_experts(fields: Fields, spec: ModelSpec, moe: MoESpec, *, first
     return with_experts(spec, moe, [kind == "sparse" for kind in kinds])
 
 
+def youtu(fields: Fields, name: str) -> ModelSpec:
+    """Dense, with the latent attention of DeepSeek-V3."""
+    fields = Fields({"tie_word_embeddings": True, **fields.values})
+    spec = latent(fields, common(fields, name))
+    return with_layers(spec, mlp=replace(dense_mlp(spec), bias=fields.flag("mlp_bias")))
+
+
+def minicpm3(fields: Fields, name: str) -> ModelSpec:
+    """Dense; embeddings, parts of layers and logits have factors of their own."""
+    defaults = {"kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "tie_word_embeddings": True}
+    fields = Fields({"q_lora_rank": 768, **defaults, **fields.values, "rope_interleave": False})
+    if not fields.has("v_head_dim"):
+        head = fields.integer("hidden_size") // fields.integer("num_attention_heads")
+        fields = Fields({**fields.values, "v_head_dim": head})
+    # Its head is what rotates of it.
+    spec = common(Fields({**fields.values, "head_dim": fields.integer("qk_rope_head_dim")}), name, eps=1e-5)
+    spec = latent(fields, spec)
+    spec = with_layers(spec, mlp=replace(dense_mlp(spec), bias=fields.flag("mlp_bias")))
+    # Null factors change nothing.
+    layers, hidden, given = math.sqrt(len(spec.layers)), spec.hidden_size, fields.values
+    base = fields.integer("dim_model_base", hidden if "dim_model_base" in given else 256)
+    return replace(
+        spec,
+        embedding_scale=fields.number("scale_emb", 12.0),
+        residual_scale=fields.number("scale_depth", layers if "scale_depth" in given else 1.4) / layers,
+        logits_divisor=hidden / base,
+    )
+
+
 def latent(fields: Fields, spec: ModelSpec, index: IndexSpec | None = None) -> ModelSpec:
     """With latent attention in every layer, which has the sizes of DeepSeek's where a file does not say, and perhaps an
     index. A null ``q_lora_rank`` means none."""

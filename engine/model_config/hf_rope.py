@@ -54,15 +54,21 @@ def _rope(rope: Fields, config: Fields, head_dim: int, theta: float) -> RopeConf
     rotary = int(head_dim * rope.number("partial_rotary_factor", 1.0))
     if rotary < 2:
         raise ConfigError(f"{rotary} dimensions of each head rotate, expected at least 2")
+    rotating = 0
+    if kind == "proportional":
+        rotating, rotary = 2 * (rotary // 2), head_dim
     factor = 1.0
     if kind in ("yarn", "longrope") and not rope.has("factor"):
         factor = longest / original
+    elif kind == "proportional":
+        factor = rope.positive("factor", 1.0)
     elif kind != "default":
         factor = rope.number("factor")
     return RopeConfig(
         theta=rope.number("rope_theta", theta),
         kind=kind,
         rotary_dim=0 if rotary == head_dim else rotary,
+        rotating=rotating,
         factor=factor,
         original_max_position=original,
         low_freq_factor=rope.number("low_freq_factor", 1.0),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from . import hf_dense, hf_hybrid, hf_variants
+from . import hf_dense, hf_gemma4, hf_hybrid, hf_llama4, hf_variants
 from .config_fields import ConfigError, Fields
 from .model_spec import ModelSpec
 
@@ -14,6 +14,8 @@ _READERS: Final[Mapping[str, Callable[[Fields, str], ModelSpec]]] = {
     "ministral3": hf_variants.ministral3,
     "gemma3_text": hf_dense.gemma3,
     "qwen3_5_text": hf_hybrid.qwen3_5,
+    "gemma4_text": hf_gemma4.gemma4,
+    "llama4_text": hf_llama4.llama4,
     "qwen3_5_moe_text": hf_hybrid.qwen3_5_moe,
 }
 """By the model type of the text part."""
@@ -46,6 +48,14 @@ def mistral3(fields: Fields, name: str) -> ModelSpec:
 
 def qwen3_5(fields: Fields, name: str) -> ModelSpec:
     return _text(fields, name, "qwen3_5_text", {})
+
+
+def gemma4(fields: Fields, name: str) -> ModelSpec:
+    return _text(fields, name, "gemma4_text", {})
+
+
+def llama4(fields: Fields, name: str) -> ModelSpec:
+    return _text(fields, name, "llama4_text", {})
 
 
 def _text(fields: Fields, name: str, kind: str, defaults: Mapping[str, object]) -> ModelSpec:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from .attention_spec import RopeConfig
 from .config_fields import ConfigError, Fields
-from .hf_common import alternating, attention_bias, common, slide, sliding_layers, window_of
+from .hf_common import alternating, attention_bias, common, slide, sliding_layers, softcap_of, window_of
 from .hf_dense import gemma2, granite, llama, mistral
 from .mlp_spec import FUSED_MLP, UP_MLP
 from .model_spec import PRE, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
@@ -110,24 +110,25 @@ def ministral3(fields: Fields, name: str) -> ModelSpec:
 
 def cohere(fields: Fields, name: str) -> ModelSpec:
     """Command R: attention and network take one norm of the stream."""
-    return _cohere(fields, name, theta=500_000.0)
+    return command(fields, name, theta=500_000.0)
 
 
 def cohere2(fields: Fields, name: str) -> ModelSpec:
     """Command R7B, Command A: a Cohere whose sliding layers alone rotate."""
-    spec = _cohere(fields, name, theta=10000.0)
+    spec = command(fields, name, theta=10000.0)
     window = window_of(fields)
     period = fields.integer("sliding_window_pattern", 4)
     slides = sliding_layers(fields) or alternating(spec, period)
     return slide(with_mixers(spec, [not (each and window) for each in slides], rope=None), window, slides)
 
 
-def _cohere(fields: Fields, name: str, theta: float) -> ModelSpec:
-    if fields.flag("use_qk_norm"):
-        raise ConfigError("use_qk_norm is set, and norms with weights of each head are not supported")
+def command(fields: Fields, name: str, *, theta: float, head_dim: int | None = None) -> ModelSpec:
+    """What all Coheres share; the options are defaults."""
     fields = _with_default(fields, tie_word_embeddings=True)
-    spec = common(fields, name, eps=1e-5, theta=theta, eps_field="layer_norm_eps")
+    spec = common(fields, name, head_dim=head_dim, eps=1e-5, theta=theta, eps_field="layer_norm_eps")
     spec = with_layers(interleaved(attention_bias(fields, spec)), norms=COHERE, parallel=True)
+    if fields.flag("use_qk_norm"):
+        spec = with_mixers(spec, qk_norm="layer_own")
     return replace(spec, logits_divisor=1 / fields.positive("logit_scale", 0.0625))
 
 
@@ -189,10 +190,12 @@ def starcoder2(fields: Fields, name: str) -> ModelSpec:
 
 def stablelm(fields: Fields, name: str) -> ModelSpec:
     """A quarter of each head rotates; some run attention and network side by side."""
-    _refuse_head_norms(fields)
     fields = _with_default(fields, partial_rotary_factor=0.25)
     spec = common(fields, name, eps=1e-5, eps_field="layer_norm_eps")
     spec = with_mixers(spec, qkv_bias=fields.flag("use_qkv_bias"))
+    if fields.flag("qk_layernorm"):
+        names = ("q_layernorm.norms.{}", "k_layernorm.norms.{}")
+        spec = with_mixers(spec, qk_norm="layer_own", qk_norm_names=names)
     if fields.flag("use_parallel_residual"):
         return with_layers(spec, norms=replace(LAYER_NORM, mlp_in=""), parallel=True)
     return with_layers(spec, norms=LAYER_NORM)
@@ -200,19 +203,60 @@ def stablelm(fields: Fields, name: str) -> ModelSpec:
 
 def phi(fields: Fields, name: str) -> ModelSpec:
     """Phi 1 to 2: attention and network side by side, and a bias everywhere."""
-    _refuse_head_norms(fields)
     fields = _with_default(fields, partial_rotary_factor=0.5)
     spec = common(fields, name, eps=1e-5, activation="gelu_new", eps_field="layer_norm_eps")
     spec = with_mixers(spec, qkv_bias=True, output_bias=True, out="dense")
+    if fields.flag("qk_layernorm"):
+        spec = with_mixers(spec, qk_norm="layer", qk_norm_names=("q_layernorm", "k_layernorm"))
     mlp = replace(dense_mlp(spec), bias=True, into=("mlp.fc1",), out="mlp.fc2", gated=False)
     spec = with_layers(spec, mlp=mlp, norms=replace(LAYER_NORM, mlp_in=""), parallel=True)
     return replace(spec, head_bias=True, final_norm="model.final_layernorm")
 
 
+def cwm(fields: Fields, name: str) -> ModelSpec:
+    """Code World Model: a Llama of which three layers in four slide."""
+    fields = _with_default(fields, head_dim=128, rms_norm_eps=1e-5)
+    if not fields.has("rope_parameters") and not fields.has("rope_scaling"):
+        stretch = {"rope_type": "llama3", "factor": 16.0, "original_max_position_embeddings": 8192}
+        fields = _with_default(fields, rope_parameters=stretch)
+    spec = llama(_with_default(fields, rope_theta=1_000_000.0), name)
+    slides = sliding_layers(fields) or [layer % 4 != 0 for layer in range(len(spec.layers))]
+    return slide(spec, fields.integer("sliding_window", 8192, least=0), slides)
+
+
+def olmo(fields: Fields, name: str) -> ModelSpec:
+    """A Llama with layer norms that have no weights."""
+    if fields.has("clip_qkv"):
+        raise ConfigError(f"clip_qkv is {fields.get('clip_qkv')!r}, expected null: nothing clips queries and keys")
+    spec = attention_bias(fields, common(fields, name))
+    return replace(with_layers(spec, norms=replace(PRE, kind="layer", weighted=False)), norm_eps=1e-5)
+
+
+def granite_swa(fields: Fields, name: str) -> ModelSpec:
+    fields = _with_default(fields, rms_norm_eps=1e-5, tie_word_embeddings=True)
+    return granite_windows(fields, granite(fields, name))
+
+
+def granite_windows(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    """With sinks, and windows in three layers of four; each layer may have a rotary base of its own, or 0 for none."""
+    rope, spec = _rope(spec), with_mixers(spec, sinks=True)
+    bases = fields.numbers("layer_rope_theta")
+    for base in dict.fromkeys(bases):
+        own = replace(rope, theta=base) if base else None
+        spec = with_mixers(spec, [each == base for each in bases], rope=own)
+    slides = sliding_layers(fields) or [layer % 4 != 0 for layer in range(len(spec.layers))]
+    return slide(spec, fields.integer("sliding_window", 128, least=0), slides)
+
+
+def nanochat(fields: Fields, name: str) -> ModelSpec:
+    """No norm has weights, embeddings are normed too, and heads rotate backwards before they are normed."""
+    spec = attention_bias(fields, common(fields, name, activation="relu2"))
+    rope = replace(_rope(spec), backwards=True)
+    spec = with_mixers(spec, rope=rope, qk_norm="head", qk_norm_names=None, turned_first=True)
+    mlp = replace(dense_mlp(spec), into=("mlp.fc1",), out="mlp.fc2", gated=False)
+    spec = with_layers(spec, mlp=mlp, norms=replace(PRE, weighted=False))
+    return replace(spec, embedding_norm=True, logits_softcap=softcap_of(fields, "final_logit_softcapping", 15.0))
+
+
 def _ungated(spec: ModelSpec) -> ModelSpec:
     return with_layers(spec, mlp=replace(dense_mlp(spec), into=UP_MLP, gated=False))
-
-
-def _refuse_head_norms(fields: Fields) -> None:
-    if fields.flag("qk_layernorm"):
-        raise ConfigError("qk_layernorm is set, and layer norms of heads are not supported")

@@ -120,6 +120,8 @@ class ExpertNames:
     out: str = "mlp.experts.{}.down_proj.weight"
     correction: str = "mlp.gate.e_score_correction_bias"
     """Of a router that has one."""
+    correction_row: bool = False
+    """It is [1, experts]."""
     transposed: bool = False
     """Those of all experts are [experts, inputs, outputs]."""
     interleaved: bool = False
@@ -147,6 +149,20 @@ STACKED: Final = ExpertNames(into=("mlp.experts.gate_up_proj",), out="mlp.expert
 
 
 @dataclass(frozen=True)
+class PartNorms:
+    """What is stored where router, experts and shared experts each norm the stream for themselves (Gemma 4)."""
+
+    experts_in: str
+    experts_out: str
+    shared_in: str
+    shared_out: str
+    router_scale: str
+    """Multiplies what the router takes, [hidden], normed without weights and divided by √hidden."""
+    expert_scale: str
+    """Multiplies an expert's output, [experts]."""
+
+
+@dataclass(frozen=True)
 class MoESpec:
     """A mixture of experts: each token takes ``router.top_k`` of ``experts`` networks.
 
@@ -167,12 +183,17 @@ class MoESpec:
     bias: bool = False
     """Of both products of all experts."""
     router_bias: bool = False
+    weight_input: bool = False
+    """The router's weights multiply what experts take, not what they give (Llama 4)."""
     correction: bool = False
     """A number an expert is added to the scores where experts are chosen, and not where they are weighed."""
     names: tuple[ExpertNames, ...] = (APART, STACKED)
     """As checkpoints store them; a checkpoint that has those of another than the first is read as well."""
     shared: MLPSpec | None = None
     """All shared experts together."""
+    part_norms: PartNorms | None = None
+    shared_scale: float = 1.0
+    """Multiplies what the shared experts give."""
     shared_gate: str = ""
     """The name of a matrix [1, hidden], the sigmoid of whose product multiplies the shared experts' output."""
 
@@ -228,7 +249,7 @@ class MoESpec:
             yield f"{prefix}.{names.router}.bias", (self.experts,)
         yield f"{prefix}.{names.router}.weight", (self.experts, hidden)
         if self.correction:
-            yield f"{prefix}.{names.correction}", (self.experts,)
+            yield f"{prefix}.{names.correction}", (1, self.experts) if names.correction_row else (self.experts,)
         for tensor in (*self.expert_biases(hidden), *self.expert_tensors(hidden)):
             yield f"{prefix}.{tensor.name}", tensor.shape
         for projection in self.latents(hidden):
@@ -237,12 +258,21 @@ class MoESpec:
             yield from self.shared.shapes(prefix, hidden)
         if self.shared_gate:
             yield f"{prefix}.{self.shared_gate}.weight", (1, hidden)
+        if norms := self.part_norms:
+            for name in (norms.experts_in, norms.experts_out, norms.shared_in, norms.shared_out):
+                yield f"{prefix}.{name}.weight", (hidden,)
+            yield f"{prefix}.{norms.router_scale}", (hidden,)
+            yield f"{prefix}.{norms.expert_scale}", (self.experts,)
 
     def check(self) -> None:
         """Raises :class:`ConfigError` where its parts contradict each other."""
         router, experts = self.router, self.experts
         if not self.gated and self.activation == "swiglu_oai":
             raise ConfigError("experts without a gate with swiglu_oai are not known")
+        if self.part_norms and self.shared is None:
+            raise ConfigError("experts with norms of their own stand beside no network")
+        if self.shared_gate and self.shared_scale != 1.0:
+            raise ConfigError("shared experts with a gate and a factor are not known")
         if experts > MOST_EXPERTS:
             raise ConfigError(f"it has {experts} experts in a layer, expected at most {MOST_EXPERTS}")
         if experts % router.groups or router.top_groups > router.groups:

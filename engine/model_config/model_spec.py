@@ -37,9 +37,13 @@ class Norms:
     kind: NormKind = "rms"
     bias: bool = False
     """Only of kind ``layer``."""
+    weighted: bool = True
+    """Whether they have weights."""
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Of what is stored."""
+        if not self.weighted:
+            return
         mixer, cross, mlp = (self.mixer_in, self.mixer_out, self.mixer_sum), self.cross_in, (self.mlp_in, self.mlp_out)
         for name in filter(None, (*mixer, cross, *mlp, self.mlp_sum)):
             yield f"{prefix}.{name}.weight", (hidden,)
@@ -83,6 +87,8 @@ class LayerSpec:
     """Multiplies what the network gives."""
     cross: AttentionSpec | None = None
     """Attention to audio, between both."""
+    scalar: str = ""
+    """The name of a learned number that multiplies the stream behind the layer."""
     parallel: bool = False
     """The network takes what the mixer takes, not what the mixer leaves (GPT-J)."""
 
@@ -112,6 +118,8 @@ class LayerSpec:
             if part is not None:
                 yield from part.shapes(prefix, hidden)
         yield from self.norms.shapes(prefix, hidden)
+        if self.scalar:
+            yield f"{prefix}.{self.scalar}", (1,)
 
     def products(self, hidden: int) -> int:
         """Elements of the matrices that a token is multiplied with, each once."""
@@ -123,6 +131,26 @@ class LayerSpec:
         for part in (self.mixer, self.beside, self.mlp):
             if part is not None:
                 part.check()
+
+
+@dataclass(frozen=True)
+class PerLayerSpec:
+    """A small embedding of each token for every layer (Gemma 3n, Gemma 4)."""
+
+    vocab_size: int
+    dim: int
+
+    def outer_shapes(self, layers: int, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Of what all layers share."""
+        yield "model.embed_tokens_per_layer.weight", (self.vocab_size, layers * self.dim)
+        yield "model.per_layer_model_projection.weight", (layers * self.dim, hidden)
+        yield "model.per_layer_projection_norm.weight", (self.dim,)
+
+    def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Of what a layer has besides."""
+        yield f"{prefix}.per_layer_input_gate.weight", (self.dim, hidden)
+        yield f"{prefix}.per_layer_projection.weight", (hidden, self.dim)
+        yield f"{prefix}.post_per_layer_input_norm.weight", (hidden,)
 
 
 @dataclass(frozen=True)
@@ -153,6 +181,7 @@ class Backbone:
     prefix: str = "model.layers"
     """Before the number of a layer, where its tensors are named."""
     adapters: TaskAdapters | None = None
+    per_layer: PerLayerSpec | None = None
 
     @property
     def states(self) -> dict[int, tuple[StateTensor, ...]]:
@@ -170,7 +199,8 @@ class Backbone:
 
     def products(self, layer: int) -> int:
         """Elements of the matrices of a layer that a token is multiplied with, with each once."""
-        return self.layers[layer].products(self.hidden_size)
+        own = 3 * self.per_layer.dim * self.hidden_size if self.per_layer else 0
+        return self.layers[layer].products(self.hidden_size) + own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +214,8 @@ class ModelSpec(Backbone):
     final_norm: str = "model.norm"
     """The name of the last norm, which is one of the kind that the layers have."""
     embedding_scale: float = 1.0
+    embedding_norm: bool = False
+    """Embeddings are normed, without weights."""
     logits_divisor: float = 1.0
     logits_softcap: float = 0.0
     text_part: bool = False
@@ -200,9 +232,14 @@ class ModelSpec(Backbone):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of every tensor that a checkpoint of plain weights holds, by name."""
         found: dict[str, tuple[int, ...]] = {f"{self.embedding}.weight": (self.vocab_size, self.hidden_size)}
+        if self.per_layer is not None:
+            found.update(self.per_layer.outer_shapes(len(self.layers), self.hidden_size))
         for number, layer in enumerate(self.layers):
             found.update(layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
-        found[f"{self.final_norm}.weight"] = (self.hidden_size,)
+            if self.per_layer is not None:
+                found.update(self.per_layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
+        if self.layers[-1].norms.weighted:
+            found[f"{self.final_norm}.weight"] = (self.hidden_size,)
         if self.layers[-1].norms.bias:
             found[f"{self.final_norm}.bias"] = (self.hidden_size,)
         if self.head_bias:

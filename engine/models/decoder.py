@@ -15,8 +15,9 @@ from ..layers.forward_batch import ForwardBatch, LayerCache
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear, PlainLinear
-from ..layers.norm import added_, make_norm
+from ..layers.norm import RMSNorm, added_, make_norm
 from ..layers.packed import PackedTable
+from ..layers.per_layer import PerLayerInputs
 from ..layers.quantized import Stream
 from ..layers.rotary import RotaryTables
 from ..layers.weights import WeightMap
@@ -37,7 +38,15 @@ class Decoder:
         self.context = context
         self._embedding = self._table(context)
         rotary = RotaryTables(config.max_position, max_model_len, context)
-        self._layers = [Layer(self.weights, layer, config, rotary, context) for layer in range(len(config.layers))]
+        inputs: PerLayerInputs | None = None
+        if config.per_layer is not None:
+            inputs = PerLayerInputs(self.weights, config.per_layer, config, self._embedded_rows, context)
+        self._layers = [
+            Layer(self.weights, layer, config, rotary, context, inputs) for layer in range(len(config.layers))
+        ]
+        self._embedding_norm: RMSNorm | None = None
+        if config.embedding_norm:
+            self._embedding_norm = RMSNorm(self.weights, None, config.hidden_size, config.norm_eps, context)
         self._norm = make_norm(self.weights, config.final_norm, config.layers[-1].norms, config, context)
         self._head: Linear | PlainLinear | PackedTable
         if not config.tie_embeddings:
@@ -86,6 +95,9 @@ class Decoder:
     def _hidden(self, batch: ForwardBatch) -> Stream:
         """Of tensors, or of what stands for them."""
         residual, delta = self._embedded(batch.tokens), None
+        if self._embedding_norm is not None:
+            residual = self._embedding_norm.plain(residual)
+            residual = residual.settled() if isinstance(residual, Traced) else residual
         if batch.added is not None:
             assert isinstance(residual, torch.Tensor)
             residual = residual + batch.added
@@ -102,6 +114,11 @@ class Decoder:
         if isinstance(tokens, TracedTokens):
             return tokens.embed(self._embedding.weight, self._embedding_scale)
         return (self._embedding.rows(tokens) * self._embedding_scale).to(self.context.dtype)
+
+    def _embedded_rows(self, tokens: torch.Tensor) -> torch.Tensor:
+        rows = self._embedded(tokens)
+        assert isinstance(rows, torch.Tensor)
+        return rows
 
     def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Hidden states [rows, hidden] from :meth:`forward` → float32 [rows, vocabulary], in ``out`` if given.

@@ -44,6 +44,7 @@ def paged_attention(
     *,
     scale: float,
     window: int = 0,
+    chunk: int = 0,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     causal: bool = True,
@@ -61,11 +62,12 @@ def paged_attention(
         batch: the sequences; T tokens in all.
         scale: multiplies q·k; positive.
         window: tokens that a query sees, itself included; 0 means all.
+        chunk: a query sees those from the last multiple of it on (Llama 4), in place of a window; 0 means all.
         softcap: c > 0 turns a score s into c·tanh(s/c) before the softmax.
         sinks: [Hq] float32, a score of each head that takes part in its softmax and has no value (attention
             sinks, arXiv:2309.17453; learned in gpt-oss, arXiv:2508.10925); the soft cap does not touch it.
         causal: False shows every query all ``seq_lens`` keys of its sequence, which then may be fewer than
-            its queries (cross-attention over a cache of the encoder's keys); it takes no window.
+            its queries (cross-attention over a cache of the encoder's keys); it takes no window and no chunk.
         k_scale, v_scale: [Hkv] float32, what the contents of float8 caches are multiplied by; none for others.
         variant: forces an implementation.
 
@@ -91,14 +93,17 @@ def paged_attention(
         raise ValueError(f"paged_attention: heads and dims of q must be contiguous, strides are {q.stride()}")
     if tokens != batch.num_tokens:
         raise ValueError(f"paged_attention: q has {tokens} tokens, the batch has {batch.num_tokens}")
-    if window < 0 or softcap < 0:
-        raise ValueError(f"paged_attention: window {window} and softcap {softcap} must not be negative")
+    if min(window, chunk, softcap) < 0:
+        raise ValueError(f"paged_attention: window {window}, chunk {chunk} and softcap {softcap} must not be negative")
+    if window and chunk:
+        raise ValueError(f"paged_attention: a window of {window} and chunks of {chunk} exclude each other")
     if not scale > 0:
         raise ValueError(f"paged_attention: scale must be positive, not {scale}")
-    if window and not causal:
-        raise ValueError(f"paged_attention: window {window} needs causal attention")
+    if (window or chunk) and not causal:
+        raise ValueError(f"paged_attention: window {window} and chunk {chunk} need causal attention")
     if sinks is not None and (sinks.shape != (heads,) or sinks.dtype != torch.float32 or not sinks.is_contiguous()):
         raise ValueError(f"paged_attention: sinks {describe(sinks)} must be contiguous float32 [{heads}]")
+    window = window or -chunk  # as the variants take both
     chosen = choose(q, k_cache, variant)
     if chosen == "reference":
         return reference.paged_attention(

@@ -35,7 +35,7 @@ struct Call {
     const int32_t *query_start, *seq_lens, *tables;
     int64_t sequences, tokens, heads, kv_heads, dim, size, blocks, table_width, q_stride;
     float scale;
-    int64_t window;  // keys up to a query's own that it sees; 0: all
+    int64_t window;  // keys up to a query's own that it sees; 0: all; below 0: those from the last multiple of -window on
     float softcap;
     const float* sinks;  // [heads], scores without a value that take part in the softmax; null: none
     int64_t after = 0;  // keys after its own that it sees; -1: all
@@ -74,6 +74,7 @@ struct Scratch {
 
 template <class C>
 int64_t first_visible(const C& c, int64_t position) {
+    if (c.window < 0 && position > 0) return position - position % -c.window;
     return c.window > 0 ? std::max<int64_t>(0, position - c.window + 1) : 0;
 }
 

@@ -15,6 +15,8 @@ queries of all heads that read one kv head, and of all new tokens, are the rows 
 import triton
 import triton.language as tl
 
+from .prefill_inner import first_seen
+
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-1e30)
 """Below any score, and finite: what is hidden altogether then has the weight 2^(-∞) = 0, not NaN."""
@@ -29,7 +31,7 @@ def ceil_div(a, b):
 def first_key(length, window, QUERY_LEN: tl.constexpr, WINDOWED: tl.constexpr):
     """The first key that the first new token sees."""
     if WINDOWED:
-        return tl.maximum(length - QUERY_LEN - window + 1, 0)
+        return first_seen(length - QUERY_LEN, window)
     else:
         return length * 0
 
@@ -186,7 +188,7 @@ def decode_kernel(
         if CAUSAL:
             seen = key[None, :] <= position[:, None]
             if WINDOWED:
-                seen &= key[None, :] > position[:, None] - window
+                seen &= key[None, :] >= first_seen(position, window)[:, None]
         scores = tl.where(seen, scores, float("-inf"))
         new_peak = tl.maximum(peak, tl.max(scores, 1))
         shrink = tl.exp2(peak - new_peak)[:, None]

@@ -34,10 +34,20 @@ def find_tile(query_start, sequences, tile, BLOCK_Q: tl.constexpr):
 
 
 @triton.jit
+def first_seen(position, window):
+    """The first key that a query at ``position`` sees: of ``window`` tokens up to itself, or where that is below 0
+    from the last multiple of ``-window`` on."""
+    held = tl.maximum(position, 0)
+    chunk = tl.maximum(-window, 1)
+    return tl.where(window > 0, tl.maximum(position - window + 1, 0), held - held % chunk)
+
+
+@triton.jit
 def key_range(first, last, keys, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, BLOCK_N: tl.constexpr):
     """What a tile of queries at positions [first, last] sees of ``keys`` keys.
 
-    With ``LEFT`` a query at p sees no key before p - left, with ``RIGHT`` none after p + right.
+    With ``LEFT`` a query at p sees no key before p - left, or where left + 1 is a negative chunk before that of p
+    (:func:`first_seen`); with ``RIGHT`` none after p + right.
 
     Returns:
         begin, end: the keys that some query may see.
@@ -49,8 +59,8 @@ def key_range(first, last, keys, left, right, LEFT: tl.constexpr, RIGHT: tl.cons
     whole = 0
     rest = keys
     if LEFT:
-        begin = tl.maximum(first - left, 0)
-        whole = tl.cdiv(tl.maximum(last - left, 0), BLOCK_N) * BLOCK_N
+        begin = first_seen(first, left + 1)
+        whole = tl.cdiv(first_seen(last, left + 1), BLOCK_N) * BLOCK_N
     if RIGHT:
         end = tl.maximum(tl.minimum(keys, last + right + 1), 0)
         rest = tl.maximum(tl.minimum(keys, first + right + 1), 0)
@@ -65,7 +75,7 @@ def visible_keys(position, key, end, left, right, LEFT: tl.constexpr, RIGHT: tl.
     if RIGHT:
         visible = visible & (key[None, :] <= (position + right)[:, None])
     if LEFT:
-        visible = visible & (key[None, :] >= (position - left)[:, None])
+        visible = visible & (key[None, :] >= first_seen(position, left + 1)[:, None])
     return visible
 
 

@@ -33,7 +33,7 @@ def paged_attention(
         if length == 0 and (s < batch.decode_rows or not causal):
             out[begin:end] = 0
             continue
-        first = max(0, length - count - window + 1) // size if window > 0 else 0
+        first = int(first_seen(length - count, window)) // size
         blocks = batch.block_tables[s, : -(-length // size)].long()
         blocks[:first] = 0  # no query sees them
         short = length < (count if causal else 0) or len(blocks) * size < length
@@ -50,10 +50,18 @@ def paged_attention(
         hidden = torch.zeros(count, length, dtype=torch.bool, device=q.device)
         if causal:
             hidden |= key > position
-        if window > 0:
-            hidden |= key <= position - window
+        if window:
+            hidden |= key < first_seen(position, window)
         out[begin:end] = attend(q[begin:end], k, v, hidden, scale, softcap, sinks)
     return out
+
+
+def first_seen(position: Tensor | int, window: int) -> Tensor:
+    """The first key that a query at a position sees: in a ``window``, or below 0 in its chunk of ``-window`` tokens."""
+    at = torch.as_tensor(position)
+    if window < 0:
+        return at - at % -window
+    return (at - window + 1).clamp(min=0) if window else torch.zeros_like(at)
 
 
 def attend(

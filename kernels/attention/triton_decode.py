@@ -66,8 +66,8 @@ def paged_decode(
     config = pick(OPERATION, decode_key(dim, block_m, size, k_cache.dtype), default_config(dim, k_cache.dtype))
     tile = config["TILE"]
     min_tiles = cdiv(config["MIN_KEYS"], tile)
-    windowed = window > 0
-    seen = min(max_seq_len, window + query_len - 1 + tile) if windowed else max_seq_len
+    windowed = window != 0
+    seen = min(max_seq_len, abs(window) + query_len - 1 + tile) if windowed else max_seq_len
     most_splits = max(1, cdiv(cdiv(seen, tile), min_tiles))
     target = max(1, multiprocessors(q.device) * config["PROGRAMS_PER_SM"] // kv_heads)
     items = min(target + rows, rows * most_splits)

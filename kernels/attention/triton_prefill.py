@@ -238,7 +238,7 @@ def paged_prefill(
     _, kv_heads, _, size = k_cache.shape
     group = heads // kv_heads
     few = few_rows(tokens * heads)
-    windowed = window > 0
+    windowed = window != 0
     key = attention_key(dim, group, q.dtype, k_cache.dtype, size, few=few, windowed=windowed)
     config = pick(OPERATION, key, default_config(dim, q.dtype, k_cache.dtype, few=few, windowed=windowed))
     pack = pack_heads(group, config["BLOCK_M"])
@@ -246,7 +246,7 @@ def paged_prefill(
     tiles = tokens // block_q + sequences
     packs = kv_heads * cdiv(group, pack)
     busy = max(cdiv(tokens, block_q), min(tokens, sequences)) * packs
-    seen = min(max_seq_len, window - 1 + block_q) if windowed else max_seq_len
+    seen = min(max_seq_len, abs(window) - 1 + block_q) if windowed else max_seq_len
     parts = count_parts(busy, seen, multiprocessors(q.device))
     partial = partial_lse = None
     if parts > 1:
@@ -275,7 +275,7 @@ def paged_prefill(
         v_cache.stride(0),
         scale if softcap > 0 else scale * LOG2E,
         softcap,
-        min(window, FAR),
+        max(-FAR, min(window, FAR)),
         config=config,
         GROUP=group,
         PACK=pack,

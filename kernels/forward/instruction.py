@@ -111,6 +111,7 @@ class Instruction:
     kv_heads: int = 0
     dim: int = 0
     window: int = 0
+    """Below 0: chunks of so many tokens."""
     scale: float = 1.0
     eps: float = 0.0
     softcap: float = 0.0

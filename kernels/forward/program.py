@@ -179,12 +179,14 @@ class Program:
         *,
         scale: float,
         window: int,
+        chunk: int = 0,
         softcap: float,
         sinks: Tensor | None = None,
         group: int = 0,
     ) -> None:
-        """``sinks``: see :attr:`Instruction.sinks`. Raises ValueError for query heads that are no multiple of the kv
-        heads, or a ``dst`` or sinks that do not fit them."""
+        """``window`` and ``chunk``: see :func:`stentor.kernels.paged_attention`; ``sinks``: see
+        :attr:`Instruction.sinks`. Raises ValueError for query heads that are no multiple of the kv heads, or a ``dst``
+        or sinks that do not fit them."""
         self._check(src, heads[0] * heads[2])
         if heads[0] % heads[1]:
             raise ValueError(f"program: {heads[0]} query heads are no multiple of {heads[1]} kv heads")
@@ -205,7 +207,7 @@ class Program:
                 kv_heads=heads[1],
                 dim=heads[2],
                 scale=scale,
-                window=window,
+                window=window or -chunk,
                 softcap=softcap,
                 sinks=sinks,
                 group=group,
@@ -315,6 +317,11 @@ class Program:
     def note_prepared(self, value: object) -> None:
         """What has just been left for the linears that come."""
         self._prepared = value
+
+    def note_written(self, value: object) -> None:
+        """What was prepared of it is not what it is any more."""
+        if self._prepared is value:
+            self._prepared = None
 
     def is_prepared(self, value: object, activation_format: ActivationFormat) -> bool:
         """Whether it is still there, in this form."""

@@ -76,6 +76,12 @@ class Traced:
         """x / rms(x) * weight, over all columns."""
         return replace(self.settled(), norm=(weight, eps))
 
+    def normed_each(self, weight: Tensor, eps: float) -> "Traced":
+        """x / rms(x) * weight, over each so many columns as ``weight`` has, in place."""
+        whole = self.settled()
+        self.program.norm(whole.buffer, weight, eps, column=whole.column, groups=whole.width // len(weight))
+        return replace(whole, at=len(self.program.instructions))
+
     def layer_normed(self, weight: Tensor, bias: Tensor | None, eps: float) -> "Traced":
         """(x - mean(x)) / deviation(x) * weight + bias, over all columns."""
         return replace(self.settled(), norm=(weight, eps), centred=True, bias=bias)
@@ -94,6 +100,7 @@ class Traced:
         added = replace(other, factor=1.0).settled()
         self.program.add(self._whole(), added._whole(), other.factor)
         self.at = len(self.program.instructions)
+        self.program.note_written(self)
         return self
 
     def linear(self, products: Sequence[PackedProduct]) -> "Traced":
@@ -117,6 +124,7 @@ class Traced:
         eps: float,
         scale: float,
         window: int,
+        chunk: int = 0,
         softcap: float,
         sinks: Tensor | None = None,
         interleaved: bool = False,
@@ -141,7 +149,16 @@ class Traced:
         )
         buffer = self.program.buffer(heads[0] * heads[2])
         self.program.attend(
-            qkv.buffer, buffer, layer, heads, scale=scale, window=window, softcap=softcap, sinks=sinks, group=group
+            qkv.buffer,
+            buffer,
+            layer,
+            heads,
+            scale=scale,
+            window=window,
+            chunk=chunk,
+            softcap=softcap,
+            sinks=sinks,
+            group=group,
         )
         return Traced.written(self.program, buffer)
 

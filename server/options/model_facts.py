@@ -87,7 +87,8 @@ def _mixer(mixer: MixerSpec) -> str:
         )
     if not isinstance(mixer, AttentionSpec):
         return _recurrence(mixer)
-    sees = f"a window of {mixer.window:,}" if mixer.window else "all before"
+    part = "chunk" if mixer.chunked else "window"
+    sees = f"a {part} of {mixer.window:,}" if mixer.window else "all before"
     positions = "" if mixer.rope else ", no positions"
     sinks = ", sinks" if mixer.sinks else ""
     return f"attention of {mixer.heads} heads to {mixer.kv_heads} of {mixer.head_dim}, sees {sees}{positions}{sinks}"

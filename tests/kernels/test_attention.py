@@ -27,6 +27,7 @@ class World:
     window: int = 0
     softcap: float = 0.0
     sinks: Tensor | None = None
+    chunk: int = 0
 
     def run(self, parts: list[tuple[int, int, int]], variant: str = "native") -> list[Tensor]:
         """Attends positions [begin, end) of sequences, given as (sequence, begin, end), in one batch."""
@@ -41,6 +42,7 @@ class World:
             batch,
             scale=self.scale,
             window=self.window,
+            chunk=self.chunk,
             softcap=self.softcap,
             sinks=self.sinks,
             variant=variant,  # type: ignore[arg-type]
@@ -139,21 +141,35 @@ def test_the_reference_is_attention_as_written() -> None:
     assert_close(out[position, head], weights @ values, 1e-5)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("chunk", [1, 16, 50, 64, 1000])
+def test_tokens_see_their_chunk_alone(dtype: torch.dtype, chunk: int) -> None:
+    world = replace(make_world([1, 70, 200, 64, 700], dtype=dtype), chunk=chunk)
+    parts = [(0, 0, 1), (1, 65, 70), (2, 100, 200), (3, 63, 64), (4, 0, 700)]
+    expected = world.run(parts, "reference")
+    for native, reference in zip(world.run(parts), expected, strict=True):
+        assert_close(native, reference, 5e-6 if dtype == torch.float32 else None)
+    windowed = replace(world, chunk=0, window=199 % chunk + 1).run([(2, 199, 200)], "reference")
+    assert_close(expected[2][-1:], windowed[0], 5e-6 if dtype == torch.float32 else None)
+
+
 @settings(max_examples=examples(25), deadline=None)
 @given(data=st.data())
 def test_a_row_is_bitwise_the_same_for_any_batch_chunking_and_thread_count(data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(DTYPES))
     lengths = data.draw(st.lists(st.integers(1, 200), min_size=1, max_size=4))
     heads = data.draw(st.sampled_from([2, 6]))
+    window, chunk = data.draw(st.sampled_from([(0, 0), (1, 0), (50, 0), (0, 50)]))
     world = make_world(
         lengths,
         heads=heads,
         dim=data.draw(st.sampled_from([20, 64])),
-        window=data.draw(st.sampled_from([0, 1, 50])),
+        window=window,
         softcap=data.draw(st.sampled_from([0.0, 3.0])),
         sinks=data.draw(st.sampled_from([None, torch.linspace(-4, 9, heads)])),
         dtype=dtype,
     )
+    world = replace(world, chunk=chunk)
     alone = [torch.cat([world.run([(s, p, p + 1)])[0] for p in range(n)]) for s, n in enumerate(lengths)]
     begins = [data.draw(st.integers(0, n - 1)) for n in lengths]
     ends = [data.draw(st.integers(b + 1, n)) for b, n in zip(begins, lengths, strict=True)]
@@ -278,6 +294,8 @@ def test_what_does_not_fit_is_refused() -> None:
         paged_attention(q[:1], k_cache, v_cache, batch, scale=1.0)
     with pytest.raises(ValueError, match="must not be negative"):
         paged_attention(q, k_cache, v_cache, batch, scale=1.0, window=-1)
+    with pytest.raises(ValueError, match="a window of 8 and chunks of 4 exclude each other"):
+        paged_attention(q, k_cache, v_cache, batch, scale=1.0, window=8, chunk=4)
     with pytest.raises(ValueError, match="caches"):
         paged_attention(q, k_cache[..., :8], v_cache, batch, scale=1.0)
     with pytest.raises(ValueError, match="heads and dims of q must be contiguous"):
@@ -294,7 +312,7 @@ def test_options_that_do_not_fit_are_refused() -> None:
     caches = (world.k_cache, world.v_cache)
     with pytest.raises(ValueError, match="scale must be positive"):
         paged_attention(q, *caches, batch, scale=0.0)
-    with pytest.raises(ValueError, match="window 8 needs causal attention"):
+    with pytest.raises(ValueError, match="window 8 and chunk 0 need causal attention"):
         paged_attention(q, *caches, batch, scale=1.0, window=8, causal=False)
     with pytest.raises(ValueError, match="sinks"):
         paged_attention(q, *caches, batch, scale=1.0, sinks=torch.ones(5))

@@ -115,7 +115,7 @@ def make(
     caches = [torch.full((blocks, kv_heads, size, dim), float("nan")).to(cache_dtype) for _ in "kv"]
     for row, (length, count) in enumerate(zip(lengths, counts, strict=True)):
         used = order[sum(counts[:row]) : sum(counts[:row]) + count]
-        first = max(0, length - query_len - window + 1) // size if window else 0
+        first = max(0, int(reference.first_seen(length - query_len, window))) // size
         tables[row, first:count] = used[first:]
         for part, cache in enumerate(caches):
             slots = normal(count * size, kv_heads, dim, seed=10 * row + part)
@@ -153,6 +153,8 @@ def make(
         (4, 2, 40, 32, 8, 0, 0.0, 16),
         (5, 1, 16, 16, 8, 5, 0.0, 64),
         (2, 2, 24, 128, 3, 40, 0.0, 64),
+        (4, 2, 32, 16, 1, -21, 0.0, 16),  # chunks of 21
+        (4, 1, 16, 16, 8, -33, 0.0, 32),
     ],
 )
 def test_rows_of_any_length_are_the_reference(

@@ -49,7 +49,7 @@ def test_chunks_over_cached_prefixes_are_the_reference(
 
 
 @pytest.mark.parametrize("dtype", TRITON_FLOATS)
-@pytest.mark.parametrize("options", [{}, {"window": 13}, {"causal": False}, {"softcap": 2.0}])
+@pytest.mark.parametrize("options", [{}, {"window": 13}, {"chunk": 13}, {"causal": False}, {"softcap": 2.0}])
 def test_sinks_are_the_references(dtype: torch.dtype, options: dict[str, Any]) -> None:
     sinks = torch.tensor([-9.0, 0.5, 3.0, 20.0], device=DEVICE)
     assert_is_the_reference(make_step(SEQUENCES, dtype=dtype), sinks=sinks, **options)
@@ -88,7 +88,7 @@ def test_tiles_of_any_size_give_the_same(config: Config, heads: int, window: int
         assert_is_the_reference(step, window=window)
 
 
-@pytest.mark.parametrize("options", [{}, {"window": 30}])
+@pytest.mark.parametrize("options", [{}, {"window": 30}, {"chunk": 30}])
 def test_a_row_is_the_same_in_any_chunk_and_batch(options: dict[str, Any]) -> None:
     # The interpreter multiplies by numpy, whose sums depend on a row's place in the tile.
     assert_same = assert_same_bits if DEVICE == "cuda" else partial(assert_close, tolerance=1e-6)

@@ -37,6 +37,16 @@ def test_a_norm_waits_for_the_product_that_takes_it() -> None:
     assert ops(program) == ["norm_and_quantize", "linear", "linear"], "its input is there already"
 
 
+def test_what_was_prepared_of_columns_is_prepared_again_once_they_are_added_to() -> None:
+    program = Program()
+    x, other = given(program), given(program)
+    x.linear([(weight(HIDDEN, HIDDEN, 1), 0, None)])
+    x.add_(other)
+    x.linear([(weight(HIDDEN, HIDDEN, 2), 0, None)])
+    assert ops(program) == ["norm_and_quantize", "linear", "norm_and_quantize", "linear"]
+    assert program.instructions[2].add == other.buffer
+
+
 def test_a_layer_norm_waits_for_the_product_that_takes_it_or_is_done_in_place() -> None:
     program = Program()
     bias = torch.full([HIDDEN], 0.5)

@@ -40,6 +40,10 @@ def architectures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             **moe, n_group=1, topk_group=1, norm_topk_prob=False, rope_interleave=False, attention_bias=True
         ),
         "deepseek-v3-dense": lambda: transformers.DeepseekV3Config(**dense, q_lora_rank=24, rope_parameters=yarn),
+        "youtu": lambda: transformers.YoutuConfig(**sizes, **heads, q_lora_rank=24),
+        "minicpm3": lambda: transformers.MiniCPM3Config(
+            **sizes, **heads, q_lora_rank=24, scale_emb=3, scale_depth=0.7, dim_model_base=32
+        ),
         "glm4-moe-lite": lambda: transformers.Glm4MoeLiteConfig(
             **{name: value for name, value in moe.items() if name != "first_k_dense_replace"},
             mlp_layer_types=["dense", "sparse", "sparse"],

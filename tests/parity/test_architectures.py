@@ -22,7 +22,12 @@ LENGTH = 75
 BF16_MEAN, BF16_MOST = 0.03, 0.35
 """How far logits in bfloat16 may be from those in float32, in units of the spread of all logits."""
 CALLED = {
+    "afmoe": {"attention with a gate"},
     "apertus": {"xIELU"},
+    "gemma4-moe": {"experts with norms of their own"},
+    "gemma4-seeing": {"a layer's own inputs", "attention to another layer's keys"},
+    "gemma4-small": {"a layer's own inputs", "attention to another layer's keys"},
+    **{f"{name}-normed": {"attention with layer norms of heads"} for name in ("cohere", "phi", "stablelm")},
     **{name: {"latent attention"} for name in latent.architectures(tiny.SHAPE)},
     "deepseek-v3.2": {"sparse latent attention"},
     "glm-moe-dsa": {"latent attention", "sparse latent attention"},

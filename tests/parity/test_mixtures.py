@@ -12,10 +12,11 @@ from stentor.engine.layers.weights import WeightError
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.server.options.model_facts import describe_model
 from stentor.tests.engine.plain_shapes import plain_shapes
-from stentor.tests.parity import tiny
+from stentor.tests.parity import families, tiny
 from stentor.tests.parity.paged import PagedDecoder
 from stentor.tests.parity.tiny_moe import mixtures
 
+_OTHERS = ["ernie-moe", "exaone-moe", "hunyuan-moe", "afmoe"]
 PROMPT = [7, 250, 31, 99, 4, 180, 66, 12, 305, 41, 88, 150]
 
 
@@ -42,7 +43,15 @@ def test_the_shapes_of_weights_are_those_of_the_stored_tensors(name: str, tmp_pa
     assert list(plain_shapes(spec).items()) == list(spec.shapes().items()), "and so the model registers them"
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen3-moe", "granite-moe", "minimax-m2", "glm4-moe"])
+@pytest.mark.parametrize("name", [name for name in families.configs(tiny.SHAPE) if not name.endswith("seeing")])
+def test_the_shapes_of_further_families_are_those_of_the_stored_tensors(name: str, tmp_path: Path) -> None:
+    tiny.make(name, tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        stored = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+    assert open_checkpoint(tmp_path).decoder.shapes() == stored
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3-moe", "granite-moe", "minimax-m2", "glm4-moe", *_OTHERS])
 @pytest.mark.parametrize("packed", [None, False])
 def test_experts_that_are_stored_as_transformers_holds_them_are_read(
     name: str, packed: bool | None, tmp_path: Path

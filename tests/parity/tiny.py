@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers as untyped_transformers
 
-from stentor.tests.parity import hybrids, latent, variants
+from stentor.tests.parity import families, hybrids, latent, variants
 from stentor.tests.parity.tiny_moe import mixtures
 
 transformers: Any = untyped_transformers
@@ -124,6 +124,7 @@ ARCHITECTURES: dict[str, Build] = {
     **variants.text_parts(SHAPE),
     **latent.architectures(SHAPE),
     **mixtures(SHAPE),
+    **families.configs(SHAPE),
 }
 
 
@@ -150,12 +151,16 @@ def make_of(config: Any, name: str, folder: Path) -> Any:
         for parameter_name, parameter in model.named_parameters():
             if parameter_name.endswith("norm.weight") or "layernorm" in parameter_name:
                 parameter.add_(torch.empty_like(parameter).uniform_(-0.4, 0.4))
+                if parameter_name.endswith("q_norm.weight") and config.model_type.startswith("gemma4"):
+                    parameter.mul_(0.25)  # nothing else scales scores: a peaked softmax would magnify rounding
             else:
                 # transformers' 0.02 would make every logit nearly equal and hide mistakes
                 parameter.normal_(0, 2.0 if parameter_name.endswith("sinks") else 0.15)
         for buffer_name, buffer in model.named_buffers():
             if buffer_name.endswith("e_score_correction_bias"):
                 buffer.uniform_(-0.2, 0.2)
+            elif buffer_name.endswith("layer_scalar"):
+                buffer.uniform_(0.6, 1.4)
     model.save_pretrained(folder)
     if config.model_type == "olmo_hybrid":
         hybrids.publish(model, folder)

@@ -102,9 +102,10 @@ def clearest(model: Any, prompts: list[list[int]]) -> list[int]:
     gaps: list[torch.Tensor] = []
 
     def measure(router: Any, arguments: Any, output: Any) -> None:
-        logits = output[0].float()
-        bias = arguments[1] if len(arguments) > 1 else getattr(router, "e_score_correction_bias", None)
-        scores = logits if bias is None else logits.sigmoid() + bias
+        logits = output[type(router).__name__ == "Llama4Router"].float()
+        statics = getattr(router, "moe_statics", None)  # ERNIE's
+        bias = arguments[1] if len(arguments) > 1 else getattr(statics or router, "e_score_correction_bias", None)
+        scores = logits if bias is None else (logits.softmax(-1) if statics else logits.sigmoid()) + bias
         spread = scores.std()
         if (groups := getattr(router, "num_group", None) or 1) > 1:
             members = scores.unflatten(-1, (groups, -1))
@@ -113,7 +114,8 @@ def clearest(model: Any, prompts: list[list[int]]) -> list[int]:
             chosen = of_groups.topk(router.topk_group, dim=-1).indices
             closed = torch.ones_like(of_groups, dtype=torch.bool).scatter(-1, chosen, False)
             scores = members.masked_fill(closed.unsqueeze(-1), -100.0).flatten(-2)
-        gaps.append(_gap(scores, router.top_k).view(len(prompts), -1) / spread)
+        top_k = getattr(router, "top_k", None) or router.config.top_k_experts
+        gaps.append(_gap(scores, top_k).view(len(prompts), -1) / spread)
 
     handles = [router.register_forward_hook(measure) for router in _routers(model)]
     model(torch.tensor(prompts))

@@ -43,6 +43,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             },
         ),
         "cohere": lambda: transformers.CohereConfig(**shape, logit_scale=0.25, attention_bias=True),
+        "cohere-normed": lambda: transformers.CohereConfig(**shape, logit_scale=0.25, use_qk_norm=True),
         "cohere2": lambda: transformers.Cohere2Config(**shape, logit_scale=0.3, sliding_window=24, layer_types=SLIDING),
         "hunyuan": lambda: transformers.HunYuanDenseV1Config(**shape, head_dim=32),
         "hunyuan-alpha": lambda: transformers.HunYuanDenseV1Config(
@@ -66,6 +67,8 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "starcoder2": lambda: transformers.Starcoder2Config(**shape, sliding_window=24),
         "stablelm": lambda: transformers.StableLmConfig(**shape, use_qkv_bias=True),
         "stablelm-parallel": lambda: transformers.StableLmConfig(**shape, use_parallel_residual=True),
+        "stablelm-normed": lambda: transformers.StableLmConfig(**shape, qk_layernorm=True),
+        "phi-normed": lambda: transformers.PhiConfig(**shape, qk_layernorm=True),
         "phi": lambda: transformers.PhiConfig(**shape),
     }
 

@@ -97,10 +97,8 @@ def test_published_files_of_internlm3_have_their_own_names_for_biases() -> None:
 @pytest.mark.parametrize(
     ("architecture", "fields", "message"),
     [
-        ("CohereForCausalLM", {"use_qk_norm": True}, "use_qk_norm is set"),
+        ("OlmoForCausalLM", {"clip_qkv": 8.0}, "clip_qkv is 8.0, expected null"),
         ("CohereForCausalLM", {"logit_scale": 0}, "logit_scale is '0', expected a number above 0"),
-        ("StableLmForCausalLM", {"qk_layernorm": True}, "qk_layernorm is set"),
-        ("PhiForCausalLM", {"qk_layernorm": True}, "qk_layernorm is set"),
         (
             "Ministral3ForCausalLM",
             {"rope_parameters": {"llama_4_scaling_beta": "hot"}},

@@ -1,0 +1,85 @@
+"""A small embedding of each token for every layer (Gemma 3n, Gemma 4), and what a layer makes of its own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stentor.kernels.forward import Traced
+
+from ..model_config.model_spec import Backbone, PerLayerSpec
+from ..model_config.projection import Projection
+from .elementwise import elementwise
+from .forward_batch import ForwardBatch
+from .layer_context import LayerContext
+from .linear import Linear, PlainLinear, plain_weight
+from .norm import RMSNorm
+from .quantized import Stream
+from .weights import WeightMap
+
+
+class PerLayerInputs:
+    """For each layer (norm(projection of the token's embedding) + an embedding of its own) / √2."""
+
+    def __init__(
+        self,
+        weights: WeightMap,
+        spec: PerLayerSpec,
+        model: Backbone,
+        embed: Callable[[torch.Tensor], torch.Tensor],
+        context: LayerContext,
+    ) -> None:
+        """``embed``: ids → what the first layer takes of them."""
+        self._embed, self._dim, self._invariant = embed, spec.dim, context.invariant
+        columns = spec.dim * len(model.layers)
+        self._table = context.empty(spec.vocab_size, columns)
+        weights.add("model.embed_tokens_per_layer.weight", self._table)
+        projection = Projection((("per_layer_model_projection", columns),), model.hidden_size, False)
+        self._projection = plain_weight(weights, "model", projection, context)
+        self._norm = RMSNorm(weights, "model.per_layer_projection_norm", spec.dim, model.norm_eps, context)
+        self._scale = torch.tensor(spec.dim**0.5, dtype=context.dtype).item()
+        self._projected_scale = model.hidden_size**-0.5
+
+    def of(self, layer: int, tokens: torch.Tensor) -> torch.Tensor:
+        """int64 [tokens] → [tokens, dim]"""
+        columns = slice(layer * self._dim, (layer + 1) * self._dim)
+        product = PlainLinear(self._projection[columns], None, invariant=self._invariant)
+        projected = self._norm.plain(product(self._embed(tokens)) * self._projected_scale)
+        inputs: torch.Tensor = (projected + self._table[:, columns][tokens] * self._scale) * 2**-0.5
+        return inputs
+
+
+class PerLayer:
+    """norm(projection(gelu(gate(x)) · the layer's input)), to be added to the stream x."""
+
+    def __init__(
+        self, weights: WeightMap, layer: int, model: Backbone, inputs: PerLayerInputs, context: LayerContext
+    ) -> None:
+        assert model.per_layer is not None
+        prefix, hidden, dim = f"{model.prefix}.{layer}", model.hidden_size, model.per_layer.dim
+        self._layer, self._inputs, self._hidden = layer, inputs, hidden
+        self._dtype, self._stream = context.dtype, context.stream
+        self._gate = Linear(weights, {f"{prefix}.per_layer_input_gate": dim}, hidden, context)
+        self._out = Linear(weights, {f"{prefix}.per_layer_projection": hidden}, dim, context)
+        self._norm = RMSNorm(weights, f"{prefix}.post_per_layer_input_norm", hidden, model.norm_eps, context)
+
+    def __call__(self, x: Stream, batch: ForwardBatch) -> Stream:
+        """x [tokens, hidden] → [tokens, hidden]"""
+        if isinstance(x, Traced):
+            return x.call("a layer's own inputs", self._made, self._hidden)
+        return self._made(x, batch).to(self._stream)
+
+    def _made(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
+        gate = elementwise(_gelu, self._gate(x.to(self._dtype)))
+        return self._norm.exact(self._out(gate * self._inputs.of(self._layer, batch.tokens)))
+
+
+def _gelu(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.gelu(x, approximate="tanh")
+
+
+def scaled_(stream: Stream, factor: torch.Tensor) -> Stream:
+    """The stream itself, multiplied in place by a learned number, float32 [1]."""
+    if isinstance(stream, Traced):
+        return stream.add_(stream * (factor.item() - 1))
+    return stream.mul_(factor.to(stream.dtype))

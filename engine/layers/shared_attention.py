@@ -1,0 +1,71 @@
+"""Attention to the keys and values of an earlier layer."""
+
+from typing import Any
+
+import torch
+
+from stentor import kernels
+from stentor.kernels.forward import Traced
+
+from ..model_config.model_spec import Backbone
+from .attention import cache_scale
+from .forward_batch import ForwardBatch
+from .layer_context import LayerContext
+from .linear import Linear
+from .norm import RMSNorm
+from .quantized import Input, Stream
+from .rotary import RotaryTables
+from .weights import WeightMap
+
+
+class SharedAttention:
+    """Queries alone: the layer makes no keys and values, and keeps none (Gemma 4)."""
+
+    def __init__(
+        self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
+    ) -> None:
+        self._spec = spec = model.layers[layer].attention
+        assert spec.qk_norm_names is not None
+        prefix = f"{model.prefix}.{layer}"
+        self._cache, self._dtype = model.cache_index(spec.shares), context.dtype
+        into, out = spec.projections(model.hidden_size)
+        self.into = Linear.of(weights, prefix, into, context, dtype=context.dtype)
+        self.out = Linear.of(weights, prefix, out, context, dtype=context.stream)
+        prefix = f"{prefix}.{spec.name}"
+        self._norm = RMSNorm(weights, f"{prefix}.{spec.qk_norm_names[0]}", spec.head_dim, model.norm_eps, context)
+        self._cos, self._sin = rotary.of(spec.rope, spec.head_dim)
+        shared = f"{model.prefix}.{spec.shares}.{spec.name}"
+        self._k_scale, self._v_scale = (cache_scale(weights, shared, each, spec.kv_heads, context) for each in "kv")
+        # published files hold what the layer has no use for
+        weights.pass_over(*(f"{prefix}.{name}.weight" for name in ("k_proj", "v_proj", spec.qk_norm_names[1])))
+
+    def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
+        """x [tokens, hidden], plain or quantised → [tokens, hidden]"""
+        q: Stream = self.into(x)
+        if isinstance(q, Traced):
+            return self.out(q.call("attention to another layer's keys", self._attend_rows, self._spec.q_size))
+        return self.out(self.attend(q, batch))
+
+    def attend(self, q: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """[tokens, heads · head_dim], not rotated and not normed → the same"""
+        spec, cache = self._spec, batch.caches[self._cache]
+        q = self._norm.plain(q.view(-1, spec.heads, spec.head_dim))
+        if spec.rope is not None:
+            unused = q.new_zeros(len(q), 1, spec.head_dim)
+            kernels.rotary_(q, unused, self._cos, self._sin, batch.positions, interleaved=spec.rope.interleaved)
+        k_scale, v_scale = (self._k_scale, self._v_scale) if cache.scaled else (None, None)
+        return kernels.paged_attention(
+            q,
+            cache.k,
+            cache.v,
+            batch.paged[cache.group],
+            scale=spec.scale,
+            window=spec.window,
+            softcap=spec.softcap,
+            k_scale=k_scale,
+            v_scale=v_scale,
+        ).view(-1, spec.q_size)
+
+    def _attend_rows(self, q: torch.Tensor, batch: Any) -> torch.Tensor:
+        """As :meth:`attend`, of float32."""
+        return self.attend(q.to(self._dtype), batch)

@@ -1,0 +1,186 @@
+"""Readers of the config.json of mixtures of experts that differ from others in a layer's shape as well: what rotates,
+where norms stand, what is stored under which name."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .config_fields import ConfigError, Fields
+from .hf_common import alternating, attention_bias, common, slide, sliding_layers, window_of
+from .hf_dense import exaone4
+from .hf_moe import deepseek_experts, experts_of, granite_moe, shared_experts, sparse_from, with_experts
+from .hf_variants import command, ernie, granite_windows, hunyuan
+from .mlp_spec import APART, STACKED, ExpertNames, MoESpec, RouterSpec
+from .model_spec import POST, PRE, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
+
+_AFMOE_NORMS = Norms(
+    mixer_in="input_layernorm",
+    mixer_out="post_attention_layernorm",
+    mlp_in="pre_mlp_layernorm",
+    mlp_out="post_mlp_layernorm",
+)
+
+
+def _named(router: str = "mlp.gate", correction: str = "", held: str = "") -> tuple[ExpertNames, ExpertNames]:
+    """As most checkpoints have experts, and as transformers holds them; ``held`` is the correction's name there."""
+    apart = replace(APART, router=router, correction=correction)
+    return apart, replace(STACKED, router=router, correction=held or correction)
+
+
+def _uniform(fields: Fields, name: str, default: int) -> int:
+    """A field that may list a number for each layer, all of them alike."""
+    value = fields.get(name)
+    if not isinstance(value, list):
+        return fields.integer(name, default)
+    if not value or any(each != value[0] for each in value):
+        raise ConfigError(f"{name} is {str(value)[:60]}, expected the same number for every layer")
+    return Fields({name: value[0]}).integer(name)
+
+
+def ernie_moe(fields: Fields, name: str) -> ModelSpec:
+    experts, top_k = fields.integer("moe_num_experts", 64), fields.integer("moe_k", 6)
+    fields = Fields({"moe_intermediate_size": 1536, **fields.values, "num_experts": experts})
+    if not fields.has("head_dim"):
+        head_dim = fields.integer("hidden_size") // fields.integer("num_attention_heads")
+        fields = Fields({**fields.values, "head_dim": head_dim})
+    spec = ernie(fields, name)
+    if fields.flag("use_bias"):
+        if spec.tie_embeddings:
+            raise ConfigError("use_bias is set, expected false: a head that is the embedding has no bias")
+        spec = replace(spec, head_bias=True)
+    moe = experts_of(fields, spec, RouterSpec(top_k), experts=experts)
+    number = fields.integer("moe_num_shared_experts", 2, least=0)
+    shared = shared_experts(spec, "mlp.shared_experts", moe.inner * number) if number else None
+    stored = "moe_statics.e_score_correction_bias"
+    names = _named(correction=f"mlp.{stored}", held=f"mlp.gate.{stored}")
+    names = (replace(names[0], correction_row=True), names[1])
+    moe = replace(moe, correction=True, names=names, shared=shared)
+    step, first = fields.integer("moe_layer_interval", 1), fields.integer("moe_layer_start_index", 1, least=0)
+    last = fields.integer("moe_layer_end_index", -1, least=-1)
+    last = len(spec.layers) - 1 if last == -1 else last
+    sparse = [(layer + 1) % step == 0 and first <= layer <= last for layer in range(len(spec.layers))]
+    return replace(with_experts(spec, moe, sparse), draft_prefix="model.mtp_")
+
+
+def hunyuan_moe(fields: Fields, name: str) -> ModelSpec:
+    experts, inner = _uniform(fields, "num_experts", 1), fields.integer("intermediate_size")
+    if _uniform(fields, "moe_intermediate_size", inner) != inner:
+        raise ConfigError(f"moe_intermediate_size is not intermediate_size, {inner}: experts of another size")
+    fields = Fields({**fields.values, "num_experts": experts, "num_local_experts": None})
+    spec = hunyuan(fields, name)
+    router = RouterSpec(_uniform(fields, "moe_topk", _uniform(fields, "num_experts_per_tok", 1)))
+    moe = experts_of(fields, spec, router, experts=experts, inner="intermediate_size")
+    shared = shared_experts(spec, "mlp.shared_mlp", inner * _uniform(fields, "num_shared_expert", 1))
+    return with_layers(spec, mlp=replace(moe, names=_named(router="mlp.gate.wg"), shared=shared))
+
+
+def flex_olmo(fields: Fields, name: str) -> ModelSpec:
+    """An OLMo-2 with experts."""
+    spec = attention_bias(fields, common(fields, name, theta=500_000.0))
+    spec = with_layers(with_mixers(spec, qk_norm="full"), norms=POST)
+    router = RouterSpec(fields.integer("num_experts_per_tok", 5), renormalize=fields.flag("norm_topk_prob"))
+    return with_layers(spec, mlp=experts_of(fields, spec, router, experts=7, inner="intermediate_size"))
+
+
+def solar_open(fields: Fields, name: str) -> ModelSpec:
+    """Every layer has experts."""
+    inner = fields.integer("moe_intermediate_size", 1280)
+    fields = Fields({**fields.values, "moe_intermediate_size": inner, "intermediate_size": inner})
+    spec = common(fields, name, eps=1e-5, theta=1_000_000.0, head_dim=128)
+    spec = with_mixers(spec, qkv_bias=fields.flag("attention_bias"))
+    return with_layers(spec, mlp=deepseek_experts(fields, spec, renormalize=True, top_k=8, shared=1))
+
+
+def exaone_moe(fields: Fields, name: str) -> ModelSpec:
+    """An EXAONE 4 with norms before its parts."""
+    shared = fields.integer("num_shared_experts", 1)
+    defaults = {"num_experts": 64, "moe_intermediate_size": 1024, "routed_scaling_factor": 2.5}
+    fields = Fields({**defaults, **fields.values, "n_shared_experts": shared})
+    spec = with_layers(exaone4(fields, name), norms=PRE)
+    stored = "e_score_correction_bias"
+    names = _named(correction=f"mlp.{stored}", held=f"mlp.gate.{stored}")
+    moe = replace(deepseek_experts(fields, spec, renormalize=True, top_k=8), names=names)
+    sparse = _sparse_kinds(fields, spec, fields.integer("first_k_dense_replace", 1, least=0))
+    return replace(with_experts(spec, moe, sparse), draft_prefix="mtp")
+
+
+def _sparse_kinds(fields: Fields, spec: ModelSpec, first: int) -> list[bool]:
+    """Which layers have experts: those that the file names, or all from the ``first`` on."""
+    kinds = fields.texts("mlp_layer_types")
+    if kinds is None:
+        return sparse_from(spec, first)
+    if len(kinds) != len(spec.layers) or not {*kinds} <= {"dense", "sparse"}:
+        raise ConfigError(f"mlp_layer_types is not 'dense' or 'sparse' for each of {len(spec.layers)} layers")
+    return [kind == "sparse" for kind in kinds]
+
+
+def granite_moe_swa(fields: Fields, name: str) -> ModelSpec:
+    """A Granite MoE with sinks, whose files hold experts as transformers does."""
+    spec = granite_moe(fields, name)
+    mlp = spec.layers[0].mlp
+    assert isinstance(mlp, MoESpec)
+    return granite_windows(fields, with_layers(spec, mlp=replace(mlp, names=mlp.names[::-1])))
+
+
+def afmoe(fields: Fields, name: str) -> ModelSpec:
+    """Trinity: attention is gated, and layers that see all do not rotate."""
+    fields = Fields({"head_dim": 128, "moe_intermediate_size": 1408, **fields.values})
+    spec = attention_bias(fields, common(fields, name, eps=1e-5))
+    spec = with_layers(with_mixers(spec, qk_norm="head", gated=True, gate="gate_proj"), norms=_AFMOE_NORMS)
+    if fields.flag("mup_enabled"):
+        spec = replace(spec, embedding_scale=math.sqrt(spec.hidden_size))
+    router = RouterSpec(
+        fields.integer("num_experts_per_tok", 6), score="sigmoid", scale=fields.number("route_scale", 1.0)
+    )
+    moe = experts_of(fields, spec, router, experts=64)
+    shared = shared_experts(spec, "mlp.shared_experts", moe.inner * fields.integer("num_shared_experts", 2))
+    moe = replace(moe, correction=True, shared=shared)
+    moe = replace(moe, names=_named(router="mlp.router.gate", correction="mlp.expert_bias"))
+    spec = with_experts(spec, moe, sparse_from(spec, fields.integer("num_dense_layers", 1, least=0)))
+    slides = sliding_layers(fields) or alternating(spec, fields.integer("global_attn_every_n_layers", 4))
+    window = fields.integer("sliding_window", 1024, least=0)
+    return slide(with_mixers(spec, [not each for each in slides], rope=None), window, slides)
+
+
+def cohere2_moe(fields: Fields, name: str) -> ModelSpec:
+    """A Command R7B with experts, but for the first layers."""
+    spec = command(fields, name, theta=10000.0, head_dim=128)
+    if fields.has("rms_norm_eps"):
+        norms = replace(spec.layers[0].norms, kind="rms")
+        spec = replace(with_layers(spec, norms=norms), norm_eps=fields.number("rms_norm_eps"))
+    first = fields.integer("first_k_dense_replace", 0, least=0)
+    sparse = _sparse_kinds(fields, spec, first)
+    prefix = fields.integer("prefix_dense_sliding_window_pattern", 1)
+    slides = sliding_layers(fields) or _cohere2_slides(fields, len(spec.layers), first, prefix)
+    still = [not (slid or (prefix == 1 and not mixed)) for slid, mixed in zip(slides, sparse, strict=True)]
+    spec = slide(with_mixers(spec, still, rope=None), window_of(fields), slides)
+    moe = replace(experts_of(fields, spec, _cohere2_router(fields), experts=8, inner="intermediate_size"))
+    if number := fields.integer("num_shared_experts", 0, least=0):
+        moe = replace(moe, shared=shared_experts(spec, "mlp.shared_experts", moe.inner * number))
+        if _one_of(fields, "shared_expert_combination_strategy", ("average", "sum")) == "average":
+            moe = replace(moe, router=replace(moe.router, scale=0.5), shared_scale=0.5)
+    dense = replace(dense_mlp(spec), inner=fields.integer("prefix_dense_intermediate_size", moe.inner))
+    return with_experts(with_layers(spec, mlp=dense), moe, sparse)
+
+
+def _cohere2_slides(fields: Fields, layers: int, first: int, prefix: int) -> list[bool]:
+    """Which layers slide where a file names none: by one pattern those before ``first``, by another those behind."""
+    period = fields.integer("sliding_window_pattern", 4)
+    return [
+        (layer + 1) % prefix != 0 if layer < first else (layer - first + 1) % period != 0 for layer in range(layers)
+    ]
+
+
+def _cohere2_router(fields: Fields) -> RouterSpec:
+    top_k = fields.integer("num_experts_per_tok", 2)
+    if _one_of(fields, "expert_selection_fn", ("softmax", "sigmoid")) == "softmax":
+        return RouterSpec(top_k)  # of the chosen ones: as that of all, divided by their sum
+    return RouterSpec(top_k, score="sigmoid", renormalize=fields.flag("norm_topk_prob", True))
+
+
+def _one_of(fields: Fields, name: str, known: Sequence[str]) -> str:
+    """A text, by default the first of those that are known."""
+    value = fields.text(name, known[0])
+    if value not in known:
+        raise ConfigError(f"{name} is {value[:40]!r}, expected {' or '.join(map(repr, known))}")
+    return value

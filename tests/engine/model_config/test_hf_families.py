@@ -1,0 +1,100 @@
+"""Published files of Llama 4, Gemma 4 and mixtures: what they say in their own words, and what is refused."""
+
+from typing import Any
+
+import pytest
+
+from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.hf_config import model_spec_from_hf
+from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec
+from stentor.engine.model_config.model_spec import ModelSpec
+
+SIZES = {
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 131_072,
+}
+
+
+def read(architecture: str, **fields: Any) -> ModelSpec:
+    return model_spec_from_hf({"architectures": [architecture], **SIZES, **fields})
+
+
+def test_llama_4_sees_chunks_in_three_layers_of_four_and_all_in_the_fourth() -> None:
+    spec = read("Llama4ForCausalLM", attn_temperature_tuning=4, no_rope_layers=[], moe_layers=None)
+    first, fourth = spec.layers[0].attention, spec.layers[3].attention
+    assert (first.window, first.chunked, first.qk_norm, first.qk_norm_names) == (8192, True, "head", None)
+    assert (fourth.window, fourth.chunked, fourth.rope, fourth.qk_norm) == (0, False, None, "none")
+    assert (fourth.temperature_beta, fourth.temperature_floor, fourth.temperature_first) == (0.1, 8192, 1)
+    assert first.temperature_beta == 0.0
+    assert [group.window for group in spec.cache_groups] == [8192, 0]
+
+
+def test_llama_4_may_have_experts_in_every_second_layer() -> None:
+    spec = read("Llama4ForCausalLM", interleave_moe_layer_step=2, num_local_experts=8)
+    dense, sparse = spec.layers[0].mlp, spec.layers[1].mlp
+    assert isinstance(dense, MLPSpec)
+    assert dense.inner == 16384
+    assert isinstance(sparse, MoESpec)
+    assert (sparse.experts, sparse.inner, sparse.weight_input) == (8, 96, True)
+
+
+def test_a_chunk_that_no_sequence_outgrows_is_none() -> None:
+    spec = read("Llama4ForCausalLM", max_position_embeddings=8192)
+    assert not any(layer.attention.chunked for layer in spec.layers)
+
+
+def test_a_token_is_compared_with_those_of_its_chunk() -> None:
+    mixer = read("Llama4ForCausalLM", attention_chunk_size=10).layers[0].attention
+    assert mixer.pairs(25, 0) == 55 + 55 + 15
+    assert mixer.pairs(4, 8) == 9 + 10 + 1 + 2
+
+
+def test_a_published_gemma_4_says_once_what_heads_of_full_layers_are() -> None:
+    fields = {"global_head_dim": 512, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0}
+    spec = read("Gemma4ForCausalLM", **fields, attention_k_eq_v=True, use_bidirectional_attention="vision")
+    sliding, full = spec.layers[0].attention, spec.layers[5].attention
+    assert (sliding.head_dim, sliding.kv_heads, sliding.window, sliding.tied_values) == (256, 2, 512, False)
+    assert (full.head_dim, full.kv_heads, full.window, full.tied_values) == (512, 1, 0, True)
+    assert full.rope is not None
+    assert (full.rope.kind, full.rope.rotary_dim, full.rope.rotating, full.rope.theta) == ("proportional", 0, 128, 1e6)
+    assert spec.per_layer is None
+
+
+def test_the_last_layers_of_a_small_gemma_4_see_keys_of_the_last_of_their_kind() -> None:
+    spec = read("Gemma4ForCausalLM", num_kv_shared_layers=5, use_double_wide_mlp=True)
+    assert [layer.attention.shares for layer in spec.layers] == [-1] * 7 + [6, 6, 6, 6, 5]
+    assert [layer.mlp.products(64) // (3 * 64) for layer in spec.layers] == [96] * 7 + [192] * 5
+    assert {layer for group in spec.cache_groups for layer in group.layers} == set(range(7))
+    assert spec.per_layer is not None
+    assert spec.shapes()["model.embed_tokens_per_layer.weight"] == (262_144, 12 * 256)
+
+
+def test_hunyuan_says_its_sizes_layer_by_layer() -> None:
+    lists = {"moe_topk": [8] * 12, "num_experts": 64, "moe_intermediate_size": [96] * 12, "num_shared_expert": [1] * 12}
+    moe = read("HunYuanMoEV1ForCausalLM", **lists).layers[0].mlp
+    assert isinstance(moe, MoESpec)
+    assert (moe.experts, moe.router.top_k, moe.inner) == (64, 8, 96)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fields", "message"),
+    [
+        ("Llama4ForCausalLM", {"layer_types": ["sliding_attention"] * 12}, "layer_types holds 'sliding_attention'"),
+        ("Gemma4ForCausalLM", {"use_bidirectional_attention": "all"}, "use_bidirectional_attention is 'all'"),
+        ("Gemma4ForCausalLM", {"layer_types": ["conv"] * 12}, "layer_types is not sliding_attention or full_attention"),
+        ("Gemma4ForCausalLM", {"num_kv_shared_layers": 8}, "leaves no layer of full_attention"),
+        ("Ernie4_5_MoeForCausalLM", {"use_bias": True}, "use_bias is set, expected false"),
+        ("HunYuanMoEV1ForCausalLM", {"moe_topk": [8, 4]}, "moe_topk is .8, 4., expected the same number"),
+        ("HunYuanMoEV1ForCausalLM", {"moe_intermediate_size": 32}, "moe_intermediate_size is not intermediate_size"),
+        ("ExaoneMoeForCausalLM", {"mlp_layer_types": ["dense"]}, "mlp_layer_types is not 'dense' or 'sparse'"),
+        ("Cohere2MoeForCausalLM", {"expert_selection_fn": "top"}, "expert_selection_fn is 'top', expected 'softmax'"),
+    ],
+)
+def test_what_is_not_served_is_refused_by_name(architecture: str, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(architecture, **fields)
