@@ -136,51 +136,6 @@ class ObserveConfig(msgspec.Struct, frozen=True):
     ] = None
 
 
-class MediaConfig(msgspec.Struct, frozen=True):
-    """What may be fetched for clients that name it by URL."""
-
-    domains: Annotated[
-        tuple[str, ...],
-        Flag(
-            "a host that media may be fetched from, or *.HOST for all below it; may be repeated; none is any "
-            "public host",
-            kind="domains",
-            name="media-domain",
-        ),
-    ] = ()
-    allow_http: Annotated[bool, Flag("fetch media by http too, not only by https", name="media-allow-http")] = False
-    ports: Annotated[
-        tuple[int, ...],
-        Flag("a port that media may be fetched from, besides 80 and 443; may be repeated", 1, 65535, name="media-port"),
-    ] = ()
-    allow_private: Annotated[
-        bool,
-        Flag(
-            "fetch media from loopback and private addresses too; dangerous: whoever may use this server can "
-            "then reach whatever trusts it; cloud metadata stays closed",
-            name="media-allow-private",
-        ),
-    ] = False
-    root: Annotated[
-        Path | None,
-        Flag(
-            "a folder below which file: URLs are read, for every client; by default no files are read",
-            kind="folder",
-            name="media-root",
-        ),
-    ] = None
-    max_bytes: Annotated[int, Flag("the most that one URL may bring", kind="size", name="media-max-bytes")] = 64 << 20
-    timeout: Annotated[
-        float,
-        Flag(
-            "how long one URL may take, with its redirects and its wait for a place",
-            kind="some_seconds",
-            name="media-timeout",
-        ),
-    ] = 20.0
-    max_fetches: Annotated[int, Flag("URLs fetched at the same time", 1, 1024, name="media-max-fetches")] = 16
-
-
 class RealtimeConfig(msgspec.Struct, frozen=True):
     """What realtime sessions may be."""
 
@@ -342,7 +297,6 @@ class Config(msgspec.Struct, frozen=True):
     limits: LimitsConfig = LimitsConfig()
     overload: OverloadConfig = OverloadConfig()
     observe: ObserveConfig = ObserveConfig()
-    media: MediaConfig = MediaConfig()
     realtime: RealtimeConfig = RealtimeConfig()
     store: StoreConfig = StoreConfig()
     mcp: McpConfig = McpConfig()

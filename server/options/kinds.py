@@ -160,15 +160,7 @@ def _generation_config(raw: object) -> str:
     return value
 
 
-# ---- names of hosts, and URLs
-
-
-def _domains(raw: object) -> tuple[str, ...]:
-    hosts = tuple(host.lower() for host in _texts(raw))
-    for host in hosts:
-        if not re.fullmatch(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:]*:[0-9a-f:]*", host, flags=re.ASCII):
-            raise ValueError(raw)
-    return hosts
+# ---- URLs
 
 
 def _server_url(text: str) -> str:
@@ -315,9 +307,7 @@ KINDS: Final = {
     "size": Kind("a size such as 2GiB, 512MiB or a number of bytes", _size, "SIZE"),
     "file": FILE,
     "path": _path("a path in the file system", "PATH", lambda path: "\0" not in str(path)),
-    "folder": _path("a folder that exists", "FOLDER", Path.is_dir),
     "generation_config": Kind("auto, none or a path that exists", _generation_config, "auto|none|PATH"),
-    "domains": Kind("one or more hosts, such as example.com or *.example.com", _domains, "HOST", many=True),
     "server_urls": Kind(
         "one or more beginnings of URLs, such as https://mcp.example.com/", _server_urls, "URL", many=True
     ),

@@ -13,13 +13,11 @@ from stentor.protocols.openai.responses.mcp import MCP, runs_here
 from stentor.protocols.openai.sampling import not_served
 
 from ..config.config import McpConfig
-from ..media.refusal import Refusal
-from ..media.urls import parse
 from .servers import HOSTED_SERVERS, Server, read_server
-from .url_allowlist import ServerAddress, UrlAllowlist
+from .url_allowlist import Resolve, ServerAddress, UrlAllowlist, resolve
+from .urls import Refusal, parse
 
 if TYPE_CHECKING:
-    from ..media.fetcher import Resolve
     from .connection import Connection
 
 REFUSED = "tool_server_refused"
@@ -32,12 +30,11 @@ class McpGateway:
         self,
         config: McpConfig | None = None,
         *,
-        resolve: "Resolve | None" = None,
+        resolve: Resolve = resolve,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """
         Args:
-            resolve: None asks the system.
             tls: whom to trust; None trusts the authorities that ``certifi`` lists.
         """
         self.config = config or McpConfig()

@@ -1,27 +1,36 @@
 """Which servers requests may name by URL, and at which addresses they are reached.
 
 Nothing is, unless the operator opened it. A name is resolved once for each request, every address is checked, and
-connections go to one of those; see :mod:`stentor.server.media.fetcher`, whose rules these are.
+connections go to one of those: a name that resolves to another place a moment later gains nothing.
 """
 
-from collections.abc import Sequence
+import socket
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import unquote
 
-from ..media.addresses import OWN, Address, may_reach
-from ..media.refusal import Refusal
-from ..media.urls import Target, parse
+import anyio.to_thread
 
-if TYPE_CHECKING:
-    from ..media.fetcher import Resolve
+from .addresses import OWN, Address, may_reach
+from .urls import Refusal, Target, parse
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 ANY_HTTPS: Final = "https://"
 """Among prefixes: any public host."""
 _MAX_ADDRESSES: Final = 4
 _NO_ADDRESS: Final = "the URL's host has no address that this server may reach"
 """The same for a name that there is not: it must not tell which names a private network has."""
+
+
+async def resolve(host: str, port: int) -> Sequence[str]:
+    """All addresses of a name, best first. Raises ``OSError``."""
+    lookup = partial(socket.getaddrinfo, host.encode("ascii"), port, type=socket.SOCK_STREAM)
+    found = await anyio.to_thread.run_sync(lookup, abandon_on_cancel=True)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 @dataclass(frozen=True)
@@ -34,14 +43,12 @@ class ServerAddress:
 
 
 class UrlAllowlist:
-    def __init__(
-        self, prefixes: Sequence[str], *, allow_private: bool = False, resolve: "Resolve | None" = None
-    ) -> None:
-        """``prefixes``: what URLs may begin with. ``resolve``: None asks the system."""
+    def __init__(self, prefixes: Sequence[str], *, allow_private: bool = False, resolve: Resolve = resolve) -> None:
+        """``prefixes``: what URLs may begin with."""
         self._any = ANY_HTTPS in prefixes
         self._prefixes = tuple(parse(prefix) for prefix in prefixes if prefix != ANY_HTTPS)
         self._private = allow_private
-        self._resolve = resolve or _look_up
+        self._resolve = resolve
 
     async def place(self, url: str) -> ServerAddress:
         """Raises Refusal."""
@@ -64,12 +71,6 @@ class UrlAllowlist:
         if not found or not all(may_reach(address, opened) for address in found):
             raise Refusal(_NO_ADDRESS)
         return tuple(found[:_MAX_ADDRESSES])
-
-
-async def _look_up(host: str, port: int) -> Sequence[str]:
-    from ..media.fetcher import resolve  # it brings an HTTP client, which few servers need
-
-    return await resolve(host, port)
 
 
 def check_prefix(text: str) -> str:
