@@ -3,7 +3,7 @@
 from stentor.kernels.quantize import Quantized
 
 from ..model_config.attention_spec import AttentionSpec, LatentAttentionSpec
-from ..model_config.mlp_spec import MoESpec
+from ..model_config.mlp_spec import MoESpec, OpaqueSpec
 from ..model_config.model_spec import Backbone
 from .attention import Attention
 from .cross_attention import CrossAttention
@@ -82,6 +82,7 @@ def _feed_forward(weights: WeightMap, layer: int, model: Backbone, context: Laye
     prefix, spec, hidden = f"{model.prefix}.{layer}", model.layers[layer].mlp, model.hidden_size
     if isinstance(spec, MoESpec):
         return MoE(weights, prefix, spec, hidden, context)
+    assert not isinstance(spec, OpaqueSpec), "another library's modules compute it"
     return MLP(weights, prefix, spec, hidden, context, model.adapters)
 
 

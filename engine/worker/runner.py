@@ -14,13 +14,14 @@ from stentor.protocols.ipc.steps import Masks, RowAlignment, RowPooled, RowStep,
 from ..layers.forward_batch import ForwardBatch, LayerCache
 from ..models.decoder import Decoder
 from ..models.pooling_model import PoolingModel
+from ..models.transformers_decoder import TransformersDecoder
 from ..models.voxtral_realtime import VoxtralRealtime
 from ..models.whisper import Whisper
 from .batch import Batch, build_batch
 from .row_sampler import RowSampler
 from .rows import RowTable
 
-ServedModel = Decoder | Whisper | VoxtralRealtime | PoolingModel
+ServedModel = Decoder | TransformersDecoder | Whisper | VoxtralRealtime | PoolingModel
 
 
 @dataclass(frozen=True)

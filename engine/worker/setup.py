@@ -21,6 +21,7 @@ from ..loading.checkpoint import Checkpoint, open_checkpoint
 from ..loading.pooling_checkpoint import open_pooling
 from ..model_config.model_spec import ModelSpec
 from ..model_config.pooling_config import PoolingConfig
+from ..model_config.transformers_config import TransformersSpec
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..model_config.whisper_config import WhisperConfig
 from ..models.pooling_model import PoolingModel
@@ -38,6 +39,7 @@ from .pooling_family import PoolingFamily
 from .prefault import Prefault
 from .runner import ModelRunner
 from .setup_device import run_ahead
+from .transformers_family import TransformersText
 from .setup_parts import (
     ProgressCallback,
     Setup,
@@ -55,6 +57,7 @@ _WAITING: Final = "waiting for the device"
 _CPU: Final = torch.device("cpu")
 _FAMILIES: Final[Mapping[type, Callable[[Checkpoint, str], Family]]] = {
     ModelSpec: Text,
+    TransformersSpec: TransformersText,
     WhisperConfig: Transcription,
     VoxtralRealtimeConfig: StreamedTranscription,
     PoolingConfig: PoolingFamily,
@@ -104,7 +107,10 @@ def choose_device(wanted: str) -> torch.device:
 def open_family(config: WorkerConfig, device: str) -> Family:
     """For a device of type ``cpu`` or ``cuda``. Raises :class:`..loading.errors.CheckpointError`."""
     path = Path(config.model)
-    checkpoint = open_pooling(path, config.pooler) if config.is_pooling else open_checkpoint(path, config.load_format)
+    if config.is_pooling:
+        checkpoint = open_pooling(path, config.pooler)
+    else:
+        checkpoint = open_checkpoint(path, config.load_format, config.model_impl)
     return _FAMILIES[type(checkpoint.config)](checkpoint, device)
 
 
@@ -155,7 +161,7 @@ def set_up_on(
         kept.keep(sizes.max_model_len, sizes.blocks, sizes.num_states)
     runner: ModelRunner | DeviceRunner
     caches: list[LayerCache] = []
-    if device is not None and isinstance(family, Text) and not family.spec.states:
+    if device is not None and isinstance(family, Text) and family.runs_ahead:
         runner, sizes, memory = run_ahead(config, family, model, wanted, device, cache_dtype, progress)
     else:
         if sizes is None:
