@@ -184,7 +184,7 @@ class PackedExperts(Experts):
                 *size,
                 packed_kind(format, context),
                 wide=is_wide(format),
-                device=context.packed_device,
+                device=context.place,
                 take=context.take,
             )
             for format, size in zip(self._formats, sizes, strict=True)

@@ -5,7 +5,7 @@ import torch
 from stentor.kernels.quantize import Quantized
 
 from ..model_config.attention_spec import AttentionSpec, LatentAttentionSpec
-from ..model_config.mlp_spec import FeedForwardSpec, MoESpec
+from ..model_config.mlp_spec import FeedForwardSpec, MoESpec, OpaqueSpec
 from ..model_config.model_spec import Backbone, MixerSpec
 from .attention import Attention
 from .cross_attention import CrossAttention
@@ -119,6 +119,7 @@ def _feed_forward(
         return NormedMoE(weights, prefix, spec, hidden, model.norm_eps, context)
     if isinstance(spec, MoESpec):
         return MoE(weights, prefix, spec, hidden, context)
+    assert not isinstance(spec, OpaqueSpec), "another library's modules compute it"
     return MLP(weights, prefix, spec, hidden, context, model.adapters)
 
 

@@ -62,8 +62,8 @@ class LayerContext:
         return torch.float32 if self.float32_stream else self.dtype
 
     @property
-    def packed_device(self) -> torch.device:
-        """Where packed weights lie: nowhere with :attr:`shapes_only`."""
+    def place(self) -> torch.device:
+        """Where tensors of torch lie: nowhere with :attr:`shapes_only`."""
         return torch.device("meta") if self.shapes_only else self.device
 
     def take(self, nbytes: int) -> torch.Tensor:
@@ -79,5 +79,4 @@ class LayerContext:
         if self.memory is not None and not self.shapes_only:
             dtype = dtype or self.dtype
             return self.memory.take(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
-        device = torch.device("meta") if self.shapes_only else self.device
-        return torch.empty(shape, dtype=dtype or self.dtype, device=device)
+        return torch.empty(shape, dtype=dtype or self.dtype, device=self.place)

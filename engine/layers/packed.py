@@ -100,7 +100,7 @@ class PackedLinear:
                 inputs,
                 kind,
                 wide=is_wide(chosen.get(names[0])),
-                device=context.packed_device,
+                device=context.place,
                 take=context.take,
             )
             self._pieces.append(_Piece(weight, column, None if bias is None else bias[column : column + outputs]))
@@ -144,9 +144,7 @@ class PackedTable:
             and context.backend != "expanded"
             else None
         )
-        self.weight = empty_packed(
-            rows, columns, packed_kind(kept, context), device=context.packed_device, take=context.take
-        )
+        self.weight = empty_packed(rows, columns, packed_kind(kept, context), device=context.place, take=context.take)
         gather_packed(weights, part, self.weight, 0, rows, None if kept is None else format, kept)
 
     @overload

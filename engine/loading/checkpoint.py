@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from stentor.protocols.ipc.config import LoadFormat
+from stentor.protocols.ipc.config import LoadFormat, ModelImpl
 
 from ..model_config.config_fields import ConfigError
 from ..model_config.gguf_config import gguf_architecture, model_spec_from_gguf
@@ -17,6 +17,7 @@ from ..model_config.hf_text_part import text_name
 from ..model_config.model_spec import ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.registry import read_config
+from ..model_config.transformers_config import TransformersSpec
 from ..model_config.voxtral_realtime_config import ARCHITECTURE as VOXTRAL_REALTIME
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..model_config.whisper_config import ARCHITECTURE as WHISPER
@@ -102,41 +103,56 @@ class Checkpoint:
         return self.config
 
 
-def open_checkpoint(path: Path, load_format: LoadFormat = "auto") -> Checkpoint:
+def open_checkpoint(path: Path, load_format: LoadFormat = "auto", model_impl: ModelImpl = "auto") -> Checkpoint:
     """Open a folder with config.json and safetensors, a folder with one .gguf file or one CTranslate2 model
     (model.bin) in it or below it, or a .gguf file. ``dummy`` needs only the description of the model, not its weights.
 
-    Raises :class:`CheckpointError` with one clear line when there is no such model or it cannot be used.
+    ``model_impl``: whose modelling code is to run it. Raises :class:`CheckpointError` with one clear line when there
+    is no such model or it cannot be used.
     """
     if not path.exists():
         raise CheckpointError(f"There is no model at {path}: neither a folder nor a .gguf file.")
     try:
         if load_format == "dummy":
-            return _open_dummy(path)
+            return _open_dummy(path, model_impl)
         if path.is_file():
             if load_format == "safetensors" or path.suffix != ".gguf":
                 raise CheckpointError(
                     f"Cannot load {path}: expected "
                     + ("a folder with config.json." if load_format == "safetensors" else "a folder or a .gguf file.")
                 )
-            return _open_gguf(path)
+            return _native(_open_gguf(path), model_impl)
         has_safetensors = any(path.glob("*.safetensors")) or (path / "model.safetensors.index.json").is_file()
         if load_format == "safetensors" or (load_format == "auto" and has_safetensors):
-            return _open_safetensors(path)
+            return _open_safetensors(path, model_impl)
         if load_format == "auto" and (ct2 := _ct2_in(path)) is not None:
-            return _open_ct2(ct2)
-        return _open_gguf(_gguf_in(path))
+            return _native(_open_ct2(ct2), model_impl)
+        return _native(_open_gguf(_gguf_in(path)), model_impl)
     except ConfigError as error:
         raise CheckpointError(f"Cannot load {path}: {error}.") from error
 
 
-def _open_safetensors(folder: Path) -> Checkpoint:
+def _native(checkpoint: Checkpoint, model_impl: ModelImpl) -> Checkpoint:
+    """Raises :class:`CheckpointError` where transformers' modules are asked for, which read no such file."""
+    if model_impl == "transformers":
+        raise CheckpointError(
+            f"Cannot load {checkpoint.folder}: --model-impl transformers reads safetensors, not {checkpoint.format}."
+        )
+    return checkpoint
+
+
+def _open_safetensors(folder: Path, model_impl: ModelImpl) -> Checkpoint:
     config, generation = _read_configs(folder)
     quantized = described_quantization(folder, config)
     tensors = safetensors_index(folder)
-    read = read_config(config, generation)
+    read = read_config(config, generation, model_impl)
     if isinstance(read, ModelSpec) and read.text_part:
         tensors = _text_tensors(folder, tensors)
+    if quantized is not None and isinstance(read, TransformersSpec):
+        raise CheckpointError(
+            f"Cannot load {folder}: its weights are quantised ({quantized.method}), and transformers' modules are "
+            "given plain ones here: use a checkpoint of plain weights."
+        )
     if quantized is not None:
         quantized = correct_by_tensors(quantized, {tensor.name: tensor.dtype in DTYPES.values() for tensor in tensors})
     stored = by_size((tensor.dtype, tensor.nbytes) for tensor in tensors)
@@ -227,7 +243,7 @@ def _gguf_formats(gguf: GGUFFile) -> QuantizedCheckpoint | None:
     return QuantizedCheckpoint("gguf", parts=parts) if parts else None
 
 
-def _open_dummy(path: Path) -> Checkpoint:
+def _open_dummy(path: Path, model_impl: ModelImpl) -> Checkpoint:
     if path.is_dir() and not any(path.glob("*.safetensors")) and (ct2 := _ct2_in(path)) is not None:
         found = _open_ct2(ct2)
         return Checkpoint("dummy", found.folder, (), found.config, "bfloat16", found.defaults)
@@ -238,7 +254,7 @@ def _open_dummy(path: Path) -> Checkpoint:
             format="dummy",
             folder=path,
             files=(),
-            config=read_config(config, generation),
+            config=read_config(config, generation, model_impl),
             dtype=named if isinstance(named, str) and named in DTYPES.values() else "bfloat16",
             defaults=generation_config_from_hf(config, generation),
         )

@@ -3,7 +3,8 @@
 A field that a file leaves out has the default of its architecture in transformers.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from . import (
@@ -28,21 +29,31 @@ def model_spec_from_hf(config: Mapping[str, object]) -> ModelSpec:
     return checked(DECODERS[name].read(Fields(config), name))
 
 
+class UnknownArchitectureError(ConfigError):
+    """A config.json is of an architecture that is none of those known."""
+
+
 def named_architecture(config: Mapping[str, object], known: Mapping[str, str]) -> str:
     """Which of the ``known`` architectures a config.json names, or where it names none, which has its model type: those
-    of all are given. Raises :class:`ConfigError` where it is none of them."""
+    of all are given. Raises :class:`UnknownArchitectureError` where it is none of them."""
     fields = Fields(config)
     named = fields.texts("architectures")
     if named is None:
         kind = fields.text("model_type", "")
         if (found := next((name for name, each in known.items() if each == kind), None)) is None:
-            raise ConfigError(f"it names no architecture, expected one of {', '.join(known)}")
+            what = f"names no architecture and its model type {kind!r}" if kind else "names no architecture, which"
+            raise UnknownArchitectureError(f"it {what} is not native here{_nearest(kind, known.values())}")
         return found
     if (found := next((name for name in named if name in known), None)) is None:
-        raise ConfigError(
-            f"its architecture {', '.join(map(repr, named))} is not supported, expected one of {', '.join(known)}"
-        )
+        nearest = _nearest(named[0], known) if named else ""
+        raise UnknownArchitectureError(f"its architecture {', '.join(map(repr, named))} is not native here{nearest}")
     return found
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """The known name most like one that is not, as a clause."""
+    found = get_close_matches(name, list(known), 1, cutoff=0.0)
+    return f" (nearest: {found[0]})" if found else ""
 
 
 class Decoder(NamedTuple):

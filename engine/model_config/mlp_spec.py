@@ -287,4 +287,24 @@ class MoESpec:
             raise ConfigError(f"a group of {experts // router.groups} expert has no two best scores")
 
 
-FeedForwardSpec = MLPSpec | MoESpec
+@dataclass(frozen=True)
+class OpaqueSpec:
+    """A network of another library's modules, of which only its output is known."""
+
+    def products(self, hidden: int) -> int:
+        """Elements of the matrices that a token is multiplied with: none that are known."""
+        return 0
+
+    def idle(self, hidden: int) -> int:
+        """Parameters that a token does not use: none that are known."""
+        return 0
+
+    def shapes(self, prefix: str, hidden: int) -> Shapes:
+        """Of what a checkpoint stores of it: its modules say."""
+        return iter(())
+
+    def check(self) -> None:
+        """It has no parts that could contradict each other."""
+
+
+FeedForwardSpec = MLPSpec | MoESpec | OpaqueSpec

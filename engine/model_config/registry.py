@@ -6,16 +6,18 @@ than a name: :mod:`...loading.pooling_checkpoint`.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from .config_fields import Fields
-from .hf_config import DECODERS, Decoder, named_architecture
+from .config_fields import ConfigError, Fields
+from .hf_config import DECODERS, Decoder, UnknownArchitectureError, named_architecture
 from .model_spec import ModelSpec, checked
+from .transformers_config import transformers_spec
 from .voxtral_realtime_config import ARCHITECTURE as VOXTRAL_REALTIME
 from .voxtral_realtime_config import VoxtralRealtimeConfig, voxtral_realtime_config_from_hf
 from .whisper_config import ARCHITECTURE as WHISPER
 from .whisper_config import WhisperConfig, whisper_config_from_hf
 
+Implementation = Literal["auto", "native", "transformers"]
 Described = ModelSpec | WhisperConfig | VoxtralRealtimeConfig
 
 
@@ -40,8 +42,29 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 }
 
 
-def read_config(config: Mapping[str, object], generation: Mapping[str, object]) -> Described:
-    """Raises :class:`.config_fields.ConfigError` for an architecture that is not served, and for a field that is
-    missing or wrong."""
+def read_config(
+    config: Mapping[str, object], generation: Mapping[str, object], implementation: Implementation = "auto"
+) -> Described:
+    """By the ``implementation`` that is to run the model: ``auto`` takes ours where there is one. Raises
+    :class:`.config_fields.ConfigError` for an architecture that is not served, and for a field that is missing or
+    wrong."""
+    if implementation == "transformers":
+        return transformers_spec(config)
     known = {name: each.model_type for name, each in ARCHITECTURES.items()}
-    return ARCHITECTURES[named_architecture(config, known)].read(config, generation)
+    try:
+        return ARCHITECTURES[named_architecture(config, known)].read(config, generation)
+    except UnknownArchitectureError as unknown:
+        if implementation == "native":
+            raise ConfigError(f"{unknown}{_elsewhere(config)}") from unknown
+        try:
+            return transformers_spec(config)
+        except ConfigError as error:
+            raise ConfigError(f"{unknown}, and {error}") from error
+
+
+def _elsewhere(config: Mapping[str, object]) -> str:
+    try:
+        transformers_spec(config)
+    except ConfigError:
+        return ""
+    return "; transformers' modelling code runs it: leave --model-impl native out"

@@ -49,7 +49,7 @@ class Convolution:
         weights.add(f"{name}.bias", self._bias)
         width = self.WIDTH * inputs
         self._packed = (
-            empty_packed(outputs, width, PLAIN[context.dtype], device=context.packed_device, take=context.take)
+            empty_packed(outputs, width, PLAIN[context.dtype], device=context.place, take=context.take)
             if context.packed
             else None
         )

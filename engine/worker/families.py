@@ -19,6 +19,7 @@ from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..model_config.attention_spec import CacheGroup
 from ..models.decoder import Decoder
+from ..models.transformers_decoder import TransformersDecoder
 from ..models.voxtral_realtime import VoxtralRealtime
 from ..models.whisper import Whisper
 from .audio_streams import AudioStreams
@@ -31,6 +32,8 @@ from .memory import GIB
 from .row_states import RowStates
 from .runner import RowExtras
 from .setup_parts import fit_length, longest_of
+
+TextModel = Decoder | TransformersDecoder
 
 _FIRST_TOKENS: Final = 16
 _SILENCE: Final = ArenaRef(0, 0)
@@ -174,6 +177,8 @@ class Text:
     beside: Sequence[Path] = ()
     packs = True
     no_room = ""
+    notes: Sequence[str] = ()
+    """What the operator should know of it."""
 
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
         """``device``: ``cpu`` or ``cuda``."""
@@ -192,16 +197,21 @@ class Text:
                 )
         return longest_of(config, self.spec)
 
-    def make(self, context: LayerContext, longest: int) -> Decoder:
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether a device computes it a step ahead of what the host has read."""
+        return not self.spec.states
+
+    def make(self, context: LayerContext, longest: int) -> TextModel:
         return Decoder(self.spec, context, max_model_len=longest)
 
-    def fill(self, model: Decoder, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def fill(self, model: TextModel, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         model.load(tensors)
 
     def size(
         self,
         config: WorkerConfig,
-        model: Callable[[], Decoder],
+        model: Callable[[], TextModel],
         longest: int,
         cache_dtype: torch.dtype,
         budget: int,
@@ -217,7 +227,7 @@ class Text:
     def largest_step(self, config: WorkerConfig, longest: int) -> None:
         return None
 
-    def extras(self, config: WorkerConfig, model: Decoder, sizes: Sizes) -> RowStates | None:
+    def extras(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> RowStates | None:
         if not self.spec.states:
             return None
         context = model.context
@@ -228,18 +238,18 @@ class Text:
                 f"there is no room for {sizes.num_states} recurrent states: lower --max-num-seqs"
             ) from error
 
-    def first_steps(self, config: WorkerConfig, model: Decoder, sizes: Sizes) -> list[StepPlan]:
+    def first_steps(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[StepPlan]:
         return first_tokens(config, self.spec.vocab_size, sizes)
 
-    def memory(self, config: WorkerConfig, model: Decoder, sizes: Sizes) -> list[MemoryLine]:
+    def memory(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[MemoryLine]:
         if not self.spec.states:
             return [cache_line(config, sizes)]
         each = self.spec.state_bytes(model.context.dtype.itemsize)
         what = f"{sizes.num_states} of {each / 2**10:,.0f} KiB, for {config.max_num_seqs} rows and for prefixes"
         return [MemoryLine("recurrent states", sizes.num_states * each, what), cache_line(config, sizes)]
 
-    def told(self, ready: WorkerReady, config: WorkerConfig, model: Decoder, sizes: Sizes) -> WorkerReady:
-        return msgspec.structs.replace(ready, num_states=sizes.num_states)
+    def told(self, ready: WorkerReady, config: WorkerConfig, model: TextModel, sizes: Sizes) -> WorkerReady:
+        return msgspec.structs.replace(ready, notes=[*self.notes, *ready.notes], num_states=sizes.num_states)
 
 
 class Transcription:

@@ -21,6 +21,7 @@ from ..loading.checkpoint import Checkpoint, open_checkpoint
 from ..loading.pooling_checkpoint import open_pooling
 from ..model_config.model_spec import ModelSpec
 from ..model_config.pooling_config import PoolingConfig
+from ..model_config.transformers_config import TransformersSpec
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..model_config.whisper_config import WhisperConfig
 from ..models.pooling_model import PoolingModel
@@ -52,11 +53,13 @@ from .setup_parts import (
     share_threads,
 )
 from .sync_compute import SyncRunner, sync_runner
+from .transformers_family import TransformersText
 
 _WAITING: Final = "waiting for the device"
 _CPU: Final = torch.device("cpu")
 _FAMILIES: Final[Mapping[type, Callable[[Checkpoint, str], Family]]] = {
     ModelSpec: Text,
+    TransformersSpec: TransformersText,
     WhisperConfig: Transcription,
     VoxtralRealtimeConfig: StreamedTranscription,
     PoolingConfig: PoolingFamily,
@@ -106,7 +109,10 @@ def choose_device(wanted: str) -> torch.device:
 def open_family(config: WorkerConfig, device: str) -> Family:
     """For a device of type ``cpu`` or ``cuda``. Raises :class:`..loading.errors.CheckpointError`."""
     path = Path(config.model)
-    checkpoint = open_pooling(path, config.pooler) if config.is_pooling else open_checkpoint(path, config.load_format)
+    if config.is_pooling:
+        checkpoint = open_pooling(path, config.pooler)
+    else:
+        checkpoint = open_checkpoint(path, config.load_format, config.model_impl)
     return _FAMILIES[type(checkpoint.config)](checkpoint, device)
 
 
@@ -158,7 +164,7 @@ def set_up_on(
     runner: SyncRunner | AsyncRunner
     executor: Callable[[Send, DeviceLease | None], Executor]
     ahead: AsyncCompute | None = None
-    if device is not None and isinstance(family, Text) and not family.spec.states:
+    if device is not None and isinstance(family, Text) and family.runs_ahead:
         runner, ahead, sizes, memory = run_ahead(config, family, model, wanted, device, cache_dtype, progress)
         executor = partial(AsyncExecutor, runner, ahead)
     else:

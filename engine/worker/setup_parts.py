@@ -17,6 +17,7 @@ from ..loading.checkpoint import Checkpoint
 from ..loading.weights import iterate_weights
 from ..models.decoder import Decoder
 from ..models.pooling_model import PoolingModel
+from ..models.transformers_decoder import TransformersDecoder
 from ..models.voxtral_realtime import VoxtralRealtime
 from ..models.whisper import Whisper
 from ..quantization.formats import OnlineFormat, QuantizationRule, QuantizedCheckpoint
@@ -154,7 +155,7 @@ def share_threads(config: WorkerConfig) -> None:
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), granted_cores()))
 
 
-M = TypeVar("M", bound=Decoder | Whisper | VoxtralRealtime | PoolingModel)
+M = TypeVar("M", bound=Decoder | TransformersDecoder | Whisper | VoxtralRealtime | PoolingModel)
 
 
 def load_weights(
@@ -197,7 +198,7 @@ def _plain_shapes(make: Callable[[LayerContext], M], context: LayerContext) -> d
     """Of what a checkpoint of the model would hold."""
     plain = replace(context, device=torch.device("cpu"), quantized=None, packed=False, shapes_only=True)
     model = make(plain)
-    return model.weights.shapes if isinstance(model, Decoder | Whisper) else {}
+    return model.weights.shapes if isinstance(model, Decoder | TransformersDecoder | Whisper) else {}
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -12,6 +12,7 @@ from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 from ..layers.forward_batch import LayerCache
 from ..models.decoder import Decoder
 from ..models.pooling_model import PoolingModel
+from ..models.transformers_decoder import TransformersDecoder
 from ..models.voxtral_realtime import VoxtralRealtime
 from ..models.whisper import Whisper
 from .batch import build_batch
@@ -19,7 +20,7 @@ from .row_sampler import RowSampler
 from .rows import RowTable
 from .runner import Findings, ModelRunner, RowExtras
 
-ServedModel = Decoder | Whisper | VoxtralRealtime | PoolingModel
+ServedModel = Decoder | TransformersDecoder | Whisper | VoxtralRealtime | PoolingModel
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from .flag import Flag
 
 MAX_LEASE_WEIGHT: Final = 1000
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
+ModelImpl = Literal["auto", "native", "transformers"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
@@ -27,6 +28,14 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pooler: str = ""
     """A :data:`stentor.engine.model_config.sentence_config.PoolingMode` in place of what the model's files say."""
     load_format: Annotated[LoadFormat, Flag("format of the weights; dummy draws random ones", group="model")] = "auto"
+    model_impl: Annotated[
+        ModelImpl,
+        Flag(
+            "whose modelling code runs: native is this server's, transformers' is slower and knows more architectures; "
+            "auto takes native where there is one",
+            group="model",
+        ),
+    ] = "auto"
     device: Annotated[Device, Flag("where the model runs")] = "auto"
     dtype: Annotated[DType, Flag("dtype of activations and KV cache")] = "auto"
     max_model_len: Annotated[

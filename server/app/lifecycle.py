@@ -132,7 +132,7 @@ def open_main(config: Config) -> Checkpoint:
     folder = Path(config.engine.worker.model)
     if config.main == "embedding":
         return open_pooling(folder, config.embedding.pooler or "")
-    return open_checkpoint(folder, config.engine.worker.load_format)
+    return open_checkpoint(folder, config.engine.worker.load_format, config.engine.worker.model_impl)
 
 
 def generation_defaults(source: str, checkpoint: Checkpoint) -> GenerationDefaults:

@@ -14,7 +14,7 @@ from stentor.engine.loading.kind import kind_of
 from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.model_config.attention_spec import AttentionSpec, IndexSpec, LatentAttentionSpec
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.mlp_spec import FeedForwardSpec, MLPSpec
+from stentor.engine.model_config.mlp_spec import FeedForwardSpec, MLPSpec, OpaqueSpec
 from stentor.engine.model_config.model_spec import LayerSpec, MixerSpec, ModelSpec, RecurrentSpec
 from stentor.engine.model_config.pooling_config import PoolingConfig
 from stentor.engine.model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec
@@ -114,6 +114,8 @@ def _recurrence(mixer: RecurrentSpec) -> str:
 
 
 def _mlp(mlp: FeedForwardSpec) -> str:
+    if isinstance(mlp, OpaqueSpec):
+        return "a network of transformers' own"
     if isinstance(mlp, MLPSpec):
         return f"{mlp.activation} of {mlp.inner}"
     shared = f" and one of {mlp.shared.inner} for all" if mlp.shared else ""

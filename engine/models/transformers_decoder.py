@@ -1,0 +1,61 @@
+"""Decoders that transformers' own modules compute, over the caches of a batch."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import torch
+
+from ..layers.forward_batch import ForwardBatch
+from ..layers.layer_context import LayerContext
+from ..layers.weights import WeightMap
+from ..model_config.transformers_config import TransformersSpec
+from .transformers_attention import AttendsPaged
+from .transformers_modules import fix_positions, layer_numbers, make_modules
+from .transformers_names import module_tensors
+
+_BUFFERS: Final = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias", "attention.bias", "attention.masked_bias")
+"""Endings of buffers that old checkpoints hold, and that modules make themselves."""
+
+
+class TransformersDecoder:
+    """Token ids in, hidden states and logits out, as :class:`.decoder.Decoder`: rows stand one after another in a batch
+    of one, each token with its position, and attention alone tells them apart.
+
+    Hidden states come behind the last norm. A row's numbers may depend on what shares its pass as far as torch's
+    products do.
+    """
+
+    def __init__(
+        self, config: TransformersSpec, described: Mapping[str, object], context: LayerContext, max_model_len: int
+    ) -> None:
+        """``described``: the config.json. Raises :class:`..model_config.config_fields.ConfigError`."""
+        self.config = config
+        self.context = context
+        self.weights = WeightMap()
+        self._modules = make_modules(described, context.dtype, context.place)
+        if not context.shapes_only:
+            fix_positions(self._modules, max_model_len, context.dtype, context.device)
+        self._numbers = layer_numbers(config.layers)
+        self._specs = [layer.attention for layer in config.layers]
+        tied = self._modules.head.all_tied_weights_keys
+        self.weights.pass_over(*tied)
+        for name, tensor in self._modules.tensors.items():
+            if name not in tied:
+                self.weights.add(name, tensor)
+
+    def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Fills the modules from a checkpoint's tensors. Raises :class:`..layers.weights.WeightError` for one that is
+        missing, has no place or another shape."""
+        modules = self._modules
+        named = module_tensors(modules.head, modules.conversions, modules.tensors, tensors)
+        self.weights.load(named, ignore=_BUFFERS)
+
+    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+        """Hidden states [tokens, hidden] behind the last norm; keys and values go to the batch's caches."""
+        assert isinstance(batch.tokens, torch.Tensor)
+        return self._modules.hidden(batch.tokens, batch.positions, AttendsPaged(batch, self._numbers, self._specs))
+
+    def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Hidden states [rows, hidden] from :meth:`forward` → float32 [rows, vocabulary], in ``out`` if given."""
+        logits = self._modules.logits(hidden)
+        return logits.float() if out is None else out.copy_(logits)

@@ -1,0 +1,57 @@
+"""Decoders that transformers' own modelling code computes: see :class:`.families.Family`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from stentor.protocols.ipc.config import WorkerConfig
+
+from ..layers.layer_context import LayerContext
+from ..loading.checkpoint import Checkpoint
+from ..loading.errors import CheckpointError
+from ..loading.safetensors_index import read_json
+from ..model_config.config_fields import ConfigError
+from ..model_config.transformers_config import TransformersSpec
+from ..models.transformers_decoder import TransformersDecoder
+from ..models.transformers_modules import probed
+from .errors import SetupError
+from .families import Text
+
+_NOTE: Final = (
+    "{} runs on transformers' modelling code, slower than a native model: an operation a call, weights as they are "
+    "stored, no CUDA graphs"
+)
+
+
+class TransformersText(Text):
+    """Text, computed an operation a call. What its layers ask of attention is found before weights are loaded."""
+
+    packs = False
+
+    def __init__(self, checkpoint: Checkpoint, device: str) -> None:
+        super().__init__(checkpoint, device)
+        self._described: Mapping[str, object] = read_json(checkpoint.folder / "config.json")
+        assert isinstance(self.spec, TransformersSpec)
+        try:
+            self._found = probed(self._described, self.spec)
+        except ConfigError as error:
+            raise CheckpointError(f"Cannot load {checkpoint.folder}: {error}.") from error
+        self.spec = self._found
+        self.groups = self._found.cache_groups
+        self.notes: Sequence[str] = (_NOTE.format(self.spec.architecture),)
+
+    @property
+    def runs_ahead(self) -> bool:
+        return False
+
+    def longest(self, config: WorkerConfig) -> int:
+        if config.batch_invariant:
+            raise SetupError(
+                "--batch-invariant: torch's products, which transformers' modules use, depend on what shares a batch; "
+                "use a model that is native here"
+            )
+        if config.quantization != "none":
+            raise SetupError(f"--quantization {config.quantization}: transformers' modules keep plain weights")
+        return super().longest(config)
+
+    def make(self, context: LayerContext, longest: int) -> TransformersDecoder:
+        return TransformersDecoder(self._found, self._described, context, longest)
