@@ -9,6 +9,8 @@ _END_OF_TURN_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 _END_OF_TURN_TEXTS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>")
 """How the models read here close a turn. Looked for where a GGUF file names no such token, as llama.cpp does."""
+_HARMONY_ENDS = ("<|return|>", "<|call|>")
+"""How gpt-oss closes one, in whose vocabulary ``<|end|>`` closes a message, of which a turn has several."""
 
 _CONTROL = 3
 """GGUF's token type of special tokens."""
@@ -68,5 +70,6 @@ def _end_of_turn_tokens(metadata: Mapping[str, object]) -> list[int]:
     types = metadata.get("tokenizer.ggml.token_type")
     if not isinstance(texts, list) or not isinstance(types, list):
         return []
+    ends = _HARMONY_ENDS if set(texts).issuperset(_HARMONY_ENDS) else _END_OF_TURN_TEXTS
     pairs = enumerate(zip(texts, types, strict=False))
-    return [token for token, (text, kind) in pairs if kind == _CONTROL and text in _END_OF_TURN_TEXTS]
+    return [token for token, (text, kind) in pairs if kind == _CONTROL and text in ends]

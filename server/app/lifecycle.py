@@ -54,7 +54,7 @@ from ..parsing.output import settle_output
 from ..state.admission_control import ModelRunner
 from ..storage.opening import StoreRefused, opened_store
 from ..text.errors import TokenizerError
-from ..text.grammar_tokens import vocabulary_of
+from ..text.grammar_tokens import special_tokens_of, vocabulary_of
 from ..text.loading import has_tokenizer, load_tokenizer, number_tokenizer
 from ..text.pool import TokenizationBudget, TokenizerPool
 from ..text.renderers.choose import choose_renderer
@@ -255,6 +255,15 @@ async def load_state(
         store = await opened_store(config.store)
     except StoreRefused as error:
         raise StartError(str(error)) from error
+    output = settle_output(
+        config.model.reasoning_parser,
+        config.model.tool_call_parser,
+        tokenizer.template_source or " ".join(tokenizer.added_texts),  # markers show where no template does
+        checkpoint.config.architecture,
+    )
+    logger.info("output: %s", output)
+    specials = special_tokens_of(tokenizer)
+    defaults = defaults.ending(specials[text] for text in output.turn_ends if text in specials)
     if config.main == "chat":
         client.set_vocabulary(partial(vocabulary_of, tokenizer, defaults.eos_token_ids))
     names = config.model.served_names
@@ -263,13 +272,6 @@ async def load_state(
     metrics = Metrics(
         names[0], client, {model.names[0]: beside[model.kind] for model in registry if model.kind in beside}
     )
-    output = settle_output(
-        config.model.reasoning_parser,
-        config.model.tool_call_parser,
-        tokenizer.template_source or " ".join(tokenizer.added_texts),  # markers show where no template does
-        checkpoint.config.architecture,
-    )
-    logger.info("output: %s", output)
     auxiliary = await open_auxiliary_models(config, engines, metrics.registry, pool.room, supervisor, at_end)
     runners: dict[ModelRole, ModelRunner] = {"chat": client, **beside}
     if auxiliary.speech is not None:

@@ -1,8 +1,9 @@
 """The chat model as every protocol uses it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Self
 
 from stentor.engine.client.client import EngineClient
 from stentor.protocols.common.limits import Limits
@@ -31,6 +32,10 @@ class GenerationDefaults:
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     eos_token_ids: tuple[int, ...] = ()
+
+    def ending(self, tokens: Iterable[int]) -> Self:
+        """The same, with these tokens ending a turn too."""
+        return replace(self, eos_token_ids=tuple(sorted({*self.eos_token_ids, *tokens})))
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,11 @@ class OutputFormat:
         """Reasoning, calls and answers are messages in channels, and one parser reads them all."""
         return isinstance(self.reasoning, HarmonyReasoning)
 
+    @property
+    def turn_ends(self) -> tuple[str, ...]:
+        """Special tokens that end the model's turn, also where its files name other ones alone."""
+        return (RETURN, CALL) if self.harmony else ()
+
     @cached_property
     def visible(self) -> frozenset[str]:
         """Markers that the parser must see where they are special tokens."""

@@ -11,7 +11,8 @@ from stentor.protocols.common.limits import MAX_TEMPLATE_CHARS
 
 from ..config.limits import DEFAULT_CHARS, DEFAULT_SECONDS
 from .errors import TemplateError
-from .messages import ContentFormat, content_format, prepare_messages
+from .messages import REASONING_NAMES, ContentFormat, content_format, prepare_messages
+from .narrow_templates import described, for_harmony, is_harmony, one_call_each, takes_one_call
 from .sandbox import RaisedByTemplate, TemplateEnvironment, TooLate, TooLong
 
 if TYPE_CHECKING:
@@ -49,6 +50,19 @@ class _Compiled:
         self.format: Final[ContentFormat] = content_format(environment.parse(source))
         self.knows_developer: Final = "developer" in source
         self.takes_tools: Final = "tools" in meta.find_undeclared_variables(environment.parse(source))
+        self.takes_one_call: Final = takes_one_call(environment.parse(source))
+        self.harmony: Final = is_harmony(source)
+
+    def prepare(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Fresh copies of a conversation's messages as this template renders them. Raises :class:`TemplateError`."""
+        ready = prepare_messages(messages, self.format, knows_developer=self.knows_developer)
+        if self.takes_one_call:
+            ready = one_call_each(ready)
+        return for_harmony(ready, REASONING_NAMES) if self.harmony and self.format == "string" else ready
+
+    def tools(self, tools: Sequence[Mapping[str, Any]] | None) -> list[Mapping[str, Any]] | None:
+        """None where there are none."""
+        return (described(tools) if self.harmony else list(tools)) if tools else None
 
 
 class ChatTemplate:
@@ -116,14 +130,14 @@ class ChatTemplate:
         compiled = self._get(chat_template, with_tools=bool(tools))
         self._environment.set_deadline(time.thread_time() + self._max_seconds)
         try:
-            chat = prepare_messages(messages, compiled.format, knows_developer=compiled.knows_developer)
+            chat = compiled.prepare(messages)
             final = _mark_end(chat[-1]) if continue_final_message else None
             text = compiled.template.render(
                 {
                     **self._special_tokens,
                     **(template_kwargs or {}),
                     "messages": chat,
-                    "tools": list(tools) if tools else None,
+                    "tools": compiled.tools(tools),
                     "documents": list(documents) if documents else None,
                     "add_generation_prompt": add_generation_prompt,
                 }

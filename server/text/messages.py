@@ -11,7 +11,7 @@ from .errors import TemplateError
 ContentFormat = Literal["string", "list", "mixed"]
 """What a template does with ``message.content``: prints it, loops over its parts, or asks which it is."""
 
-_REASONING_NAMES: Final = ("reasoning_content", "thinking", "reasoning")
+REASONING_NAMES: Final = ("reasoning_content", "thinking", "reasoning")
 
 
 def content_format(tree: nodes.Template) -> ContentFormat:
@@ -128,9 +128,9 @@ def _prepare(message: Mapping[str, Any], place: int, format: ContentFormat, know
     ready["content"] = _content(ready.get("content", ready.get("refusal", "")), place, format)
     if calls := ready.pop("tool_calls", None):  # templates ask whether there are some by the key
         ready["tool_calls"] = [_tool_call(call) for call in calls]
-    reasoning = next((ready[name] for name in _REASONING_NAMES if ready.get(name)), None)
+    reasoning = next((ready[name] for name in REASONING_NAMES if ready.get(name)), None)
     if reasoning is not None:
-        ready |= dict.fromkeys(_REASONING_NAMES, reasoning)
+        ready |= dict.fromkeys(REASONING_NAMES, reasoning)
     return ready
 
 

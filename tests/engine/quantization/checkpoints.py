@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import transformers as untyped_transformers
 from safetensors.torch import load_file, save_file
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 transformers: Any = untyped_transformers
 
@@ -301,3 +302,19 @@ def awq(group: int) -> Pack:
         return stored, values
 
     return pack
+
+
+def mxfp4_experts(model: Any, folder: Path) -> None:
+    """Gives the experts of a saved gpt-oss random values in MXFP4, the model what these stand for."""
+    stored = load_file(folder / "model.safetensors")
+    for name in [name for name in stored if name.endswith("_proj") and ".experts." in name]:
+        experts, inputs, outputs = stored.pop(name).shape
+        blocks = torch.randint(0, 256, (experts, outputs, inputs // 32, 16), dtype=torch.uint8)
+        scales = torch.randint(121, 125, (experts, outputs, inputs // 32), dtype=torch.uint8)
+        stored |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        model.get_parameter(name).data = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    spared = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    described = json.loads((folder / "config.json").read_text())
+    described["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": spared}
+    (folder / "config.json").write_text(json.dumps(described))

@@ -153,18 +153,7 @@ def test_mxfp4_of_another_shape_is_refused(blocks: tuple[int, ...], scales: tupl
 def mxfp4_gpt_oss(folder: Path) -> torch.Tensor:
     """gpt-oss with experts in random MXFP4; the logits of transformers with their plain values."""
     model = tiny.make("gpt-oss", folder)
-    stored = load_file(folder / "model.safetensors")
-    for name in [name for name in stored if name.endswith("_proj") and ".experts." in name]:
-        experts, inputs, outputs = stored.pop(name).shape
-        blocks = torch.randint(0, 256, (experts, outputs, inputs // 32, 16), dtype=torch.uint8)
-        scales = torch.randint(121, 125, (experts, outputs, inputs // 32), dtype=torch.uint8)
-        stored |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
-        model.get_parameter(name).data = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
-    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
-    spared = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
-    described = json.loads((folder / "config.json").read_text())
-    described["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": spared}
-    (folder / "config.json").write_text(json.dumps(described))
+    make.mxfp4_experts(model, folder)
     return make.logits_of(model)
 
 
