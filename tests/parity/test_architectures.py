@@ -127,17 +127,32 @@ def test_bfloat16_stays_near_transformers_in_float32(pair: tuple[Any, Path]) -> 
     prompt = _prompt(8)
     if is_mixture(model):
         prompt = clearest(model, [_prompt(seed, 24) for seed in range(64)])
-    start = len(prompt) * 4 // 5
-    ours.add(0, prompt)
-    logits = torch.cat([*ours.run((0, 0, start)), *(ours.run((0, at, 1))[0] for at in range(start, len(prompt)))])
-    expected = _expected(model, prompt)
-    error = (logits - expected).abs() / expected.std()
+    error = _error(model, prompt, _in_two_parts(ours, 0, prompt))
     if error.mean() >= BF16_MEAN or error.max() >= BF16_MOST:
-        # some tokens of some models magnify what is rounded: then transformers is as far off there
+        # some tokens of some models magnify whatever is rounded: transformers' own says which prompts have none
         rounded = copy.deepcopy(model).to(torch.bfloat16)
-        theirs = (_expected(rounded, prompt).float() - expected).abs() / expected.std()
-        assert error.mean() < max(BF16_MEAN, float(theirs.mean()))
-        assert error.max() < max(BF16_MOST, 1.2 * float(theirs.max()))
+        theirs = {seed: _error(model, tokens, _expected(rounded, tokens)) for seed, tokens in _PROMPTS.items()}
+        calmest = min(theirs, key=lambda seed: float(theirs[seed].max()))
+        error = _error(model, _PROMPTS[calmest], _in_two_parts(ours, 1, _PROMPTS[calmest]))
+    assert error.mean() < BF16_MEAN
+    assert error.max() < BF16_MOST
+
+
+_PROMPTS = {seed: _prompt(seed, 24) for seed in range(100, 132)}
+
+
+def _in_two_parts(ours: PagedDecoder, row: int, prompt: list[int]) -> torch.Tensor:
+    """Logits [tokens, vocabulary]: four fifths at once, then a token at a time."""
+    start = len(prompt) * 4 // 5
+    ours.add(row, prompt)
+    parts = [*ours.run((row, 0, start)), *(ours.run((row, at, 1))[0] for at in range(start, len(prompt)))]
+    return torch.cat(parts)
+
+
+def _error(model: Any, prompt: list[int], logits: torch.Tensor) -> torch.Tensor:
+    """In units of the spread of all logits of ``model``."""
+    expected = _expected(model, prompt)
+    return (logits.float() - expected).abs() / expected.std()
 
 
 def test_a_pass_is_one_program_but_for_what_has_no_instruction(
