@@ -87,14 +87,14 @@ class Checkpoint:
 
     @property
     def voxtral_realtime(self) -> VoxtralRealtimeConfig:
-        """What a model that hears while it is spoken to is made of. Raises :class:`CheckpointError` for another."""
+        """The description of a streaming transcription model. Raises :class:`CheckpointError` for another."""
         if not isinstance(self.config, VoxtralRealtimeConfig):
             raise CheckpointError(f"{self.folder} is a {self.config.architecture}, expected a {VOXTRAL_REALTIME}.")
         return self.config
 
     @property
     def whisper(self) -> WhisperConfig:
-        """What a model that hears is made of. Raises :class:`CheckpointError` for one of another kind."""
+        """The description of a transcription model. Raises :class:`CheckpointError` for one of another kind."""
         if not isinstance(self.config, WhisperConfig):
             raise CheckpointError(
                 f"{self.folder} is a language model ({self.config.architecture}), and a speech recognition model "

@@ -1,4 +1,4 @@
-"""What can speak."""
+"""What a speech model offers, whatever it is made of."""
 
 import threading
 from collections.abc import Callable

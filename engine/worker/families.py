@@ -37,8 +37,8 @@ TextModel = Decoder | TransformersDecoder
 
 _FIRST_TOKENS: Final = 16
 _SILENCE: Final = ArenaRef(0, 0)
-"""A window without samples is heard as one of silence."""
-_NO_FP8: Final = "--kv-cache-dtype fp8: models that hear have no scales for it; leave it out"
+"""A window without samples is transcribed as one of silence."""
+_NO_FP8: Final = "--kv-cache-dtype fp8: transcription models have no scales for it; leave it out"
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Family(Protocol):
     def memory(self, config: WorkerConfig, model: Any, sizes: Sizes) -> list[MemoryLine]:
         """Where bytes go besides weights."""
 
-    def told(self, ready: WorkerReady, config: WorkerConfig, model: Any, sizes: Sizes) -> WorkerReady:
+    def completed(self, ready: WorkerReady, config: WorkerConfig, model: Any, sizes: Sizes) -> WorkerReady:
         """With what only such a model says."""
 
 
@@ -248,7 +248,7 @@ class Text:
         what = f"{sizes.num_states} of {each / 2**10:,.0f} KiB, for {config.max_num_seqs} rows and for prefixes"
         return [MemoryLine("recurrent states", sizes.num_states * each, what), cache_line(config, sizes)]
 
-    def told(self, ready: WorkerReady, config: WorkerConfig, model: TextModel, sizes: Sizes) -> WorkerReady:
+    def completed(self, ready: WorkerReady, config: WorkerConfig, model: TextModel, sizes: Sizes) -> WorkerReady:
         return msgspec.structs.replace(ready, notes=[*self.notes, *ready.notes], num_states=sizes.num_states)
 
 
@@ -268,7 +268,7 @@ class Transcription:
     def longest(self, config: WorkerConfig) -> int:
         spec = self.spec
         if spec.samples * 2 < MAX_WINDOW_BYTES:
-            raise SetupError(f"the model hears {spec.samples / 16_000:.1f} s at once, and 30 s are needed")
+            raise SetupError(f"the model takes windows of {spec.samples / 16_000:.1f} s, expected 30 s")
         if config.kv_cache_dtype == "fp8":
             raise SetupError(_NO_FP8)
         if config.max_num_batched_tokens < spec.max_position:
@@ -341,7 +341,7 @@ class Transcription:
         windows = f"{rows} windows of {self.spec.samples // 16_000} s; taken as they fill"
         return [MemoryLine("encoded audio", rows * model.encoder_slot_bytes, windows), cache_line(config, sizes)]
 
-    def told(self, ready: WorkerReady, config: WorkerConfig, model: Whisper, sizes: Sizes) -> WorkerReady:
+    def completed(self, ready: WorkerReady, config: WorkerConfig, model: Whisper, sizes: Sizes) -> WorkerReady:
         notes = list(ready.notes)
         if sizes.encoder_slots < config.max_num_seqs:
             notes.append(
@@ -390,7 +390,7 @@ class StreamedTranscription:
         pages = page_groups(self.groups, longest)
         if budget - streams < kv_block_bytes(self.groups, config.block_size, cache_dtype, pages):
             raise SetupError(
-                f"{config.max_num_seqs} streams keep {streams / GIB:.2f} GiB of what they have heard, and nothing is "
+                f"{config.max_num_seqs} streams keep {streams / GIB:.2f} GiB of their audio, and nothing is "
                 "left for tokens: lower --max-num-seqs, or raise --kv-cache-memory"
             )
         return size_cache(config, self.groups, longest, cache_dtype, budget - streams, settled)
@@ -409,8 +409,8 @@ class StreamedTranscription:
 
     def memory(self, config: WorkerConfig, model: VoxtralRealtime, sizes: Sizes) -> list[MemoryLine]:
         streams = config.max_num_seqs * model.encoder.stream_bytes
-        heard = f"what {config.max_num_seqs} of them have heard, at most"
-        return [cache_line(config, sizes), MemoryLine("streams", streams, heard)]
+        audio = f"audio of {config.max_num_seqs} of them, at most"
+        return [cache_line(config, sizes), MemoryLine("streams", streams, audio)]
 
-    def told(self, ready: WorkerReady, config: WorkerConfig, model: VoxtralRealtime, sizes: Sizes) -> WorkerReady:
+    def completed(self, ready: WorkerReady, config: WorkerConfig, model: VoxtralRealtime, sizes: Sizes) -> WorkerReady:
         return msgspec.structs.replace(ready, stream=StreamShape(self.spec.first, self.spec.step))

@@ -102,7 +102,7 @@ class PoolingFamily:
     def memory(self, config: WorkerConfig, model: PoolingModel, sizes: Sizes) -> list[MemoryLine]:
         return [cache_line(config, sizes)] if self.groups else []
 
-    def told(self, ready: WorkerReady, config: WorkerConfig, model: PoolingModel, sizes: Sizes) -> WorkerReady:
+    def completed(self, ready: WorkerReady, config: WorkerConfig, model: PoolingModel, sizes: Sizes) -> WorkerReady:
         return msgspec.structs.replace(ready, attention_scope="before" if self.groups else "all")
 
 

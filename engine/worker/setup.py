@@ -199,7 +199,7 @@ def set_up_on(
     )
     windows = tuple(page.window for page in sizes.pages) or (0,)
     ready = WorkerReady(sizes.blocks, sizes.max_model_len, memory, notes, limits, windows=windows)
-    return Setup(runner, executor, at, family.told(ready, config, model, sizes), ahead)
+    return Setup(runner, executor, at, family.completed(ready, config, model, sizes), ahead)
 
 
 def _bytes_of(model: Any) -> int:
