@@ -51,9 +51,15 @@ def named_architecture(config: Mapping[str, object], known: Mapping[str, str]) -
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    """The known name most like one that is not, as a clause."""
-    found = get_close_matches(name, list(known), 1, cutoff=0.0)
-    return f" (nearest: {found[0]})" if found else ""
+    """The known name most like one that is not, as a clause; none where no name is like it."""
+    stems = {_stem(each): each for each in known}
+    found = get_close_matches(_stem(name), list(stems), 1, cutoff=0.5)
+    return f" (nearest: {stems[found[0]]})" if found else ""
+
+
+def _stem(name: str) -> str:
+    """Of an architecture's name what it does not share with all others."""
+    return name.partition("For")[0].removesuffix("LMHeadModel").lower()
 
 
 class Decoder(NamedTuple):

@@ -54,17 +54,12 @@ def read_config(
     try:
         return ARCHITECTURES[named_architecture(config, known)].read(config, generation)
     except UnknownArchitectureError as unknown:
-        if implementation == "native":
-            raise ConfigError(f"{unknown}{_elsewhere(config)}") from unknown
         try:
-            return transformers_spec(config)
+            elsewhere = transformers_spec(config)
         except ConfigError as error:
             raise ConfigError(f"{unknown}, and {error}") from error
-
-
-def _elsewhere(config: Mapping[str, object]) -> str:
-    try:
-        transformers_spec(config)
-    except ConfigError:
-        return ""
-    return "; transformers' modelling code runs it: leave --model-impl native out"
+        if implementation == "native":
+            raise ConfigError(
+                f"{unknown}; transformers has modelling code for it: leave --model-impl native out to run that"
+            ) from unknown
+        return elsewhere

@@ -52,19 +52,23 @@ def class_name(config: Mapping[str, object]) -> str:
         raise ConfigError(f"transformers has no decoder of model type {kind!r}; code in checkpoints is never run")
     found = known[0] if named is None else next((name for name in named if name in known), None)
     if found is None:
-        raise ConfigError(f"its architecture {', '.join(named or ())} draws no tokens, expected {' or '.join(known)}")
+        raise ConfigError(
+            f"its architecture {', '.join(named or ())} is no decoder in transformers, expected {' or '.join(known)}"
+        )
     return found
 
 
 def transformers_spec(config: Mapping[str, object]) -> TransformersSpec:
     """What a config.json says of a decoder. Raises :class:`ConfigError` for what cannot run over a paged cache, as far
     as its description tells."""
-    name = class_name(config)
     made = configuration(config)
+    if getattr(made, "is_encoder_decoder", False):
+        raise ConfigError("it is an encoder-decoder, which transformers' modules do not run here")
+    name = class_name(config)
     if getattr(made, "quantization_config", None):
         raise ConfigError("its weights are quantised, which transformers' modules do not read here: use plain weights")
-    if getattr(made, "is_encoder_decoder", False):
-        raise ConfigError(f"{name} is half of an encoder-decoder, which transformers' modules do not run here")
+    if _biased_by_distance(made):
+        raise ConfigError(f"{name} adds a bias to scores by distance (ALiBi), which the paged kernels do not have")
     if getattr(made, "add_cross_attention", False):
         raise ConfigError(f"{name} has cross-attention, which transformers' modules do not run here")
     if not getattr(made, "is_causal", True) or (getattr(made, "is_decoder", None) is False and _is_encoder(made)):
@@ -73,7 +77,12 @@ def transformers_spec(config: Mapping[str, object]) -> TransformersSpec:
     types = list(getattr(made, "layer_types", None) or ["full_attention"] * layers)
     if other := sorted({str(each) for each in types} - _ATTENDING):
         what = ", ".join(each.replace("_", " ") for each in other)
-        raise ConfigError(f"{name} has layers of {what}, which transformers' modules do not run here")
+        raise ConfigError(
+            f"{name} has layers of {what}, expected layers that attend to all tokens before or to a window of them: "
+            "transformers' modules keep no recurrent state here"
+        )
+    if getattr(made, "num_attention_heads", None) is None:
+        raise ConfigError(f"{name} has no attention heads, expected a decoder whose every layer attends")
     heads = _size(made, "num_attention_heads")
     position = getattr(made, "max_position_embeddings", None) or getattr(made, "max_seq_len", None)
     if not isinstance(position, int):
@@ -124,6 +133,12 @@ def _typed(made: Any) -> bool:
 def _is_encoder(made: Any) -> bool:
     """Of BERT's kind, whose class for drawing tokens is causal only as a decoder."""
     return hasattr(made, "is_decoder") and hasattr(made, "type_vocab_size")
+
+
+def _biased_by_distance(made: Any) -> bool:
+    """Bloom is always; others are by their configuration."""
+    within = getattr(made, "attn_config", None)
+    return made.model_type == "bloom" or bool(getattr(made, "alibi", False) or getattr(within, "alibi", False))
 
 
 def _kv_heads(made: Any, heads: int) -> int:

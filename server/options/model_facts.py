@@ -18,12 +18,14 @@ from stentor.engine.model_config.mlp_spec import FeedForwardSpec, MLPSpec, Opaqu
 from stentor.engine.model_config.model_spec import LayerSpec, MixerSpec, ModelSpec, RecurrentSpec
 from stentor.engine.model_config.pooling_config import PoolingConfig
 from stentor.engine.model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec
+from stentor.engine.model_config.transformers_config import TransformersSpec
 from stentor.engine.worker.memory import GIB, available_memory, default_kv_bytes
 
 LENGTHS: Final = (8192, 32768)
 """Tokens of the sequences whose cache is told."""
 CACHE_BYTES: Final = 2
 """Of one value in a cache of bfloat16."""
+_VALUE_BYTES: Final = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 GPU_SHARE: Final = 0.9
 """What ``--gpu-memory-fraction`` is unless it is named."""
 MOST_KINDS: Final = 4
@@ -50,12 +52,17 @@ def _facts(checkpoint: Checkpoint, gpus: Sequence[tuple[str, int]]) -> Iterator[
     spec = config.backbone if isinstance(config, PoolingConfig) else config
     if isinstance(spec, ModelSpec):
         yield from _layers(spec)
+    if isinstance(spec, TransformersSpec):
+        yield "parameters", f"{_elements(checkpoint) / 1e6:,.1f} M as stored"
+        yield "runs on", "transformers' modelling code, an operation a call"
+    elif isinstance(spec, ModelSpec):
         yield "parameters", _parameters(spec)
     stored = ", ".join(f"{_size(size)} in {dtype}" for dtype, size in checkpoint.stored_bytes.items())
     yield "weights", stored
     if isinstance(spec, ModelSpec):
-        work = (f"{spec.flops(1, at, 1) / 1e9:,.2f} GFLOP at {at:,}" for at in (0, LENGTHS[0]))
-        yield "work a token", " and ".join(work)
+        if not isinstance(spec, TransformersSpec):  # of whose networks no product is known
+            work = (f"{spec.flops(1, at, 1) / 1e9:,.2f} GFLOP at {at:,}" for at in (0, LENGTHS[0]))
+            yield "work a token", " and ".join(work)
         if not spec.bidirectional:
             yield from _cache(spec)
             yield from _fits(spec, checkpoint.total_bytes, gpus)
@@ -75,11 +82,13 @@ def _layers(spec: ModelSpec) -> Iterator[Fact]:
 
 
 def _layer(layer: LayerSpec) -> str:
-    mixers = " beside ".join(map(_mixer, layer.mixers))
+    opaque = isinstance(layer.mlp, OpaqueSpec)
+    mixers = " beside ".join(_mixer(mixer, positioned=opaque) for mixer in layer.mixers)
     return "; ".join(filter(None, (mixers, "" if layer.mlp is None else _mlp(layer.mlp))))
 
 
-def _mixer(mixer: MixerSpec) -> str:
+def _mixer(mixer: MixerSpec, *, positioned: bool) -> str:
+    """``positioned``: whether its module sees to positions, which it does not describe."""
     if isinstance(mixer, LatentAttentionSpec):
         return (
             f"attention of {mixer.heads} heads to latents of {mixer.kv_lora_rank} and {mixer.rope_dim} rotated, "
@@ -89,7 +98,7 @@ def _mixer(mixer: MixerSpec) -> str:
         return _recurrence(mixer)
     part = "chunk" if mixer.chunked else "window"
     sees = f"a {part} of {mixer.window:,}" if mixer.window else "all before"
-    positions = "" if mixer.rope else ", no positions"
+    positions = "" if mixer.rope or positioned else ", no positions"
     sinks = ", sinks" if mixer.sinks else ""
     return f"attention of {mixer.heads} heads to {mixer.kv_heads} of {mixer.head_dim}, sees {sees}{positions}{sinks}"
 
@@ -120,6 +129,11 @@ def _mlp(mlp: FeedForwardSpec) -> str:
         return f"{mlp.activation} of {mlp.inner}"
     shared = f" and one of {mlp.shared.inner} for all" if mlp.shared else ""
     return f"{mlp.router.top_k} of {mlp.experts} experts, {mlp.activation} of {mlp.inner}{shared}"
+
+
+def _elements(checkpoint: Checkpoint) -> int:
+    """Of all stored tensors, which are plain."""
+    return sum(size // _VALUE_BYTES[dtype] for dtype, size in checkpoint.stored_bytes.items())
 
 
 def _parameters(spec: ModelSpec) -> str:

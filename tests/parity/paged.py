@@ -7,18 +7,19 @@ from pathlib import Path
 
 import torch
 
-from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.quantization.choose import Backend
 from stentor.engine.worker.batch import build_batch
 from stentor.engine.worker.caches import allocate_caches
+from stentor.engine.worker.families import Text
 from stentor.engine.worker.row_states import RowStates
 from stentor.engine.worker.rows import RowTable
+from stentor.engine.worker.setup import open_family
 from stentor.engine.worker.setup_parts import layer_context
 from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN
-from stentor.protocols.ipc.config import OnlineQuantization, WorkerConfig
+from stentor.protocols.ipc.config import ModelImpl, OnlineQuantization, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
@@ -41,23 +42,25 @@ class PagedDecoder:
         dtype: torch.dtype = torch.float32,
         cache_dtype: torch.dtype | None = None,
         packed: bool | None = None,
+        model_impl: ModelImpl = "auto",
     ) -> None:
         """``packed``: whether a pass is a program over packed weights, or a call an operation, as on a GPU; None: as
         a worker on this CPU settles it, but for kernels that were asked for by name. The cache is of ``dtype`` unless
         another is named."""
-        checkpoint = open_checkpoint(path, "auto")
-        self.config = checkpoint.decoder
-        config = WorkerConfig(model=str(path), batch_invariant=invariant, quantization=quantization)
-        if packed is None:
-            packed = native.library() is not None and dtype in PLAIN and backend != "kernels"
-        place = replace(layer_context(checkpoint, config, torch.device("cpu"), dtype), backend=backend, packed=packed)
-        self.model = Decoder(checkpoint.decoder, place, max_model_len)
-        self.model.load(iterate_weights(checkpoint, place.dtype, raw=self.model.weights.raw))
-        self.caches = allocate_caches(
-            checkpoint.decoder.cache_groups, BLOCKS, BLOCK, place.device, cache_dtype or dtype
+        config = WorkerConfig(
+            model=str(path), batch_invariant=invariant, quantization=quantization, model_impl=model_impl
         )
+        family = open_family(config, "cpu")
+        assert isinstance(family, Text)
+        checkpoint, self.config = family.checkpoint, family.spec
+        if packed is None:
+            packed = family.packs and native.library() is not None and dtype in PLAIN and backend != "kernels"
+        place = replace(layer_context(checkpoint, config, torch.device("cpu"), dtype), backend=backend, packed=packed)
+        self.model = family.make(place, max_model_len)
+        self.model.load(iterate_weights(checkpoint, place.dtype, raw=self.model.weights.raw))
+        self.caches = allocate_caches(self.config.cache_groups, BLOCKS, BLOCK, place.device, cache_dtype or dtype)
         self._rows = RowTable(SLOTS, max_model_len, BLOCK)
-        states = checkpoint.decoder.states
+        states = self.config.states
         self._states = RowStates(states, 2 * SLOTS, SLOTS, place.dtype, place.device) if states else None
         self._moves: dict[int, int] = {}
         """Rows that go on in another slot for their state."""
@@ -67,6 +70,7 @@ class PagedDecoder:
     @property
     def calls(self) -> list[str]:
         """What a pass as a program calls between its native stretches, in words."""
+        assert isinstance(self.model, Decoder)
         programs = self.model.programs(self.caches)
         assert programs is not None
         return programs.calls

@@ -197,9 +197,11 @@ def test_a_broken_description_is_named(saved: Path, tmp_path: Path, file: str, c
     assert "\n" not in str(caught.value)
 
 
-def test_an_unsupported_architecture_lists_those_that_are(saved: Path, tmp_path: Path) -> None:
-    message = refusal(copied(saved, tmp_path, architectures=["MambaForCausalLM"]))
-    assert "'MambaForCausalLM' is not supported, expected one of LlamaForCausalLM, MistralForCausalLM" in message
+def test_an_unsupported_architecture_is_told_the_nearest_that_is(saved: Path, tmp_path: Path) -> None:
+    message = refusal(copied(saved, tmp_path, architectures=["LlamiaForCausalLM"], model_type="llamia"))
+    assert (
+        "'LlamiaForCausalLM' is not native here (nearest: LlamaForCausalLM), and its model type 'll" in message
+    )
 
 
 def test_an_unsupported_gguf_architecture_lists_those_that_are(tmp_path: Path) -> None:

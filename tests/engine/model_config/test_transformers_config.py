@@ -1,0 +1,140 @@
+"""Which models transformers' modules run here, and what is said of those that they do not."""
+
+from typing import Any
+
+import pytest
+import transformers as untyped_transformers
+
+from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.registry import Implementation, read_config
+from stentor.engine.model_config.transformers_config import TransformersSpec
+from stentor.engine.models.transformers_modules import probed
+
+transformers: Any = untyped_transformers
+"""Its configs take more than their signatures say."""
+
+GPT2 = transformers.GPT2Config(n_embd=64, n_layer=2, n_head=4)
+_ATTENDING = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+def described(config: Any, architecture: str, **changes: Any) -> dict[str, object]:
+    return {**config.to_dict(), "architectures": [architecture], **changes}
+
+
+def refusal(config: dict[str, object], implementation: Implementation = "auto") -> str:
+    with pytest.raises(ConfigError) as caught:
+        read_config(config, {}, implementation)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("config", "architecture"),
+    [
+        (transformers.T5Config(), "T5ForConditionalGeneration"),
+        (transformers.BartConfig(), "BartForConditionalGeneration"),
+        (transformers.BartConfig(), "BartForCausalLM"),
+    ],
+)
+def test_an_encoder_decoder_is_refused(config: Any, architecture: str) -> None:
+    message = refusal(described(config, architecture))
+    assert f"its architecture '{architecture}' is not native here" in message
+    assert message.endswith(", and it is an encoder-decoder, which transformers' modules do not run here")
+
+
+@pytest.mark.parametrize(
+    ("config", "architecture", "reason"),
+    [
+        (transformers.MambaConfig(), "MambaForCausalLM", "has layers of linear attention, expected layers that attend"),
+        (transformers.JambaConfig(), "JambaForCausalLM", "has layers of linear attention, expected layers that attend"),
+        (transformers.RwkvConfig(), "RwkvForCausalLM", "has no attention heads, expected a decoder whose every layer"),
+    ],
+)
+def test_a_model_with_recurrent_layers_is_refused(config: Any, architecture: str, reason: str) -> None:
+    assert f"and {architecture} {reason}" in refusal(described(config, architecture))
+
+
+@pytest.mark.parametrize(
+    ("config", "architecture"),
+    [
+        (transformers.BloomConfig(), "BloomForCausalLM"),
+        (transformers.MptConfig(), "MptForCausalLM"),
+        (transformers.FalconConfig(alibi=True), "FalconForCausalLM"),
+    ],
+)
+def test_a_bias_by_distance_is_refused(config: Any, architecture: str) -> None:
+    reason = f"{architecture} adds a bias to scores by distance (ALiBi), which the paged kernels do not have"
+    assert refusal(described(config, architecture)).endswith(reason)
+
+
+def test_cross_attention_and_encoders_are_refused() -> None:
+    assert "has cross-attention" in refusal(described(GPT2, "GPT2LMHeadModel", add_cross_attention=True))
+    bert = described(transformers.BertConfig(), "BertLMHeadModel")
+    assert "sees tokens behind the current one, expected a causal decoder" in refusal(bert)
+
+
+@pytest.mark.parametrize("implementation", ["auto", "transformers"])
+def test_a_quantised_checkpoint_is_refused(implementation: Implementation) -> None:
+    quantized = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    message = refusal(described(GPT2, "GPT2LMHeadModel", quantization_config=quantized), implementation)
+    assert "its weights are quantised, which transformers' modules do not read here: use plain weights" in message
+
+
+@pytest.mark.parametrize("implementation", ["auto", "native"])
+def test_an_unknown_architecture_is_told_the_nearest_native_one_and_that_transformers_lacks_it(
+    implementation: Implementation,
+) -> None:
+    message = refusal(described(GPT2, "Qwen9ForCausalLM", model_type="qwen9"), implementation)
+    assert message == (
+        "its architecture 'Qwen9ForCausalLM' is not native here (nearest: Qwen3ForCausalLM), and its model type "
+        "'qwen9' is none that transformers ships; code in checkpoints is never run"
+    )
+
+
+def test_an_architecture_like_none_is_told_no_nearest_one() -> None:
+    assert "'Unheard' is not native here, and its" in refusal({"architectures": ["Unheard"], "model_type": "unheard"})
+
+
+def test_an_architecture_of_the_checkpoints_own_code_is_refused_beside_a_known_model_type() -> None:
+    mine = described(GPT2, "MineForCausalLM", auto_map={"AutoModelForCausalLM": "modeling_mine.MineForCausalLM"})
+    assert "MineForCausalLM is no decoder in transformers, expected GPT2LMHeadModel" in refusal(mine)
+
+
+def test_native_alone_says_that_transformers_would_run_it() -> None:
+    message = refusal(described(GPT2, "GPT2LMHeadModel"), "native")
+    assert "'GPT2LMHeadModel' is not native here" in message
+    assert message.endswith("transformers has modelling code for it: leave --model-impl native out to run that")
+
+
+def test_auto_takes_transformers_modules_only_where_there_is_no_native_model() -> None:
+    llama = described(transformers.LlamaConfig(), "LlamaForCausalLM")
+    assert not isinstance(read_config(llama, {}), TransformersSpec)
+    assert isinstance(read_config(llama, {}, "transformers"), TransformersSpec)
+    assert isinstance(read_config(described(GPT2, "GPT2LMHeadModel"), {}), TransformersSpec)
+
+
+@pytest.mark.parametrize(
+    ("config", "architecture", "reason"),
+    [
+        (
+            transformers.ModernBertDecoderConfig(**_ATTENDING),
+            "ModernBertDecoderForCausalLM",
+            "ModernBertDecoderForCausalLM takes no positions from its caller",
+        ),
+        (
+            transformers.GPTNeoConfig(hidden_size=64, num_layers=2, num_heads=4, attention_types=[[["global"], 2]]),
+            "GPTNeoForCausalLM",
+            "GPTNeoForCausalLM does not attend through transformers' attention interface",
+        ),
+    ],
+)
+def test_what_a_description_does_not_tell_is_found_before_weights_are_read(
+    config: Any, architecture: str, reason: str
+) -> None:
+    told = described(config, architecture)
+    spec = read_config(told, {})
+    assert isinstance(spec, TransformersSpec)
+    with pytest.raises(ConfigError) as caught:
+        probed(told, spec)
+    assert str(caught.value) == f"transformers' {architecture} cannot run over a paged cache: {reason}"

@@ -1,0 +1,95 @@
+"""A worker whose model runs on transformers' modules: what start-up says, what it refuses, and what it costs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.worker.errors import SetupError
+from stentor.engine.worker.setup import open_family, set_up
+from stentor.engine.worker.transformers_family import TransformersText
+from stentor.server.options.model_facts import describe_model
+from stentor.tests.engine.loading.tiny_gguf import tiny_model, write_gguf
+from stentor.tests.engine.local import model_config
+from stentor.tests.parity import tiny
+from stentor.tests.parity.tiny import transformers
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny GPT-2, never written to."""
+    found = tmp_path_factory.mktemp("gpt2")
+    config = transformers.GPT2Config(vocab_size=320, n_embd=64, n_layer=3, n_head=4, n_positions=128, eos_token_id=2)
+    tiny.make_of(config, "gpt2", found)
+    return found
+
+
+def _ignore(phase: str, done: int, total: int) -> None:
+    pass
+
+
+def _notes(folder: Path, **changes: Any) -> list[str]:
+    return list(set_up(model_config(folder, **changes), _ignore).ready.notes)
+
+
+def test_start_up_says_whose_modelling_code_runs(folder: Path, tmp_path: Path) -> None:
+    told = "GPT2LMHeadModel runs on transformers' modelling code, slower than a native model"
+    assert any(note.startswith(told) for note in _notes(folder))
+    tiny.make("llama", tmp_path)
+    assert not any("transformers" in note for note in _notes(tmp_path))
+    told = "LlamaForCausalLM runs on transformers' modelling code"
+    assert any(note.startswith(told) for note in _notes(tmp_path, model_impl="transformers"))
+
+
+def test_env_tells_what_such_a_model_is_made_of(folder: Path) -> None:
+    told = describe_model(folder, ())
+    parameters = (320 + 128) * 64 + 3 * (12 * 64 * 64 + 13 * 64) + 2 * 64
+    lines = [" ".join(line.split()) for line in told.splitlines()]
+    assert "architecture GPT2LMHeadModel" in lines
+    assert "runs on transformers' modelling code, an operation a call" in lines
+    assert f"parameters {parameters / 1e6:.1f} M as stored" in lines
+    assert "3 of attention of 4 heads to 4 of 16, sees all before; a network of transformers' own" in lines
+    assert "work a token" not in told, "the products of another library's modules are not known"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_invariant": True}, "--batch-invariant: torch's products, which transformers' modules use, depend on"),
+        ({"quantization": "int8"}, "--quantization int8: transformers' modules keep plain weights"),
+    ],
+)
+def test_options_that_need_native_layers_are_refused(folder: Path, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(SetupError) as caught:
+        set_up(model_config(folder, **change), _ignore)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_gguf_file_is_refused_for_transformers_modules(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, tiny_model("llama"), "llama")
+    with pytest.raises(CheckpointError, match="--model-impl transformers reads safetensors, not gguf"):
+        open_checkpoint(path, model_impl="transformers")
+
+
+def test_code_that_a_checkpoint_brings_is_never_run(folder: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "was_run"
+    (tmp_path / "model.safetensors").symlink_to(folder / "model.safetensors")
+    (tmp_path / "modeling_mine.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+    (tmp_path / "configuration_mine.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {
+        "AutoConfig": "configuration_mine.MineConfig",
+        "AutoModelForCausalLM": "modeling_mine.MineForCausalLM",
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    family = open_family(model_config(tmp_path), "cpu")
+    assert isinstance(family, TransformersText), "transformers' own GPT-2 runs"
+    own = {**config, "architectures": ["MineForCausalLM"], "model_type": "mine"}
+    (tmp_path / "config.json").write_text(json.dumps(own))
+    with pytest.raises(CheckpointError, match="code in checkpoints is never run"):
+        open_family(model_config(tmp_path), "cpu")
+    assert not marker.exists()
