@@ -199,9 +199,7 @@ def test_a_broken_description_is_named(saved: Path, tmp_path: Path, file: str, c
 
 def test_an_unsupported_architecture_is_told_the_nearest_that_is(saved: Path, tmp_path: Path) -> None:
     message = refusal(copied(saved, tmp_path, architectures=["LlamiaForCausalLM"], model_type="llamia"))
-    assert (
-        "'LlamiaForCausalLM' is not native here (nearest: LlamaForCausalLM), and its model type 'll" in message
-    )
+    assert "'LlamiaForCausalLM' is not native here (nearest: LlamaForCausalLM), and its model type 'll" in message
 
 
 def test_an_unsupported_gguf_architecture_lists_those_that_are(tmp_path: Path) -> None:
