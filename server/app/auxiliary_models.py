@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.processes.supervisor import Supervisor
 
-from ..asr.errors import TranscriptionModelError
 from ..asr.model import TranscriptionEngine, TranscriptionModel
 from ..asr.stream_vocabulary import stream_vocabulary_of
 from ..asr.streaming import StreamingTranscriptionEngine, StreamingTranscriptionModel
@@ -64,18 +63,14 @@ async def open_auxiliary_models(
 async def _open_transcription(
     config: Config, engines: Engines, at_end: AsyncExitStack
 ) -> tuple[AnyTranscriptionModel, AudioDecoder]:
-    from ..asr.errors import TranscriptionModelError
     from ..asr.stream_vocabulary import hears_streams
 
     client, folder = engines.clients["transcription"], Path(config.transcription.path)
-    try:
-        if hears_streams(folder):
-            opening: Callable[[], AnyTranscriptionModel] = partial(open_streaming, config.transcription, client, folder)
-        else:
-            opening = partial(open_transcription, config.transcription, client, folder)
-        model = await anyio.to_thread.run_sync(opening)
-    except TranscriptionModelError as error:
-        raise StartError(str(error)) from error
+    if hears_streams(folder):
+        opening: Callable[[], AnyTranscriptionModel] = partial(open_streaming, config.transcription, client, folder)
+    else:
+        opening = partial(open_transcription, config.transcription, client, folder)
+    model = await anyio.to_thread.run_sync(opening)
     await anyio.to_thread.run_sync(load_voice_detector)
     decoder = AudioDecoder(config.limits.audio)
     decoder.warm_up()
@@ -120,15 +115,15 @@ class ServedNames(Protocol):
 def open_transcription(config: ServedNames, client: TranscriptionEngine, folder: Path) -> TranscriptionModel:
     """Reads the tokenizer of ``folder``: some 100 ms, so call it in a thread.
 
-    Raises :class:`..asr.errors.TranscriptionModelError`, with one line for the operator.
+    Raises :class:`stentor.engine.loading.errors.CheckpointError`, with one line for the operator.
     """
     try:
         tokenizer = load_tokenizer(folder)
     except TokenizerError as error:
-        raise TranscriptionModelError(str(error)) from error
+        raise CheckpointError(str(error)) from error
     vocabulary = Vocabulary(tokenizer, settings_of(folder))
     if vocabulary.multilingual and not vocabulary.languages:
-        raise TranscriptionModelError(f"The tokenizer in {folder} names no language, but the model is multilingual.")
+        raise CheckpointError(f"The tokenizer in {folder} names no language, but the model is multilingual.")
     return TranscriptionModel(config.served_names, client, vocabulary)
 
 

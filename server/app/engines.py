@@ -49,8 +49,8 @@ class Engines:
         """``processes`` have been launched with these very ``configs``."""
         self.clients: dict[ModelRole, EngineClient] = {}
         for kind, config in configs.items():
-            told = partial(_tell, on_progress, kind if len(configs) > 1 else _NOBODY)
-            self.clients[kind] = EngineClient(config, told, processes[kind])
+            report = partial(_tell, on_progress, kind if len(configs) > 1 else _NOBODY)
+            self.clients[kind] = EngineClient(config, report, processes[kind])
         self._others: dict[ModelRole, EnginelessModel] = {}
         self._ended = anyio.Event()
 

@@ -48,7 +48,7 @@ def prompt_for(
 
 
 async def draft_window(
-    ear: WindowDecoder,
+    decoder: WindowDecoder,
     model: TranscriptionModel,
     window: Window,
     options: TranscriptionOptions,
@@ -66,7 +66,7 @@ async def draft_window(
     rules = vocabulary.timed if options.timestamps else vocabulary.going_on if continued else vocabulary.untimed
     room = context_tokens(model) - len(prompt)
     for temperature in options.temperatures:
-        answer = await ear.hear(
+        answer = await decoder.decode(
             window,
             prompt,
             end=vocabulary.eot,

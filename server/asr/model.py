@@ -7,14 +7,18 @@ from typing import Final, Protocol
 import anyio
 
 from stentor.engine.client.media import Media
+from stentor.protocols.common.errors import refused
 from stentor.protocols.ipc.actors import EngineReady, FinishReason, Thinking
 from stentor.protocols.ipc.audio import PromptProbe
 from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..text.generation import EngineEventStream
+from .languages import code_of
 from .vocabulary import Vocabulary
 
 _DETECTIONS: Final = 2
+_SHOWN_CHARS: Final = 64
+"""Of a language that is refused."""
 
 
 class TranscriptionEngine(Protocol):
@@ -78,3 +82,12 @@ class TranscriptionModel:
     def languages(self) -> frozenset[str]:
         """Codes of the languages that it transcribes."""
         return frozenset(self.vocabulary.languages) if self.multilingual else frozenset(("en",))
+
+    def language(self, name: str, field: str) -> str:
+        """The code of a language by its code or name. Raises BadRequest where the model does not transcribe it."""
+        code = code_of(name)
+        if code is not None and code in self.languages:
+            return code
+        known = f"{len(self.languages)} languages, by their ISO 639-1 codes" if self.multilingual else "English alone"
+        shown = name if len(name) <= _SHOWN_CHARS else name[:_SHOWN_CHARS] + "…"
+        raise refused(field, f"the model does not transcribe `{shown}`; it transcribes {known}", "invalid_value")

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.voxtral_realtime_config import (
@@ -24,7 +25,6 @@ from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
 
 from ..text.errors import TokenizerError
 from ..text.loading import load_tokenizer
-from .errors import TranscriptionModelError
 
 MODEL_TYPE: Final = "voxtral_realtime"
 TEKKEN: Final = "tekken.json"
@@ -90,16 +90,16 @@ def hears_streams(folder: Path) -> bool:
 
 
 def stream_vocabulary_of(folder: Path) -> StreamVocabulary:
-    """Some 100 ms, so call it in a thread. Raises :class:`.errors.TranscriptionModelError`."""
+    """Some 100 ms, so call it in a thread. Raises :class:`CheckpointError`."""
     try:
         config = voxtral_realtime_config_from_hf(read_json(folder / "config.json"))
     except ConfigError as error:
-        raise TranscriptionModelError(f"{folder / 'config.json'}: {error}.") from error
+        raise CheckpointError(f"{folder / 'config.json'}: {error}.") from error
     if (folder / TEKKEN).is_file():
         return _of_tekken(folder / TEKKEN, config)
     if (folder / "tokenizer.json").is_file():
         return _of_tokenizer(folder, config)
-    raise TranscriptionModelError(
+    raise CheckpointError(
         f"There is no tokenizer in {folder}: a Voxtral Realtime needs its tekken.json or a tokenizer.json. "
         "Fetch the model again."
     )
@@ -143,13 +143,13 @@ def _of_tekken(file: Path, config: VoxtralRealtimeConfig) -> StreamVocabulary:
             for word in found.vocab[: max(0, found.config.default_vocab_size - first)]
         ]
     except (OSError, msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise TranscriptionModelError(f"Cannot read {file}: {error}. Fetch the model again.") from error
+        raise CheckpointError(f"Cannot read {file}: {error}. Fetch the model again.") from error
     special = {token.token_str: token.rank for token in found.special_tokens or ()}
     audio = found.audio or _Padding()
     if audio.transcription_delay_ms is not None:
         delay = audio.transcription_delay_ms * SAMPLE_RATE / 1000 / config.step
         if delay != config.delay:
-            raise TranscriptionModelError(
+            raise CheckpointError(
                 f"{file.name} says that text comes {delay:g} positions after what is heard, and config.json "
                 f"{config.delay} (default_num_delay_tokens): both must be the same. Fetch the model again."
             )
@@ -165,9 +165,9 @@ def _of_tokenizer(folder: Path, config: VoxtralRealtimeConfig) -> StreamVocabula
     try:
         tokenizer = load_tokenizer(folder)
     except TokenizerError as error:
-        raise TranscriptionModelError(str(error)) from error
+        raise CheckpointError(str(error)) from error
     if tokenizer.shape.kind != "byte_level":
-        raise TranscriptionModelError(
+        raise CheckpointError(
             f"{folder / 'tokenizer.json'} has no byte-level tokens: it is not that of a Voxtral Realtime. "
             "Fetch the model again."
         )
@@ -189,7 +189,7 @@ def _made(
 ) -> StreamVocabulary:
     missing = [name for name in (_BOS, _EOS, _PAD) if name not in special]
     if missing:
-        raise TranscriptionModelError(
+        raise CheckpointError(
             f"{file} has no token {missing[0]}: it is not the tokenizer of a Voxtral Realtime. Fetch the model again."
         )
     beyond = [name for name in (_BOS, _EOS, _PAD) if not 0 <= special[name] < config.vocab_size]
@@ -197,7 +197,7 @@ def _made(
         special[_BOS], special[_EOS], special[_PAD], token_bytes, config.step, config.delay, left_pad
     )
     if beyond or left_pad < 0 or made.padding + FEWEST_POSITIONS >= config.max_position:
-        raise TranscriptionModelError(
+        raise CheckpointError(
             f"{file} is not the tokenizer of the model beside it, which has {config.vocab_size} tokens and hears "
             f"{config.max_position} positions. Fetch the model again."
         )

@@ -251,9 +251,9 @@ class JoinedText:
         if self._fresh:
             text = text.lstrip()
             self._fresh = not text
-        told = self._held + text
-        delta = told.rstrip() if text else ""
-        self._held = told[len(delta) :]
+        joined = self._held + text
+        delta = joined.rstrip() if text else ""
+        self._held = joined[len(delta) :]
         self.text += delta
         return delta
 

@@ -24,11 +24,11 @@ class Detected(msgspec.Struct, frozen=True):
 
 
 async def detect_language(
-    ear: WindowDecoder, model: TranscriptionModel, window: Window, among: Sequence[str] = ()
+    decoder: WindowDecoder, model: TranscriptionModel, window: Window, among: Sequence[str] = ()
 ) -> Detected:
     """One token after the start of a transcript, the likeliest among all languages, or those of the codes ``among``.
 
-    Raises as :meth:`.window_decoder.WindowDecoder.hear`.
+    Raises as :meth:`.window_decoder.WindowDecoder.decode`.
     """
     if not model.multilingual:
         return Detected("en", 1.0)
@@ -36,7 +36,7 @@ async def detect_language(
     codes = {id: code for code, id in vocabulary.languages.items() if not among or code in among}
     if len(codes) == 1:
         return Detected(next(iter(codes.values())), 1.0)
-    answer = await ear.hear(window, [vocabulary.sot], end=vocabulary.eot, max_tokens=1, allowed=sorted(codes))
+    answer = await decoder.decode(window, [vocabulary.sot], end=vocabulary.eot, max_tokens=1, allowed=sorted(codes))
     return Detected(codes[answer.tokens[0]], math.exp(answer.logprobs[0].logprob))
 
 
@@ -59,11 +59,11 @@ class Transcription:
         self._model = model
         self._pcm = pcm
         self._options = options
-        self._ear = WindowDecoder(model.client, options, open_account)
+        self._decoder = WindowDecoder(model.client, options, open_account)
         self.language = options.language or "en"
 
     async def segments(self) -> AsyncGenerator[Segment, None]:
-        """In order, numbered from 0. Raises as :meth:`.window_decoder.WindowDecoder.hear`."""
+        """In order, numbered from 0. Raises as :meth:`.window_decoder.WindowDecoder.decode`."""
         options, count = self._options, 0
         frames = -(-len(self._pcm) // BYTES_A_FRAME)
         if not frames:
@@ -76,7 +76,7 @@ class Transcription:
         first = spans[0] if spans else Span(0, frames)
         language = await self._settle_language(first)
         if spans is None:
-            stretch = AudioSpan(self._ear, self._model, self._pcm, 0, frames, options, language)
+            stretch = AudioSpan(self._decoder, self._model, self._pcm, 0, frames, options, language)
             async with aclosing(stretch.segments()) as segments:
                 async for segment in segments:
                     segment.id = count
@@ -85,7 +85,7 @@ class Transcription:
             return
         alone = msgspec.structs.replace(options, condition_on_previous_text=False)
         stretches = (
-            AudioSpan(self._ear, self._model, self._pcm, span.begin, span.end, alone, language) for span in spans
+            AudioSpan(self._decoder, self._model, self._pcm, span.begin, span.end, alone, language) for span in spans
         )
         async with aclosing(_side_by_side(stretches, self._model.parallel_windows)) as heard:
             async for found in heard:
@@ -101,7 +101,7 @@ class Transcription:
             end = min(first.end, first.begin + WINDOW_FRAMES)
             pcm = self._pcm[first.begin * BYTES_A_FRAME : end * BYTES_A_FRAME]
             window = window_of(pcm, self._options.salt)
-            self.language = (await detect_language(self._ear, self._model, window, self._options.languages)).code
+            self.language = (await detect_language(self._decoder, self._model, window, self._options.languages)).code
         return self.language
 
 
@@ -143,24 +143,24 @@ async def transcribe_turn(
 
     ``pcm`` holds 30 seconds at most; of more, the last 30 are heard. What is agreed of the turn already may be given as
     the tokens ``after`` which it goes on. A language that is not named is detected, which costs a step more. Raises as
-    :meth:`.window_decoder.WindowDecoder.hear`.
+    :meth:`.window_decoder.WindowDecoder.decode`.
     """
     pcm = pcm[-WINDOW_FRAMES * BYTES_A_FRAME :]
     if is_soundless(pcm):
         return TranscribedTurn(
             model.vocabulary.decode([*after]).strip(), [*after], [], 0.0, 1.0, options.language or "en"
         )
-    ear = WindowDecoder(model.client, options, open_account)
+    decoder = WindowDecoder(model.client, options, open_account)
     window = window_of(pcm, options.salt)
     detected = (
         Detected(options.language, 1.0)
         if options.language
-        else await detect_language(ear, model, window, options.languages)
+        else await detect_language(decoder, model, window, options.languages)
     )
     quick = msgspec.structs.replace(options, timestamps=False, temperatures=options.temperatures[:1])
     said = model.vocabulary.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
     language = detected.code if model.multilingual else None
-    draft = await draft_window(ear, model, window, quick, language, said, list(after))
+    draft = await draft_window(decoder, model, window, quick, language, said, list(after))
     tokens = [*after] if is_silence(draft, options) else [*after, *draft.tokens]
     return TranscribedTurn(
         model.vocabulary.decode(tokens).strip(),

@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.protocols.ipc.audio import TokenRules
 
 from ..text.tokenizer import Tokenizer
-from .errors import TranscriptionModelError
 from .languages import NAMES
 
 INITIAL_STEPS: Final = 50
@@ -33,7 +33,7 @@ _MUSIC: Final = "♩♪♫♬♭♮♯"
 
 
 class Vocabulary:
-    """Ids by what they mean. Raises :class:`.errors.TranscriptionModelError` where the tokenizer lacks one."""
+    """Ids by what they mean. Raises :class:`CheckpointError` where the tokenizer lacks one."""
 
     def __init__(self, tokenizer: Tokenizer, settings: Mapping[str, Any]) -> None:
         """``settings`` are what the model's own files say; see :func:`settings_of`."""
@@ -65,7 +65,7 @@ class Vocabulary:
             found = self.tokenizer.backend.token_to_id(name)
             if found is not None:
                 return int(found)
-        raise TranscriptionModelError(
+        raise CheckpointError(
             f"The tokenizer has no token {names[0]}: it is not that of a Whisper model; name a folder with "
             "the tokenizer.json of one."
         )

@@ -72,7 +72,7 @@ class WindowDecoder:
         self._options = options
         self._open_account = open_account
 
-    async def hear(
+    async def decode(
         self,
         window: Window,
         prompt: list[int],

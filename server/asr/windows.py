@@ -28,7 +28,7 @@ class AudioSpan:
 
     def __init__(
         self,
-        ear: WindowDecoder,
+        decoder: WindowDecoder,
         model: TranscriptionModel,
         pcm: bytes,
         begin: int,
@@ -37,7 +37,7 @@ class AudioSpan:
         language: str | None,
     ) -> None:
         """``language`` is a code of the model's, or None where it hears only one."""
-        self._ear = ear
+        self._decoder = decoder
         self._model = model
         self._pcm = pcm
         self._begin = begin
@@ -52,7 +52,7 @@ class AudioSpan:
         """Where speech has ended so far, in seconds."""
 
     async def segments(self) -> AsyncGenerator[Segment, None]:
-        """In order; their ids are 0, for who has several stretches counts. Raises as ``WindowDecoder.hear``."""
+        """In order; their ids are 0, for who has several stretches counts. Raises as ``WindowDecoder.decode``."""
         seek = self._begin
         # what is left of patience for windows that overlap
         windows = _SPARE_WINDOWS + _WINDOWS_AT_MOST * -(-(self._end - self._begin) // WINDOW_FRAMES)
@@ -64,7 +64,7 @@ class AudioSpan:
                 continue
             window = window_of(pcm, self._options.salt)
             draft = await draft_window(
-                self._ear, self._model, window, self._options, self._language, self._said[self._told_from :]
+                self._decoder, self._model, window, self._options, self._language, self._said[self._told_from :]
             )
             if is_silence(draft, self._options):
                 seek += frames
@@ -87,7 +87,7 @@ class AudioSpan:
     ) -> int:
         """Returns how far it is to the next window: where words have times, they know better."""
         await time_words(
-            self._ear,
+            self._decoder,
             self._model,
             window,
             self._options,

@@ -43,7 +43,7 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 async def time_words(
-    ear: WindowDecoder,
+    decoder: WindowDecoder,
     model: TranscriptionModel,
     window: Window,
     options: TranscriptionOptions,
@@ -57,7 +57,7 @@ async def time_words(
     """Gives every part its words, and moves its bounds to theirs.
 
     ``tokens`` are those of the window of ``frames`` at ``seek``; ``last_end`` is where speech ended before it, in
-    seconds of the whole audio. Raises as :meth:`.window_decoder.WindowDecoder.hear`.
+    seconds of the whole audio. Raises as :meth:`.window_decoder.WindowDecoder.decode`.
     """
     vocabulary = model.vocabulary
     spoken = [[token for token in tokens[part.begin : part.end] if token < vocabulary.eot] for part in parts]
@@ -68,7 +68,7 @@ async def time_words(
         return
     prompt = [*vocabulary.beginning(language, options.task), vocabulary.no_timestamps]
     start = len(prompt)
-    answer = await ear.hear(
+    answer = await decoder.decode(
         window,
         prompt + text,
         end=vocabulary.eot,

@@ -94,8 +94,8 @@ class AudioDecoder:
         """
         limits = self._limits
         if len(data) > limits.max_bytes:
-            told = f"`{field}`: the audio has {len(data)} bytes; this server takes at most {limits.max_bytes}."
-            raise BadRequest(told, field, "audio_too_large", status=413)
+            message = f"`{field}`: the audio has {len(data)} bytes; this server takes at most {limits.max_bytes}."
+            raise BadRequest(message, field, "audio_too_large", status=413)
         if not data:
             raise BadRequest(f"`{field}`: the audio is empty.", field, "invalid_audio")
         if self.held >= limits.max_held_seconds * BYTES_PER_SECOND:

@@ -210,8 +210,8 @@ class _Output:
     def _change(self, frame: "av.AudioFrame") -> None:
         """The sound goes on in another form."""
         if not MIN_RATE <= frame.sample_rate <= MAX_RATE:
-            told = f"it has {frame.sample_rate} samples a second"
-            raise Refused(f"{told}; this server takes {MIN_RATE} to {MAX_RATE}")
+            found = f"it has {frame.sample_rate} samples a second"
+            raise Refused(f"{found}; this server takes {MIN_RATE} to {MAX_RATE}")
         self._flush()
         self._mixer = _Mixer(frame)
         self._resampler = Resampler(frame.sample_rate, RATE)

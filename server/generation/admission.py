@@ -120,13 +120,13 @@ def most_tokens_of(
     if not whole or (scores is None and body.prompt_logprobs is None and not body.return_token_ids):
         return tokens
     per_token = 0 if scores is None else copies * described_bytes(scores)
-    told = 0 if body.prompt_logprobs is None else ranked_bytes(body.prompt_logprobs)
+    prompt_token_bytes = 0 if body.prompt_logprobs is None else ranked_bytes(body.prompt_logprobs)
     if body.return_token_ids:
-        per_token, told = per_token + TOKEN_ID_BYTES, told + TOKEN_ID_BYTES
+        per_token, prompt_token_bytes = per_token + TOKEN_ID_BYTES, prompt_token_bytes + TOKEN_ID_BYTES
     size = AnswerSize(
         n=body.choices,
         prompt_tokens=len(prompt),
-        prompt_bytes=told * len(prompt),
+        prompt_bytes=prompt_token_bytes * len(prompt),
         repeated=False,
         most_tokens=tokens,
         token_bytes=per_token,

@@ -1,4 +1,4 @@
-"""Who is told of every request that has ended."""
+"""The record of every request that has ended, handed to metrics, access log and traces."""
 
 import logging
 import time
@@ -20,10 +20,10 @@ CLIENT_GONE = 499
 
 
 class Observer:
-    """Hands records on. One of those who are told may fail without the request or the others noticing."""
+    """Hands records on. A sink may fail without the request or the others noticing."""
 
-    def __init__(self, told: Iterable[RecordSink] = (), close: Callable[[], None] | None = None) -> None:
-        self._told = tuple(told)
+    def __init__(self, sinks: Iterable[RecordSink] = (), close: Callable[[], None] | None = None) -> None:
+        self._sinks = tuple(sinks)
         self._close = close
 
     def close(self) -> None:
@@ -34,9 +34,9 @@ class Observer:
     def finish(self, record: RequestRecord) -> None:
         record.ended = time.monotonic()
         record.status = record.status or CLIENT_GONE
-        for tell in self._told:
+        for sink in self._sinks:
             try:
-                tell(record)
+                sink(record)
             except Exception as error:
                 logger.error("a request could not be recorded", extra={"trace": trace_without_messages(error)})
 
@@ -83,16 +83,16 @@ def log_request(record: RequestRecord) -> None:
 
 def open_observer(config: ObserveConfig, metrics: Metrics, model: str) -> Observer:
     """Its owner must close it. ``model`` is the served name that traces carry."""
-    told: list[RecordSink] = [metrics.ended]
+    sinks: list[RecordSink] = [metrics.ended]
     close = None
     if config.access_log:
         open_access_log()
-        told.append(log_request)
+        sinks.append(log_request)
     if config.otlp_endpoint is not None:
         from .otlp import OtlpTraces  # late: an extra, and a third of a second
 
         traces = OtlpTraces(config.otlp_endpoint, model)
         metrics.server.traces = traces.queue
-        told.append(traces)
+        sinks.append(traces)
         close = traces.close
-    return Observer(told, close)
+    return Observer(sinks, close)

@@ -66,8 +66,8 @@ def _hardware() -> Iterator[tuple[str, str]]:
     yield "cpu features", " ".join(feature for feature in CPU_FEATURES if feature in flags) or "none of those known"
     yield "memory", f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.1f} GiB"
     yield "c++ compiler", _compiler()
-    told = "; ".join(f"{n}: {name}, {size / 2**30:.1f} GiB" for n, (name, size) in enumerate(gpus()))
-    yield "gpu", told or "none that a CUDA driver knows"
+    devices = "; ".join(f"{n}: {name}, {size / 2**30:.1f} GiB" for n, (name, size) in enumerate(gpus()))
+    yield "gpu", devices or "none that a CUDA driver knows"
 
 
 def _cpu() -> tuple[str, frozenset[str]]:

@@ -10,10 +10,9 @@ from .harmony import CALL, CHANNEL, CONSTRAIN, END, FUNCTIONS, MARKERS, MESSAGE,
 from .interface import Content, Parser, Piece, ReasoningParser, Tool
 from .reasoning.formats import REASONING_FORMATS, HarmonyReasoning, reasoning_of
 from .reasoning.marked import ReasoningFormat
+from .tools import deepseek, gemma, json_formats, markup_formats, mistral, python_calls
 from .tools.format import ToolFormat
 from .tools.layout import arguments, either
-from .tools.registry import TOOL_FORMATS as TEXT_FORMATS
-from .tools.registry import detected
 
 
 class HarmonyTools:
@@ -93,8 +92,35 @@ Format = TypeVar("Format")
 
 AUTO: Final = "auto"
 NONE: Final = "none"
+FORMATS: Final[tuple[ToolFormat, ...]] = (
+    *deepseek.FORMATS,
+    *markup_formats.FORMATS,
+    *gemma.FORMATS,
+    *mistral.FORMATS,
+    *json_formats.MESSAGE_FORMATS,
+    *python_calls.FORMATS,
+    *json_formats.FORMATS,
+)
+"""In the order in which a template is held against them; so they stand in each module, too. gpt-oss's is apart."""
+
+_ALIASES: Final = {
+    "qwen": "hermes",
+    "qwen3_json": "hermes",
+    "mimo": "hermes",
+    "granite4": "hermes",
+    "qwen3_xml": "qwen3_coder",
+    "nemotron_v3": "qwen3_coder",
+    "step3p5": "qwen3_coder",
+    "llama4_json": "llama3_json",
+    "hunyuan_a13b": "jamba",
+    "minimax_m1": "minimax",
+    "ling3": "glm45",
+    "cohere_command4": "cohere_command3",
+}
+_NAMED: Final = {format.name: format for format in FORMATS}
 TOOL_FORMATS: Final[Mapping[str, ToolFormat]] = {
-    **TEXT_FORMATS,
+    **_NAMED,
+    **{alias: _NAMED[name] for alias, name in _ALIASES.items()},
     **dict.fromkeys((HARMONY_TOOLS.name, "openai"), HARMONY_TOOLS),
 }
 _HARMONY: Final = REASONING_FORMATS[HARMONY_TOOLS.name]
@@ -169,6 +195,11 @@ class OutputFormat:
         reasoning = NONE if self.reasoning is None else self.reasoning.name
         tools = NONE if self.tools is None else self.tools.name
         return f"reasoning {reasoning}, tool calls {tools}"
+
+
+def detected(template_source: str) -> ToolFormat:
+    """The format of a model with this chat template; the plain one where the template says nothing of calls."""
+    return next((format for format in FORMATS if format.detects(template_source)), _NAMED["plain"])
 
 
 def settle_output(reasoning: str, tools: str, template_source: str, architecture: str) -> OutputFormat:

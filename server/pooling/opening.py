@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.model_config.pooling_config import PoolingConfig
@@ -15,7 +16,6 @@ from ..text.loading import load_tokenizer
 from ..text.pool import TokenizationBudget, TokenizerPool
 from ..text.tokenizer import Tokenizer
 from .affix_tokens import affix_tokens_of, pair_affix_tokens_of
-from .errors import EmbeddingModelError
 from .metrics import EmbeddingMetrics
 from .model import EmbeddingModel, LateInteraction, PairForm, PoolingEngine
 from .plugin import open_plugin
@@ -41,7 +41,7 @@ def open_embedding(
     try:
         tokenizer = load_tokenizer(folder, override=tokenizer_path)
     except TokenizerError as error:
-        raise EmbeddingModelError(str(error)) from error
+        raise CheckpointError(str(error)) from error
     return EmbeddingModel(
         served.served_names,
         client,

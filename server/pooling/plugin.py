@@ -13,13 +13,13 @@ from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 import anyio
 import msgspec
 
+from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.processes.logs import trace_without_messages
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.pooling import Pooled, PoolingTask
 
 from ..common.errors import ServerError
-from .errors import EmbeddingModelError
 
 logger = logging.getLogger(__name__)
 
@@ -62,21 +62,21 @@ class PluginFailed(ServerError):
 
 
 def open_plugin(name: str) -> PoolingPlugin:
-    """Raises :class:`EmbeddingModelError`, with one line for the operator."""
+    """Raises :class:`CheckpointError`, with one line for the operator."""
     found = {each.name: each for each in entry_points(group=GROUP)}
     if name not in found:
         there = ", ".join(sorted(found)) or "none"
-        raise EmbeddingModelError(
+        raise CheckpointError(
             f"--pooling-plugin {name}: no installed package offers it as an entry point of {GROUP}; there are: {there}"
         )
     try:
         made = found[name].load()()
     except Exception as error:  # code of somebody else's: anything may come
-        raise EmbeddingModelError(
+        raise CheckpointError(
             f"--pooling-plugin {name}: {found[name].value} cannot be made: {type(error).__name__}: {error}"
         ) from error
     if not isinstance(made, PoolingPlugin):
-        raise EmbeddingModelError(
+        raise CheckpointError(
             f"--pooling-plugin {name}: {found[name].value} must have a task, prompts(data) and answer(data, vectors)"
         )
     return made

@@ -5,7 +5,6 @@ The session lives in a task of its own: what breaks in it ends that task, and wh
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
@@ -50,12 +49,11 @@ _CLIENT: Final = Implementation(name="stentor", version="1")
 
 
 class Connection:
-    def __init__(self, server: Server, *, timeout: float, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, server: Server, *, timeout: float) -> None:
         """``timeout`` in seconds: how long a server may be silent, once it has been reached."""
         self._server = server
         self._timeout = timeout
-        self._tls = tls
-        self._guard = PinnedTransport(server.place, tls)
+        self._guard = PinnedTransport(server.place)
         self._closing = asyncio.Event()
         self._opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._tasks = TaskScope("sessions with servers of tools", _CLOSE_SECONDS)

@@ -1,6 +1,5 @@
 """Who may be asked for tools: settled for one request before anything of it is run."""
 
-import ssl
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -31,16 +30,13 @@ class McpGateway:
         config: McpConfig | None = None,
         *,
         resolve: Resolve = resolve,
-        tls: ssl.SSLContext | None = None,
     ) -> None:
         """
         Args:
-            tls: whom to trust; None trusts the authorities that ``certifi`` lists.
         """
         self.config = config or McpConfig()
         self._reach = UrlAllowlist(self.config.urls, allow_private=self.config.allow_private, resolve=resolve)
         self._own = {server.name: parse(server.url) for server in self.config.servers}
-        self._tls = tls
         self.calls = anyio.Semaphore(self.config.max_calls)
         """Places for calls that run at the same time."""
 
@@ -93,7 +89,7 @@ class McpGateway:
     async def connect(self, server: Server) -> "Connection":
         """An open session. Raises Fault."""
         timeout = max(self.config.call_timeout, self.config.connect_timeout)
-        connection = _connection_type()(server, timeout=timeout, tls=self._tls)
+        connection = _connection_type()(server, timeout=timeout)
         try:
             await connection.open()
         except BaseException:

@@ -24,10 +24,9 @@ def _trusted() -> ssl.SSLContext:
 
 
 class PinnedTransport(httpx2.AsyncBaseTransport):
-    def __init__(self, place: ServerAddress, tls: ssl.SSLContext | None = None) -> None:
-        """``tls``: whom to trust; None trusts the authorities that ``certifi`` lists."""
+    def __init__(self, place: ServerAddress) -> None:
         self._place = place
-        self._inner = httpx2.AsyncHTTPTransport(verify=tls or _trusted(), trust_env=False)
+        self._inner = httpx2.AsyncHTTPTransport(verify=_trusted(), trust_env=False)
         self.fault: ToolCallFailed | None = None
         """Why the last request could not be made."""
         self.refused: int | None = None

@@ -34,7 +34,7 @@ def resolve_stream(form: TranscriptionForm, model: StreamingTranscriptionModel) 
     if form.response_format not in ("json", "text"):
         raise refused(
             "response_format",
-            f"`{model.served_names[0]}` hears words and no times, so there is no {form.response_format} of it; use "
+            f"`{model.served_names[0]}` transcribes without times, so there is no {form.response_format} of it; use "
             "json or text",
             "unsupported_value",
         )

@@ -24,6 +24,7 @@ from stentor.protocols.openai.transcription import (
 
 from ...asr.languages import name_of
 from ...asr.segments import Segment
+from ...asr.streaming import JoinedText
 from ...asr.vocabulary import Vocabulary
 from ...http.sse import DONE, frame_of
 
@@ -74,20 +75,13 @@ class TranscriptStream:
     def __init__(self, shape: TranscriptShape) -> None:
         self._shape = shape
         self._segments: list[Segment] = []
-        self._text = ""
-        self._held = ""
-        """White space that may turn out to be the last, which is no part of the text."""
+        self._joined = JoinedText()
         self.failed: Final = False
 
     def encode(self, batch: Segment) -> bytes:
         """The frame of one segment."""
         self._segments.append(batch)
-        told = self._held + batch.text
-        if not self._text:
-            told = told.lstrip()
-        delta = told.rstrip()
-        self._held = told[len(delta) :]
-        self._text += delta
+        delta = self._joined.add(batch.text)
         return frame_of(TextDelta(delta, _logprobs(self._shape, [batch])))
 
     def end(self) -> bytes:
@@ -95,7 +89,7 @@ class TranscriptStream:
         audio, spoken = math.ceil(shape.seconds * _POSITIONS_A_SECOND), sum(map(len, self._spoken()))
         read = audio + shape.prompt_tokens
         usage = TokenUsage(read, spoken, read + spoken, InputTokens(audio, shape.prompt_tokens))
-        return frame_of(TextDone(self._text, usage, _logprobs(shape, self._segments))) + DONE
+        return frame_of(TextDone(self._joined.text, usage, _logprobs(shape, self._segments))) + DONE
 
     def _spoken(self) -> list[list[int]]:
         eot = self._shape.vocabulary.eot

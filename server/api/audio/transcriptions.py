@@ -12,11 +12,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from stentor.protocols.common.errors import BadRequest, missing, refused
+from stentor.protocols.common.errors import BadRequest, missing
 from stentor.protocols.openai import transcription as answers
 from stentor.protocols.openai.transcription import TranscriptionForm, TranslationForm
 
-from ...asr.languages import code_of
 from ...asr.model import TranscriptionModel
 from ...asr.observers import observe_windows
 from ...asr.options import (
@@ -60,8 +59,6 @@ OPERATIONS: Final[Operations] = {
 _MOST_FIELDS: Final = 256
 _PROMPT_CHARS: Final = 4096
 """The end of a longer prompt holds more tokens than the model is told."""
-
-_SHOWN_CHARS: Final = 64
 
 
 @dataclass(frozen=True)
@@ -152,9 +149,9 @@ def _transcription(services: TranscriptionServices, fields: FormData) -> Resolve
     chunking = form.chunking
     options = msgspec.structs.replace(
         _options(form),
-        language=_language(model, form.language, "language") if form.language else None,
+        language=model.language(form.language, "language") if form.language else None,
         languages=tuple(
-            _language(model, language, f"languages[{place}]") for place, language in enumerate(form.languages or ())
+            model.language(language, f"languages[{place}]") for place, language in enumerate(form.languages or ())
         ),
         word_times=form.wants_words,
         logprobs=form.wants_logprobs,
@@ -172,8 +169,8 @@ def _translation(services: TranscriptionServices, fields: FormData) -> ResolvedT
         raise refuse_translation(model)
     if not model.multilingual:
         raise BadRequest(
-            f"`{model.served_names[0]}` hears English alone and translates nothing; /v1/audio/transcriptions writes "
-            "down what is said.",
+            f"`{model.served_names[0]}` transcribes English alone and translates nothing; send the file to "
+            "/v1/audio/transcriptions.",
             "model",
             "model_not_supported",
         )
@@ -193,15 +190,6 @@ def _model(services: TranscriptionServices, form: TranslationForm) -> Transcript
     services.registry.resolve(form.model, "transcription")
     assert services.model is not None, "the registry has it"
     return services.model
-
-
-def _language(model: TranscriptionModel, given: str, field: str) -> str:
-    code = code_of(given)
-    if code is not None and code in model.languages:
-        return code
-    hears = "English alone" if not model.multilingual else f"{len(model.languages)} languages, by their ISO 639-1 codes"
-    shown = given if len(given) <= _SHOWN_CHARS else given[:_SHOWN_CHARS] + "…"
-    raise refused(field, f"the model does not hear `{shown}`; it hears {hears}", "invalid_value")
 
 
 def _options(form: TranslationForm) -> TranscriptionOptions:

@@ -131,13 +131,13 @@ def _prompt_logprobs(body: CompletionRequest) -> int | None:
 
 def _check_answer(chat: ChatModel, body: CompletionRequest, jobs: Sequence[PromptJob]) -> None:
     """Raises BadRequest where the answer would be too large. What is generated counts where it does not stream."""
-    told = 0
+    prompt_token_bytes = 0
     if body.prompt_logprobs is not None:
-        told += ranked_bytes(body.prompt_logprobs)
+        prompt_token_bytes += ranked_bytes(body.prompt_logprobs)
     if body.echo and body.logprobs is not None:
-        told += listed_bytes(body.logprobs)
+        prompt_token_bytes += listed_bytes(body.logprobs)
     if body.return_token_ids:
-        told += TOKEN_ID_BYTES
+        prompt_token_bytes += TOKEN_ID_BYTES
     per_token = TOKEN_TEXT_BYTES + (TOKEN_ID_BYTES if body.return_token_ids else 0)
     per_token += 0 if body.logprobs is None else listed_bytes(body.logprobs)
     tokens = sum(len(job.prompt.tokens) for job in jobs)
@@ -145,10 +145,10 @@ def _check_answer(chat: ChatModel, body: CompletionRequest, jobs: Sequence[Promp
         n=body.choices,
         prompts=len(jobs),
         prompt_tokens=tokens,
-        prompt_bytes=told * tokens + sum(len(job.prompt.echo or "") for job in jobs),
+        prompt_bytes=prompt_token_bytes * tokens + sum(len(job.prompt.echo or "") for job in jobs),
         most_tokens=sum(job.max_tokens for job in jobs),
         token_bytes=0 if body.stream else per_token,
-        scores=_prompt_logprobs(body) if told else body.logprobs,
+        scores=_prompt_logprobs(body) if prompt_token_bytes else body.logprobs,
         scores_field="logprobs" if body.prompt_logprobs is None else "prompt_logprobs",
     ).check(chat.limits.max_answer_bytes)
 

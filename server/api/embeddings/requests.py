@@ -177,14 +177,14 @@ async def binary_answer(
         await slices.did(len(piece))
     answer = WholeAnswer(pieces, "application/octet-stream")
     if fields.encoding_format == "bytes":
-        told = {
+        metadata = {
             "id": new_id("embd"),
             "created": now(),
             "model": resolved.name,
             "data": items,
             "usage": resolved.usage,
         }
-        answer.headers["metadata"] = encode(told).decode()
+        answer.headers["metadata"] = encode(metadata).decode()
     return answer
 
 

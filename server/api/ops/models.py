@@ -4,14 +4,14 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from stentor.protocols.anthropic.objects import ModelInfo, ModelPage
-from stentor.protocols.openai.models import ModelCard, ModelList
 
 from ...config.model_registry import ServedModel
 from ...generation.chat_model import ChatModel
@@ -20,6 +20,25 @@ from ...http.root_path import route_path
 from ...pooling.model import EmbeddingModel
 from ..common.described import Operation, Operations
 from ..common.endpoint import json_response
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    id: str
+    created: int
+    root: str
+    max_model_len: int | None
+    """Longest sequence, prompt and output; null until the model has been loaded, and for one that does not chat."""
+    parent: str | None = None
+    kind: Literal["chat", "transcription", "speech", "embedding"] = "chat"
+    """What it is for; not OpenAI's."""
+    object: Literal["model"] = "model"
+    owned_by: str = "stentor"
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    data: list[ModelCard]
+    object: Literal["list"] = "list"
+
 
 OPERATIONS: Final[Operations] = {
     "/v1/models": Operation(

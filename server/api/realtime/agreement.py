@@ -67,14 +67,14 @@ class LocalAgreement:
 
     def _settle(self, words: list[Word], begin: int, fresh: list[Word]) -> list[Word]:
         """Also the marks behind the last settled word that a later hypothesis has put there."""
-        told, settled = list(fresh), self.settled
+        agreed, settled = list(fresh), self.settled
         if settled and begin:
             last, now = settled[-1], words[begin - 1]
             if now.key == last.key and len(now.text) > len(last.text) and now.text.startswith(last.text):
                 settled[-1] = now
-                told.insert(0, Word(now.text[len(last.text) :], now.begin + len(last.text)))
+                agreed.insert(0, Word(now.text[len(last.text) :], now.begin + len(last.text)))
         settled += fresh
-        return told
+        return agreed
 
 
 def _continuation(settled: Sequence[Word], words: Sequence[Word]) -> int:

@@ -68,17 +68,17 @@ class BetaDialect:
     def encode(self, event: ServerEvent) -> bytes | None:
         if isinstance(event, ItemDone):
             return None
-        told: Fields = msgspec.to_builtins(event)
-        told["type"] = _EVENTS.get(told["type"], told["type"])
+        fields: Fields = msgspec.to_builtins(event)
+        fields["type"] = _EVENTS.get(fields["type"], fields["type"])
         if isinstance(event, SessionCreated | SessionUpdated):
             if isinstance(event.session, TranscriptionSession):
-                told["type"] = f"transcription_{told['type']}"
-            told["session"] = session_then(told["session"])
-        elif "item" in told:
-            told["item"] = _item_then(told["item"])
-        elif "response" in told:
-            told["response"] = _response_then(told["response"])
-        return encode(told)
+                fields["type"] = f"transcription_{fields['type']}"
+            fields["session"] = session_then(fields["session"])
+        elif "item" in fields:
+            fields["item"] = _item_then(fields["item"])
+        elif "response" in fields:
+            fields["response"] = _response_then(fields["response"])
+        return encode(fields)
 
 
 # ---- as it is now

@@ -68,8 +68,8 @@ class EventQueue:
 
     def tell(self, error: ErrorBody, event_id: str | None = None) -> None:
         """``event_id`` is that of the client's event that is at fault."""
-        told = RealtimeError(error.type, error.code, error.message, error.param, event_id)
-        self.put(ErrorEvent(error=told, request_id=current_request_id() or UNSET))
+        body = RealtimeError(error.type, error.code, error.message, error.param, event_id)
+        self.put(ErrorEvent(error=body, request_id=current_request_id() or UNSET))
 
     async def room(self) -> None:
         """Returns when more may be put; at once, when nobody reads any more."""

@@ -11,7 +11,7 @@ import anyio
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from stentor.protocols.common.errors import BadRequest, refused
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 
 from ...asr.languages import code_of
@@ -101,11 +101,9 @@ class ServedModels:
 
     def language(self, name: str, field: str) -> str:
         model = self._services.transcription
-        code = code_of(name)
-        if model is None or isinstance(model, StreamingTranscriptionModel) or code in model.languages:
-            return code or name
-        hears = f"{len(model.languages)} languages" if model.multilingual else "English alone"
-        raise refused(field, f"the model does not hear `{name[:40]}`; it hears {hears}", "invalid_value")
+        if model is None or isinstance(model, StreamingTranscriptionModel):
+            return code_of(name) or name
+        return model.language(name, field)
 
 
 class RealtimeServing:

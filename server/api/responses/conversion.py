@@ -201,8 +201,8 @@ def _output_text(item: Item) -> str:
             return text_of(item["output"])
         case "tool_search_output":
             found = client_functions(item["tools"])
-            told = [{"name": name, "description": one.tool.get("description")} for name, one in found.items()]
-            return msgspec.json.encode(told).decode()
+            described = [{"name": name, "description": one.tool.get("description")} for name, one in found.items()]
+            return msgspec.json.encode(described).decode()
         case _:
             return client_tools.output_text(item)
 

@@ -65,7 +65,7 @@ class ItemWriter:
         """Of tokens whose text is held back, until it is known what it belongs to."""
         self._shown = JsonList(room)
         """Log-probabilities of the message that is open, as its object has them."""
-        self._told = JsonList(room)
+        self._event_logprobs = JsonList(room)
         """The same as events have them."""
         self._in_call = False
         """The item that was opened last is a call, whose tokens come without text, also behind its end."""
@@ -88,10 +88,8 @@ class ItemWriter:
         if not isinstance(self._item, MessageItem):
             self.open_message()
         self._pieces.append(text)
-        told = b"[]"
-        if self._logprobs:
-            told = self._tell()
-        self._events.emit_delta(text, b',"logprobs":' + told)
+        written = self._write_logprobs() if self._logprobs else b"[]"
+        self._events.emit_delta(text, b',"logprobs":' + written)
 
     def add_reasoning(self, text: str) -> None:
         """Opened where none is."""
@@ -251,18 +249,18 @@ class ItemWriter:
     def _close_message(self, item: MessageItem, text: str) -> None:
         part = item.content[0]
         part.text = text
-        self._tell()
+        self._write_logprobs()
         part.logprobs = self._shown.taken()
-        told = self._told.taken()
-        self._events.emit("response.output_text.done", **self._place, content_index=0, text=text, logprobs=told)
+        written = self._event_logprobs.taken()
+        self._events.emit("response.output_text.done", **self._place, content_index=0, text=text, logprobs=written)
         self._events.emit("response.content_part.done", **self._place, content_index=0, part=part)
 
-    def _tell(self) -> bytes:
+    def _write_logprobs(self) -> bytes:
         """Those that wait belong to the open message. Returns them as events have them."""
         waiting = self._logprobs
         self._logprobs = []
         self._shown.extend(waiting)
-        return self._told.extend([_without_bytes(one) for one in waiting])
+        return self._event_logprobs.extend([_without_bytes(one) for one in waiting])
 
     def end_list(self, tools: list[dict[str, Any]], error: str | None) -> None:
         """Of the list of tools that is open."""

@@ -219,8 +219,8 @@ class ResponseSocket:
         if status >= 500:
             note_error(body.code or body.type)
         headers = {"x-request-id": current_request_id(), **headers_of(error)}
-        told = {**msgspec.to_builtins(body), "headers": headers}
-        await self._send(encode({"type": "error", "status": status, "error": told}), lane)
+        fields = {**msgspec.to_builtins(body), "headers": headers}
+        await self._send(encode({"type": "error", "status": status, "error": fields}), lane)
 
     async def _send(self, event: bytes, lane: str | None) -> None:
         if lane is not None:

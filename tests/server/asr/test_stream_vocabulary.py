@@ -16,7 +16,6 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from stentor.engine.loading.errors import CheckpointError
-from stentor.server.asr.errors import TranscriptionModelError
 from stentor.server.asr.stream_vocabulary import hears_streams, stream_vocabulary_of
 from stentor.server.text.pieces import byte_alphabet
 from stentor.tests.server.asr.tekken import NAMES, SPECIAL, tekken
@@ -143,7 +142,7 @@ def no_audio(folder: Path) -> None:
 )
 def test_what_cannot_be_served_is_told_in_one_line(folder: Path, spoil: Callable[[Path], None], expected: str) -> None:
     spoil(folder)
-    with pytest.raises(TranscriptionModelError, match=expected) as raised:
+    with pytest.raises(CheckpointError, match=expected) as raised:
         stream_vocabulary_of(folder)
     assert isinstance(raised.value, CheckpointError)
     assert "\n" not in str(raised.value)

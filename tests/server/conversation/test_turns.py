@@ -18,10 +18,9 @@ from stentor.server.config.limits import GrammarLimits
 from stentor.server.config.models import JsonWhitespace
 from stentor.server.generation.constraints import constraints_of
 from stentor.server.grammar.checker import Grammars
-from stentor.server.parsing.output import OutputFormat
+from stentor.server.parsing.output import FORMATS, TOOL_FORMATS, OutputFormat
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
 from stentor.server.parsing.thinking import thinking_options
-from stentor.server.parsing.tools.registry import TOOL_FORMATS
 from stentor.server.text.grammar_tokens import token_bytes_of
 from stentor.tests.fakes import EOS, FakeEngine, byte_tokenizer, fake_state, says
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory
@@ -456,7 +455,7 @@ async def test_every_format_of_calls_can_be_held_behind_thinking(grammars: Gramm
     limits = Limits()
     request = ChatRequest(messages=HELLO, tools=[TOOL, OTHER], **body)
     use, options = tool_use(request, limits), thinking_options(OutputFormat(), "")
-    for format in {format.name: format for format in TOOL_FORMATS.values()}.values():
+    for format in FORMATS:
         output = OutputFormat(REASONING_FORMATS["qwen3"], format)
         state = fake_state(FakeEngine(), output=output, grammars=grammars)
         constraints = await constraints_of(state.chat, request, use, [1], options)

@@ -9,8 +9,8 @@ import httpx
 import numpy as np
 import pytest
 
+from stentor.engine.loading.errors import CheckpointError
 from stentor.protocols.ipc.pooling import PoolingTask
-from stentor.server.pooling.errors import EmbeddingModelError
 from stentor.server.pooling.plugin import PluginPrompt, open_plugin
 from stentor.tests.server.pooling.asking import post
 from stentor.tests.server.pooling.pooler import CLS, DIMENSIONS, SEP, A, FakePooler
@@ -140,5 +140,5 @@ def test_a_plugin_is_an_entry_point_of_an_installed_package(tmp_path: Path, monk
         ("broken", "cannot be made: OSError: no key"),
         ("gone", "cannot be made: AttributeError"),
     ):
-        with pytest.raises(EmbeddingModelError, match=said):
+        with pytest.raises(CheckpointError, match=said):
             open_plugin(name)

@@ -18,8 +18,7 @@ from hypothesis.stateful import (
 )
 
 from stentor.server.http.error_responses import INTERNAL
-from stentor.server.parsing.output import OutputFormat
-from stentor.server.parsing.tools.registry import TOOL_FORMATS
+from stentor.server.parsing.output import TOOL_FORMATS, OutputFormat
 from stentor.tests.examples import examples
 from stentor.tests.fakes import FakeEngine, says
 from stentor.tests.server.realtime.session_fakes import Running, voice_state

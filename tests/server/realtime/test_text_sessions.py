@@ -9,8 +9,7 @@ import pytest
 
 from stentor.protocols.common.limits import Limits
 from stentor.server.api.realtime.response_manager import MAX_ASIDE
-from stentor.server.parsing.output import OutputFormat
-from stentor.server.parsing.tools.registry import TOOL_FORMATS
+from stentor.server.parsing.output import TOOL_FORMATS, OutputFormat
 from stentor.tests.fakes import Answer, FakeEngine, says
 from stentor.tests.server.realtime.session_fakes import Running, voice_state
 from stentor.tests.server.realtime.wire import Ledger, part_of

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from stentor.server.parsing.interface import CallArguments, CallStart, Content, Tool
+from stentor.server.parsing.output import TOOL_FORMATS
 from stentor.server.parsing.tools.format import ToolFormat
-from stentor.server.parsing.tools.registry import TOOL_FORMATS
 from stentor.tests.server.parsing.tools.reading import cut, joined, pieces, read
 
 HERMES = TOOL_FORMATS["hermes"]

@@ -7,10 +7,10 @@ import pytest
 
 from stentor.server.parsing.interface import Content
 from stentor.server.parsing.markers import MarkerScanner
+from stentor.server.parsing.output import FORMATS, TOOL_FORMATS
 from stentor.server.parsing.tools.format import ToolFormat
 from stentor.server.parsing.tools.output import MAX_SPACE
 from stentor.server.parsing.tools.reader import MAX_KEPT
-from stentor.server.parsing.tools.registry import FORMATS, TOOL_FORMATS
 from stentor.tests.server.parsing.tools.reading import cut, joined, pieces, read
 from stentor.tests.server.parsing.tools.templates import BARE, CALLS, template
 from stentor.tests.server.parsing.tools.test_round_trips import rendered

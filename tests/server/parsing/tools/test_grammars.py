@@ -18,11 +18,10 @@ from stentor.server.generation.calls import CallFilter
 from stentor.server.grammar.lark import Lark
 from stentor.server.grammar.whitespace import WHITESPACE
 from stentor.server.parsing.interface import CallArguments, CallEnd, CallStart, Piece, Tool
-from stentor.server.parsing.output import HARMONY_TOOLS
+from stentor.server.parsing.output import FORMATS, HARMONY_TOOLS, TOOL_FORMATS
 from stentor.server.parsing.tools.format import ToolFormat
 from stentor.server.parsing.tools.gemma import GemmaCalls
 from stentor.server.parsing.tools.layout import MOST_CALLS
-from stentor.server.parsing.tools.registry import FORMATS, TOOL_FORMATS
 from stentor.server.text.grammar_tokens import special_tokens_of, token_bytes_of
 from stentor.server.text.loading import load_tokenizer
 from stentor.tests.server.grammar.walking import KeepingCompiler, written

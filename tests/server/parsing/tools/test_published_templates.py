@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from stentor.loadtest.peers.places import home
-from stentor.server.parsing.tools.registry import detected
+from stentor.server.parsing.output import detected
 from stentor.server.text.chat_template import ChatTemplate
 from stentor.server.text.errors import TemplateError
 from stentor.tests.server.parsing.tools.reading import TOOLS, cut, read

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import stentor
-from stentor.server.parsing.tools.registry import FORMATS, TOOL_FORMATS, detected
+from stentor.server.parsing.output import FORMATS, TOOL_FORMATS, detected
 from stentor.server.text.chat_template import ChatTemplate
 from stentor.tests.server.parsing.tools.reading import cut, read
 from stentor.tests.server.parsing.tools.templates import BARE, CALLS, template

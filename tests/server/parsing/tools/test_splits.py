@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stentor.server.parsing.output import FORMATS, TOOL_FORMATS
 from stentor.server.parsing.tools.format import ToolFormat
-from stentor.server.parsing.tools.registry import FORMATS, TOOL_FORMATS
 from stentor.tests.examples import examples
 from stentor.tests.server.parsing.tools.reading import cut, read
 from stentor.tests.server.parsing.tools.templates import BARE, CALLS, template
