@@ -9,14 +9,16 @@ from typing import Final, Protocol, TypeVar
 
 from prometheus_client.core import Metric
 
+from stentor.engine.model_config.hf_config import DECODERS
 from stentor.protocols.ipc.actors import EngineReady, Stats
 
 from ..common import exit_codes
 from ..observability.metrics import Metrics
-from ..parsing.output import TOOL_FORMATS
+from ..parsing.output import AUTO, TOOL_FORMATS, settle_output
 from ..parsing.reasoning.formats import REASONING_FORMATS
 from ..pooling.metrics import EmbeddingMetrics
 from ..tts.metrics import SpeechMetrics
+from .architectures import described, kinds, remarks
 from .request_fields import fields_page
 
 _GENERATED: Final = "This page is generated from the program: `make reference`."
@@ -115,6 +117,27 @@ def _named(formats: Mapping[str, Format]) -> list[tuple[str, list[str], Format]]
     return [(name, others, format) for name, (others, format) in sorted(found.items())]
 
 
+def models_page() -> str:
+    """``models.md``."""
+    rows = []
+    for name in sorted(DECODERS, key=str.lower):
+        spec = described(name)
+        output = settle_output(AUTO, AUTO, "", name)
+        thinks = "" if output.reasoning is None else _codes((output.reasoning.name,))
+        calls = _codes((output.tools.name,)) if output.harmony and output.tools is not None else ""
+        told = (f"`{name}`", ", ".join(kinds(spec)), "text" if spec.text_part else "", thinks, calls)
+        rows.append(f"| {' | '.join((*told, '; '.join(remarks(name, spec))))} |")
+    head = (
+        "The decoders that Stentor's own code runs, by the `architectures` of their `config.json`. `dense`: attention "
+        "and a network in every layer. `part`: `text` where a model that sees images too is served for its text. "
+        "`reasoning` and `tool calls`: the format that the architecture tells where the chat template does not; "
+        "all others are told by the template alone ([parsers](parsers.md)). What these names are models of, and other "
+        "kinds of models: [models and formats](../guides/models.md)."
+    )
+    columns = ("architecture", "layers", "part", "reasoning", "tool calls", "remarks")
+    return _page("Models", head, _table(columns, rows))
+
+
 def exit_codes_page() -> str:
     """``exit-codes.md``."""
     rows: list[list[str]] = []
@@ -154,6 +177,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "exit-codes.md": exit_codes_page,
     "fields.md": fields_page,
     "metrics.md": metrics_page,
+    "models.md": models_page,
     "parsers.md": parsers_page,
 }
 

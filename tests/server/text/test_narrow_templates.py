@@ -10,7 +10,8 @@ from stentor.tests.support.harmony import TEMPLATE
 ONE_CALL = (
     "{% for m in messages %}{% if 'tool_calls' in m %}"
     "{% if m.tool_calls | length != 1 %}{{ raise_exception('single tool-calls') }}{% endif %}"
-    "{{ m.content }}{{ m['tool_calls'][0].function.name }};{% else %}{{ m.role }}:{{ m.content }};{% endif %}{% endfor %}"
+    "{{ m.content }}{{ m['tool_calls'][0].function.name }};{% else %}{{ m.role }}:{{ m.content }};{% endif %}"
+    "{% endfor %}"
 )
 """What Llama 3.1's does."""
 
@@ -44,7 +45,8 @@ def test_a_template_of_one_call_is_given_each_call_with_its_result(results: Any,
 def test_a_template_that_goes_through_the_calls_is_given_them_together() -> None:
     for loop in ("m.tool_calls", "m['tool_calls']", "calls"):
         source = (
-            "{% for m in messages %}{% set calls = m.tool_calls %}{{ m.role[0] }}{% if m.tool_calls and m.tool_calls[0] %}"
+            "{% for m in messages %}{% set calls = m.tool_calls %}{{ m.role[0] }}"
+            "{% if m.tool_calls and m.tool_calls[0] %}"
             "{% for c in LOOP %}{{ c.function.name }}{% endfor %}{% endif %}{% endfor %}"
         ).replace("LOOP", loop if loop != "calls" else "m.tool_calls[1:]")
         rendered = ChatTemplate(source, {}).render([USER, TWO, result("a", "1"), result("b", "2")])
