@@ -70,6 +70,6 @@ def _end_of_turn_tokens(metadata: Mapping[str, object]) -> list[int]:
     types = metadata.get("tokenizer.ggml.token_type")
     if not isinstance(texts, list) or not isinstance(types, list):
         return []
-    ends = _HARMONY_ENDS if set(texts).issuperset(_HARMONY_ENDS) else _END_OF_TURN_TEXTS
+    ends = _HARMONY_ENDS if all(end in texts for end in _HARMONY_ENDS) else _END_OF_TURN_TEXTS
     pairs = enumerate(zip(texts, types, strict=False))
     return [token for token, (text, kind) in pairs if kind == _CONTROL and text in ends]

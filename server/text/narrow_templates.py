@@ -93,4 +93,6 @@ def _thought(message: Message, names: Sequence[str]) -> Message:
 
 def described(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Functions without a description have an empty one."""
-    return [{**tool, "function": {"description": "", **tool.get("function", {})}} for tool in tools]
+    functions = [tool.get("function", {}) for tool in tools]
+    told = [{**function, "description": function.get("description") or ""} for function in functions]
+    return [{**tool, "function": function} for tool, function in zip(tools, told, strict=True)]

@@ -1,0 +1,31 @@
+"""How a GGUF file's vocabulary says where a turn ends, when its metadata does not."""
+
+import pytest
+
+from stentor.engine.loading.generation_config import generation_config_from_gguf
+
+PLAIN, CONTROL = 1, 3
+
+
+@pytest.mark.parametrize(
+    ("texts", "ends"),
+    [
+        (["a", "<|im_end|>", "<|end|>"], (1, 2)),
+        (["<|return|>", "<|end|>", "a", "<|call|>"], (0, 3)),
+        (["<|return|>", "<|end|>"], (1,)),
+    ],
+    ids=["chatml", "gpt-oss", "one-of-gpt-oss"],
+)
+def test_a_turn_of_gpt_oss_does_not_end_with_a_message(texts: list[str], ends: tuple[int, ...]) -> None:
+    metadata = {"tokenizer.ggml.tokens": texts, "tokenizer.ggml.token_type": [CONTROL] * len(texts)}
+    assert generation_config_from_gguf(metadata).eos_token_ids == ends
+
+
+def test_a_token_that_users_may_write_ends_no_turn() -> None:
+    metadata = {"tokenizer.ggml.tokens": ["<|return|>", "<|call|>"], "tokenizer.ggml.token_type": [PLAIN, CONTROL]}
+    assert generation_config_from_gguf(metadata).eos_token_ids == (1,)
+
+
+def test_a_vocabulary_of_no_texts_names_no_end() -> None:
+    metadata = {"tokenizer.ggml.tokens": [["a"], ["b"]], "tokenizer.ggml.token_type": [CONTROL, CONTROL]}
+    assert generation_config_from_gguf(metadata).eos_token_ids == ()
