@@ -1,7 +1,10 @@
 """What setting up a worker takes on every device."""
 
+import math
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -24,7 +27,6 @@ from ..quantization.formats import OnlineFormat, QuantizationRule, QuantizedChec
 from .async_compute import AsyncCompute
 from .cached_weights import CachedWeights
 from .caches import PageGroup
-from .cores import granted_cores
 from .device_lease import DeviceLease
 from .errors import SetupError
 from .executor import Executor, Send
@@ -34,7 +36,6 @@ from .runner import ModelRunner
 ProgressCallback = Callable[[str, int, int], None]
 """(phase, done, total); bytes while weights load, steps while warming up."""
 
-_WARMUP_TOKENS = 16
 _BLOCK_MULTIPLE = 16
 """Keys of a block fill whole vectors."""
 
@@ -203,3 +204,16 @@ def _plain_shapes(make: Callable[[LayerContext], M], context: LayerContext) -> d
 
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def granted_cores(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Cores that the scheduler lets it run on, or as many as its container's quota pays for, at least 1.
+
+    A thread more than the quota pays for stops all of them for the rest of each period.
+    """
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = limit.read_text().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, math.ceil(int(quota) / int(period))))

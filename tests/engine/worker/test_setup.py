@@ -16,13 +16,12 @@ from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.quantization.formats import QuantizedCheckpoint
 from stentor.engine.worker import memory
 from stentor.engine.worker.caches import allocate_caches, choose_cache_dtype, kv_block_bytes
-from stentor.engine.worker.cores import granted_cores
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.families import size_cache
 from stentor.engine.worker.memory import available_memory
 from stentor.engine.worker.service import Worker
 from stentor.engine.worker.setup import choose_device, set_up
-from stentor.engine.worker.setup_parts import cache_note, choose_dtype, longest_of
+from stentor.engine.worker.setup_parts import cache_note, choose_dtype, granted_cores, longest_of
 from stentor.kernels import native
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
 from stentor.protocols.ipc.codec import decode_engine_worker, encoder
