@@ -58,6 +58,9 @@ class Run:
             except (TimeoutError, AssertionError) as error:
                 self._complain([f"{type(error).__name__}: {error}"], server)
                 return None
+            except BaseException:
+                print(server.output()[-_OUTPUT:], flush=True)  # the server may have ended, and then says why
+                raise
             if problems:
                 self._complain(problems, server)
             return result

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 import httpx2
 import msgspec
 import openai
+import websockets
 from openai.resources.realtime.realtime import AsyncRealtimeConnection
 
 from stentor.loadtest.processes import named
@@ -232,6 +233,8 @@ async def _again(work: _Work, kind: Callable[[_Work], Awaitable[None]]) -> None:
             work.expect(error.status_code in MAY_FAIL, f"{name}: {error.status_code}: {error.message[:200]}")
             work.done[f"{name}, refused"] += 1
             await asyncio.sleep(_AGAIN_SECONDS)
+        except websockets.ConnectionClosed as error:
+            work.problems.append(f"{name}: the connection was closed: {error}")
         except TimeoutError:
             work.problems.append(f"{name}: not done within {_PATIENCE:g} s")
 
