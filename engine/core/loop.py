@@ -226,6 +226,7 @@ class EngineLoop:
                 case WorkerUp(ready=ready):
                     _add(out, self._scheduler.resize(ready.num_blocks, ready.encoder, ready.num_states))
                     self._serving, self._stalled = True, ""
+                    self._restarts.ready()
                     await self._tell(engine_ready(ready))
                 case Ping():
                     self._stats_sent = 0.0

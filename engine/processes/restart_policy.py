@@ -19,8 +19,8 @@ class RestartPolicy:
     """Before the start that follows the second failure in a row; the one after the first follows at once."""
     max_delay: float = 10.0
     """Each delay is twice the one before, up to this."""
-    healthy_after: float = 3600.0
-    """A life at least this long ends a row, so that an idle server counts no failures over months."""
+    healthy_after: float = 300.0
+    """A life that goes on for so long once it is ready ends a row: kills of an idle child, minutes apart, are none."""
 
 
 class Restarts:
@@ -41,8 +41,10 @@ class Restarts:
         """Starts in place of another."""
 
     def ready(self) -> None:
-        """A life has begun to do its work; :attr:`RestartPolicy.max_first_failures` is past."""
+        """A life begins to do its work; :attr:`RestartPolicy.max_first_failures` is past. What it took to get ready is
+        not counted: a large model may load for longer than a life has to last."""
         self._was_ready = True
+        self._began = self._clock()
 
     def progressed(self) -> None:
         """A life has done some of its work, or the failures before have been explained: they are no row with those to

@@ -98,6 +98,23 @@ def test_a_long_life_ends_a_row_and_its_own_failure_begins_the_next(
     assert lives(RestartPolicy(3, healthy_after=60.0), *events) == answers
 
 
+def test_kills_of_an_idle_child_minutes_apart_are_no_row() -> None:
+    assert lives(RestartPolicy(5), *[360] * 12) == [0.0] * 12
+
+
+def test_getting_ready_is_no_part_of_a_life() -> None:
+    now = 0.0
+    restarts = Restarts(RestartPolicy(3, healthy_after=60.0), lambda: now)
+    answers = []
+    for _ in range(3):
+        now += 100.0
+        restarts.ready()
+        now += 1.0
+        answers.append(delay := restarts.failed())
+        now += delay or 0.0
+    assert answers == [0.0, 0.1, None], "it dies of its first second each time"
+
+
 def test_a_delay_is_no_part_of_a_life() -> None:
     policy = RestartPolicy(4, first_delay=50.0, max_delay=50.0, healthy_after=60.0)
     assert lives(policy, 0, 0, 20, 20) == [0.0, 50.0, 50.0, None]

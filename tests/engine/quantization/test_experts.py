@@ -13,6 +13,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from stentor.engine.layers.experts import Experts, PackedExperts, PlainExperts
 from stentor.engine.layers.moe import MoE
 from stentor.engine.layers.weights import WeightError
+from stentor.engine.models.decoder import Decoder
 from stentor.engine.quantization.stored import StoredError, gpt_oss_weight
 from stentor.kernels.linear_packed.reference import dequantize
 from stentor.tests.engine.quantization import checkpoints as make
@@ -74,6 +75,7 @@ def logits_of(ours: PagedDecoder) -> torch.Tensor:
 
 
 def experts_in(ours: PagedDecoder) -> list[Experts]:
+    assert isinstance(ours.model, Decoder)
     networks = [layer._mlp for layer in ours.model._layers]
     return [network._experts for network in networks if isinstance(network, MoE)]
 

@@ -81,7 +81,7 @@ def test_gpt_oss_is_told_the_result_of_each_of_several_calls() -> None:
 
 
 def test_all_instructions_reach_gpt_oss() -> None:
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "system", "content": "Be brief."},
         {"role": "developer", "content": [{"type": "text", "text": "Rhyme."}]},
         USER,
