@@ -1,7 +1,7 @@
 """Conversations that a published template would refuse or cut short, in a form that it renders whole.
 
-Llama 3's and gpt-oss's write the first call of a message and no other. gpt-oss's also refuses reasoning beside a text in
-front of a call, drops instructions behind the first, and fails on a tool without a description.
+Llama 3's and gpt-oss's write the first call of a message and no other. gpt-oss's also refuses reasoning beside a text
+in front of a call, drops instructions behind the first, and fails on a tool without a description.
 """
 
 from collections.abc import Mapping, Sequence
