@@ -116,6 +116,11 @@ def test_channels_have_one_parser_for_all_they_carry(reasoning: str, tools: str,
     assert isinstance(output.parser((), opened=False), HarmonyParser)
 
 
+def test_a_return_and_a_call_end_the_turn_of_a_model_with_channels() -> None:
+    assert settle_output("auto", "auto", TEMPLATES["gpt_oss"], "").turn_ends == ("<|return|>", "<|call|>")
+    assert settle_output("auto", "auto", TEMPLATES["qwen3"], "").turn_ends == ()
+
+
 def test_the_reference_lists_every_format_of_reasoning() -> None:
     page = (Path(__file__).parents[3] / "docs" / "reference" / "parsers.md").read_text()
     listed = page[page.index("## Reasoning") : page.index("## Tool calls")]
