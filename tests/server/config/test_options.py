@@ -20,6 +20,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "revision": ("v1", "v1"),
     "tokenizer": ("owner/tok", "owner/tok"),
     "load-format": ("gguf", "gguf"),
+    "model-impl": ("transformers", "transformers"),
     "chat-template": (__file__, Path(__file__)),
     "trust-request-chat-template": ("true", True),
     "renderer": ("mistral", "mistral"),
