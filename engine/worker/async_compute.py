@@ -84,11 +84,11 @@ class AsyncCompute:
         self,
         model: Decoder,
         caches: Sequence[LayerCache],
-        rows: RowTable,
         device: Device,
         *,
         slots: int,
         max_model_len: int,
+        block_size: int,
         max_num_batched_tokens: int,
         graph_sizes: Sequence[int] = (),
         graph_stall: float = 0.0,
@@ -97,10 +97,10 @@ class AsyncCompute:
         """``graph_sizes``: rows of the decode steps that :meth:`advance` captures, none above ``slots``."""
         self._device = device
         self._slots = slots
-        self._rows = rows
-        self._groups = groups = len(rows.blocks)
+        self._groups = groups = 1 + max(cache.group for cache in caches)
+        self.rows = RowTable(slots, max_model_len, block_size, groups)
         self._null_block = caches[0].k.shape[0] - 1
-        columns = rows.blocks.shape[2]
+        columns = self.rows.blocks.shape[2]
         vocab_size = self._vocab_size = model.config.vocab_size
         self._buffers = RowBuffers.make(slots, columns, vocab_size, self._null_block, device.torch_device, groups)
         self._sampler = DeviceSampler(vocab_size, slots, device.torch_device)
@@ -144,7 +144,7 @@ class AsyncCompute:
             to.extend(new.blocks)
         for row in plan.rows:
             if row.new_blocks:
-                first = self._rows.block_count(row.slot) - len(row.new_blocks) // self._groups
+                first = self.rows.block_count(row.slot) - len(row.new_blocks) // self._groups
                 at.extend(self._entries(row.slot, first, len(row.new_blocks)))
                 to.extend(row.new_blocks)
         entered = self._sampler.add(plan.new, plan.rows, plan.masked)
@@ -159,12 +159,12 @@ class AsyncCompute:
         sampled = [row.slot for row in plan.rows if row.sample]
         update_at, update_to, entered = self._changed
         self._changed = _NOTHING_CHANGED
-        numbers = number_step(plan.rows, self._rows)
-        self._rows.num_sampled[sampled] += 1
+        numbers = number_step(plan.rows, self.rows)
+        self.rows.num_sampled[sampled] += 1
         top_logprobs = [self._sampler.logprobs(slot) for slot in sampled]
         parts = []
-        if self._rows.want_prompt_logprobs(plan.rows):
-            parts = self._rows.prompt_work(plan.rows, [numbers.starts[row.slot] for row in plan.rows])
+        if self.rows.want_prompt_logprobs(plan.rows):
+            parts = self.rows.prompt_work(plan.rows, [numbers.starts[row.slot] for row in plan.rows])
         changed = changes(update_at, update_to, entered, [token for part in parts for token in part.tokens])
         for_graph = None if parts else self._staged_for_graph(numbers, changed, top_logprobs)
         staged = for_graph or stage(numbers, changed, top_logprobs)
@@ -250,7 +250,7 @@ class AsyncCompute:
 
     def _entries(self, slot: int, first: int, count: int) -> Iterator[int]:
         """Where ``count`` blocks of all groups together, from number ``first`` of each on, stand in the flat tables."""
-        columns = self._rows.blocks.shape[2]
+        columns = self.rows.blocks.shape[2]
         for group in range(self._groups):
             begin = (group * (self._slots + 1) + slot) * columns + first
             yield from range(begin, begin + count // self._groups)
@@ -269,7 +269,7 @@ class AsyncCompute:
         return staged if self._staging.fits(staged.shape) else None
 
     def _padded(self, numbers: StepNumbers, size: int) -> StepNumbers:
-        block_size = self._rows.block_size
+        block_size = self.rows.block_size
         return pad_decodes(
             numbers,
             size,
@@ -281,7 +281,7 @@ class AsyncCompute:
 
     def _padded_updates(self, changed: Mapping[str, Numbers], spare: int) -> dict[str, Numbers]:
         """With ``spare`` further entries, of the null row, that say what is there already."""
-        null_at = self._slots * self._rows.blocks.shape[2]
+        null_at = self._slots * self.rows.blocks.shape[2]
         return pad_updates(changed, spare, at=null_at, to=self._null_block)
 
     # ---- on the device
@@ -322,33 +322,3 @@ class AsyncCompute:
         self._staging.send(staged.shape, staged.sections, self._pinned.step())
         for body in self._graph_bodies(size):
             body()
-
-
-def async_runner(
-    model: Decoder,
-    caches: Sequence[LayerCache],
-    device: Device,
-    *,
-    slots: int,
-    max_model_len: int,
-    block_size: int,
-    max_num_batched_tokens: int,
-    graph_sizes: Sequence[int] = (),
-    graph_stall: float = 0.0,
-    clock: Callable[[], float] = time.monotonic,
-) -> tuple[AsyncRunner, AsyncCompute]:
-    """A runner that launches a step while the one before is on its way; see :class:`AsyncCompute`."""
-    rows = RowTable(slots, max_model_len, block_size, 1 + max(cache.group for cache in caches))
-    compute = AsyncCompute(
-        model,
-        caches,
-        rows,
-        device,
-        slots=slots,
-        max_model_len=max_model_len,
-        max_num_batched_tokens=max_num_batched_tokens,
-        graph_sizes=graph_sizes,
-        graph_stall=graph_stall,
-        clock=clock,
-    )
-    return ModelRunner(rows, compute), compute

@@ -65,6 +65,9 @@ class StepCompute(Protocol[F, P]):
     ``F`` is a step between its two halves, ``P`` one that has been drawn and whose result may still be on its way.
     """
 
+    rows: RowTable
+    """What is known of each row; the runner enters and removes them."""
+
     def enter(self, plan: StepPlan) -> None:
         """Takes over what the plan changes. The table of rows has it already; rows that it frees are released."""
 
@@ -85,8 +88,7 @@ class ModelRunner(Generic[F, P]):
     Steps must come in order: a decode row's input is the token that the step before drew.
     """
 
-    def __init__(self, rows: RowTable, compute: StepCompute[F, P], extras: RowExtras | None = None) -> None:
-        self._rows = rows
+    def __init__(self, compute: StepCompute[F, P], extras: RowExtras | None = None) -> None:
         self.compute = compute
         self.extras = extras
 
@@ -103,7 +105,7 @@ class ModelRunner(Generic[F, P]):
         """The first half of a step; :meth:`draw` must follow before anything else."""
         began = time.perf_counter()
         self.release(plan.freed)
-        self._rows.enter(plan)
+        self.compute.rows.enter(plan)
         self.compute.enter(plan)
         if self.extras is not None:
             self.extras.enter(plan)
@@ -121,7 +123,7 @@ class ModelRunner(Generic[F, P]):
     def release(self, slots: Sequence[int]) -> None:
         """Forgets the rows of these slots; what is encoded stays where it is."""
         for slot in slots:
-            self._rows.remove(slot)
+            self.compute.rows.remove(slot)
         self.compute.release(slots)
         if self.extras is not None:
             self.extras.release(slots)

@@ -39,6 +39,7 @@ from .limits import limits_of, with_limits
 from .memory import GIB, default_kv_bytes, resident_bytes
 from .pooling_family import PoolingFamily
 from .prefault import Prefault
+from .runner import ModelRunner
 from .setup_device import run_ahead
 from .setup_parts import (
     ProgressCallback,
@@ -52,7 +53,7 @@ from .setup_parts import (
     prepare_kernels,
     share_threads,
 )
-from .sync_compute import SyncRunner, sync_runner
+from .sync_compute import SyncCompute, SyncRunner
 from .transformers_family import TransformersText
 
 _WAITING: Final = "waiting for the device"
@@ -219,16 +220,17 @@ def _runner(
     except (OSError, MemoryError, torch.OutOfMemoryError) as error:
         room = f"{sizes.blocks * sizes.block_bytes / GIB:.2f} GiB"
         raise SetupError(f"{at} has no room for {room} of KV cache: lower --kv-cache-memory") from error
-    runner, compute = sync_runner(
+    extras = family.extras(config, model, sizes)
+    compute = SyncCompute(
         model,
         caches,
         slots=config.max_num_seqs,
         max_model_len=sizes.max_model_len,
         block_size=config.block_size,
         device=at,
-        extras=family.extras(config, model, sizes),
+        extras=extras,
     )
-    return runner, compute.calls, caches
+    return ModelRunner(compute, extras), compute.calls, caches
 
 
 def _measured(

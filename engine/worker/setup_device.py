@@ -11,7 +11,7 @@ from stentor.protocols.ipc.config import WorkerConfig
 from ..layers.forward_batch import LayerCache
 from ..model_config.model_spec import ModelSpec
 from ..models.decoder import Decoder
-from .async_compute import AsyncCompute, AsyncRunner, async_runner
+from .async_compute import AsyncCompute, AsyncRunner
 from .caches import PageGroup, allocate_caches, cache_tensors, kv_block_bytes, of_groups, page_groups
 from .device import Device
 from .errors import SetupError
@@ -19,6 +19,7 @@ from .families import Sizes, Text
 from .graphs import graph_sizes
 from .memory import GIB
 from .profile import MemoryProfile, measure, run_plans, worst_steps
+from .runner import ModelRunner
 from .setup_parts import ProgressCallback, dtype_name, fit_length
 from .warmup import warm_up
 
@@ -155,7 +156,7 @@ def _runner(
     max_model_len: int,
     sizes: list[int],
 ) -> tuple[AsyncRunner, AsyncCompute]:
-    return async_runner(
+    compute = AsyncCompute(
         model,
         caches,
         device,
@@ -166,3 +167,4 @@ def _runner(
         graph_sizes=sizes,
         graph_stall=config.cuda_graph_stall,
     )
+    return ModelRunner(compute), compute

@@ -48,21 +48,22 @@ class SyncCompute:
         self,
         model: ServedModel,
         caches: Sequence[LayerCache],
-        rows: RowTable,
         *,
         slots: int,
+        max_model_len: int,
+        block_size: int,
         device: torch.device,
         extras: RowExtras | None = None,
     ) -> None:
         self.model = model
         self._caches = caches
         self._device = device
-        self._rows = rows
-        self._sampler = RowSampler(rows, model.config.vocab_size, slots, device)
+        self.rows = RowTable(slots, max_model_len, block_size, 1 + max((cache.group for cache in caches), default=0))
+        self._sampler = RowSampler(self.rows, model.config.vocab_size, slots, device)
         self._extras = extras
         self._programs = model.programs(caches) if isinstance(model, Decoder) else None
         self._step = (
-            None if self._programs is None else self._programs.step_over(rows.tokens, rows.blocks, rows.block_size)
+            None if self._programs is None else self._programs.step_over(self.rows.tokens, self.rows.blocks, block_size)
         )
 
     @property
@@ -88,7 +89,7 @@ class SyncCompute:
         prompts = []
         if forwarded.states is not None:
             starts, hidden = forwarded.states
-            prompts = self._sampler.prompt_logprobs(self._rows.prompt_work(plan.rows, starts), hidden, self._logits)
+            prompts = self._sampler.prompt_logprobs(self.rows.prompt_work(plan.rows, starts), hidden, self._logits)
         return StepResult(
             epoch=plan.epoch,
             step=plan.step,
@@ -106,7 +107,7 @@ class SyncCompute:
 
     def _run(self, plan: StepPlan) -> Forwarded:
         rows = plan.rows
-        batch = build_batch(rows, self._rows, self._caches, self._device)
+        batch = build_batch(rows, self.rows, self._caches, self._device)
         if self._extras is not None:
             batch = replace(batch, forward=self._extras.extend(batch.forward, rows))
         hidden = self.model.forward(batch.forward)
@@ -114,7 +115,7 @@ class SyncCompute:
             plan,
             0.0,
             logits=self._logits(hidden[batch.last]) if len(batch.last) else None,
-            states=(batch.starts, hidden) if self._rows.want_prompt_logprobs(rows) else None,
+            states=(batch.starts, hidden) if self.rows.want_prompt_logprobs(rows) else None,
             findings=Findings() if self._extras is None else self._extras.read(batch, rows, hidden),
         )
 
@@ -124,7 +125,7 @@ class SyncCompute:
         assert self._programs is not None
         assert isinstance(self.model, Decoder)
         rows = plan.rows
-        every = self._rows.want_prompt_logprobs(rows)
+        every = self.rows.want_prompt_logprobs(rows)
         found = self._step.run([(row.slot, row.start, row.count, row.sample) for row in rows], every=every)
         states = None
         if every:
@@ -140,19 +141,3 @@ class SyncCompute:
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         assert not isinstance(self.model, PoolingModel), "a model that pools draws no tokens"
         return self.model.logits(hidden)
-
-
-def sync_runner(
-    model: ServedModel,
-    caches: Sequence[LayerCache],
-    *,
-    slots: int,
-    max_model_len: int,
-    block_size: int,
-    device: torch.device,
-    extras: RowExtras | None = None,
-) -> tuple[SyncRunner, SyncCompute]:
-    """A runner whose steps are waited for, also on a device."""
-    rows = RowTable(slots, max_model_len, block_size, 1 + max((cache.group for cache in caches), default=0))
-    compute = SyncCompute(model, caches, rows, slots=slots, device=device, extras=extras)
-    return ModelRunner(rows, compute, extras), compute

@@ -5,7 +5,6 @@ operation, which is what runs without one and on a GPU.
 """
 
 import copy
-import random
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,19 @@ import torch
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity import latent, tiny
-from stentor.tests.parity.paged import BLOCK, PagedDecoder
+from stentor.tests.parity.cuts import (
+    LENGTH,
+    assert_close,
+    check_cut,
+    check_drawn,
+    check_shared,
+    check_whole,
+    expected_logits,
+    prompt_of,
+)
+from stentor.tests.parity.paged import PagedDecoder
 from stentor.tests.parity.tiny_moe import clearest, is_mixture
 
-LENGTH = 75
 BF16_MEAN, BF16_MOST = 0.03, 0.35
 """How far logits in bfloat16 may be from those in float32, in units of the spread of all logits."""
 CALLED = {
@@ -62,83 +70,46 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return tiny.make(request.param, folder), folder
 
 
-def _prompt(seed: int, length: int = LENGTH) -> list[int]:
-    rng = random.Random(seed)
-    return [rng.randrange(3, tiny.VOCAB) for _ in range(length)]
-
-
-@torch.inference_mode()
-def _expected(model: Any, tokens: list[int]) -> torch.Tensor:
-    logits: torch.Tensor = model(torch.tensor([tokens])).logits[0]
-    return logits
-
-
-def _assert_close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-4)
-
-
 def test_a_prompt_prefilled_whole_gives_transformers_logits(pair: tuple[Any, Path]) -> None:
-    model, folder = pair
-    ours = PagedDecoder(folder)
-    prompt = _prompt(1)
-    ours.add(0, prompt)
-    (logits,) = ours.run((0, 0, LENGTH))
-    expected = _expected(model, prompt)
-    assert expected.std() > 0.05, "logits this flat would hide a mistake"
-    _assert_close(logits, expected)
+    check_whole(pair[0], PagedDecoder(pair[1]))
 
 
 def test_chunks_decodes_and_neighbours_change_nothing(pair: tuple[Any, Path]) -> None:
-    model, folder = pair
-    ours = PagedDecoder(folder)
-    first, second = _prompt(2), _prompt(3, 40)
-    ours.add(3, first)
-    ours.add(5, second)
-    pieces: dict[int, list[torch.Tensor]] = {3: [], 5: []}
-    steps = [
-        [(3, 0, 17)],
-        [(5, 0, 1), (3, 17, 30)],
-        [(3, 47, 20), (5, 1, 30)],
-        *[[(5, 31 + i, 1), (3, 67 + i, 1)] for i in range(8)],
-    ]
-    for spans in steps:
-        for span, logits in zip(spans, ours.run(*spans), strict=True):
-            pieces[span[0]].append(logits)
-    _assert_close(torch.cat(pieces[3]), _expected(model, first))
-    _assert_close(torch.cat(pieces[5]), _expected(model, second)[:39])
+    check_cut(pair[0], PagedDecoder(pair[1]))
 
 
 def test_a_call_an_operation_gives_transformers_logits_too(pair: tuple[Any, Path]) -> None:
     model, folder = pair
     ours = PagedDecoder(folder, packed=False)
-    first, second = _prompt(6), _prompt(7, 40)
+    first, second = prompt_of(6), prompt_of(7, 40)
     ours.add(0, first)
     ours.add(1, second)
     start, whole = ours.run((0, 0, 50), (1, 0, 40))
     rest = [ours.run((0, at, 1))[0] for at in range(50, 54)]
     (end,) = ours.run((0, 54, LENGTH - 54))
-    _assert_close(torch.cat([start, *rest, end]), _expected(model, first))
-    _assert_close(whole, _expected(model, second))
+    assert_close(torch.cat([start, *rest, end]), expected_logits(model, first))
+    assert_close(whole, expected_logits(model, second))
 
 
 def test_bfloat16_stays_near_transformers_in_float32(pair: tuple[Any, Path]) -> None:
     model, folder = pair
     ours = PagedDecoder(folder, dtype=torch.bfloat16)
-    prompt = _prompt(8)
+    prompt = prompt_of(8)
     if is_mixture(model):
-        prompt = clearest(model, [_prompt(seed, 24) for seed in range(64)])
+        prompt = clearest(model, [prompt_of(seed, 24) for seed in range(64)])
     error = _error(model, prompt, _in_two_parts(ours, 0, prompt))
     if error.mean() >= BF16_MEAN or error.max() >= BF16_MOST:
         # some tokens of some models magnify whatever is rounded: transformers' own says which prompts have none
         rounded = copy.deepcopy(model).to(torch.bfloat16)
-        theirs = {seed: _error(model, tokens, _expected(rounded, tokens)) for seed, tokens in _PROMPTS.items()}
+        assert error.mean() < max(BF16_MEAN, float(_error(model, prompt, expected_logits(rounded, prompt)).mean()))
+        theirs = {seed: _error(model, tokens, expected_logits(rounded, tokens)) for seed, tokens in _PROMPTS.items()}
         calmest = min(theirs, key=lambda seed: float(theirs[seed].max()))
         error = _error(model, _PROMPTS[calmest], _in_two_parts(ours, 1, _PROMPTS[calmest]))
     assert error.mean() < BF16_MEAN
     assert error.max() < BF16_MOST
 
 
-_PROMPTS = {seed: _prompt(seed, 24) for seed in range(100, 132)}
+_PROMPTS = {seed: prompt_of(seed, 24) for seed in range(100, 132)}
 
 
 def _in_two_parts(ours: PagedDecoder, row: int, prompt: list[int]) -> torch.Tensor:
@@ -151,7 +122,7 @@ def _in_two_parts(ours: PagedDecoder, row: int, prompt: list[int]) -> torch.Tens
 
 def _error(model: Any, prompt: list[int], logits: torch.Tensor) -> torch.Tensor:
     """In units of the spread of all logits of ``model``."""
-    expected = _expected(model, prompt)
+    expected = expected_logits(model, prompt)
     return (logits.float() - expected).abs() / expected.std()
 
 
@@ -163,17 +134,7 @@ def test_a_pass_is_one_program_but_for_what_has_no_instruction(
 
 
 def test_blocks_shared_with_another_row_are_read_as_if_computed_here(pair: tuple[Any, Path]) -> None:
-    model, folder = pair
-    ours = PagedDecoder(folder)
-    first = _prompt(4)
-    second = first[: 2 * BLOCK] + _prompt(5, 30)
-    blocks = ours.add(0, first)
-    ours.run((0, 0, 2 * BLOCK))
-    left = ours.leave(0)
-    ours.run((0, 2 * BLOCK, LENGTH - 2 * BLOCK))
-    ours.add(1, second, shared_blocks=blocks[:2], left=left)
-    (logits,) = ours.run((1, 2 * BLOCK, 30))
-    _assert_close(logits, _expected(model, second)[2 * BLOCK :])
+    check_shared(pair[0], PagedDecoder(pair[1]))
 
 
 @torch.inference_mode()
@@ -182,13 +143,9 @@ def test_the_engine_draws_transformers_tokens_also_after_preemptions(pair: tuple
     engine = LocalEngine(model_config(folder, max_num_batched_tokens=48, max_model_len=128))
     engine.restart(12 * len(engine.ready.windows))
     params = SamplingParams(max_tokens=24, temperature=0.0)
-    prompts = [_prompt(20 + number, 10 + 7 * number) for number in range(6)]
+    prompts = [prompt_of(20 + number, 10 + 7 * number) for number in range(6)]
     rids = [engine.submit(prompt, params) for prompt in prompts]
     engine.run(check=True)
     assert engine.scheduler.stats().preemptions > 0
     for prompt, rid in zip(prompts, rids, strict=True):
-        tokens = engine.outcomes[rid, 0].tokens
-        assert len(tokens) == 24
-        logits = _expected(model, prompt + tokens[:-1])[len(prompt) - 1 :]
-        behind = logits.max(dim=1).values - logits.gather(1, torch.tensor(tokens)[:, None])[:, 0]
-        assert behind.max() <= 1e-3, "a token that transformers would not have drawn"
+        check_drawn(model, engine, prompt, rid, 24)

@@ -1,7 +1,6 @@
 """Decoders that run on transformers' modules here give transformers' own logits in float32, and the engine draws its
 tokens."""
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ from stentor.engine.models.transformers_decoder import TransformersDecoder
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity import tiny
+from stentor.tests.parity.cuts import LENGTH, check_cut, check_drawn, check_shared, check_whole, prompt_of
 from stentor.tests.parity.paged import BLOCK, PagedDecoder
 from stentor.tests.parity.tiny import SHAPE, VOCAB, transformers
 
-LENGTH = 60
 WINDOW = 24
 TOKENS = {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 _GPT2 = {**TOKENS, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 128}
@@ -69,62 +68,16 @@ def _paged(folder: Path) -> PagedDecoder:
     return ours
 
 
-def _prompt(seed: int, length: int = LENGTH) -> list[int]:
-    rng = random.Random(seed)
-    return [rng.randrange(3, VOCAB) for _ in range(length)]
-
-
-@torch.inference_mode()
-def _expected(model: Any, tokens: list[int]) -> torch.Tensor:
-    logits: torch.Tensor = model(torch.tensor([tokens])).logits[0]
-    return logits
-
-
-def _assert_close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-4)
-
-
 def test_a_prompt_prefilled_whole_gives_transformers_logits(pair: tuple[Any, Path]) -> None:
-    model, folder = pair
-    ours = _paged(folder)
-    prompt = _prompt(1)
-    ours.add(0, prompt)
-    (logits,) = ours.run((0, 0, LENGTH))
-    expected = _expected(model, prompt)
-    assert expected.std() > 0.05, "logits this flat would hide a mistake"
-    _assert_close(logits, expected)
+    check_whole(pair[0], _paged(pair[1]))
 
 
 def test_chunks_decodes_and_neighbours_change_nothing(pair: tuple[Any, Path]) -> None:
-    model, folder = pair
-    ours = _paged(folder)
-    first, second = _prompt(2), _prompt(3, 40)
-    ours.add(3, first)
-    ours.add(5, second)
-    pieces: dict[int, list[torch.Tensor]] = {3: [], 5: []}
-    steps = [
-        [(3, 0, 17)],
-        [(5, 0, 1), (3, 17, 30)],
-        [(3, 47, 10), (5, 1, 30)],
-        *[[(5, 31 + i, 1), (3, 57 + i, 1)] for i in range(3)],
-    ]
-    for spans in steps:
-        for span, logits in zip(spans, ours.run(*spans), strict=True):
-            pieces[span[0]].append(logits)
-    _assert_close(torch.cat(pieces[3]), _expected(model, first))
-    _assert_close(torch.cat(pieces[5]), _expected(model, second)[:34])
+    check_cut(pair[0], _paged(pair[1]))
 
 
 def test_blocks_shared_with_another_row_are_read_as_if_computed_here(pair: tuple[Any, Path]) -> None:
-    model, folder = pair
-    ours = _paged(folder)
-    first = _prompt(4)
-    second = first[: 2 * BLOCK] + _prompt(5, 20)
-    blocks = ours.add(0, first)
-    ours.run((0, 0, LENGTH))
-    ours.add(1, second, shared_blocks=blocks[:2])
-    (logits,) = ours.run((1, 2 * BLOCK, 20))
-    _assert_close(logits, _expected(model, second)[2 * BLOCK :])
+    check_shared(pair[0], _paged(pair[1]))
 
 
 @torch.inference_mode()
@@ -136,25 +89,21 @@ def test_the_engine_draws_transformers_tokens_after_preemptions_and_over_shared_
     engine = LocalEngine(config)
     engine.restart(12 * len(engine.ready.windows))
     params = SamplingParams(max_tokens=16, temperature=0.0)
-    shared = _prompt(19, 2 * BLOCK)
+    shared = prompt_of(19, 2 * BLOCK)
     engine.generate([*shared, 3], params)
-    prompts = [shared + _prompt(20 + number, 3 + 7 * number) for number in range(5)]
+    prompts = [shared + prompt_of(20 + number, 3 + 7 * number) for number in range(5)]
     rids = [engine.submit(prompt, params) for prompt in prompts]
     engine.run(check=True)
     assert engine.scheduler.stats().preemptions > 0
     assert engine.prompts[rids[0]].cached_tokens > 0
     for prompt, rid in zip(prompts, rids, strict=True):
-        tokens = engine.outcomes[rid, 0].tokens
-        assert len(tokens) == 16
-        logits = _expected(model, prompt + tokens[:-1])[len(prompt) - 1 :]
-        behind = logits.max(dim=1).values - logits.gather(1, torch.tensor(tokens)[:, None])[:, 0]
-        assert behind.max() <= 1e-3, "a token that transformers would not have drawn"
+        check_drawn(model, engine, prompt, rid, 16)
 
 
 def test_a_native_llama_and_transformers_own_give_the_same_logits(tmp_path: Path) -> None:
     tiny.make("llama", tmp_path)
     native, ours = PagedDecoder(tmp_path, model_impl="native"), _paged(tmp_path)
-    prompt = _prompt(6)
+    prompt = prompt_of(6)
     found = []
     for each in (native, ours):
         each.add(0, prompt)

@@ -15,11 +15,12 @@ from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
-from stentor.engine.worker.async_compute import Launched, async_runner
+from stentor.engine.worker.async_compute import AsyncCompute, Launched
 from stentor.engine.worker.caches import allocate_caches, page_groups
 from stentor.engine.worker.pending import Pending
 from stentor.engine.worker.rows import with_forks
-from stentor.engine.worker.sync_compute import sync_runner
+from stentor.engine.worker.runner import ModelRunner
+from stentor.engine.worker.sync_compute import SyncCompute
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.actors import Finished, Resource, Submit
 from stentor.protocols.ipc.config import SchedulerConfig
@@ -109,10 +110,10 @@ class Pair:
         def caches(count: int) -> list[LayerCache]:
             return allocate_caches(groups, count, block_size, CPU, torch.float32, pages)
 
-        self.host, _ = sync_runner(
-            model, caches(blocks), slots=slots, max_model_len=CONTEXT, block_size=block_size, device=CPU
+        self.host = ModelRunner(
+            SyncCompute(model, caches(blocks), slots=slots, max_model_len=CONTEXT, block_size=block_size, device=CPU)
         )
-        self.runner, self.compute = async_runner(
+        self.compute = AsyncCompute(
             model,
             caches(blocks + 1),
             self.device,
@@ -124,6 +125,7 @@ class Pair:
             graph_stall=0.05,
             clock=self.clock,
         )
+        self.runner = ModelRunner(self.compute)
         self.scheduler = Scheduler(
             num_blocks=blocks,
             block_size=block_size,

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from stentor.engine.worker import staging
 from stentor.engine.worker.staging import Shape
@@ -16,6 +15,8 @@ from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 from stentor.tests.engine.worker.fake_device import FakeDevice
 from stentor.tests.engine.worker.runners import BLOCK, CONTEXT, SLOTS, Pair, WatchedDecoder, load, prompt
 from stentor.tests.parity import tiny
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SIZES = (1, 2, 4, 8)
 GREEDY: dict[str, Any] = {"temperature": 0.0}
@@ -34,22 +35,6 @@ RULES: list[dict[str, Any]] = [
     {"prompt_logprobs": 3},
     {**GREEDY, "prompt_logprobs": 0, "logprobs": 2},
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tensors this small are slower in many."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> WatchedDecoder:
-    folder: Path = tmp_path_factory.mktemp("llama")
-    tiny.make("llama", folder, layers=2)
-    return load(folder)
 
 
 def _submit_all(pair: Pair, *, seed: int = 0, tokens: int = 14, requests: int = len(RULES)) -> None:

@@ -1,7 +1,6 @@
 """A worker whose model hears while it is spoken to, beside transformers and beside itself in one piece."""
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +17,20 @@ from stentor.engine.models.stream_encoder import Listening
 from stentor.engine.models.voxtral_realtime import VoxtralRealtime
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import set_up_on
-from stentor.kernels import native
 from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.media import Heard
 from stentor.tests.engine.tiny_voxtral import BOS, PAD, STEP, features_of, speech, write_voxtral
 from stentor.tests.engine.worker.fake_device import FakeDevice
-from stentor.tests.kernels.helpers import assert_close, thread_count
+from stentor.tests.kernels.helpers import assert_close
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 PROMPT = [BOS, PAD, PAD, PAD, PAD]
 GREEDY = SamplingParams(max_tokens=100, temperature=0.0)
 FIRST = 1320
 """Samples that the first position needs."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """The model is so small that a second thread costs more than it brings."""
-    with thread_count(1):
-        yield
-    native.set_threads(None)
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,6 @@
 """Masked rows draw what their masks allow, on the host and on a device; rows beside them what they draw without."""
 
 import random
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,28 +14,13 @@ from stentor.engine.worker.masks import lowest, mask_bytes, restrict_rows_, slot
 from stentor.engine.worker.sampler import Sampler
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import Masks, NewRow, RowMask, RowStep, StepPlan
-from stentor.tests.engine.worker.runners import Pair, WatchedDecoder, load, prompt
+from stentor.tests.engine.worker.runners import Pair, WatchedDecoder, prompt
 from stentor.tests.engine.worker.test_async_compute import RULES
-from stentor.tests.parity import tiny
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SIZES = (1, 2, 4, 8)
 V = 101
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tensors this small are slower in many."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> WatchedDecoder:
-    folder: Path = tmp_path_factory.mktemp("llama")
-    tiny.make("llama", folder, layers=2)
-    return load(folder)
 
 
 def masks_of(sets: dict[int, set[int]], size: int = V) -> Masks:

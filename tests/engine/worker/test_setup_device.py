@@ -1,6 +1,6 @@
 """Setting up on a device, a fake one: what is measured, what the KV cache gets, and what is told."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,18 +32,12 @@ from stentor.tests.engine.lease_child import NOTED
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.test_lease import Members, line_of
 from stentor.tests.engine.worker.fake_device import FakeDevice
-from stentor.tests.kernels.helpers import thread_count
 from stentor.tests.parity import tiny
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 MIB = 1 << 20
 LOADED = 64 * MIB
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """The model is so small that a second thread of torch costs more than it brings, and much more beside others."""
-    with thread_count(1):
-        yield
 
 
 @pytest.fixture(scope="module")

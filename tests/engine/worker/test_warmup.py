@@ -1,33 +1,17 @@
 """Warming up: which steps run, and that nothing of them is left."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from stentor.engine.worker.warmup import counts, warm_up
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.sampling import MAX_LOGPROBS, SamplingParams
 from stentor.protocols.ipc.steps import StepPlan, StepResult
-from stentor.tests.engine.worker.runners import BUDGET, CONTEXT, SLOTS, Pair, WatchedDecoder, load, prompt
+from stentor.tests.engine.worker.runners import BUDGET, CONTEXT, SLOTS, Pair, WatchedDecoder, prompt
 from stentor.tests.parity import tiny
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> WatchedDecoder:
-    folder: Path = tmp_path_factory.mktemp("llama")
-    tiny.make("llama", folder)
-    return load(folder)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def _warm_up(pair: Pair, *, slots: int = SLOTS, tokens: int = BUDGET, context: int = CONTEXT) -> list[tuple[int, int]]:
