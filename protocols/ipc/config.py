@@ -163,8 +163,8 @@ class RecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_worker_deaths: Annotated[
         int,
         Flag(
-            "crashes of the worker process in a row, without a completed step between them, after which the "
-            "server ends; 1 ends it at the first",
+            "crashes of the worker process in a row, without a completed step or five minutes of life between them, "
+            "after which the server ends; 1 ends it at the first",
             1,
             1000000,
         ),
@@ -184,8 +184,8 @@ class RecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_engine_deaths: Annotated[
         int,
         Flag(
-            "crashes of the engine process in a row, without progress between them, after which the server "
-            "ends; 1 ends it at the first",
+            "crashes of the engine process in a row, without progress or five minutes of life between them, after "
+            "which the server ends; 1 ends it at the first",
             1,
             1000000,
         ),
