@@ -25,6 +25,7 @@ from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.tests.e2e.processes import eventually
 from stentor.tests.engine.engines import read_all, running
 from stentor.tests.engine.odd_worker import MAX_MODEL_LEN, REFUSAL
+from stentor.tests.support.descriptors import open_descriptors
 
 pytestmark = pytest.mark.anyio
 TOKENS = 4000
@@ -34,10 +35,6 @@ PROMPT = [1, 2, 3, 4, 5]
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": True}
-
-
-def _open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def _processes(client: EngineClient) -> list[int]:
@@ -78,15 +75,15 @@ async def test_each_sequence_of_a_request_gets_its_tokens_and_one_end() -> None:
 
 
 async def test_an_engine_that_has_ended_leaves_no_process_and_no_descriptor() -> None:
-    before = 0
+    before: set[tuple[int, str]] = set()
     for life in range(3):
         async with running("ready") as client:
             await client.wait_started()
             processes = _processes(client)
         _all_gone(processes)
         if life == 0:
-            before = _open_descriptors()  # the first life also opens what the loop keeps
-    assert _open_descriptors() == before
+            before = open_descriptors()  # the first life also opens what the loop keeps
+    assert not open_descriptors() - before
 
 
 async def test_requests_are_refused_before_the_engine_is_ready_and_after_it_ended() -> None:
@@ -351,8 +348,8 @@ async def test_a_client_that_cannot_start_its_engine_says_so(monkeypatch: pytest
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(launch_module, "spawn", refuse)
-    before = set(Path("/proc/self/fd").iterdir())
+    before = open_descriptors()
     async with running("ready") as client:
         with pytest.raises(EngineUnavailable, match=r"cannot start the engine process: .*temporarily unavailable"):
             await client.wait_started()
-    assert len(set(Path("/proc/self/fd").iterdir())) <= len(before)
+    assert not open_descriptors() - before

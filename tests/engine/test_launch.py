@@ -1,7 +1,6 @@
 """An engine that is launched before anything else of its owner is there."""
 
 import time
-from pathlib import Path
 
 import anyio
 import pytest
@@ -12,6 +11,7 @@ from stentor.loadtest.processes import alive, named, tree
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.e2e.processes import eventually
 from stentor.tests.engine.engines import odd_config, read_all
+from stentor.tests.support.descriptors import open_descriptors
 
 SOON = 60.0
 
@@ -47,7 +47,7 @@ async def test_a_client_serves_an_engine_that_was_launched_before(anyio_backend:
 
 def test_an_engine_that_cannot_be_started_leaves_no_descriptor_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/no/such/python")
-    before = set(Path("/proc/self/fd").iterdir())
+    before = open_descriptors()
     with pytest.raises(FileNotFoundError, match="/no/such/python"):
         launch_engine(odd_config("ready"))
-    assert len(set(Path("/proc/self/fd").iterdir())) <= len(before)
+    assert not open_descriptors() - before

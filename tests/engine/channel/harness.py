@@ -49,10 +49,6 @@ def count_wakes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return wakes
 
 
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 def ends_within(pidfd: int, seconds: float) -> bool:
     """Whether the process of ``pidfd`` is dead, or dies within ``seconds``."""
     poller = select.poll()

@@ -12,6 +12,7 @@ from stentor.engine.channel import ChannelError, ChannelPair
 from stentor.engine.channel.atomics import machine_atomics
 from stentor.engine.channel.endpoint import DEFAULT_CAPACITY
 from stentor.engine.channel.region import Region, region_bytes
+from stentor.tests.support.descriptors import open_descriptors
 
 
 @contextmanager
@@ -22,10 +23,6 @@ def limited(which: int, soft: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(which, before)
-
-
-def _descriptors() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))
 
 
 def _address_space() -> int:
@@ -43,33 +40,33 @@ def test_all_memory_of_a_channel_is_taken_when_it_is_made() -> None:
 
 
 def test_where_memory_may_not_grow_so_far_one_line_says_so_and_nothing_is_left() -> None:
-    before = _descriptors()
+    before = open_descriptors()
     with limited(resource.RLIMIT_FSIZE, DEFAULT_CAPACITY), pytest.raises(ChannelError) as refused:
         ChannelPair.create()
     assert str(refused.value) == (
         f"cannot get the {region_bytes(DEFAULT_CAPACITY)} bytes of shared memory that a channel needs: "
         "File too large; free memory, or raise the limit of this process or container"
     )
-    assert _descriptors() == before
+    assert not open_descriptors() - before
 
 
 def test_where_there_is_no_room_for_the_mapping_one_line_says_so_and_nothing_is_left() -> None:
-    before = _descriptors()
+    before = open_descriptors()
     # many of the largest, so that what the allocator keeps in reserve does not suffice
     with (
         limited(resource.RLIMIT_AS, _address_space() + (8 << 20)),
         pytest.raises(ChannelError, match=r"bytes of shared memory that a channel needs: Cannot allocate memory; "),
     ):
         Region.create(1 << 24)
-    assert _descriptors() == before
+    assert not open_descriptors() - before
 
 
 def test_without_descriptors_for_its_bells_nothing_of_a_channel_is_left() -> None:
-    before = _descriptors()
+    before = open_descriptors()
     machine_atomics()  # what it needs is opened once
     taken: list[int] = []
     try:
-        with limited(resource.RLIMIT_NOFILE, max(map(int, before)) + 8):
+        with limited(resource.RLIMIT_NOFILE, max(number for number, _ in before) + 8):
             with suppress(OSError):
                 while True:
                     taken.append(os.open(os.devnull, os.O_RDONLY))
@@ -80,4 +77,4 @@ def test_without_descriptors_for_its_bells_nothing_of_a_channel_is_left() -> Non
     finally:
         for fd in taken:
             os.close(fd)
-    assert _descriptors() == before
+    assert not open_descriptors() - before

@@ -1,6 +1,5 @@
 """The socket between the server and a child that tries what clients bring."""
 
-import os
 import socket
 import struct
 import time
@@ -12,6 +11,7 @@ from stentor.server.sandbox import killable_child
 from stentor.server.sandbox.child import receive, send
 from stentor.server.sandbox.killable_child import ChildNotStarted, KillableChild
 from stentor.tests.engine.unkillable import Unkillable, unkillable
+from stentor.tests.support.descriptors import open_descriptors
 
 
 def test_a_message_arrives_as_it_was_sent() -> None:
@@ -57,8 +57,8 @@ def test_a_child_that_cannot_be_spawned_leaves_no_descriptor(monkeypatch: pytest
         raise OSError(11, "no process")
 
     monkeypatch.setattr(killable_child, "spawn", no_child)
-    before = os.listdir("/proc/self/fd")
+    before = open_descriptors()
     with pytest.raises(ChildNotStarted, match="no process") as failure:
         KillableChild("nowhere", "nobody", lambda *_: None).start()
     assert failure.tb is not None, "the frames that had the sockets are still there"
-    assert os.listdir("/proc/self/fd") == before
+    assert not open_descriptors() - before
