@@ -14,7 +14,14 @@ _HEARING: Final = frozenset({"whisper", "voxtral_realtime"})
 _SPEAKING: Final = frozenset({"vits"})
 _SENTENCES: Final = "modules.json"
 """Of sentence-transformers."""
-_SCORING: Final = ("ForSequenceClassification", "ForTokenClassification", "RewardModel")
+_ENCODING: Final = (
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "RewardModel",
+    "ForMaskedLM",
+    "EncoderModel",
+)
+"""What the names of architectures end in that draw no tokens."""
 _RERANKERS: Final = frozenset({"qwen3", "gemma"})
 _CTRANSLATE2_WEIGHTS: Final = "model.bin"
 _CTRANSLATE2_WHISPER: Final = frozenset({"suppress_ids", "suppress_ids_begin", "alignment_heads", "lang_ids"})
@@ -37,7 +44,7 @@ def kind_of(path: Path) -> ModelKind:
     encodes = isinstance(config.get("model_type"), str) and is_encoder(config)
     if is_named_reranker(path, config):
         return "embedding"
-    if encodes or (path / _SENTENCES).is_file() or any(kind.endswith(_SCORING) for kind in kinds):
+    if encodes or (path / _SENTENCES).is_file() or any(kind.endswith(_ENCODING) for kind in kinds):
         return "embedding"
     return "chat"
 

@@ -7,12 +7,14 @@ from typing import Final, get_args
 
 import msgspec
 
+from stentor.protocols.ipc.config import ModelImpl
+
 from ..model_config.attention_spec import AttentionSpec
 from ..model_config.config_fields import ConfigError, Fields
 from ..model_config.encoder_config import EncoderConfig
 from ..model_config.encoder_hf import encoder_config_from_hf, is_encoder
-from ..model_config.hf_config import model_spec_from_hf
-from ..model_config.model_spec import ModelSpec, with_mixers
+from ..model_config.hf_config import UnknownArchitectureError, model_spec_from_hf
+from ..model_config.model_spec import Backbone, ModelSpec, with_mixers
 from ..model_config.pooling_config import (
     PoolingConfig,
     ScoreHead,
@@ -26,6 +28,7 @@ from ..model_config.pooling_config import (
     yes_no_head,
 )
 from ..model_config.sentence_config import Dense, Normalized, PoolingMode, SentenceModules
+from ..model_config.transformers_encoder_config import TransformersEncoder, transformers_encoder
 from ..quantization.stored_tensors import correct_by_tensors
 from .checkpoint import Checkpoint, by_size, described_quantization
 from .errors import CheckpointError
@@ -50,8 +53,9 @@ _BGE_RERANKER: Final = "Yes"
 """The token whose logit is the score of BGE's reranker on Gemma."""
 
 
-def pooling_config(folder: Path, pooling: PoolingMode | None = None) -> PoolingConfig:
-    """What the folder's files say; ``pooling`` is used instead of what they say of it.
+def pooling_config(folder: Path, pooling: PoolingMode | None = None, model_impl: ModelImpl = "auto") -> PoolingConfig:
+    """What the folder's files say; ``pooling`` is used instead of what they say of it, and ``model_impl`` is whose
+    modelling code is to run the model.
 
     Raises :class:`CheckpointError` with one line for what is no such model or cannot be run.
     """
@@ -59,19 +63,20 @@ def pooling_config(folder: Path, pooling: PoolingMode | None = None) -> PoolingC
     if not file.is_file():
         raise CheckpointError(f"Cannot load {folder}: config.json is missing.")
     try:
-        return _read(folder, read_json(file), pooling)
+        return _read(folder, read_json(file), pooling, model_impl)
     except ConfigError as error:
         raise CheckpointError(f"Cannot load {folder}: {error}.") from error
 
 
-def open_pooling(folder: Path, pooler: str = "") -> Checkpoint:
-    """Opens a folder with safetensors; ``pooler`` as :func:`pooling_config` takes it, "" is none."""
+def open_pooling(folder: Path, pooler: str = "", model_impl: ModelImpl = "auto") -> Checkpoint:
+    """Opens a folder with safetensors; ``pooler`` and ``model_impl`` as :func:`pooling_config` takes them, "" is no
+    pooler."""
     named: PoolingMode | None = next((mode for mode in get_args(PoolingMode) if mode == pooler), None)
     if pooler and named is None:
         raise CheckpointError(
             f"There is no pooling {pooler[:40]!r}: expected one of {', '.join(get_args(PoolingMode))}."
         )
-    config = pooling_config(folder, named)
+    config = pooling_config(folder, named, model_impl)
     described = read_json(folder / "config.json")
     quantized = described_quantization(folder, described)
     tensors = safetensors_index(folder)
@@ -90,8 +95,10 @@ def open_pooling(folder: Path, pooler: str = "") -> Checkpoint:
     )
 
 
-def _read(folder: Path, config: Mapping[str, object], pooling: PoolingMode | None) -> PoolingConfig:
-    backbone = encoder_config_from_hf(config) if is_encoder(config) else _decoder(config)
+def _read(
+    folder: Path, config: Mapping[str, object], pooling: PoolingMode | None, model_impl: ModelImpl
+) -> PoolingConfig:
+    backbone = _backbone(config, model_impl)
     causal = isinstance(backbone, ModelSpec) and not backbone.bidirectional
     modules = read_sentence_modules(folder, causal=causal)
     if not (folder / "modules.json").is_file() and _has_cls_vectors(folder):
@@ -117,6 +124,25 @@ def _read(folder: Path, config: Mapping[str, object], pooling: PoolingMode | Non
         vectors=vectors,
         matryoshka=matryoshka_of(config),
     )
+
+
+def _backbone(config: Mapping[str, object], model_impl: ModelImpl) -> EncoderConfig | ModelSpec | TransformersEncoder:
+    if model_impl == "transformers":
+        return transformers_encoder(config)
+    if is_encoder(config):
+        return encoder_config_from_hf(config)
+    try:
+        return _decoder(config)
+    except UnknownArchitectureError as unknown:
+        try:
+            elsewhere = transformers_encoder(config)
+        except ConfigError as error:
+            raise ConfigError(f"{unknown}, and {error}") from error
+        if model_impl == "native":
+            raise ConfigError(
+                f"{unknown}; transformers has modelling code for it: leave --model-impl native out to run that"
+            ) from unknown
+        return elsewhere
 
 
 def _decoder(config: Mapping[str, object]) -> ModelSpec:
@@ -148,9 +174,9 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
     return replace(made, architecture=own, tie_embeddings=True, bidirectional=bidirectional)
 
 
-def _yes_no(folder: Path, config: Mapping[str, object], backbone: EncoderConfig | ModelSpec) -> ScoreHead | None:
+def _yes_no(folder: Path, config: Mapping[str, object], backbone: Backbone) -> ScoreHead | None:
     """A reranker that answers yes or no, by sentence-transformers' module or by the name that it goes by."""
-    if isinstance(backbone, EncoderConfig) or not backbone.architecture.endswith(_CAUSAL):
+    if not isinstance(backbone, ModelSpec) or not backbone.architecture.endswith(_CAUSAL):
         return None
     gemma = config.get("model_type") == "gemma"
     embedding = "model.embed_tokens" if config.get("tie_word_embeddings", gemma) else "lm_head"
@@ -199,7 +225,7 @@ def _has_cls_vectors(folder: Path) -> bool:
 
 
 def _colbert(
-    folder: Path, config: Mapping[str, object], backbone: EncoderConfig | ModelSpec, modules: SentenceModules
+    folder: Path, config: Mapping[str, object], backbone: Backbone, modules: SentenceModules
 ) -> tuple[TokenVectors, SentenceModules] | None:
     """A layer on every token: ``linear`` of Stanford's files, or the first dense module of PyLate's."""
     names = config.get("architectures")

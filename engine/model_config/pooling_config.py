@@ -12,8 +12,9 @@ from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 
 from .config_fields import ConfigError, Fields
 from .encoder_config import EncoderConfig
-from .model_spec import ModelSpec, dense_mlp
+from .model_spec import Backbone, ModelSpec, dense_mlp
 from .sentence_config import Dense, DenseActivation, LayerNormed, PoolingMode, SentenceModules
+from .transformers_encoder_config import TransformersEncoder
 
 ScoreActivation = Literal["softmax", "sigmoid", "identity"]
 _MOST_LABELS: Final = 100_000
@@ -74,7 +75,7 @@ class TokenVectors:
 
 @dataclass(frozen=True)
 class PoolingConfig:
-    backbone: EncoderConfig | ModelSpec
+    backbone: EncoderConfig | ModelSpec | TransformersEncoder
     modules: SentenceModules
     dimensions: int
     """Of a text's vector."""
@@ -117,8 +118,12 @@ class PoolingConfig:
         return own if self.modules.max_length is None else min(own, self.modules.max_length)
 
 
-def score_head(config: Mapping[str, object], backbone: EncoderConfig | ModelSpec) -> ScoreHead | None:
+def score_head(
+    config: Mapping[str, object], backbone: EncoderConfig | ModelSpec | TransformersEncoder
+) -> ScoreHead | None:
     """The head that ``architectures`` names; None where it names none. Raises :class:`ConfigError`."""
+    if isinstance(backbone, TransformersEncoder):
+        return _transformers_head(config, backbone)
     if backbone.architecture.endswith("ForSequenceClassification"):
         return _sequence_head(config, backbone)
     if backbone.architecture.endswith("ForTokenClassification"):
@@ -148,6 +153,15 @@ def _sequence_head(config: Mapping[str, object], backbone: EncoderConfig | Model
             return ScoreHead("cls", "classifier", labels, activate, dense="pre_classifier", activation="relu")
         case "modernbert":
             return _modernbert_head(config, backbone, labels, activate, each=False)
+
+
+def _transformers_head(config: Mapping[str, object], backbone: TransformersEncoder) -> ScoreHead | None:
+    """Of which transformers' own modules are run: only what is made of their logits counts."""
+    if backbone.module.endswith("ForSequenceClassification"):
+        return ScoreHead("cls", "", _labels(config), _activation(config))
+    if backbone.module.endswith("ForTokenClassification"):
+        return ScoreHead(None, "", _labels(config), "softmax")
+    return None
 
 
 def _token_head(config: Mapping[str, object], backbone: EncoderConfig | ModelSpec) -> ScoreHead:
@@ -261,7 +275,7 @@ def sparse_head(config: Mapping[str, object], backbone: EncoderConfig) -> Sparse
             raise ConfigError(f"a masked-language head of {other} is not known")
 
 
-def native_dimensions(backbone: EncoderConfig | ModelSpec, modules: SentenceModules) -> int:
+def native_dimensions(backbone: Backbone, modules: SentenceModules) -> int:
     """Of a text's vector: what the modules make of hidden states."""
     size = backbone.hidden_size * len(modules.pooling)
     for module in modules.after:

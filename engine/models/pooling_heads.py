@@ -20,6 +20,11 @@ _SCORE: Final[Mapping[ScoreActivation, Callable[[torch.Tensor], torch.Tensor]]] 
 }
 
 
+def activated(head: ScoreHead, logits: torch.Tensor) -> torch.Tensor:
+    """Scores as the model's makers mean them."""
+    return _SCORE[head.activate](logits)
+
+
 class _Layer:
     """x Wᵀ + b."""
 
@@ -95,9 +100,6 @@ class Scorer:
         if self._norm is not None:
             x = self._norm(x)
         return x @ self._out.T if isinstance(self._out, torch.Tensor) else self._out(x)
-
-    def activated(self, logits: torch.Tensor) -> torch.Tensor:
-        return _SCORE[self.head.activate](logits)
 
 
 class SpladeWeights:

@@ -13,10 +13,12 @@ from ..layers.pooling import PostPooling, normalize, pool
 from ..layers.weights import WeightError, WeightMap
 from ..model_config.encoder_config import EncoderConfig
 from ..model_config.pooling_config import PoolingConfig, SparseHead, TokenWeights, tasks_of
+from ..model_config.transformers_encoder_config import TransformersEncoder
 from .decoder import Decoder
 from .encoder import Encoder
 from .encoder_names import canonical
-from .pooling_heads import LexicalWeights, Scorer, SpladeWeights, TokenVectorsLayer
+from .pooling_heads import LexicalWeights, Scorer, SpladeWeights, TokenVectorsLayer, activated
+from .transformers_encoder import TransformersBackbone, TransformersScorer
 
 Tensors = Iterable[tuple[str, torch.Tensor]]
 
@@ -58,14 +60,21 @@ class PoolingModel:
     def __init__(self, config: PoolingConfig, context: LayerContext, max_model_len: int) -> None:
         self.config = config
         size = config.backbone.hidden_size
-        self._backbone: Encoder | Decoder = (
-            Encoder(config.backbone, context, max_model_len)
-            if isinstance(config.backbone, EncoderConfig)
-            else Decoder(config.backbone, context, max_model_len)
-        )
+        self._backbone: Encoder | Decoder | TransformersBackbone
+        match config.backbone:
+            case EncoderConfig() as described:
+                self._backbone = Encoder(described, context, max_model_len)
+            case TransformersEncoder() as described:
+                self._backbone = TransformersBackbone(described, context)
+            case described:
+                self._backbone = Decoder(described, context, max_model_len)
         self._adapters = {name: number for number, name in enumerate(config.adapters)}
         self.after = PostPooling(config.modules.after, context)
-        self.scorer = None if config.score is None else Scorer(config.score, size, context)
+        self.scorer: Scorer | TransformersScorer | None = None
+        if config.score is not None and isinstance(self._backbone, TransformersBackbone):
+            self.scorer = TransformersScorer(config.score, self._backbone)
+        elif config.score is not None:
+            self.scorer = Scorer(config.score, size, context)
         self.sparse: SpladeWeights | LexicalWeights | None = None
         match config.sparse:
             case SparseHead() as head:
@@ -91,7 +100,7 @@ class PoolingModel:
     @property
     def token_types(self) -> int:
         """Kinds of tokens that the backbone tells apart."""
-        return self._backbone.config.token_types if isinstance(self._backbone, Encoder) else 0
+        return 0 if isinstance(self._backbone, Decoder) else self._backbone.config.token_types
 
     def adapter_numbers(self, adapters: Sequence[str]) -> list[int]:
         """For each text the number of the adapter that it names, of
@@ -128,17 +137,20 @@ class PoolingModel:
                 owner = next((weights for weights in kept if weights.wants(name)), None)
                 if owner is not None:
                     kept[owner].append((name, tensor))
-                elif not name.startswith(_OTHER_HEADS):
+                elif isinstance(self._backbone, TransformersBackbone) or not name.startswith(_OTHER_HEADS):
                     yield name, tensor
 
-        self.weights.load(backbone(), ignore=_UNUSED)
+        if isinstance(self._backbone, TransformersBackbone):
+            self._backbone.load(backbone())
+        else:
+            self.weights.load(backbone(), ignore=_UNUSED)
         for weights, found in kept.items():
             weights.load(found)
         if wanted and wanted not in shared:
             raise WeightError(f"the checkpoint lacks {wanted}")
         if isinstance(self.sparse, SpladeWeights):
             self.sparse.take_words(shared[wanted])
-        elif wanted and self.scorer is not None:
+        elif wanted and isinstance(self.scorer, Scorer):
             self.scorer.take_rows(shared[wanted])
         for module, weights in self.after.weights:
             weights.load(files(str(module.folder)))
@@ -173,6 +185,9 @@ class PoolingModel:
         if isinstance(self.config.backbone, EncoderConfig):
             yield from canonical(self.config.backbone.family, tensors)
             return
+        if isinstance(self.config.backbone, TransformersEncoder):
+            yield from tensors
+            return
         for name, tensor in tensors:
             alone = name.startswith(("layers.", "embed_tokens.", "norm."))
             yield (f"model.{name}" if alone else name), tensor
@@ -205,7 +220,7 @@ class PoolingModel:
                     assert self.scorer is not None
                     each = self.scorer.head.pooling is None
                     logits = scored[rows] if each else scored[number : number + 1]
-                    made[number] = PooledTensor(self.scorer.activated(logits) if request.activate else logits)
+                    made[number] = PooledTensor(activated(self.scorer.head, logits) if request.activate else logits)
         return [each for each in made if each is not None]
 
     def _embed(

@@ -22,6 +22,7 @@ from ..loading.pt_file import read_pt
 from ..model_config.attention_spec import CacheGroup
 from ..model_config.model_spec import ModelSpec, dense_mlp
 from ..model_config.pooling_config import PoolingConfig
+from ..model_config.transformers_encoder_config import TransformersEncoder
 from ..models.pooling_model import PoolingModel, Tensors
 from .caches import kv_block_bytes, page_groups
 from .errors import SetupError
@@ -29,23 +30,26 @@ from .families import Settled, Sizes, cache_line
 from .limits import POOLING
 from .memory import GIB
 from .pooling_rows import PoolingRows
-from .setup_parts import block_needs, longest_of
+from .setup_parts import block_needs, check_plain, longest_of
 
 _TRIAL_TOKENS: Final = 16
 _VALUES_A_SLICE: Final = 1 << 29
 """Of weights, each multiplied for one token, in 2 to 3 ms: what two cores do."""
 _LEAST_MIXED: Final = 32
+_NOTE: Final = (
+    "runs on transformers' modelling code, slower than a native model: an operation a call, texts of one length at once"
+)
 
 
 class PoolingFamily:
     """Where tokens see those before them there is a KV cache; else a prompt is computed at once, however long it is."""
 
-    packs = True
     no_room = ""
 
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
         self.checkpoint = checkpoint
         self.spec = spec = checkpoint.pooling
+        self.packs = not isinstance(spec.backbone, TransformersEncoder)
         self.groups: Sequence[CacheGroup] = ()
         if spec.causal and isinstance(spec.backbone, ModelSpec):
             self.groups = spec.backbone.cache_groups
@@ -53,6 +57,8 @@ class PoolingFamily:
         self.limits = suited_limits(spec, device)
 
     def longest(self, config: WorkerConfig) -> int:
+        if not self.packs:
+            check_plain(config)
         return longest_of(config, self.spec.backbone, self.spec.max_length)
 
     def make(self, context: LayerContext, longest: int) -> PoolingModel:
@@ -103,7 +109,10 @@ class PoolingFamily:
         return [cache_line(config, sizes)] if self.groups else []
 
     def completed(self, ready: WorkerReady, config: WorkerConfig, model: PoolingModel, sizes: Sizes) -> WorkerReady:
-        return msgspec.structs.replace(ready, attention_scope="before" if self.groups else "all")
+        notes = [*ready.notes]
+        if not self.packs:
+            notes.append(f"{self.spec.architecture} {_NOTE}")
+        return msgspec.structs.replace(ready, attention_scope="before" if self.groups else "all", notes=notes)
 
 
 def suited_limits(model: PoolingConfig, device: str) -> StepLimits:
@@ -117,6 +126,8 @@ def suited_limits(model: PoolingConfig, device: str) -> StepLimits:
     if device != "cpu":
         return limits
     backbone = model.backbone
+    if isinstance(backbone, TransformersEncoder):
+        return limits  # others are let in between texts, however long these are
     if isinstance(backbone, ModelSpec):
         values = backbone.products(0) * (len(backbone.layers) if model.causal else 1)
     else:

@@ -111,7 +111,7 @@ def open_family(config: WorkerConfig, device: str) -> Family:
     """For a device of type ``cpu`` or ``cuda``. Raises :class:`..loading.errors.CheckpointError`."""
     path = Path(config.model)
     if config.is_pooling:
-        checkpoint = open_pooling(path, config.pooler)
+        checkpoint = open_pooling(path, config.pooler, config.model_impl)
     else:
         checkpoint = open_checkpoint(path, config.load_format, config.model_impl)
     return _FAMILIES[type(checkpoint.config)](checkpoint, device)

@@ -83,6 +83,17 @@ def longest_of(config: WorkerConfig, model: _Positions, default: int | None = No
     return config.max_model_len or default or model.max_position
 
 
+def check_plain(config: WorkerConfig) -> None:
+    """Whether transformers' modules can do what is asked. Raises :class:`SetupError`."""
+    if config.batch_invariant:
+        raise SetupError(
+            "--batch-invariant: torch's products, which transformers' modules use, depend on what shares a batch; "
+            "use a model that is native here"
+        )
+    if config.quantization != "none":
+        raise SetupError(f"--quantization {config.quantization}: transformers' modules keep plain weights")
+
+
 def block_needs(config: WorkerConfig, pages: Sequence[PageGroup] = ()) -> BlockNeeds:
     """What a sequence takes of the cache, as the scheduler counts it."""
     chunk = min(config.max_num_batched_tokens, config.max_prefill_chunk)

@@ -13,8 +13,8 @@ from ..model_config.config_fields import ConfigError
 from ..model_config.transformers_config import TransformersSpec
 from ..models.transformers_decoder import TransformersDecoder
 from ..models.transformers_modules import probed
-from .errors import SetupError
 from .families import Text
+from .setup_parts import check_plain
 
 _NOTE: Final = (
     "{} runs on transformers' modelling code, slower than a native model: an operation a call, weights as they are "
@@ -44,13 +44,7 @@ class TransformersText(Text):
         return False
 
     def longest(self, config: WorkerConfig) -> int:
-        if config.batch_invariant:
-            raise SetupError(
-                "--batch-invariant: torch's products, which transformers' modules use, depend on what shares a batch; "
-                "use a model that is native here"
-            )
-        if config.quantization != "none":
-            raise SetupError(f"--quantization {config.quantization}: transformers' modules keep plain weights")
+        check_plain(config)
         return super().longest(config)
 
     def make(self, context: LayerContext, longest: int) -> TransformersDecoder:

@@ -96,9 +96,17 @@ async def _open_embedding(
 
     served, client = config.embedding, engines.clients["embedding"]
     metrics = EmbeddingMetrics(figures, served.served_names[0])
-    own = config.model.tokenizer if config.main == "embedding" else None
+    is_main = config.main == "embedding"
+    own = config.model.tokenizer if is_main else None
     opening = partial(
-        open_embedding, served, client, Path(served.path), metrics, None if own is None else Path(own), room
+        open_embedding,
+        served,
+        client,
+        Path(served.path),
+        metrics,
+        None if own is None else Path(own),
+        room,
+        config.engine.worker.model_impl if is_main else "auto",
     )
     model = await anyio.to_thread.run_sync(opening)
     at_end.callback(model.pool.close)

@@ -131,7 +131,7 @@ def open_main(config: Config) -> Checkpoint:
     """MODEL, for what it is. Raises :class:`CheckpointError`."""
     folder = Path(config.engine.worker.model)
     if config.main == "embedding":
-        return open_pooling(folder, config.embedding.pooler or "")
+        return open_pooling(folder, config.embedding.pooler or "", config.engine.worker.model_impl)
     return open_checkpoint(folder, config.engine.worker.load_format, config.engine.worker.model_impl)
 
 

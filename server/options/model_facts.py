@@ -19,6 +19,7 @@ from stentor.engine.model_config.model_spec import LayerSpec, MixerSpec, ModelSp
 from stentor.engine.model_config.pooling_config import PoolingConfig
 from stentor.engine.model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec
 from stentor.engine.model_config.transformers_config import TransformersSpec
+from stentor.engine.model_config.transformers_encoder_config import TransformersEncoder
 from stentor.engine.worker.memory import GIB, available_memory, default_kv_bytes
 
 LENGTHS: Final = (8192, 32768)
@@ -52,7 +53,7 @@ def _facts(checkpoint: Checkpoint, gpus: Sequence[tuple[str, int]]) -> Iterator[
     spec = config.backbone if isinstance(config, PoolingConfig) else config
     if isinstance(spec, ModelSpec):
         yield from _layers(spec)
-    if isinstance(spec, TransformersSpec):
+    if isinstance(spec, TransformersSpec | TransformersEncoder):
         yield "parameters", f"{_elements(checkpoint) / 1e6:,.1f} M as stored"
         yield "runs on", "transformers' modelling code, an operation a call"
     elif isinstance(spec, ModelSpec):

@@ -9,6 +9,7 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.model_config.pooling_config import PoolingConfig
+from stentor.protocols.ipc.config import ModelImpl
 
 from ..config.models import EmbeddingConfig
 from ..text.errors import TokenizerError
@@ -31,13 +32,14 @@ def open_embedding(
     metrics: EmbeddingMetrics | None = None,
     tokenizer_path: Path | None = None,
     room: TokenizationBudget | None = None,
+    model_impl: ModelImpl = "auto",
 ) -> EmbeddingModel:
     """Reads the configuration and the tokenizer of ``folder``, or another: some 100 ms, so call it in a thread. Texts
     are encoded in ``room``.
 
     Raises :class:`stentor.engine.loading.errors.CheckpointError`, with one line for the operator.
     """
-    config = pooling_config(folder, served.pooler)
+    config = pooling_config(folder, served.pooler, model_impl)
     try:
         tokenizer = load_tokenizer(folder, override=tokenizer_path)
     except TokenizerError as error:

@@ -185,8 +185,18 @@ def _forget_values(file: Path) -> None:
     os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))
 
 
-async def test_an_encoder_goes_on_after_its_worker_was_killed_and_says_what_it_cannot_do(tmp_path: Path) -> None:
-    theirs = saved(lambda: library.BertModel(library.BertConfig(**BERT), add_pooling_layer=False), tmp_path)
+@pytest.mark.parametrize(
+    ("make", "notes"),
+    [
+        (lambda: library.BertModel(library.BertConfig(**BERT), add_pooling_layer=False), 0),
+        (lambda: library.ElectraModel(library.ElectraConfig(**BERT)), 1),
+    ],
+    ids=["native", "by transformers"],
+)
+async def test_an_encoder_goes_on_after_its_worker_was_killed_and_says_what_it_cannot_do(
+    make: Callable[[], Any], notes: int, tmp_path: Path
+) -> None:
+    theirs = saved(make, tmp_path)
     texts = prompts(*(1 + 7 * number % 128 for number in range(300)))
     async with serving(tmp_path) as client:
         asked = [asyncio.create_task(made(client, text, Pooling("embed"))) for text in texts]
@@ -208,6 +218,8 @@ async def test_an_encoder_goes_on_after_its_worker_was_killed_and_says_what_it_c
         ends = [event async for events in stream for event in events]
         assert isinstance(ends[0], Finished)
         assert ends[0].message == "the model makes vectors and scores: it draws no tokens"
+        assert client.ready is not None
+        assert sum("runs on transformers' modelling code" in note for note in client.ready.notes) == notes
 
 
 async def test_a_decoder_that_looks_both_ways_takes_nothing_from_the_prefix_cache(tmp_path: Path) -> None:

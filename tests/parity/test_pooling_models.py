@@ -14,9 +14,12 @@ from stentor.engine.layers.forward_batch import ForwardBatch
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.layers.varlen_batch import VarlenBatch
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.pooling_checkpoint import pooling_config
+from stentor.engine.loading.pooling_checkpoint import open_pooling, pooling_config
 from stentor.engine.loading.pt_file import read_pt
 from stentor.engine.models.pooling_model import PooledTensor, PoolingModel
+from stentor.engine.worker.errors import SetupError
+from stentor.engine.worker.pooling_family import PoolingFamily
+from stentor.protocols.ipc.config import ModelImpl, WorkerConfig
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 
 library: Any = transformers  # whose types know no labels
@@ -63,8 +66,37 @@ SEQUENCES: dict[str, Callable[[], Any]] = {
         library.JinaEmbeddingsV3Config(**BERT, num_labels=2)
     ),
 }
+ELSEWHERE: dict[str, Callable[[], Any]] = {
+    "electra": lambda: library.ElectraForSequenceClassification(
+        library.ElectraConfig(**BERT, embedding_size=16, num_labels=3)
+    ),
+    "albert": lambda: library.AlbertForSequenceClassification(
+        library.AlbertConfig(**BERT, embedding_size=16, num_labels=3)
+    ),
+    "deberta": lambda: library.DebertaV2ForSequenceClassification(
+        library.DebertaV2Config(**BERT, num_labels=1, relative_attention=True, pos_att_type=["p2c", "c2p"])
+    ),
+    "roberta, normed first": lambda: library.RobertaPreLayerNormForSequenceClassification(
+        library.RobertaPreLayerNormConfig(**BERT, num_labels=3, pad_token_id=1)
+    ),
+    "eurobert": lambda: library.EuroBertForSequenceClassification(
+        library.EuroBertConfig(**BERT, num_labels=3, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    ),
+}
+"""Run on transformers' modules."""
+SEQUENCES.update(ELSEWHERE)
+BARE: dict[str, Callable[[], Any]] = {
+    "electra": lambda: library.ElectraForPreTraining(library.ElectraConfig(**BERT, embedding_size=16)),
+    "deberta": lambda: library.DebertaV2ForMaskedLM(library.DebertaV2Config(**BERT)),
+    "albert": lambda: library.AlbertModel(library.AlbertConfig(**BERT)),
+    "t5": lambda: library.T5EncoderModel(
+        library.T5Config(vocab_size=130, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4)
+    ),
+    "gpt": lambda: library.GPT2Model(library.GPT2Config(vocab_size=130, n_embd=32, n_layer=2, n_head=4)),
+}
 TOKENS: dict[str, Callable[[], Any]] = {
     "bert": lambda: library.BertForTokenClassification(library.BertConfig(**BERT, num_labels=5)),
+    "electra": lambda: library.ElectraForTokenClassification(library.ElectraConfig(**BERT, num_labels=5)),
     "distilbert": lambda: library.DistilBertForTokenClassification(library.DistilBertConfig(**DISTIL, num_labels=5)),
     "modernbert": lambda: library.ModernBertForTokenClassification(library.ModernBertConfig(**MODERN, num_labels=5)),
 }
@@ -85,8 +117,8 @@ def saved(make: Callable[[], Any], folder: Path) -> Any:
     return model
 
 
-def opened(folder: Path) -> PoolingModel:
-    model = PoolingModel(pooling_config(folder), PLACE, max_model_len=90)
+def opened(folder: Path, model_impl: ModelImpl = "auto") -> PoolingModel:
+    model = PoolingModel(pooling_config(folder, model_impl=model_impl), PLACE, max_model_len=90)
 
     def files(name: str) -> list[tuple[str, torch.Tensor]]:
         path = folder / name
@@ -98,10 +130,14 @@ def opened(folder: Path) -> PoolingModel:
     return model
 
 
-def asked(model: PoolingModel, task: PoolingTask, **options: Any) -> list[PooledTensor]:
+def asked(model: PoolingModel, task: PoolingTask, *, kinds: bool = False, **options: Any) -> list[PooledTensor]:
+    """``kinds``: every other token is of the second kind."""
     tokens = torch.tensor([token for text in TEXTS for token in text])
     starts = torch.tensor([0, *(len(text) for text in TEXTS)]).cumsum(0)
-    hidden = model.normed(model.forward(ForwardBatch.whole(tokens, VarlenBatch(starts.int(), max(map(len, TEXTS))))))
+    batch = ForwardBatch.whole(
+        tokens, VarlenBatch(starts.int(), max(map(len, TEXTS))), token_types=tokens % 2 if kinds else None
+    )
+    hidden = model.normed(model.forward(batch))
     return model.pool(hidden, tokens, starts, [Pooling(task, **options)] * len(TEXTS))
 
 
@@ -116,6 +152,48 @@ def test_texts_are_scored_as_transformers_scores_them(name: str, tmp_path: Path)
         torch.testing.assert_close(logits.values, expected, rtol=1e-4, atol=1e-4)
         shown = expected.sigmoid() if expected.shape[1] == 1 else expected.softmax(-1)
         torch.testing.assert_close(scores.values, shown, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", BARE)
+@torch.inference_mode()
+def test_a_model_that_is_not_native_gives_the_hidden_states_of_transformers(name: str, tmp_path: Path) -> None:
+    theirs, ours = saved(BARE[name], tmp_path), opened(tmp_path)
+    below = theirs.base_model
+    for text, found in zip(TEXTS, asked(ours, "token_embed"), strict=True):
+        expected = below(input_ids=torch.tensor([text])).last_hidden_state[0]
+        torch.testing.assert_close(found.values, expected, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_a_native_model_gives_the_same_on_the_modules_of_transformers(tmp_path: Path) -> None:
+    saved(SEQUENCES["bert"], tmp_path)
+    ours, elsewhere = opened(tmp_path), opened(tmp_path, "transformers")
+    for task in ("classify", "embed", "token_embed"):
+        for one, other in zip(asked(ours, task), asked(elsewhere, task), strict=True):
+            torch.testing.assert_close(one.values, other.values, rtol=1e-4, atol=1e-4)
+    assert elsewhere.token_types == ours.token_types == 2
+    for one, other in zip(asked(ours, "embed", kinds=True), asked(elsewhere, "embed", kinds=True), strict=True):
+        torch.testing.assert_close(one.values, other.values, rtol=1e-4, atol=1e-4)
+
+
+def test_what_modules_of_transformers_cannot_do_is_refused(tmp_path: Path) -> None:
+    saved(ELSEWHERE["electra"], tmp_path)
+    with pytest.raises(CheckpointError, match="leave --model-impl native out to run that"):
+        pooling_config(tmp_path, model_impl="native")
+    family = PoolingFamily(open_pooling(tmp_path), "cpu")
+    assert not family.packs
+    with pytest.raises(SetupError, match="--quantization fp8: transformers' modules keep plain weights"):
+        family.longest(WorkerConfig(str(tmp_path), quantization="fp8"))
+    with pytest.raises(SetupError, match="--batch-invariant: torch's products"):
+        family.longest(WorkerConfig(str(tmp_path), batch_invariant=True))
+    config = json.loads((tmp_path / "config.json").read_text())
+    for field, value, message in (
+        ("model_type", "mamba3x", "code in checkpoints is never run"),
+        ("quantization_config", {"quant_method": "gptq", "bits": 4}, "its weights are quantised"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps({**config, field: value}))
+        with pytest.raises(CheckpointError, match=message):
+            pooling_config(tmp_path)
 
 
 @pytest.mark.parametrize("name", TOKENS)
