@@ -68,17 +68,17 @@ def test_many_requests_in_a_pool_too_small_for_them_give_what_each_gives_alone(
 
 
 def test_a_long_row_holds_no_more_than_its_window() -> None:
-    """1,000 tokens of which the windowed layers keep 8: a pool of 280 blocks holds what would take 500."""
-    engine = Engine(num_blocks=280, block_size=4, max_num_batched_tokens=16, max_model_len=1000, windows=(0, 8))
-    engine.submit([1] * 900, max_tokens=100)
+    """400 tokens of which the windowed layers keep 8: a pool of 115 blocks holds what would take 200."""
+    engine = Engine(num_blocks=115, block_size=4, max_num_batched_tokens=16, max_model_len=400, windows=(0, 8))
+    engine.submit([1] * 360, max_tokens=40)
     held = 0
     while engine.scheduler.has_work:
         engine.step()
         stats = engine.scheduler.stats()
-        held = max(held, 280 - stats.free_blocks)
+        held = max(held, 115 - stats.free_blocks)
     engine.drain()
     engine.check_clients()
-    assert 250 < held <= 250 + 12
+    assert 100 < held <= 100 + 12
 
 
 def test_a_request_that_fits_only_because_of_its_windows_is_taken_and_one_that_does_not_is_told_what_fits() -> None:
