@@ -15,7 +15,17 @@ from .linear_heads import linear_heads
 from .linear_int8 import linear_int8
 from .linear_w4 import W4Weight, linear_w4
 from .mamba2 import mamba2
-from .moe import ExpertActivation, Router, Routing, experts_mlp, packed_experts_mlp, route
+from .moe import (
+    CodedMatrices,
+    CodeKind,
+    ExpertActivation,
+    Router,
+    Routing,
+    empty_coded,
+    experts_mlp,
+    packed_experts_mlp,
+    route,
+)
 from .norm import (
     add_layer_norm,
     add_rms_norm,
@@ -37,6 +47,8 @@ __all__ = [
     "ActivationScheme",
     "AttentionBatch",
     "Choice",
+    "CodeKind",
+    "CodedMatrices",
     "ExpertActivation",
     "GGUFWeight",
     "KeyLayout",
@@ -54,6 +66,7 @@ __all__ = [
     "attention",
     "causal_conv",
     "embedding",
+    "empty_coded",
     "experts_mlp",
     "force_variant",
     "gated_activation",

@@ -1,4 +1,5 @@
-"""The matrices of all experts of a layer: plain, or packed for a CPU's instructions as they are loaded."""
+"""The matrices of all experts of a layer: plain, as codes that kernels expand, or packed for a CPU's instructions as
+they are loaded."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -14,21 +15,20 @@ from stentor.kernels.linear_packed.weight import TILE
 
 from ..model_config.mlp_spec import ExpertNames, ExpertTensor, MoESpec
 from ..quantization.choose import Layer, Selection, select
-from ..quantization.formats import Format, FP4Format, GGUFFormat, OnlineFormat
+from ..quantization.formats import Format, FP4Format, GGUFFormat
 from ..quantization.stored import FP4Weight, gpt_oss_weight
+from .coded_experts import coded_matrices, gather_coded, put_fp4
 from .layer_context import LayerContext
 from .linear import add_expanded
 from .packed import gather_packed, is_wide, pack_fp4, packed_kind, stored_kind
 from .weights import Target, WeightError, WeightMap, check_plain, check_shape
-
-_NO_KERNEL = "no kernel multiplies by experts' codes"
 
 
 def experts_of(weights: WeightMap, prefix: str, spec: MoESpec, hidden: int, context: LayerContext) -> "Experts":
     """Packed where other weights are packed, and each expert is whole tiles. ``prefix`` is that of the layer."""
     if context.packed and not (hidden % TILE or spec.inner % TILE):
         return PackedExperts(weights, prefix, spec, hidden, context)
-    return PlainExperts(weights, prefix, spec, hidden, context)
+    return StoredExperts(weights, prefix, spec, hidden, context)
 
 
 class Experts(ABC):
@@ -62,6 +62,28 @@ class Experts(ABC):
                         if each.out == out
                     },
                 )
+
+    def _chosen(self, prefix: str, context: LayerContext, *, out: bool) -> Format | None:
+        """The format of all matrices of one product, where it is multiplied as it is stored; else they become plain."""
+        parts = [
+            f"{prefix}.{each.name}".removesuffix(".weight")
+            for each in self._spec.expert_tensors(self._hidden)
+            if each.out == out
+        ]
+        formats = {context.format_of(part) for part in parts}
+        (format, *others) = formats
+        if others or format is None or _selection(format, self._spec, self._hidden, context, out).name == "expanded":
+            return None
+        return format
+
+    def _note(
+        self, weights: WeightMap, tensor: ExpertTensor, format: Format, chosen: Format | None, context: LayerContext
+    ) -> None:
+        """Tells the operator how matrices of a format are multiplied, and why no better."""
+        selection = _selection(format, self._spec, self._hidden, context, tensor.out)
+        if chosen is None and selection.name != "expanded":
+            selection = Selection("expanded", ("experts of one layer are stored otherwise",))
+        weights.notes[selection.describe(format, context.dtype).replace("weights", "weights of experts", 1)] += 1
 
     def _rows_of(self, tensor: ExpertTensor) -> int:
         """Outputs that one expert has in the matrix that it belongs to."""
@@ -121,38 +143,53 @@ class Experts(ABC):
         """x [tokens, hidden] → [tokens, hidden]"""
 
 
-class PlainExperts(Experts):
-    """In the compute dtype, whatever they are stored in."""
+class StoredExperts(Experts):
+    """As codes where kernels expand their format while they multiply; else in the compute dtype."""
 
     def __init__(self, weights: WeightMap, prefix: str, spec: MoESpec, hidden: int, context: LayerContext) -> None:
         super().__init__(weights, prefix, spec, hidden, context, context.dtype)
 
     def _make(self, prefix: str, context: LayerContext) -> None:
         experts, inner, hidden = self._spec.experts, self._spec.inner, self._hidden
-        self._gate_up = context.empty(experts, self._spec.into, hidden)
-        self._down = context.empty(experts, hidden, inner)
-
-    def _target(self, tensor: ExpertTensor) -> torch.Tensor:
-        return _part(self._down if tensor.out else self._gate_up, tensor)
+        self._formats = tuple(self._chosen(prefix, context, out=out) for out in (False, True))
+        sizes = ((self._spec.into, hidden), (hidden, inner))
+        self._gate_up, self._down = (
+            context.empty(experts, *size) if format is None else coded_matrices(format, experts, *size, context.place)
+            for format, size in zip(self._formats, sizes, strict=True)
+        )
 
     def _add(
         self, weights: WeightMap, name: str, tensor: ExpertTensor, names: ExpertNames, context: LayerContext
     ) -> None:
-        part, target = name.removesuffix(".weight"), self._target(tensor)
-        format, plain = context.format_of(part), str(context.dtype).removeprefix("torch.")
-        if isinstance(format, OnlineFormat):
-            weights.notes[f"weights of experts: left in {plain}, since {_NO_KERNEL}"] += 1
-        elif format is not None:
-            weights.notes[f"weights of experts in {format.name}: expanded to {plain}, since {_NO_KERNEL}"] += 1
+        part, whole = name.removesuffix(".weight"), self._down if tensor.out else self._gate_up
+        format, chosen = context.format_of(part), self._formats[tensor.out]
+        nbytes = whole.nbytes * tensor.outputs // self._rows_of(tensor) // (1 if tensor.expert is None else len(whole))
+        if format is not None:
+            self._note(weights, tensor, format, chosen, context)
         if isinstance(format, FP4Format) and format.packing == "gpt-oss":
-            self._gather_fp4(weights, name, tensor, names, target.numel() * target.itemsize)
+            self._gather_fp4(weights, name, tensor, names, nbytes)
+        elif isinstance(whole, kernels.CodedMatrices):
+            if tensor.expert is None:
+                raise WeightError(f"{name} holds all experts in {whole.kind}, which is not read")
+            gather_coded(weights, part, whole, tensor.expert, tensor.first, tensor.outputs, chosen, nbytes)
         elif tensor.expert is not None:
-            add_expanded(weights, part, target, format)
+            add_expanded(weights, part, _part(whole, tensor), format)
         else:
-            weights.add(name, target, shape=tensor.shape, read=partial(_matrices, tensor=tensor, names=names))
+            read = partial(_matrices, tensor=tensor, names=names)
+            weights.add(name, _part(whole, tensor), shape=tensor.shape, read=read)
 
     def _put(self, tensor: ExpertTensor, matrices: torch.Tensor) -> None:
-        self._target(tensor).copy_(matrices)
+        whole = self._down if tensor.out else self._gate_up
+        if isinstance(whole, kernels.CodedMatrices):
+            raise WeightError(f"experts are described as {whole.kind}, and stored plain")
+        _part(whole, tensor).copy_(matrices)
+
+    def _put_fp4(self, tensor: ExpertTensor, matrix: FP4Weight) -> None:
+        whole = self._down if tensor.out else self._gate_up
+        if isinstance(whole, torch.Tensor):
+            super()._put_fp4(tensor, matrix)
+        else:
+            put_fp4(whole, tensor.expert or 0, tensor.first, matrix)
 
     def __call__(self, x: torch.Tensor, routing: kernels.Routing) -> torch.Tensor:
         """x [tokens, hidden] of the compute dtype → the same"""
@@ -190,19 +227,6 @@ class PackedExperts(Experts):
             for format, size in zip(self._formats, sizes, strict=True)
         )
 
-    def _chosen(self, prefix: str, context: LayerContext, *, out: bool) -> Format | None:
-        """The format of all matrices of one product, where it is multiplied as it is stored; else they become plain."""
-        parts = [
-            f"{prefix}.{each.name}".removesuffix(".weight")
-            for each in self._spec.expert_tensors(self._hidden)
-            if each.out == out
-        ]
-        formats = {context.format_of(part) for part in parts}
-        (format, *others) = formats
-        if others or format is None or _selection(format, self._spec, self._hidden, context, out).name == "expanded":
-            return None
-        return format
-
     def _add(
         self, weights: WeightMap, name: str, tensor: ExpertTensor, names: ExpertNames, context: LayerContext
     ) -> None:
@@ -211,10 +235,7 @@ class PackedExperts(Experts):
         weight = self._down if tensor.out else self._gate_up
         nbytes = weight.nbytes * tensor.outputs // self._rows_of(tensor)
         if format is not None:
-            selection = _selection(format, self._spec, self._hidden, context, tensor.out)
-            if chosen is None and selection.name != "expanded":
-                selection = Selection("expanded", ("experts of one layer are stored otherwise",))
-            weights.notes[selection.describe(format, context.dtype).replace("weights", "weights of experts", 1)] += 1
+            self._note(weights, tensor, format, chosen, context)
         if isinstance(format, FP4Format) and format.packing == "gpt-oss":
             self._gather_fp4(weights, name, tensor, names, nbytes)
         elif tensor.expert is not None:
@@ -286,7 +307,8 @@ class PackedExperts(Experts):
 def _selection(format: Format, spec: MoESpec, hidden: int, context: LayerContext, out: bool) -> Selection:
     """Who multiplies by packed experts of a format. Raises :class:`WeightError`."""
     inputs, outputs = (spec.inner, (hidden,)) if out else (hidden, (spec.inner,) * (spec.into // spec.inner))
-    layer = Layer(format, context.device, context.dtype, inputs, outputs, context.invariant, context.packed)
+    place = (context.device, context.dtype, inputs, outputs, context.invariant, context.packed)
+    layer = Layer(format, *place, experts=True)
     try:
         return select(layer, context.backend)
     except ValueError as error:

@@ -42,6 +42,7 @@ PACKED_GGUF: tuple[Stored, ...] = (
     "MXFP4",
 )
 INT4_GROUPS = (32, 64, 128)
+EXPERTS_GROUPS = (16, 32, 64, 128)
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class Layer:
     invariant: bool = False
     packed: bool = False
     """Whether weights can be packed for this CPU."""
+    experts: bool = False
+    """Whether it is one product of all experts of a layer."""
 
 
 @dataclass(frozen=True)
@@ -127,13 +130,28 @@ def _packed(layer: Layer) -> str | None:
 
 
 def _shape(layer: Layer) -> str | None:
-    return _SHAPES[type(layer.format)](layer)
+    return _experts_shape(layer) if layer.experts else _SHAPES[type(layer.format)](layer)
 
 
 def _expanded(layer: Layer) -> str | None:
     if isinstance(layer.format, OnlineFormat):
         return "plain weights would gain nothing from being quantised first: leave --quantization out"
     return None
+
+
+def _experts_shape(layer: Layer) -> str | None:
+    match layer.format:
+        case FP4Format(group=group) | Int4Format(act_order=False, group=group) if group and layer.inputs % group:
+            return f"their groups of {group} do not divide {layer.inputs} inputs"
+        case FP8Format(granularity="block", block=(rows, _)) if any(size % rows for size in layer.outputs):
+            return f"experts of {', '.join(map(str, layer.outputs))} outputs do not join at whole blocks of {rows}"
+        case FP8Format(granularity="block", block=(_, group)) | Int4Format(act_order=False, group=group) if (
+            group and group not in EXPERTS_GROUPS
+        ):
+            return f"they take groups of {', '.join(map(str, EXPERTS_GROUPS))} inputs, not {group}"
+        case FP4Format() | Int4Format(act_order=False) | FP8Format():
+            return None
+    return "no kernel multiplies by such codes of experts"
 
 
 def _fp8_shape(layer: Layer) -> str | None:

@@ -14,12 +14,15 @@ from ..native import NativeFunction, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .checks import ACTIVATIONS, ExpertActivation, check_experts, check_gate
+from .coded import CodedMatrices, CodeKind, empty_coded
 from .operands import Operands
 from .packed import choose_packed, packed_experts, packed_experts_mlp
 from .router import GroupScore, Router, RouterStruct, Routing, Score, router_struct
 
 __all__ = [
     "ACTIVATIONS",
+    "CodeKind",
+    "CodedMatrices",
     "ExpertActivation",
     "GroupScore",
     "Router",
@@ -30,6 +33,7 @@ __all__ = [
     "choose",
     "choose_packed",
     "choose_route",
+    "empty_coded",
     "experts_mlp",
     "packed_experts",
     "packed_experts_mlp",
@@ -98,14 +102,17 @@ def route(logits: Tensor, router: Router, bias: Tensor | None = None, *, variant
     return routing
 
 
-def choose(x: Tensor, gate_up: Tensor, down: Tensor, variant: Choice = "auto") -> Variant:
+def choose(
+    x: Tensor, gate_up: Tensor | CodedMatrices, down: Tensor | CodedMatrices, variant: Choice = "auto"
+) -> Variant:
     """The variant that :func:`experts_mlp` runs: the native one has a product of ours for each expert.
 
     Raises:
         ValueError: one is asked for that cannot run.
     """
     triton = triton_unsupported_reason(x, variant)
-    if triton is None and not (gate_up.is_contiguous() and down.is_contiguous() and x.stride(1) == 1):
+    plain = [each for each in (gate_up, down) if isinstance(each, Tensor)]
+    if triton is None and not (all(each.is_contiguous() for each in plain) and x.stride(1) == 1):
         triton = "it takes contiguous weights, and rows of x"
     return select_variant(variant, triton=triton, native=native_unsupported_reason(_PRODUCTS.get(x.dtype), x))
 
@@ -113,8 +120,8 @@ def choose(x: Tensor, gate_up: Tensor, down: Tensor, variant: Choice = "auto") -
 def experts_mlp(
     x: Tensor,
     routing: Routing,
-    gate_up: Tensor,
-    down: Tensor,
+    gate_up: Tensor | CodedMatrices,
+    down: Tensor | CodedMatrices,
     activation: ExpertActivation,
     *,
     gate_up_bias: Tensor | None = None,
@@ -131,8 +138,9 @@ def experts_mlp(
     Args:
         x: [tokens, hidden], any float dtype.
         routing: of these tokens.
-        gate_up: [experts, 2 · inner, hidden], the dtype of ``x``, gates first. Or [experts, inner, hidden]: without.
-        down: [experts, hidden, inner], the dtype of ``x``.
+        gate_up: [experts, 2 · inner, hidden], the dtype of ``x`` or codes, gates first. Or [experts, inner, hidden]:
+            without.
+        down: [experts, hidden, inner], the dtype of ``x`` or codes.
         activation: see :data:`ExpertActivation`.
         gate_up_bias: [experts, outputs of gate_up] or None, the dtype of ``x``.
         down_bias: [experts, hidden] or None, the dtype of ``x``; it is weighted too.
@@ -149,11 +157,11 @@ def experts_mlp(
         IndexError: an expert that there is not, on the CPU. On CUDA nobody waits to look, and it adds nothing.
     """
     check_experts("experts_mlp", x, routing, activation)
-    experts, into, hidden = gate_up.shape if gate_up.dim() == 3 else (0, 0, 0)
-    inner = down.shape[2] if down.dim() == 3 else 0
+    experts, into, hidden = gate_up.shape if len(gate_up.shape) == 3 else (0, 0, 0)
+    inner = down.shape[2] if len(down.shape) == 3 else 0
     if not experts or hidden != x.shape[1] or into not in (inner, 2 * inner) or down.shape[:2] != (experts, hidden):
         raise ValueError(
-            f"experts_mlp: gate_up {describe(gate_up)} and down {describe(down)} do not fit x {describe(x)}; "
+            f"experts_mlp: gate_up {tuple(gate_up.shape)} and down {tuple(down.shape)} do not fit x {describe(x)}; "
             "want [experts, 2 * inner, hidden], or inner, and [experts, hidden, inner]"
         )
     check_gate("experts_mlp", activation, gated=into != inner)
@@ -161,7 +169,9 @@ def experts_mlp(
         if bias is not None and bias.shape != (experts, outputs):
             raise ValueError(f"experts_mlp: {name} {describe(bias)} must be [{experts}, {outputs}]")
     for given in (gate_up, down, gate_up_bias, down_bias):
-        if given is not None and given.dtype != x.dtype:
+        if isinstance(given, CodedMatrices):
+            given.check()
+        elif given is not None and given.dtype != x.dtype:
             raise ValueError(f"experts_mlp: {describe(given)} must have the dtype of x {describe(x)}")
     chosen = choose(x, gate_up, down, variant)
     if chosen == "triton":

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ..launch import cdiv
 from .checks import ExpertActivation
+from .coded import CodedMatrices
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,8 @@ class Operands:
     """int32 [tokens, top_k]"""
     factors: Tensor
     """float32 [tokens, top_k]"""
-    gate_up: Tensor
-    down: Tensor
+    gate_up: Tensor | CodedMatrices
+    down: Tensor | CodedMatrices
     activation: ExpertActivation
     gate_up_bias: Tensor | None = None
     down_bias: Tensor | None = None
@@ -32,7 +33,8 @@ class Operands:
     @property
     def sizes(self) -> str:
         experts, hidden, inner = self.down.shape
-        return f"{experts}x{inner}x{hidden} k{self.chosen.shape[1]}{'' if self.gated else ' ungated'}"
+        kind = f" {self.gate_up.kind}" if isinstance(self.gate_up, CodedMatrices) else ""
+        return f"{experts}x{inner}x{hidden} k{self.chosen.shape[1]}{'' if self.gated else ' ungated'}{kind}"
 
     @property
     def dtype_name(self) -> str:

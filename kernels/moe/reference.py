@@ -11,6 +11,7 @@ from ..activation.reference import gated_activation
 from ..linear.reference import linear
 from ..linear_packed import PackedWeight
 from ..linear_packed.reference import linear_packed
+from .coded import CodedMatrices
 from .router import Router, Routing
 
 LIMIT, ALPHA = 7.0, 1.702
@@ -61,8 +62,8 @@ def activate_experts(
 def experts_mlp(
     x: Tensor,
     routing: Routing,
-    gate_up: Tensor,
-    down: Tensor,
+    gate_up: Tensor | CodedMatrices,
+    down: Tensor | CodedMatrices,
     activation: str,
     gate_up_bias: Tensor | None,
     down_bias: Tensor | None,
@@ -74,9 +75,9 @@ def experts_mlp(
     def run(rows: Tensor, weights: Tensor, expert: int) -> Tensor:
         if weight_input:
             rows = (rows.float() * weights).to(x.dtype)
-        both = product(rows, gate_up[expert], _of(gate_up_bias, expert))
+        both = product(rows, _matrix(gate_up, expert, x.dtype), _of(gate_up_bias, expert))
         inner = activate_experts(both, down.shape[2], activation, gate, alone)
-        made = product(inner, down[expert], _of(down_bias, expert)).float()
+        made = product(inner, _matrix(down, expert, x.dtype), _of(down_bias, expert)).float()
         return made if weight_input else made * weights
 
     return _sum_over_experts(x, routing, len(gate_up), run)
@@ -129,6 +130,10 @@ def _sum_over_experts(
 
 def _of(bias: Tensor | None, expert: int) -> Tensor | None:
     return None if bias is None else bias[expert]
+
+
+def _matrix(weight: Tensor | CodedMatrices, expert: int, dtype: torch.dtype) -> Tensor:
+    return weight.values(expert, dtype) if isinstance(weight, CodedMatrices) else weight[expert]
 
 
 def _rows(weight: PackedWeight, experts: int, expert: int) -> PackedWeight:

@@ -13,6 +13,7 @@ from ..launch import cdiv, launch
 from ..tuning import Config, pick
 from .operands import Operands
 from .triton_gate import activated, gated
+from .triton_weights import form_of, tensors_of, weights_at
 
 OPERATION = "moe_rows"
 
@@ -21,6 +22,9 @@ OPERATION = "moe_rows"
 def gate_up_kernel(
     x,
     weight,
+    scales,
+    code_factors,
+    zeros,
     bias,
     chosen,
     factors,
@@ -34,10 +38,13 @@ def gate_up_kernel(
     WEIGHT_INPUT: tl.constexpr,
     GATED: tl.constexpr,
     KIND: tl.constexpr,
+    FORM: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
     """out[pair] = act(gate) · up, or act(up)"""
+    DTYPE: tl.constexpr = x.dtype.element_ty
+    stored = (weight, scales, code_factors, zeros)
     outputs = 2 * inner if GATED else inner
     pair = tl.program_id(0).to(tl.int64)
     expert = tl.load(chosen + pair).to(tl.int64)
@@ -45,17 +52,18 @@ def gate_up_kernel(
     wanted = (column < inner) & (expert >= 0) & (expert < experts)
     within = tl.arange(0, BLOCK_K)
     inputs = x + pair // TOP_K * x_stride + within
-    gates = weight + (expert * outputs + column)[:, None] * hidden + within[None, :]
-    ups = weight + (expert * outputs + inner + column)[:, None] * hidden + within[None, :]
+    gates = expert * outputs + column
     gate = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
     up = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
     for start in range(0, hidden, BLOCK_K):
         inside = start + within < hidden
         row = tl.load(inputs + start, mask=inside, other=0.0).to(tl.float32)[None, :]
-        mask = wanted[:, None] & inside[None, :]
-        gate += tl.load(gates + start, mask=mask, other=0.0).to(tl.float32) * row
+        values = weights_at(stored, gates, start, hidden, wanted, BLOCK_N, BLOCK_K, DTYPE, FORM, False)
+        gate += values.to(tl.float32) * row
         if GATED:
-            up += tl.load(ups + start, mask=mask, other=0.0).to(tl.float32) * row
+            ups = gates + inner
+            values = weights_at(stored, ups, start, hidden, wanted, BLOCK_N, BLOCK_K, DTYPE, FORM, False)
+            up += values.to(tl.float32) * row
     gate_sum, up_sum = tl.sum(gate, 1), tl.sum(up, 1)
     if WEIGHT_INPUT:
         factor = tl.load(factors + pair)
@@ -74,6 +82,9 @@ def gate_up_kernel(
 def down_kernel(
     x,
     weight,
+    scales,
+    code_factors,
+    zeros,
     bias,
     chosen,
     factors,
@@ -84,10 +95,13 @@ def down_kernel(
     TOP_K: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     WEIGHTED: tl.constexpr,
+    FORM: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
     """out[token] = Σ over its pairs, in their order; an expert that there is not adds nothing."""
+    DTYPE: tl.constexpr = x.dtype.element_ty
+    stored = (weight, scales, code_factors, zeros)
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     within = tl.arange(0, BLOCK_K)
@@ -97,13 +111,13 @@ def down_kernel(
         expert = tl.load(chosen + pair).to(tl.int64)
         is_expert = (expert >= 0) & (expert < experts)
         wanted = (column < hidden) & is_expert
-        weights = weight + (expert * hidden + column)[:, None] * inner + within[None, :]
+        rows = expert * hidden + column
         products = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
         for start in range(0, inner, BLOCK_K):
             inside = start + within < inner
             row = tl.load(x + pair * inner + start + within, mask=inside & is_expert, other=0.0).to(tl.float32)
-            mask = wanted[:, None] & inside[None, :]
-            products += tl.load(weights + start, mask=mask, other=0.0).to(tl.float32) * row[None, :]
+            values = weights_at(stored, rows, start, inner, wanted, BLOCK_N, BLOCK_K, DTYPE, FORM, False)
+            products += values.to(tl.float32) * row[None, :]
         value = tl.sum(products, 1)
         if HAS_BIAS:
             value += tl.load(bias + expert * hidden + column, mask=wanted, other=0.0).to(tl.float32)
@@ -124,22 +138,25 @@ def rows(of: Operands) -> Tensor:
     launch(
         gate_up_kernel,
         (tokens * top_k, cdiv(inner, config["BLOCK_N"])),
-        *(of.x, of.gate_up, of.gate_up_bias, of.chosen, of.factors, made, of.x.stride(0), inner, hidden, experts),
+        *(of.x, *tensors_of(of.gate_up), of.gate_up_bias, of.chosen, of.factors, made),
+        *(of.x.stride(0), inner, hidden, experts),
         config=config,
         TOP_K=top_k,
         HAS_BIAS=of.gate_up_bias is not None,
         WEIGHT_INPUT=of.weight_input,
         GATED=of.gated,
         KIND=of.activation,
+        FORM=form_of(of.gate_up),
     )
     launch(
         down_kernel,
         (tokens, cdiv(hidden, config["BLOCK_N"])),
-        *(made, of.down, of.down_bias, of.chosen, of.factors, out, inner, hidden, experts),
+        *(made, *tensors_of(of.down), of.down_bias, of.chosen, of.factors, out, inner, hidden, experts),
         config=config,
         TOP_K=top_k,
         HAS_BIAS=of.down_bias is not None,
         WEIGHTED=not of.weight_input,
+        FORM=form_of(of.down),
     )
     return out
 

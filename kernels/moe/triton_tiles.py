@@ -15,6 +15,7 @@ from ..tuning import Config, pick
 from .operands import Operands
 from .triton_gate import activated, gated
 from .triton_order import order_by_expert
+from .triton_weights import form_of, tensors_of, weights_at
 
 OPERATION = "moe_tiles"
 _BLOCKS_TOGETHER = 8
@@ -38,6 +39,9 @@ def tile_of(blocks, most, outputs, BLOCK_N: tl.constexpr, TOGETHER: tl.constexpr
 def gate_up_kernel(
     x,
     weight,
+    scales,
+    code_factors,
+    zeros,
     bias,
     pairs,
     factors,
@@ -54,11 +58,14 @@ def gate_up_kernel(
     KIND: tl.constexpr,
     PRECISION: tl.constexpr,
     TOGETHER: tl.constexpr,
+    FORM: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
     """out[row] = act(gate) · up, or act(up), of the token of pair number ``row`` in the order of the experts."""
+    DTYPE: tl.constexpr = x.dtype.element_ty
+    stored = (weight, scales, code_factors, zeros)
     outputs = 2 * inner if GATED else inner
     expert, begin, end, tile = tile_of(blocks, most, inner, BLOCK_N, TOGETHER)
     if expert >= 0:
@@ -69,17 +76,18 @@ def gate_up_kernel(
         wanted = column < inner
         within = tl.arange(0, BLOCK_K)
         inputs = x + (pair // TOP_K).to(tl.int64)[:, None] * x_stride + within[None, :]
-        gates = weight + (expert * outputs + column)[None, :] * hidden + within[:, None]
-        ups = weight + (expert * outputs + inner + column)[None, :] * hidden + within[:, None]
+        gates = expert * outputs + column
         gate = tl.zeros([BLOCK_T, BLOCK_N], tl.float32)
         up = tl.zeros([BLOCK_T, BLOCK_N], tl.float32)
         for start in range(0, hidden, BLOCK_K):
             inside = start + within < hidden
             left = tl.load(inputs + start, mask=there[:, None] & inside[None, :], other=0.0)
-            mask = inside[:, None] & wanted[None, :]
-            gate = tl.dot(left, tl.load(gates + start, mask=mask, other=0.0), gate, input_precision=PRECISION)
+            right = weights_at(stored, gates, start, hidden, wanted, BLOCK_N, BLOCK_K, DTYPE, FORM, True)
+            gate = tl.dot(left, right, gate, input_precision=PRECISION)
             if GATED:
-                up = tl.dot(left, tl.load(ups + start, mask=mask, other=0.0), up, input_precision=PRECISION)
+                ups = gates + inner
+                right = weights_at(stored, ups, start, hidden, wanted, BLOCK_N, BLOCK_K, DTYPE, FORM, True)
+                up = tl.dot(left, right, up, input_precision=PRECISION)
         if WEIGHT_INPUT:
             factor = tl.load(factors + pair, mask=there, other=0.0)[:, None]
             gate *= factor
@@ -97,6 +105,9 @@ def gate_up_kernel(
 def down_kernel(
     x,
     weight,
+    scales,
+    code_factors,
+    zeros,
     bias,
     pairs,
     blocks,
@@ -107,11 +118,14 @@ def down_kernel(
     HAS_BIAS: tl.constexpr,
     PRECISION: tl.constexpr,
     TOGETHER: tl.constexpr,
+    FORM: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
     """out[pair] = the expert's output; row number ``row`` of x belongs to pair number ``row`` in the experts' order."""
+    DTYPE: tl.constexpr = x.dtype.element_ty
+    stored = (weight, scales, code_factors, zeros)
     expert, begin, end, tile = tile_of(blocks, most, hidden, BLOCK_N, TOGETHER)
     if expert >= 0:
         row = begin.to(tl.int64) + tl.arange(0, BLOCK_T)
@@ -121,12 +135,12 @@ def down_kernel(
         wanted = column < hidden
         within = tl.arange(0, BLOCK_K)
         inputs = x + row[:, None] * inner + within[None, :]
-        weights = weight + (expert * hidden + column)[None, :] * inner + within[:, None]
+        rows = expert * hidden + column
         total = tl.zeros([BLOCK_T, BLOCK_N], tl.float32)
         for start in range(0, inner, BLOCK_K):
             inside = start + within < inner
             left = tl.load(inputs + start, mask=there[:, None] & inside[None, :], other=0.0)
-            right = tl.load(weights + start, mask=inside[:, None] & wanted[None, :], other=0.0)
+            right = weights_at(stored, rows, start, inner, wanted, BLOCK_N, BLOCK_K, DTYPE, FORM, True)
             total = tl.dot(left, right, total, input_precision=PRECISION)
         if HAS_BIAS:
             total += tl.load(bias + expert * hidden + column, mask=wanted, other=0.0).to(tl.float32)[None, :]
@@ -167,7 +181,7 @@ def tiles(of: Operands) -> Tensor:
     launch(
         gate_up_kernel,
         (most * cdiv(inner, config["BLOCK_N"]),),
-        *(of.x, of.gate_up, of.gate_up_bias, order.pairs, of.factors, order.blocks, made),
+        *(of.x, *tensors_of(of.gate_up), of.gate_up_bias, order.pairs, of.factors, order.blocks, made),
         *(most, of.x.stride(0), inner, hidden),
         config=config,
         TOP_K=top_k,
@@ -176,6 +190,7 @@ def tiles(of: Operands) -> Tensor:
         GATED=of.gated,
         KIND=of.activation,
         PRECISION=precision,
+        FORM=form_of(of.gate_up),
         TOGETHER=_BLOCKS_TOGETHER,
     )
     # one sum in place of two: tiles may be as wide again
@@ -183,10 +198,11 @@ def tiles(of: Operands) -> Tensor:
     launch(
         down_kernel,
         (most * cdiv(hidden, wide["BLOCK_N"]),),
-        *(made, of.down, of.down_bias, order.pairs, order.blocks, outputs, most, inner, hidden),
+        *(made, *tensors_of(of.down), of.down_bias, order.pairs, order.blocks, outputs, most, inner, hidden),
         config=wide,
         HAS_BIAS=of.down_bias is not None,
         PRECISION=precision,
+        FORM=form_of(of.down),
         TOGETHER=_BLOCKS_TOGETHER,
     )
     block = min(1024, next_power_of_2(hidden))

@@ -8,10 +8,13 @@ from torch import Tensor
 
 from ..tuning import Tunable
 from . import triton_rows, triton_tiles
+from .coded import CodedMatrices, empty_coded
 from .operands import Operands
 
 SIZES = ((128, 8, 2048, 768), (8, 2, 4096, 14336), (128, 4, 2880, 2880))
 """(experts, top_k, hidden, inner)"""
+CODED = ((128, 4, 2880, 2880),)
+"""Those in MXFP4 too."""
 FEW = (1, 4, 8)
 """Tokens."""
 ROWS = (16, 64, 256, 1024)
@@ -20,33 +23,43 @@ ROWS = (16, 64, 256, 1024)
 
 def tunables() -> list[Tunable]:
     found = []
-    for sizes in SIZES:
+    for sizes, coded in (*((sizes, False) for sizes in SIZES), *((sizes, True) for sizes in CODED)):
         for tokens in FEW:
-            shown = _operands(sizes, tokens, torch.device("meta"))
+            shown = _operands(sizes, coded, tokens, torch.device("meta"))
             key, candidates = triton_rows.key(shown), triton_rows.candidates(shown)
-            workload = partial(_workload, triton_rows.rows, sizes, tokens, False)
+            workload = partial(_workload, triton_rows.rows, sizes, coded, tokens, False)
             found.append(Tunable(triton_rows.OPERATION, key, candidates, workload))
         for rows, invariant in (*((rows, False) for rows in ROWS), (ROWS[0], True)):
             tokens = rows * sizes[0] // sizes[1]
-            shown = _operands(sizes, tokens, torch.device("meta"), invariant)
+            shown = _operands(sizes, coded, tokens, torch.device("meta"), invariant)
             key, candidates = triton_tiles.key(shown), triton_tiles.candidates(shown)
-            workload = partial(_workload, triton_tiles.tiles, sizes, tokens, invariant)
+            workload = partial(_workload, triton_tiles.tiles, sizes, coded, tokens, invariant)
             found.append(Tunable(triton_tiles.OPERATION, key, candidates, workload))
     return found
 
 
-def _operands(sizes: tuple[int, int, int, int], tokens: int, device: torch.device, invariant: bool = False) -> Operands:
+def _operands(
+    sizes: tuple[int, int, int, int], coded: bool, tokens: int, device: torch.device, invariant: bool = False
+) -> Operands:
     experts, top_k, hidden, inner = sizes
 
     def drawn(*shape: int) -> Tensor:
         return torch.randn(shape, dtype=torch.bfloat16, device=device)
 
+    def matrices(outputs: int, inputs: int) -> Tensor | CodedMatrices:
+        if not coded:
+            return drawn(experts, outputs, inputs)
+        found = empty_coded("mxfp4", experts, outputs, inputs, group=32, device=device)
+        found.codes.random_(0, 256)
+        found.scales.fill_(120)
+        return found
+
     return Operands(
         x=drawn(tokens, hidden),
         chosen=torch.rand(tokens, experts, device=device).topk(top_k, dim=1).indices.int(),
         factors=torch.rand(tokens, top_k, device=device),
-        gate_up=drawn(experts, 2 * inner, hidden),
-        down=drawn(experts, hidden, inner),
+        gate_up=matrices(2 * inner, hidden),
+        down=matrices(hidden, inner),
         activation="silu",
         invariant=invariant,
     )
@@ -55,8 +68,9 @@ def _operands(sizes: tuple[int, int, int, int], tokens: int, device: torch.devic
 def _workload(
     run: Callable[[Operands], Tensor],
     sizes: tuple[int, int, int, int],
+    coded: bool,
     tokens: int,
     invariant: bool,
     device: torch.device,
 ) -> Callable[[], object]:
-    return partial(run, _operands(sizes, tokens, device, invariant))
+    return partial(run, _operands(sizes, coded, tokens, device, invariant))

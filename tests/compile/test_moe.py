@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stentor.kernels import Router, Routing, experts_mlp, route
+from stentor.kernels import CodedMatrices, CodeKind, Router, Routing, empty_coded, experts_mlp, route
 from stentor.tests.kernels.dry_run import CompiledKernel, dry_run
 
 pytestmark = pytest.mark.compiles
@@ -13,19 +13,27 @@ QWEN, GPT_OSS, NEMOTRON = (128, 8, 2048, 768), (32, 4, 2880, 2880), (128, 6, 268
 """(experts, top_k, hidden, inner); those of Nemotron 3 Nano have no gate."""
 
 
-def compiled(sizes: tuple[int, int, int, int], tokens: int, capability: int = 90) -> dict[str, CompiledKernel]:
+def compiled(
+    sizes: tuple[int, int, int, int], tokens: int, capability: int = 90, kind: CodeKind | None = None
+) -> dict[str, CompiledKernel]:
     experts, top_k, hidden, inner = sizes
     biased = sizes == GPT_OSS
 
     def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device="cuda")
 
+    def matrices(outputs: int, inputs: int) -> torch.Tensor | CodedMatrices:
+        if kind is None:
+            return empty(experts, outputs, inputs)
+        group, rows = {"mxfp4": (32, 1), "nvfp4": (16, 1), "int4": (32, 1), "fp8": (128, 128)}[kind]
+        return empty_coded(kind, experts, outputs, inputs, group=group, rows=rows, device=torch.device("cuda"))
+
     with FakeTensorMode(), dry_run(capability) as kernels:
         experts_mlp(
             empty(tokens, hidden),
             Routing(empty(tokens, top_k, dtype=torch.int32), empty(tokens, top_k, dtype=torch.float32)),
-            empty(experts, inner if sizes == NEMOTRON else 2 * inner, hidden),
-            empty(experts, hidden, inner),
+            matrices(inner if sizes == NEMOTRON else 2 * inner, hidden),
+            matrices(hidden, inner),
             "swiglu_oai" if biased else "relu2" if sizes == NEMOTRON else "silu",
             gate_up_bias=empty(experts, 2 * inner) if biased else None,
             down_bias=empty(experts, hidden) if biased else None,
@@ -55,6 +63,23 @@ def test_many_tokens_are_sorted_on_the_device_and_meet_tiles_of_one_expert(
         assert kernels[name].uses_tensor_cores
         assert "cp.async.cg.shared.global" in kernels[name].ptx
     assert "atom" not in "".join(kernel.ptx for kernel in kernels.values())
+
+
+@pytest.mark.parametrize("tokens", [4, 512])
+@pytest.mark.parametrize(
+    ("sizes", "kind"), [(GPT_OSS, "mxfp4"), (QWEN, "nvfp4"), (QWEN, "int4"), (QWEN, "fp8"), (NEMOTRON, "nvfp4")]
+)
+def test_experts_in_codes_are_expanded_in_registers(
+    sizes: tuple[int, int, int, int], kind: CodeKind, tokens: int
+) -> None:
+    kernels = compiled(sizes, tokens, kind=kind)
+    for name in ("gate_up_kernel", "down_kernel"):
+        assert kernels[name].uses_tensor_cores == (tokens > 8)
+        assert "local" not in kernels[name].ptx
+
+
+def test_a_newer_gpu_expands_codes_too() -> None:
+    assert compiled(GPT_OSS, 512, capability=100, kind="mxfp4")["gate_up_kernel"].uses_tensor_cores
 
 
 def test_an_older_gpu_is_served() -> None:

@@ -76,7 +76,7 @@ def test_quantised_experts_are_packed_in_bfloat16_and_expanded_in_float32(kind: 
     model = made("qwen3moe", hidden_size=256, moe_intermediate_size=256, head_dim=64)
     write_gguf(path, model, "qwen3moe", gguf.GGMLQuantizationType[kind])
     plain = PagedDecoder(path, packed=False)
-    why = "since no kernel multiplies by experts' codes (6 projections)"
+    why = "since the kernels for it run on CUDA, not on cpu; there are no CPU kernels (6 projections)"
     assert experts_note(plain) == f"weights of experts in {kind}: expanded to float32, {why}"
     expected = logits_of(plain)
     packed = PagedDecoder(path, dtype=torch.bfloat16)

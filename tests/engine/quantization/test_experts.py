@@ -10,11 +10,12 @@ import transformers as untyped_transformers
 from safetensors.torch import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from stentor.engine.layers.experts import Experts, PackedExperts, PlainExperts
+from stentor.engine.layers.experts import Experts, PackedExperts, StoredExperts
 from stentor.engine.layers.moe import MoE
 from stentor.engine.layers.weights import WeightError
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.quantization.stored import StoredError, gpt_oss_weight
+from stentor.kernels import CodedMatrices
 from stentor.kernels.linear_packed.reference import dequantize
 from stentor.tests.engine.quantization import checkpoints as make
 from stentor.tests.engine.quantization.checkpoints import Pack
@@ -96,6 +97,23 @@ def test_expanded_experts_give_the_logits_of_their_format(name: str, packed: boo
     torch.testing.assert_close(logits_of(ours), expected, rtol=1e-4, atol=5e-4)
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_experts_that_stay_in_their_codes_give_what_expanded_ones_give(name: str, tmp_path: Path) -> None:
+    made(tmp_path, *FORMATS[name])
+    expanded, coded = PagedDecoder(tmp_path, packed=False), PagedDecoder(tmp_path, packed=False, backend="kernels")
+    (note,) = notes_of(coded)
+    assert note.endswith(f": multiplied as they are stored ({LAYERS * EXPERTS * 3} projections)")
+    for plain, codes in zip(experts_in(expanded), experts_in(coded), strict=True):
+        assert isinstance(plain, StoredExperts)
+        assert isinstance(codes, StoredExperts)
+        for values, matrices in ((plain._gate_up, codes._gate_up), (plain._down, codes._down)):
+            assert isinstance(values, torch.Tensor)
+            assert isinstance(matrices, CodedMatrices)
+            assert matrices.nbytes < values.nbytes / 3
+            found = torch.stack([matrices.values(expert, values.dtype) for expert in range(EXPERTS)])
+            torch.testing.assert_close(found, values, rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("name", ["gptq", "awq", "nvfp4"])
 def test_experts_of_four_bits_are_packed_in_bfloat16(name: str, tmp_path: Path) -> None:
     expected = made(tmp_path, *FORMATS[name])
@@ -109,7 +127,7 @@ def test_experts_of_four_bits_are_packed_in_bfloat16(name: str, tmp_path: Path) 
 def test_experts_that_are_no_whole_tiles_are_plain(tmp_path: Path) -> None:
     expected = made(tmp_path, {"quant_method": "fp8", "weight_block_size": [8, 8]}, make.fp8_by_block(8), inner=40)
     ours = PagedDecoder(tmp_path)
-    assert "no kernel multiplies by experts' codes" in notes_of(ours)[0]
+    assert "the kernels for it run on CUDA, not on cpu" in notes_of(ours)[0]
     torch.testing.assert_close(logits_of(ours), expected, rtol=1e-4, atol=5e-4)
 
 
@@ -168,6 +186,14 @@ def test_gpt_oss_in_mxfp4_is_expanded(packed: bool | None, tmp_path: Path) -> No
     torch.testing.assert_close(logits_of(ours), expected, rtol=1e-4, atol=2e-4)
 
 
+def test_gpt_oss_in_mxfp4_stays_in_its_codes_where_kernels_take_them(tmp_path: Path) -> None:
+    expected = mxfp4_gpt_oss(tmp_path)
+    ours = PagedDecoder(tmp_path, packed=False, backend="kernels")
+    (note,) = ours.model.weights.note_lines()
+    assert note.startswith("weights of experts in MXFP4: multiplied as they are stored")
+    torch.testing.assert_close(logits_of(ours), expected, rtol=1e-4, atol=2e-4)
+
+
 def test_gpt_oss_in_mxfp4_is_multiplied_from_its_codes_in_bfloat16(tmp_path: Path) -> None:
     expected = mxfp4_gpt_oss(tmp_path)
     ours = PagedDecoder(tmp_path, dtype=BF16)
@@ -176,9 +202,10 @@ def test_gpt_oss_in_mxfp4_is_multiplied_from_its_codes_in_bfloat16(tmp_path: Pat
     plain = PagedDecoder(tmp_path, packed=False)
     for packed, exact in zip(experts_in(ours), experts_in(plain), strict=True):
         assert isinstance(packed, PackedExperts)
-        assert isinstance(exact, PlainExperts)
-        assert torch.equal(dequantize(packed._gate_up), exact._gate_up.flatten(0, 1))
-        assert torch.equal(dequantize(packed._down), exact._down.flatten(0, 1))
+        assert isinstance(exact, StoredExperts)
+        for ours_of, theirs in ((packed._gate_up, exact._gate_up), (packed._down, exact._down)):
+            assert isinstance(theirs, torch.Tensor)
+            assert torch.equal(dequantize(ours_of), theirs.flatten(0, 1))
     error = (logits_of(ours) - expected).abs() / expected.std()
     assert error.mean(1).median() < 0.05, "some tokens choose other experts where all is rounded to bfloat16"
 

@@ -1,0 +1,102 @@
+"""Matrices of experts that stay in the codes of their checkpoint, for kernels that expand them while they multiply."""
+
+import torch
+
+from stentor.kernels import CodedMatrices, CodeKind, empty_coded
+from stentor.kernels.linear_w4.planes import unpack_codes
+
+from ..quantization.formats import Format, FP4Format, FP8Format, Int4Format
+from ..quantization.stored import (
+    FP4Weight,
+    Stored,
+    checked_weight,
+    endings,
+    pack_int4,
+    read_fp4,
+    scale_rows,
+)
+from .weights import WeightMap
+
+
+def coded_matrices(format: Format, experts: int, outputs: int, inputs: int, device: torch.device) -> CodedMatrices:
+    """[experts, outputs, inputs] in the codes of ``format``, not filled yet."""
+    rows, zeros = 1, False
+    kind: CodeKind
+    match format:
+        case FP4Format(kind=kind, group=group):
+            pass
+        case FP8Format(granularity="block", block=(rows, group)):
+            kind = "fp8"
+        case FP8Format():
+            kind, group = "fp8", inputs
+        case Int4Format():
+            kind, group, zeros = "int4", format.group or inputs, not format.symmetric
+        case _:
+            raise AssertionError(format)
+    return empty_coded(kind, experts, outputs, inputs, group=group, rows=rows, zeros=zeros, device=device)
+
+
+def gather_coded(
+    weights: WeightMap,
+    part: str,
+    whole: CodedMatrices,
+    expert: int,
+    first: int,
+    outputs: int,
+    format: Format | None,
+    nbytes: int,
+) -> None:
+    """Registers what fills outputs [first, first + outputs) of an expert, stored in ``format``."""
+    assert isinstance(format, FP4Format | FP8Format | Int4Format)
+    shape = (outputs, whole.shape[2])
+
+    def place(stored: dict[str, torch.Tensor]) -> None:
+        match format:
+            case FP4Format():
+                put_fp4(whole, expert, first, read_fp4(format, stored, *shape))
+            case FP8Format():
+                _put_fp8(whole, expert, first, format, stored, shape)
+            case Int4Format():
+                _put_int4(whole, expert, first, format, stored, shape)
+
+    needed, ignored = endings(format)
+    weights.gather(part, needed, place, nbytes=nbytes, ignored=ignored)
+
+
+def put_fp4(whole: CodedMatrices, expert: int, first: int, matrix: FP4Weight) -> None:
+    """Puts a matrix at outputs [first, ...) of an expert."""
+    rows = slice(first, first + len(matrix.codes))
+    _put_halves(whole.codes[expert, rows], matrix.codes)
+    scales = matrix.scales
+    if whole.kind == "mxfp4":  # exponents of single precision, whose bias is that of the format
+        scales = (scales.view(torch.int32) >> 23).to(torch.uint8)
+    whole.scales[expert, rows] = scales.to(whole.scales.device, whole.scales.dtype)
+    if whole.factors is not None:
+        whole.factors[expert, rows] = matrix.factor.to(whole.factors.device)
+
+
+def _put_halves(target: torch.Tensor, codes: torch.Tensor) -> None:
+    """uint8 [outputs, inputs] below 16 → two a byte, the first in the low half."""
+    target.copy_(codes[:, 0::2] | (codes[:, 1::2] << 4))
+
+
+def _put_fp8(
+    whole: CodedMatrices, expert: int, first: int, format: FP8Format, stored: Stored, shape: tuple[int, int]
+) -> None:
+    whole.codes[expert, first : first + shape[0]].copy_(checked_weight(stored, torch.float8_e4m3fn, *shape))
+    scales = scale_rows(format, stored, *shape)
+    scales = scales.unsqueeze(1) if scales.dim() == 1 else scales
+    begin = first // whole.rows
+    whole.scales[expert, begin : begin + len(scales)].copy_(scales)
+
+
+def _put_int4(
+    whole: CodedMatrices, expert: int, first: int, format: Int4Format, stored: Stored, shape: tuple[int, int]
+) -> None:
+    weight = pack_int4(format, stored, *shape)
+    rows, groups = slice(first, first + shape[0]), whole.scales.shape[2]
+    _put_halves(whole.codes[expert, rows], unpack_codes(weight.codes, shape[1]))
+    whole.scales[expert, rows].copy_(weight.scales[:groups].T)
+    if whole.zeros is not None:
+        assert weight.zeros is not None
+        whole.zeros[expert, rows].copy_(weight.zeros[:groups].T)
