@@ -148,6 +148,13 @@ def fit_states(config: WorkerConfig, each: int, budget: int) -> int:
     return found
 
 
+def with_rows(config: WorkerConfig, num_states: int) -> WorkerConfig:
+    """With no more rows than have two slots each, where there are slots for recurrent states."""
+    if not 0 < num_states < 2 * config.max_num_seqs:
+        return config
+    return msgspec.structs.replace(config, max_num_seqs=num_states // 2)
+
+
 def cache_line(config: WorkerConfig, sizes: Sizes) -> MemoryLine:
     what = f"{sizes.blocks} blocks of {config.block_size} tokens{of_groups(sizes.pages)}; taken as it fills"
     return MemoryLine("KV cache", sizes.blocks * sizes.block_bytes, what)
@@ -180,6 +187,8 @@ class Text:
     beside: Sequence[Path] = ()
     packs = True
     no_room = ""
+    runs_ahead = True
+    """Whether a device computes it a step ahead of what the host has read."""
     notes: Sequence[str] = ()
     """What the operator should know of it."""
 
@@ -199,11 +208,6 @@ class Text:
                     f"--gpu-memory-fraction {config.gpu_memory_fraction}: expected more than 0 and at most 1"
                 )
         return longest_of(config, self.spec)
-
-    @property
-    def runs_ahead(self) -> bool:
-        """Whether a device computes it a step ahead of what the host has read."""
-        return not self.spec.states
 
     def make(self, context: LayerContext, longest: int) -> TextModel:
         return Decoder(self.spec, context, max_model_len=longest)
@@ -245,11 +249,15 @@ class Text:
         return first_tokens(config, self.spec.vocab_size, sizes)
 
     def memory(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[MemoryLine]:
+        return [*self.state_memory(config, model, sizes), cache_line(config, sizes)]
+
+    def state_memory(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[MemoryLine]:
+        """Of recurrent states, where there are any."""
         if not self.spec.states:
-            return [cache_line(config, sizes)]
+            return []
         each = self.spec.state_bytes(model.context.dtype.itemsize)
         what = f"{sizes.num_states} of {each / 2**10:,.0f} KiB, for {config.max_num_seqs} rows and for prefixes"
-        return [MemoryLine("recurrent states", sizes.num_states * each, what), cache_line(config, sizes)]
+        return [MemoryLine("recurrent states", sizes.num_states * each, what)]
 
     def completed(self, ready: WorkerReady, config: WorkerConfig, model: TextModel, sizes: Sizes) -> WorkerReady:
         return msgspec.structs.replace(ready, notes=[*self.notes, *ready.notes], num_states=sizes.num_states)
