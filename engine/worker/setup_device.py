@@ -62,7 +62,7 @@ def size_cache(
     profile: MemoryProfile,
     wanted: int,
     cache_dtype: torch.dtype,
-    pages: Sequence[PageGroup] = (),
+    pages: tuple[PageGroup, ...] = (),
     state_bytes: int = 0,
 ) -> Sizes:
     """What the scheduler may use; one more block is nobody's. ``state_bytes`` are those of a recurrent state."""
@@ -97,7 +97,7 @@ def _profile(
     max_model_len: int,
     graphs: list[int],
     cache_dtype: torch.dtype,
-    pages: Sequence[PageGroup],
+    pages: tuple[PageGroup, ...],
     progress: ProgressCallback,
 ) -> MemoryProfile:
     slots, tokens, vocab_size = config.max_num_seqs, config.max_num_batched_tokens, model.config.vocab_size
