@@ -11,7 +11,7 @@ from stentor.engine.layers import rotary
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.model_config.attention_spec import IndexSpec, LatentAttentionSpec
 from stentor.engine.model_config.model_spec import ModelSpec, with_layers
-from stentor.engine.model_config.recurrent_spec import Mamba2Spec
+from stentor.engine.model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec
 from stentor.engine.models import decoder
 from stentor.engine.worker.caches import allocate_caches
 from stentor.engine.worker.device_sampler import DeviceSampler
@@ -73,6 +73,8 @@ SPARSE = with_layers(
 
 HYBRID = with_layers(LLAMA_8B, beside=Mamba2Spec(heads=128, head_dim=64, groups=8, state_dim=128, width=4))
 """With a state space beside the attention, as Falcon-H1 has."""
+DELTA = with_layers(LLAMA_8B, beside=GatedDeltaSpec(k_heads=16, v_heads=32, k_dim=128, v_dim=128, width=4))
+"""The same with Qwen3-Next's gated delta rule."""
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +124,8 @@ MIXED = (Shape(rows=8, tokens=512, draws=8), 7)
         (SPARSE, torch.bfloat16, DECODE),
         (HYBRID, torch.bfloat16, DECODE),
         (HYBRID, torch.bfloat16, MIXED),
+        (DELTA, torch.bfloat16, DECODE),
+        (DELTA, torch.bfloat16, MIXED),
     ],
     ids=[
         "llama-decode",
@@ -132,6 +136,8 @@ MIXED = (Shape(rows=8, tokens=512, draws=8), 7)
         "sparse-decode",
         "hybrid-decode",
         "hybrid-mixed",
+        "delta-decode",
+        "delta-mixed",
     ],
 )
 def test_every_kernel_of_a_step_compiles(config: ModelSpec, cache_dtype: torch.dtype, step: tuple[Shape, int]) -> None:
