@@ -170,7 +170,7 @@ class Mamba2:
     def _normed(self, x: torch.Tensor) -> torch.Tensor:
         """Each group of channels by itself; x float32 [tokens, inner] → the same."""
         groups = x.view(-1, self._spec.inner // self._spec.norm_groups)
-        normed = kernels.rms_norm(groups, torch.ones_like(groups[0]), self._eps)
+        normed = kernels.rms_norm(groups, groups.new_ones(groups.shape[1]), self._eps)
         assert self._norm is not None
         return normed.view(x.shape) * self._norm
 

@@ -391,7 +391,7 @@ class LatentAttentionSpec:
 class CacheGroup:
     """Layers that keep alike: as much of a token, for as long."""
 
-    kind: Literal["full", "window", "latent"]
+    kind: Literal["full", "window", "latent", "cross"]
     layers: tuple[int, ...]
     window: int
     """Tokens after which one is not seen any more; 0: always seen."""
@@ -400,6 +400,8 @@ class CacheGroup:
     head_dim: int
     index_dim: int = 0
     """Of a key of the index, beside a latent; 0: there is none."""
+    positions: int = 0
+    """Of a cross group: of the encoder, which all tokens of a sequence see, however many these are."""
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -409,12 +411,13 @@ class CacheGroup:
         return (self.kv_heads * self.head_dim,) * 2
 
     def token_bytes(self, itemsize: int) -> int:
-        """Of one token over all layers."""
+        """Of one token, or position of the encoder, over all layers."""
         return sum(self.widths) * len(self.layers) * itemsize
 
     def cached_bytes(self, length: int, itemsize: int) -> int:
         """Of a sequence of ``length`` tokens that has dropped what no token will see."""
-        return self.token_bytes(itemsize) * (min(length, self.window) if self.window else length)
+        seen = min(length, self.window) if self.window else length
+        return self.token_bytes(itemsize) * (self.positions or seen)
 
 
 def seen_pairs(tokens: int, context: int, most: int = 0) -> int:

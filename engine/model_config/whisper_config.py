@@ -15,6 +15,8 @@ FRAMES_PER_POSITION = 2
 """The second convolution halves the frames."""
 SECONDS_PER_POSITION = 0.02
 """Time of one encoder position."""
+ENCODER_BLOCK = 16
+"""Encoder positions of a block of an encoder slot."""
 _EPS = 1e-5
 _MOST_POSITIONS = 1 << 20
 _MOST_MEL_BINS = 1024
@@ -89,6 +91,16 @@ class WhisperConfig:
     def cache_groups(self) -> tuple[CacheGroup, ...]:
         """Of the decoder's attention to itself."""
         return (CacheGroup("full", tuple(range(self.num_layers)), 0, self.num_heads, self.head_dim),)
+
+    @property
+    def cross_group(self) -> CacheGroup:
+        """Of its attention to audio: one encoder slot holds all positions of a window."""
+        return replace(self.cache_groups[0], kind="cross", positions=self.source_positions)
+
+    @property
+    def slot_blocks(self) -> int:
+        """Blocks of an encoder slot."""
+        return -(-self.source_positions // ENCODER_BLOCK)
 
     @property
     def head_dim(self) -> int:

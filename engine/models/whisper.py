@@ -1,8 +1,8 @@
 """Whisper (arXiv:2212.04356): an encoder over half a minute of audio, and a decoder that attends to it.
 
 The decoder's own keys and values lie in the caller's paged cache, as those of any decoder. What it attends to of the
-audio is computed once a window and kept in *encoder slots*, paged alike: slot p of n has the blocks
-[p · blocks_per_slot, (p + 1) · blocks_per_slot) of :meth:`Whisper.make_cross_caches`. Every token of a step is then a
+audio is computed once a window and kept in *encoder slots*, paged alike: slot p has the blocks
+[p · slot_blocks, (p + 1) · slot_blocks) of the caches of the config's ``cross_group``. Every token of a step is then a
 row of its own over all keys of its encoder slot, so that one operation serves any mixture of prompts and decode rows.
 """
 
@@ -31,7 +31,7 @@ from ..layers.rotary import RotaryTables
 from ..layers.varlen_batch import VarlenBatch
 from ..layers.weights import WeightMap, check_plain, check_shape
 from ..model_config.model_spec import Backbone
-from ..model_config.whisper_config import WhisperConfig
+from ..model_config.whisper_config import ENCODER_BLOCK, WhisperConfig
 from .alignment import Aligned, token_times
 
 
@@ -82,8 +82,6 @@ class Convolution:
         return out.view(windows, -1, self._outputs)[:, : time // self._stride]
 
 
-PLACE_BLOCK = 16
-"""Encoder positions of a block of an encoder slot."""
 _WINDOWS_AT_ONCE = 8
 """Encoded together, which bounds what that takes; on a host's own cores one already keeps them busy."""
 _VALUES_A_PIECE = 1 << 30
@@ -135,15 +133,15 @@ class _EncoderLayer(Layer):
 class Whisper:
     """Audio and token ids in, hidden states and logits out.
 
-    ``caches`` are those of the decoder's self-attention, one a layer, as :func:`engine.worker.caches.allocate_caches`
-    makes them for any config with ``num_layers``, ``num_kv_heads`` and ``head_dim``; ``cross_caches`` come from
-    :meth:`make_cross_caches` and are written by :meth:`write_encodings`.
+    ``caches`` are those of the decoder's self-attention, ``cross_caches`` those of the config's ``cross_group`` in
+    blocks of :data:`..model_config.whisper_config.ENCODER_BLOCK`, one a layer each, as
+    :func:`..worker.caches.allocate_caches` makes them; :meth:`write_encodings` writes the latter.
     """
 
     def __init__(self, config: WhisperConfig, context: LayerContext) -> None:
         self.config = config
         self.weights = WeightMap()
-        self._context = context = replace(context, float32_stream=context.packed)
+        self.context = context = replace(context, float32_stream=context.packed)
         hidden, encoder, decoder = config.hidden_size, "model.encoder", "model.decoder"
         self._convolutions = (
             Convolution(self.weights, f"{encoder}.conv1", config.mel_bins, hidden, context),
@@ -174,36 +172,17 @@ class Whisper:
         """What :meth:`cross_batch` was asked last, and its answer."""
 
     def _layers(self, kind: type[L], model: Backbone) -> list[L]:
-        rotary = RotaryTables(model.max_position, model.max_position, self._context)
-        return [kind(self.weights, layer, model, rotary, self._context) for layer in range(len(model.layers))]
+        rotary = RotaryTables(model.max_position, model.max_position, self.context)
+        return [kind(self.weights, layer, model, rotary, self.context) for layer in range(len(model.layers))]
 
     def _table(self, name: str, rows: int) -> torch.Tensor:
-        table = self._context.empty(rows, self.config.hidden_size, dtype=self._context.stream)
+        table = self.context.empty(rows, self.config.hidden_size, dtype=self.context.stream)
         self.weights.add(f"{name}.weight", table)
         return table
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Fills the weights from a checkpoint's tensors. Raises :class:`..layers.weights.WeightError`."""
         self.weights.load(tensors, ignore=("proj_out.weight",))  # the head's copy of the embeddings
-
-    @property
-    def blocks_per_slot(self) -> int:
-        return -(-self.config.source_positions // PLACE_BLOCK)
-
-    @property
-    def encoder_slot_bytes(self) -> int:
-        """Bytes of one encoder slot over all layers, keys and values."""
-        slots = self.blocks_per_slot * PLACE_BLOCK
-        return 2 * self.config.num_layers * self.config.hidden_size * slots * self._context.dtype.itemsize
-
-    def make_cross_caches(self, count: int) -> list[LayerCache]:
-        """Room for the encodings of ``count`` windows, zeroed: keys and values, one pair a decoder layer."""
-        config = self.config
-        shape = (count * self.blocks_per_slot, config.num_heads, config.head_dim, PLACE_BLOCK)
-        pairs = (
-            kernels.make_kv_cache(*shape, self._context.dtype, self._context.device) for _ in range(config.num_layers)
-        )
-        return [LayerCache(pair) for pair in pairs]
 
     def cross_batch(self, encoder_slots: npt.NDArray[np.integer] | Sequence[int]) -> kernels.AttentionBatch:
         """The encoder slot of each token of a step, in their order → :attr:`..layers.forward_batch.Encoded.paged`."""
@@ -215,10 +194,10 @@ class Whisper:
         return batch
 
     def _cross_batch(self, encoder_slots: npt.NDArray[np.int32]) -> kernels.AttentionBatch:
-        tokens, blocks = len(encoder_slots), self.blocks_per_slot
+        tokens, blocks = len(encoder_slots), self.config.slot_blocks
         first = encoder_slots * blocks
         tables = first[:, None] + np.arange(blocks, dtype=np.int32)
-        device = self._context.device
+        device = self.context.device
         return kernels.AttentionBatch(
             query_start=torch.arange(tokens + 1, dtype=torch.int32, device=device),
             seq_lens=torch.full((tokens,), self.config.source_positions, dtype=torch.int32, device=device),
@@ -232,7 +211,7 @@ class Whisper:
     def features(self, windows: Sequence[bytes | memoryview]) -> torch.Tensor:
         """Samples (s16le, 16 kHz, mono), at most ``config.samples`` each → log-mel float32 [windows, frames, bins]."""
         if self._log_mel is None:
-            self._log_mel = LogMel(self.config.mel_bins, self._context.device)
+            self._log_mel = LogMel(self.config.mel_bins, self.context.device)
         return self._log_mel(windows, self.config.samples)
 
     def encode(self, features: torch.Tensor, after_layer: Callable[[], None] | None = None) -> torch.Tensor:
@@ -240,14 +219,14 @@ class Whisper:
 
         ``after_layer`` is called between parts of the work, which for one window on the host's own cores are short.
         """
-        x = features.to(self._context.stream)
+        x = features.to(self.context.stream)
         pause = after_layer or _go_on
         for convolution in self._convolutions:
             x = kernels.activate_(convolution(x).contiguous(), "gelu")
             pause()
         windows, positions, hidden = x.shape
         residual = (x + self._source_positions).view(windows * positions, hidden)
-        piece = self._piece if after_layer is not None and windows == 1 and self._context.packed else len(residual)
+        piece = self._piece if after_layer is not None and windows == 1 and self.context.packed else len(residual)
         varlen = VarlenBatch(torch.arange(0, len(residual) + 1, positions, dtype=torch.int32), positions)
         batch = ForwardBatch.whole(torch.empty(0, dtype=torch.int64, device=x.device), varlen)
         for layer in self._encoder:
@@ -280,7 +259,7 @@ class Whisper:
         pause: Callable[[], None],
     ) -> None:
         """Encodings [windows, source_positions, hidden] to their encoder slots."""
-        room = self.blocks_per_slot * PLACE_BLOCK
+        room = self.config.slot_blocks * ENCODER_BLOCK
         ids = torch.tensor(list(encoder_slots), device=encoded.device).unsqueeze(1)
         slots = (ids * room + torch.arange(self.config.source_positions, device=encoded.device)).flatten()
         flat = encoded.flatten(0, 1)
@@ -344,6 +323,7 @@ class Whisper:
 
     def _attended(self, q: torch.Tensor, k: torch.Tensor, encoder_slot: int, head: int, frames: int) -> torch.Tensor:
         """Weights of one head, float32 [tokens, frames]."""
-        blocks = slice(encoder_slot * self.blocks_per_slot, (encoder_slot + 1) * self.blocks_per_slot)
+        first = encoder_slot * self.config.slot_blocks
+        blocks = slice(first, first + self.config.slot_blocks)
         keys = k[blocks, head].transpose(0, 1).reshape(k.shape[2], -1)[:, :frames].float()  # [head_dim, frames]
         return torch.softmax(q.float() @ keys * self.config.head_dim**-0.5, dim=-1)

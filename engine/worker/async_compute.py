@@ -8,7 +8,7 @@ it drew last, whether or not anybody has read it.
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ from .masks import slot_masks
 from .pending import Pending, PromptPart
 from .pinned import PinnedPool, StepMemory
 from .prepare_inputs import StepNumbers, no_rows, number_step, pad_decodes
+from .row_states import RowStates
 from .rows import RowTable
 from .runner import ModelRunner
 from .staged_step import StagedStep, changes, no_changes, pad_updates, stage
@@ -93,10 +94,13 @@ class AsyncCompute:
         graph_sizes: Sequence[int] = (),
         graph_stall: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
+        states: RowStates | None = None,
     ) -> None:
-        """``graph_sizes``: rows of the decode steps that :meth:`advance` captures, none above ``slots``."""
+        """``graph_sizes``: rows of the decode steps that :meth:`advance` captures, none above ``slots``. ``states`` of
+        the rows, where the model keeps any: the runner's too, which enters and releases them."""
         self._device = device
         self._slots = slots
+        self._states = states
         self._groups = groups = 1 + max(cache.group for cache in caches)
         self.rows = RowTable(slots, max_model_len, block_size, groups)
         self._null_block = caches[0].k.shape[0] - 1
@@ -106,11 +110,9 @@ class AsyncCompute:
         self._sampler = DeviceSampler(vocab_size, slots, device.torch_device)
         self._changed = _NOTHING_CHANGED
         self._logprobs = LogprobReader(model, device)
-        self._step = DeviceStep(model, caches, self._buffers, self._sampler, max_model_len)
+        self._step = DeviceStep(model, caches, self._buffers, self._sampler, max_model_len, states)
         tokens = max(max_num_batched_tokens, slots)
-        largest = Shape(
-            rows=slots, tokens=tokens, draws=slots, updates=slots * groups, logprob_rows=slots, groups=groups
-        )
+        largest = replace(self._graph_shape(slots), tokens=tokens, logprob_rows=slots)
         self._staging = Staging(device, staged_bytes(largest) + _SPARE_BYTES)
         self._pinned = PinnedPool(device)
         self._spare_outputs = deque(device.pinned(slots, torch.int64) for _ in range(MAX_PENDING))
@@ -160,6 +162,8 @@ class AsyncCompute:
         update_at, update_to, entered = self._changed
         self._changed = _NOTHING_CHANGED
         numbers = number_step(plan.rows, self.rows)
+        if self._states is not None:
+            self._states.move(plan.rows)
         self.rows.num_sampled[sampled] += 1
         top_logprobs = [self._sampler.logprobs(slot) for slot in sampled]
         parts = []
@@ -167,7 +171,7 @@ class AsyncCompute:
             parts = self.rows.prompt_work(plan.rows, [numbers.starts[row.slot] for row in plan.rows])
         changed = changes(update_at, update_to, entered, [token for part in parts for token in part.tokens])
         for_graph = None if parts else self._staged_for_graph(numbers, changed, top_logprobs)
-        staged = for_graph or stage(numbers, changed, top_logprobs)
+        staged = for_graph or stage(numbers, changed, top_logprobs, self._states)
 
         memory = self._pinned.step()
         inputs = self._staging.send(staged.shape, staged.sections, memory)
@@ -265,7 +269,8 @@ class AsyncCompute:
         spare = size * self._groups - len(changed["update_at"])
         if spare < 0:
             return None
-        staged = stage(self._padded(numbers, size), self._padded_updates(changed, spare), top_logprobs)
+        padded = self._padded(numbers, size)
+        staged = stage(padded, self._padded_updates(changed, spare), top_logprobs, self._states)
         return staged if self._staging.fits(staged.shape) else None
 
     def _padded(self, numbers: StepNumbers, size: int) -> StepNumbers:
@@ -308,7 +313,8 @@ class AsyncCompute:
     # ---- graphs
 
     def _graph_shape(self, size: int) -> Shape:
-        return Shape(rows=size, tokens=size, draws=size, updates=size * self._groups, groups=self._groups)
+        groups, states = self._groups, 0 if self._states is None else size
+        return Shape(rows=size, tokens=size, draws=size, updates=size * groups, groups=groups, state_rows=states)
 
     def _graph_bodies(self, size: int) -> tuple[Body, Body]:
         shape = self._graph_shape(size)
@@ -318,7 +324,8 @@ class AsyncCompute:
     @torch.inference_mode()
     def warm_decode(self, size: int) -> None:
         """Queues a decode step of so many rows of nobody, as its graph will run, with contexts of any length."""
-        staged = stage(self._padded(no_rows(), size), self._padded_updates(no_changes(), size * self._groups), [])
+        changed = self._padded_updates(no_changes(), size * self._groups)
+        staged = stage(self._padded(no_rows(), size), changed, [], self._states)
         self._staging.send(staged.shape, staged.sections, self._pinned.step())
         for body in self._graph_bodies(size):
             body()

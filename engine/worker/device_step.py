@@ -13,6 +13,7 @@ from stentor.kernels import AttentionBatch
 from ..layers.forward_batch import ForwardBatch, LayerCache
 from ..models.decoder import Decoder
 from .device_sampler import DeviceSampler
+from .row_states import RowStates
 from .staging import Inputs, Shape
 
 
@@ -59,12 +60,14 @@ class DeviceStep:
         buffers: RowBuffers,
         sampler: DeviceSampler,
         max_seq_len: int,
+        states: RowStates | None = None,
     ) -> None:
         self._model = model
         self._caches = caches
         self._buffers = buffers
         self._sampler = sampler
         self._max_seq_len = max_seq_len
+        self._states = states
 
     def update_tables(self, inputs: Inputs) -> None:
         """Enters the blocks that rows have gained."""
@@ -73,7 +76,7 @@ class DeviceStep:
     def forward(
         self, inputs: Inputs, shape: Shape, *, decode_rows: int, max_query_len: int, max_seq_len: int
     ) -> torch.Tensor:
-        """Hidden states [tokens, hidden]; writes K and V."""
+        """Hidden states [tokens, hidden]; writes K and V, and recurrent states."""
         buffers = self._buffers
         tables = [each.narrow(0, 0, shape.rows) for each in buffers.batch_tables]
         for known, own in zip(buffers.tables, tables, strict=True):
@@ -95,7 +98,10 @@ class DeviceStep:
             )
             for own, slots in zip(tables, inputs.kv_slots.view(len(tables), -1), strict=True)
         ]
-        return self._model.forward(ForwardBatch(tokens, inputs.positions, self._caches, paged))
+        states = None
+        if self._states is not None:
+            states = self._states.batch(inputs.query_start, inputs.state_reads, inputs.state_writes, max_query_len)
+        return self._model.forward(ForwardBatch(tokens, inputs.positions, self._caches, paged, states=states))
 
     def logits(self, hidden: torch.Tensor) -> None:
         """Of the rows that draw, hidden states [draws, hidden]."""

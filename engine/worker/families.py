@@ -18,13 +18,14 @@ from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowInput, RowSpan, Ro
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..model_config.attention_spec import CacheGroup
+from ..model_config.whisper_config import ENCODER_BLOCK
 from ..models.decoder import Decoder
 from ..models.transformers_decoder import TransformersDecoder
 from ..models.voxtral_realtime import VoxtralRealtime
 from ..models.whisper import Whisper
 from .audio_streams import AudioStreams
 from .audio_windows import AudioWindows
-from .caches import PageGroup, kv_block_bytes, of_groups, page_groups
+from .caches import PageGroup, allocate_caches, kv_block_bytes, of_groups, page_groups
 from .errors import SetupError
 from .graphs import graph_sizes
 from .limits import HEARING, SUITED
@@ -60,6 +61,8 @@ class Sizes:
     block_bytes: int
     pages: tuple[PageGroup, ...] = ()
     encoder_slots: int = 0
+    slot_bytes: int = 0
+    """Of an encoder slot."""
     num_states: int = 0
     """Slots of recurrent states."""
 
@@ -145,6 +148,13 @@ def fit_states(config: WorkerConfig, each: int, budget: int) -> int:
     return found
 
 
+def with_rows(config: WorkerConfig, num_states: int) -> WorkerConfig:
+    """With no more rows than have two slots each, where there are slots for recurrent states."""
+    if not 0 < num_states < 2 * config.max_num_seqs:
+        return config
+    return msgspec.structs.replace(config, max_num_seqs=num_states // 2)
+
+
 def cache_line(config: WorkerConfig, sizes: Sizes) -> MemoryLine:
     what = f"{sizes.blocks} blocks of {config.block_size} tokens{of_groups(sizes.pages)}; taken as it fills"
     return MemoryLine("KV cache", sizes.blocks * sizes.block_bytes, what)
@@ -177,6 +187,8 @@ class Text:
     beside: Sequence[Path] = ()
     packs = True
     no_room = ""
+    runs_ahead = True
+    """Whether a device computes it a step ahead of what the host has read."""
     notes: Sequence[str] = ()
     """What the operator should know of it."""
 
@@ -196,11 +208,6 @@ class Text:
                     f"--gpu-memory-fraction {config.gpu_memory_fraction}: expected more than 0 and at most 1"
                 )
         return longest_of(config, self.spec)
-
-    @property
-    def runs_ahead(self) -> bool:
-        """Whether a device computes it a step ahead of what the host has read."""
-        return not self.spec.states
 
     def make(self, context: LayerContext, longest: int) -> TextModel:
         return Decoder(self.spec, context, max_model_len=longest)
@@ -242,11 +249,15 @@ class Text:
         return first_tokens(config, self.spec.vocab_size, sizes)
 
     def memory(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[MemoryLine]:
+        return [*self.state_memory(config, model, sizes), cache_line(config, sizes)]
+
+    def state_memory(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[MemoryLine]:
+        """Of recurrent states, where there are any."""
         if not self.spec.states:
-            return [cache_line(config, sizes)]
+            return []
         each = self.spec.state_bytes(model.context.dtype.itemsize)
         what = f"{sizes.num_states} of {each / 2**10:,.0f} KiB, for {config.max_num_seqs} rows and for prefixes"
-        return [MemoryLine("recurrent states", sizes.num_states * each, what), cache_line(config, sizes)]
+        return [MemoryLine("recurrent states", sizes.num_states * each, what)]
 
     def completed(self, ready: WorkerReady, config: WorkerConfig, model: TextModel, sizes: Sizes) -> WorkerReady:
         return msgspec.structs.replace(ready, notes=[*self.notes, *ready.notes], num_states=sizes.num_states)
@@ -297,14 +308,15 @@ class Transcription:
         transcript."""
         block_bytes = kv_block_bytes(self.groups, config.block_size, cache_dtype)
         blocks = -(-longest // config.block_size)
-        each = model().encoder_slot_bytes + blocks * block_bytes
+        slot_bytes = self.spec.slot_blocks * kv_block_bytes([self.spec.cross_group], ENCODER_BLOCK, cache_dtype)
+        each = slot_bytes + blocks * block_bytes
         rows = min(config.max_num_seqs, budget // each) if settled is None else settled.blocks // blocks
         if rows < 1:
             raise SetupError(
                 f"{max(budget, 0) / GIB:.2f} GiB have no room for one window of audio and its transcript, which need "
                 f"{each / GIB:.2f} GiB: raise --kv-cache-memory, or choose a smaller model"
             )
-        return Sizes(rows * blocks, longest, block_bytes, encoder_slots=rows)
+        return Sizes(rows * blocks, longest, block_bytes, encoder_slots=rows, slot_bytes=slot_bytes)
 
     def largest_step(self, config: WorkerConfig, longest: int) -> tuple[StepPlan, Sizes]:
         """Rows of as many tokens as a step may have, which all share one block, and every one draws."""
@@ -325,8 +337,10 @@ class Transcription:
         return RowSpan(encoder_slot, -1, self.spec.source_positions)
 
     def extras(self, config: WorkerConfig, model: Whisper, sizes: Sizes) -> AudioWindows:
+        spec, context = self.spec, model.context
+        blocks = sizes.encoder_slots * spec.slot_blocks
         try:
-            caches = model.make_cross_caches(sizes.encoder_slots)
+            caches = allocate_caches([spec.cross_group], blocks, ENCODER_BLOCK, context.device, context.dtype)
         except (OSError, MemoryError, torch.OutOfMemoryError) as error:
             raise SetupError(
                 f"there is no room for {sizes.encoder_slots} windows of encoded audio: lower --max-num-seqs"
@@ -339,7 +353,7 @@ class Transcription:
     def memory(self, config: WorkerConfig, model: Whisper, sizes: Sizes) -> list[MemoryLine]:
         rows = sizes.encoder_slots
         windows = f"{rows} windows of {self.spec.samples // 16_000} s; taken as they fill"
-        return [MemoryLine("encoded audio", rows * model.encoder_slot_bytes, windows), cache_line(config, sizes)]
+        return [MemoryLine("encoded audio", rows * sizes.slot_bytes, windows), cache_line(config, sizes)]
 
     def completed(self, ready: WorkerReady, config: WorkerConfig, model: Whisper, sizes: Sizes) -> WorkerReady:
         notes = list(ready.notes)

@@ -1,6 +1,6 @@
 """Where a device's memory goes: measured in the worst step there can be, before the KV cache takes the rest."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stentor.protocols.ipc.actors import MemoryLine
@@ -32,13 +32,14 @@ class MemoryProfile:
         taken = self.loaded + self.buffers + self.activations + self.graphs + self.outside
         return int(self.total * fraction) - taken
 
-    def lines(self, weights_note: str, kv_bytes: int, kv_note: str, graph_sizes: int) -> list[MemoryLine]:
-        """One for each place that bytes go to."""
-        taken = self.loaded + self.buffers + self.activations + self.graphs + self.outside + kv_bytes
+    def lines(self, weights_note: str, kept: Sequence[MemoryLine], graph_sizes: int) -> list[MemoryLine]:
+        """One for each place that bytes go to; ``kept`` are those of caches."""
+        taken = self.loaded + self.buffers + self.activations + self.graphs + self.outside
+        taken += sum(line.bytes for line in kept)
         graphs_note = f"{graph_sizes} sizes of decode steps, reserved" if graph_sizes else "none"
         return [
             MemoryLine("weights", self.loaded, weights_note),
-            MemoryLine("KV cache", kv_bytes, kv_note),
+            *kept,
             MemoryLine("activations", self.activations, "at most, measured"),
             MemoryLine("CUDA graphs", self.graphs, graphs_note),
             MemoryLine("sampler tables", self.buffers, "with logits, block tables and the inputs of a step"),
@@ -50,7 +51,8 @@ class MemoryProfile:
 def worst_steps(slots: int, tokens: int, max_model_len: int, vocab_size: int) -> list[StepPlan]:
     """Plans that need the most: as many tokens as a step may have, with the longest tables, and every row drawn.
 
-    The caches may be of one block, which all rows then share: nobody reads what they compute.
+    The caches may be of one block, and of one slot for a state, which all rows then share: nobody reads what they
+    compute.
     """
     rows = min(slots, tokens)
     prefill = tokens - rows + 1
@@ -73,7 +75,7 @@ def worst_steps(slots: int, tokens: int, max_model_len: int, vocab_size: int) ->
         left -= count if slot < long else 0
         length = max_model_len if slot < long else 1
         new.append(NewRow(slot, [0] * length, length, params, slot, []))
-        steps.append(RowStep(slot, length - count, count, [], True))
+        steps.append(RowStep(slot, length - count, count, [], True, state=0))
     return [StepPlan(0, 0, [], new, steps)]
 
 

@@ -14,6 +14,7 @@ from stentor.protocols.ipc.steps import RowStep, StepPlan
 from ..layers.forward_batch import ForwardBatch, StateBatch
 from ..model_config.recurrent_spec import StateTensor
 from .batch import Batch
+from .rows import Int64
 from .runner import Findings, MediaReader, no_media
 
 
@@ -34,36 +35,47 @@ class RowStates:
             layer: [_zeros((num_states, *part.shape), torch.float32 if part.wide else dtype, device) for part in parts]
             for layer, parts in states.items()
         }
-        self._slot_of = np.full(rows, -1, dtype=np.int64)
-        """By row: the slot with its state."""
+        self._writes = np.full(rows + 1, -1, dtype=np.int64)
+        """By row: the slot with its state. The last row is nobody's, and has none."""
+        self._reads = self._writes.copy()
+        """By row: the slot that had its state before the row's last step."""
         self.yield_device: Callable[[], None] | None = None
         self.media: MediaReader = no_media
 
     def enter(self, plan: StepPlan) -> None:
         for new in plan.new:
-            self._slot_of[new.slot] = new.state
+            self._writes[new.slot] = new.state
 
     def release(self, slots: Sequence[int]) -> None:
-        self._slot_of[list(slots)] = -1
+        self._writes[list(slots)] = -1
 
-    def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
-        """Raises ValueError for a row that has nowhere to write its state."""
+    def move(self, rows: Sequence[RowStep]) -> None:
+        """The rows of the next step go on in the slots that it names. Raises ValueError for a row that has nowhere to
+        write its state."""
         at = [row.slot for row in rows]
-        reads = self._slot_of[at]
+        reads = self._writes[at]
         named = np.fromiter((row.state for row in rows), np.int64, len(rows))
         writes = np.where(named < 0, reads, named)
         if writes.min() < 0:
             raise ValueError(f"slot {at[int(writes.argmin())]} runs and was given no place for its state")
-        self._slot_of[at] = writes
+        self._reads[at], self._writes[at] = reads, writes
+
+    def slots(self, rows: Int64 | Sequence[int]) -> tuple[Int64, Int64]:
+        """What these rows read in the step that :meth:`move` was told of, and what they write; -1 for nobody's row."""
+        return self._reads[rows], self._writes[rows]
+
+    def batch(self, cu_seqlens: torch.Tensor, reads: torch.Tensor, writes: torch.Tensor, longest: int) -> StateBatch:
+        """See :class:`stentor.kernels.StateRows`."""
+        return StateBatch(kernels.StateRows(cu_seqlens, reads, writes, longest), self._of_layer)
+
+    def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
+        """Raises ValueError for a row that has nowhere to write its state."""
+        self.move(rows)
         starts = np.zeros(len(rows) + 1, dtype=np.int32)
         np.cumsum([row.count for row in rows], out=starts[1:])
-        found = kernels.StateRows(
-            torch.from_numpy(starts).to(self._device),
-            torch.from_numpy(reads).to(self._device),
-            torch.from_numpy(writes).to(self._device),
-            max(row.count for row in rows),
-        )
-        return replace(batch, states=StateBatch(found, self._of_layer))
+        numbers = (starts, *self.slots([row.slot for row in rows]))
+        cu_seqlens, reads, writes = (torch.from_numpy(each).to(self._device) for each in numbers)
+        return replace(batch, states=self.batch(cu_seqlens, reads, writes, max(row.count for row in rows)))
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
         return Findings()

@@ -34,7 +34,7 @@ from .device import Device
 from .device_lease import DeviceLease
 from .errors import SetupError
 from .executor import AsyncExecutor, Executor, Send, SyncExecutor
-from .families import Family, Settled, Sizes, StreamedTranscription, Text, Transcription
+from .families import Family, Settled, Sizes, StreamedTranscription, Text, Transcription, with_rows
 from .limits import limits_of, with_limits
 from .memory import GIB, default_kv_bytes, resident_bytes
 from .pooling_family import PoolingFamily
@@ -162,24 +162,20 @@ def set_up_on(
     )
     if kept is not None and sizes is not None:
         kept.keep(sizes.max_model_len, sizes.blocks, sizes.num_states)
+    asked = config.max_num_seqs
     runner: SyncRunner | AsyncRunner
     executor: Callable[[Send, DeviceLease | None], Executor]
     ahead: AsyncCompute | None = None
     if device is not None and isinstance(family, Text) and family.runs_ahead:
         runner, ahead, sizes, memory = run_ahead(config, family, model, wanted, device, cache_dtype, progress)
+        config = with_rows(config, sizes.num_states)
         executor = partial(AsyncExecutor, runner, ahead)
     else:
         if sizes is None:
             assert device is not None
             budget = _measured(config, family, model, wanted, device, cache_dtype, progress)
             sizes = family.size(config, lambda: model, wanted, cache_dtype, budget)
-        if 0 < sizes.num_states < 2 * config.max_num_seqs:
-            rows = sizes.num_states // 2
-            notes.append(
-                f"{rows} of {config.max_num_seqs} sequences run at once, memory has room for no more recurrent states; "
-                "--kv-cache-memory gives them more"
-            )
-            config = msgspec.structs.replace(config, max_num_seqs=rows)
+        config = with_rows(config, sizes.num_states)
         runner, calls, caches = _runner(config, family, model, sizes, at, cache_dtype)
         notes += call_notes(calls)
         pages = Prefault(cache_tensors(caches)) if device is None and isinstance(family, Text) else None
@@ -187,6 +183,11 @@ def set_up_on(
         name = str(at) if device is None else device.name
         memory = [MemoryLine("weights", _bytes_of(model), f"{dtype_name(dtype)} on {name}")]
         memory += family.memory(config, model, sizes)
+    if config.max_num_seqs < asked:
+        notes.append(
+            f"{config.max_num_seqs} of {asked} sequences run at once, memory has room for no more recurrent states; "
+            "--kv-cache-memory gives them more"
+        )
     _complete(runner, family.first_steps(config, model, sizes), progress)
     notes += [*cut_note(sizes.max_model_len, wanted), *model.weights.note_lines(), *cache_note(checkpoint, cache_dtype)]
     if device is None:

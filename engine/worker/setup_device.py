@@ -15,7 +15,7 @@ from .async_compute import AsyncCompute, AsyncRunner
 from .caches import PageGroup, allocate_caches, cache_tensors, kv_block_bytes, of_groups, page_groups
 from .device import Device
 from .errors import SetupError
-from .families import Sizes, Text
+from .families import Sizes, Text, fit_states, with_rows
 from .graphs import graph_sizes
 from .memory import GIB
 from .profile import MemoryProfile, measure, run_plans, worst_steps
@@ -34,21 +34,22 @@ def run_ahead(
     progress: ProgressCallback,
 ) -> tuple[AsyncRunner, AsyncCompute, Sizes, list[MemoryLine]]:
     """A runner of ``model``, which was made for ``wanted`` tokens, and where the device's memory has gone."""
-    spec, sizes = family.spec, graph_sizes(config)
+    spec, dtype, graphs = family.spec, model.context.dtype, graph_sizes(config)
     pages = page_groups(family.groups, wanted)
-    profile = _profile(config, device, model, wanted, sizes, cache_dtype, pages, progress)
-    max_model_len, num_blocks = size_cache(config, spec, profile, wanted, cache_dtype, pages)
-    caches = _allocate(config, spec, device, num_blocks + 1, cache_dtype, pages)
-    runner, compute = _runner(config, model, caches, device, max_model_len, sizes)
-    _take_memory(config, runner, device, max_model_len, spec.vocab_size)
-    memory = profile.lines(
-        f"{dtype_name(model.context.dtype)} on {device.name}",
-        sum(tensor.nbytes for tensor in cache_tensors(caches)),
-        f"{num_blocks} blocks of {config.block_size} tokens in {dtype_name(cache_dtype)}{of_groups(pages)}",
-        len(sizes),
-    )
-    block_bytes = kv_block_bytes(family.groups, config.block_size, cache_dtype, pages)
-    return runner, compute, Sizes(num_blocks, max_model_len, block_bytes, pages), memory
+    profile = _profile(config, family, device, model, wanted, graphs, cache_dtype, pages, progress)
+    sizes = size_cache(config, spec, profile, wanted, cache_dtype, pages, spec.state_bytes(dtype.itemsize))
+    config = with_rows(config, sizes.num_states)
+    graphs = sorted({min(rows, config.max_num_seqs) for rows in graphs})
+    caches = _allocate(config, spec, device, sizes.blocks + 1, cache_dtype, pages)
+    runner, compute = _runner(config, family, model, caches, device, sizes, graphs)
+    _take_memory(config, runner, device, sizes.max_model_len, spec.vocab_size)
+    blocks = f"{sizes.blocks} blocks of {config.block_size} tokens in {dtype_name(cache_dtype)}{of_groups(pages)}"
+    kept = [
+        *family.state_memory(config, model, sizes),
+        MemoryLine("KV cache", sum(tensor.nbytes for tensor in cache_tensors(caches)), blocks),
+    ]
+    memory = profile.lines(f"{dtype_name(dtype)} on {device.name}", kept, len(graphs))
+    return runner, compute, sizes, memory
 
 
 def _to_this_model(config: WorkerConfig) -> str:
@@ -61,13 +62,13 @@ def size_cache(
     profile: MemoryProfile,
     wanted: int,
     cache_dtype: torch.dtype,
-    pages: Sequence[PageGroup] = (),
-) -> tuple[int, int]:
-    """Longest sequence and number of KV blocks that the scheduler may use; one more is nobody's."""
+    pages: tuple[PageGroup, ...] = (),
+    state_bytes: int = 0,
+) -> Sizes:
+    """What the scheduler may use; one more block is nobody's. ``state_bytes`` are those of a recurrent state."""
     block_bytes = kv_block_bytes(model.cache_groups, config.block_size, cache_dtype, pages)
     if config.kv_cache_memory is not None:
         budget = config.kv_cache_memory
-        num_blocks = budget // block_bytes
         if budget > (room := profile.kv_budget(1.0) - block_bytes):
             raise SetupError(
                 f"--kv-cache-memory: {budget / GIB:.2f} GiB do not fit, weights and a step leave "
@@ -75,24 +76,28 @@ def size_cache(
             )
     else:
         budget = profile.kv_budget(config.gpu_memory_fraction * config.memory_share)
-        num_blocks = budget // block_bytes - 1
     if budget < 0:
         raise SetupError(
             f"a step of this model needs {-budget / GIB:.2f} GiB more than --gpu-memory-fraction "
             f"{config.gpu_memory_fraction} of the device leaves{_to_this_model(config)}: raise it, lower "
             "--max-num-batched-tokens or --max-num-seqs, or choose a smaller model"
         )
-    return fit_length(config, wanted, num_blocks, block_bytes, budget, pages), num_blocks
+    num_states = fit_states(config, state_bytes, budget) if state_bytes else 0
+    budget -= num_states * state_bytes
+    num_blocks = budget // block_bytes - (config.kv_cache_memory is None)
+    length = fit_length(config, wanted, num_blocks, block_bytes, budget, pages)
+    return Sizes(num_blocks, length, block_bytes, pages, num_states=num_states)
 
 
 def _profile(
     config: WorkerConfig,
+    family: Text,
     device: Device,
     model: Decoder,
     max_model_len: int,
-    sizes: list[int],
+    graphs: list[int],
     cache_dtype: torch.dtype,
-    pages: Sequence[PageGroup],
+    pages: tuple[PageGroup, ...],
     progress: ProgressCallback,
 ) -> MemoryProfile:
     slots, tokens, vocab_size = config.max_num_seqs, config.max_num_batched_tokens, model.config.vocab_size
@@ -100,11 +105,12 @@ def _profile(
         caches = allocate_caches(
             model.config.cache_groups, 1, config.block_size, device.torch_device, cache_dtype, pages
         )
-        runner, compute = _runner(config, model, caches, device, max_model_len, sizes)
+        least = Sizes(1, max_model_len, 0, pages, num_states=1)
+        runner, compute = _runner(config, family, model, caches, device, least, graphs)
         progress("measuring memory", 0, 1)
         plans = worst_steps(slots, tokens, max_model_len, vocab_size)
         warm = partial(warm_up, runner, compute, slots, tokens, max_model_len, vocab_size, progress)
-        profile = measure(device, runner, compute, plans, warm, slots, len(sizes))
+        profile = measure(device, runner, compute, plans, warm, slots, len(graphs))
     except torch.OutOfMemoryError as error:
         raise SetupError(
             f"{device.name} has no room for a step of {tokens} tokens and {slots} rows: lower "
@@ -150,21 +156,24 @@ def _allocate(
 
 def _runner(
     config: WorkerConfig,
+    family: Text,
     model: Decoder,
     caches: list[LayerCache],
     device: Device,
-    max_model_len: int,
-    sizes: list[int],
+    sizes: Sizes,
+    graphs: list[int],
 ) -> tuple[AsyncRunner, AsyncCompute]:
+    states = family.extras(config, model, sizes)
     compute = AsyncCompute(
         model,
         caches,
         device,
         slots=config.max_num_seqs,
-        max_model_len=max_model_len,
+        max_model_len=sizes.max_model_len,
         block_size=config.block_size,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        graph_sizes=sizes,
+        graph_sizes=graphs,
         graph_stall=config.cuda_graph_stall,
+        states=states,
     )
-    return ModelRunner(compute), compute
+    return ModelRunner(compute, states), compute

@@ -3,12 +3,16 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from .device_sampler import NewSamplingParams
 from .prepare_inputs import StepNumbers
+from .row_states import RowStates
 from .staging import Numbers, Shape
+
+_NO_SLOTS: Final = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -46,17 +50,27 @@ def pad_updates(changed: Mapping[str, Numbers], spare: int, *, at: int, to: int)
     }
 
 
-def stage(numbers: StepNumbers, changed: Mapping[str, Numbers], top_logprobs: list[int | None]) -> StagedStep:
+def stage(
+    numbers: StepNumbers,
+    changed: Mapping[str, Numbers],
+    top_logprobs: list[int | None],
+    states: RowStates | None = None,
+) -> StagedStep:
     """``top_logprobs``: for each row of the plan that draws, how many alternatives it wants, None for no
-    log-probability."""
+    log-probability. ``states`` of the rows, where they have any."""
+    rows = numbers.sections["row_slots"]
+    reads, writes = (_NO_SLOTS, _NO_SLOTS) if states is None else states.slots(rows)
     logprob_rows = [place for place, top in zip(numbers.places, top_logprobs, strict=True) if top is not None]
     sections: dict[str, Numbers] = {
         **numbers.sections,
         **changed,
+        "state_reads": reads,
+        "state_writes": writes,
         "logprob_rows": np.array(logprob_rows, dtype=np.int64),
     }
     shape = dataclasses.replace(
         numbers.shape,
+        state_rows=len(writes),
         updates=len(changed["update_at"]),
         logprob_rows=len(logprob_rows),
         targets=len(changed["targets"]),

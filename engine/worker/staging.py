@@ -49,6 +49,8 @@ class Shape:
     """Numbers in the lines of the sampler's large tables."""
     groups: int = 1
     """Of layers, with block tables of their own."""
+    state_rows: int = 0
+    """Rows with recurrent states: all or none."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,10 @@ class Inputs:
     """int64 [draws]: index of the last token of each row that draws one."""
     draw_slots: torch.Tensor
     """int64 [draws]; -1 for padding."""
+    state_reads: torch.Tensor
+    """int64 [state_rows]: the slot with the row's recurrent state before the step; -1: it begins with none."""
+    state_writes: torch.Tensor
+    """int64 [state_rows]: the slot that gets its state after the step; -1 for padding."""
     update_at: torch.Tensor
     """int64 [updates]: index into the flat block tables."""
     query_start: torch.Tensor
@@ -87,7 +93,8 @@ class Inputs:
     """int32 [rule_data]"""
 
 
-_INT64 = ("tokens", "positions", "kv_slots", "row_slots", "logits_indices", "draw_slots", "update_at")
+_STATES = ("state_reads", "state_writes")
+_INT64 = ("tokens", "positions", "kv_slots", "row_slots", "logits_indices", "draw_slots", *_STATES, "update_at")
 _INT32 = ("query_start", "seq_lens", "update_to")
 _TAIL64 = ("logprob_rows", "targets", "sampling_slots", "sampling_params")
 _TAIL32 = ("sampling_data",)
@@ -109,6 +116,7 @@ def _layout(shape: Shape) -> tuple[Places, int]:
         "kv_slots": shape.groups * shape.tokens,
         **dict.fromkeys(("row_slots", "seq_lens"), shape.rows),
         **dict.fromkeys(("logits_indices", "draw_slots"), shape.draws),
+        **dict.fromkeys(_STATES, shape.state_rows),
         **dict.fromkeys(("update_at", "update_to"), shape.updates),
         "query_start": shape.rows + 1,
         "logprob_rows": shape.logprob_rows,

@@ -26,6 +26,7 @@ class TransformersText(Text):
     """Text, computed an operation a call. What its layers ask of attention is found before weights are loaded."""
 
     packs = False
+    runs_ahead = False
 
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
         super().__init__(checkpoint, device)
@@ -38,10 +39,6 @@ class TransformersText(Text):
         self.spec = self._found
         self.groups = self._found.cache_groups
         self.notes: Sequence[str] = (_NOTE.format(self.spec.architecture),)
-
-    @property
-    def runs_ahead(self) -> bool:
-        return False
 
     def longest(self, config: WorkerConfig) -> int:
         check_plain(config)

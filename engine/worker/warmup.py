@@ -64,7 +64,7 @@ def _plans(slots: int, tokens: int, max_model_len: int, vocab_size: int) -> Iter
     if max_model_len > short:
         # few tokens after a long prefix, whose keys several programs share
         row = NewRow(0, [0] * max_model_len, max_model_len, greedy, 0, [])
-        yield StepPlan(0, 0, [], [row], [RowStep(0, max_model_len - short, min(short, tokens), [], False)])
+        yield StepPlan(0, 0, [], [row], [RowStep(0, max_model_len - short, min(short, tokens), [], False, state=0)])
     for top in sorted({min(top, MAX_LOGPROBS, vocab_size) for top in _TOPS}):
         params = SamplingParams(max_tokens=1, logprobs=top, prompt_logprobs=top)
         yield _plan([min(short, tokens)], params)
@@ -91,6 +91,7 @@ def _lengths(count: int, most: int) -> list[int]:
 
 
 def _plan(lengths: list[int], params: SamplingParams) -> StepPlan:
-    """Rows that have no blocks: they share the first, whose contents nobody reads."""
+    """Rows that have no blocks: they share the first, and the first slot of states, whose contents nobody reads."""
     new = [NewRow(slot, [0] * length, length, params, slot, []) for slot, length in enumerate(lengths)]
-    return StepPlan(0, 0, [], new, [RowStep(slot, 0, length, [], True) for slot, length in enumerate(lengths)])
+    rows = [RowStep(slot, 0, length, [], True, state=0) for slot, length in enumerate(lengths)]
+    return StepPlan(0, 0, [], new, rows)

@@ -71,8 +71,6 @@ def remarks(architecture: str, spec: ModelSpec) -> list[str]:
         found.append("vision part not loaded")
     if spec.draft_layers or spec.draft_prefix:
         found.append("layers that predict further tokens are passed over")
-    if spec.states:
-        found.append("without CUDA graphs")
     if architecture in _REMARKS:
         found.append(_REMARKS[architecture])
     return found

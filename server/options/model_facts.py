@@ -12,7 +12,7 @@ from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.loading.pooling_checkpoint import open_pooling
-from stentor.engine.model_config.attention_spec import AttentionSpec, IndexSpec, LatentAttentionSpec
+from stentor.engine.model_config.attention_spec import AttentionSpec, CacheGroup, IndexSpec, LatentAttentionSpec
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.mlp_spec import FeedForwardSpec, MLPSpec, OpaqueSpec
 from stentor.engine.model_config.model_spec import LayerSpec, MixerSpec, ModelSpec, RecurrentSpec
@@ -20,6 +20,7 @@ from stentor.engine.model_config.pooling_config import PoolingConfig
 from stentor.engine.model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec
 from stentor.engine.model_config.transformers_config import TransformersSpec
 from stentor.engine.model_config.transformers_encoder_config import TransformersEncoder
+from stentor.engine.model_config.whisper_config import WhisperConfig
 from stentor.engine.worker.memory import GIB, available_memory, default_kv_bytes
 
 LENGTHS: Final = (8192, 32768)
@@ -66,7 +67,14 @@ def _facts(checkpoint: Checkpoint, gpus: Sequence[tuple[str, int]]) -> Iterator[
             yield "work a token", " and ".join(work)
         if not spec.bidirectional:
             yield from _cache(spec)
-            yield from _fits(spec, checkpoint.total_bytes, gpus)
+            token = sum(group.token_bytes(CACHE_BYTES) for group in spec.cache_groups)
+            yield from _fits(token, "tokens", checkpoint.total_bytes, gpus)
+    if isinstance(spec, WhisperConfig):
+        yield "context", f"{spec.max_position:,} tokens"
+        groups = (*spec.cache_groups, spec.cross_group)
+        yield from map(_group, groups)
+        each = sum(group.cached_bytes(spec.max_position, CACHE_BYTES) for group in groups)
+        yield from _fits(each, "transcripts", checkpoint.total_bytes, gpus)
 
 
 def _layers(spec: ModelSpec) -> Iterator[Fact]:
@@ -145,10 +153,7 @@ def _parameters(spec: ModelSpec) -> str:
 
 def _cache(spec: ModelSpec) -> Iterator[Fact]:
     """What its tokens keep, by group of layers."""
-    for group in spec.cache_groups:
-        what = f"window of {group.window:,}" if group.window else group.kind
-        size = group.token_bytes(CACHE_BYTES) / 1024
-        yield "KV a token", f"{size:.1f} KiB in bfloat16 of {len(group.layers)} layers, {what}"
+    yield from map(_group, spec.cache_groups)
     if spec.states:
         each = spec.state_bytes(CACHE_BYTES) / 1024
         yield "recurrent state", f"{each:,.0f} KiB a sequence, of {len(spec.states)} layers, whatever its length"
@@ -161,9 +166,18 @@ def _cache(spec: ModelSpec) -> Iterator[Fact]:
         yield f"KV at {length:,}", f"{_size(everything)}{windows}"
 
 
-def _fits(spec: ModelSpec, weights: int, gpus: Sequence[tuple[str, int]]) -> Iterator[Fact]:
-    """Tokens of cache that the machine has room for."""
-    token = sum(group.token_bytes(CACHE_BYTES) for group in spec.cache_groups)
+def _group(group: CacheGroup) -> Fact:
+    """What its layers keep of a token, or of audio."""
+    of_layers = f"in bfloat16 of {len(group.layers)} layers"
+    if group.kind == "cross":
+        size = _size(group.cached_bytes(0, CACHE_BYTES))
+        return "KV a window", f"{size} {of_layers}, {group.positions:,} positions of the encoder"
+    what = f"window of {group.window:,}" if group.window else group.kind
+    return "KV a token", f"{group.token_bytes(CACHE_BYTES) / 1024:.1f} KiB {of_layers}, {what}"
+
+
+def _fits(each: int, what: str, weights: int, gpus: Sequence[tuple[str, int]]) -> Iterator[Fact]:
+    """How many of ``each`` bytes of cache the machine has room for."""
     free = available_memory()
     places = [("this host", free - weights, default_kv_bytes(weights))]
     places += [(name, int(size * GPU_SHARE) - weights, int(size * GPU_SHARE) - weights) for name, size in gpus]
@@ -171,7 +185,7 @@ def _fits(spec: ModelSpec, weights: int, gpus: Sequence[tuple[str, int]]) -> Ite
         if left <= 0:
             yield f"fits {name}", f"no: the weights are {_size(-left)} more than it has"
         else:
-            yield f"fits {name}", f"{default // token:,} tokens in {_size(default)} of KV cache, by default"
+            yield f"fits {name}", f"{default // each:,} {what} in {_size(default)} of KV cache, by default"
 
 
 def _size(nbytes: int) -> str:

@@ -11,10 +11,12 @@ from stentor.engine.layers import rotary
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.model_config.attention_spec import IndexSpec, LatentAttentionSpec
 from stentor.engine.model_config.model_spec import ModelSpec, with_layers
+from stentor.engine.model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec
 from stentor.engine.models import decoder
 from stentor.engine.worker.caches import allocate_caches
 from stentor.engine.worker.device_sampler import DeviceSampler
 from stentor.engine.worker.device_step import DeviceStep, RowBuffers
+from stentor.engine.worker.row_states import RowStates
 from stentor.engine.worker.staging import Shape, staged_bytes, view_inputs
 from stentor.tests.engine.dense_spec import dense_spec
 from stentor.tests.kernels.dry_run import CompiledKernel, dry_run
@@ -69,6 +71,11 @@ SPARSE = with_layers(
 )
 """The same with the index of DeepSeek-V3.2."""
 
+HYBRID = with_layers(LLAMA_8B, beside=Mamba2Spec(heads=128, head_dim=64, groups=8, state_dim=128, width=4))
+"""With a state space beside the attention, as Falcon-H1 has."""
+DELTA = with_layers(LLAMA_8B, beside=GatedDeltaSpec(k_heads=16, v_heads=32, k_dim=128, v_dim=128, width=4))
+"""The same with Qwen3-Next's gated delta rule."""
+
 
 @pytest.fixture(autouse=True)
 def _tables_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +94,9 @@ def _run(config: ModelSpec, shape: Shape, cache_dtype: torch.dtype, *, decode_ro
         buffers = RowBuffers.make(SLOTS, LENGTH // BLOCK, config.vocab_size, 999, CUDA)
         caches = allocate_caches(config.cache_groups, 1000, BLOCK, CUDA, cache_dtype)
         sampler = DeviceSampler.__new__(DeviceSampler)
-        step = DeviceStep(model, caches, buffers, sampler, LENGTH)
+        states = RowStates(config.states, 2 * SLOTS, SLOTS, torch.bfloat16, CUDA) if config.states else None
+        step = DeviceStep(model, caches, buffers, sampler, LENGTH, states)
+        shape = replace(shape, state_rows=shape.rows if config.states else 0)
         inputs = view_inputs(torch.empty(staged_bytes(shape), dtype=torch.uint8, device=CUDA), shape)
         hidden = step.forward(
             inputs,
@@ -113,8 +122,23 @@ MIXED = (Shape(rows=8, tokens=512, draws=8), 7)
         (DEEPSEEK_V2_LITE, torch.bfloat16, DECODE),
         (DEEPSEEK_V2_LITE, torch.bfloat16, MIXED),
         (SPARSE, torch.bfloat16, DECODE),
+        (HYBRID, torch.bfloat16, DECODE),
+        (HYBRID, torch.bfloat16, MIXED),
+        (DELTA, torch.bfloat16, DECODE),
+        (DELTA, torch.bfloat16, MIXED),
     ],
-    ids=["llama-decode", "llama-mixed", "qwen3-fp8-mixed", "deepseek-decode", "deepseek-mixed", "sparse-decode"],
+    ids=[
+        "llama-decode",
+        "llama-mixed",
+        "qwen3-fp8-mixed",
+        "deepseek-decode",
+        "deepseek-mixed",
+        "sparse-decode",
+        "hybrid-decode",
+        "hybrid-mixed",
+        "delta-decode",
+        "delta-mixed",
+    ],
 )
 def test_every_kernel_of_a_step_compiles(config: ModelSpec, cache_dtype: torch.dtype, step: tuple[Shape, int]) -> None:
     shape, decode_rows = step
@@ -122,5 +146,6 @@ def test_every_kernel_of_a_step_compiles(config: ModelSpec, cache_dtype: torch.d
     names = [kernel.name for kernel in compiled]
     # at least: norm, rotary and write, attention, norm, activation; what spills is each kernel's own test
     assert len(names) >= 5 * len(config.layers) + 1, names
+    assert ("_conv_kernel" in names) == bool(config.states)
     for kernel in compiled:
         assert kernel.shared_bytes <= SHARED_BYTES, (kernel.name, kernel.config)

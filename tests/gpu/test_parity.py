@@ -9,7 +9,7 @@ import pytest
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.gpu.ahead import AheadEngine
-from stentor.tests.parity import tiny
+from stentor.tests.parity import hybrids, tiny
 
 pytestmark = pytest.mark.gpu
 
@@ -44,8 +44,21 @@ def _serve(engine: LocalEngine, *, blocks: int = 0) -> list[list[int]]:
     return [engine.outcomes[rid, 0].tokens for rid in rids]
 
 
+@pytest.mark.parametrize("architecture", ["lfm2", "granite4-hybrid", "qwen3-next", "falcon-h1"])
+@pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
+def test_models_with_recurrent_states_draw_what_they_draw_on_the_cpu(
+    architecture: str, graphs: bool, tmp_path: Path
+) -> None:
+    tiny.make_of(hybrids.configs(tiny.SHAPE)[architecture](), architecture, tmp_path)
+    _check_tokens(tmp_path, graphs)
+
+
 @pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
 def test_greedy_tokens_are_those_of_the_cpu(folder: Path, graphs: bool) -> None:
+    _check_tokens(folder, graphs)
+
+
+def _check_tokens(folder: Path, graphs: bool) -> None:
     expected = _serve(LocalEngine(model_config(folder, max_num_seqs=12)))
     engine = AheadEngine(folder, dtype="float32", cuda_graphs=graphs, max_num_seqs=12)
     assert bool(engine.compute.captured) == graphs

@@ -8,11 +8,13 @@ import torch
 import transformers as untyped_transformers
 
 from stentor import kernels
-from stentor.engine.layers.forward_batch import Encoded, ForwardBatch, LayerCache
+from stentor.engine.layers.forward_batch import Encoded, ForwardBatch
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
+from stentor.engine.model_config.whisper_config import ENCODER_BLOCK
 from stentor.engine.models.whisper import Whisper
+from stentor.engine.worker.caches import allocate_caches
 from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN
 
@@ -92,11 +94,9 @@ class PagedWhisper:
         self.model = Whisper(self.config, LayerContext(torch.device("cpu"), dtype, False, packed=packed))
         with torch.inference_mode():
             self.model.load(iterate_weights(checkpoint, dtype))
-            self.places = self.model.make_cross_caches(5)
-        shape = (BLOCKS, self.config.num_heads, self.config.head_dim, BLOCK)
-        self.caches = [
-            LayerCache(kernels.make_kv_cache(*shape, dtype, torch.device("cpu"))) for _ in range(self.config.num_layers)
-        ]
+        own, cross, cpu = self.config.cache_groups, self.config.cross_group, torch.device("cpu")
+        self.places = allocate_caches([cross], 5 * self.config.slot_blocks, ENCODER_BLOCK, cpu, dtype)
+        self.caches = allocate_caches(own, BLOCKS, BLOCK, cpu, dtype)
         self._free = torch.randperm(BLOCKS, generator=torch.Generator().manual_seed(3)).tolist()
         self._tables: list[list[int]] = []
         self._lengths: list[int] = []

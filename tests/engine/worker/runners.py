@@ -18,6 +18,7 @@ from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.async_compute import AsyncCompute, Launched
 from stentor.engine.worker.caches import allocate_caches, page_groups
 from stentor.engine.worker.pending import Pending
+from stentor.engine.worker.row_states import RowStates
 from stentor.engine.worker.rows import with_forks
 from stentor.engine.worker.runner import ModelRunner
 from stentor.engine.worker.sync_compute import SyncCompute
@@ -53,9 +54,13 @@ class WatchedDecoder(Decoder):
         tokens = batch.tokens
         assert isinstance(tokens, torch.Tensor)
         tensors = [tokens, batch.positions]
+        rows = None if batch.states is None else batch.states.rows
+        if rows is not None:
+            tensors += (rows.cu_seqlens, rows.reads, rows.writes)
         for paged in batch.paged:
             tensors += (paged.query_start, paged.seq_lens, paged.block_tables, paged.slots)
         numbers = [(paged.max_query_len, paged.max_seq_len, paged.decode_rows) for paged in batch.paged]
+        assert rows is None or rows.longest == 1
         seen = (*((tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors), *numbers)
         key = id(self.device.replaying)
         assert self.captured.setdefault(key, seen) == seen, "a graph was replayed with other inputs"
@@ -98,7 +103,9 @@ class Pair:
         slots: int = SLOTS,
         device: FakeDevice | None = None,
         clock: ManualClock | None = None,
+        chunk: int | None = None,
     ) -> None:
+        """``chunk``: tokens of a prompt that a step computes at most, and between checkpoints of recurrent states."""
         self.model = model
         self.device = model.device = device or FakeDevice()
         model.captured = {}
@@ -110,8 +117,24 @@ class Pair:
         def caches(count: int) -> list[LayerCache]:
             return allocate_caches(groups, count, block_size, CPU, torch.float32, pages)
 
+        kept = model.config.states
+        num_states = 3 * slots if kept else 0
+
+        def states() -> RowStates | None:
+            return RowStates(kept, num_states, slots, torch.float32, CPU) if kept else None
+
+        of_host, of_device = states(), states()
         self.host = ModelRunner(
-            SyncCompute(model, caches(blocks), slots=slots, max_model_len=CONTEXT, block_size=block_size, device=CPU)
+            SyncCompute(
+                model,
+                caches(blocks),
+                slots=slots,
+                max_model_len=CONTEXT,
+                block_size=block_size,
+                device=CPU,
+                extras=of_host,
+            ),
+            of_host,
         )
         self.compute = AsyncCompute(
             model,
@@ -124,8 +147,9 @@ class Pair:
             graph_sizes=sizes,
             graph_stall=0.05,
             clock=self.clock,
+            states=of_device,
         )
-        self.runner = ModelRunner(self.compute)
+        self.runner = ModelRunner(self.compute, of_device)
         self.scheduler = Scheduler(
             num_blocks=blocks,
             block_size=block_size,
@@ -133,7 +157,9 @@ class Pair:
             max_num_batched_tokens=budget,
             max_model_len=CONTEXT,
             config=SchedulerConfig(),
+            max_prefill_chunk=chunk,
             windows=tuple(page.window for page in pages),
+            num_states=num_states,
         )
         self.flights: deque[Flight] = deque()
         self.results: list[StepResult] = []

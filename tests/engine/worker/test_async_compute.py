@@ -14,7 +14,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 from stentor.tests.engine.worker.fake_device import FakeDevice
 from stentor.tests.engine.worker.runners import BLOCK, CONTEXT, SLOTS, Pair, WatchedDecoder, load, prompt
-from stentor.tests.parity import tiny
+from stentor.tests.parity import hybrids, tiny
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -93,6 +93,34 @@ def test_layers_with_windows_find_their_blocks_by_their_own_tables(tmp_path: Pat
         stats = pair.scheduler.stats()
         assert (stats.preemptions > 0, stats.prefix_hits > 0) == (bool(sizes), not sizes)
         assert any(graph.replays for graph in pair.device.graphs) == bool(sizes)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "sizes", "blocks"),
+    [
+        ("granite4-hybrid", (3,), 8),
+        ("qwen3-next", SIZES, 8),
+        ("lfm2", (), 100),
+        pytest.param("lfm2", SIZES, 8, marks=pytest.mark.proof),
+    ],
+)
+def test_recurrent_states_follow_their_rows(
+    tmp_path: Path, architecture: str, sizes: tuple[int, ...], blocks: int
+) -> None:
+    """As graphs in a pool too small, and without in a large one; with checkpoints in prompts and in answers."""
+    tiny.make_of(hybrids.configs(tiny.SHAPE)[architecture](), architecture, tmp_path)
+    pair = Pair(load(tmp_path), sizes=sizes, blocks=blocks, budget=40, chunk=32)
+    pair.capture_all()
+    _submit_all(pair, seed=6, tokens=24)
+    pair.run()
+    stats = pair.scheduler.stats()
+    assert (stats.preemptions > 0) == (blocks == 8)
+    assert stats.prefix_hits > 0
+    rows = [row for plan in pair.plans for row in plan.rows]
+    assert any(row.state >= 0 and row.count == 1 for row in rows), "no state moved while its row decoded"
+    assert any(new.state >= 0 for plan in pair.plans for new in plan.new), "no row began from a state of others"
+    assert len({row.state for row in rows}) > SLOTS, "few slots changed hands"
+    assert any(graph.replays for graph in pair.device.graphs) == bool(sizes)
 
 
 def test_graphs_that_are_captured_between_steps_change_nothing(model: WatchedDecoder) -> None:

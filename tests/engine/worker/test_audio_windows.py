@@ -18,6 +18,7 @@ from stentor.kernels import native
 from stentor.protocols.ipc.audio import Alignment
 from stentor.protocols.ipc.inputs import EncoderShape
 from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.server.options.model_facts import describe_model
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.media import Audio
 from stentor.tests.engine.tiny_whisper import BEGIN, CONTEXT, EOT, NO_SPEECH, RULES, SOT, VOCAB, window, write_whisper
@@ -54,6 +55,12 @@ def model_of(engine: LocalEngine) -> Whisper:
     assert isinstance(engine.runner.compute, SyncCompute)
     assert isinstance(engine.runner.compute.model, Whisper)
     return engine.runner.compute.model
+
+
+def slot_bytes(engine: LocalEngine) -> int:
+    """Keys and values of 1,500 positions, which are 94 blocks."""
+    config = model_of(engine).config
+    return 2 * config.num_layers * config.hidden_size * 94 * 16 * 4
 
 
 def greedy_by_transformers(folder: Path, audio: Audio, prompt: list[int], count: int) -> tuple[list[int], float]:
@@ -197,7 +204,7 @@ def test_what_is_no_token_has_no_probability(engine: LocalEngine) -> None:
 def test_start_up_says_where_memory_goes_and_what_suits_a_model_that_hears(folder: Path, engine: LocalEngine) -> None:
     ready = engine.ready
     lines = {line.what: line for line in ready.memory}
-    assert lines["encoded audio"].bytes == 6 * model_of(engine).encoder_slot_bytes
+    assert lines["encoded audio"].bytes == 6 * slot_bytes(engine)
     assert lines["encoded audio"].note.startswith("6 windows of 30 s")
     assert (ready.encoder, ready.max_model_len, ready.num_blocks) == (
         EncoderShape(6 * 1500, 1500),
@@ -209,8 +216,15 @@ def test_start_up_says_where_memory_goes_and_what_suits_a_model_that_hears(folde
     assert suited.ready.limits == HEARING["cpu"]
 
 
+def test_what_a_window_and_a_token_keep_is_told_before_the_model_is_loaded(folder: Path) -> None:
+    told = {" ".join(line.split()) for line in describe_model(folder, ()).splitlines()}
+    assert "KV a token 0.2 KiB in bfloat16 of 2 layers, full" in told
+    assert "KV a window 0.4 MiB in bfloat16 of 2 layers, 1,500 positions of the encoder" in told
+    assert any(line.startswith("fits this host") and "transcripts in" in line for line in told)
+
+
 def test_little_memory_holds_fewer_windows_and_says_so(folder: Path, engine: LocalEngine) -> None:
-    each = model_of(engine).encoder_slot_bytes + CONTEXT // 16 * 2 * 2 * 32 * 16 * 4
+    each = slot_bytes(engine) + CONTEXT // 16 * 2 * 2 * 32 * 16 * 4
     small = LocalEngine(model_config(folder, max_num_seqs=6, max_num_batched_tokens=0, kv_cache_memory=2 * each + 9))
     assert small.ready.encoder == EncoderShape(2 * 1500, 1500)
     assert "2 of 6 transcripts run at once" in small.ready.notes[-1]
@@ -238,7 +252,7 @@ def test_options_that_do_not_suit_are_refused(folder: Path, changes: dict[str, o
 def test_a_device_keeps_what_its_largest_step_takes_and_gives_windows_the_rest(
     folder: Path, engine: LocalEngine
 ) -> None:
-    each = model_of(engine).encoder_slot_bytes + CONTEXT // 16 * 2 * 2 * 32 * 16 * 4
+    each = slot_bytes(engine) + CONTEXT // 16 * 2 * 2 * 32 * 16 * 4
     mib = 1 << 20
 
     def device(room: int) -> FakeDevice:

@@ -28,7 +28,7 @@ from stentor.tests.engine.channel.harness import both_ends
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.worker.fake_device import FakeDevice
 from stentor.tests.engine.worker.runners import prompt
-from stentor.tests.parity import tiny
+from stentor.tests.parity import hybrids, tiny
 
 pytestmark = pytest.mark.anyio
 
@@ -58,10 +58,14 @@ def _threads() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("llama")
-    tiny.make("llama", folder, layers=2)
+@pytest.fixture(scope="module", params=["llama", "qwen3-next"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a model whose layers attend, or keep recurrent states beside."""
+    folder = tmp_path_factory.mktemp("tiny")
+    if request.param == "llama":
+        tiny.make("llama", folder, layers=2)
+    else:
+        tiny.make_of(hybrids.configs(tiny.SHAPE)[request.param](), request.param, folder)
     return folder
 
 
@@ -150,6 +154,7 @@ async def test_a_mixed_workload_gets_what_the_host_alone_would_draw(
                     max_num_batched_tokens=24,
                     max_model_len=ready.max_model_len,
                     config=SchedulerConfig(),
+                    num_states=ready.num_states,
                 )
                 client = Client(server)
                 submissions = _submissions()

@@ -32,7 +32,7 @@ from stentor.tests.engine.lease_child import NOTED
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.test_lease import Members, line_of
 from stentor.tests.engine.worker.fake_device import FakeDevice
-from stentor.tests.parity import tiny
+from stentor.tests.parity import hybrids, tiny
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -182,6 +182,40 @@ def test_a_context_cut_to_the_cache_is_told(folder: Path, model: ModelSpec) -> N
     assert any("cut from 128 tokens to the 48" in note for note in ready.notes)
 
 
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hybrid")
+    tiny.make_of(hybrids.configs(tiny.SHAPE)["granite4-hybrid"](), "granite4-hybrid", folder)
+    return folder
+
+
+def test_recurrent_states_are_taken_before_the_cache_gets_the_rest(hybrid: Path) -> None:
+    spec = open_checkpoint(hybrid).decoder
+    device = _device(activations=200 * MIB)
+    setup = _set_up(hybrid, device, gpu_memory_fraction=0.5, cuda_graphs=False)
+    assert setup.ahead is not None, "its steps are waited for"
+    lines = {line.what: line.bytes for line in setup.ready.memory}
+    each = spec.state_bytes(4)
+    assert setup.ready.num_states == 3 * 4 + 64
+    assert lines["recurrent states"] == setup.ready.num_states * each
+    budget = 512 * MIB - LOADED - 200 * MIB - 100 * MIB - lines["recurrent states"]
+    assert setup.ready.num_blocks == budget // kv_block_bytes(spec.cache_groups, 16, torch.float32) - 1
+    assert lines["free"] == 1024 * MIB - sum(bytes_ for what, bytes_ in lines.items() if what != "free")
+
+
+def test_as_many_sequences_run_at_once_as_have_room_for_their_states(hybrid: Path) -> None:
+    each = open_checkpoint(hybrid).decoder.state_bytes(4)
+    device = _device()
+    setup = _set_up(hybrid, device, kv_cache_memory=2 * 6 * each + 9, max_num_seqs=8, cuda_graph_sizes=(2, 5))
+    assert (setup.ready.num_states, setup.ready.limits.max_num_seqs) == (6, 3)
+    assert any("3 of 8 sequences run at once" in note for note in setup.ready.notes)
+    assert setup.ahead is not None
+    with force_variant("reference"):
+        while setup.ahead.advance(busy=False) is not None:
+            pass
+    assert setup.ahead.captured == [2, 3]
+
+
 @pytest.mark.parametrize(
     ("device", "changes", "why"),
     [
@@ -223,12 +257,16 @@ def test_the_worst_step_is_as_large_as_a_step_may_be(slots: int, tokens: int, le
     assert all(row.start + row.count == len(new.tokens) for row, new in zip(plan.rows, plan.new, strict=True))
 
 
-def test_the_device_draws_what_the_host_draws_from_the_same_checkpoint(folder: Path) -> None:
+@pytest.mark.parametrize("which", ["folder", "hybrid"])
+def test_the_device_draws_what_the_host_draws_from_the_same_checkpoint(
+    which: str, request: pytest.FixtureRequest
+) -> None:
+    folder: Path = request.getfixturevalue(which)
     runner = _set_up(folder, _device()).runner
     host = LocalEngine(model_config(folder)).runner
     params = SamplingParams(max_tokens=5, temperature=0.0)
     new = NewRow(1, list(range(5, 45)), 40, params, 3, [2, 0, 1])
-    steps = [RowStep(1, 0, 30, [], False), RowStep(1, 30, 10, [], True), RowStep(1, 40, 1, [], True)]
+    steps = [RowStep(1, 0, 30, [], False, state=3), RowStep(1, 30, 10, [], True), RowStep(1, 40, 1, [], True, state=0)]
     for number, step in enumerate(steps):
         plan = StepPlan(0, number, [], [new] if number == 0 else [], [step])
         with force_variant("reference"):

@@ -11,7 +11,9 @@ from stentor.engine.worker.pinned import PinnedPool, StepMemory
 from stentor.engine.worker.staging import SECTIONS, Inputs, Numbers, Shape, Staging, staged_bytes, view_inputs
 from stentor.tests.engine.worker.fake_device import FakeDevice, OrderError
 
-SHAPE = Shape(rows=3, tokens=7, draws=2, updates=4, logprob_rows=1, targets=5, entering=2, sampling_data=6)
+SHAPE = Shape(
+    rows=3, tokens=7, draws=2, updates=4, logprob_rows=1, targets=5, entering=2, sampling_data=6, state_rows=3
+)
 
 
 def _memory() -> StepMemory:
@@ -44,7 +46,7 @@ def test_every_section_arrives_as_it_was_sent() -> None:
     _assert_holds(inputs, sections)
     assert _lengths(SHAPE) == {
         **dict.fromkeys(("tokens", "positions", "kv_slots"), 7),
-        **dict.fromkeys(("row_slots", "seq_lens"), 3),
+        **dict.fromkeys(("row_slots", "seq_lens", "state_reads", "state_writes"), 3),
         **dict.fromkeys(("logits_indices", "draw_slots"), 2),
         **dict.fromkeys(("update_at", "update_to"), 4),
         "query_start": 4,
