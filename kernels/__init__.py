@@ -9,23 +9,14 @@ from .gated_delta import gated_delta
 from .kv_cache import kv_cache_shape, make_kv_cache, write_kv_
 from .latent_attention import latent_attention, latent_cache_shape, latents_of, write_latents_
 from .linear import linear
+from .linear_coded import CodedMatrices, CodeKind, empty_coded, linear_coded
 from .linear_fp8 import linear_fp8
 from .linear_gguf import GGUFWeight, linear_gguf
 from .linear_heads import linear_heads
 from .linear_int8 import linear_int8
 from .linear_w4 import W4Weight, linear_w4
 from .mamba2 import mamba2
-from .moe import (
-    CodedMatrices,
-    CodeKind,
-    ExpertActivation,
-    Router,
-    Routing,
-    empty_coded,
-    experts_mlp,
-    packed_experts_mlp,
-    route,
-)
+from .moe import ExpertActivation, Router, Routing, experts_mlp, packed_experts_mlp, route
 from .norm import (
     add_layer_norm,
     add_rms_norm,
@@ -79,6 +70,7 @@ __all__ = [
     "lay_out_keys",
     "layer_norm",
     "linear",
+    "linear_coded",
     "linear_fp8",
     "linear_gguf",
     "linear_heads",

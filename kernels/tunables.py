@@ -15,6 +15,7 @@ _MODULES = (
     "linear_fp8.triton_tiles",
     "linear_w4.tunables",
     "linear_gguf.tunables",
+    "linear_coded.tunables",
     "moe.tunables",
     "attention.decode_tunables",
     "attention.prefill_tunables",

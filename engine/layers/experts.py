@@ -17,7 +17,7 @@ from ..model_config.mlp_spec import ExpertNames, ExpertTensor, MoESpec
 from ..quantization.choose import Layer, Selection, select
 from ..quantization.formats import Format, FP4Format, GGUFFormat
 from ..quantization.stored import FP4Weight, gpt_oss_weight
-from .coded_experts import coded_matrices, gather_coded, put_fp4
+from .coded import coded_matrices, gather_coded, put_fp4
 from .layer_context import LayerContext
 from .linear import add_expanded
 from .packed import gather_packed, is_wide, pack_fp4, packed_kind, stored_kind

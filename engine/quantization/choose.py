@@ -181,6 +181,15 @@ def _gguf_shape(layer: Layer) -> str | None:
     return None
 
 
+def _fp4_shape(layer: Layer) -> str | None:
+    assert isinstance(layer.format, FP4Format)
+    if layer.format.packing == "gpt-oss":
+        return "they take those of experts alone"
+    if layer.inputs % layer.format.group:
+        return f"their groups of {layer.format.group} do not divide {layer.inputs} inputs"
+    return None
+
+
 def _no_kernel(layer: Layer) -> str | None:
     return "they do not take it yet"
 
@@ -194,7 +203,7 @@ _SHAPES: Mapping[type[Format], Callable[[Layer], str | None]] = {
     Int8Format: _any_shape,
     Int4Format: _int4_shape,
     GGUFFormat: _gguf_shape,
-    FP4Format: _no_kernel,
+    FP4Format: _fp4_shape,
     GroupedInt8Format: _no_kernel,
     OnlineFormat: _any_shape,
 }

@@ -10,19 +10,17 @@ from ..activation import activate_, gated_activation
 from ..guards import describe, native_unsupported_reason, triton_unsupported_reason
 from ..linear import NATIVE as _PRODUCTS
 from ..linear import linear
+from ..linear_coded import CodedMatrices
 from ..native import NativeFunction, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .checks import ACTIVATIONS, ExpertActivation, check_experts, check_gate
-from .coded import CodedMatrices, CodeKind, empty_coded
 from .operands import Operands
 from .packed import choose_packed, packed_experts, packed_experts_mlp
 from .router import GroupScore, Router, RouterStruct, Routing, Score, router_struct
 
 __all__ = [
     "ACTIVATIONS",
-    "CodeKind",
-    "CodedMatrices",
     "ExpertActivation",
     "GroupScore",
     "Router",
@@ -33,7 +31,6 @@ __all__ = [
     "choose",
     "choose_packed",
     "choose_route",
-    "empty_coded",
     "experts_mlp",
     "packed_experts",
     "packed_experts_mlp",

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..launch import cdiv
+from ..linear_coded import CodedMatrices
 from .checks import ExpertActivation
-from .coded import CodedMatrices
 
 
 @dataclass(frozen=True)

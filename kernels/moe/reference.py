@@ -9,9 +9,9 @@ from ..activation.gated import ActivationKind
 from ..activation.reference import activation as activate
 from ..activation.reference import gated_activation
 from ..linear.reference import linear
+from ..linear_coded import CodedMatrices
 from ..linear_packed import PackedWeight
 from ..linear_packed.reference import linear_packed
-from .coded import CodedMatrices
 from .router import Router, Routing
 
 LIMIT, ALPHA = 7.0, 1.702

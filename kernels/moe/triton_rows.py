@@ -10,10 +10,10 @@ import triton.language as tl
 from torch import Tensor
 
 from ..launch import cdiv, launch
+from ..linear_coded.triton_weights import form_of, tensors_of, weights_at
 from ..tuning import Config, pick
 from .operands import Operands
 from .triton_gate import activated, gated
-from .triton_weights import form_of, tensors_of, weights_at
 
 OPERATION = "moe_rows"
 

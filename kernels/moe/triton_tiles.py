@@ -11,11 +11,11 @@ import triton.language as tl
 from torch import Tensor
 
 from ..launch import cdiv, launch, next_power_of_2
+from ..linear_coded.triton_weights import form_of, tensors_of, weights_at
 from ..tuning import Config, pick
 from .operands import Operands
 from .triton_gate import activated, gated
 from .triton_order import order_by_expert
-from .triton_weights import form_of, tensors_of, weights_at
 
 OPERATION = "moe_tiles"
 _BLOCKS_TOGETHER = 8

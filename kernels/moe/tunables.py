@@ -6,9 +6,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..linear_coded import CodedMatrices, empty_coded
 from ..tuning import Tunable
 from . import triton_rows, triton_tiles
-from .coded import CodedMatrices, empty_coded
 from .operands import Operands
 
 SIZES = ((128, 8, 2048, 768), (8, 2, 4096, 14336), (128, 4, 2880, 2880))

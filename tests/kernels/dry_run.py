@@ -36,8 +36,8 @@ class CompiledKernel:
 
     @property
     def uses_tensor_cores(self) -> bool:
-        """Whether it multiplies matrices by Hopper's warpgroup instructions or the older ones."""
-        return "wgmma" in self.ptx or "mma.sync" in self.ptx
+        """Whether it multiplies matrices by Blackwell's instructions, Hopper's warpgroup ones or the older ones."""
+        return any(name in self.ptx for name in ("tcgen05.mma", "wgmma", "mma.sync"))
 
 
 @contextmanager

@@ -2,27 +2,24 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from stentor.kernels import Router, Routing, experts_mlp, route
+from stentor.kernels import CodeKind, Router, Routing, experts_mlp, route
 from stentor.kernels.activation.gated import KINDS, ActivationKind
 from stentor.kernels.moe import (
     ACTIVATIONS,
     FEW_TOKENS,
-    CodedMatrices,
-    CodeKind,
     ExpertActivation,
     choose,
     choose_route,
-    empty_coded,
 )
 from stentor.kernels.moe.operands import Operands
 from stentor.kernels.moe.tunables import tunables
 from stentor.kernels.tuning import Config, overridden
+from stentor.tests.kernels.coded import CODES, coded
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal
 
@@ -134,78 +131,23 @@ def test_experts_without_a_gate_are_the_reference(name: str, activation: Activat
         assert_close(form(name)(of), reference(of), TOLERANCE[torch.float32])
 
 
-def coded(kind: CodeKind, outputs: int, inputs: int, group: int, rows: int, zeros: bool, seed: int) -> CodedMatrices:
-    """Of all codes, with scales that leave products near 1."""
-    made = empty_coded(kind, EXPERTS, outputs, inputs, group=group or inputs, rows=rows, zeros=zeros)
-    draw = torch.Generator().manual_seed(seed)
-    if kind == "fp8":
-        made.codes.copy_(torch.randn(made.codes.shape, generator=draw))
-    else:
-        made.codes.copy_(torch.randint(0, 256, made.codes.shape, generator=draw, dtype=torch.uint8))
-    if kind == "mxfp4":
-        made.scales.copy_(torch.randint(120, 126, made.scales.shape, generator=draw, dtype=torch.uint8))
-    else:
-        made.scales.copy_(torch.rand(made.scales.shape, generator=draw) * 0.05 + 0.02)
-    if made.factors is not None:
-        made.factors.copy_(torch.rand(made.factors.shape, generator=draw) + 0.5)
-    if made.zeros is not None:
-        made.zeros.copy_(torch.randint(0, 17, made.zeros.shape, generator=draw, dtype=torch.uint8))
-    return made
-
-
 @pytest.mark.triton
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("dtype", TRITON_FLOATS)
-@pytest.mark.parametrize(
-    ("kind", "group", "rows", "zeros"),
-    [
-        ("mxfp4", 32, 1, False),
-        ("nvfp4", 16, 1, False),
-        ("int4", 16, 1, False),
-        ("int4", 0, 1, True),
-        ("int4", 64, 1, True),
-        ("fp8", 32, 16, False),
-        ("fp8", 0, 1, False),
-    ],
-)
+@pytest.mark.parametrize(("kind", "group", "rows", "zeros"), CODES)
 @pytest.mark.parametrize(("hidden", "inner"), [(96, 64), (64, 48)])
 def test_codes_are_expanded_to_the_weights_that_they_stand_for(
     name: str, dtype: torch.dtype, kind: CodeKind, group: int, rows: int, zeros: bool, hidden: int, inner: int
 ) -> None:
     x = normal(9, hidden, seed=6).to(dtype).to(DEVICE)
-    gate_up = coded(kind, 2 * inner, hidden, group, rows, zeros, 1)
-    down = coded(kind, hidden, inner, group, rows, zeros, 2)
-    of = Operands(x, *routed(9, 2), gate_up=moved(gate_up), down=moved(down), activation="silu")
+    gate_up = coded(kind, EXPERTS, 2 * inner, hidden, group, rows, zeros, 1)
+    down = coded(kind, EXPERTS, hidden, inner, group, rows, zeros, 2)
+    of = Operands(x, *routed(9, 2), gate_up=gate_up, down=down, activation="silu")
     plain = [torch.stack([each.values(expert, dtype) for expert in range(EXPERTS)]) for each in (gate_up, down)]
     whole = replace(of, gate_up=plain[0].to(DEVICE), down=plain[1].to(DEVICE))
     with overridden("moe_tiles", small_tiles()):
         assert_same_bits(form(name)(of), form(name)(whole))
         assert_close(form(name)(of), reference(of), TOLERANCE[dtype])
-
-
-def moved(coded: CodedMatrices) -> CodedMatrices:
-    def there(given: Tensor | None) -> Tensor | None:
-        return None if given is None else given.to(DEVICE)
-
-    codes, scales = coded.codes.to(DEVICE), coded.scales.to(DEVICE)
-    return replace(coded, codes=codes, scales=scales, factors=there(coded.factors), zeros=there(coded.zeros))
-
-
-def test_codes_that_do_not_fit_are_refused() -> None:
-    good = empty_coded("mxfp4", EXPERTS, 32, 64, group=32)
-    assert good.shape == (EXPERTS, 32, 64)
-    assert good.nbytes == EXPERTS * 32 * (32 + 2)
-    changes: dict[str, Any]
-    for changes, message in (
-        ({"scales": good.scales[:, :, :1]}, r"expected torch.uint8 and torch.uint8 \(5, 32, 2\)"),
-        ({"scales": good.scales.float()}, "scales torch.float32"),
-        ({"kind": "fp8"}, "expected torch.float8_e4m3fn"),
-        ({"factors": torch.ones(EXPERTS, 31)}, "factors"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            replace(good, **changes).check()
-    with pytest.raises(ValueError, match="no whole blocks of 48"):
-        empty_coded("fp8", EXPERTS, 64, 64, group=32, rows=48)
 
 
 @pytest.mark.triton

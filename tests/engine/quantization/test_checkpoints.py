@@ -166,7 +166,7 @@ def test_expanded_weights_give_the_logits_of_their_format(made: Callable[[str], 
     torch.testing.assert_close(our_logits(found.folder, "expanded"), found.logits, rtol=1e-4, atol=5e-4)
 
 
-@pytest.mark.parametrize("name", WEIGHT_ONLY)
+@pytest.mark.parametrize("name", [*WEIGHT_ONLY, *FP4])
 def test_weights_multiplied_as_stored_give_the_same(made: Callable[[str], Made], name: str) -> None:
     found = made(name)
     torch.testing.assert_close(our_logits(found.folder, "kernels"), found.logits, rtol=1e-4, atol=5e-4)

@@ -1,8 +1,11 @@
-"""Matrices of experts that stay in the codes of their checkpoint, for kernels that expand them while they multiply."""
+"""Weights that stay in the codes of their checkpoint, for kernels that expand them while they multiply."""
+
+from collections.abc import Mapping
 
 import torch
 
-from stentor.kernels import CodedMatrices, CodeKind, empty_coded
+from stentor import kernels
+from stentor.kernels import ActivationScheme, CodedMatrices, CodeKind, empty_coded
 from stentor.kernels.linear_w4.planes import unpack_codes
 
 from ..quantization.formats import Format, FP4Format, FP8Format, Int4Format
@@ -15,7 +18,36 @@ from ..quantization.stored import (
     read_fp4,
     scale_rows,
 )
+from .layer_context import LayerContext
 from .weights import WeightMap
+
+
+class CodedLinear:
+    """Parts fused along the outputs. Plain inputs."""
+
+    input_scheme: ActivationScheme | None = None
+    input_scale: torch.Tensor | None = None
+
+    def __init__(
+        self,
+        weights: WeightMap,
+        parts: Mapping[str, int],
+        inputs: int,
+        context: LayerContext,
+        bias: torch.Tensor | None,
+        format: Format,
+    ) -> None:
+        self._weight = coded_matrices(format, 1, sum(parts.values()), inputs, context.place)
+        self._bias = bias
+        first = 0
+        for part, outputs in parts.items():
+            nbytes = self._weight.nbytes * outputs // self._weight.shape[1]
+            gather_coded(weights, part, self._weight, 0, first, outputs, format, nbytes)
+            first += outputs
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [tokens, inputs] → [tokens, outputs]."""
+        return kernels.linear_coded(x, self._weight, self._bias)
 
 
 def coded_matrices(format: Format, experts: int, outputs: int, inputs: int, device: torch.device) -> CodedMatrices:

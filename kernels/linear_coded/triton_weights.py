@@ -1,11 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""Weights of experts as kernels multiply by them: loaded as they are, or expanded from their codes."""
+"""Weights as kernels multiply by them: loaded as they are, or expanded from their codes."""
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .coded import CodedMatrices
+from .weight import CodedMatrices
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Matrices of all experts as codes, which kernels expand while they multiply."""
+"""Matrices as codes, which kernels expand while they multiply: those of all experts of a layer, or one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
