@@ -35,7 +35,7 @@ class StreamedMedia:
         """Bytes of the last that is held which have not been written."""
         self._ended = False
 
-    def append(self, pcm: bytes, *, last: bool, heard: bool = True) -> list[ArenaRef]:
+    def append(self, pcm: bytes, *, last: bool, live: bool = True) -> list[ArenaRef]:
         """Where it lies; nowhere, if nobody hears it. Raises ValueError for what no request may have, and
         :class:`..channel.arena.ArenaFull`."""
         if self._ended:
@@ -44,7 +44,7 @@ class StreamedMedia:
             raise ValueError(f"audio of {len(pcm)} bytes was appended; expected are whole samples of {SAMPLE_BYTES}")
         if self._size + len(pcm) > MAX_STREAM_BYTES:
             raise ValueError(f"a request hears at most {MAX_STREAM_BYTES} bytes of audio: end it, and begin another")
-        written = self._write(pcm) if heard else []
+        written = self._write(pcm) if live else []
         self._size += len(pcm)
         self._ended = last
         return written

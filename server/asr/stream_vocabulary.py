@@ -80,7 +80,7 @@ class StreamVocabulary:
         return bytes(-size % self.step_bytes + self.right_pad * self.step_bytes)
 
 
-def hears_streams(folder: Path) -> bool:
+def is_streaming_model(folder: Path) -> bool:
     """Whether the model in ``folder`` is a streaming transcription model."""
     file = folder / "config.json"
     if not file.is_file():

@@ -76,11 +76,11 @@ def _labels(family: Metric) -> str:
     for sample in family.samples:
         for label in sample.labels.keys() - _COMMON_LABELS:
             values.setdefault(label, {})[sample.labels[label]] = None
-    told = []
+    shown = []
     for label in sorted(values):
         closed = label not in _VARYING_LABELS and family.name != "stentor:cache_config_info"
-        told.append(f"`{label}`" + (f": {', '.join(f'`{value}`' for value in values[label])}" if closed else ""))
-    return "; ".join(told)
+        shown.append(f"`{label}`" + (f": {', '.join(f'`{value}`' for value in values[label])}" if closed else ""))
+    return "; ".join(shown)
 
 
 def parsers_page() -> str:
@@ -125,8 +125,8 @@ def models_page() -> str:
         output = settle_output(AUTO, AUTO, "", name)
         thinks = "" if output.reasoning is None else _codes((output.reasoning.name,))
         calls = _codes((output.tools.name,)) if output.harmony and output.tools is not None else ""
-        told = (f"`{name}`", ", ".join(kinds(spec)), "text" if spec.text_part else "", thinks, calls)
-        rows.append(f"| {' | '.join((*told, '; '.join(remarks(name, spec))))} |")
+        cells = (f"`{name}`", ", ".join(kinds(spec)), "text" if spec.text_part else "", thinks, calls)
+        rows.append(f"| {' | '.join((*cells, '; '.join(remarks(name, spec))))} |")
     head = (
         "The decoders that Stentor's own code runs, by the `architectures` of their `config.json`. `dense`: attention "
         "and a network in every layer. `part`: `text` where a model that sees images too is served for its text. "
@@ -155,8 +155,8 @@ def exit_codes_page() -> str:
 
 
 def _page(title: str, head: str, *parts: str) -> str:
-    told = textwrap.fill(f"{head} {_GENERATED}", 120, break_long_words=False, break_on_hyphens=False)
-    return "\n".join((f"# {title}\n", f"{told}\n", *parts))
+    head = textwrap.fill(f"{head} {_GENERATED}", 120, break_long_words=False, break_on_hyphens=False)
+    return "\n".join((f"# {title}\n", f"{head}\n", *parts))
 
 
 def _table(columns: Sequence[str], rows: Iterable[str]) -> str:

@@ -82,7 +82,7 @@ def check_all(client: RealtimeClient) -> None:
         ledger.take(event.body)
 
 
-def worker_that_hears(server: ServerProcess) -> int:
+def transcription_worker(server: ServerProcess) -> int:
     return worker_of(server.pid, 1)
 
 
@@ -162,7 +162,7 @@ def test_a_worker_that_dies_in_the_middle_of_a_turn_costs_the_session_nothing(
                 half = len(speech.pcm) // 4 * 2
                 await client.speak(speech.pcm[:half])
                 if number == 1:
-                    os.kill(worker_that_hears(server), signal.SIGKILL)
+                    os.kill(transcription_worker(server), signal.SIGKILL)
                 await client.speak(speech.pcm[half:])
                 await client.send(type="input_audio_buffer.commit")
                 completed = await client.wait(COMPLETED, item_id=(await _item(client, number)))

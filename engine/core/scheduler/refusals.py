@@ -123,13 +123,13 @@ def pooling_refusal_of(submit: Submit, attention_scope: AttentionScope, max_num_
     return None
 
 
-def append_refusal_of(heard: InputStream | None, more: Append) -> str | None:
+def append_refusal_of(input_stream: InputStream | None, more: Append) -> str | None:
     """Why a request cannot hear more; None if it can."""
-    if heard is None:
+    if input_stream is None:
         return "audio came for a request that has no streamed audio"
-    if heard.ended:
+    if input_stream.ended:
         return "audio came after the last of a request's"
-    return _refuse_pcm(total_bytes(more.pieces), len(heard))
+    return _refuse_pcm(total_bytes(more.pieces), len(input_stream))
 
 
 def _refuse_pcm(nbytes: int, before: int = 0) -> str | None:

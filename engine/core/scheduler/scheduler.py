@@ -288,7 +288,7 @@ class Scheduler:
             return self._noted(TokensBatch([], [], self._output.finish_all(request, "error", refusal)))
         assert request.input is not None
         request.input.append(more.pieces, ended=more.last)
-        finished = self._output.heard_more(request)
+        finished = self._output.input_appended(request)
         return self._noted(TokensBatch([], [], finished)) if finished else None
 
     def abort(self, rid: int, index: int, error: str | None = None) -> TokensBatch | None:

@@ -73,11 +73,12 @@ class InFlightStep(NamedTuple):
                     raise ValueError(
                         f"the worker made a vector of slot {made.slot} in step {self.step}, where nobody asked for one"
                     )
-            for told in result.drafts:
-                owner = owners.get(told.slot)
-                if owner is None or not owner[3] or owner[0].constraint is None or min(told.tokens, default=0) < 0:
+            for drafted in result.drafts:
+                owner = owners.get(drafted.slot)
+                if owner is None or not owner[3] or owner[0].constraint is None or min(drafted.tokens, default=0) < 0:
                     raise ValueError(
-                        f"the worker drafts {told.tokens} for slot {told.slot} in step {self.step}, which needs none"
+                        f"the worker drafts {drafted.tokens} for slot {drafted.slot} in step {self.step}, which needs "
+                        "none"
                     )
 
     def _drawn(self, counts: list[int]) -> int:

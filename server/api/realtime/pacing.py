@@ -73,15 +73,15 @@ class SpokenText:
 
     def until(self, ms: float) -> str:
         """What has been said by then: whole sentences, and of the one that was cut off its share of whole words."""
-        heard, begin = [], 0.0
+        played, begin = [], 0.0
         for said in self._said:
             if said.end_ms <= ms:
-                heard.append(said.text)
+                played.append(said.text)
                 begin = said.end_ms
                 continue
-            heard.append(_share_of(said.text, (ms - begin) / (said.end_ms - begin)))
+            played.append(_share_of(said.text, (ms - begin) / (said.end_ms - begin)))
             break
-        return "".join(heard)
+        return "".join(played)
 
 
 def _share_of(text: str, share: float) -> str:
