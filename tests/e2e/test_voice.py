@@ -24,11 +24,11 @@ from stentor.loadtest.voice.realtime import RealtimeClient, Speech, session, spe
 from stentor.loadtest.voice.sessions import measure as measure_sessions
 from stentor.loadtest.voice.transcription import Normalizer, word_errors
 from stentor.server.audio.g711 import encode
-from stentor.server.audio.resample import resample
 from stentor.tests.e2e.processes import below, worker_of
 from stentor.tests.e2e.test_realtime import Session
 from stentor.tests.server.realtime.wire import Ledger, part_of
 from stentor.tests.support.metrics import metric
+from stentor.tests.support.whole_audio import resample
 
 pytest.importorskip("piper", reason="the demo's voice needs the extra `speech`")
 pytestmark = [

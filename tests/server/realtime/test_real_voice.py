@@ -14,9 +14,9 @@ from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
 from stentor.server.api.realtime.interfaces import SpeechEvent, SpeechStarted, SpeechStopped
 from stentor.server.api.realtime.partial_pace import PartialPace
 from stentor.server.audio.g711 import Law, encode
-from stentor.server.audio.resample import resample
 from stentor.server.audio.vad import SpeechProbabilities
 from stentor.tests.server.realtime.sounds import silence
+from stentor.tests.support.whole_audio import resample
 
 pytest.importorskip("piper", reason="what is heard here is read out by a voice of Piper's")
 pytestmark = pytest.mark.anyio
