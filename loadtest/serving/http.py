@@ -46,7 +46,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def parse_address(url: str) -> Address:
-    """``http://host:port/prefix``, a trailing ``/v1`` dropped. Raises :class:`.tool.UsageError`."""
+    """``http://host:port/prefix``, a trailing ``/v1`` dropped. Raises :class:`..tool.UsageError`."""
     try:
         split = urlsplit(url if "://" in url else f"http://{url}")
         port = split.port or _PORTS[split.scheme]

@@ -74,9 +74,9 @@ class Scheduler:
     may decode it once more. If that token then ends the row, the extra result is dropped: never
     delivered, counted or cached. Rows that end by length are known beforehand and not planned again.
 
-    A step may gain a row several tokens (:class:`.RowStep`). Until its result comes the row has a least and a most
-    length: the next plan names the least, reserves blocks for the most, and does not go where the most would pass the
-    row's limit. Tokens behind one that ends the sequence are dropped.
+    A step may gain a row several tokens (:class:`stentor.protocols.ipc.steps.RowStep`). Until its result comes the row
+    has a least and a most length: the next plan names the least, reserves blocks for the most, and does not go where
+    the most would pass the row's limit. Tokens behind one that ends the sequence are dropped.
 
     Blocks freed by ``complete(N)`` go out only in plans made afterwards, though N+1 may still be
     running and may still write them for their old owner. That is safe because the worker runs steps

@@ -374,7 +374,7 @@ class Connection:
         return transcript
 
     async def _wait_for_transcript(self, entry: Entry) -> None:
-        """Until it is known what was said in it. Raises what :meth:`parts.CommittedAudio.transcript` does."""
+        """Until it is known what was said in it. Raises what :meth:`.interfaces.CommittedAudio.transcript` does."""
         if entry.failure is not None:
             raise entry.failure
         if entry.waits:

@@ -45,7 +45,7 @@ OnGuess = Callable[[str], None]
 
 
 class IncrementalTranscriber(TranscriptionTask):
-    """Owned by the task that feeds it; :meth:`run` is for another task."""
+    """Owned by the task that feeds it; ``run`` is for another task."""
 
     def __init__(
         self,

@@ -64,7 +64,7 @@ class StreamTranscriber:
 
 
 class StreamedTurn(TranscriptionTask):
-    """As ``IncrementalTranscriber``. Owned by the task that feeds it; :meth:`run` is for another task."""
+    """As ``IncrementalTranscriber``. Owned by the task that feeds it; ``run`` is for another task."""
 
     def __init__(
         self,
