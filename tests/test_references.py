@@ -42,11 +42,7 @@ def _files() -> tuple[str, ...]:
 def test_the_files_that_a_page_names_exist(page: Path) -> None:
     spans = re.findall(r"`([\w.-]+(?:/[\w.-]+)*/?)`", page.read_text())
     folders = tuple(f"{folder}/" for folder in (*FOLDERS, "docs"))
-    ours = {
-        span
-        for span in spans
-        if span.startswith(folders) or (span.rpartition(".")[2] in SUFFIXES and "." in span)
-    }
+    ours = {span for span in spans if span.startswith(folders) or (span.rpartition(".")[2] in SUFFIXES and "." in span)}
     missing = {span for span in ours if not any(file.endswith(f"/{span.rstrip('/')}") for file in _files())}
     assert not missing
 

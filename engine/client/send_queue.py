@@ -158,5 +158,5 @@ def _vocabulary_frames(source: VocabularySource) -> list[bytes]:
     try:
         return [encoder.encode(piece) for piece in source()]
     except Exception:
-        logger.exception("the model's tokens cannot be told to the engine: grammars and thinking budgets are refused")
+        logger.exception("the model's tokens cannot be sent to the engine: grammars and thinking budgets are refused")
         return []

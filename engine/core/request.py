@@ -199,7 +199,7 @@ class Request:
 
     @property
     def begins(self) -> bool:
-        """Whether there is enough of what it hears to compute its prompt."""
+        """Whether there is enough audio to compute its prompt."""
         return self.input is None or self.leader.ready_len >= self.prompt_len
 
     def take(self, sequence: "Sequence", tokens: list[int]) -> End | Failure | None:

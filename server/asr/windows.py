@@ -36,7 +36,7 @@ class AudioSpan:
         options: TranscriptionOptions,
         language: str | None,
     ) -> None:
-        """``language`` is a code of the model's, or None where it hears only one."""
+        """``language`` is a code of the model's, or None where it knows only one."""
         self._decoder = decoder
         self._model = model
         self._pcm = pcm

@@ -63,9 +63,7 @@ class InFlightStep(NamedTuple):
             for row in result.alignments:
                 owner = owners.get(row.slot)
                 if owner is None or owner[0].request.probe is None:
-                    raise ValueError(
-                        f"the worker says what slot {row.slot} has heard in step {self.step}, where it hears nothing"
-                    )
+                    raise ValueError(f"the worker aligns slot {row.slot} in step {self.step}, where it has no audio")
 
             for made in result.pooled:
                 owner = owners.get(made.slot)

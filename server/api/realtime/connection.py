@@ -265,7 +265,7 @@ class Connection:
             server_events.ItemTruncated(item_id=event.item_id, content_index=event.content_index, audio_end_ms=end_ms)
         )
 
-    # ---- what is heard
+    # ---- input audio
 
     async def _append(self, event: BufferAppend) -> None:
         self._machine.take(Event.APPEND)

@@ -259,7 +259,7 @@ class SessionRules:
         )
 
     def _with_languages(self, transcription: Transcription, where: str) -> Transcription:
-        """With languages that the model hears. Raises BadRequest."""
+        """With languages that the model knows. Raises BadRequest."""
         language, languages = transcription.language, transcription.languages
         if language is not None:
             language = self.models.language(language, f"{where}.language")

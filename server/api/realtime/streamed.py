@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 IDLE_SECONDS: Final = 10.0
 """Without audio, after which a request is ended; the next audio begins another."""
 SETTLE_SECONDS: Final = 300
-"""A request that has heard so much ends at the next pause."""
+"""A request that has transcribed so much ends at the next pause."""
 _AGAIN_MS: Final = 1000
 """Of audio for which another request is begun after the model has said its end."""
 

@@ -135,8 +135,8 @@ def no_audio(folder: Path) -> None:
         (broken, r"Cannot read .*tekken\.json"),
         (not_base64, r"Cannot read .*tekken\.json"),
         (no_pad, r"has no token \[STREAMING_PAD\]"),
-        (other_delay, r"6 positions after what is heard, and config.json 3"),
-        (endless_pad, r"hears 128 positions"),
+        (other_delay, r"6 positions after its audio, and config.json 3"),
+        (endless_pad, r"takes 128 positions"),
         (no_audio, r"config\.json: text_config or audio_config is missing"),
     ],
 )
