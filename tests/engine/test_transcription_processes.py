@@ -126,4 +126,4 @@ async def test_a_window_of_half_a_minute_passes_and_a_longer_one_is_refused(fold
         assert "up to 960000 bytes" in str(longer.ends[0].message)
         (refused,) = [event async for events in client.submit([SOT], LONG, [1]) for event in events]
         assert isinstance(refused, Finished)
-        assert refused.message == "the model transcribes audio: the request needs some"
+        assert refused.message == "a transcription model is served: the request needs audio"

@@ -58,7 +58,7 @@ def spans_refusal_of(spans: list[InputSpan], encoder: EncoderShape | None) -> st
         return "the model reads tokens alone: it takes no audio or other media" if spans else None
     if encoder.attended:
         if not spans:
-            return "the model transcribes audio: the request needs some"
+            return "a transcription model is served: the request needs audio"
         if len(spans) > 1 or spans[0].start >= 0 or spans[0].length != encoder.attended:
             return f"the model takes one window of {encoder.attended} positions at once, and the request brings others"
         data = spans[0].data
