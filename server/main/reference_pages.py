@@ -125,8 +125,8 @@ def models_page() -> str:
         output = settle_output(AUTO, AUTO, "", name)
         thinks = "" if output.reasoning is None else _codes((output.reasoning.name,))
         calls = _codes((output.tools.name,)) if output.harmony and output.tools is not None else ""
-        cells = (f"`{name}`", ", ".join(kinds(spec)), "text" if spec.text_part else "", thinks, calls)
-        rows.append(f"| {' | '.join((*cells, '; '.join(remarks(name, spec))))} |")
+        told = (f"`{name}`", ", ".join(kinds(spec)), "text" if spec.text_part else "", thinks, calls)
+        rows.append(f"| {' | '.join((*told, '; '.join(remarks(name, spec))))} |")
     head = (
         "The decoders that Stentor's own code runs, by the `architectures` of their `config.json`. `dense`: attention "
         "and a network in every layer. `part`: `text` where a model that sees images too is served for its text. "

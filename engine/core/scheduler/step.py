@@ -63,7 +63,9 @@ class InFlightStep(NamedTuple):
             for row in result.alignments:
                 owner = owners.get(row.slot)
                 if owner is None or owner[0].request.probe is None:
-                    raise ValueError(f"the worker aligns slot {row.slot} in step {self.step}, where it has no audio")
+                    raise ValueError(
+                        f"the worker says what slot {row.slot} has heard in step {self.step}, where it hears nothing"
+                    )
 
             for made in result.pooled:
                 owner = owners.get(made.slot)
@@ -71,12 +73,11 @@ class InFlightStep(NamedTuple):
                     raise ValueError(
                         f"the worker made a vector of slot {made.slot} in step {self.step}, where nobody asked for one"
                     )
-            for drafted in result.drafts:
-                owner = owners.get(drafted.slot)
-                if owner is None or not owner[3] or owner[0].constraint is None or min(drafted.tokens, default=0) < 0:
+            for told in result.drafts:
+                owner = owners.get(told.slot)
+                if owner is None or not owner[3] or owner[0].constraint is None or min(told.tokens, default=0) < 0:
                     raise ValueError(
-                        f"the worker drafts {drafted.tokens} for slot {drafted.slot} in step {self.step}, which needs "
-                        "none"
+                        f"the worker drafts {told.tokens} for slot {told.slot} in step {self.step}, which needs none"
                     )
 
     def _drawn(self, counts: list[int]) -> int:
