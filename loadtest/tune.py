@@ -10,13 +10,13 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.progress import track
 
-from stentor.kernels.tunables import all_tunables
 from stentor.kernels.tuning import Config, Tunable, load_table, overridden, table_path, tuning_name, untuned
 
 from .kernels.timing import Timing, time_call
@@ -26,6 +26,33 @@ Measure = Callable[[Callable[[], object], torch.device], Timing]
 
 SWITCH_GAIN = 0.02
 """A config replaces the one in use only if it is faster by more than this share: less is noise."""
+
+
+_MODULES = (
+    "norm.tunables",
+    "activation.tunables",
+    "embedding.tunables",
+    "kv_cache.tunables",
+    "rotate_and_write.tunables",
+    "linear_fp8.triton_gemv",
+    "linear_fp8.triton_skinny",
+    "linear_fp8.triton_tiles",
+    "linear_w4.tunables",
+    "linear_gguf.tunables",
+    "linear_coded.tunables",
+    "moe.tunables",
+    "attention.decode_tunables",
+    "attention.prefill_tunables",
+    "latent_attention.tunables",
+    "sparse_index.tunables",
+    "varlen_attention.tunables",
+    "causal_conv.tunables",
+    "gated_delta.tunables",
+    "mamba2.tunables",
+    "sampling.tunables",
+)
+"""In :mod:`stentor.kernels`, every kernel that has block sizes to search. Each has ``tunables() -> list[Tunable]``; all
+import Triton."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +94,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     print_outcomes(console, outcomes)
     console.print(f"written to {path}")
     return 0
+
+
+def all_tunables() -> list[Tunable]:
+    """In the order in which a tuner takes them."""
+    found: list[Tunable] = []
+    for name in _MODULES:
+        found += import_module(f"stentor.kernels.{name}").tunables()
+    return found
 
 
 def matches(tunable: Tunable, pattern: str | None) -> bool:

@@ -23,8 +23,6 @@ PAGES = {path.name: path.read_text() for path in sorted(FOLDER.glob("*.md"))}
 OPTIONS_PAGE = (ROOT / "docs" / "reference" / "options.md").read_text()
 LEVELS = {"warning": "warning", "error": "error", "exception": "error", "critical": "critical"}
 LOGGING = re.compile(rf"(?:log|logging|logger)\s*\.\s*(?:log|{'|'.join(LEVELS)})\b")
-OF_OTHERS = {"build-arg", "health-cmd", "ipc", "shm-size"}
-"""Options of other programs."""
 LIMITS = ("limits", "overload", "recovery")
 """Groups of options that the table of limits must have all of."""
 
@@ -174,14 +172,6 @@ def test_the_codes_of_statuses_are_those_of_the_program() -> None:
 def test_open_routes_are_named_where_keys_are_explained() -> None:
     for path in {"/page/" if path.startswith("/page/") else path for path in OPEN_PATHS}:
         assert f"`{path}`" in PAGES["security.md"]
-
-
-@pytest.mark.parametrize("page", [*PAGES])
-def test_options_that_are_named_exist(page: str) -> None:
-    known = {spelling for option in OPTIONS for spelling in option.spellings} | {"config"}
-    prose = re.sub(r"```.*?```", "", PAGES[page], flags=re.DOTALL)
-    ours = {name for name in re.findall(r"`--(?:\[no-\])?([a-z][\w-]+)", prose) if name not in OF_OTHERS}
-    assert ours - known == set()
 
 
 @pytest.mark.parametrize("page", [*PAGES])

@@ -1,8 +1,8 @@
 """Media on their way to a worker: one anonymous ``memfd`` that the server writes and workers read.
 
-Channels carry messages, and media would fill them: a message names where they lie (:class:`~stentor.protocols.ipc.
-inputs.ArenaRef`). The file is as large as all of its media may become, and takes memory only where it has been
-written: what is freed goes back to the system. It cannot shrink under a reader.
+Channels carry messages, and media would fill them: a message names where they lie
+(:class:`stentor.protocols.ipc.inputs.ArenaRef`). The file is as large as all of its media may become, and takes memory
+only where it has been written: what is freed goes back to the system. It cannot shrink under a reader.
 """
 
 import bisect

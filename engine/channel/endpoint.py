@@ -25,8 +25,8 @@ class Endpoint:
     awaits it) and a blocking one (:meth:`send_blocking`, :meth:`receive_blocking`,
     :meth:`try_receive`), for a process that is a plain loop. One endpoint uses one of the two.
     Every call raises :class:`ChannelClosed` after :meth:`close`, :class:`PeerDied` once the peer is
-    gone (receiving: once what it had published was received too), and :class:`CorruptChannel` when
-    the shared memory makes no sense.
+    gone (receiving: once what it had published was received too), and
+    :class:`.errors.CorruptChannel` when the shared memory makes no sense.
     """
 
     def __init__(self, region: Region, bells: Sequence[int], outgoing: int, atomics: Atomics) -> None:
@@ -84,7 +84,7 @@ class Endpoint:
         """Send ``frame``; waits while the ring is full. May return without yielding to the loop.
 
         Concurrent senders take turns. A cancelled send was either not sent or, where the frame is
-        larger than half the ring, is dropped by the receiver. Raises :class:`FrameTooLarge`.
+        larger than half the ring, is dropped by the receiver. Raises :class:`.errors.FrameTooLarge`.
         """
         bells = self._in_loop()
         if self.try_send(frame):
@@ -147,7 +147,7 @@ class Endpoint:
         return frames
 
     def send_blocking(self, frame: Buffer) -> None:
-        """Send ``frame``; blocks while the ring is full. Raises :class:`FrameTooLarge`."""
+        """Send ``frame``; blocks while the ring is full. Raises :class:`.errors.FrameTooLarge`."""
         self._raise_if_gone(look=True)
         armed = False
         try:

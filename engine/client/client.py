@@ -191,12 +191,12 @@ class EngineClient:
         if self._ready is None:
             raise EngineUnavailable("the model is still loading")
         rid, self._next_rid = self._next_rid, self._next_rid + 1
-        heard = None
+        audio = None
         try:
             spans = self._media.place(rid, media, self._ready.encoder.attended if self._ready.encoder else 0)
             if streamed is not None:
-                heard = self._media.stream(rid)
-                heard.append(streamed, last=False)
+                audio = self._media.stream(rid)
+                audio.append(streamed, last=False)
         except ArenaFull:
             self._media.sweep(self._journal.has)
             raise
@@ -213,12 +213,12 @@ class EngineClient:
             thinking=thinking,
             inputs=spans,
             probe=probe,
-            streamed=None if heard is None else heard.streamed(),
+            streamed=None if audio is None else audio.streamed(),
             pooling=pooling,
             resumed=None if resumed is None else Resumed(resumed, [], prompt_done=False),
         )
         frames = tuple(submit_frames(request))  # also while it waits: what cannot be sent is refused now
-        stream = RequestStream(request, self._abort, self._append, heard)
+        stream = RequestStream(request, self._abort, self._append, audio)
         if (size := max(map(len, frames))) > self._max_submit:
             stream.end("error", f"the request takes {size} bytes, of which the engine takes {self._max_submit} at once")
             self._media.sweep(self._journal.has)
@@ -494,7 +494,7 @@ class EngineClient:
         journal = self._journal
         while True:
             frames = await engine.receive()
-            self._heartbeat.heard()
+            self._heartbeat.beat()
             try:
                 for frame in frames:
                     match decode_client.decode(frame):

@@ -23,7 +23,7 @@ class Media(NamedTuple):
 
 
 class StreamedMedia:
-    """All that a request has heard: another engine would have to hear it again."""
+    """All the audio of a request: another engine would need it from its begin."""
 
     def __init__(self, arena: Arena, held: list[ArenaRef]) -> None:
         """``held``: what has been taken of the arena is added to it."""
@@ -35,16 +35,16 @@ class StreamedMedia:
         """Bytes of the last that is held which have not been written."""
         self._ended = False
 
-    def append(self, pcm: bytes, *, last: bool, heard: bool = True) -> list[ArenaRef]:
-        """Where it lies; nowhere, if nobody hears it. Raises ValueError for what no request may have, and
+    def append(self, pcm: bytes, *, last: bool, live: bool = True) -> list[ArenaRef]:
+        """Where it lies; nowhere, if nobody needs it. Raises ValueError for what no request may have, and
         :class:`..channel.arena.ArenaFull`."""
         if self._ended:
             raise ValueError("the request's audio has had its end: nothing can be appended to it")
         if len(pcm) % SAMPLE_BYTES:
             raise ValueError(f"audio of {len(pcm)} bytes was appended; expected are whole samples of {SAMPLE_BYTES}")
         if self._size + len(pcm) > MAX_STREAM_BYTES:
-            raise ValueError(f"a request hears at most {MAX_STREAM_BYTES} bytes of audio: end it, and begin another")
-        written = self._write(pcm) if heard else []
+            raise ValueError(f"a request takes at most {MAX_STREAM_BYTES} bytes of audio: end it, and begin another")
+        written = self._write(pcm) if live else []
         self._size += len(pcm)
         self._ended = last
         return written

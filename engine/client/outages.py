@@ -127,12 +127,12 @@ class Heartbeat:
         """``limit``: seconds of silence; 0 is for ever."""
         self._limit = limit
         self._sleep = sleep
-        self._heard = 0
+        self._beats = 0
         self._busy = asyncio.Event()
 
-    def heard(self) -> None:
+    def beat(self) -> None:
         """The engine has said something."""
-        self._heard += 1
+        self._beats += 1
 
     def wake(self) -> None:
         """There may be requests again."""
@@ -143,11 +143,11 @@ class Heartbeat:
         if not self._limit:
             await anyio.sleep_forever()
         tick = min(_TICK_SECONDS, self._limit / _TICKS)
-        silence, heard = 0.0, self._heard
+        silence, beats = 0.0, self._beats
         while silence < self._limit:
             await self._sleep(tick)
-            if self._heard != heard:
-                silence, heard = 0.0, self._heard
+            if self._beats != beats:
+                silence, beats = 0.0, self._beats
             elif busy():
                 silence += tick
                 ask()

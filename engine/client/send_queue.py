@@ -147,10 +147,10 @@ def _frames_of(message: _Message) -> Iterable[bytes]:
             return submit_frames(message)
         case pieces:
             last = pieces[-1]
-            told: list[ArenaRef] = []
+            refs: list[ArenaRef] = []
             for piece in (piece for each in pieces for piece in each.pieces):
-                add_piece(told, piece)
-            return (encoder.encode(Append(last.rid, told, last.last)),)
+                add_piece(refs, piece)
+            return (encoder.encode(Append(last.rid, refs, last.last)),)
 
 
 def _vocabulary_frames(source: VocabularySource) -> list[bytes]:
@@ -158,5 +158,5 @@ def _vocabulary_frames(source: VocabularySource) -> list[bytes]:
     try:
         return [encoder.encode(piece) for piece in source()]
     except Exception:
-        logger.exception("the model's tokens cannot be told to the engine: grammars and thinking budgets are refused")
+        logger.exception("the model's tokens cannot be sent to the engine: grammars and thinking budgets are refused")
         return []

@@ -105,7 +105,7 @@ class RequestStream:
         """
         if self._input is None or self._on_append is None:
             raise ValueError("the request was submitted without streamed audio: nothing can be appended to it")
-        pieces = self._input.append(pcm, last=last, heard=bool(self._open))
+        pieces = self._input.append(pcm, last=last, live=bool(self._open))
         if self._open and (pcm or last):
             self._on_append(Append(self.rid, pieces, last))
 

@@ -72,7 +72,7 @@ _COLLECTIONS = (5_000, 100, 1_000_000)
 and stop a step for as long as several take; nothing here needs it, for requests leave no cycles behind."""
 
 
-class _ToldToEnd(Exception):
+class EndRequested(Exception):
     """The client wants no engine any more."""
 
 
@@ -109,7 +109,7 @@ async def run(
     final = True
     try:
         return await _run_worker(client, config, source, co_tenants)
-    except _ToldToEnd:
+    except EndRequested:
         return 0
     except WorkerLost as lost:
         why, final = str(lost), lost.final
@@ -175,7 +175,7 @@ async def _serve(loop: EngineLoop) -> None:
 async def _start_worker(client: Endpoint, keeper: WorkerKeeper) -> tuple[WorkerLife, WorkerReady]:
     """Listens to both sides until the worker is ready.
 
-    Raises :class:`WorkerLost`, :class:`_ToldToEnd`, and :class:`PeerDied` when the client is gone.
+    Raises :class:`WorkerLost`, :class:`EndRequested`, and :class:`PeerDied` when the client is gone.
     """
 
     async def pass_on(progress: Progress) -> None:
@@ -188,7 +188,7 @@ async def _start_worker(client: Endpoint, keeper: WorkerKeeper) -> tuple[WorkerL
             tasks.start_soon(_await_shutdown, client)
             started.append(await keeper.start(pass_on))
             tasks.cancel_scope.cancel()
-    except* (WorkerLost, PeerDied, _ToldToEnd) as group:
+    except* (WorkerLost, PeerDied, EndRequested) as group:
         failure = first_cause(group)
     if failure is not None:
         for worker, _ in started:
@@ -202,7 +202,7 @@ async def _await_shutdown(client: Endpoint) -> None:
         for frame in await client.receive():
             match decode_engine.decode(frame):
                 case Shutdown():
-                    raise _ToldToEnd
+                    raise EndRequested
                 case other:
                     raise RuntimeError(f"{type(other).__name__} came before the engine was ready")
 

@@ -69,9 +69,9 @@ class Request:
         "leading",
         "limit_len",
         "live",
-        "logprobs_told",
         "name",
         "needs",
+        "num_logprobs_sent",
         "params",
         "plain_params",
         "pooled",
@@ -153,7 +153,7 @@ class Request:
         self.cached_len: int | None = None
         """Prefix-cache tokens of the first admission; None before it."""
         self.first_scheduled: float | None = None
-        self.logprobs_told = 1
+        self.num_logprobs_sent = 1
         """Prompt tokens whose log-probabilities have gone to the client; the first has none."""
         self.alignment: AlignmentOutput | None = None
         """Gathered so far."""
@@ -166,7 +166,7 @@ class Request:
         if submit.resumed is not None:
             self._resume(submit.resumed)
         if self.input is not None:
-            self.hear()
+            self.take_input()
             if not self.begins:
                 self.awaits |= {"input"}
 
@@ -182,7 +182,7 @@ class Request:
         if self.live:
             self.leading = next(each.index for each in self.sequences if each.state is not SequenceState.FINISHED)
 
-    def hear(self) -> None:
+    def take_input(self) -> None:
         """More has come of the input, or its end: see how far the sequences may go now."""
         assert self.input is not None
         ready = self.input.ready_len
@@ -199,7 +199,7 @@ class Request:
 
     @property
     def begins(self) -> bool:
-        """Whether there is enough of what it hears to compute its prompt."""
+        """Whether there is enough audio to compute its prompt."""
         return self.input is None or self.leader.ready_len >= self.prompt_len
 
     def take(self, sequence: "Sequence", tokens: list[int]) -> End | Failure | None:
@@ -236,8 +236,8 @@ class Request:
         if sequence.constraint is not None and sequence.constraint.ended and outputs:
             return "stop", None
         if self.prompt_len + len(outputs) >= sequence.limit_len and (outputs or self.prompt_done):
-            heard_all = self.input is not None and self.input.ended and sequence.limit_len == sequence.ready_len + 1
-            return "stop" if heard_all or self.pooling is not None else "length", None
+            input_done = self.input is not None and self.input.ended and sequence.limit_len == sequence.ready_len + 1
+            return "stop" if input_done or self.pooling is not None else "length", None
         return None
 
     @property
@@ -289,7 +289,7 @@ class Request:
 
     def forget_prompt(self) -> None:
         """The prompt is computed anew: drop what has been gathered of it."""
-        self.logprobs_told = 1
+        self.num_logprobs_sent = 1
         self.alignment = None
         self.pooled = None
 
@@ -431,14 +431,14 @@ class Sequence:
     def feed(self, end: int) -> RowInput | None:
         """What positions before ``end`` hear that the row has not been given; None where nothing. Mutates: it is given
         now."""
-        heard = self.request.input
-        if heard is None:
+        stream = self.request.input
+        if stream is None:
             return None
-        until = heard.needed(end)
-        ended = heard.ended and until == len(heard)
+        until = stream.needed(end)
+        ended = stream.ended and until == len(stream)
         if (until, ended) == (self.fed, self.fed_end) or until < self.fed:
             return None
-        found = RowInput(self.slot, heard.between(self.fed, until), ended)
+        found = RowInput(self.slot, stream.between(self.fed, until), ended)
         self.fed, self.fed_end = until, ended
         return found
 

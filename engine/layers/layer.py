@@ -14,9 +14,8 @@ from .latent_attention import LatentAttention
 from .layer_context import LayerContext
 from .linear import Linear
 from .mlp import MLP
-from .moe import MoE
+from .moe import MoE, NormedMoE
 from .norm import Norm, added_, joined, make_norm
-from .normed_moe import NormedMoE
 from .per_layer import PerLayer, PerLayerInputs, scaled_
 from .quantized import Stream
 from .recurrent import Recurrent, make_recurrent

@@ -33,7 +33,7 @@ def generation_config_from_hf(config: Mapping[str, object], generation: Mapping[
     """From config.json and generation_config.json (empty where there is none).
 
     A generation config that does not sample means greedy decoding, but its authors rarely meant that:
-    as in other servers, only the values it names count. Raises :class:`ConfigError`.
+    as in other servers, only the values it names count. Raises :class:`..model_config.config_fields.ConfigError`.
     """
     fields = Fields(generation)
     eos = {*Fields(config).token_ids("eos_token_id"), *fields.token_ids("eos_token_id")}
@@ -49,7 +49,7 @@ def generation_config_from_hf(config: Mapping[str, object], generation: Mapping[
 
 
 def generation_config_from_gguf(metadata: Mapping[str, object]) -> GenerationConfig:
-    """Raises :class:`ConfigError`."""
+    """Raises :class:`..model_config.config_fields.ConfigError`."""
     tokenizer = Fields(metadata, "tokenizer.ggml.")
     eos = {token for key in _END_OF_TURN_KEYS for token in tokenizer.token_ids(key)}
     if not tokenizer.has("eot_token_id"):

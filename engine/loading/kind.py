@@ -10,7 +10,7 @@ from ..model_config.encoder_hf import is_encoder
 
 ModelKind = Literal["chat", "transcription", "speech", "embedding"]
 
-_HEARING: Final = frozenset({"whisper", "voxtral_realtime"})
+_TRANSCRIPTION: Final = frozenset({"whisper", "voxtral_realtime"})
 _SPEAKING: Final = frozenset({"vits"})
 _SENTENCES: Final = "modules.json"
 """Of sentence-transformers."""
@@ -35,7 +35,7 @@ def kind_of(path: Path) -> ModelKind:
         return "speech"
     config = _config_of(path)
     kinds = {*_texts([config.get("model_type")]), *_texts(config.get("architectures"))}
-    if kinds & _HEARING or "WhisperForConditionalGeneration" in kinds:
+    if kinds & _TRANSCRIPTION or "WhisperForConditionalGeneration" in kinds:
         return "transcription"
     if kinds & _SPEAKING or "VitsModel" in kinds:
         return "speech"

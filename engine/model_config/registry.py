@@ -1,7 +1,7 @@
 """Every architecture that draws tokens, by its name: who reads its description.
 
-What is read decides who runs it (:mod:`...worker.setup`). Models that make vectors and scores are told apart by more
-than a name: :mod:`...loading.pooling_checkpoint`.
+What is read decides who runs it (:mod:`..worker.setup`). Models that make vectors and scores are told apart by more
+than a name: :mod:`..loading.pooling_checkpoint`.
 """
 
 from collections.abc import Callable, Mapping

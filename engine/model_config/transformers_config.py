@@ -3,7 +3,7 @@ nothing that a checkpoint brings along.
 
 The description is transformers' configuration class, which knows the defaults of its architecture; it is imported only
 for a model that is read here. What layers really ask of attention is found by running them once
-(:mod:`...models.transformers_modules`), before weights are loaded.
+(:mod:`..models.transformers_modules`), before weights are loaded.
 """
 
 from collections.abc import Mapping

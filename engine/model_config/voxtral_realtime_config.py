@@ -85,14 +85,14 @@ def voxtral_realtime_config_from_hf(config: Mapping[str, object]) -> VoxtralReal
         raise ConfigError("text_config or audio_config is missing, expected both")
     tied = {"tie_word_embeddings": fields.flag("tie_word_embeddings", True)}
     decoder = model_spec_from_hf({**text, **tied, "architectures": ["MistralForCausalLM"]})
-    heard = Fields(audio)
+    encoder = Fields(audio)
     for name, expected in (("activation_function", "gelu"), ("hidden_act", "silu")):
-        if (found := heard.text(name, expected)) != expected:
+        if (found := encoder.text(name, expected)) != expected:
             raise ConfigError(f"audio_config's {name} is {found!r}, expected {expected!r}")
     if (found := fields.text("projector_hidden_act", "gelu")) != "gelu":
         raise ConfigError(f"projector_hidden_act is {found!r}, expected 'gelu'")
-    heads = heard.integer("num_attention_heads", 32)
-    head_dim = heard.integer("head_dim", 64)
+    heads = encoder.integer("num_attention_heads", 32)
+    head_dim = encoder.integer("head_dim", 64)
     rope = rope_from_hf({"max_position_embeddings": 1500, **audio}, head_dim)
     if rope.kind != "default" or head_dim % 2:
         raise ConfigError(f"audio_config's rotary positions are of the kind {rope.kind!r}, expected 'default'")
@@ -103,14 +103,14 @@ def voxtral_realtime_config_from_hf(config: Mapping[str, object]) -> VoxtralReal
         architecture=ARCHITECTURE,
         decoder=decoder,
         encoder=StreamEncoderConfig(
-            mel_bins=heard.integer("num_mel_bins", 128, most=_MOST_MEL_BINS),
-            hidden_size=heard.integer("hidden_size", 1280),
-            intermediate_size=heard.integer("intermediate_size", 5120),
-            num_layers=heard.integer("num_hidden_layers", 32, most=MOST_LAYERS),
+            mel_bins=encoder.integer("num_mel_bins", 128, most=_MOST_MEL_BINS),
+            hidden_size=encoder.integer("hidden_size", 1280),
+            intermediate_size=encoder.integer("intermediate_size", 5120),
+            num_layers=encoder.integer("num_hidden_layers", 32, most=MOST_LAYERS),
             num_heads=heads,
             head_dim=head_dim,
-            window=heard.integer("sliding_window", 750),
-            rms_eps=heard.number("rms_norm_eps", 1e-5),
+            window=encoder.integer("sliding_window", 750),
+            rms_eps=encoder.number("rms_norm_eps", 1e-5),
             rope_theta=rope.theta,
         ),
         downsample=downsample,

@@ -25,7 +25,7 @@ _THETA = 10_000.0
 
 
 class VoxtralRealtime:
-    """Tokens and what is heard with them in, hidden states and logits out: see :class:`.decoder.Decoder`, to whose
+    """Tokens and their audio in, hidden states and logits out: see :class:`.decoder.Decoder`, to whose
     embeddings is added what :class:`.stream_encoder.StreamEncoder` makes of each position's audio."""
 
     def __init__(self, config: VoxtralRealtimeConfig, context: LayerContext, max_model_len: int) -> None:

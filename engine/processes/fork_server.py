@@ -136,19 +136,19 @@ class _ForkServer:
             given: list[int] = []
         else:
             fork_server = os.getpid()
-            told, note = os.pipe()
+            status_fd, note = os.pipe()
             try:
                 pid = os.fork()
             except OSError as error:
-                answer, given = Refused(f"cannot fork: {error.strerror}"), [told, note]
+                answer, given = Refused(f"cannot fork: {error.strerror}"), [status_fd, note]
             else:
                 if pid == 0:
-                    self._leave(told, note)
+                    self._leave(status_fd, note)
                     return _Life(_requests.decode(message), tuple(fds), fork_server)
                 pidfd = os.pidfd_open(pid)
                 self._workers[pidfd] = _Worker(pid, pidfd, note, engine)
                 self._poll.register(pidfd, select.POLLIN)
-                answer, given = Forked(pid), [pidfd, told]
+                answer, given = Forked(pid), [pidfd, status_fd]
         with contextlib.suppress(OSError):  # it is gone, which the next round sees
             socket.send_fds(connection, [encode(answer)], given if isinstance(answer, Forked) else [])
         for fd in (*fds, *(each for each in given if each not in self._workers)):

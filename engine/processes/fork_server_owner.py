@@ -106,8 +106,8 @@ class ForkServerLink:
                 raise OSError(errno.EAGAIN, why)
             case Forked(pid):
                 self.has_forked = True
-                pidfd, told = given
-                return AdoptedChild(pid, pidfd, told, name)
+                pidfd, status_fd = given
+                return AdoptedChild(pid, pidfd, status_fd, name)
 
     def close(self) -> None:
         """The fork server kills what it has forked for this engine. May be called again."""

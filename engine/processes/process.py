@@ -101,7 +101,7 @@ class Child:
         """Wait for the end, however long that takes, and reap; returns :attr:`returncode`. Not once it is closed."""
         if self.returncode is None:
             await _until_readable(self.pidfd)
-            await self._until_told()
+            await self._wait_for_status()
         return self._wait()
 
     def wait_blocking(self, timeout: float) -> int | None:
@@ -187,7 +187,7 @@ class Child:
         self.given_up = True
         logger.error("%s (pid %d) was killed and does not die; it is left behind", self.name, self.pid)
 
-    async def _until_told(self) -> None:
+    async def _wait_for_status(self) -> None:
         """The process is dead: until its status can be read without waiting for it."""
 
     def _wait(self) -> int:
@@ -219,10 +219,10 @@ class Child:
 class AdoptedChild(Child):
     """Another process's child, which is ours to end: its parent reaps it and tells how it ended."""
 
-    def __init__(self, pid: int, pidfd: int, told: int, name: str) -> None:
+    def __init__(self, pid: int, pidfd: int, status_fd: int, name: str) -> None:
         """``told``: a pipe for :data:`STATUS`, written once the process has been reaped. Both become ours to close."""
         self._popen = None
-        self._told = told
+        self._status_fd = status_fd
         self._patience = _TOLD_SECONDS
         """With its parent, once the process is dead."""
         self._begin(pid, pidfd, name)
@@ -230,30 +230,30 @@ class AdoptedChild(Child):
     def close(self, seconds: float | None = None) -> bool:
         if not self._closed:
             super().close(seconds)
-            os.close(self._told)
+            os.close(self._status_fd)
         return not self.given_up
 
-    async def _until_told(self) -> None:
+    async def _wait_for_status(self) -> None:
         try:
             with anyio.move_on_after(self._patience):
-                await _until_readable(self._told)
+                await _until_readable(self._status_fd)
         finally:
             self._patience = 0.0
 
     def _wait(self) -> int:
         if self._status is None:
-            is_readable(self._told, self._patience)
+            is_readable(self._status_fd, self._patience)
             self._patience = 0.0
         return super()._wait()
 
     def _reap(self) -> int | None:
         if self._status is None and is_readable(self.pidfd, 0):
-            known = is_readable(self._told, 0)
+            known = is_readable(self._status_fd, 0)
             if not known and self._patience:
                 return None  # as good as running, until its parent says more or is not waited for any longer
             self._status = -signal.SIGKILL  # of a parent that died: the kernel kills its children then
-            if known and (told := os.read(self._told, STATUS.size)):
-                (self._status,) = STATUS.unpack(told)
+            if known and (status := os.read(self._status_fd, STATUS.size)):
+                (self._status,) = STATUS.unpack(status)
         return self._status
 
 

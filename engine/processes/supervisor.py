@@ -1,4 +1,4 @@
-"""Supervision: children run in one task group, and are started again as their :class:`.Restarts` allow.
+"""Supervision: children run in one task group, and are started again as their :class:`.restart_policy.Restarts` allow.
 
 A child is any async callable that returns when it is done and raises when it failed, as an actor's
 ``run`` does. When a child may not be started again, the supervisor's task group ends: the siblings

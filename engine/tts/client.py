@@ -81,7 +81,7 @@ class SpeechClient:
         self._endpoint: Endpoint | None = None
         """Of a process that is ready."""
         self._child: Child | None = None
-        self._heard = 0.0
+        self._received_at = 0.0
         """When the process last said something, or was last given something to do."""
         self._restarts = Restarts(_POLICY)
         self._stuck = False
@@ -133,7 +133,7 @@ class SpeechClient:
         self._next_job += 1
         job = _Job(Synthesize(self._next_job, text, voice, speed))
         if not self._jobs:
-            self._heard = time.monotonic()
+            self._received_at = time.monotonic()
         self._jobs[job.request.job] = job
         try:
             await self._send(job.request)
@@ -218,7 +218,7 @@ class SpeechClient:
 
     async def _serve(self, endpoint: Endpoint) -> NoReturn:
         """Raises ``ChannelError`` at the process's end, ``TimeoutError`` where it is late, and ``_Refused``."""
-        self._heard = time.monotonic()
+        self._received_at = time.monotonic()
         await endpoint.send(encode_speech(self._start))
         while True:
             frames: list[bytes] = []
@@ -227,11 +227,11 @@ class SpeechClient:
             for frame in frames:
                 await self._handle(endpoint, decode_speech_outbox.decode(frame))
             waited = self._jobs or not self._up
-            if waited and time.monotonic() > self._heard + self._allowed():
+            if waited and time.monotonic() > self._received_at + self._allowed():
                 raise TimeoutError
 
     async def _handle(self, endpoint: Endpoint, message: SpeechOutbox) -> None:
-        self._heard = time.monotonic()
+        self._received_at = time.monotonic()
         match message:
             case SpeechReady():
                 logger.debug("speech is ready after %.2f s", message.seconds)

@@ -90,8 +90,8 @@ def _piper(files: list[Path]) -> Voices:
         for name, speaker in sorted(names.items(), key=lambda entry: entry[1]):
             places.append(VoicePlace(f"{file.stem}-{name}", str(file), speaker))
     if len(rates) > 1:
-        told = ", ".join(f"{file.name} has {rate} Hz" for rate, file in sorted(rates.items()))
-        raise CheckpointError(f"the voices in {files[0].parent} differ in their sample rate ({told}): name one file")
+        found = ", ".join(f"{file.name} has {rate} Hz" for rate, file in sorted(rates.items()))
+        raise CheckpointError(f"the voices in {files[0].parent} differ in their sample rate ({found}): name one file")
     return Voices("piper", tuple(places), next(iter(rates)))
 
 

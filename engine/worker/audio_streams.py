@@ -1,4 +1,4 @@
-"""Audio that comes as it is spoken, beside the rows of a streaming transcription model: heard with each position."""
+"""Audio that comes as it is spoken, beside the rows of a streaming transcription model: each position gets its part."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,7 +36,7 @@ class AudioStreams:
             self._streams.pop(slot, None)
 
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
-        """Raises ValueError for a row whose position has nothing to hear yet."""
+        """Raises ValueError for a row whose position has no audio yet."""
         return replace(batch, added=torch.cat([self._listen(row) for row in rows]))
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
@@ -45,5 +45,5 @@ class AudioStreams:
     def _listen(self, row: RowStep) -> torch.Tensor:
         stream = self._streams[row.slot]
         if stream.position != row.start:
-            raise ValueError(f"slot {row.slot} runs position {row.start}, and has heard {stream.position}")
+            raise ValueError(f"slot {row.slot} runs position {row.start}, and has audio up to {stream.position}")
         return self._encoder.listen(stream, row.count)

@@ -83,8 +83,8 @@ def page_groups(groups: Sequence[CacheGroup], longest: int) -> tuple[PageGroup, 
 
 def of_groups(pages: Sequence[PageGroup]) -> str:
     """What blocks are of, for the operator."""
-    if len(pages) == 1:
-        return f", in a window of {pages[0].window:,}" if pages[0].window else ""
+    if len(pages) < 2:
+        return f", in a window of {pages[0].window:,}" if pages and pages[0].window else ""
     full, sliding = (sum(bool(page.window) == windowed for page in pages) for windowed in (False, True))
     seen = " and ".join(f"{window:,}" for window in sorted({page.window for page in pages} - {0}))
     return f", for {len(pages)} groups of layers: {full} of all tokens, {sliding} of windows of {seen}"

@@ -28,7 +28,7 @@ from .audio_windows import AudioWindows
 from .caches import PageGroup, allocate_caches, kv_block_bytes, of_groups, page_groups
 from .errors import SetupError
 from .graphs import graph_sizes
-from .limits import HEARING, SUITED
+from .limits import SUITED, TRANSCRIPTION
 from .memory import GIB
 from .row_states import RowStates
 from .runner import RowExtras
@@ -274,7 +274,7 @@ class Transcription:
         self.checkpoint = checkpoint
         self.spec = checkpoint.whisper
         self.groups: Sequence[CacheGroup] = self.spec.cache_groups
-        self.limits = HEARING[device]
+        self.limits = TRANSCRIPTION[device]
 
     def longest(self, config: WorkerConfig) -> int:
         spec = self.spec
@@ -378,7 +378,7 @@ class StreamedTranscription:
         self.checkpoint = checkpoint
         self.spec = checkpoint.voxtral_realtime
         self.groups: Sequence[CacheGroup] = self.spec.decoder.cache_groups
-        self.limits = msgspec.structs.replace(HEARING[device], max_encodings=0, max_mixed_encodings=0)
+        self.limits = msgspec.structs.replace(TRANSCRIPTION[device], max_encodings=0, max_mixed_encodings=0)
 
     def longest(self, config: WorkerConfig) -> int:
         if config.kv_cache_dtype == "fp8":

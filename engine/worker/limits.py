@@ -24,7 +24,7 @@ SUITED = {
     ),
 }
 
-HEARING = {
+TRANSCRIPTION = {
     # an encoding holds up who decodes for longer than all else; and who decodes reads as much for its audio as the
     # model's weights are large, so that more rows at once gain little
     "cpu": StepLimits(

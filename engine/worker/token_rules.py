@@ -1,4 +1,6 @@
-"""What a transcript may hold next, taken out of the logits: :class:`.TokenRules`, for all rows of a step at once.
+"""What a transcript may hold next, taken out of the logits of all rows of a step at once.
+
+Rows bring their rules as :class:`stentor.protocols.ipc.audio.TokenRules`.
 
 What is forbidden follows from a row's own tokens alone, so a row that lost its place goes on as it would have. Of the
 rules about timestamps, which come in pairs around each segment::

@@ -27,7 +27,7 @@ def store_rows(
 
     Args:
         y: [R, C] float32, 0 in columns past WIDTH.
-        out_ptr: of the tensor, or of the bytes of one of float8_e4m3fn (:func:`.as_kernel_argument`).
+        out_ptr: of the tensor, or of the bytes of one of float8_e4m3fn (:func:`.fp8.as_kernel_argument`).
         scales_ptr: [1] to read for GRANULARITY ``tensor``, [T, 1] or [T, ceil(WIDTH / GROUP)] to write for ``token``
             and ``group``; None for ``none``, where values are stored in the tensor's own float dtype.
         rows: [R, 1] int64. row_fits: [R, 1].

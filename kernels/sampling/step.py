@@ -18,7 +18,7 @@ def write_params_(tables: SamplerTables, rows: torch.Tensor, packed: torch.Tenso
 
     Args:
         rows: [n] int64, slots, all different but for those below 0, which are padding.
-        packed: [n, PARAMS] int64, made by :func:`pack_params`; its rows may be strided.
+        packed: [n, PARAMS] int64, made by :func:`.tables.pack_params`; its rows may be strided.
     """
     if rows.dim() != 1 or tuple(packed.shape) != (rows.shape[0], PARAMS) or packed.stride(1) != 1:
         raise ValueError(f"write_params_: packed {describe(packed)} must be [{rows.shape[0]}, {PARAMS}], rows adjacent")

@@ -66,7 +66,7 @@ class Speed(msgspec.Struct, frozen=True):
 
 
 def measure(dtypes: Sequence[str], rounds: int, tokens: int, threads: int, *, peer: bool = True) -> Speed:
-    """``tokens`` a load, about. Raises :class:`.ToolError` where the peer is not installed."""
+    """``tokens`` a load, about. Raises :class:`..tool.ToolError` where the peer is not installed."""
     folder = resolve_model(DEMO_EMBEDDING_MODEL)
     texts = Texts(folder)
     loads = [loads_of(texts, tokens, number) for number in range(rounds + 1)]

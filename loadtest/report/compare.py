@@ -124,7 +124,7 @@ def main(argv: list[str]) -> int:
 
 
 def parse_conditions(texts: Sequence[str]) -> list[Condition]:
-    """Conditions out of options, each one or several with commas between. Raises :class:`.tool.UsageError`."""
+    """Conditions out of options, each one or several with commas between. Raises :class:`..tool.UsageError`."""
     found = []
     for text in (part for whole in texts for part in whole.split(",")):
         if (form := _CONDITION.fullmatch(text)) is None:
@@ -138,7 +138,7 @@ def parse_conditions(texts: Sequence[str]) -> list[Condition]:
 def compare(before: Saved, after: Saved) -> list[Comparison]:
     """One comparison of two results, or one for each value that two sweeps share, or for cold and warm starts.
 
-    Raises :class:`.tool.UsageError` where they share nothing.
+    Raises :class:`..tool.UsageError` where they share nothing.
     """
     if type(before) is not type(after):
         raise UsageError(f"a {before.kind} and a {after.kind}: expected two of one kind")
@@ -156,7 +156,7 @@ def compare(before: Saved, after: Saved) -> list[Comparison]:
 def judge(comparisons: Sequence[Comparison], conditions: Sequence[Condition]) -> list[str]:
     """What each condition that holds found, one line each.
 
-    Raises :class:`.tool.UsageError` for a condition on what a comparison lacks: silence would read as a pass.
+    Raises :class:`..tool.UsageError` for a condition on what a comparison lacks: silence would read as a pass.
     """
     broken = []
     for condition in conditions:

@@ -77,7 +77,7 @@ def main(argv: list[str]) -> int:
 def write_svg(
     records: Sequence[Saved], names: Sequence[str], path: Path, *, width: int = _WIDTH, height: int = _HEIGHT
 ) -> None:
-    """Plots of records of one kind in one file, two a row. Raises :class:`.tool.UsageError`."""
+    """Plots of records of one kind in one file, two a row. Raises :class:`..tool.UsageError`."""
     plots = _plots_for(records)
     if unknown := [name for name in names if name not in plots]:
         kind = records[0].kind
@@ -90,7 +90,7 @@ def write_svg(
 
 
 def write_html(records: Sequence[Saved], path: Path, title: str) -> None:
-    """One page of records of one kind, laid over one another. Raises :class:`.tool.UsageError` where they do not
+    """One page of records of one kind, laid over one another. Raises :class:`..tool.UsageError` where they do not
     fit."""
     drawn = ((name, plot, render([plot], records, **_PAGE_SIZE)) for name, plot in _plots_for(records).items())
     results = [record for record in records if isinstance(record, Result)]
@@ -110,7 +110,7 @@ def write_html(records: Sequence[Saved], path: Path, title: str) -> None:
 
 
 def _plots_for(records: Sequence[Saved]) -> Mapping[str, Plot]:
-    """Raises :class:`.tool.UsageError` unless all records, one at least, are of one kind, and sweeps over one axis."""
+    """Raises :class:`..tool.UsageError` unless all records, one at least, are of one kind, and sweeps over one axis."""
     kinds = {type(record) for record in records}
     if len(kinds) != 1:
         found = ", ".join(sorted({record.kind for record in records})) or "none"

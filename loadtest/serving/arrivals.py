@@ -35,7 +35,7 @@ def gaps(rng: np.random.Generator, rate: float, burstiness: float) -> Iterator[f
 
 
 def parse_ramp(text: str) -> tuple[str, list[float]]:
-    """``concurrency`` or ``rate``, and the values of its steps. Raises :class:`.tool.UsageError`."""
+    """``concurrency`` or ``rate``, and the values of its steps. Raises :class:`..tool.UsageError`."""
     axis, *words = text.split(":")
     try:
         match words:
@@ -65,7 +65,7 @@ def plan(
 ) -> list[Stage]:
     """The stages of a run; requests and seconds are those of the whole run, shared out evenly.
 
-    Raises :class:`.tool.UsageError` where more than one way to arrive is asked for.
+    Raises :class:`..tool.UsageError` where more than one way to arrive is asked for.
     """
     if sum(way is not None for way in (concurrency, rate, ramp)) > 1:
         raise UsageError("--concurrency, --rate and --ramp exclude one another: give one")

@@ -40,7 +40,7 @@ class Dataset:
 
     ``outputs`` overrides the lengths that the file says or shows; ``turns`` is how many user turns of a conversation
     are used at most. The answers that are sent back are the server's own, not the file's. Raises
-    :class:`.tool.UsageError`.
+    :class:`..tool.UsageError`.
     """
 
     def __init__(self, path: Path, seed: int, turns: Lengths, outputs: Lengths | None, think: Lengths) -> None:

@@ -46,7 +46,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def parse_address(url: str) -> Address:
-    """``http://host:port/prefix``, a trailing ``/v1`` dropped. Raises :class:`.tool.UsageError`."""
+    """``http://host:port/prefix``, a trailing ``/v1`` dropped. Raises :class:`..tool.UsageError`."""
     try:
         split = urlsplit(url if "://" in url else f"http://{url}")
         port = split.port or _PORTS[split.scheme]
@@ -106,7 +106,7 @@ class Connection(asyncio.Protocol):
         self._requests = 0
         self._sink: Response | None = None
         self._over: asyncio.Future[None] | None = None
-        self._heard = False
+        self._received = False
         self._touched = 0.0
         self._timer: asyncio.TimerHandle
         self._headers: dict[bytes, bytes] = {}
@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._requests += 1
         self._sink, self._over = sink, loop.create_future()
-        self._ended = self.reusable = self._heard = False
+        self._ended = self.reusable = self._received = False
         self._touched = perf_counter()
         self._timer = loop.call_later(timeout, self._check, timeout)
         self.transport.write(request)
@@ -130,7 +130,7 @@ class Connection(asyncio.Protocol):
             self._sink = self._over = None
             if not self.reusable:
                 self.close()
-        return self._heard or sink.over
+        return self._received or sink.over
 
     def close(self) -> None:
         self.alive = False
@@ -147,7 +147,7 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         self._touched = now
-        self._heard = True
+        self._received = True
         broken = None
         try:
             self._parser.feed_data(data)
@@ -173,7 +173,7 @@ class Connection(asyncio.Protocol):
         sink = self._sink
         if sink is None:
             return
-        stale = self._requests > 1 and not self._heard and perf_counter() - self._touched < STALE_SECONDS
+        stale = self._requests > 1 and not self._received and perf_counter() - self._touched < STALE_SECONDS
         if not stale:  # otherwise an idle connection that the server had closed: again
             if error is not None:
                 sink.fail("connection", f"lost: {error}")

@@ -48,7 +48,10 @@ def constant(value: float) -> Lengths:
 
 
 def parse_lengths(text: str, least: float = 1.0) -> Lengths:
-    """One word as in :data:`LENGTHS_HELP`; ``least`` bounds every draw from below. Raises :class:`.tool.UsageError`."""
+    """One word as in :data:`LENGTHS_HELP`; ``least`` bounds every draw from below.
+
+    Raises :class:`..tool.UsageError`.
+    """
     form, *words = text.split(":")
     if not words:
         form, words = "constant", [form]

@@ -20,7 +20,7 @@ _SAMPLE = re.compile(rf"^([a-zA-Z_:][\w:]*(?:\{{.*\}})?)[ \t]+({_NUMBER})(?:[ \t
 
 
 def parse_limits(words: Iterable[str]) -> dict[str, float]:
-    """``ttft:500 tpot:50`` as milliseconds by measure. Raises :class:`.tool.UsageError`."""
+    """``ttft:500 tpot:50`` as milliseconds by measure. Raises :class:`..tool.UsageError`."""
     limits = {}
     for word in words:
         name, _, value = word.partition(":")

@@ -104,7 +104,7 @@ def _add_output(add: Any) -> None:
 
 
 def build_load(arguments: argparse.Namespace, command: Sequence[str]) -> Load:
-    """Raises :class:`.tool.UsageError`."""
+    """Raises :class:`..tool.UsageError`."""
     return Load(
         address=parse_address(arguments.url),
         api=APIS[arguments.api],

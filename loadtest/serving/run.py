@@ -34,7 +34,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def measure(load: Load, view: ProgressLine | None = None) -> Outcome:
-    """Runs ``load`` to its end, or until SIGINT, and returns what has completed. Raises :class:`.tool.ToolError`."""
+    """Runs ``load`` to its end, or until SIGINT, and returns what has completed. Raises :class:`..tool.ToolError`."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # each request on its way is an open file

@@ -52,7 +52,7 @@ examples:
 
 
 def serve(options: Sequence[str]) -> Result:
-    """Measures once, and shows how it goes where there is a terminal. Raises :class:`.tool.ToolError`, and
+    """Measures once, and shows how it goes where there is a terminal. Raises :class:`..tool.ToolError`, and
     KeyboardInterrupt for a run that was interrupted."""
     load = build_load(build_parser().parse_args(list(options)), ["stentor", "bench", "serve", *masked(options)])
     outcome = measure_shown(load) if sys.stdout.isatty() else measure(load)
@@ -110,7 +110,7 @@ def main(argv: list[str], measure: Callable[[Sequence[str]], Result] = serve) ->
 
 
 def check(options: Sequence[str]) -> argparse.Namespace:
-    """What serve makes of its options, and of what they name, such as a data set. Raises :class:`.tool.UsageError`."""
+    """What serve makes of its options, and of what they name, such as a data set. Raises :class:`..tool.UsageError`."""
     try:
         parsed = build_parser().parse_args(list(options))
         build_load(parsed, [])
@@ -123,7 +123,7 @@ def check(options: Sequence[str]) -> argparse.Namespace:
 
 
 def _runs(given: argparse.Namespace, options: list[str], measure: Callable[[Sequence[str]], Result]) -> Runs:
-    """Every option and value checked, before the first run. Raises :class:`.tool.UsageError`."""
+    """Every option and value checked, before the first run. Raises :class:`..tool.UsageError`."""
     if (given.axis is None) == (given.saturate is None):
         raise UsageError("expected either --axis NAME VALUES or --saturate")
     axis, values = ("rate", list[Value]()) if given.axis is None else parse_axis(*given.axis)

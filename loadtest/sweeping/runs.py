@@ -81,7 +81,7 @@ class Search:
 def parse_axis(name: str, text: str) -> tuple[str, list[Value]]:
     """The parameter's name, without dashes in front, and its values: ``1,2,4``, ``1:16:x2``, ``10:50:10`` or words.
 
-    Numbers come as numbers. Raises :class:`.tool.UsageError`.
+    Numbers come as numbers. Raises :class:`..tool.UsageError`.
     """
     bare = name.removeprefix("--").replace("_", "-")
     if not re.fullmatch(r"[a-z][a-z0-9-]*", bare):
@@ -137,7 +137,7 @@ class Runs:
     requests_each: int | None
     """Requests for each concurrent user, where the axis is concurrency."""
     measure: Callable[[Sequence[str]], Result]
-    """Runs ``stentor bench serve`` once. Raises :class:`.tool.ToolError` and KeyboardInterrupt."""
+    """Runs ``stentor bench serve`` once. Raises :class:`..tool.ToolError` and KeyboardInterrupt."""
     console: Console
     _tried: dict[str, dict[Value, None]] = field(default_factory=dict, init=False)
     """The values of each target that were run or found, in their order."""
@@ -145,7 +145,7 @@ class Runs:
     _made: int = field(default=0, init=False)
 
     def open(self) -> None:
-        """Makes the folder ours. Raises :class:`.tool.UsageError` where it belongs to another plan."""
+        """Makes the folder ours. Raises :class:`..tool.UsageError` where it belongs to another plan."""
         path = self.folder / "plan.json"
         if path.is_file():
             return self._check(path)

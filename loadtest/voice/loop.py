@@ -108,8 +108,8 @@ async def _ask(client: RealtimeClient, question: Speech) -> tuple[float, ...]:
     kinds = ("input_audio_buffer.speech_stopped", "response.output_audio_transcript.delta", _AUDIO)
     moments = [event.at - spoken_at for kind in kinds if (event := client.first(kind, since)) is not None]
     if len(moments) < len(kinds):
-        told = [event.type for event in client.events[since:]]
-        raise ToolError(f"no spoken answer to {question.text!r}: {told}, {client.error}")
+        types = [event.type for event in client.events[since:]]
+        raise ToolError(f"no spoken answer to {question.text!r}: {types}, {client.error}")
     return tuple(moments)
 
 

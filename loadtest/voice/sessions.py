@@ -60,9 +60,9 @@ class Callers:
     async def call(self, port: int, number: int) -> None:
         """One session. Raises :class:`ToolError` where deltas do not join to their transcript."""
         draw = random.Random(number)
-        heard = {"transcription": {"language": "en"}, "turn_detection": None}
+        audio_input = {"transcription": {"language": "en"}, "turn_detection": None}
         turns: list[tuple[str, float, float]] = []  # what is said, when it begins, when it is committed
-        async with session(port, "intent=transcription", type="transcription", audio={"input": heard}) as client:
+        async with session(port, "intent=transcription", type="transcription", audio={"input": audio_input}) as client:
             await asyncio.sleep(draw.uniform(0, 4))  # not all at once
             end = time.monotonic() + self._seconds
             while time.monotonic() < end:
@@ -92,11 +92,11 @@ class Callers:
             self.unfinished += 1
             return
         self.lags.append(done.at - committed)
-        heard = done.body["transcript"]
-        self.errors += word_errors(self._normalizer.words(text), self._normalizer.words(heard))
-        told = "".join(event.body["delta"] for event in events if event.type == DELTA)
-        if told != heard:
-            raise ToolError(f"deltas do not join to the transcript: {told!r}, {heard!r}")
+        transcript = done.body["transcript"]
+        self.errors += word_errors(self._normalizer.words(text), self._normalizer.words(transcript))
+        deltas = "".join(event.body["delta"] for event in events if event.type == DELTA)
+        if deltas != transcript:
+            raise ToolError(f"deltas do not join to the transcript: {deltas!r}, {transcript!r}")
 
 
 async def measure(server: ServerProcess, sessions: int, seconds: float, at_once: int = 1) -> dict[str, Any]:
@@ -148,8 +148,8 @@ def _measure(args: argparse.Namespace, about: dict[str, Any]) -> Sessions:
     with ServerProcess(args.server) as server:
         found = asyncio.run(measure(server, args.sessions, args.seconds, args.sentences))
     print(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
-    told = {"sessions": args.sessions, "sentences": args.sentences, "seconds": args.seconds, "aim": args.aim}
-    return Sessions(server=["stentor", "serve", *args.server], figures=found, **told, **about)
+    options = {"sessions": args.sessions, "sentences": args.sentences, "seconds": args.seconds, "aim": args.aim}
+    return Sessions(server=["stentor", "serve", *args.server], figures=found, **options, **about)
 
 
 def _judge(console: Console, record: Sessions) -> int:

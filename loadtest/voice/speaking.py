@@ -58,15 +58,15 @@ async def measure(port: int, times: int, texts: int) -> tuple[list[dict[str, Any
         alone = []
         for name, text in TEXTS.items():
             await play(client, text)
-            heard = [await play(client, text) for _ in range(times)]
+            played = [await play(client, text) for _ in range(times)]
             alone.append(
                 {
                     "text": name,
                     "chars": len(text),
-                    "first_audio": quantile([each.first for each in heard], 0.5),
-                    "first_audio_slowest": max(each.first for each in heard),
-                    "audio": quantile([each.audio for each in heard], 0.5),
-                    "real_time_factor": quantile([each.last / each.audio for each in heard], 0.5),
+                    "first_audio": quantile([each.first for each in played], 0.5),
+                    "first_audio_slowest": max(each.first for each in played),
+                    "audio": quantile([each.audio for each in played], 0.5),
+                    "real_time_factor": quantile([each.last / each.audio for each in played], 0.5),
                 }
             )
         together = await asyncio.gather(*(play(client, f"This is voice {n}. " + TEXTS["a page"]) for n in range(texts)))

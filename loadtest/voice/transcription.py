@@ -1,6 +1,6 @@
-"""``stentor bench wer`` and ``transcription``: how well and how fast speech is heard, beside faster-whisper.
+"""``stentor bench wer`` and ``transcription``: how well and how fast speech is transcribed, beside faster-whisper.
 
-``wer``: sixty spoken sentences, as our server and faster-whisper hear them. ``transcription``: half a minute of speech
+``wer``: sixty spoken sentences, by our server and faster-whisper. ``transcription``: half a minute of speech
 alone, and eight at once. All sides have loaded the same weights before the first round. No round has the files of
 another: the server keeps what it has made of a window for those who ask about it again.
 """
@@ -57,12 +57,12 @@ class Normalizer:
         return str(self._normalize(text)).split()
 
 
-def word_errors(said: Sequence[str], heard: Sequence[str]) -> WordErrors:
+def word_errors(said: Sequence[str], transcribed: Sequence[str]) -> WordErrors:
     """The fewest changes that make ``heard`` of ``said``."""
-    costs = list(range(len(heard) + 1))
+    costs = list(range(len(transcribed) + 1))
     for place, word in enumerate(said, 1):
         before, costs[0] = costs[0], place
-        for column, other in enumerate(heard, 1):
+        for column, other in enumerate(transcribed, 1):
             best = min(before + (word != other), costs[column] + 1, costs[column - 1] + 1)
             before, costs[column] = costs[column], best
     return WordErrors(costs[-1], len(said))
@@ -114,15 +114,15 @@ def _measure_accuracy(args: argparse.Namespace, about: dict[str, Any]) -> Accura
         faster_whisper(folder_of(args.model), args.compute_type, threads=1) as peer,
     ):
         for side in (transcriber(server), peer):
-            heard = side.run([str(clip.path) for clip in clips], 4)
+            done = side.run([str(clip.path) for clip in clips], 4)
             total, wrong = WordErrors(0, 0), []
-            for clip, text in zip(clips, heard.made, strict=True):
+            for clip, text in zip(clips, done.made, strict=True):
                 errors = word_errors(normalizer.words(clip.text), normalizer.words(text))
                 total += errors
                 if errors.errors:
                     wrong.append({"said": clip.text, "heard": text})
             found.append(
-                TranscriptionAccuracy(side.name, round(total.rate, 4), total.errors, total.words, heard.seconds, wrong)
+                TranscriptionAccuracy(side.name, round(total.rate, 4), total.errors, total.words, done.seconds, wrong)
             )
             print(f"{side.name:<24} {total.rate:6.2%}  ({total.errors} of {total.words} words)", flush=True)
     seconds = round(sum(clip.seconds for clip in clips), 1)

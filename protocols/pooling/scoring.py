@@ -29,7 +29,7 @@ class ScoringFields(PoolingFields, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
     @property
-    def told(self) -> str | None:
+    def given_instruction(self) -> str | None:
         """The instruction, by either way of giving it. Raises BadRequest."""
         given = (self.chat_template_kwargs or {}).get("instruction", self.instruction)
         if given is not None and not isinstance(given, str):

@@ -63,10 +63,10 @@ async def open_auxiliary_models(
 async def _open_transcription(
     config: Config, engines: Engines, at_end: AsyncExitStack
 ) -> tuple[AnyTranscriptionModel, AudioDecoder]:
-    from ..asr.stream_vocabulary import hears_streams
+    from ..asr.stream_vocabulary import is_streaming_model
 
     client, folder = engines.clients["transcription"], Path(config.transcription.path)
-    if hears_streams(folder):
+    if is_streaming_model(folder):
         opening: Callable[[], AnyTranscriptionModel] = partial(open_streaming, config.transcription, client, folder)
     else:
         opening = partial(open_transcription, config.transcription, client, folder)
@@ -138,5 +138,5 @@ def open_transcription(config: ServedNames, client: TranscriptionEngine, folder:
 def open_streaming(
     config: ServedNames, client: StreamingTranscriptionEngine, folder: Path
 ) -> StreamingTranscriptionModel:
-    """The same of a model for which :func:`..asr.stream_vocabulary.hears_streams` is true."""
+    """The same of a model for which :func:`..asr.stream_vocabulary.is_streaming_model` is true."""
     return StreamingTranscriptionModel(config.served_names, client, stream_vocabulary_of(folder))

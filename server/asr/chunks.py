@@ -41,7 +41,7 @@ async def chunks_of(pcm: bytes, chunking: Chunking, limiter: anyio.CapacityLimit
 def pack(spoken: Sequence[tuple[int, int]], samples: int) -> list[Span]:
     """Chunks of one window at most from samples [begin, end) in which somebody speaks, in order.
 
-    Neighbours share a chunk as long as it holds them, with the silence between them: the model hears sentences in their
+    Neighbours share a chunk as long as it holds them, with the silence between: the model sees sentences in their
     context, and a window costs the same whether it is full or not. Speech longer than a window is cut where that ends.
     """
     chunks: list[Span] = []

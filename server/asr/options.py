@@ -42,7 +42,7 @@ class TranscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The defaults are those of Whisper's long-form transcription."""
 
     language: str | None = None
-    """A code of the model's languages; None has it detected, or is English where the model hears nothing else."""
+    """A code of the model's languages; None has it detected, or is English where the model knows nothing else."""
     languages: tuple[str, ...] = ()
     """Codes among which one is detected; empty means all of the model's."""
     task: Task = "transcribe"
@@ -67,7 +67,7 @@ class TranscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int = MAX_TOKENS
     """Of one window."""
     chunking: Chunking | None = None
-    """None hears one window after the other."""
+    """None transcribes one window after the other."""
     sampling: SamplingOptions = SamplingOptions()
     priority: int = 0
     salt: str = ""

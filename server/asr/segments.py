@@ -13,7 +13,7 @@ FRAMES_A_SECOND: Final = 100
 FRAMES_A_STEP: Final = 2
 """Frames between two timestamp tokens."""
 WINDOW_FRAMES: Final = 3000
-"""What the model hears at a time: 30 seconds."""
+"""What the model takes at a time: 30 seconds."""
 SAMPLES_A_FRAME: Final = 160
 BYTES_A_FRAME: Final = 2 * SAMPLES_A_FRAME
 

@@ -2,7 +2,7 @@
 
 Its tokenizer is Mistral's own file (``tekken.json``) or the one of the ``tokenizers`` library. The prompt is BOS and a
 streaming pad for each position of the silence that the audio is preceded by, and for each of the delay by which text
-comes after what is heard; silence follows the audio, so that its last word is written too.
+comes after its audio; silence follows the audio, so that its last word is written too.
 """
 
 import base64
@@ -48,7 +48,7 @@ class StreamVocabulary:
     step: int
     """Samples of one position."""
     delay: int
-    """Positions by which text comes after what is heard."""
+    """Positions by which text comes after its audio."""
     left_pad: int
     """Positions of silence before the audio."""
 
@@ -80,7 +80,7 @@ class StreamVocabulary:
         return bytes(-size % self.step_bytes + self.right_pad * self.step_bytes)
 
 
-def hears_streams(folder: Path) -> bool:
+def is_streaming_model(folder: Path) -> bool:
     """Whether the model in ``folder`` is a streaming transcription model."""
     file = folder / "config.json"
     if not file.is_file():
@@ -150,7 +150,7 @@ def _of_tekken(file: Path, config: VoxtralRealtimeConfig) -> StreamVocabulary:
         delay = audio.transcription_delay_ms * SAMPLE_RATE / 1000 / config.step
         if delay != config.delay:
             raise CheckpointError(
-                f"{file.name} says that text comes {delay:g} positions after what is heard, and config.json "
+                f"{file.name} says that text comes {delay:g} positions after its audio, and config.json "
                 f"{config.delay} (default_num_delay_tokens): both must be the same. Fetch the model again."
             )
 
@@ -198,7 +198,7 @@ def _made(
     )
     if beyond or left_pad < 0 or made.padding + FEWEST_POSITIONS >= config.max_position:
         raise CheckpointError(
-            f"{file} is not the tokenizer of the model beside it, which has {config.vocab_size} tokens and hears "
+            f"{file} is not the tokenizer of the model beside it, which has {config.vocab_size} tokens and takes "
             f"{config.max_position} positions. Fetch the model again."
         )
     return made

@@ -117,7 +117,7 @@ class StreamedTranscript:
         vocabulary = self._vocabulary = model.vocabulary
         self._most = model.stretch_bytes
         self._size = 0
-        self._unheard = bytearray()
+        self._untranscribed = bytearray()
         self._ended = False
         self._full = False
         """Whether there was no room for what it was fed: it is over."""
@@ -154,14 +154,14 @@ class StreamedTranscript:
         return 0 if self._ended else self._most - self._size
 
     @property
-    def unheard(self) -> int:
+    def untranscribed(self) -> int:
         """Bytes for which no token has come."""
-        return len(self._unheard)
+        return len(self._untranscribed)
 
     def feed(self, pcm: bytes) -> None:
         """No more than there is :attr:`room` for. Where memory has none, :meth:`pieces` raises it."""
         self._size += len(pcm)
-        self._unheard += pcm
+        self._untranscribed += pcm
         self._append(pcm)
 
     def end(self) -> None:
@@ -186,7 +186,7 @@ class StreamedTranscript:
     @property
     def left(self) -> bytes:
         """Once it has been read: audio that somebody else must hear, because the model said its end before it."""
-        return b"" if self._ended else bytes(self._unheard)
+        return b"" if self._ended else bytes(self._untranscribed)
 
     async def pieces(self) -> AsyncGenerator[Piece, None]:
         """Until the request ends; closing it cancels the request. Raises :class:`..common.errors.GenerationFailed` and
@@ -224,7 +224,7 @@ class StreamedTranscript:
     def _said(self, event: SequenceTokens) -> list[TextToken]:
         vocabulary = self._vocabulary
         # its text comes later than the audio by the delay, which the prompt is longer by
-        del self._unheard[: len(event.tokens) * vocabulary.step_bytes]
+        del self._untranscribed[: len(event.tokens) * vocabulary.step_bytes]
         found = []
         for place, token in enumerate(event.tokens):
             if data := vocabulary.token_bytes(token):

@@ -87,8 +87,8 @@ class Transcription:
         stretches = (
             AudioSpan(self._decoder, self._model, self._pcm, span.begin, span.end, alone, language) for span in spans
         )
-        async with aclosing(_side_by_side(stretches, self._model.parallel_windows)) as heard:
-            async for found in heard:
+        async with aclosing(_side_by_side(stretches, self._model.parallel_windows)) as transcribed:
+            async for found in transcribed:
                 for segment in found:
                     segment.id = count
                     count += 1
@@ -107,14 +107,14 @@ class Transcription:
 
 async def _side_by_side(stretches: Iterator[AudioSpan], most: int) -> AsyncGenerator[list[Segment], None]:
     """What each stretch says, in order, while up to ``most`` of them are heard."""
-    heard: deque[asyncio.Task[list[Segment]]] = deque()
+    transcribed: deque[asyncio.Task[list[Segment]]] = deque()
     async with TaskScope("stretches of a file") as tasks:
         for stretch in stretches:
-            heard.append(tasks.submit(whole_stretch(stretch)))
-            if len(heard) == most:
-                yield await heard.popleft()
-        while heard:
-            yield await heard.popleft()
+            transcribed.append(tasks.submit(whole_stretch(stretch)))
+            if len(transcribed) == most:
+                yield await transcribed.popleft()
+        while transcribed:
+            yield await transcribed.popleft()
 
 
 class TranscribedTurn(msgspec.Struct, frozen=True):

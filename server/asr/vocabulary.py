@@ -50,7 +50,7 @@ class Vocabulary:
         said = settings.get("is_multilingual")
         self.multilingual: Final[bool] = said if isinstance(said, bool) else self.eot != _ENGLISH_EOT
         self.languages: Final[dict[str, int]] = self._languages() if self.multilingual else {}
-        """Tokens by code; none where the model hears only English."""
+        """Tokens by code; none where the model knows only English."""
         special = {self.transcribe, self.translate, self.sot, self.sot_prev, self.no_speech}
         start_of_lm = tokenizer.backend.token_to_id("<|startoflm|>")
         if start_of_lm is not None:

@@ -36,7 +36,7 @@ class AudioSpan:
         options: TranscriptionOptions,
         language: str | None,
     ) -> None:
-        """``language`` is a code of the model's, or None where it hears only one."""
+        """``language`` is a code of the model's, or None where it knows only one."""
         self._decoder = decoder
         self._model = model
         self._pcm = pcm
@@ -46,7 +46,7 @@ class AudioSpan:
         self._language = language
         self._said = model.vocabulary.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
         """Tokens of the prompt, and of what was heard after it."""
-        self._told_from = 0
+        self._context_from = 0
         """Where that begins which the next window is told."""
         self._last_end = 0.0
         """Where speech has ended so far, in seconds."""
@@ -64,7 +64,7 @@ class AudioSpan:
                 continue
             window = window_of(pcm, self._options.salt)
             draft = await draft_window(
-                self._decoder, self._model, window, self._options, self._language, self._said[self._told_from :]
+                self._decoder, self._model, window, self._options, self._language, self._said[self._context_from :]
             )
             if is_silence(draft, self._options):
                 seek += frames
@@ -78,7 +78,7 @@ class AudioSpan:
                     self._said += segment.tokens
                     yield segment
             if not self._options.condition_on_previous_text or draft.temperature > self._options.reset_temperature:
-                self._told_from = len(self._said)
+                self._context_from = len(self._said)
             windows -= 1
             seek += advance if advance > 0 and windows > 0 else frames
 

@@ -109,14 +109,6 @@ async def encoded(pieces: AsyncIterator[bytes], format: AudioFormat, rate: int) 
         yield data
 
 
-def encode_whole(pcm: bytes, format: AudioFormat, rate: int) -> bytes:
-    """All at once. A wav says how long it is. Blocks: call it in a thread."""
-    if format == "wav":
-        return wav_header(rate, len(pcm)) + pcm
-    encoder = AudioEncoder(format, rate)
-    return encoder.push(pcm) + encoder.finish()
-
-
 def wav_header(rate: int, size: int | None = None) -> bytes:
     """Of ``size`` bytes of pcm, or of as many as follow.
 

@@ -59,8 +59,3 @@ class Resampler:
 
         samples = self._stream.resample_chunk(np.frombuffer(pcm, "<i2").astype(np.float32), last=last)
         return bytes(np.clip(np.rint(samples), -32768, 32767).astype("<i2").data)
-
-
-def resample(pcm: bytes, source_rate: int, target_rate: int) -> bytes:
-    """All of it at once. Raises ``ValueError`` as :class:`Resampler` does."""
-    return Resampler(source_rate, target_rate).finish(pcm)

@@ -120,10 +120,10 @@ class BatchRunner:
         places, owner = self._places, row.owner
         if not places.fits(owner, alone=not row.salt):
             if places.total < places.most:
-                told = f"{places.held(owner)} batches of this key are open, its share"
+                why = f"{places.held(owner)} batches of this key are open, its share"
             else:
-                told = f"{places.total} batches are open, as many as this server keeps"
-            raise Overloaded(f"{told}; try again later.", "batches_full", _MANY_SECONDS)
+                why = f"{places.total} batches are open, as many as this server keeps"
+            raise Overloaded(f"{why}; try again later.", "batches_full", _MANY_SECONDS)
         self._enter(owner, row.id)
         try:
             await self._store.write(partial(rows.insert, row=row), admitted=owner if row.salt else "")

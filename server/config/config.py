@@ -1,7 +1,7 @@
 """The one typed tree of everything an operator can set, and nothing else.
 
 Defaults that cross a process boundary are :mod:`stentor.protocols.ipc.config`'s; the rest are here.
-:mod:`..main.options` names each value on the command line, in the environment and in the TOML file.
+:mod:`..options.option` names each value on the command line, in the environment and in the TOML file.
 """
 
 from pathlib import Path

@@ -107,7 +107,7 @@ class TranscriptionConfig(msgspec.Struct, frozen=True):
         Flag("a name that clients use for the transcription model; may be repeated", name="transcription-model-name"),
     ] = ()
     path: str = ""
-    """Where it lies on disk; empty until :meth:`Config.located`."""
+    """Where it lies on disk; empty until :meth:`.config.Config.located`."""
     memory_share: Annotated[
         float,
         Flag(
@@ -147,7 +147,7 @@ class EmbeddingConfig(msgspec.Struct, frozen=True):
         Flag("a name that clients use for the embedding model; may be repeated", name="embedding-model-name"),
     ] = ()
     path: str = ""
-    """Where it lies on disk; empty until :meth:`Config.located`."""
+    """Where it lies on disk; empty until :meth:`.config.Config.located`."""
     memory_share: Annotated[
         float,
         Flag(
@@ -197,7 +197,7 @@ class SpeechConfig(msgspec.Struct, frozen=True):
         tuple[str, ...], Flag("a name that clients use for the speech model; may be repeated", name="speech-model-name")
     ] = ()
     path: str = ""
-    """Where it lies on disk; empty until :meth:`Config.located`."""
+    """Where it lies on disk; empty until :meth:`.config.Config.located`."""
 
     threads: Annotated[
         int,

@@ -65,10 +65,10 @@ ANTHROPIC: Final[ErrorShape] = _Anthropic()
 
 def shape_of(path: str, headers: Iterable[tuple[bytes, bytes]]) -> ErrorShape:
     """``path`` as the routes name it, without ``--root-path``."""
-    return ANTHROPIC if speaks_anthropic(path, headers) else OPENAI
+    return ANTHROPIC if is_anthropic_request(path, headers) else OPENAI
 
 
-def speaks_anthropic(path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+def is_anthropic_request(path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Whether the client's protocol is Anthropic's. Both have ``/v1/models``: there the header that says which
     version of Anthropic's a client means, which every such client sends, tells them apart."""
     if _MESSAGES.match(path):

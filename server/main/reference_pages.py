@@ -76,11 +76,11 @@ def _labels(family: Metric) -> str:
     for sample in family.samples:
         for label in sample.labels.keys() - _COMMON_LABELS:
             values.setdefault(label, {})[sample.labels[label]] = None
-    told = []
+    shown = []
     for label in sorted(values):
         closed = label not in _VARYING_LABELS and family.name != "stentor:cache_config_info"
-        told.append(f"`{label}`" + (f": {', '.join(f'`{value}`' for value in values[label])}" if closed else ""))
-    return "; ".join(told)
+        shown.append(f"`{label}`" + (f": {', '.join(f'`{value}`' for value in values[label])}" if closed else ""))
+    return "; ".join(shown)
 
 
 def parsers_page() -> str:
@@ -155,8 +155,8 @@ def exit_codes_page() -> str:
 
 
 def _page(title: str, head: str, *parts: str) -> str:
-    told = textwrap.fill(f"{head} {_GENERATED}", 120, break_long_words=False, break_on_hyphens=False)
-    return "\n".join((f"# {title}\n", f"{told}\n", *parts))
+    head = textwrap.fill(f"{head} {_GENERATED}", 120, break_long_words=False, break_on_hyphens=False)
+    return "\n".join((f"# {title}\n", f"{head}\n", *parts))
 
 
 def _table(columns: Sequence[str], rows: Iterable[str]) -> str:

@@ -31,7 +31,7 @@ class AccessControl:
 
 
 def open_access(config: AccessConfig) -> AccessControl:
-    """Reads every file that is named. Raises :class:`..main.options.ConfigError`."""
+    """Reads every file that is named. Raises :class:`..config.config.ConfigError`."""
     try:
         keys = Keyring(
             config.api_keys, config.admin_keys, api_file=config.api_key_file, admin_file=config.admin_key_file

@@ -20,7 +20,7 @@ class PairAffixTokens:
     before: tuple[int, ...]
     between: tuple[int, ...]
     after: tuple[int, ...]
-    told_apart: bool
+    has_type_ids: bool
     """Whether tokens of the second text are marked as such: BERT's types."""
 
     @property
@@ -43,11 +43,11 @@ def pair_affix_tokens_of(tokenizer: Tokenizer) -> PairAffixTokens:
     first = [place for place, text in enumerate(whose) if text == 0]
     second = [place for place, text in enumerate(whose) if text == 1]
     if not first or not second:
-        return PairAffixTokens((), (), (), told_apart=False)
+        return PairAffixTokens((), (), (), has_type_ids=False)
     ids = encoding.ids
     return PairAffixTokens(
         tuple(ids[: first[0]]),
         tuple(ids[first[-1] + 1 : second[0]]),
         tuple(ids[second[-1] + 1 :]),
-        told_apart=encoding.type_ids[second[0]] == 1,
+        has_type_ids=encoding.type_ids[second[0]] == 1,
     )

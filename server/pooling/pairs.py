@@ -58,7 +58,7 @@ async def read_pairs(
         case "pair":
             return _joined(model, first, second, rules.room, fields[1])
         case "qwen3":
-            return await _told(model, first, second, rules, fields[1])
+            return await _instructed(model, first, second, rules, fields[1])
         case _:
             return await _templated(model, first, second, rules, fields[1])
 
@@ -86,7 +86,7 @@ def _joined(
         ids = [*before, *document, *ends.after]
         if not ids:
             raise wrong(field, "must hold at least one token")
-        prompts.append(Prompt(ids, second=len(before) if ends.told_apart else 0))
+        prompts.append(Prompt(ids, second=len(before) if ends.has_type_ids else 0))
     return prompts
 
 
@@ -99,7 +99,7 @@ def cut_longest(first: list[int], second: list[int], most: int) -> tuple[list[in
     return (first[:short], second[:long]) if len(first) <= len(second) else (first[:long], second[:short])
 
 
-async def _told(
+async def _instructed(
     model: EmbeddingModel, queries: Sequence[list[int]], documents: Sequence[list[int]], rules: PairRules, field: str
 ) -> list[Prompt]:
     instruction = DEFAULT_INSTRUCTION if rules.instruction is None else rules.instruction

@@ -122,11 +122,11 @@ class EventLog:
         """What is held, to be written; None where there is nothing."""
         if not self._held:
             return None
-        base, held, told = self._base, self._held[:], self._steps[:]
+        base, held, steps_now = self._base, self._held[:], self._steps[:]
         # compressing gives back the interpreter's lock
         events = await self._packed(lambda: b"\n".join(held))
-        steps = await self._packed(lambda: msgspec.json.encode(told))
-        return EventRange(base, events, steps, (len(held), len(told)))
+        steps = await self._packed(lambda: msgspec.json.encode(steps_now))
+        return EventRange(base, events, steps, (len(held), len(steps_now)))
 
     async def _packed(self, joined: Callable[[], bytes]) -> bytes:
         if self.full:

@@ -73,10 +73,10 @@ class LiveResponses:
         shares, owner = self._shares, caller.owner
         if not resumed and not shares.fits(owner, alone=not caller.salt):
             if shares.total < shares.most:
-                told = f"{shares.held(owner)} responses of this key run in the background, its share"
+                why = f"{shares.held(owner)} responses of this key run in the background, its share"
             else:
-                told = f"{shares.total} responses run in the background, as many as this server lets"
-            raise Overloaded(f"{told}; try again later.", "background_full", _RETRY_SECONDS)
+                why = f"{shares.total} responses run in the background, as many as this server lets"
+            raise Overloaded(f"{why}; try again later.", "background_full", _RETRY_SECONDS)
         shares.take(owner)
         try:
             yield

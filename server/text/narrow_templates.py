@@ -77,10 +77,10 @@ def for_harmony(messages: Sequence[Message], reasoning_names: Sequence[str]) -> 
 
     ``reasoning_names``: the fields in which messages carry their reasoning.
     """
-    told = [message for message in messages if message.get("role") in _INSTRUCTIONS]
+    instructions = [message for message in messages if message.get("role") in _INSTRUCTIONS]
     ready = [_thought(message, reasoning_names) for message in messages if message.get("role") not in _INSTRUCTIONS]
-    if told:
-        ready.insert(0, {**told[0], "content": "\n\n".join(message["content"] for message in told)})
+    if instructions:
+        ready.insert(0, {**instructions[0], "content": "\n\n".join(message["content"] for message in instructions)})
     return ready
 
 
@@ -94,5 +94,5 @@ def _thought(message: Message, names: Sequence[str]) -> Message:
 def described(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Functions without a description have an empty one."""
     functions = [tool.get("function", {}) for tool in tools]
-    told = [{**function, "description": function.get("description") or ""} for function in functions]
-    return [{**tool, "function": function} for tool, function in zip(tools, told, strict=True)]
+    described = [{**function, "description": function.get("description") or ""} for function in functions]
+    return [{**tool, "function": function} for tool, function in zip(tools, described, strict=True)]

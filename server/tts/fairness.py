@@ -24,7 +24,7 @@ class Speaker(Protocol):
         """Whether a sentence can be made now."""
 
     @property
-    def heard(self) -> bool:
+    def has_audio(self) -> bool:
         """Whether a sound has been made."""
 
     @property
@@ -95,13 +95,13 @@ class Turns(Generic[S]):
 
     def _first(self, weights: dict[S, float]) -> S | None:
         """Of those who have had nothing or little."""
-        unheard = [speaker for speaker in weights if not speaker.heard]
-        if unheard:
-            return min(unheard, key=lambda speaker: min(speaker.rest, LITTLE))
+        without_audio = [speaker for speaker in weights if not speaker.has_audio]
+        if without_audio:
+            return min(without_audio, key=lambda speaker: min(speaker.rest, LITTLE))
         after = {speaker: self._accounts[speaker].had + weight for speaker, weight in weights.items()}
         return min((speaker for speaker in after if after[speaker] <= LITTLE), key=after.__getitem__, default=None)
 
     def _in_turn(self, weights: dict[S, float]) -> S:
         """Of those who have been heard, where there are any."""
-        heard = [speaker for speaker in weights if speaker.heard]
-        return min(heard or weights, key=lambda speaker: self._accounts[speaker].even + weights[speaker])
+        with_audio = [speaker for speaker in weights if speaker.has_audio]
+        return min(with_audio or weights, key=lambda speaker: self._accounts[speaker].even + weights[speaker])

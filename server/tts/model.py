@@ -201,7 +201,7 @@ class SpeechModel:
             return
         if self._observer is not None:
             self._observer.made(len(made.pcm) / 2 / self.sample_rate, made.seconds)
-            if made.pcm and not speaking.heard:
+            if made.pcm and not speaking.has_audio:
                 self._observer.first_audio(time.monotonic() - speaking.arrival)
         speaking.deliver(piece, made.pcm)
 

@@ -42,7 +42,7 @@ class Speaking:
         self.voice: Final = voice
         self.speed: Final = speed
         self.arrival: Final = time.monotonic()
-        self.heard = False
+        self.has_audio = False
         """Whether a sound has been made of it."""
         self._on_change = on_change
         self._on_leave = on_leave
@@ -130,7 +130,7 @@ class Speaking:
         self._work = None
         if self._left:
             return
-        self.heard = self.heard or bool(pcm)
+        self.has_audio = self.has_audio or bool(pcm)
         over = not self._coming and not self._pieces
         self._made.append(Spoken(pcm, piece, over and self._broken is None))
         self._news.set()

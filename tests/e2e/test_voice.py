@@ -24,11 +24,11 @@ from stentor.loadtest.voice.realtime import RealtimeClient, Speech, session, spe
 from stentor.loadtest.voice.sessions import measure as measure_sessions
 from stentor.loadtest.voice.transcription import Normalizer, word_errors
 from stentor.server.audio.g711 import encode
-from stentor.server.audio.resample import resample
 from stentor.tests.e2e.processes import below, worker_of
 from stentor.tests.e2e.test_realtime import Session
 from stentor.tests.server.realtime.wire import Ledger, part_of
 from stentor.tests.support.metrics import metric
+from stentor.tests.support.whole_audio import resample
 
 pytest.importorskip("piper", reason="the demo's voice needs the extra `speech`")
 pytestmark = [
@@ -82,7 +82,7 @@ def check_all(client: RealtimeClient) -> None:
         ledger.take(event.body)
 
 
-def worker_that_hears(server: ServerProcess) -> int:
+def transcription_worker(server: ServerProcess) -> int:
     return worker_of(server.pid, 1)
 
 
@@ -162,7 +162,7 @@ def test_a_worker_that_dies_in_the_middle_of_a_turn_costs_the_session_nothing(
                 half = len(speech.pcm) // 4 * 2
                 await client.speak(speech.pcm[:half])
                 if number == 1:
-                    os.kill(worker_that_hears(server), signal.SIGKILL)
+                    os.kill(transcription_worker(server), signal.SIGKILL)
                 await client.speak(speech.pcm[half:])
                 await client.send(type="input_audio_buffer.commit")
                 completed = await client.wait(COMPLETED, item_id=(await _item(client, number)))

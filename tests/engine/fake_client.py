@@ -9,7 +9,7 @@ from stentor.engine.client.media import Media
 from stentor.protocols.ipc.actors import Finished, PromptDone, PromptPart, Resumed, SequenceTokens, Submit
 from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.steps import TokenLogprobs
-from stentor.tests.engine.fake_model import alone, heard_of, media_bytes, pooled_of, token_logprobs
+from stentor.tests.engine.fake_model import alignment_of, alone, media_bytes, pooled_of, token_logprobs
 from stentor.tests.engine.media import Audio, Heard
 from stentor.tests.engine.scripted_grammar import ScriptedGrammar, permitted
 
@@ -102,7 +102,7 @@ class Client:
             assert pooling.last or prompt.cached_tokens == 0
         if (audio := self.audio) is not None:
             probe = audio.probe
-            assert prompt.alignment == (None if probe is None else heard_of(submit.prompt, audio.pcm, probe))
+            assert prompt.alignment == (None if probe is None else alignment_of(submit.prompt, audio.pcm, probe))
             assert audio.align is None or prompt.cached_tokens == 0
         if submit.params.prompt_logprobs is not None:
             rest = [token_logprobs(submit.prompt, i) for i in range(1, len(submit.prompt))]

@@ -182,7 +182,7 @@ class Engine:
         if not client.finished:
             assert client.streamed is not None
             client.streamed = Heard(client.streamed.pcm + pcm, last)
-        batch = self.scheduler.append(self.shelf.append(rid, pcm, last=last, heard=not client.finished))
+        batch = self.scheduler.append(self.shelf.append(rid, pcm, last=last, live=not client.finished))
         if batch is not None:
             self.receive(batch)
 

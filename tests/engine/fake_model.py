@@ -47,7 +47,7 @@ def token_logprobs(tokens: Sequence[int], position: int) -> TokenLogprobs:
     return TokenLogprobs(tokens[position], -float(hashed(list(tokens[: position + 1])) % 997), 1, [])
 
 
-def heard_of(prompt: Sequence[int], pcm: bytes, audio: PromptProbe) -> AlignmentOutput:
+def alignment_of(prompt: Sequence[int], pcm: bytes, audio: PromptProbe) -> AlignmentOutput:
     """What a prompt brings, as its request asks for it."""
     no_speech = None if audio.no_speech is None else hashed(list(prompt[: audio.no_speech[0] + 1]), pcm) % 997 / 997
     if audio.align is None:
@@ -95,11 +95,11 @@ def alone(
     params, tokens, prompt_len = submit.params, list(submit.prompt), len(submit.prompt)
     limit = min(prompt_len + params.max_tokens, max_model_len)
     pcm = heard
-    end, heard_all = limit, -1
+    end, input_done = limit, -1
     if shape is not None and streamed is not None:
         pcm = streamed.pcm
-        heard_all = max(-(-len(pcm) // (2 * shape.step)), prompt_len) + 1
-        end = min(limit, heard_all)
+        input_done = max(-(-len(pcm) // (2 * shape.step)), prompt_len) + 1
+        end = min(limit, input_done)
     while len(tokens) < end:
         count = len(tokens) - prompt_len
         outputs = tokens[prompt_len:]
@@ -117,5 +117,5 @@ def alone(
     if submit.pooling is not None:
         return Alone([], "stop", None)
     # where input and length end it at once, it is the input that does: nothing is left to be heard
-    stops = end == heard_all and streamed is not None and streamed.ended
+    stops = end == input_done and streamed is not None and streamed.ended
     return Alone(tokens[prompt_len:], "stop" if stops else "length", None)

@@ -28,8 +28,8 @@ from stentor.protocols.ipc.steps import (
     TokenLogprobs,
 )
 from stentor.tests.engine.fake_model import (
+    alignment_of,
     hashed,
-    heard_of,
     media_bytes,
     next_token,
     pooled_of,
@@ -373,7 +373,7 @@ class FakeWorker:
         asked, end = row.probe, step.start + step.count
         if asked is None or step.start >= row.prompt_len:
             return
-        found = heard_of(row.tokens[: row.prompt_len], self._pcm(row), asked)
+        found = alignment_of(row.tokens[: row.prompt_len], self._pcm(row), asked)
         if asked.align is not None:
             assert (step.start, step.count) == (0, len(row.tokens)), f"slot {step.slot} aligns and was cut into chunks"
             self.heard = [*self.heard, RowAlignment(step.slot, found)]

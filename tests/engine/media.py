@@ -77,10 +77,10 @@ class Shelf:
         self.store.given(submit.rid)
         return msgspec.structs.replace(submit, inputs=spans)
 
-    def append(self, rid: int, pcm: bytes, *, last: bool, heard: bool = True) -> Append:
+    def append(self, rid: int, pcm: bytes, *, last: bool, live: bool = True) -> Append:
         """For its engine, also what no client would send; ``heard``: whether the request has not ended."""
         try:
-            return Append(rid, self._streams[rid].append(pcm, last=last, heard=heard), last)
+            return Append(rid, self._streams[rid].append(pcm, last=last, live=live), last)
         except (KeyError, ValueError):
             return Append(rid, [ArenaRef(0, len(pcm))], last)
 

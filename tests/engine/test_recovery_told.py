@@ -186,4 +186,4 @@ async def test_a_vocabulary_that_cannot_be_made_costs_nobody_else_anything(caplo
                 await anyio.sleep(0.001)
                 world.engines.now.read()
         assert world.engines.now.vocabulary == [], "the engine refuses what needs it"
-    assert "cannot be told to the engine" in caplog.text
+    assert "cannot be sent to the engine" in caplog.text

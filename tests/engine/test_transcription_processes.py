@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def hearing(folder: Path) -> AsyncIterator[EngineClient]:
+async def transcription_client(folder: Path) -> AsyncIterator[EngineClient]:
     worker = model_config(folder, max_num_seqs=4, max_num_batched_tokens=0)
     client = client_of(EngineConfig(worker))
     with anyio.fail_after(90):
@@ -48,7 +48,7 @@ async def hearing(folder: Path) -> AsyncIterator[EngineClient]:
 class Transcript:
     def __init__(self) -> None:
         self.tokens: list[int] = []
-        self.heard: list[AlignmentOutput | None] = []
+        self.alignments: list[AlignmentOutput | None] = []
         self.ends: list[Finished] = []
 
     async def read(self, client: EngineClient, prompt: list[int], seed: int, audio: Audio, begun: anyio.Event) -> None:
@@ -56,8 +56,8 @@ class Transcript:
         async for events in client.submit(prompt, audio.ruled(params), [seed], media=audio.media, probe=audio.probe):
             for event in events:
                 match event:
-                    case PromptDone(alignment=heard):
-                        self.heard.append(heard)
+                    case PromptDone(alignment=alignments):
+                        self.alignments.append(alignments)
                     case SequenceTokens(tokens=tokens):
                         self.tokens += tokens
                         if len(self.tokens) > 5:
@@ -80,8 +80,8 @@ async def transcribe(client: EngineClient, victim: str = "") -> list[tuple[list[
             await begun.wait()
             (pid,) = (pid for pid in {*tree(os.getpid())} - OTHERS if comm(pid).endswith(victim))
             os.kill(pid, signal.SIGKILL)
-    assert all(len(each.ends) == len(each.heard) == 1 for each in transcripts)
-    return [(each.tokens, each.ends[0].reason, each.heard[0]) for each in transcripts]
+    assert all(len(each.ends) == len(each.alignments) == 1 for each in transcripts)
+    return [(each.tokens, each.ends[0].reason, each.alignments[0]) for each in transcripts]
 
 
 OTHERS: set[int] = set()
@@ -102,7 +102,7 @@ def comm(pid: int) -> str:
 
 
 async def test_windows_go_on_as_they_would_have_after_their_worker_or_engine_was_killed(folder: Path) -> None:
-    async with hearing(folder) as client:
+    async with transcription_client(folder) as client:
         expected = await transcribe(client)
         assert {(len(tokens), reason) for tokens, reason, _ in expected} == {(50, "length"), (1, "length")}
         aligned = expected[7][2]
@@ -116,7 +116,7 @@ async def test_windows_go_on_as_they_would_have_after_their_worker_or_engine_was
 
 
 async def test_a_window_of_half_a_minute_passes_and_a_longer_one_is_refused(folder: Path) -> None:
-    async with hearing(folder) as client:
+    async with transcription_client(folder) as client:
         begun = anyio.Event()
         whole, longer = Transcript(), Transcript()
         await whole.read(client, [SOT], 1, window(1, 30.0), begun)
@@ -126,4 +126,4 @@ async def test_a_window_of_half_a_minute_passes_and_a_longer_one_is_refused(fold
         assert "up to 960000 bytes" in str(longer.ends[0].message)
         (refused,) = [event async for events in client.submit([SOT], LONG, [1]) for event in events]
         assert isinstance(refused, Finished)
-        assert refused.message == "the model transcribes what it hears: the request needs audio"
+        assert refused.message == "a transcription model is served: the request needs audio"

@@ -7,7 +7,7 @@ SECONDS = 0.005
 
 
 class QuickTicks:
-    """``asyncio`` as :mod:`uvicorn.server` sees it, with short pauses."""
+    """``asyncio`` as ``uvicorn.server`` sees it, with short pauses."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(asyncio, name)

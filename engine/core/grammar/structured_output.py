@@ -61,7 +61,7 @@ class StructuredOutputManager:
         """
         vocabulary = self._vocabulary
         if vocabulary is None:
-            raise GrammarError("the engine was not told this model's tokens: it cannot follow grammars or thinking")
+            raise GrammarError("the engine did not get this model's tokens: it cannot follow grammars or thinking")
         size = len(vocabulary.tokens)
         if submit.thinking is not None and not all(0 <= token < size for token in submit.thinking.end):
             raise GrammarError(f"thinking would end with tokens {submit.thinking.end}; ids lie in [0, {size})")

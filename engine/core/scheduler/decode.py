@@ -26,7 +26,7 @@ def plan_decodes(draft: StepBuilder, memory: KVCacheManager, *, drafting: bool =
         if sequence.length_capped:
             continue
         if streams and sequence.num_scheduled_tokens + sequence.num_drafts_in_flight >= sequence.ready_len:
-            draft.waiting += 1  # what it hears next has not come
+            draft.waiting += 1  # its next audio has not come
             continue
         # the last of a prompt may be media, which has to be encoded first
         if sequence.length - sequence.num_scheduled_tokens > 1 or (sequence.spans and sequence.spans[0].start >= 0):

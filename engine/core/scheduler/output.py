@@ -103,9 +103,9 @@ class Output:
         if submit.inputs or submit.streamed is not None:
             self.unreleased.add(submit.rid)
 
-    def heard_more(self, request: Request) -> list[Finished]:
+    def input_appended(self, request: Request) -> list[Finished]:
         """Input has come for a request: its sequence begins where that was what it lacked, or ends where it has all."""
-        request.hear()
+        request.take_input()
         sequence = request.leader
         if "input" in request.awaits:
             if request.begins:
@@ -171,10 +171,10 @@ class Output:
                     batch.finished.extend(self.finish_all(sequence.request, reason))
         if result.drafts:
             owners = flight.by_slot()
-            for told in result.drafts:
-                sequence, row_generation, _, _ = owners[told.slot]
+            for drafted in result.drafts:
+                sequence, row_generation, _, _ = owners[drafted.slot]
                 if sequence.row_generation == row_generation:
-                    sequence.drafts = len(sequence.outputs), told.tokens
+                    sequence.drafts = len(sequence.outputs), drafted.tokens
         return batch
 
     def _append(
@@ -221,14 +221,14 @@ class Output:
 
     def _finish_prompt(self, request: Request, batch: TokensBatch, now: float) -> None:
         """The leader's last prompt position has been computed: tell the client, and let the other sequences go."""
-        told = request.logprobs_told
+        sent = request.num_logprobs_sent
         alignment, pooled, lacks = request.alignment, request.pooled, request.lacks
         request.forget_prompt()
         if lacks:
             batch.finished.extend(self.finish_all(request, "error", f"the worker returned {lacks}"))
             return
-        if request.params.prompt_logprobs is not None and told < request.prompt_len:
-            message = f"the worker's log-probabilities of the prompt end at {told} of {request.prompt_len} tokens"
+        if request.params.prompt_logprobs is not None and sent < request.prompt_len:
+            message = f"the worker's log-probabilities of the prompt end at {sent} of {request.prompt_len} tokens"
             batch.finished.extend(self.finish_all(request, "error", message))
             return
         request.prompt_done = True
@@ -272,8 +272,8 @@ class Output:
         owners = flight.by_slot()
         for piece in result.prompt_logprobs:
             request = owners[piece.slot][0].request
-            if _gathers(owners[piece.slot]) and piece.start == request.logprobs_told:
-                request.logprobs_told += len(piece.positions)
+            if _gathers(owners[piece.slot]) and piece.start == request.num_logprobs_sent:
+                request.num_logprobs_sent += len(piece.positions)
                 batch.parts.append(PromptPart(request.rid, piece.start, piece.positions))
 
     def _gather_pooled(self, flight: InFlightStep, result: StepResult) -> None:
@@ -319,7 +319,7 @@ _CROWDED = "too many requests with grammars run at once; try again, or lower --m
 def write_masks(flight: InFlightStep, epoch: int, output: Output) -> tuple[Masks, list[Finished]]:
     """The masks of the oldest step in flight, and the ends of sequences that may draw nothing.
 
-    A row with drafts gets one for each position that it may reach by those that its worker has told. Rows whose
+    A row with drafts gets one for each position that it may reach by those that its worker has drafted. Rows whose
     sequence has ended are left out: what they draw is dropped.
     """
     writer = MaskWriter()

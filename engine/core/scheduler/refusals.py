@@ -58,9 +58,9 @@ def spans_refusal_of(spans: list[InputSpan], encoder: EncoderShape | None) -> st
         return "the model reads tokens alone: it takes no audio or other media" if spans else None
     if encoder.attended:
         if not spans:
-            return "the model transcribes what it hears: the request needs audio"
+            return "a transcription model is served: the request needs audio"
         if len(spans) > 1 or spans[0].start >= 0 or spans[0].length != encoder.attended:
-            return f"the model hears one window of {encoder.attended} positions at once, and the request brings others"
+            return f"the model takes one window of {encoder.attended} positions at once, and the request brings others"
         data = spans[0].data
         if not 0 < data.length <= MAX_WINDOW_BYTES or data.length % SAMPLE_BYTES:
             return f"the audio has {data.length} bytes; expected are whole samples, up to {MAX_WINDOW_BYTES} bytes"
@@ -94,9 +94,9 @@ def stream_refusal_of(submit: Submit, shape: StreamShape | None) -> str | None:
     """What is wrong with audio that comes piece by piece; None where nothing is."""
     streamed = submit.streamed
     if shape is None:
-        return None if streamed is None else "the model does not hear while it is spoken to: it takes no streamed audio"
+        return None if streamed is None else "the model takes no streamed audio"
     if streamed is None:
-        return "the model hears while it is spoken to: the request needs streamed audio"
+        return "the model transcribes audio as it comes: the request needs streamed audio"
     if len(submit.seeds) != 1:
         return f"a request with audio has one sequence, not {len(submit.seeds)}"
     if submit.params.max_tokens < 1:
@@ -123,13 +123,13 @@ def pooling_refusal_of(submit: Submit, attention_scope: AttentionScope, max_num_
     return None
 
 
-def append_refusal_of(heard: InputStream | None, more: Append) -> str | None:
+def append_refusal_of(input_stream: InputStream | None, more: Append) -> str | None:
     """Why a request cannot hear more; None if it can."""
-    if heard is None:
+    if input_stream is None:
         return "audio came for a request that has no streamed audio"
-    if heard.ended:
+    if input_stream.ended:
         return "audio came after the last of a request's"
-    return _refuse_pcm(total_bytes(more.pieces), len(heard))
+    return _refuse_pcm(total_bytes(more.pieces), len(input_stream))
 
 
 def _refuse_pcm(nbytes: int, before: int = 0) -> str | None:

@@ -74,9 +74,9 @@ class Scheduler:
     may decode it once more. If that token then ends the row, the extra result is dropped: never
     delivered, counted or cached. Rows that end by length are known beforehand and not planned again.
 
-    A step may gain a row several tokens (:class:`.RowStep`). Until its result comes the row has a least and a most
-    length: the next plan names the least, reserves blocks for the most, and does not go where the most would pass the
-    row's limit. Tokens behind one that ends the sequence are dropped.
+    A step may gain a row several tokens (:class:`stentor.protocols.ipc.steps.RowStep`). Until its result comes the row
+    has a least and a most length: the next plan names the least, reserves blocks for the most, and does not go where
+    the most would pass the row's limit. Tokens behind one that ends the sequence are dropped.
 
     Blocks freed by ``complete(N)`` go out only in plans made afterwards, though N+1 may still be
     running and may still write them for their old owner. That is safe because the worker runs steps
@@ -288,7 +288,7 @@ class Scheduler:
             return self._noted(TokensBatch([], [], self._output.finish_all(request, "error", refusal)))
         assert request.input is not None
         request.input.append(more.pieces, ended=more.last)
-        finished = self._output.heard_more(request)
+        finished = self._output.input_appended(request)
         return self._noted(TokensBatch([], [], finished)) if finished else None
 
     def abort(self, rid: int, index: int, error: str | None = None) -> TokensBatch | None:

@@ -98,11 +98,11 @@ def _message(read: _Message, where: str, limits: Limits) -> GivenItem:
     content, audio, length = [], None, 0
     for index, raw in enumerate(read.content):
         place = f"{where}.content[{index}]"
-        part, heard = _part(converted(raw, _Part, place), read.role, place)
-        if heard is not None:
+        part, found_audio = _part(converted(raw, _Part, place), read.role, place)
+        if found_audio is not None:
             if audio is not None:
                 raise refused(place, "a message may have one part of audio", "invalid_value")
-            audio = heard
+            audio = found_audio
         length += len(part.text or "") + len(part.transcript or "")
         content.append(part)
     total_chars_at_most(length, limits.max_prompt_chars, f"{where}.content")

@@ -166,8 +166,8 @@ class _Reader:
         most = self._item.get("max_output_length")
         if not isinstance(most, int | None) or isinstance(most, bool):
             raise self._wrong("max_output_length", "must be an integer")
-        told = {"output": msgspec.to_builtins(output), "max_output_length": most}
-        return {"call_id": self._name("call_id"), **told, "status": self._status()}
+        known = {"output": msgspec.to_builtins(output), "max_output_length": most}
+        return {"call_id": self._name("call_id"), **known, "status": self._status()}
 
     def _patch_output(self) -> Item:
         status = self._item.get("status")

@@ -157,8 +157,8 @@ def shown(tool: dict[str, Any]) -> dict[str, Any]:
         return {"type": "code_interpreter", "container": {"type": "auto"}}
     if tool["type"] != MCP:
         # the type of a preview has no such field
-        told = {} if "preview" in tool["type"] else {"external_web_access": tool.get("external_web_access")}
-        return {"type": tool["type"], **{name: value for name, value in told.items() if value is not None}}
+        extra = {} if "preview" in tool["type"] else {"external_web_access": tool.get("external_web_access")}
+        return {"type": tool["type"], **{name: value for name, value in extra.items() if value is not None}}
     names = ("server_label", "server_url", "server_description", "allowed_tools", "require_approval")
     kept = {name: value for name, value in without_secrets(tool).items() if name in names and value is not None}
     return {"type": MCP, **kept}

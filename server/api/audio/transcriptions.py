@@ -122,13 +122,13 @@ async def _answer(
         asked.options, salt=caller_of(request.scope).cache_salt(None), name=current_request_id()
     )
     account = observe_windows(current_record.get(), context.queue_slot)
-    heard = Transcription(asked.model, sound.pcm, options, account, owner=sound)
+    transcription = Transcription(asked.model, sound.pcm, options, account, owner=sound)
     shape = _shape(asked, sound.seconds)
     if asked.form.stream:
-        return EventStream(heard.segments(), TranscriptStream(shape), bounds=context.bounded)
-    async with aclosing(heard.segments()) as segments:
+        return EventStream(transcription.segments(), TranscriptStream(shape), bounds=context.bounded)
+    async with aclosing(transcription.segments()) as segments:
         found = [segment async for segment in segments]
-    content, media_type = transcript(shape, found, heard.language)
+    content, media_type = transcript(shape, found, transcription.language)
     return Response(content, media_type=media_type)
 
 

@@ -71,4 +71,6 @@ async def rerank(services: EmbeddingServices, request: Request, content: bytes, 
 
 def _rules(services: EmbeddingServices, model: EmbeddingModel, body: ScoringFields) -> PairRules:
     room, most_document = room_of(services, model, body), body.max_tokens_per_doc or 0
-    return PairRules(room, body.max_tokens_per_query, most_document, body.told, body.use_activation is not False)
+    return PairRules(
+        room, body.max_tokens_per_query, most_document, body.given_instruction, body.use_activation is not False
+    )

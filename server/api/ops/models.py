@@ -15,7 +15,7 @@ from stentor.protocols.anthropic.objects import ModelInfo, ModelPage
 
 from ...config.model_registry import ServedModel
 from ...generation.chat_model import ChatModel
-from ...http.error_shapes import speaks_anthropic
+from ...http.error_shapes import is_anthropic_request
 from ...http.root_path import route_path
 from ...pooling.model import EmbeddingModel
 from ..common.described import Operation, Operations
@@ -80,7 +80,7 @@ async def one_model(models: _Models, request: Request) -> Response:
 
 
 def _is_theirs(request: Request) -> bool:
-    return speaks_anthropic(route_path(request.scope), request.scope["headers"])
+    return is_anthropic_request(route_path(request.scope), request.scope["headers"])
 
 
 def _info(models: _Models, model: ServedModel, name: str) -> ModelInfo:

@@ -49,7 +49,7 @@ class ResponseWriter:
         self.response: Final = response
         self._emit = emit
         self._conversation = conversation
-        self._speaks = response.output_modalities == ["audio"]
+        self._is_audio = response.output_modalities == ["audio"]
         self._open: list[Entry] = []
         self._message: Entry | None = None
         """That more text belongs to."""
@@ -80,7 +80,7 @@ class ResponseWriter:
             return Entry(MessageItem(short_id("item"), "assistant", [], "incomplete"))
         entry = self._message or self._open_message()
         self._written[entry.item.id].append(text)
-        self._tell(TranscriptDelta if self._speaks else TextDelta, entry.item, delta=text)
+        self._tell(TranscriptDelta if self._is_audio else TextDelta, entry.item, delta=text)
         return entry
 
     def play(self, entry: Entry, audio: bytes) -> None:
@@ -95,13 +95,13 @@ class ResponseWriter:
         self._message = None
 
     def _open_message(self) -> Entry:
-        part = Part("audio", transcript="") if self._speaks else Part("text", "")
+        part = Part("audio", transcript="") if self._is_audio else Part("text", "")
         entry = Entry(MessageItem(short_id("item"), "assistant", [], "in_progress"))
         self._message = entry
         self._add(entry)
         self._tell(ContentPartAdded, entry.item, part=part)
         assert isinstance(entry.item, MessageItem)
-        content = Content("output_audio", transcript="") if self._speaks else Content("output_text", text="")
+        content = Content("output_audio", transcript="") if self._is_audio else Content("output_text", text="")
         entry.item.content.append(content)
         return entry
 
@@ -170,7 +170,7 @@ class ResponseWriter:
         self._emit(OutputItemDone(response_id=self.id, output_index=self._places[item.id], item=item))
 
     def _close_parts(self, item: MessageItem, text: str) -> None:
-        if self._speaks:
+        if self._is_audio:
             item.content[0].transcript = text
             part = Part("audio", transcript=text)
             self._tell(AudioDone, item)

@@ -87,8 +87,8 @@ class BetaDialect:
 def session_now(session: Fields, kind: str) -> Fields:
     """A session that a client of the beta sends."""
     now: Fields = {"type": kind}
-    heard, spoken = _audio_now(session, now)
-    audio = {name: part for name, part in (("input", heard), ("output", spoken)) if part}
+    audio_input, audio_output = _audio_now(session, now)
+    audio = {name: part for name, part in (("input", audio_input), ("output", audio_output)) if part}
     if audio:
         now["audio"] = audio
     for name, value in session.items():
@@ -99,8 +99,8 @@ def session_now(session: Fields, kind: str) -> Fields:
 
 def _audio_now(fields: Fields, now: Fields) -> tuple[Fields, Fields]:
     """Everything that has another place now; what has none is left as it is, to be refused by name."""
-    heard: Fields = {}
-    spoken: Fields = {}
+    audio_input: Fields = {}
+    audio_output: Fields = {}
     for name, value in fields.items():
         match name:
             case "modalities":
@@ -108,20 +108,20 @@ def _audio_now(fields: Fields, now: Fields) -> tuple[Fields, Fields]:
             case "max_response_output_tokens" | "max_output_tokens":
                 now["max_output_tokens"] = value
             case "input_audio_format":
-                heard["format"] = _format_now(value)
+                audio_input["format"] = _format_now(value)
             case "output_audio_format":
-                spoken["format"] = _format_now(value)
+                audio_output["format"] = _format_now(value)
             case "input_audio_transcription":
-                heard["transcription"] = value
+                audio_input["transcription"] = value
             case "input_audio_noise_reduction":
-                heard["noise_reduction"] = value
+                audio_input["noise_reduction"] = value
             case "turn_detection":
-                heard["turn_detection"] = _detection_now(value)
+                audio_input["turn_detection"] = _detection_now(value)
             case "voice" | "speed":
-                spoken[name] = value
+                audio_output[name] = value
             case _ if name not in (*_SAME, *_DROPPED, "type", "input"):
                 now[name] = value
-    return heard, spoken
+    return audio_input, audio_output
 
 
 def _modalities_now(value: Any) -> Any:
@@ -140,10 +140,10 @@ def _detection_now(value: Any) -> Any:
 
 def _response_now(response: Fields) -> Fields:
     now: Fields = {}
-    _, spoken = _audio_now(response, now)
-    spoken.pop("speed", None)
-    if spoken:
-        now["audio"] = {"output": spoken}
+    _, audio_output = _audio_now(response, now)
+    audio_output.pop("speed", None)
+    if audio_output:
+        now["audio"] = {"output": audio_output}
     for name in _SAME:
         if name in response:
             now[name] = response[name]
@@ -171,28 +171,28 @@ def _part_named(part: Any, names: Mapping[str, str], role: Any) -> Any:
 
 def session_then(session: Fields) -> Fields:
     """A session as clients of the beta know it."""
-    heard = session["audio"]["input"]
+    audio_input = session["audio"]["input"]
     then: Fields = {
         "id": session["id"],
         "object": session["object"],
         "expires_at": session["expires_at"],
-        "input_audio_format": _FORMATS[heard["format"]["type"]],
-        "input_audio_transcription": heard["transcription"],
-        "input_audio_noise_reduction": heard["noise_reduction"],
-        "turn_detection": _detection_then(heard["turn_detection"]),
+        "input_audio_format": _FORMATS[audio_input["format"]["type"]],
+        "input_audio_transcription": audio_input["transcription"],
+        "input_audio_noise_reduction": audio_input["noise_reduction"],
+        "turn_detection": _detection_then(audio_input["turn_detection"]),
         "include": session["include"],
     }
     if session["type"] == "transcription":
         return then
-    spoken = session["audio"]["output"]
+    audio_output = session["audio"]["output"]
     return {
         **then,
         **{name: session[name] for name in ("model", "instructions", "tools", "tool_choice", "tracing")},
         "modalities": _modalities_then(session["output_modalities"]),
         "max_response_output_tokens": session["max_output_tokens"],
-        "output_audio_format": _FORMATS[spoken["format"]["type"]],
-        "voice": spoken["voice"],
-        "speed": spoken["speed"],
+        "output_audio_format": _FORMATS[audio_output["format"]["type"]],
+        "voice": audio_output["voice"],
+        "speed": audio_output["speed"],
         "temperature": _TEMPERATURE,
     }
 

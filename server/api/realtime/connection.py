@@ -110,7 +110,7 @@ class Connection:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._pristine = not keeps_type
         self._answering = ResponseManager(
-            ResponseHost(services, caller, self._hear, event_queue.room, make_pacer),
+            ResponseHost(services, caller, self._wait_for_transcript, event_queue.room, make_pacer),
             rules,
             self._machine,
             self._conversation,
@@ -265,15 +265,15 @@ class Connection:
             server_events.ItemTruncated(item_id=event.item_id, content_index=event.content_index, audio_end_ms=end_ms)
         )
 
-    # ---- what is heard
+    # ---- input audio
 
     async def _append(self, event: BufferAppend) -> None:
         self._machine.take(Event.APPEND)
         audio = decode_audio(event.audio, "audio")
         input_audio = self._opened_input_audio()
         self._pristine = False
-        for heard in await input_audio.append(audio):
-            self._take_notice(heard)
+        for found in await input_audio.append(audio):
+            self._take_notice(found)
 
     def _commit(self) -> None:
         self._machine.check(Event.COMMIT)
@@ -288,37 +288,37 @@ class Connection:
             self._input_audio.clear()
         self._emit(server_events.BufferCleared())
 
-    def _take_notice(self, heard: SpeechEvent) -> None:
+    def _take_notice(self, event: SpeechEvent) -> None:
         """What is wrong with it is told, whatever else was found."""
         try:
-            self._notice(heard)
+            self._notice(event)
         except Exception as error:
             self._tell_error(error, None)
 
-    def _notice(self, heard: SpeechEvent) -> None:
+    def _notice(self, event: SpeechEvent) -> None:
         detection = self._input.turn_detection
-        match heard:
+        match event:
             case SpeechStarted():
                 self._machine.take(Event.SPEECH_STARTED)
-                self._emit(server_events.SpeechStartedEvent(audio_start_ms=heard.audio_start_ms, item_id=heard.item_id))
+                self._emit(server_events.SpeechStartedEvent(audio_start_ms=event.audio_start_ms, item_id=event.item_id))
                 interrupts = detection is not None and detection.interrupt_response
                 if interrupts and self._answering.interrupt():
                     self.figures.interrupted()
             case SpeechStopped():
                 self._machine.take(Event.SPEECH_STOPPED)
-                self.figures.turn_ended(heard.spoke_until)
-                self._emit(server_events.SpeechStoppedEvent(audio_end_ms=heard.audio_end_ms, item_id=heard.item_id))
-                self._add_turn(heard.turn)
+                self.figures.turn_ended(event.spoke_until)
+                self._emit(server_events.SpeechStoppedEvent(audio_end_ms=event.audio_end_ms, item_id=event.item_id))
+                self._add_turn(event.turn)
                 if detection is not None and detection.create_response:
                     self._answering.respond_to_speech(self._session, answers_speech=True)
             case TimedOut():
                 self._machine.take(Event.TIMED_OUT)
                 self._emit(
                     server_events.TimeoutTriggered(
-                        audio_start_ms=heard.audio_start_ms, audio_end_ms=heard.audio_end_ms, item_id=heard.item_id
+                        audio_start_ms=event.audio_start_ms, audio_end_ms=event.audio_end_ms, item_id=event.item_id
                     )
                 )
-                self._add_turn(heard.turn)
+                self._add_turn(event.turn)
                 self._answering.respond_to_speech(self._session, answers_speech=False)
 
     def _add_turn(self, turn: CommittedAudio) -> None:
@@ -332,9 +332,9 @@ class Connection:
 
     def _begin_transcription(self, entry: Entry) -> None:
         if entry.turn is not None:
-            self._start(self._hear_and_tell, entry, self._tells_transcripts)
+            self._start(self._transcribe_and_emit, entry, self._tells_transcripts)
 
-    async def _hear_and_tell(self, entry: Entry, tells: bool) -> None:
+    async def _transcribe_and_emit(self, entry: Entry, tells: bool) -> None:
         id = entry.item.id
         try:
             transcript = await self._transcript(entry)
@@ -369,12 +369,12 @@ class Connection:
         except Exception as error:
             entry.failure = error
             raise
-        entry.heard = transcript.text
+        entry.transcript = transcript.text
         self._conversation.count(entry)
         return transcript
 
-    async def _hear(self, entry: Entry) -> None:
-        """Until it is known what was said in it. Raises what :meth:`parts.CommittedAudio.transcript` does."""
+    async def _wait_for_transcript(self, entry: Entry) -> None:
+        """Until it is known what was said in it. Raises what :meth:`.interfaces.CommittedAudio.transcript` does."""
         if entry.failure is not None:
             raise entry.failure
         if entry.waits:

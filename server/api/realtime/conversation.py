@@ -37,15 +37,15 @@ MAX_KEPT_AUDIO: Final = 4 << 20
 
 @dataclass(eq=False)
 class Entry:
-    """One item, and what is known of it beyond what is told."""
+    """One item, and what is known of it beyond what clients see."""
 
     item: Item
     turn: CommittedAudio | None = None
     """Of the client's audio, until it is forgotten."""
-    heard: str | None = None
+    transcript: str | None = None
     """What was said in it, once that is known."""
     failure: Exception | None = None
-    """Why it could not be heard."""
+    """Why it could not be transcribed."""
     spoken: SpokenText = field(default_factory=SpokenText)
     """What of an answer's audio has been sent."""
     counted: int = 0
@@ -60,8 +60,8 @@ class Entry:
         """Characters."""
         match self.item:
             case MessageItem(content=content):
-                told = sum(len(part.text or "") + len(part.transcript or "") for part in content)
-                return told + len(self.heard or "")
+                shown = sum(len(part.text or "") + len(part.transcript or "") for part in content)
+                return shown + len(self.transcript or "")
             case FunctionCallItem():
                 return len(self.item.name) + len(self.item.arguments)
             case FunctionCallOutputItem():
@@ -70,7 +70,7 @@ class Entry:
     @property
     def waits(self) -> bool:
         """It is not known yet what was said in it."""
-        return self.turn is not None and self.heard is None and self.failure is None
+        return self.turn is not None and self.transcript is None and self.failure is None
 
 
 class RealtimeConversation:
@@ -253,14 +253,14 @@ class RealtimeConversation:
         ]
         return msgspec.structs.replace(item, content=content)
 
-    # ---- what the model is told
+    # ---- what the model sees
 
-    def told(self) -> list[Entry]:
+    def entries_for_model(self) -> list[Entry]:
         """Of items that are done; without those for which there was no room."""
         return [entry for entry in self._entries if entry.item.id not in self._dropped and not entry.open]
 
     def drop(self, entries: Sequence[Entry]) -> None:
-        """The model is not told of them any more."""
+        """The model does not see them any more."""
         self._dropped.update(entry.item.id for entry in entries)
 
 
@@ -271,7 +271,7 @@ def text_of(entry: Entry) -> str:
     texts = []
     for part in item.content:
         said = part.text if part.text is not UNSET else part.transcript
-        if part.type == "input_audio" and entry.heard is not None:
-            said = entry.heard
+        if part.type == "input_audio" and entry.transcript is not None:
+            said = entry.transcript
         texts.append(said if isinstance(said, str) else "")
     return "\n".join(text for text in texts if text)

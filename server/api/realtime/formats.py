@@ -49,8 +49,8 @@ class Wire:
         return (self.rate, self._law) == (other.rate, other._law)
 
 
-HEARD: Final = Wire(SAMPLE_RATE)
-"""What the models hear, and the voice detector."""
+MODEL_AUDIO: Final = Wire(SAMPLE_RATE)
+"""What transcription models and the voice detector take."""
 
 
 def to_ms(ticks: int) -> int:

@@ -19,7 +19,7 @@ from ...audio.quiet import quietest
 from ...common.errors import ServerError
 from .agreement import LocalAgreement, Word
 from .audio_budget import AudioShare, unbounded
-from .formats import HEARD, to_ms, to_ticks
+from .formats import MODEL_AUDIO, to_ms, to_ticks
 from .hypotheses import DeliveredText, Hypothesis, Transcribe, TranscriptionSettings, WindowHypothesis
 from .input_buffer import Track
 from .interfaces import TokenProbability, Transcript
@@ -35,7 +35,7 @@ SETTLE_MS: Final = 14_000
 """A window so long is settled at the next pause."""
 MIN_NEW_MS: Final = 300
 """Of audio between two hypotheses; less is not worth another."""
-MIN_HEARD_MS: Final = 100
+MIN_TRANSCRIBED_MS: Final = 100
 """What is shorter holds no words."""
 
 Tell = Callable[[str, list[TokenProbability]], None]
@@ -45,7 +45,7 @@ OnGuess = Callable[[str], None]
 
 
 class IncrementalTranscriber(TranscriptionTask):
-    """Owned by the task that feeds it; :meth:`run` is for another task."""
+    """Owned by the task that feeds it; ``run`` is for another task."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class IncrementalTranscriber(TranscriptionTask):
         self._pace = pace
         self._tell = tell
         self._on_guess = on_guess
-        self._window = Track(HEARD, begin, (share or unbounded()).hold())
+        self._window = Track(MODEL_AUDIO, begin, (share or unbounded()).hold())
         self._begin = begin
-        self._told = DeliveredText()
+        self._delivered = DeliveredText()
         self._settled = ""
         """What was told of windows before this one."""
         self._agreement = LocalAgreement()
@@ -114,8 +114,8 @@ class IncrementalTranscriber(TranscriptionTask):
     async def transcript(self) -> Transcript:
         """Waits until all is settled. Raises ``BadRequest`` or ``ServerError``."""
         await self._until_ended()
-        tokens = list(self._told.tokens) if self._settings.logprobs else None
-        return Transcript(self._told.text, (self._window.end - self._begin) / to_ticks(1000), tokens)
+        tokens = list(self._delivered.tokens) if self._settings.logprobs else None
+        return Transcript(self._delivered.text, (self._window.end - self._begin) / to_ticks(1000), tokens)
 
     def _drop(self) -> None:
         self._window.forget(self._window.end)
@@ -131,7 +131,7 @@ class IncrementalTranscriber(TranscriptionTask):
 
     # ---- the transcribing task
 
-    async def _hear(self) -> None:
+    async def _transcribe_turn(self) -> None:
         with contextlib.ExitStack() as at_end:
             if self._settings.partials:
                 self._pace.join()
@@ -139,7 +139,7 @@ class IncrementalTranscriber(TranscriptionTask):
             began = anyio.current_time()
             while True:
                 due = began + self._pace.interval
-                if self._unheard_ms > MAX_WINDOW_MS:
+                if self._untranscribed_ms > MAX_WINDOW_MS:
                     await self._settle(self._quietest())
                     self._guess, self._tried = None, 0
                 elif self._complete:
@@ -155,7 +155,7 @@ class IncrementalTranscriber(TranscriptionTask):
                     await self._notified(due if self._may_guess else float("inf"))
 
     @property
-    def _unheard_ms(self) -> int:
+    def _untranscribed_ms(self) -> int:
         return to_ms(self._window.end - self._window.begin)
 
     @property
@@ -166,8 +166,8 @@ class IncrementalTranscriber(TranscriptionTask):
     def _quietest(self) -> int:
         window = self._window
         pcm = window.between(window.begin, window.begin + to_ticks(MAX_WINDOW_MS))
-        samples = len(pcm) // HEARD.sample_bytes
-        return window.begin + quietest(pcm, samples - QUIET_MS * SAMPLE_RATE // 1000, samples) * HEARD.ticks
+        samples = len(pcm) // MODEL_AUDIO.sample_bytes
+        return window.begin + quietest(pcm, samples - QUIET_MS * SAMPLE_RATE // 1000, samples) * MODEL_AUDIO.ticks
 
     async def _guess_at_pause(self) -> None:
         pause = self._tried = self._pauses
@@ -219,13 +219,13 @@ class IncrementalTranscriber(TranscriptionTask):
     def _settle_as(self, reading: WindowHypothesis, end: int) -> None:
         self._say(self._agreement.finish(reading.text), reading)
         self._agreement = LocalAgreement()
-        self._settled = self._told.text
+        self._settled = self._delivered.text
         self._window.forget(end)
         self._guessed_at = end
-        self._heard()
+        self._notify_progress()
 
     def _say(self, words: list[Word], reading: WindowHypothesis) -> None:
-        text, tokens = self._told.add(words, reading)
+        text, tokens = self._delivered.add(words, reading)
         if text:
             self._tell(text, tokens)
 
@@ -233,7 +233,7 @@ class IncrementalTranscriber(TranscriptionTask):
         self._guessed_at = end
         before = self._agreement.text
         pcm = self._window.between(self._window.begin, end)
-        if len(pcm) < MIN_HEARD_MS * SAMPLE_RATE // 1000 * HEARD.sample_bytes:
+        if len(pcm) < MIN_TRANSCRIBED_MS * SAMPLE_RATE // 1000 * MODEL_AUDIO.sample_bytes:
             return WindowHypothesis(before, Hypothesis(""))
         with self._pace.awaited() if final else contextlib.nullcontext():
             return WindowHypothesis(before, await self._transcribe(pcm, self._settings, continued=before, final=final))

@@ -28,7 +28,7 @@ from ..responses.ids import short_id
 from . import turns
 from .audio_budget import AudioBudget, AudioShare, unbounded
 from .completeness import wait_ms
-from .formats import HEARD, Wire, to_ms, to_ticks
+from .formats import MODEL_AUDIO, Wire, to_ms, to_ticks
 from .hypotheses import TranscriptionSettings
 from .input_buffer import MAX_SECONDS, Clip, InputBuffer
 from .interfaces import (
@@ -102,7 +102,7 @@ class InputAudioPipeline:
         make_voice: Callable[[], Probabilities],
         pace: PartialPace,
         on_partial: OnPartial = lambda item_id, text, tokens: None,
-        on_heard: OnSpeechEvent = lambda heard: None,
+        on_speech_event: OnSpeechEvent = lambda event: None,
         *,
         on_lag: Callable[[float], object] = lambda seconds: None,
         max_seconds: float = MAX_SECONDS,
@@ -114,7 +114,7 @@ class InputAudioPipeline:
         self._make_voice = make_voice
         self._pace = pace
         self._on_partial = on_partial
-        self._on_heard = on_heard
+        self._on_speech_event = on_speech_event
         self._on_lag = on_lag
         self._new_id = new_id
         self._max_ms = int(min(max_seconds, MAX_SECONDS) * 1000)
@@ -142,7 +142,7 @@ class InputAudioPipeline:
     async def run(self) -> None:
         async with anyio.create_task_group() as self._tasks:
             for transcription, wire in self._unstarted:
-                self._tasks.start_soon(self._hear, transcription, wire)
+                self._tasks.start_soon(self._run_transcription, transcription, wire)
             self._unstarted.clear()
             await anyio.sleep_forever()
 
@@ -211,8 +211,8 @@ class InputAudioPipeline:
             if self._growing is not None:
                 self._growing.transcription.push(pcm)
             for probability in voice.push(pcm):
-                for heard in self._look(probability):
-                    self._on_heard(heard)  # at once, before anything else can be told of the turn
+                for event in self._look(probability):
+                    self._on_speech_event(event)  # at once, before anything else can be told of the turn
             self._forget()
         await anyio.lowlevel.checkpoint()
 
@@ -222,7 +222,7 @@ class InputAudioPipeline:
             buffer.forget(to_ticks(self._detector.keep_from_ms))
         buffer.check_commit()
         if self._growing is None:
-            self._share.check(COPIES * buffer.heard_bytes)
+            self._share.check(COPIES * buffer.model_bytes)
         rest = buffer.flush()
         if self._growing is None:
             growing = self._open(buffer.begin)
@@ -279,7 +279,7 @@ class InputAudioPipeline:
     def _watch(self, rules: TurnRules) -> None:
         """Looks for turns in what comes from now on."""
         self._voice = self._make_voice()
-        self._detector = TurnDetector(rules, to_ms(self._buffer.heard))
+        self._detector = TurnDetector(rules, to_ms(self._buffer.resampled_end))
 
     def _rules(self) -> TurnRules | None:
         """With room in the buffer for what comes between the end of a turn and its being found."""
@@ -343,7 +343,7 @@ class InputAudioPipeline:
 
         begin = max(begin, self._buffer.begin)
         transcription = begin_transcription(begin, self._transcribe, wanted, self._pace, tell, on_guess, self._share)
-        transcription.push(self._buffer.look(begin, self._buffer.heard).pcm)
+        transcription.push(self._buffer.look(begin, self._buffer.resampled_end).pcm)
         self._start(transcription)
         return _Growing(item_id, transcription)
 
@@ -354,7 +354,7 @@ class InputAudioPipeline:
             return
         stopped = self._detector.judge(wait_ms(said, detection.eagerness, self._longest_pause))
         if stopped is not None:
-            self._on_heard(self._stopped(stopped))
+            self._on_speech_event(self._stopped(stopped))
 
     # ---- transcription
 
@@ -363,22 +363,22 @@ class InputAudioPipeline:
         if self._tasks is None:
             self._unstarted.append((transcription, self._buffer.wire))
         else:
-            self._tasks.start_soon(self._hear, transcription, self._buffer.wire)
+            self._tasks.start_soon(self._run_transcription, transcription, self._buffer.wire)
 
     async def _bring(self, transcription: AnyTranscription, wire: Wire) -> None:
         """What came whole, to its turn; the session's other tasks run meanwhile."""
-        resampler = PromptResampler(wire.rate, HEARD.rate)
+        resampler = PromptResampler(wire.rate, MODEL_AUDIO.rate)
         audio, hold = self._arriving[transcription]
         rest = len(audio)
         for piece in _pieces(wire, audio):
             rest -= len(piece)
-            hold.set(len(audio) + COPIES * _as_heard(wire, rest))
+            hold.set(len(audio) + COPIES * _model_bytes(wire, rest))
             transcription.push(resampler.push(wire.decode(piece)))
             await anyio.lowlevel.checkpoint()
         transcription.push(resampler.finish())
         transcription.finish()
 
-    async def _hear(self, transcription: AnyTranscription, wire: Wire) -> None:
+    async def _run_transcription(self, transcription: AnyTranscription, wire: Wire) -> None:
         try:
             if transcription in self._arriving:
                 await self._bring(transcription, wire)
@@ -399,14 +399,14 @@ def _pieces(wire: Wire, audio: bytes) -> Iterator[bytes]:
         yield audio[begin : begin + step]
 
 
-def _as_heard(wire: Wire, size: int) -> int:
+def _model_bytes(wire: Wire, size: int) -> int:
     """Bytes of what is so much as it came."""
-    return math.ceil(size / wire.bytes_a_second * HEARD.bytes_a_second)
+    return math.ceil(size / wire.bytes_a_second * MODEL_AUDIO.bytes_a_second)
 
 
 def _most_held(wire: Wire, size: int) -> int:
     """Bytes that so much of a client's audio takes: as it came, as it is heard, and in its turn."""
-    return size + (1 + COPIES) * _as_heard(wire, size)
+    return size + (1 + COPIES) * _model_bytes(wire, size)
 
 
 def _rules_of(detection: TurnDetection | None) -> TurnRules | None:

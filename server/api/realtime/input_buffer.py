@@ -11,7 +11,7 @@ from stentor.protocols.common.errors import BadRequest
 
 from ...audio.prompt_resample import PromptResampler
 from .audio_budget import AudioBudget, AudioShare, unbounded
-from .formats import HEARD, Wire, to_ms
+from .formats import MODEL_AUDIO, Wire, to_ms
 
 MAX_SECONDS: Final = 600
 """Of audio in one buffer: 29 MB as it came, and 19 MB as it is heard."""
@@ -88,8 +88,8 @@ class InputBuffer:
         self._share = share or unbounded()
         self._half = b""
         self._sent = Track(wire, 0, self._share.hold())
-        self._heard = Track(HEARD, 0, self._share.hold())
-        self._resampler = PromptResampler(wire.rate, HEARD.rate)
+        self._resampled = Track(MODEL_AUDIO, 0, self._share.hold())
+        self._resampler = PromptResampler(wire.rate, MODEL_AUDIO.rate)
 
     @property
     def wire(self) -> Wire:
@@ -106,14 +106,14 @@ class InputBuffer:
         return self._sent.end
 
     @property
-    def heard(self) -> int:
+    def resampled_end(self) -> int:
         """Position up to which the audio has been resampled: a little behind :attr:`received`."""
-        return self._heard.end
+        return self._resampled.end
 
     @property
-    def heard_bytes(self) -> int:
+    def model_bytes(self) -> int:
         """Of what is kept, as the models hear it."""
-        return self._heard.size
+        return self._resampled.size
 
     def append(self, audio: bytes) -> bytes:
         """Keeps more of the client's audio; returns what is new as the models hear it.
@@ -144,10 +144,10 @@ class InputBuffer:
     def flush(self) -> bytes:
         """What the resampler held back, as the models hear it: all that came has been heard then."""
         rest = self._keep(self._resampler.finish())
-        self._resampler = PromptResampler(self.wire.rate, HEARD.rate)
+        self._resampler = PromptResampler(self.wire.rate, MODEL_AUDIO.rate)
         self._half = b""
-        if self._heard.end != self.received:  # by less than a sample: what follows must not drift
-            self._heard.move(self.received - self._heard.end)
+        if self._resampled.end != self.received:  # by less than a sample: what follows must not drift
+            self._resampled.move(self.received - self._resampled.end)
         return rest
 
     def check_change(self, wire: Wire) -> None:
@@ -162,18 +162,18 @@ class InputBuffer:
         rest = self.flush()
         begin, end = self._sent.begin, self._sent.end
         self._sent.forget(end)
-        self._resampler = PromptResampler(wire.rate, HEARD.rate)
-        pcm = self._heard.between(begin, end)
+        self._resampler = PromptResampler(wire.rate, MODEL_AUDIO.rate)
+        pcm = self._resampled.between(begin, end)
         self._sent = Track(wire, begin if pcm else end, self._share.hold())
         if pcm:
-            self._sent.append(wire.encode(PromptResampler(HEARD.rate, wire.rate).finish(pcm)))
+            self._sent.append(wire.encode(PromptResampler(MODEL_AUDIO.rate, wire.rate).finish(pcm)))
             self._sent.move(end - self._sent.end)
         return rest
 
     def forget(self, until: int) -> None:
         """What lies before position ``until``: it will belong to no turn."""
         self._sent.forget(until)
-        self._heard.forget(until)
+        self._resampled.forget(until)
 
     def take(self, begin: int, end: int) -> Clip:
         """The audio of [begin, end); nothing before ``end`` is kept."""
@@ -183,7 +183,7 @@ class InputBuffer:
         return clip
 
     def look(self, begin: int, end: int) -> Clip:
-        audio, pcm = self._sent.between(begin, end), self._heard.between(begin, end)
+        audio, pcm = self._sent.between(begin, end), self._resampled.between(begin, end)
         return Clip(to_ms(begin), to_ms(end), audio, pcm)
 
     def check_commit(self) -> None:
@@ -202,5 +202,5 @@ class InputBuffer:
         self.forget(self.received)
 
     def _keep(self, pcm: bytes) -> bytes:
-        self._heard.append(pcm)
+        self._resampled.append(pcm)
         return pcm

@@ -20,13 +20,8 @@ class PlaybackPacer:
     def __init__(self, ahead_seconds: float = AHEAD_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
         self._ahead = ahead_seconds
         self._clock = clock
-        self._sent = 0.0
         self._played_at = 0.0
         """When all that was sent will have been played."""
-
-    @property
-    def sent_ms(self) -> float:
-        return self._sent * 1000
 
     @property
     def unplayed_ms(self) -> float:
@@ -41,7 +36,6 @@ class PlaybackPacer:
                 break  # one piece that is longer than may be ahead
             await anyio.sleep(min(excess, self._played_at - self._clock()))
         self._played_at = max(self._played_at, self._clock()) + seconds
-        self._sent += seconds
 
 
 class _Said(NamedTuple):
@@ -73,15 +67,15 @@ class SpokenText:
 
     def until(self, ms: float) -> str:
         """What has been said by then: whole sentences, and of the one that was cut off its share of whole words."""
-        heard, begin = [], 0.0
+        played, begin = [], 0.0
         for said in self._said:
             if said.end_ms <= ms:
-                heard.append(said.text)
+                played.append(said.text)
                 begin = said.end_ms
                 continue
-            heard.append(_share_of(said.text, (ms - begin) / (said.end_ms - begin)))
+            played.append(_share_of(said.text, (ms - begin) / (said.end_ms - begin)))
             break
-        return "".join(heard)
+        return "".join(played)
 
 
 def _share_of(text: str, share: float) -> str:

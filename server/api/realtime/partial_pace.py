@@ -25,7 +25,7 @@ _WEIGHT: Final = 0.3
 
 
 class PartialPace:
-    """Shared by all sessions that one model hears."""
+    """Shared by all sessions that one model transcribes."""
 
     def __init__(
         self,

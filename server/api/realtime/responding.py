@@ -82,7 +82,7 @@ class ResponseHost:
 
     services: RealtimeServices
     caller: Caller
-    hear: Callable[[Entry], Awaitable[None]]
+    wait_for_transcript: Callable[[Entry], Awaitable[None]]
     """Waits until it is known what was said in an item."""
     room: Callable[[], Awaitable[None]]
     """Waits until the client has read enough."""
@@ -110,7 +110,7 @@ class Responding:
         self._host = host
         self._session = session
         self._entries = entries
-        self._unheard = [entry for entry in entries if entry.waits]
+        self._untranscribed = [entry for entry in entries if entry.waits]
         self._conversation = conversation
         self._pacer = host.make_pacer()
         self._answers_speech = answers_speech
@@ -149,8 +149,8 @@ class Responding:
             self.answer.end(StatusDetails("cancelled", "client_cancelled"), self.usage)
 
     async def _make(self) -> StatusDetails:
-        for entry in self._unheard:
-            await self._host.hear(entry)
+        for entry in self._untranscribed:
+            await self._host.wait_for_transcript(entry)
         if self._answers_speech and not text_of(self._entries[-1]).strip():
             return StatusDetails("completed")
         with self._host.services.admission.admit() as context:
@@ -246,10 +246,10 @@ class _Messages:
         self._entry = self._responding.answer.write(text)
         speech = self._responding.speech if self._said is None else None
         if speech is not None:
-            self._said, heard = anyio.create_memory_object_stream[str](_WRITTEN_AHEAD)
+            self._said, written = anyio.create_memory_object_stream[str](_WRITTEN_AHEAD)
             done, before = anyio.Event(), self._before
             self._before = done
-            self._tasks.start_soon(self._speak, speech, self._entry, heard, before, done)
+            self._tasks.start_soon(self._speak, speech, self._entry, written, before, done)
         if self._said is not None:
             await self._said.send(text)
 

@@ -89,7 +89,7 @@ class ResponseManager:
                 429,
             )
         self._conversation.check_room()
-        entries = self._conversation.told() if fields.input is None else self._own_input(fields.input)
+        entries = self._conversation.entries_for_model() if fields.input is None else self._own_input(fields.input)
         self._respond(session, entries, aside=aside, metadata=fields.metadata, own_input=fields.input is not None)
 
     def _check_voice(self, session: RealtimeSession, voice: str | None, *, aside: bool) -> None:
@@ -106,7 +106,7 @@ class ResponseManager:
                 "response.input", f"has {len(items)} items; at most {MAX_INPUT} are allowed", "array_above_max_length"
             )
         entries = []
-        heard = []
+        audio_entries = []
         for index, item in enumerate(items):
             where = f"response.input[{index}]"
             reference = read_reference(item, where)
@@ -116,9 +116,9 @@ class ResponseManager:
             given = read_item(item, where, self._host.services.limits)
             entry = Entry(given.item)
             if given.audio is not None:
-                heard.append((entry, given.audio))
+                audio_entries.append((entry, given.audio))
             entries.append(entry)
-        for entry, audio in heard:  # once nothing else can be wrong
+        for entry, audio in audio_entries:  # once nothing else can be wrong
             entry.turn = self._opened_input_audio().turn_of(short_id("item"), audio)
             entry.turn.forget_audio()
         return entries
@@ -127,7 +127,7 @@ class ResponseManager:
         """Because somebody has spoken, or has not. Raises Illegal."""
         if isinstance(session, RealtimeSession):
             self._machine.check(Event.RESPOND)
-            self._respond(session, self._conversation.told(), answers_speech=answers_speech)
+            self._respond(session, self._conversation.entries_for_model(), answers_speech=answers_speech)
 
     def _respond(
         self,

@@ -38,7 +38,7 @@ from .services import RealtimeServices
 from .session import SessionRules
 from .streamed import AnyTranscriber, StreamTranscriber
 from .transcribing import ModelTranscriber
-from .vllm import VllmSession, refusal, speaks_vllm
+from .vllm import VllmSession, is_vllm_client, refusal
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ _LINGER_SECONDS: Final = 5.0
 _SHOWN_CHARS: Final = 80
 _POLICY: Final = 1008
 
-NOTHING_HEARS: Final = (
+NO_TRANSCRIPTION_MODEL: Final = (
     "Audio input needs a transcription model, and none is served; send text, or start the server with "
     "--transcription-model."
 )
@@ -172,7 +172,7 @@ class RealtimeServing:
             first = await receive() if undecided else None
             if undecided and first is None:
                 return False
-            if first is not None and speaks_vllm(first):
+            if first is not None and is_vllm_client(first):
                 await self._serve_vllm(caller, event_queue, receive, first, audio)
             else:
                 await self._serve_session(connection, receive, first)
@@ -184,13 +184,13 @@ class RealtimeServing:
         """Raises BadRequest where nothing hears."""
         model, passes = self._services.transcription, self._services.metrics.realtime.passes
         if model is None:
-            raise BadRequest(NOTHING_HEARS, "audio", "unsupported")
+            raise BadRequest(NO_TRANSCRIPTION_MODEL, "audio", "unsupported")
         if isinstance(model, StreamingTranscriptionModel):
             return StreamTranscriber(model, passes, caller.salt, current_request_id())
         return ModelTranscriber(model, passes, caller.salt, current_request_id())
 
     def _open_input_audio(
-        self, caller: Caller, share: AudioShare, on_partial: OnPartial, on_heard: OnSpeechEvent
+        self, caller: Caller, share: AudioShare, on_partial: OnPartial, on_speech_event: OnSpeechEvent
     ) -> InputAudio:
         """Raises BadRequest where nothing hears."""
         return InputAudioPipeline(
@@ -198,7 +198,7 @@ class RealtimeServing:
             SpeechProbabilities,
             self._pace,
             on_partial,
-            on_heard,
+            on_speech_event,
             on_lag=self._services.metrics.realtime.transcription_lag.observe,
             max_seconds=self._services.config.max_input_seconds,
             share=share,

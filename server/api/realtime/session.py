@@ -107,8 +107,8 @@ class SessionRules:
     def transcription(self, id: str, expires_at: int, name: str | None = None) -> TranscriptionSession:
         """Raises BadRequest."""
         model = self.models.transcription_model(name, "model")
-        heard = AudioInput(transcription=Transcription(model))
-        return TranscriptionSession(id=id, expires_at=expires_at, audio=TranscriptionAudio(heard))
+        audio_input = AudioInput(transcription=Transcription(model))
+        return TranscriptionSession(id=id, expires_at=expires_at, audio=TranscriptionAudio(audio_input))
 
     def updated(self, session: Session, given: dict[str, Any], *, pristine: bool, has_spoken: bool) -> Session:
         """``session`` with what ``given`` changes.
@@ -167,14 +167,14 @@ class SessionRules:
         )
 
     def _transcription(self, session: TranscriptionSession, update: TranscriptionSessionFields) -> TranscriptionSession:
-        heard = session.audio.input
+        audio_input = session.audio.input
         if update.audio is not UNSET:
-            heard = self._input(heard, None if update.audio is None else update.audio.input)
-        if heard.transcription is None:
+            audio_input = self._input(audio_input, None if update.audio is None else update.audio.input)
+        if audio_input.transcription is None:
             model = self.models.transcription_model(None, "session.audio.input.transcription")
-            heard = replace(heard, transcription=Transcription(model))
+            audio_input = replace(audio_input, transcription=Transcription(model))
         include = _include(update.include, session.include)
-        return replace(session, audio=TranscriptionAudio(heard), include=include)
+        return replace(session, audio=TranscriptionAudio(audio_input), include=include)
 
     # ---- parts
 
@@ -233,33 +233,33 @@ class SessionRules:
             speed=_kept(update.speed, output.speed, 1.0) if isinstance(update, OutputUpdate) else output.speed,
         )
 
-    def _input(self, heard: AudioInput, update: InputUpdate | UnsetType | None) -> AudioInput:
+    def _input(self, audio_input: AudioInput, update: InputUpdate | UnsetType | None) -> AudioInput:
         where = "session.audio.input"
         if update is UNSET:
-            return heard
+            return audio_input
         if update is None:
             return AudioInput()
-        transcription = heard.transcription
+        transcription = audio_input.transcription
         if update.transcription is None:
             transcription = None
         elif update.transcription is not UNSET:
             merged = _merged(transcription or Transcription(), update.transcription)
             model = self.models.transcription_model(merged.model, f"{where}.transcription.model")
-            transcription = self._heard_in(replace(merged, model=model), f"{where}.transcription")
-        noise = heard.noise_reduction
+            transcription = self._with_languages(replace(merged, model=model), f"{where}.transcription")
+        noise = audio_input.noise_reduction
         if update.noise_reduction is None:
             noise = None
         elif update.noise_reduction is not UNSET:
             noise = _merged(noise or NoiseReduction(), update.noise_reduction)
         return AudioInput(
-            format=_kept(update.format, heard.format, AudioInput().format),
+            format=_kept(update.format, audio_input.format, AudioInput().format),
             transcription=transcription,
             noise_reduction=noise,
-            turn_detection=_turn_detection(heard.turn_detection, update.turn_detection),
+            turn_detection=_turn_detection(audio_input.turn_detection, update.turn_detection),
         )
 
-    def _heard_in(self, transcription: Transcription, where: str) -> Transcription:
-        """With languages that the model hears. Raises BadRequest."""
+    def _with_languages(self, transcription: Transcription, where: str) -> Transcription:
+        """With languages that the model knows. Raises BadRequest."""
         language, languages = transcription.language, transcription.languages
         if language is not None:
             language = self.models.language(language, f"{where}.language")

@@ -22,9 +22,9 @@ from ...common.errors import Unavailable
 from ...common.task_scope import TaskScope
 from ...observability.realtime_figures import PassFigures
 from .audio_budget import AudioShare, unbounded
-from .formats import HEARD
+from .formats import MODEL_AUDIO
 from .hypotheses import Transcribe, TranscriptionSettings
-from .incremental_transcriber import MIN_HEARD_MS, IncrementalTranscriber, OnGuess, Tell
+from .incremental_transcriber import MIN_TRANSCRIBED_MS, IncrementalTranscriber, OnGuess, Tell
 from .interfaces import TokenProbability, Transcript
 from .partial_pace import PartialPace
 from .transcription_task import TranscriptionTask
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 IDLE_SECONDS: Final = 10.0
 """Without audio, after which a request is ended; the next audio begins another."""
 SETTLE_SECONDS: Final = 300
-"""A request that has heard so much ends at the next pause."""
+"""A request that has transcribed so much ends at the next pause."""
 _AGAIN_MS: Final = 1000
 """Of audio for which another request is begun after the model has said its end."""
 
@@ -64,7 +64,7 @@ class StreamTranscriber:
 
 
 class StreamedTurn(TranscriptionTask):
-    """As ``IncrementalTranscriber``. Owned by the task that feeds it; :meth:`run` is for another task."""
+    """As ``IncrementalTranscriber``. Owned by the task that feeds it; ``run`` is for another task."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class StreamedTurn(TranscriptionTask):
         self._stretch: StreamedTranscript | None = None
         self._written = JoinedText()
         self._tokens: list[TokenProbability] = []
-        self._untold: list[TokenProbability] = []
+        self._undelivered: list[TokenProbability] = []
 
     # ---- the feeding task
 
@@ -102,7 +102,7 @@ class StreamedTurn(TranscriptionTask):
         if pcm and not self._over:
             self._waiting += pcm
             self._pushed += len(pcm)
-            self._end += len(pcm) // HEARD.sample_bytes * HEARD.ticks
+            self._end += len(pcm) // MODEL_AUDIO.sample_bytes * MODEL_AUDIO.ticks
             self._count()
             self._notify()
 
@@ -119,7 +119,7 @@ class StreamedTurn(TranscriptionTask):
     def finish(self, end: int | None = None) -> None:
         """There is no more audio, nor any after position ``end``, but for what has been heard of it already."""
         if end is not None and end < self._end:
-            excess = min((self._end - end) // HEARD.ticks * HEARD.sample_bytes, len(self._waiting))
+            excess = min((self._end - end) // MODEL_AUDIO.ticks * MODEL_AUDIO.sample_bytes, len(self._waiting))
             del self._waiting[len(self._waiting) - excess :]
             self._pushed -= excess
             self._count()
@@ -132,17 +132,17 @@ class StreamedTurn(TranscriptionTask):
         return Transcript(self._written.text, self._pushed / BYTES_A_SECOND, tokens)
 
     @property
-    def _unheard(self) -> int:
-        return len(self._waiting) + (0 if self._stretch is None else self._stretch.unheard)
+    def _untranscribed(self) -> int:
+        return len(self._waiting) + (0 if self._stretch is None else self._stretch.untranscribed)
 
     @property
-    def _unheard_ms(self) -> int:
-        return self._unheard * 1000 // BYTES_A_SECOND
+    def _untranscribed_ms(self) -> int:
+        return self._untranscribed * 1000 // BYTES_A_SECOND
 
     def _count(self) -> None:
         """A request is heard from where it began, should its engine be lost: until it ends all of it is there."""
         stretch = self._stretch
-        self._hold.set(len(self._waiting) + (0 if stretch is None else stretch.size + stretch.unheard))
+        self._hold.set(len(self._waiting) + (0 if stretch is None else stretch.size + stretch.untranscribed))
 
     def _drop(self) -> None:
         self._waiting.clear()
@@ -150,16 +150,16 @@ class StreamedTurn(TranscriptionTask):
 
     # ---- the transcribing task
 
-    async def _hear(self) -> None:
+    async def _transcribe_turn(self) -> None:
         fewest = 1
         while await self._comes(fewest):
-            left = await self._hear_stretch()
+            left = await self._transcribe_request()
             self._waiting[:0] = left
             self._count()
             fewest = _AGAIN_MS * BYTES_A_SECOND // 1000 if left else 1
             self._written.begin()
 
-    async def _hear_stretch(self) -> bytes:
+    async def _transcribe_request(self) -> bytes:
         """One request; returns what another one must hear."""
         with self._transcriber.passes.one("stream") as observed:
             stretch = self._stretch = self._transcriber.begin(logprobs=self._settings.logprobs)
@@ -178,7 +178,7 @@ class StreamedTurn(TranscriptionTask):
         """Waits for so many bytes of audio; whether there will be any that is worth a request."""
         while len(self._waiting) < fewest and not self._complete:
             await self._notified()
-        least = MIN_HEARD_MS * BYTES_A_SECOND // 1000
+        least = MIN_TRANSCRIBED_MS * BYTES_A_SECOND // 1000
         return not self._complete or len(self._waiting) >= least
 
     async def _feed(self, stretch: StreamedTranscript) -> None:
@@ -202,19 +202,19 @@ class StreamedTurn(TranscriptionTask):
 
     def _write(self, piece: Piece) -> None:
         if self._settings.logprobs:
-            self._untold += [
+            self._undelivered += [
                 TokenProbability(said.bytes.decode("utf-8", "replace"), said.logprob or 0.0, list(said.bytes))
                 for said in piece.tokens
             ]
         if delta := self._written.add(piece.text):
-            tokens, self._untold = self._untold, []
+            tokens, self._undelivered = self._undelivered, []
             self._tokens += tokens
             self._tell(delta, tokens)
-        if self._paused_at is not None and self._pushed - self._unheard >= self._paused_at:
+        if self._paused_at is not None and self._pushed - self._untranscribed >= self._paused_at:
             self._paused_at = None
             self._on_guess(self._written.text)
         self._count()
-        self._heard()
+        self._notify_progress()
 
 
 AnyTranscriber = Transcribe | StreamTranscriber

@@ -10,7 +10,7 @@ from ...asr.options import TranscriptionOptions
 from ...asr.transcribe import TranscribedTurn, transcribe_turn
 from ...common.errors import Unavailable
 from ...observability.realtime_figures import PassFigures
-from .formats import HEARD
+from .formats import MODEL_AUDIO
 from .hypotheses import Hypothesis, TranscriptionSettings
 from .interfaces import TokenProbability
 
@@ -41,7 +41,7 @@ class ModelTranscriber:
         )
         after = model.vocabulary.encode(continued) if continued else []
         with self._passes.one("final" if final else "partial") as observed:
-            observed.audio_seconds = len(pcm) / HEARD.bytes_a_second
+            observed.audio_seconds = len(pcm) / MODEL_AUDIO.bytes_a_second
             try:
                 turn = await transcribe_turn(model, pcm, options, after=after)
             except EngineUnavailable as error:

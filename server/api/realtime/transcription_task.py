@@ -29,11 +29,11 @@ class TranscriptionTask(ABC):
 
     @property
     @abstractmethod
-    def _unheard_ms(self) -> int:
+    def _untranscribed_ms(self) -> int:
         """Of audio that has not been heard for good."""
 
     @abstractmethod
-    async def _hear(self) -> None:
+    async def _transcribe_turn(self) -> None:
         """Until everything is heard."""
 
     @abstractmethod
@@ -45,11 +45,11 @@ class TranscriptionTask(ABC):
     @property
     def waiting_ms(self) -> int:
         """Of audio of a complete turn that has not been heard for good."""
-        return self._unheard_ms if self._complete and not self._ended.is_set() else 0
+        return self._untranscribed_ms if self._complete and not self._ended.is_set() else 0
 
     async def room(self, most_ms: int) -> None:
         """Returns once less than so much is not heard for good, or nothing is any more."""
-        while self._unheard_ms > most_ms and not self._ended.is_set():
+        while self._untranscribed_ms > most_ms and not self._ended.is_set():
             await self._less.wait()
 
     def give_up(self) -> None:
@@ -86,7 +86,7 @@ class TranscriptionTask(ABC):
         self._failure = GenerationFailed()
         try:
             with self._scope:
-                await self._hear()
+                await self._transcribe_turn()
                 self._failure = None
                 self.lag = anyio.current_time() - self._finished_at
         except (BadRequest, ServerError) as error:
@@ -96,7 +96,7 @@ class TranscriptionTask(ABC):
         finally:
             self._drop()
             self._ended.set()
-            self._heard()
+            self._notify_progress()
 
     async def _notified(self, until: float = float("inf")) -> bool:
         """Waits until it is notified, or to a time of :func:`anyio.current_time`; whether it was notified."""
@@ -106,7 +106,7 @@ class TranscriptionTask(ABC):
             return True
         return False
 
-    def _heard(self) -> None:
+    def _notify_progress(self) -> None:
         """There may be less to be heard than before."""
         self._less.set()
         self._less = anyio.Event()

@@ -65,9 +65,8 @@ class SpeechStarted:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The caller has been silent since ``since_ms``, and may be going on."""
+    """The caller is silent, and may be going on."""
 
-    since_ms: int
     longest_ms: int
     """The longest pause of this turn after which the caller went on."""
 
@@ -213,7 +212,7 @@ class TurnDetector:
                 return
             if not self._noticed and silent >= rules.notice_ms:
                 self._noticed = True
-                events.append(Paused(self._pause, self._longest))
+                events.append(Paused(self._longest))
         if self._now - self._start >= rules.max_turn_ms:
             events.append(self._stop(self._now))
 

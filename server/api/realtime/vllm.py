@@ -29,7 +29,7 @@ from stentor.protocols.common.errors import BadRequest
 from ...http.error_responses import describe
 from ..common.sockets import ReadPace, Receive
 from .audio_budget import AudioFull, AudioShare, unbounded
-from .formats import HEARD
+from .formats import MODEL_AUDIO
 from .hypotheses import TranscriptionSettings
 from .interfaces import TokenProbability
 from .partial_pace import PartialPace
@@ -82,7 +82,7 @@ _messages: Final = msgspec.json.Decoder(_Message)
 _firsts: Final = msgspec.json.Decoder(_First)
 
 
-def speaks_vllm(message: bytes) -> bool:
+def is_vllm_client(message: bytes) -> bool:
     """Whether a client whose first message this is speaks this dialect."""
     try:
         first = _firsts.decode(message)
@@ -184,7 +184,7 @@ class VllmSession:
             pcm = base64.b64decode(audio, validate=True)
         except (binascii.Error, ValueError):
             raise BadRequest("Invalid audio data: not base64", code="invalid_audio") from None
-        if not pcm or len(pcm) % HEARD.sample_bytes:
+        if not pcm or len(pcm) % MODEL_AUDIO.sample_bytes:
             raise BadRequest("Invalid audio data: not samples of two bytes each", code="invalid_audio")
         while sum(transcription.waiting_ms for transcription in self._unsettled) > MAX_HELD_MS:
             await self._settled.wait()
@@ -197,7 +197,7 @@ class VllmSession:
         if self._utterance is not None:
             self._utterance.transcription.push(pcm)
             return
-        if (len(self._early) + len(pcm)) * 1000 > MAX_HELD_MS * HEARD.bytes_a_second:
+        if (len(self._early) + len(pcm)) * 1000 > MAX_HELD_MS * MODEL_AUDIO.bytes_a_second:
             raise BadRequest(
                 f"Invalid audio data: more than {MAX_HELD_MS // 1000} s before a commit", code="invalid_audio"
             )

@@ -15,7 +15,7 @@ from stentor.tests.engine.channel.child_programs import MODULE
 
 @contextmanager
 def other_side(program: str, *, capacity: int = 1 << 16) -> Iterator[tuple[Endpoint, Child]]:
-    """A child process that runs ``program`` of :mod:`child_programs`, and our end of a channel to it."""
+    """A child process that runs ``program`` of :mod:`.child_programs`, and our end of a channel to it."""
     pair = ChannelPair.create(capacity)
     with pair.parent as endpoint:
         child = spawn(MODULE, pair.child_fds, arguments=[program])

@@ -82,7 +82,7 @@ async def test_a_bad_grammar_is_the_end_of_its_request_alone() -> None:
 async def test_without_a_vocabulary_there_are_no_constraints(fields: dict[str, object]) -> None:
     prepared = await GrammarQueue(StructuredOutputManager()).prepare(_submit(**fields), _lives)  # type: ignore[arg-type]
     assert prepared is not None
-    assert "was not told" in prepared.refusal
+    assert "did not get" in prepared.refusal
 
 
 async def test_one_is_compiled_after_the_other_and_none_for_who_has_ended_before_its_turn() -> None:

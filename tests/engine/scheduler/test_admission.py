@@ -11,7 +11,7 @@ from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.inputs import StreamShape
 from stentor.tests.engine.fake_engine import Engine
 from stentor.tests.engine.media import Heard
-from stentor.tests.engine.scheduler.test_audio_requests import hearing, window
+from stentor.tests.engine.scheduler.test_audio_requests import transcription_engine, window
 from stentor.tests.engine.scheduler.test_properties import submit_random
 from stentor.tests.engine.scripted_grammar import ScriptedGrammar
 
@@ -39,10 +39,10 @@ def oldest(engine: Engine) -> Sequence | None:
 # ---- fair to the oldest
 
 
-@pytest.mark.parametrize("hears", [False, True])
+@pytest.mark.parametrize("takes_audio", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_the_most_important_is_admitted_after_finitely_many_steps_whatever_comes(
-    seed: int, hears: bool, mixed: None
+    seed: int, takes_audio: bool, mixed: None
 ) -> None:
     rng = random.Random(seed)
     engine = Engine(
@@ -50,13 +50,13 @@ def test_the_most_important_is_admitted_after_finitely_many_steps_whatever_comes
         max_num_seqs=rng.randint(2, 6),
         max_num_batched_tokens=24,
         max_model_len=40,
-        encoder_slots=rng.randint(1, 2) if hears else 0,
+        encoder_slots=rng.randint(1, 2) if takes_audio else 0,
     )
     head, steps, longest = None, 0, 0
     most = 2 * engine.sizes["max_num_seqs"] * engine.max_model_len  # all positions of all rows, a step each
     for _ in range(600):
         prompt = [rng.randrange(12)] * rng.choice([1, 1, 1, 2, 3, 36])
-        audio = window(rng.randrange(4)) if hears and rng.random() < 0.5 else None
+        audio = window(rng.randrange(4)) if takes_audio and rng.random() < 0.5 else None
         engine.submit(prompt, max_tokens=rng.randint(1, 6), priority=rng.choice([0, 0, -3, 5]), audio=audio)
         engine.step()
         now = oldest(engine)
@@ -83,7 +83,7 @@ def test_nobody_overtakes_who_lacks_blocks_though_he_would_fit() -> None:
 
 
 def test_who_lacks_room_for_media_holds_up_those_who_need_one_and_nobody_else(mixed: None) -> None:
-    engine = hearing(encoder_slots=1, max_num_seqs=4)
+    engine = transcription_engine(encoder_slots=1, max_num_seqs=4)
     engine.submit([5], audio=window(1), max_tokens=6)
     engine.step()
     lacking = engine.submit([6], audio=window(2), max_tokens=2)

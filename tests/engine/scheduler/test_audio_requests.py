@@ -27,7 +27,7 @@ def window(
     return Audio(pcm, blake2b(pcm, digest_size=16).digest(), RULES if rules else None, no_speech, align)
 
 
-def hearing(**changes: int) -> Engine:
+def transcription_engine(**changes: int) -> Engine:
     return Engine(**{"encoder_slots": 3, "max_encodings": 2, **changes})  # type: ignore[arg-type]
 
 
@@ -36,7 +36,7 @@ def encoded(plans: list[StepPlan]) -> list[list[int]]:
 
 
 def test_what_two_requests_hear_is_encoded_once() -> None:
-    engine = hearing()
+    engine = transcription_engine()
     engine.submit([5, 6], audio=window(1))
     engine.submit([5, 7], audio=window(1))
     engine.drain()
@@ -51,7 +51,7 @@ def test_what_two_requests_hear_is_encoded_once() -> None:
 
 
 def test_a_step_encodes_so_many_windows_and_fewer_beside_rows_that_decode() -> None:
-    engine = hearing(encoder_slots=8, max_num_seqs=8, max_encodings=3, max_mixed_encodings=1)
+    engine = transcription_engine(encoder_slots=8, max_num_seqs=8, max_encodings=3, max_mixed_encodings=1)
     for number in range(6):
         engine.submit([5, number], audio=window(number), max_tokens=6)
     engine.drain()
@@ -61,7 +61,7 @@ def test_a_step_encodes_so_many_windows_and_fewer_beside_rows_that_decode() -> N
 
 
 def test_a_step_encodes_fewer_windows_while_others_wait_for_the_device() -> None:
-    engine = hearing(encoder_slots=8, max_num_seqs=8, max_encodings=3, max_mixed_encodings=1)
+    engine = transcription_engine(encoder_slots=8, max_num_seqs=8, max_encodings=3, max_mixed_encodings=1)
     engine.crowded = True
     for number in range(3):
         engine.submit([5, number], audio=window(number), max_tokens=6)
@@ -71,7 +71,7 @@ def test_a_step_encodes_fewer_windows_while_others_wait_for_the_device() -> None
 
 
 def test_who_finds_every_place_held_waits_for_one() -> None:
-    engine = hearing(encoder_slots=2, max_num_seqs=4)
+    engine = transcription_engine(encoder_slots=2, max_num_seqs=4)
     for number in range(4):
         engine.submit([5, number], audio=window(number), max_tokens=3 + number)
     engine.step()
@@ -82,7 +82,7 @@ def test_who_finds_every_place_held_waits_for_one() -> None:
 
 
 def test_the_place_that_was_used_longest_ago_goes_first() -> None:
-    engine = hearing(encoder_slots=2)
+    engine = transcription_engine(encoder_slots=2)
     for number in (1, 2, 1, 3, 1, 2):
         engine.submit([5], audio=window(number))
         engine.drain()
@@ -91,7 +91,7 @@ def test_the_place_that_was_used_longest_ago_goes_first() -> None:
 
 
 def test_prefixes_are_shared_by_those_who_hear_the_same() -> None:
-    engine = hearing(num_blocks=32)
+    engine = transcription_engine(num_blocks=32)
     prompt = [7] * 12
     for audio in (window(1), window(2), window(1)):
         rid = engine.submit(prompt, audio=audio)
@@ -102,7 +102,7 @@ def test_prefixes_are_shared_by_those_who_hear_the_same() -> None:
 
 
 def test_the_position_whose_silence_is_asked_for_is_computed_though_the_prefix_is_known() -> None:
-    engine = hearing(num_blocks=32)
+    engine = transcription_engine(num_blocks=32)
     for position, cached in ((9, 0), (9, 8), (3, 0), (4, 4)):
         rid = engine.submit([7] * 12, audio=window(1, no_speech=(position, 1)))
         engine.drain()
@@ -111,7 +111,7 @@ def test_the_position_whose_silence_is_asked_for_is_computed_though_the_prefix_i
 
 
 def test_an_alignment_enters_whole_where_others_come_in_chunks() -> None:
-    engine = hearing(
+    engine = transcription_engine(
         num_blocks=64, max_num_batched_tokens=40, max_mixed_prefill_tokens=3, max_prefill_chunk=5, max_num_seqs=4
     )
     engine.submit([5, 6], audio=window(1), max_tokens=12)
@@ -130,7 +130,9 @@ def test_an_alignment_enters_whole_where_others_come_in_chunks() -> None:
 
 
 def test_an_alignment_waits_for_a_step_with_room_and_nobody_overtakes_it() -> None:
-    engine = hearing(num_blocks=64, max_num_batched_tokens=14, max_num_seqs=6, encoder_slots=6, max_encodings=6)
+    engine = transcription_engine(
+        num_blocks=64, max_num_batched_tokens=14, max_num_seqs=6, encoder_slots=6, max_encodings=6
+    )
     for number in range(4):
         engine.submit([5, number], audio=window(number), max_tokens=4 + number)
     engine.step()
@@ -145,7 +147,7 @@ def test_an_alignment_waits_for_a_step_with_room_and_nobody_overtakes_it() -> No
 
 
 def test_a_row_that_was_preempted_finds_what_it_hears_again() -> None:
-    engine = hearing(num_blocks=6, block_size=2, max_num_seqs=3, encoder_slots=3, max_encodings=3)
+    engine = transcription_engine(num_blocks=6, block_size=2, max_num_seqs=3, encoder_slots=3, max_encodings=3)
     for number in range(3):
         engine.submit([5, number], audio=window(number, no_speech=(0, 1)), max_tokens=8)
     engine.drain()
@@ -155,7 +157,7 @@ def test_a_row_that_was_preempted_finds_what_it_hears_again() -> None:
 
 
 def test_after_a_death_of_the_worker_what_ran_is_encoded_again() -> None:
-    engine = hearing()
+    engine = transcription_engine()
     rid = engine.submit([5, 6], audio=window(1, no_speech=(1, 0)), max_tokens=6)
     for _ in range(3):
         engine.step()
@@ -170,7 +172,7 @@ def test_after_a_death_of_the_worker_what_ran_is_encoded_again() -> None:
 
 
 def test_an_aborted_row_gives_its_place_back() -> None:
-    engine = hearing(encoder_slots=1)
+    engine = transcription_engine(encoder_slots=1)
     first = engine.submit([5, 6], audio=window(1), max_tokens=20)
     second = engine.submit([5, 6], audio=window(2), max_tokens=2)
     engine.step()
@@ -181,7 +183,7 @@ def test_an_aborted_row_gives_its_place_back() -> None:
 
 
 def test_a_worker_with_room_for_fewer_goes_on() -> None:
-    engine = hearing(encoder_slots=2)
+    engine = transcription_engine(encoder_slots=2)
     for number in range(3):
         engine.submit([5, number], audio=window(number), max_tokens=6)
     engine.step()
@@ -193,7 +195,7 @@ def test_a_worker_with_room_for_fewer_goes_on() -> None:
 
 
 def test_what_is_brought_is_released_once_no_step_reads_it() -> None:
-    engine = hearing()
+    engine = transcription_engine()
     rid = engine.submit([5, 6], audio=window(1))
     assert engine.plan()
     engine.abort(rid)
@@ -221,7 +223,7 @@ def test_what_is_brought_is_released_once_no_step_reads_it() -> None:
     ],
 )
 def test_what_cannot_be_heard_is_refused(audio: Audio | None, changes: dict[str, object], message: str) -> None:
-    engine = hearing()
+    engine = transcription_engine()
     given: dict[str, object] = {"prompt": [5, 6], **changes}
     rid = engine.submit(audio=audio, **given)  # type: ignore[arg-type]
     (ended,) = {each.message for each in engine.clients[rid].finished.values()}
@@ -236,7 +238,7 @@ def test_a_model_that_does_not_hear_takes_no_audio() -> None:
 
 
 def test_a_worker_that_does_not_say_what_was_asked_ends_the_request() -> None:
-    engine = hearing()
+    engine = transcription_engine()
     rid = engine.submit([5, 6], audio=window(1, no_speech=(1, 0)))
     engine.plan()
     engine.results[0].alignments.clear()
@@ -259,7 +261,7 @@ def submit_random(engine: Engine, rng: random.Random) -> int:
     return engine.submit(prompt, params, seeds=[rng.getrandbits(64)], priority=rng.choice([0, 0, -3, 7]), audio=audio)
 
 
-class HearingMachine(AnyOrder):
+class TranscriptionMachine(AnyOrder):
     @initialize(
         sizes=sizes(
             st.integers(28, 64),
@@ -290,12 +292,12 @@ class HearingMachine(AnyOrder):
         assert not self.engine.scheduler._memory.encoder_cache.num_holders
 
 
-TestHearingInAnyOrder = HearingMachine.TestCase
-TestHearingInAnyOrder.settings = many(120)
+TestTranscriptionInAnyOrder = TranscriptionMachine.TestCase
+TestTranscriptionInAnyOrder.settings = many(120)
 
 
 def test_a_sequence_without_a_row_has_no_place() -> None:
-    engine = hearing()
+    engine = transcription_engine()
     rid = engine.submit([5, 6], audio=window(1), max_tokens=9)
     (sequence,) = engine.scheduler._output.requests[rid].sequences
     assert not sequence.spans

@@ -166,7 +166,7 @@ def test_a_row_preempted_in_its_prefill_starts_over_with_its_prompts_logprobs() 
         engine.step()
         assert not request.prompt_done
     assert request.sequences[0].state is SequenceState.WAITING
-    assert request.logprobs_told == 1
+    assert request.num_logprobs_sent == 1
     engine.drain()
     engine.check_clients()
 

@@ -11,7 +11,7 @@ from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneratio
 
 from stentor.engine.models.whisper import Whisper
 from stentor.engine.worker.errors import SetupError
-from stentor.engine.worker.limits import HEARING
+from stentor.engine.worker.limits import TRANSCRIPTION
 from stentor.engine.worker.setup import set_up_on
 from stentor.engine.worker.sync_compute import SyncCompute
 from stentor.kernels import native
@@ -213,7 +213,7 @@ def test_start_up_says_where_memory_goes_and_what_suits_a_model_that_hears(folde
     )
     assert (ready.limits.max_encodings, ready.limits.max_mixed_encodings) == (4, 1)
     suited = LocalEngine(model_config(folder, max_num_seqs=0, max_num_batched_tokens=0, block_size=0))
-    assert suited.ready.limits == HEARING["cpu"]
+    assert suited.ready.limits == TRANSCRIPTION["cpu"]
 
 
 def test_what_a_window_and_a_token_keep_is_told_before_the_model_is_loaded(folder: Path) -> None:

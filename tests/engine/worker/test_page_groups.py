@@ -70,6 +70,11 @@ def test_layers_of_several_groups_lie_in_the_same_tensors() -> None:
     assert of_groups(pages) == ", for 3 groups of layers: 1 of all tokens, 2 of windows of 64"
 
 
+def test_groups_are_named_to_the_operator_where_they_say_something() -> None:
+    assert of_groups(()) == of_groups([PageGroup((0, 1), 0)]) == ""
+    assert of_groups([PageGroup((0, 1), 512)]) == ", in a window of 512"
+
+
 def test_keys_of_an_index_are_a_second_tensor_of_the_layers_that_have_one() -> None:
     groups = [CacheGroup("latent", (0, 2), 0, 1, 40, 16), CacheGroup("latent", (1,), 0, 1, 40)]
     pages = page_groups(groups, 1000)

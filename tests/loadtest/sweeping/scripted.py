@@ -21,7 +21,7 @@ class Scripted:
         self.asked.append(parsed)
         return self._answer(parsed)
 
-    def heard(self, *names: str) -> list[tuple[str, ...]]:
+    def asked_with(self, *names: str) -> list[tuple[str, ...]]:
         """The named options of each run."""
         return [tuple(each.get(name, "") for name in names) for each in self.asked]
 

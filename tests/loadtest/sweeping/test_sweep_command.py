@@ -46,7 +46,7 @@ def test_every_value_runs_as_often_as_asked_and_its_median_is_kept(out: Path, mo
     rates = iter([100, 300, 110, 800, 700, 100])
     measure = Scripted(lambda options: result(of=summary(next(rates))))
     assert _sweep(out, measure=measure) == 0
-    assert measure.heard("concurrency") == [("1",)] * 3 + [("8",)] * 3
+    assert measure.asked_with("concurrency") == [("1",)] * 3 + [("8",)] * 3
     sweep = _read(out / "sweep.json")
     assert (sweep.axis, sweep.name, len(sweep.points)) == ("concurrency", "server", 6)
     assert [point.medians["output_tokens_per_s"] for point in points_of(sweep)] == [110, 700]
@@ -64,13 +64,13 @@ def test_a_name_in_brackets_is_printed_as_it_is(out: Path, capsys: pytest.Captur
 def test_targets_take_turns_at_every_repeat_and_are_asked_the_same(out: Path) -> None:
     measure = Scripted()
     assert _sweep(out, *TARGETS, "--repeats", "2", measure=measure) == 0
-    assert measure.heard("concurrency", "name") == [
+    assert measure.asked_with("concurrency", "name") == [
         (value, name) for value in "18" for _ in range(2) for name in ("ours", "theirs")
     ]
-    seeds = [seed for (seed,) in measure.heard("seed")]
+    seeds = [seed for (seed,) in measure.asked_with("seed")]
     assert seeds[0::2] == seeds[1::2]
     assert len(set(seeds)) == 4
-    assert measure.heard("url")[:2] == [("http://127.0.0.1:1",), ("http://127.0.0.1:2",)]
+    assert measure.asked_with("url")[:2] == [("http://127.0.0.1:1",), ("http://127.0.0.1:2",)]
     assert [_read(out / f"sweep-{name}.json").name for name in ("ours", "theirs")] == ["ours", "theirs"]
     assert not (out / "sweep.json").exists()
 
@@ -95,7 +95,7 @@ def test_a_sweep_may_be_widened(out: Path) -> None:
     assert _sweep(out, "--repeats", "1", values="8") == 0
     measure = Scripted()
     assert _sweep(out, "--repeats", "2", values="1,8", measure=measure) == 0
-    assert measure.heard("concurrency") == [("1",), ("1",), ("8",)]
+    assert measure.asked_with("concurrency") == [("1",), ("1",), ("8",)]
     assert [point.value for point in _read(out / "sweep.json").points] == [1, 1, 8, 8]
 
 
@@ -150,17 +150,17 @@ def test_a_server_that_fails_under_the_load_is_a_result(out: Path) -> None:
 def test_requests_grow_with_the_users(out: Path) -> None:
     measure = Scripted()
     assert _sweep(out, "--requests-each", "4", measure=measure) == 0
-    assert set(measure.heard("concurrency", "requests")) == {("1", "4"), ("8", "32")}
+    assert set(measure.asked_with("concurrency", "requests")) == {("1", "4"), ("8", "32")}
 
 
 def test_a_seed_of_the_operators_own_moves_every_run(out: Path) -> None:
     first, second = Scripted(), Scripted()
     _sweep(out, measure=first)
     _sweep(out.with_name("b"), "--seed=7", measure=second)
-    assert set(first.heard("seed")).isdisjoint(second.heard("seed"))
+    assert set(first.asked_with("seed")).isdisjoint(second.asked_with("seed"))
     over = Scripted()
     _sweep(out.with_name("d"), axis="seed", values="1,2", measure=over)
-    assert over.heard("seed") == [("1",)] * 3 + [("2",)] * 3
+    assert over.asked_with("seed") == [("1",)] * 3 + [("2",)] * 3
 
 
 def test_words_can_be_varied(out: Path) -> None:
@@ -193,12 +193,12 @@ def test_saturation_is_found_for_each_target_in_turn(out: Path, capsys: pytest.C
     shown = capsys.readouterr().out
     assert "ours: 20 requests/s" in shown or "ours: 19" in shown
     assert "theirs: 2.9" in shown or "theirs: 3 " in shown
-    heard = first.heard("name", "rate") + second.heard("name", "rate")
-    assert heard[:6] == [("ours", "1"), ("theirs", "1")] * 3
-    assert len(heard) == 3 * len(set(heard))
-    assert set(first.heard("duration")) == {("30",)}
+    asked_with = first.asked_with("name", "rate") + second.asked_with("name", "rate")
+    assert asked_with[:6] == [("ours", "1"), ("theirs", "1")] * 3
+    assert len(asked_with) == 3 * len(set(asked_with))
+    assert set(first.asked_with("duration")) == {("30",)}
     assert {point.value for point in _read(out / "sweep-ours.json").points} == {
-        float(rate) for name, rate in heard if name == "ours"
+        float(rate) for name, rate in asked_with if name == "ours"
     }
 
 

@@ -28,10 +28,10 @@ def letter(token: int) -> bytes:
 STREAMS = StreamVocabulary(BOS, EOS, PAD, letter, STEP, delay=2, left_pad=4)
 
 
-class HeardStream:
+class TranscribedStream:
     """One request: what has been appended, and what has been written of it."""
 
-    def __init__(self, engine: "HearingEngine", prompt: list[int], params: SamplingParams, streamed: bytes) -> None:
+    def __init__(self, engine: "StreamingEngine", prompt: list[int], params: SamplingParams, streamed: bytes) -> None:
         self.params = params
         self.pcm = bytearray(streamed)
         self.ended = False
@@ -115,7 +115,7 @@ def whole_words(pcm: bytes) -> str:
     return said.replace("w", "ẃ")
 
 
-class HearingEngine:
+class StreamingEngine:
     """Takes the place of the engine client of such a model."""
 
     def __init__(self, *, max_model_len: int = 2000, said: Callable[[bytes], str | None] = whole_words) -> None:
@@ -128,7 +128,7 @@ class HearingEngine:
         """Of audio that requests may have brought together; nothing is given back."""
         self.said = said
         """Of audio so far; None ends the transcript."""
-        self.streams: list[HeardStream] = []
+        self.streams: list[TranscribedStream] = []
         self.salts: list[str] = []
 
     def submit(
@@ -141,7 +141,7 @@ class HearingEngine:
         salt: str = "",
         name: str = "",
         streamed: bytes | None = None,
-    ) -> HeardStream:
+    ) -> TranscribedStream:
         if self.failure is not None:
             raise EngineUnavailable(self.failure)
         assert prompt == STREAMS.prompt
@@ -151,7 +151,7 @@ class HearingEngine:
         if len(streamed) > self.arena_bytes:
             raise ArenaFull
         self.salts.append(salt)
-        self.streams.append(HeardStream(self, prompt, params, streamed))
+        self.streams.append(TranscribedStream(self, prompt, params, streamed))
         return self.streams[-1]
 
     @property
@@ -159,5 +159,5 @@ class HearingEngine:
         return sum(stream.live for stream in self.streams)
 
 
-def streaming_model(engine: HearingEngine | None = None) -> StreamingTranscriptionModel:
-    return StreamingTranscriptionModel(("voxtral",), engine or HearingEngine(), STREAMS)
+def streaming_model(engine: StreamingEngine | None = None) -> StreamingTranscriptionModel:
+    return StreamingTranscriptionModel(("voxtral",), engine or StreamingEngine(), STREAMS)

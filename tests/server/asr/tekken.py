@@ -50,7 +50,7 @@ def tekken(words: Sequence[bytes], left_pad: int = 32, delay_ms: float = 240) ->
 
 
 def write_tekken(folder: Path, **options: Any) -> None:
-    """For :func:`stentor.tests.engine.tiny_voxtral.write_voxtral`'s model: words, spaces, and halves of characters."""
+    """For ``write_voxtral``'s model: words, spaces, and halves of characters."""
     some = [" a", "b", "ü", " ", "…", " the", "e", "日"]
     words = [*(word.encode() for word in some), b"\xc3", b"\xa9", b"\xf0\x9f", b"\x98\x80"]
     words += [f" w{number}".encode() for number in range(VOCAB - SPECIAL - len(words))]

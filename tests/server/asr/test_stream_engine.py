@@ -14,7 +14,7 @@ from stentor.protocols.ipc.config import EngineConfig
 from stentor.server.api.realtime.hypotheses import TranscriptionSettings
 from stentor.server.api.realtime.streamed import StreamedTurn, StreamTranscriber
 from stentor.server.app.auxiliary_models import open_streaming
-from stentor.server.asr.stream_vocabulary import StreamVocabulary, hears_streams
+from stentor.server.asr.stream_vocabulary import StreamVocabulary, is_streaming_model
 from stentor.server.asr.streaming import StreamingTranscriptionModel, stream_whole
 from stentor.tests.engine.forked import client_of
 from stentor.tests.engine.local import model_config
@@ -67,7 +67,7 @@ def written_by_transformers(folder: Path, vocabulary: StreamVocabulary, pcm: byt
 
 
 async def test_text_is_that_of_transformers_whole_and_piece_by_piece(folder: Path) -> None:
-    assert hears_streams(folder)
+    assert is_streaming_model(folder)
     async with listening(folder) as model:
         for seed, early in ((9, False), (1, True)):
             pcm = speech(60, seed)[: -2 * 333]

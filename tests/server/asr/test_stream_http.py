@@ -13,7 +13,7 @@ from stentor.server.app.state import ServerState
 from stentor.server.common.keys import ANYONE
 from stentor.server.config.model_registry import ModelRegistry, ServedModel
 from stentor.tests.fakes import fake_state
-from stentor.tests.server.asr.streams import STREAMS, HearingEngine, streaming_model
+from stentor.tests.server.asr.streams import STREAMS, StreamingEngine, streaming_model
 from stentor.tests.server.asr.test_http import TRANSLATIONS, WavReader, post
 from stentor.tests.server.realtime.sounds import silence, words
 from stentor.tests.wire.validate import check_event, check_object, frames_of
@@ -24,7 +24,7 @@ CLIP = words(1, 2) + silence(320) + words(3)
 TEXT = "ẃ1 ẃ2 ẃ3"
 
 
-def state_with(engine: HearingEngine | None = None) -> ServerState:
+def state_with(engine: StreamingEngine | None = None) -> ServerState:
     model = streaming_model(engine)
     return fake_state(
         registry=ModelRegistry(
@@ -37,7 +37,7 @@ def state_with(engine: HearingEngine | None = None) -> ServerState:
 
 
 async def test_a_file_is_heard_as_json_and_as_text() -> None:
-    engine = HearingEngine()
+    engine = StreamingEngine()
     fields = [("model", "voxtral"), ("include[]", "logprobs"), ("language", "en"), ("prompt", "Names"), ("seed", "3")]
     answer = await post(state_with(engine), fields, CLIP)
     assert answer.status_code == 200, answer.text
@@ -53,7 +53,7 @@ async def test_a_file_is_heard_as_json_and_as_text() -> None:
 
 
 async def test_a_long_file_is_several_requests_and_one_text() -> None:
-    engine = HearingEngine(max_model_len=1 + STREAMS.left_pad + STREAMS.right_pad + 24)
+    engine = StreamingEngine(max_model_len=1 + STREAMS.left_pad + STREAMS.right_pad + 24)
     answer = await post(state_with(engine), [], words(*range(1, 10)))
     assert answer.json()["text"] == " ".join(f"ẃ{number}" for number in range(1, 10))
     assert len(engine.streams) == 3
@@ -73,7 +73,7 @@ async def test_a_stream_has_the_text_as_it_is_written() -> None:
 
 @pytest.mark.parametrize("style", ["srt", "vtt", "verbose_json"])
 async def test_what_needs_times_is_refused_by_its_name(style: str) -> None:
-    engine = HearingEngine()
+    engine = StreamingEngine()
     answer = await post(state_with(engine), [("response_format", style)], CLIP)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "response_format")
@@ -88,12 +88,12 @@ async def test_nothing_is_translated() -> None:
 
 @pytest.mark.parametrize("fields", [[], [("stream", "true")]])
 async def test_failures_have_their_own_status(fields: list[tuple[str, str]]) -> None:
-    engine = HearingEngine()
+    engine = StreamingEngine()
     engine.error = True
     answer = await post(state_with(engine), fields, CLIP)
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "generation_failed")
     assert "worker.py" not in answer.text
-    small = HearingEngine(max_model_len=STREAMS.left_pad + STREAMS.right_pad + 5)
+    small = StreamingEngine(max_model_len=STREAMS.left_pad + STREAMS.right_pad + 5)
     answer = await post(state_with(small), fields, CLIP)
     assert answer.status_code == 503
     assert "positions for audio" in answer.json()["error"]["message"]
@@ -104,7 +104,7 @@ async def test_failures_have_their_own_status(fields: list[tuple[str, str]]) -> 
 async def test_where_memory_has_no_room_for_audio_that_is_told_and_nothing_is_left(
     room: int, fields: list[tuple[str, str]]
 ) -> None:
-    engine = HearingEngine()
+    engine = StreamingEngine()
     engine.arena_bytes = room
     state = state_with(engine)
     answer = await post(state, fields, CLIP)

@@ -16,7 +16,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from stentor.engine.loading.errors import CheckpointError
-from stentor.server.asr.stream_vocabulary import hears_streams, stream_vocabulary_of
+from stentor.server.asr.stream_vocabulary import is_streaming_model, stream_vocabulary_of
 from stentor.server.text.pieces import byte_alphabet
 from stentor.tests.server.asr.tekken import NAMES, SPECIAL, tekken
 
@@ -87,13 +87,13 @@ def test_a_tokenizer_of_the_other_library_will_do(folder: Path) -> None:
 
 
 def test_models_of_the_kind_are_told_by_their_config(folder: Path) -> None:
-    assert hears_streams(folder)
+    assert is_streaming_model(folder)
     write(folder, "config.json", {**CONFIG, "architectures": None})
-    assert hears_streams(folder)
+    assert is_streaming_model(folder)
     write(folder, "config.json", {"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper"})
-    assert not hears_streams(folder)
+    assert not is_streaming_model(folder)
     (folder / "config.json").unlink()
-    assert not hears_streams(folder)
+    assert not is_streaming_model(folder)
 
 
 def no_tokenizer(folder: Path) -> None:
@@ -135,8 +135,8 @@ def no_audio(folder: Path) -> None:
         (broken, r"Cannot read .*tekken\.json"),
         (not_base64, r"Cannot read .*tekken\.json"),
         (no_pad, r"has no token \[STREAMING_PAD\]"),
-        (other_delay, r"6 positions after what is heard, and config.json 3"),
-        (endless_pad, r"hears 128 positions"),
+        (other_delay, r"6 positions after its audio, and config.json 3"),
+        (endless_pad, r"takes 128 positions"),
         (no_audio, r"config\.json: text_config or audio_config is missing"),
     ],
 )

@@ -23,7 +23,6 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.server.audio import decode_process
 from stentor.server.audio.decode import AudioDecoder, AudioUnavailable, Decoded
 from stentor.server.audio.decode_process import DecodeProcess
-from stentor.server.audio.encode import encode_whole
 from stentor.server.common.errors import Overloaded
 from stentor.server.common.fair_queue import current_owner
 from stentor.server.config.limits import AudioLimits
@@ -35,6 +34,7 @@ from stentor.tests.server.audio.hostile import (
     wav_with,
 )
 from stentor.tests.server.audio.voices import file_of, noise, tone
+from stentor.tests.support.whole_audio import encode_whole
 
 FILES = {
     "wav": ("wav", "pcm_s16le", 16_000, "mono"),

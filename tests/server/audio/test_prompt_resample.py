@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.server.audio.prompt_resample import PromptResampler
-from stentor.server.audio.resample import resample
 from stentor.tests.examples import examples
+from stentor.tests.support.whole_audio import resample
 
 RATES = [(24_000, 16_000), (8_000, 16_000), (16_000, 8_000), (16_000, 24_000)]
 rates = pytest.mark.parametrize(("source", "target"), RATES)

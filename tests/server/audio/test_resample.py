@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.server.audio.resample import MAX_RATE, Resampler, resample
+from stentor.server.audio.resample import MAX_RATE, Resampler
 from stentor.tests.examples import examples
 from stentor.tests.server.audio.voices import noise, tone
+from stentor.tests.support.whole_audio import resample
 
 RATES = st.sampled_from((8_000, 11_025, 16_000, 22_050, 24_000, 44_100, 48_000))
 

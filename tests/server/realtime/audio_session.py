@@ -7,7 +7,7 @@ from typing import Any
 
 from stentor.server.api.realtime.session import SessionRules
 from stentor.tests.fakes import FakeEngine, says
-from stentor.tests.server.realtime.session_fakes import FakeEars, Running, voice_state
+from stentor.tests.server.realtime.session_fakes import FakeInputAudio, Running, voice_state
 from stentor.tests.server.realtime.wire import Ledger
 
 ANSWER = "This is the first sentence. And this is the second one."
@@ -44,9 +44,9 @@ def hear(running: Running, sound: str) -> None:
     running.say(type="input_audio_buffer.append", audio=base64.b64encode(sound.encode()).decode())
 
 
-def ears_of(running: Running) -> FakeEars:
-    assert running.ears is not None
-    return running.ears
+def input_audio_of(running: Running) -> FakeInputAudio:
+    assert running.input_audio is not None
+    return running.input_audio
 
 
 def kinds_of(running: Running, *, but: tuple[str, ...] = ()) -> list[str]:

@@ -85,7 +85,7 @@ class FakeTurn:
         return Transcript(self.audio.decode("latin-1"), self.duration_ms / 1000)
 
 
-class FakeEars:
+class FakeInputAudio:
     """Audio is a text, which is what was said. ``<``: speech starts, ``>``: it stops, ``~``: nobody has spoken."""
 
     def __init__(self, on_partial: OnPartial) -> None:
@@ -207,7 +207,7 @@ class Running:
         self.sent = recording.sent
         """In the order in which it was told."""
         self.event_queue = EventQueue(recording)
-        self.ears: FakeEars | None = None
+        self.input_audio: FakeInputAudio | None = None
         self.connection = Connection(
             state.for_realtime,
             ANYONE,
@@ -221,9 +221,9 @@ class Running:
         self.inbox: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
 
-    def _open_input_audio(self, on_partial: OnPartial, on_heard: OnSpeechEvent) -> FakeEars:
-        self.ears = FakeEars(on_partial)
-        return self.ears
+    def _open_input_audio(self, on_partial: OnPartial, on_speech_event: OnSpeechEvent) -> FakeInputAudio:
+        self.input_audio = FakeInputAudio(on_partial)
+        return self.input_audio
 
     def start(self) -> None:
         self.connection.begin()

@@ -45,38 +45,40 @@ steps = st.lists(st.one_of(speech, speech, quiet, odd, calls, st.tuples(st.just(
 
 async def live(input: AudioInput, script: list[tuple[str, object]]) -> None:
     heard: list[SpeechEvent] = []
-    ears = InputAudioPipeline(Model(), LoudnessDetector, PartialPace(), on_heard=heard.append, max_seconds=20)
-    ears.configure(input, logprobs=False)
+    input_audio = InputAudioPipeline(
+        Model(), LoudnessDetector, PartialPace(), on_speech_event=heard.append, max_seconds=20
+    )
+    input_audio.configure(input, logprobs=False)
     wire = Wire.of(input.format)
     turns: list[CommittedAudio] = []
     ticks = half = 0
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ears.run)
+        tasks.start_soon(input_audio.run)
         for name, value in script:
             try:
                 match name, value:
                     case "append", bytes():
-                        before = ears.received_ms
-                        await ears.append(value)
+                        before = input_audio.received_ms
+                        await input_audio.append(value)
                         whole, half = divmod(half + len(value), wire.sample_bytes)
                         ticks += whole * wire.ticks
-                        assert ears.received_ms >= before
-                        assert ears.received_ms == ticks * 1000 // TICKS
+                        assert input_audio.received_ms >= before
+                        assert input_audio.received_ms == ticks * 1000 // TICKS
                     case "configure", AudioInput():
-                        ears.configure(value, logprobs=True)
+                        input_audio.configure(value, logprobs=True)
                         if not Wire.of(value.format).same_as(wire):
                             half = 0
                         wire = Wire.of(value.format)
                     case "commit", _:
-                        turns.append(ears.commit())
+                        turns.append(input_audio.commit())
                         half = 0
                     case "clear", _:
-                        ears.clear()
+                        input_audio.clear()
                         half = 0
                     case "responded", float():
-                        ears.responded(value)
+                        input_audio.responded(value)
                     case "responding", _:
-                        ears.responding()
+                        input_audio.responding()
                     case _:
                         await anyio.sleep(0.001)
             except BadRequest as error:

@@ -165,8 +165,8 @@ class AnySession(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "running"):
             self.engine.gate.set()
-            if self.running.ears is not None:
-                self.running.ears.gate.set()
+            if self.running.input_audio is not None:
+                self.running.input_audio.gate.set()
             self.loop.run_until_complete(self.running.end())
             self._check()
             assert not self.ledger.open, "a response has not ended with its connection"
@@ -247,16 +247,16 @@ class AnySession(RuleBasedStateMachine):
         else:
             self.engine.gate.set()
 
-    @precondition(lambda self: self.running.ears is not None)
+    @precondition(lambda self: self.running.input_audio is not None)
     @rule(fails=st.booleans())
     def hold_the_ears(self, fails: bool) -> None:
-        ears = self.running.ears
-        assert ears is not None
-        ears.fails = fails
-        if ears.gate.is_set():
-            ears.gate.clear()
+        input_audio = self.running.input_audio
+        assert input_audio is not None
+        input_audio.fails = fails
+        if input_audio.gate.is_set():
+            input_audio.gate.clear()
         else:
-            ears.gate.set()
+            input_audio.gate.set()
 
     # ---- what always holds
 

@@ -13,12 +13,12 @@ from stentor.tests.server.realtime.audio_session import (
     MANUAL,
     TRANSCRIBED,
     audio_of,
-    ears_of,
     hear,
+    input_audio_of,
     kinds_of,
     session,
 )
-from stentor.tests.server.realtime.session_fakes import SECONDS_A_SENTENCE, FakeEars, Running, voice_state
+from stentor.tests.server.realtime.session_fakes import SECONDS_A_SENTENCE, FakeInputAudio, Running, voice_state
 from stentor.tests.server.realtime.test_text_sessions import engine_of, prompt_of, user
 from stentor.tests.server.realtime.wire import part_of
 
@@ -95,12 +95,12 @@ async def test_a_response_waits_for_what_was_said() -> None:
     async with session() as running:
         hear(running, "<a>")
         await running.until("response.done")
-        ears_of(running).gate.clear()
+        input_audio_of(running).gate.clear()
         hear(running, "<b>")
         created = await running.until("response.created")
         await running.settle(50)
         assert len(engine_of(running).streams) == 1
-        ears_of(running).gate.set()
+        input_audio_of(running).gate.set()
         done = await running.until("response.done")
         assert done["response"]["id"] == created["response"]["id"]
         assert "<user>b" in prompt_of(engine_of(running))
@@ -110,12 +110,12 @@ async def test_what_cannot_be_heard_fails_its_response_and_not_the_next() -> Non
     async with session(**TRANSCRIBED) as running:
         hear(running, "...")
         await running.settle()
-        ears_of(running).fails = True
+        input_audio_of(running).fails = True
         hear(running, "<a>")
         done = (await running.until("response.done"))["response"]
         assert done["status"] == "failed"
         assert "conversation.item.input_audio_transcription.failed" in kinds_of(running)
-        ears_of(running).fails = False
+        input_audio_of(running).fails = False
         hear(running, "<b>")
         assert (await running.until("response.done"))["response"]["status"] == "completed"
 
@@ -345,13 +345,13 @@ async def test_audio_in_an_item_is_heard() -> None:
 
 async def test_audio_of_an_item_that_is_refused_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[bytes] = []
-    turn_of = FakeEars.turn_of
+    turn_of = FakeInputAudio.turn_of
 
-    def noted(ears: FakeEars, item_id: str, audio: bytes) -> Any:
+    def noted(input_audio: FakeInputAudio, item_id: str, audio: bytes) -> Any:
         heard.append(audio)
-        return turn_of(ears, item_id, audio)
+        return turn_of(input_audio, item_id, audio)
 
-    monkeypatch.setattr(FakeEars, "turn_of", noted)
+    monkeypatch.setattr(FakeInputAudio, "turn_of", noted)
     audio = base64.b64encode(b"spoken").decode()
     item = {"type": "message", "role": "user", "id": "mine", "content": [{"type": "input_audio", "audio": audio}]}
     async with session() as running:
@@ -373,7 +373,7 @@ async def test_a_conversation_that_is_full_takes_no_more_turns_by_hand() -> None
         running.say(type="input_audio_buffer.commit")
     error = (await running.until("error"))["error"]
     assert error["code"] == "array_above_max_length"
-    assert ears_of(running).buffer == b"two"
+    assert input_audio_of(running).buffer == b"two"
     await running.end()
 
 
@@ -386,7 +386,7 @@ async def test_detection_may_be_switched_off_and_on_while_somebody_speaks() -> N
             running.say(
                 type="session.update", session={"type": "realtime", "audio": {"input": {"turn_detection": given}}}
             )
-        ears_of(running).item = None
+        input_audio_of(running).item = None
         hear(running, "<llo>")
         await running.until("input_audio_buffer.speech_started")
         await running.until("response.done")
@@ -397,7 +397,7 @@ async def test_what_waits_for_a_transcript_ends_with_the_connection() -> None:
     async with session() as running:
         hear(running, "x")
         await running.settle()
-        ears_of(running).gate.clear()
+        input_audio_of(running).gate.clear()
         hear(running, "<a>")
         await running.until("response.created")
         await asyncio.sleep(0)

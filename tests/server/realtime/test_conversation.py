@@ -36,7 +36,7 @@ def message(id: str, text: str = "x", role: str = "user") -> Entry:
 
 def heard(id: str, audio: bytes) -> Entry:
     entry = Entry(MessageItem(id, "user", [Content("input_audio", transcript=None)]), SaidTurn(id, audio))
-    entry.heard = "said"
+    entry.transcript = "said"
     return entry
 
 
@@ -82,7 +82,7 @@ def test_audio_that_was_said_first_is_forgotten_first(monkeypatch: pytest.Monkey
     for id in ("a", "b", "c"):
         conversation.append(heard(id, id.encode() * 5))
     waiting = heard("d", b"d" * 5)
-    waiting.heard = None
+    waiting.transcript = None
     conversation.append(waiting)
     conversation.forget_audio()
     kept = {entry.item.id for entry in conversation if entry.turn is not None}

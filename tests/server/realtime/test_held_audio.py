@@ -35,7 +35,7 @@ from stentor.server.config.model_registry import ModelRegistry, ServedModel
 from stentor.tests.examples import examples
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.asr.scripted import Said, model_of, says
-from stentor.tests.server.asr.streams import HearingEngine, streaming_model
+from stentor.tests.server.asr.streams import StreamingEngine, streaming_model
 from stentor.tests.server.realtime import test_socket
 from stentor.tests.server.realtime.session_fakes import Running, voice_state
 from stentor.tests.server.realtime.sounds import LoudnessDetector, Model, passes, silence, until, words
@@ -121,7 +121,7 @@ def test_the_sum_is_that_of_the_shares_and_never_too_much(script: list[tuple[int
 
 
 def in_buffer(buffer: InputBuffer) -> int:
-    return len(buffer._sent._data) + len(buffer._heard._data)
+    return len(buffer._sent._data) + len(buffer._resampled._data)
 
 
 def in_turn(transcription: AnyTranscription) -> int:
@@ -129,13 +129,16 @@ def in_turn(transcription: AnyTranscription) -> int:
         return len(transcription._window._data)
     assert isinstance(transcription, StreamedTurn)
     stretch = transcription._stretch
-    return len(transcription._waiting) + (0 if stretch is None else stretch.size + len(stretch._unheard))
+    return len(transcription._waiting) + (0 if stretch is None else stretch.size + len(stretch._untranscribed))
 
 
-def in_ears(ears: InputAudioPipeline) -> int:
+def in_input_audio(input_audio: InputAudioPipeline) -> int:
     """All but what comes whole and is on its way."""
-    transcriptions = {*ears._unsettled, *([ears._growing.transcription] if ears._growing is not None else [])}
-    return in_buffer(ears._buffer) + sum(map(in_turn, transcriptions))
+    transcriptions = {
+        *input_audio._unsettled,
+        *([input_audio._growing.transcription] if input_audio._growing is not None else []),
+    }
+    return in_buffer(input_audio._buffer) + sum(map(in_turn, transcriptions))
 
 
 def in_items(conversation: RealtimeConversation) -> int:
@@ -145,34 +148,34 @@ def in_items(conversation: RealtimeConversation) -> int:
 async def live(transcribe: AnyTranscriber, input: AudioInput, script: list[tuple[str, object]], most: float) -> None:
     held, codes = HeldAudio(most), set[str]()
     with held.share() as share:
-        ears = InputAudioPipeline(transcribe, LoudnessDetector, PartialPace(), max_seconds=20, share=share)
-        ears.configure(input, logprobs=False)
+        input_audio = InputAudioPipeline(transcribe, LoudnessDetector, PartialPace(), max_seconds=20, share=share)
+        input_audio.configure(input, logprobs=False)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ears.run)
+            tasks.start_soon(input_audio.run)
             for name, value in script:
-                before = in_ears(ears)
+                before = in_input_audio(input_audio)
                 try:
                     match name, value:
                         case "append", bytes():
-                            await ears.append(value)
+                            await input_audio.append(value)
                         case "configure", AudioInput():
-                            ears.check(value)
-                            ears.configure(value, logprobs=True)
+                            input_audio.check(value)
+                            input_audio.configure(value, logprobs=True)
                         case "commit", _:
-                            ears.commit()
+                            input_audio.commit()
                         case "clear", _:
-                            ears.clear()
-                            assert in_buffer(ears._buffer) == 0
+                            input_audio.clear()
+                            assert in_buffer(input_audio._buffer) == 0
                         case _:
                             await anyio.sleep(0.001)
                 except AudioFull:
-                    assert in_ears(ears) <= before + 4  # nothing of it was taken
+                    assert in_input_audio(input_audio) <= before + 4  # nothing of it was taken
                 except BadRequest as error:
                     codes.add(error.code or "")
-                assert share.bytes == in_ears(ears)
+                assert share.bytes == in_input_audio(input_audio)
                 assert share.bytes <= most + 32 * 2 * 400  # the padding of a turn that begins
-            ears.clear()
-            await until(lambda: not ears._unsettled)
+            input_audio.clear()
+            await until(lambda: not input_audio._unsettled)
             assert share.bytes == 0
             tasks.cancel_scope.cancel()
     assert held.bytes == 0
@@ -188,7 +191,7 @@ def test_whatever_a_client_does_what_its_session_holds_is_what_is_counted(
 
 
 async def streaming(input: AudioInput, script: list[tuple[str, object]], most: float) -> None:
-    await live(StreamTranscriber(streaming_model(HearingEngine()), passes()), input, script, most)
+    await live(StreamTranscriber(streaming_model(StreamingEngine()), passes()), input, script, most)
 
 
 @settings(max_examples=examples(25, 400), deadline=None)
@@ -203,24 +206,24 @@ def test_so_it_is_with_a_model_that_hears_while_it_is_spoken_to(
 async def hearing(
     share: AudioShare, input: AudioInput, model: Model | None = None
 ) -> AsyncIterator[InputAudioPipeline]:
-    ears = InputAudioPipeline(model or Model(), LoudnessDetector, PartialPace(), share=share)
-    ears.configure(input, logprobs=False)
+    input_audio = InputAudioPipeline(model or Model(), LoudnessDetector, PartialPace(), share=share)
+    input_audio.configure(input, logprobs=False)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ears.run)
-        yield ears
+        tasks.start_soon(input_audio.run)
+        yield input_audio
         tasks.cancel_scope.cancel()
 
 
 async def test_another_format_that_takes_more_room_than_there_is_is_refused_before_anything_changes() -> None:
     held = HeldAudio(700_000)
     with held.share() as share:
-        async with hearing(share, AudioInput(AudioPcmu(), turn_detection=None)) as ears:
-            await ears.append(b"\xff" * 40_000)
+        async with hearing(share, AudioInput(AudioPcmu(), turn_detection=None)) as input_audio:
+            await input_audio.append(b"\xff" * 40_000)
             before = share.bytes
             with pytest.raises(AudioFull):
-                ears.check(MANUAL)
-            ears.check(AudioInput(AudioPcma(), turn_detection=None))
-            assert share.bytes == before == in_ears(ears)
+                input_audio.check(MANUAL)
+            input_audio.check(AudioInput(AudioPcma(), turn_detection=None))
+            assert share.bytes == before == in_input_audio(input_audio)
 
 
 async def test_a_session_that_holds_much_keeps_nobody_from_speaking() -> None:
@@ -243,11 +246,11 @@ async def test_a_session_that_holds_much_keeps_nobody_from_speaking() -> None:
 async def test_what_comes_whole_is_counted_from_when_it_is_taken() -> None:
     held = HeldAudio(1_000_000)
     with held.share() as share:
-        async with hearing(share, MANUAL) as ears:
-            turn = ears.turn_of("item", words(1, 2, rate=RATE))
+        async with hearing(share, MANUAL) as input_audio:
+            turn = input_audio.turn_of("item", words(1, 2, rate=RATE))
             assert share.bytes >= len(words(1, 2, rate=RATE))
             with pytest.raises(AudioFull):
-                ears.turn_of("other", bytes(10 * SECOND))
+                input_audio.turn_of("other", bytes(10 * SECOND))
             assert (await turn.transcript()).text == "w1 w2"
             assert share.bytes == 0  # the item that keeps it counts it
 
@@ -257,9 +260,9 @@ async def test_a_turn_that_fails_lets_go_of_its_audio(monkeypatch: pytest.Monkey
     model.error = RuntimeError("a surprise")
     held = HeldAudio()
     with held.share() as share:
-        async with hearing(share, MANUAL, model) as ears:
-            await ears.append(words(1, rate=RATE))
-            turn = ears.commit()
+        async with hearing(share, MANUAL, model) as input_audio:
+            await input_audio.append(words(1, rate=RATE))
+            turn = input_audio.commit()
             with pytest.raises(Exception, match="failed"):
                 await turn.transcript()
             assert share.bytes == 0
@@ -268,7 +271,7 @@ async def test_a_turn_that_fails_lets_go_of_its_audio(monkeypatch: pytest.Monkey
 # ---- whole sessions
 
 
-class RealEars(Running):
+class RealInputAudio(Running):
     """A connection whose ears are real but for the model."""
 
     held: HeldAudio
@@ -277,21 +280,21 @@ class RealEars(Running):
     real: InputAudioPipeline | None = None
 
     @classmethod
-    def over(cls, held: HeldAudio, model: Model | None = None) -> "RealEars":
+    def over(cls, held: HeldAudio, model: Model | None = None) -> "RealInputAudio":
         running = cls(voice_state(speaks=False), lambda rules: rules.realtime("sess_1", None, 1))
         running.held, running.share, running.model = held, held.share(), model or Model()
         running.connection._conversation._audio = running.share.hold()
         return running
 
-    def _open_input_audio(self, on_partial: Any, on_heard: Any) -> Any:
+    def _open_input_audio(self, on_partial: Any, on_speech_event: Any) -> Any:
         self.real = InputAudioPipeline(
-            self.model, LoudnessDetector, PartialPace(), on_partial, on_heard, max_seconds=20, share=self.share
+            self.model, LoudnessDetector, PartialPace(), on_partial, on_speech_event, max_seconds=20, share=self.share
         )
         return self.real
 
     @property
     def lies(self) -> int:
-        return in_items(self.connection.conversation) + (0 if self.real is None else in_ears(self.real))
+        return in_items(self.connection.conversation) + (0 if self.real is None else in_input_audio(self.real))
 
 
 def encoded(pcm: bytes) -> str:
@@ -302,7 +305,7 @@ APPEND, COMMIT, CLEAR = ("input_audio_buffer.append", "input_audio_buffer.commit
 
 
 async def test_a_session_that_is_refused_audio_is_told_so_and_goes_on() -> None:
-    running = RealEars.over(HeldAudio(1_000_000))
+    running = RealInputAudio.over(HeldAudio(1_000_000))
     running.start()
     running.say(type="session.update", session={"type": "realtime", "audio": {"input": {"turn_detection": None}}})
     running.say(type=APPEND, audio=encoded(words(1, 2, rate=RATE)))
@@ -351,7 +354,7 @@ async def session(script: list[dict[str, Any]], end: str, most: float, fails: bo
     held = HeldAudio(most)
     model = Model(0.001)
     model.error = RuntimeError("a surprise") if fails else None
-    running = RealEars.over(held, model)
+    running = RealInputAudio.over(held, model)
     inbox = running.inbox
 
     async def receive() -> bytes | None:
@@ -471,7 +474,7 @@ async def dialect(share: AudioShare, transcribe: AnyTranscriber) -> AsyncIterato
 
 @pytest.mark.parametrize("streams", [False, True])
 async def test_vllms_dialect_is_told_in_its_own_words_and_goes_on(streams: bool) -> None:
-    transcribe = StreamTranscriber(streaming_model(HearingEngine()), passes()) if streams else Model()
+    transcribe = StreamTranscriber(streaming_model(StreamingEngine()), passes()) if streams else Model()
     held = HeldAudio(1_000_000)
     with held.share() as share:
         async with dialect(share, transcribe) as (say, told):

@@ -18,7 +18,7 @@ from stentor.protocols.openai.realtime.session import (
     ServerVad,
     Transcription,
 )
-from stentor.server.api.realtime import input_audio_pipeline as ears_module
+from stentor.server.api.realtime import input_audio_pipeline as input_audio_module
 from stentor.server.api.realtime import partial_pace
 from stentor.server.api.realtime.hypotheses import Hypothesis, TranscriptionSettings
 from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
@@ -45,7 +45,7 @@ class Session:
         self.tokens: list[TokenProbability] = []
         self.lags: list[float] = []
         numbers = itertools.count(1)
-        self.ears = InputAudioPipeline(
+        self.input_audio = InputAudioPipeline(
             model,
             LoudnessDetector,
             PartialPace(),
@@ -65,7 +65,7 @@ class Session:
         since = len(self.found)
         step = RATE * ms // 1000 * 2
         for at in range(0, len(audio), step):
-            assert await self.ears.append(audio[at : at + step]) == []
+            assert await self.input_audio.append(audio[at : at + step]) == []
             await anyio.sleep(0)
         return self.found[since:]
 
@@ -73,9 +73,9 @@ class Session:
 @asynccontextmanager
 async def session(input: AudioInput, model: Model | None = None, **options: float) -> AsyncIterator[Session]:
     running = Session(model or Model(), **options)
-    running.ears.configure(input, logprobs=False)
+    running.input_audio.configure(input, logprobs=False)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(running.ears.run)
+        tasks.start_soon(running.input_audio.run)
         yield running
         tasks.cancel_scope.cancel()
 
@@ -136,9 +136,11 @@ async def test_nothing_is_told_of_a_turn_before_its_beginning(monkeypatch: pytes
     monkeypatch.setattr(partial_pace, "MIN_SECONDS", 0.0)
     async with session(AudioInput(transcription=WRITTEN, turn_detection=ServerVad())) as running:
         told: list[str] = []
-        running.ears._on_partial = lambda item_id, text, tokens: told.append(item_id)
-        running.ears._on_heard = lambda heard: told.append(f"{type(heard).__name__} {heard.item_id}")
-        await running.ears.append(quiet(1000) + speech(*range(8), *range(8)) + quiet(900) + speech(1) + quiet(5000))
+        running.input_audio._on_partial = lambda item_id, text, tokens: told.append(item_id)
+        running.input_audio._on_speech_event = lambda heard: told.append(f"{type(heard).__name__} {heard.item_id}")
+        await running.input_audio.append(
+            quiet(1000) + speech(*range(8), *range(8)) + quiet(900) + speech(1) + quiet(5000)
+        )
         await until(lambda: told.count("item2") >= 1)
         for item in ("item1", "item2"):
             assert told.index(f"SpeechStarted {item}") < told.index(item)
@@ -147,11 +149,11 @@ async def test_nothing_is_told_of_a_turn_before_its_beginning(monkeypatch: pytes
 async def test_manual_turns_end_where_the_client_says() -> None:
     async with session(MANUAL) as running:
         assert await running.send(speech(1) + quiet(3000) + speech(2)) == []
-        turn = running.ears.commit()
+        turn = running.input_audio.commit()
         assert (turn.item_id, turn.duration_ms) == ("item1", 3000 + 2 * WORD_MS)
         assert (await turn.transcript()).text == "w1 w2"
         await running.send(speech(3))
-        second = running.ears.commit()
+        second = running.input_audio.commit()
         assert (second.item_id, (await second.transcript()).text) == ("item2", "w3")
 
 
@@ -159,16 +161,16 @@ async def test_an_empty_commit_is_refused_and_leaves_everything_as_it_was() -> N
     async with session(MANUAL) as running:
         await running.send(speech(1)[: 48 * 50])
         with pytest.raises(BadRequest, match="buffer too small") as caught:
-            running.ears.commit()
+            running.input_audio.commit()
         assert caught.value.code == "input_audio_buffer_commit_empty"
         await running.send(speech(1)[48 * 50 :])
-        assert (await running.ears.commit().transcript()).text == "w1"
+        assert (await running.input_audio.commit().transcript()).text == "w1"
 
 
 async def test_a_client_may_commit_in_the_middle_of_a_turn_that_was_found() -> None:
     async with session(VAD) as running:
         found = await running.send(quiet(1000) + speech(1, 2))
-        turn = running.ears.commit()
+        turn = running.input_audio.commit()
         assert isinstance(found[0], SpeechStarted)
         assert turn.item_id == found[0].item_id
         assert turn.duration_ms == pytest.approx(1000 + 2 * WORD_MS - found[0].audio_start_ms, abs=1)
@@ -179,15 +181,15 @@ async def test_a_client_may_commit_in_the_middle_of_a_turn_that_was_found() -> N
 async def test_a_client_may_commit_what_no_turn_was_found_in() -> None:
     async with session(VAD) as running:
         await running.send(quiet(2000))
-        assert running.ears.commit().duration_ms == 2000
+        assert running.input_audio.commit().duration_ms == 2000
         with pytest.raises(BadRequest):
-            running.ears.commit()
+            running.input_audio.commit()
 
 
 async def test_clearing_forgets_a_turn_that_has_begun() -> None:
     async with session(VAD) as running:
         await running.send(speech(1))
-        running.ears.clear()
+        running.input_audio.clear()
         found = await running.send(quiet(500) + speech(2) + quiet(500))
         started, stopped = found
         assert isinstance(started, SpeechStarted)
@@ -199,15 +201,15 @@ async def test_clearing_forgets_a_turn_that_has_begun() -> None:
 async def test_nobody_who_speaks_after_an_answer_is_told_with_the_silence() -> None:
     async with session(AudioInput(turn_detection=ServerVad(idle_timeout_ms=5000))) as running:
         await running.send(quiet(1000))
-        running.ears.responded(500)
+        running.input_audio.responded(500)
         found = await running.send(quiet(6000))
         (timed_out,) = found
         assert isinstance(timed_out, TimedOut)
         assert (timed_out.audio_start_ms, timed_out.audio_end_ms) == (1500, 6500)
         assert timed_out.turn.duration_ms == 5000
         assert (await timed_out.turn.transcript()).text == ""
-        running.ears.responded(500)
-        running.ears.responding()
+        running.input_audio.responded(500)
+        running.input_audio.responding()
         assert await running.send(quiet(9000)) == []
 
 
@@ -235,7 +237,7 @@ async def test_a_complete_sentence_ends_a_semantic_turn_early_and_an_open_one_la
 
 async def test_audio_in_an_item_is_transcribed_like_any_other() -> None:
     async with session(VAD) as running:
-        turn = running.ears.turn_of("mine", speech(4, 5))
+        turn = running.input_audio.turn_of("mine", speech(4, 5))
         assert (turn.item_id, turn.duration_ms) == ("mine", 2 * WORD_MS)
         assert (await turn.transcript()).text == "w4 w5"
 
@@ -244,7 +246,7 @@ async def test_telephone_audio_is_heard_too() -> None:
     async with session(AudioInput(format=AudioPcmu(), turn_detection=ServerVad())) as running:
         audio = encode("pcmu", silence(400, 8000) + words(3, rate=8000) + silence(1000, 8000))
         for at in range(0, len(audio), 160):
-            await running.ears.append(audio[at : at + 160])
+            await running.input_audio.append(audio[at : at + 160])
         stopped = running.found[-1]
         assert isinstance(stopped, SpeechStopped)
         assert len(stopped.turn.audio) == stopped.turn.duration_ms * 8
@@ -254,11 +256,11 @@ async def test_telephone_audio_is_heard_too() -> None:
 async def test_detection_that_is_switched_off_and_on_goes_on_with_the_same_audio() -> None:
     async with session(VAD) as running:
         await running.send(speech(1))
-        running.ears.configure(MANUAL, logprobs=False)
+        running.input_audio.configure(MANUAL, logprobs=False)
         assert await running.send(quiet(1000) + speech(2)) == []
-        turn = running.ears.commit()
+        turn = running.input_audio.commit()
         assert (await turn.transcript()).text == "w1 w2"
-        running.ears.configure(VAD, logprobs=False)
+        running.input_audio.configure(VAD, logprobs=False)
         found = await running.send(quiet(500) + speech(3) + quiet(500))
         started, stopped = found
         assert isinstance(started, SpeechStarted)
@@ -270,60 +272,60 @@ async def test_a_buffer_that_is_full_refuses_more_and_keeps_what_it_has() -> Non
     async with session(MANUAL, max_seconds=1) as running:
         await running.send(quiet(900))
         with pytest.raises(BadRequest, match="Commit or clear it first"):
-            await running.ears.append(quiet(200))
-        assert running.ears.commit().duration_ms == 900
+            await running.input_audio.append(quiet(200))
+        assert running.input_audio.commit().duration_ms == 900
 
 
 async def test_a_turn_that_would_fill_the_buffer_is_cut_before_it_does() -> None:
     async with session(VAD, max_seconds=4) as running:
         found = await running.send(speech(*(at % 9 for at in range(20))))
         assert sum(isinstance(one, SpeechStopped) for one in found) >= 3
-        assert running.ears.commit().duration_ms > 0
+        assert running.input_audio.commit().duration_ms > 0
 
 
 async def test_silence_between_turns_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ears_module, "KEPT_MS", 1000)
+    monkeypatch.setattr(input_audio_module, "KEPT_MS", 1000)
     async with session(VAD, max_seconds=3) as running:
-        await running.ears.append(quiet(20_000))
-        assert running.ears.received_ms == 20_000
-        assert running.ears.commit().duration_ms == 1000
+        await running.input_audio.append(quiet(20_000))
+        assert running.input_audio.received_ms == 20_000
+        assert running.input_audio.commit().duration_ms == 1000
 
 
 async def test_audio_waits_while_too_much_waits_to_be_transcribed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ears_module, "BACKLOG_MS", 1000)
+    monkeypatch.setattr(input_audio_module, "BACKLOG_MS", 1000)
     model = Model()
     model.gate = anyio.Event()
     async with session(MANUAL, model) as running:
         await running.send(speech(1, 2, 3))
-        running.ears.commit()
+        running.input_audio.commit()
         with anyio.move_on_after(0.05) as waited:
-            await running.ears.append(speech(4))
+            await running.input_audio.append(speech(4))
         assert waited.cancelled_caught
         model.gate.set()
         with anyio.fail_after(60):
-            await running.ears.append(speech(4))
+            await running.input_audio.append(speech(4))
 
 
 async def test_audio_that_comes_whole_counts_among_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ears_module, "BACKLOG_MS", 1000)
+    monkeypatch.setattr(input_audio_module, "BACKLOG_MS", 1000)
     model = Model()
     model.gate = anyio.Event()
     async with session(MANUAL, model) as running:
         for _ in range(2):  # before it has been brought to its turn, and afterwards
-            running.ears.turn_of("mine", speech(1, 2, 3))
+            running.input_audio.turn_of("mine", speech(1, 2, 3))
             with anyio.move_on_after(0.05) as waited:
-                await running.ears.room()
+                await running.input_audio.room()
             assert waited.cancelled_caught
         model.gate.set()
         with anyio.fail_after(60):
-            await running.ears.room()
+            await running.input_audio.room()
 
 
 async def test_an_item_may_bring_no_more_audio_than_the_buffer_would_hold() -> None:
     async with session(MANUAL, max_seconds=1) as running:
         with pytest.raises(BadRequest, match="lasts 2 s; at most 1 s"):
-            running.ears.turn_of("mine", quiet(2000))
-        assert running.ears.turn_of("mine", quiet(1000)).duration_ms == 1000
+            running.input_audio.turn_of("mine", quiet(2000))
+        assert running.input_audio.turn_of("mine", quiet(1000)).duration_ms == 1000
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -339,9 +341,9 @@ async def test_others_go_on_while_much_audio_comes_at_once(whole: bool) -> None:
     async with session(MANUAL) as running, anyio.create_task_group() as tasks:
         tasks.start_soon(others)
         if whole:
-            await running.ears.turn_of("mine", quiet(60_000)).transcript()
+            await running.input_audio.turn_of("mine", quiet(60_000)).transcript()
         else:
-            await running.ears.append(quiet(60_000))
+            await running.input_audio.append(quiet(60_000))
         tasks.cancel_scope.cancel()
     assert turns >= 60
 
@@ -350,29 +352,29 @@ async def test_a_turn_that_detection_takes_over_is_not_heard_any_more() -> None:
     model = Model()
     async with session(MANUAL, model) as running:
         await running.send(speech(1))
-        running.ears.configure(VAD, logprobs=False)
+        running.input_audio.configure(VAD, logprobs=False)
         _, stopped = await running.send(quiet(500) + speech(2) + quiet(500))
         assert isinstance(stopped, SpeechStopped)
         assert (await stopped.turn.transcript()).text == "w2"
-        await until(lambda: not running.ears._unsettled)
+        await until(lambda: not running.input_audio._unsettled)
 
 
 async def test_when_the_connection_ends_nothing_is_left_running() -> None:
     model = Model(seconds=100)
     async with session(MANUAL, model) as running:
         await running.send(speech(1))
-        turn = running.ears.commit()
+        turn = running.input_audio.commit()
         await until(lambda: len(model.calls) == 1)
     assert model.dropped == 1
     with pytest.raises(GenerationFailed):
         await turn.transcript()
 
 
-async def heard_of(audio: bytes, pieces: list[int], input: AudioInput) -> list[object]:
+async def events_of(audio: bytes, pieces: list[int], input: AudioInput) -> list[object]:
     async with session(input) as running:
         at = 0
         for piece in [*pieces, len(audio)]:
-            await running.ears.append(audio[at : at + piece])
+            await running.input_audio.append(audio[at : at + piece])
             at += piece
         return [
             (type(one), one.audio_start_ms)
@@ -389,4 +391,4 @@ async def heard_of(audio: bytes, pieces: list[int], input: AudioInput) -> list[o
 )
 def test_any_cut_of_the_same_audio_gives_the_same_turns(said: list[tuple[int, int]], pieces: list[int]) -> None:
     audio = b"".join(quiet(pause) + speech(number) for pause, number in said) + quiet(400)
-    assert anyio.run(heard_of, audio, pieces, VAD) == anyio.run(heard_of, audio, [], VAD)
+    assert anyio.run(events_of, audio, pieces, VAD) == anyio.run(events_of, audio, [], VAD)

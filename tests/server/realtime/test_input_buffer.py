@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.realtime.session import AudioPcm, AudioPcma, AudioPcmu
-from stentor.server.api.realtime.formats import HEARD, TICKS, Wire, to_ms, to_ticks
+from stentor.server.api.realtime.formats import MODEL_AUDIO, TICKS, Wire, to_ms, to_ticks
 from stentor.server.api.realtime.input_buffer import InputBuffer
 from stentor.tests.examples import examples
 
@@ -23,7 +23,7 @@ def tone(samples: int, rate: int = 24_000) -> bytes:
 
 
 def test_a_sample_of_each_rate_is_a_whole_number_of_ticks() -> None:
-    assert [(wire.rate * wire.ticks, wire.bytes_a_second) for wire in (PCM, PCMU, PCMA, HEARD)] == [
+    assert [(wire.rate * wire.ticks, wire.bytes_a_second) for wire in (PCM, PCMU, PCMA, MODEL_AUDIO)] == [
         (TICKS, 48_000),
         (TICKS, 8_000),
         (TICKS, 8_000),
@@ -37,9 +37,9 @@ def test_all_that_came_is_heard_once_it_is_flushed(wire: Wire) -> None:
     for _ in range(10):
         buffer.append(bytes(wire.bytes_a_second // 10))
     assert to_ms(buffer.received) == 1000
-    assert buffer.heard <= buffer.received
+    assert buffer.resampled_end <= buffer.received
     buffer.flush()
-    assert buffer.heard == buffer.received
+    assert buffer.resampled_end == buffer.received
     clip = buffer.take(buffer.begin, buffer.received)
     assert (clip.start_ms, clip.end_ms, len(clip.audio)) == (0, 1000, wire.bytes_a_second)
     assert len(clip.pcm) == 32_000
@@ -91,7 +91,7 @@ def test_a_format_that_changes_keeps_what_came_before() -> None:
     buffer = InputBuffer(PCM)
     buffer.append(tone(24_000))
     buffer.change(PCMU)
-    assert (to_ms(buffer.received), buffer.heard) == (1000, buffer.received)
+    assert (to_ms(buffer.received), buffer.resampled_end) == (1000, buffer.received)
     buffer.append(bytes(8_000))
     buffer.flush()
     clip = buffer.take(0, buffer.received)
@@ -131,5 +131,5 @@ def test_nothing_drifts_however_often_the_buffer_is_flushed(appends: list[tuple[
         samples += count
         if flushed:
             buffer.flush()
-            assert abs(buffer.heard - buffer.received) < HEARD.ticks
+            assert abs(buffer.resampled_end - buffer.received) < MODEL_AUDIO.ticks
         assert buffer.received == samples * PCM.ticks

@@ -14,9 +14,9 @@ from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
 from stentor.server.api.realtime.interfaces import SpeechEvent, SpeechStarted, SpeechStopped
 from stentor.server.api.realtime.partial_pace import PartialPace
 from stentor.server.audio.g711 import Law, encode
-from stentor.server.audio.resample import resample
 from stentor.server.audio.vad import SpeechProbabilities
 from stentor.tests.server.realtime.sounds import silence
+from stentor.tests.support.whole_audio import resample
 
 pytest.importorskip("piper", reason="what is heard here is read out by a voice of Piper's")
 pytestmark = pytest.mark.anyio
@@ -31,15 +31,15 @@ def speeches() -> list[Speech]:
     return [speech_of(clip.path, clip.text) for clip in clips]
 
 
-async def heard(audio: bytes, pieces: list[int], input: AudioInput) -> list[SpeechEvent]:
+async def events_of(audio: bytes, pieces: list[int], input: AudioInput) -> list[SpeechEvent]:
     found: list[SpeechEvent] = []
-    ears = InputAudioPipeline(never, SpeechProbabilities, PartialPace(), on_heard=found.append)
-    ears.configure(input, logprobs=False)
+    input_audio = InputAudioPipeline(never, SpeechProbabilities, PartialPace(), on_speech_event=found.append)
+    input_audio.configure(input, logprobs=False)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ears.run)
+        tasks.start_soon(input_audio.run)
         at = 0
         for piece in [*pieces, len(audio)]:
-            await ears.append(audio[at : at + piece])
+            await input_audio.append(audio[at : at + piece])
             at += piece
         tasks.cancel_scope.cancel()
     return found
@@ -64,7 +64,7 @@ def conversation(speeches: list[Speech]) -> tuple[bytes, list[tuple[float, float
 async def test_turns_lie_where_speech_is(speeches: list[Speech]) -> None:
     audio, places = conversation(speeches)
     input = AudioInput(turn_detection=ServerVad(silence_duration_ms=SILENCE_MS))
-    found = await heard(audio, [1920] * (len(audio) // 1920), input)
+    found = await events_of(audio, [1920] * (len(audio) // 1920), input)
     starts = [one.audio_start_ms for one in found if isinstance(one, SpeechStarted)]
     ends = [one.audio_end_ms for one in found if isinstance(one, SpeechStopped)]
     assert len(starts) == len(ends) == len(places)
@@ -87,10 +87,10 @@ async def test_any_cut_of_the_same_speech_gives_the_same_turns(speeches: list[Sp
             if not hasattr(one, "audio_start_ms") or isinstance(one, SpeechStarted)
         ]
 
-    whole = told(await heard(audio, [], input))
+    whole = told(await events_of(audio, [], input))
     assert len(whole) == 6
     for longest in (100, 5_000, 100_000):
-        assert told(await heard(audio, [cut.randint(1, longest) for _ in range(4000)], input)) == whole
+        assert told(await events_of(audio, [cut.randint(1, longest) for _ in range(4000)], input)) == whole
 
 
 @pytest.mark.parametrize("law", ["pcmu", "pcma"])
@@ -99,7 +99,7 @@ async def test_speech_on_the_telephone_is_found_as_well(speeches: list[Speech], 
     format = AudioPcmu() if law == "pcmu" else AudioPcma()
     input = AudioInput(format=format, turn_detection=ServerVad(silence_duration_ms=SILENCE_MS))
     codes = encode(law, resample(audio, 24_000, 8_000))
-    started, stopped = await heard(codes, [320] * (len(codes) // 320), input)
+    started, stopped = await events_of(codes, [320] * (len(codes) // 320), input)
     assert isinstance(started, SpeechStarted)
     assert isinstance(stopped, SpeechStopped)
     assert started.audio_start_ms == pytest.approx(places[0][0] - 300, abs=150)
@@ -110,4 +110,4 @@ async def test_noise_and_clicks_are_no_speech() -> None:
     noise = random.Random(3)
     quiet = struct.pack("<48000h", *(noise.randint(-300, 300) for _ in range(48_000)))
     click = silence(500, 24_000) + struct.pack("<240h", *[20_000, -20_000] * 120) + silence(500, 24_000)
-    assert await heard(quiet + click * 3, [], AudioInput(turn_detection=ServerVad())) == []
+    assert await events_of(quiet + click * 3, [], AudioInput(turn_detection=ServerVad())) == []

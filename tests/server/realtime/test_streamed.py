@@ -20,7 +20,7 @@ from stentor.server.api.realtime.partial_pace import PartialPace
 from stentor.server.api.realtime.streamed import StreamedTurn, StreamTranscriber
 from stentor.server.api.realtime.vllm import VllmSession
 from stentor.server.common.errors import GenerationFailed, ServerError, Unavailable
-from stentor.tests.server.asr.streams import STEP, STREAMS, HearingEngine, streaming_model
+from stentor.tests.server.asr.streams import STEP, STREAMS, StreamingEngine, streaming_model
 from stentor.tests.server.realtime.sounds import LoudnessDetector, passes, silence, until, words
 
 pytestmark = pytest.mark.anyio
@@ -42,7 +42,7 @@ class DeliveredText:
 
 @asynccontextmanager
 async def hearing(
-    engine: HearingEngine, wanted: TranscriptionSettings = LOGPROBS, begin: int = 0
+    engine: StreamingEngine, wanted: TranscriptionSettings = LOGPROBS, begin: int = 0
 ) -> AsyncIterator[tuple[StreamedTurn, DeliveredText]]:
     told = DeliveredText()
     transcriber = StreamTranscriber(streaming_model(engine), passes(), "salt", "name")
@@ -60,7 +60,7 @@ async def say(turn: StreamedTurn, pcm: bytes, piece: int = 1000) -> None:
 
 
 async def test_text_is_told_while_audio_comes_and_ends_with_it() -> None:
-    engine = HearingEngine()
+    engine = StreamingEngine()
     async with hearing(engine) as (turn, told):
         assert not engine.streams
         await say(turn, words(1, 2) + silence(400))
@@ -82,7 +82,7 @@ async def test_text_is_told_while_audio_comes_and_ends_with_it() -> None:
 
 
 async def test_a_turn_without_sound_asks_nothing() -> None:
-    engine = HearingEngine()
+    engine = StreamingEngine()
     async with hearing(engine, TranscriptionSettings()) as (turn, _):
         turn.push(bytes(200))
         await anyio.sleep(0)
@@ -97,7 +97,7 @@ async def test_a_turn_without_sound_asks_nothing() -> None:
 
 async def test_what_nobody_speaks_into_ends_and_goes_on_with_the_next_audio(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streamed_module, "IDLE_SECONDS", 0.03)
-    engine = HearingEngine()
+    engine = StreamingEngine()
     async with hearing(engine) as (turn, told):
         await say(turn, words(1))
         await until(lambda: bool(engine.streams) and not engine.live)
@@ -111,7 +111,7 @@ async def test_what_nobody_speaks_into_ends_and_goes_on_with_the_next_audio(monk
 
 
 async def test_what_is_too_long_for_one_request_is_several() -> None:
-    engine = HearingEngine(max_model_len=1 + STREAMS.left_pad + STREAMS.right_pad + 24)
+    engine = StreamingEngine(max_model_len=1 + STREAMS.left_pad + STREAMS.right_pad + 24)
     async with hearing(engine) as (turn, told):
         await say(turn, words(*range(1, 10)), 7000)
         turn.finish()
@@ -120,7 +120,7 @@ async def test_what_is_too_long_for_one_request_is_several() -> None:
 
 
 async def test_audio_after_the_model_has_said_its_end_is_heard_too() -> None:
-    engine = HearingEngine()
+    engine = StreamingEngine()
     whole = engine.said
 
     def said(pcm: bytes) -> str | None:
@@ -138,7 +138,7 @@ async def test_audio_after_the_model_has_said_its_end_is_heard_too() -> None:
 
 
 async def test_a_turn_that_is_given_up_gives_its_place_back() -> None:
-    engine = HearingEngine()
+    engine = StreamingEngine()
     async with hearing(engine) as (turn, _):
         await say(turn, words(1))
         await until(lambda: bool(engine.live))
@@ -150,7 +150,7 @@ async def test_a_turn_that_is_given_up_gives_its_place_back() -> None:
 
 @pytest.mark.parametrize(("failure", "expected"), [("loading", Unavailable), (None, GenerationFailed)])
 async def test_failures_of_the_engine_are_the_turns(failure: str | None, expected: type[ServerError]) -> None:
-    engine = HearingEngine()
+    engine = StreamingEngine()
     engine.failure, engine.error = failure, True
     async with hearing(engine) as (turn, _):
         turn.push(words(1))
@@ -161,7 +161,7 @@ async def test_failures_of_the_engine_are_the_turns(failure: str | None, expecte
 
 
 async def test_what_was_said_before_a_pause_is_guessed_once_it_is_heard() -> None:
-    engine = HearingEngine()
+    engine = StreamingEngine()
     async with hearing(engine) as (turn, told):
         await say(turn, words(1))
         turn.pause()
@@ -178,7 +178,7 @@ async def test_what_was_said_before_a_pause_is_guessed_once_it_is_heard() -> Non
 
 
 async def test_audio_that_waits_is_counted_until_it_is_heard() -> None:
-    engine = HearingEngine()
+    engine = StreamingEngine()
     async with hearing(engine) as (turn, _):
         turn.push(words(*range(1, 6)))
         assert turn.waiting_ms == 0
@@ -194,11 +194,11 @@ async def test_audio_that_waits_is_counted_until_it_is_heard() -> None:
 
 
 class Session:
-    def __init__(self, engine: HearingEngine) -> None:
+    def __init__(self, engine: StreamingEngine) -> None:
         self.partials: list[tuple[str, str]] = []
         self.found: list[SpeechEvent] = []
         numbers = itertools.count(1)
-        self.ears = InputAudioPipeline(
+        self.input_audio = InputAudioPipeline(
             StreamTranscriber(streaming_model(engine), passes()),
             LoudnessDetector,
             PartialPace(),
@@ -210,16 +210,16 @@ class Session:
     async def send(self, audio: bytes) -> None:
         step = RATE // 10 * 2
         for at in range(0, len(audio), step):
-            await self.ears.append(audio[at : at + step])
+            await self.input_audio.append(audio[at : at + step])
             await anyio.sleep(0)
 
 
 @asynccontextmanager
-async def session(input: AudioInput, engine: HearingEngine) -> AsyncIterator[Session]:
+async def session(input: AudioInput, engine: StreamingEngine) -> AsyncIterator[Session]:
     running = Session(engine)
-    running.ears.configure(input, logprobs=False)
+    running.input_audio.configure(input, logprobs=False)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(running.ears.run)
+        tasks.start_soon(running.input_audio.run)
         yield running
         tasks.cancel_scope.cancel()
 
@@ -234,7 +234,7 @@ def quiet(ms: int) -> bytes:
 
 @pytest.mark.parametrize("detection", [ServerVad(silence_duration_ms=200), SemanticVad(eagerness="high")])
 async def test_turns_that_are_found_are_heard_as_they_are_spoken(detection: ServerVad | SemanticVad) -> None:
-    engine = HearingEngine()
+    engine = StreamingEngine()
     async with session(AudioInput(transcription=Transcription(), turn_detection=detection), engine) as running:
         await running.send(quiet(2000))
         assert not engine.streams
@@ -251,16 +251,16 @@ async def test_turns_that_are_found_are_heard_as_they_are_spoken(detection: Serv
 
 
 async def test_a_commit_ends_what_is_heard_and_clear_takes_it_back() -> None:
-    engine = HearingEngine()
+    engine = StreamingEngine()
     async with session(AudioInput(transcription=Transcription(), turn_detection=None), engine) as running:
         await running.send(speech(1, 2))
-        turn = running.ears.commit()
+        turn = running.input_audio.commit()
         assert (await turn.transcript()).text == "ẃ1 ẃ2"
         await running.send(speech(3))
         await until(lambda: engine.live == 1)
-        running.ears.clear()
+        running.input_audio.clear()
         await until(lambda: engine.streams[1].aborted)
-        whole = running.ears.turn_of("item9", speech(4, 5))
+        whole = running.input_audio.turn_of("item9", speech(4, 5))
         assert (await whole.transcript()).text == "ẃ4 ẃ5"
 
 

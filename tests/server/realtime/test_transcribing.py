@@ -11,7 +11,7 @@ from stentor.server.api.realtime.transcribing import ModelTranscriber
 from stentor.server.common.errors import GenerationFailed, ServerError, Unavailable
 from stentor.server.observability.realtime_figures import PassFigures
 from stentor.tests.server.asr.scripted import Asked, Said, engine_of, model_of, says, sound
-from stentor.tests.server.asr.streams import HearingEngine, streaming_model
+from stentor.tests.server.asr.streams import StreamingEngine, streaming_model
 from stentor.tests.server.realtime.sounds import words
 
 pytestmark = pytest.mark.anyio
@@ -79,7 +79,7 @@ async def heard(turn: StreamedTurn, pcm: bytes) -> str:
 
 
 async def test_a_model_that_hears_while_it_is_spoken_to_has_one_request_for_a_turn() -> None:
-    page, engine = Page(), HearingEngine()
+    page, engine = Page(), StreamingEngine()
     transcriber = StreamTranscriber(streaming_model(engine), page.passes)
     pcm = words(1, 2)
     assert await heard(StreamedTurn(0, transcriber, ENGLISH), pcm) == "ẃ1 ẃ2"
@@ -99,7 +99,7 @@ async def test_a_model_that_hears_while_it_is_spoken_to_has_one_request_for_a_tu
 
 async def test_a_turn_that_is_given_up_is_dropped() -> None:
     page = Page()
-    turn = StreamedTurn(0, StreamTranscriber(streaming_model(HearingEngine()), page.passes), ENGLISH)
+    turn = StreamedTurn(0, StreamTranscriber(streaming_model(StreamingEngine()), page.passes), ENGLISH)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(turn.run)
         turn.push(words(1))

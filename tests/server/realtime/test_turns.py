@@ -60,9 +60,9 @@ def test_a_short_pause_is_told_and_taken_back_when_the_caller_goes_on() -> None:
     events = run(detector, [0.9] * 5 + [0.0] * 6 + [0.9] * 5 + [0.0] * 16)
     assert events == [
         SpeechStarted(0),
-        Paused(ms(5), 0),
+        Paused(0),
         Resumed(),
-        Paused(ms(16), ms(6)),
+        Paused(ms(6)),
         SpeechStopped(0, ms(16) + 500, ms(16)),
     ]
 

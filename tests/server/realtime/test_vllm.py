@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.api.realtime import partial_pace, vllm
 from stentor.server.api.realtime.partial_pace import PartialPace
-from stentor.server.api.realtime.vllm import VllmSession, speaks_vllm
+from stentor.server.api.realtime.vllm import VllmSession, is_vllm_client
 from stentor.server.common.errors import GenerationFailed
 from stentor.tests.server.realtime.sounds import WORD_MS, Model, silence, until, words
 
@@ -191,16 +191,16 @@ async def test_an_utterance_that_fails_is_told_and_another_may_follow() -> None:
     ],
 )
 def test_it_is_told_apart_by_its_first_message(message: Any, vllms: bool) -> None:
-    assert speaks_vllm(json.dumps(message).encode()) is vllms
+    assert is_vllm_client(json.dumps(message).encode()) is vllms
 
 
 @given(st.binary(max_size=50))
 def test_any_bytes_are_a_first_message(message: bytes) -> None:
-    assert speaks_vllm(message) is False
+    assert is_vllm_client(message) is False
 
 
 def test_a_first_message_may_be_as_deep_as_it_likes() -> None:
-    assert not speaks_vllm(b'{"type":"session.update","model":"w","session":' + b"[" * 100_000)
+    assert not is_vllm_client(b'{"type":"session.update","model":"w","session":' + b"[" * 100_000)
 
 
 async def test_audio_waits_while_finished_utterances_wait_to_be_heard(monkeypatch: pytest.MonkeyPatch) -> None:

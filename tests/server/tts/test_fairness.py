@@ -16,7 +16,7 @@ class Text:
 
     name: str
     sentences: deque[int]
-    heard: bool = False
+    has_audio: bool = False
     waits: bool = False
     made: list[int] = field(default_factory=list)
 
@@ -53,7 +53,7 @@ class Voice:
             if chosen is None:
                 return False
             chosen.made.append(chosen.sentences.popleft())
-            chosen.heard = True
+            chosen.has_audio = True
             self.order.append(chosen.name)
             if not chosen.sentences:
                 self.turns.leave(chosen)
@@ -163,7 +163,7 @@ def test_every_sentence_is_made_once_and_no_text_gets_far_ahead(texts: list[tupl
     before = {each: sum(each.made) for each in waiting}
     while len([each for each in waiting if each.sentences]) == len(waiting) and voice.make():
         pass
-    if len(waiting) == len([each for each in waiting if each.heard]):
+    if len(waiting) == len([each for each in waiting if each.has_audio]):
         had = [sum(each.made) - before[each] for each in waiting]
         assert not had or max(had) - min(had) <= (len(waiting) + 3) * 2 * MOST_CHARS
     while voice.make():

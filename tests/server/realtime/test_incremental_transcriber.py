@@ -36,7 +36,7 @@ class DeliveredText:
 
 
 @asynccontextmanager
-async def heard(
+async def transcribing(
     model: Model, settings: TranscriptionSettings | None = None, begin: int = 0, pace: PartialPace | None = None
 ) -> AsyncIterator[tuple[IncrementalTranscriber, DeliveredText]]:
     told = DeliveredText()
@@ -59,7 +59,7 @@ PARTIALS = TranscriptionSettings(partials=True)
 
 async def test_a_turn_is_transcribed_once_it_is_complete() -> None:
     model = Model()
-    async with heard(model) as (turn, told):
+    async with transcribing(model) as (turn, told):
         turn.push(words(1, 2))
         await anyio.sleep(0.02)
         assert model.calls == []
@@ -73,7 +73,7 @@ async def test_a_turn_is_transcribed_once_it_is_complete() -> None:
 
 
 async def test_what_comes_after_the_end_is_not_heard() -> None:
-    async with heard(Model(), begin=to_ticks(1000)) as (turn, _):
+    async with transcribing(Model(), begin=to_ticks(1000)) as (turn, _):
         turn.push(words(1, 2, 3))
         turn.finish(to_ticks(1000 + 2 * WORD_MS))
         assert (await turn.transcript())[:2] == ("w1 w2", 2 * WORD_MS / 1000)
@@ -81,7 +81,7 @@ async def test_what_comes_after_the_end_is_not_heard() -> None:
 
 async def test_the_transcript_is_there_when_the_pause_that_ends_the_turn_has_lasted_long_enough() -> None:
     model = Model()
-    async with heard(model) as (turn, told):
+    async with transcribing(model) as (turn, told):
         turn.push(words(1, 2) + silence(100))
         turn.pause()
         await until(lambda: told.guesses == ["w1 w2"])
@@ -96,7 +96,7 @@ async def test_the_transcript_is_there_when_the_pause_that_ends_the_turn_has_las
 async def test_a_transcript_that_is_being_made_when_the_turn_ends_is_waited_for() -> None:
     model = Model()
     model.gate = anyio.Event()
-    async with heard(model) as (turn, _):
+    async with transcribing(model) as (turn, _):
         turn.push(words(1) + silence(100))
         turn.pause()
         await until(lambda: len(model.calls) == 1)
@@ -109,7 +109,7 @@ async def test_a_transcript_that_is_being_made_when_the_turn_ends_is_waited_for(
 
 async def test_a_caller_who_goes_on_after_a_pause_is_heard_again() -> None:
     model = Model()
-    async with heard(model) as (turn, told):
+    async with transcribing(model) as (turn, told):
         turn.push(words(1) + silence(200))
         turn.pause()
         await until(lambda: bool(told.guesses))
@@ -122,7 +122,7 @@ async def test_a_caller_who_goes_on_after_a_pause_is_heard_again() -> None:
 
 async def test_a_guess_that_has_become_stale_is_given_up() -> None:
     model = Model(seconds=3600)
-    async with heard(model) as (turn, _):
+    async with transcribing(model) as (turn, _):
         turn.push(words(1) + silence(200))
         turn.pause()
         await until(lambda: len(model.calls) == 1)
@@ -136,7 +136,7 @@ async def test_a_guess_that_has_become_stale_is_given_up() -> None:
 
 async def test_words_are_told_while_the_caller_speaks_and_never_taken_back(quick: None) -> None:
     model = Model()
-    async with heard(model, PARTIALS) as (turn, told):
+    async with transcribing(model, PARTIALS) as (turn, told):
         for number in range(1, 9):
             for _ in range(3):
                 turn.push(word(number, ms=WORD_MS // 3))
@@ -153,7 +153,7 @@ async def test_words_are_told_while_the_caller_speaks_and_never_taken_back(quick
 
 async def test_without_partials_nothing_is_told_before_the_end(quick: None) -> None:
     model = Model()
-    async with heard(model) as (turn, told):
+    async with transcribing(model) as (turn, told):
         for number in range(1, 5):
             turn.push(word(number))
             await anyio.sleep(0.02)
@@ -162,7 +162,7 @@ async def test_without_partials_nothing_is_told_before_the_end(quick: None) -> N
 
 async def test_a_partial_hypothesis_makes_way_for_what_is_waited_for(quick: None) -> None:
     model = Model(seconds=3600)
-    async with heard(model, PARTIALS) as (turn, _):
+    async with transcribing(model, PARTIALS) as (turn, _):
         turn.push(words(1, 2))
         await until(lambda: len(model.calls) == 1)
         assert not model.calls[0][2]
@@ -175,7 +175,7 @@ async def test_a_partial_hypothesis_makes_way_for_what_is_waited_for(quick: None
 
 async def test_a_turn_that_waits_for_its_place_among_others_is_not_kept_from_its_end(quick: None) -> None:
     pace, model = PartialPace(), Model()
-    async with pace.place(), pace.place(), heard(model, PARTIALS, pace=pace) as (turn, _):
+    async with pace.place(), pace.place(), transcribing(model, PARTIALS, pace=pace) as (turn, _):
         turn.push(words(1, 2))
         await anyio.sleep(0.03)
         assert model.calls == []
@@ -187,7 +187,7 @@ async def test_a_turn_that_waits_for_its_place_among_others_is_not_kept_from_its
 async def test_a_long_turn_without_a_pause_is_cut_where_it_is_quietest() -> None:
     model = Model()
     numbers = [at % 9 for at in range(140)]
-    async with heard(model) as (turn, told):
+    async with transcribing(model) as (turn, told):
         for at, number in enumerate(numbers):
             turn.push(word(number, ms=WORD_MS) + silence(120 if at % 10 == 9 else 0))
             await anyio.sleep(0)
@@ -207,7 +207,7 @@ def understood_runs(numbers: list[int]) -> list[int]:
 async def test_a_long_window_is_settled_at_a_pause() -> None:
     model = Model()
     count = SETTLE_MS // WORD_MS + 1
-    async with heard(model) as (turn, told):
+    async with transcribing(model) as (turn, told):
         turn.push(words(*(at % 9 for at in range(count))) + silence(200))
         turn.pause()
         await until(lambda: bool(told.text))
@@ -222,7 +222,7 @@ async def test_a_long_window_is_settled_at_a_pause() -> None:
 async def test_a_turn_that_ends_at_the_pause_where_it_was_settled_is_not_heard_again() -> None:
     model = Model()
     count = SETTLE_MS // WORD_MS + 1
-    async with heard(model) as (turn, told):
+    async with transcribing(model) as (turn, told):
         turn.push(words(*(at % 9 for at in range(count))) + silence(200))
         turn.pause()
         await until(lambda: bool(told.text))
@@ -235,7 +235,7 @@ async def test_a_turn_that_ends_at_the_pause_where_it_was_settled_is_not_heard_a
 async def test_what_comes_all_at_once_is_heard_window_by_window() -> None:
     model = Model()
     numbers = [at % 9 for at in range(200)]
-    async with heard(model, PARTIALS) as (turn, _):
+    async with transcribing(model, PARTIALS) as (turn, _):
         turn.push(b"".join(word(number) + silence(100 * (at % 7 == 6)) for at, number in enumerate(numbers)))
         turn.finish()
         assert (await turn.transcript()).text == " ".join(f"w{number}" for number in numbers)
@@ -243,7 +243,7 @@ async def test_what_comes_all_at_once_is_heard_window_by_window() -> None:
 
 
 async def test_the_tokens_that_are_told_join_to_the_text(quick: None) -> None:
-    async with heard(Model(), TranscriptionSettings(logprobs=True, partials=True)) as (turn, told):
+    async with transcribing(Model(), TranscriptionSettings(logprobs=True, partials=True)) as (turn, told):
         for number in range(1, 7):
             turn.push(word(number))
             await anyio.sleep(0.02)
@@ -257,7 +257,7 @@ async def test_the_tokens_that_are_told_join_to_the_text(quick: None) -> None:
 async def test_a_failure_is_told_to_all_who_wait(error: Exception) -> None:
     model = Model()
     model.error = error
-    async with heard(model) as (turn, _):
+    async with transcribing(model) as (turn, _):
         turn.push(words(1))
         turn.finish()
         for _ in range(2):
@@ -268,7 +268,7 @@ async def test_a_failure_is_told_to_all_who_wait(error: Exception) -> None:
 
 async def test_a_turn_that_is_given_up_takes_its_request_back() -> None:
     model = Model(seconds=3600)
-    async with heard(model) as (turn, _):
+    async with transcribing(model) as (turn, _):
         turn.push(words(1))
         turn.finish()
         await until(lambda: len(model.calls) == 1)
@@ -280,7 +280,7 @@ async def test_a_turn_that_is_given_up_takes_its_request_back() -> None:
 
 async def test_a_moment_of_sound_is_not_worth_a_request() -> None:
     model = Model()
-    async with heard(model) as (turn, _):
+    async with transcribing(model) as (turn, _):
         turn.push(silence(50))
         turn.finish()
         assert (await turn.transcript())[:2] == ("", 0.05)
@@ -338,7 +338,7 @@ async def test_only_so_many_hypotheses_are_made_at_once() -> None:
 async def test_a_fault_of_ours_fails_the_turn_and_not_the_session(caplog: pytest.LogCaptureFixture) -> None:
     model = Model()
     model.error = KeyError("xx")
-    async with heard(model) as (turn, _):
+    async with transcribing(model) as (turn, _):
         turn.push(words(1))
         turn.finish()
         with pytest.raises(GenerationFailed):
@@ -367,7 +367,7 @@ async def test_no_guess_is_begun_while_somebody_waits_for_a_transcript() -> None
 async def test_a_guess_that_fails_costs_the_turn_nothing(quick: None) -> None:
     model = Model()
     model.error = GenerationFailed()
-    async with heard(model, PARTIALS) as (turn, told):
+    async with transcribing(model, PARTIALS) as (turn, told):
         turn.push(words(1, 2) + silence(200))
         await until(lambda: len(model.calls) == 1)
         turn.pause()

@@ -7,7 +7,7 @@ from stentor.server.api.realtime.audio_budget import HeldAudio
 from stentor.server.api.realtime.hypotheses import TranscriptionSettings
 from stentor.server.api.realtime.partial_pace import PartialPace
 from stentor.server.api.realtime.streamed import StreamTranscriber, begin_transcription
-from stentor.tests.server.asr.streams import HearingEngine, streaming_model
+from stentor.tests.server.asr.streams import StreamingEngine, streaming_model
 from stentor.tests.server.realtime.sounds import Model, passes, words
 
 pytestmark = pytest.mark.anyio
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.parametrize("given_up", [False, True])
 @pytest.mark.parametrize("streams", [False, True])
 async def test_a_turn_that_is_over_keeps_nothing_of_what_comes(streams: bool, given_up: bool) -> None:
-    model = StreamTranscriber(streaming_model(HearingEngine()), passes()) if streams else Model()
+    model = StreamTranscriber(streaming_model(StreamingEngine()), passes()) if streams else Model()
     with HeldAudio().share() as share:
         turn = begin_transcription(0, model, TranscriptionSettings(), PartialPace(), share=share)
         async with anyio.create_task_group() as tasks:
