@@ -16,7 +16,7 @@ from ..model_config.config_fields import ConfigError
 from ..model_config.pooling_config import ScoreHead
 from ..model_config.transformers_config import configuration, first_line
 from ..model_config.transformers_encoder_config import TransformersEncoder
-from .transformers_decoder import module_tensors
+from .transformers_names import module_tensors
 
 _TRIAL_TOKENS: Final = 3
 _POOLER: Final = "pooler."

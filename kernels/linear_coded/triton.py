@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..launch import cdiv, launch
 from ..tuning import Config, pick
-from .triton_weights import form_of, tensors_of, weights_at
+from .triton_weights import code_form_of, tensors_of, weights_at
 from .weight import CodedMatrices
 
 OPERATION = "linear_coded"
@@ -68,7 +68,7 @@ def run(x: Tensor, weight: CodedMatrices, bias: Tensor | None) -> Tensor:
         config=config,
         HAS_BIAS=bias is not None,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
-        FORM=form_of(weight),
+        FORM=code_form_of(weight),
     )
     return out
 

@@ -105,7 +105,7 @@ def tensors_of(weight: Tensor | CodedMatrices) -> tuple[Tensor | None, ...]:
     return weight, None, None, None
 
 
-def form_of(weight: Tensor | CodedMatrices) -> tuple[str, int, int, bool]:
+def code_form_of(weight: Tensor | CodedMatrices) -> tuple[str, int, int, bool]:
     """Its kind of codes, inputs (0: all) and outputs that share a scale, and whether it has zeros."""
     if isinstance(weight, CodedMatrices):
         group = 0 if weight.group >= weight.shape[2] else weight.group

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..launch import cdiv, launch
-from ..linear_coded.triton_weights import form_of, tensors_of, weights_at
+from ..linear_coded.triton_weights import code_form_of, tensors_of, weights_at
 from ..tuning import Config, pick
 from .operands import Operands
 from .triton_gate import activated, gated
@@ -146,7 +146,7 @@ def rows(of: Operands) -> Tensor:
         WEIGHT_INPUT=of.weight_input,
         GATED=of.gated,
         KIND=of.activation,
-        FORM=form_of(of.gate_up),
+        FORM=code_form_of(of.gate_up),
     )
     launch(
         down_kernel,
@@ -156,7 +156,7 @@ def rows(of: Operands) -> Tensor:
         TOP_K=top_k,
         HAS_BIAS=of.down_bias is not None,
         WEIGHTED=not of.weight_input,
-        FORM=form_of(of.down),
+        FORM=code_form_of(of.down),
     )
     return out
 

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..launch import cdiv, launch, next_power_of_2
-from ..linear_coded.triton_weights import form_of, tensors_of, weights_at
+from ..linear_coded.triton_weights import code_form_of, tensors_of, weights_at
 from ..tuning import Config, pick
 from .operands import Operands
 from .triton_gate import activated, gated
@@ -190,7 +190,7 @@ def tiles(of: Operands) -> Tensor:
         GATED=of.gated,
         KIND=of.activation,
         PRECISION=precision,
-        FORM=form_of(of.gate_up),
+        FORM=code_form_of(of.gate_up),
         TOGETHER=_BLOCKS_TOGETHER,
     )
     # one sum in place of two: tiles may be as wide again
@@ -202,7 +202,7 @@ def tiles(of: Operands) -> Tensor:
         config=wide,
         HAS_BIAS=of.down_bias is not None,
         PRECISION=precision,
-        FORM=form_of(of.down),
+        FORM=code_form_of(of.down),
         TOGETHER=_BLOCKS_TOGETHER,
     )
     block = min(1024, next_power_of_2(hidden))
