@@ -1,6 +1,6 @@
 """Reads the config.json of a model whose hidden states transformers' own modelling code computes, text by text: an
 encoder, or the encoder of a translator. What makes vectors and scores of them is told by
-:mod:`...loading.pooling_checkpoint`, as for any other backbone.
+:mod:`..loading.pooling_checkpoint`, as for any other backbone.
 """
 
 import sys
