@@ -29,7 +29,7 @@ from .errors import SetupError
 from .graphs import graph_sizes
 from .limits import HEARING, SUITED
 from .memory import GIB
-from .row_states import RowStates
+from .row_states import RowStates, StateDTypes
 from .runner import RowExtras
 from .setup_parts import fit_length, longest_of
 
@@ -219,7 +219,7 @@ class Text:
     ) -> Sizes:
         num_states = each = 0
         if self.spec.states:
-            each = self.spec.state_bytes(model().context.dtype.itemsize)
+            each = StateDTypes.of(config, model().context.dtype).nbytes(self.spec)
             num_states = fit_states(config, each, budget) if settled is None else settled.num_states
         sizes = size_cache(config, self.groups, longest, cache_dtype, budget - num_states * each, settled)
         return replace(sizes, num_states=num_states)
@@ -232,7 +232,8 @@ class Text:
             return None
         context = model.context
         try:
-            return RowStates(self.spec.states, sizes.num_states, config.max_num_seqs, context.dtype, context.device)
+            dtypes = StateDTypes.of(config, context.dtype)
+            return RowStates(self.spec.states, sizes.num_states, config.max_num_seqs, dtypes, context.device)
         except (OSError, MemoryError, torch.OutOfMemoryError) as error:
             raise SetupError(
                 f"there is no room for {sizes.num_states} recurrent states: lower --max-num-seqs"
@@ -244,7 +245,7 @@ class Text:
     def memory(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[MemoryLine]:
         if not self.spec.states:
             return [cache_line(config, sizes)]
-        each = self.spec.state_bytes(model.context.dtype.itemsize)
+        each = StateDTypes.of(config, model.context.dtype).nbytes(self.spec)
         what = f"{sizes.num_states} of {each / 2**10:,.0f} KiB, for {config.max_num_seqs} rows and for prefixes"
         return [MemoryLine("recurrent states", sizes.num_states * each, what), cache_line(config, sizes)]
 

@@ -56,6 +56,8 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "max-prefill-chunk": ("100", 100),
     "kv-cache-memory": ("512MiB", 512 << 20),
     "kv-cache-dtype": ("fp8", "fp8"),
+    "mamba-cache-dtype": ("bfloat16", "bfloat16"),
+    "mamba-ssm-cache-dtype": ("float16", "float16"),
     "gpu-memory-fraction": ("0.5", 0.5),
     "block-size": ("16", 16),
     "prefix-cache": ("false", False),
