@@ -138,6 +138,9 @@ class FakeStream:
             raise StopAsyncIteration
         return events
 
+    def routed_experts(self, index: int, drawn: int) -> bytes:
+        raise ValueError("nobody has asked for experts")
+
     def abort(self, index: int = -1) -> None:
         self.aborted.append(index)
         for one in list(self._rest) if index < 0 else [index]:

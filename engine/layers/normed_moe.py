@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 
-from stentor import kernels
 from stentor.kernels.forward import Traced
 
 from ..model_config.mlp_spec import MoESpec
@@ -47,7 +46,7 @@ class NormedMoE(MoE):
         """float32 or the stream's dtype → float32"""
         assert self._shared is not None
         chosen = self._router_in.exact(x) * self._router_scale * self._hidden**-0.5
-        routing = kernels.route(self._router(chosen), self._rule, self._correction)
+        routing = self._routing(self._router(chosen), batch)
         routing = routing._replace(weights=routing.weights * self._expert_scale[routing.experts.long()])
         routed = self._experts(self._experts_in.exact(x).to(self._dtype), routing)
         shared = self._shared(self._shared_in.exact(x).to(self._dtype), batch)

@@ -29,6 +29,7 @@ from .errors import SetupError
 from .graphs import graph_sizes
 from .limits import HEARING, SUITED
 from .memory import GIB
+from .routed_rows import JoinedExtras, RoutedRows, expert_shape
 from .row_states import RowStates, StateDTypes
 from .runner import RowExtras
 from .setup_parts import fit_length, longest_of
@@ -189,6 +190,8 @@ class Text:
         self._device = device
 
     def longest(self, config: WorkerConfig) -> int:
+        if config.return_routed_experts:
+            expert_shape(self.spec)
         if self._device == "cuda":
             graph_sizes(config)
             if not 0.0 < config.gpu_memory_fraction <= 1.0:
@@ -197,10 +200,9 @@ class Text:
                 )
         return longest_of(config, self.spec)
 
-    @property
-    def runs_ahead(self) -> bool:
+    def runs_ahead(self, config: WorkerConfig) -> bool:
         """Whether a device computes it a step ahead of what the host has read."""
-        return not self.spec.states
+        return not self.spec.states and not config.return_routed_experts
 
     def make(self, context: LayerContext, longest: int) -> TextModel:
         return Decoder(self.spec, context, max_model_len=longest)
@@ -227,10 +229,15 @@ class Text:
     def largest_step(self, config: WorkerConfig, longest: int) -> None:
         return None
 
-    def extras(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> RowStates | None:
-        if not self.spec.states:
-            return None
-        context = model.context
+    def extras(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> RowExtras | None:
+        parts: list[RowExtras] = []
+        if self.spec.states:
+            parts.append(self._row_states(config, model.context, sizes))
+        if config.return_routed_experts:
+            parts.append(RoutedRows(expert_shape(self.spec)))
+        return JoinedExtras(parts) if len(parts) > 1 else next(iter(parts), None)
+
+    def _row_states(self, config: WorkerConfig, context: LayerContext, sizes: Sizes) -> RowStates:
         try:
             dtypes = StateDTypes.of(config, context.dtype)
             return RowStates(self.spec.states, sizes.num_states, config.max_num_seqs, dtypes, context.device)
@@ -250,7 +257,9 @@ class Text:
         return [MemoryLine("recurrent states", sizes.num_states * each, what), cache_line(config, sizes)]
 
     def completed(self, ready: WorkerReady, config: WorkerConfig, model: TextModel, sizes: Sizes) -> WorkerReady:
-        return msgspec.structs.replace(ready, notes=[*self.notes, *ready.notes], num_states=sizes.num_states)
+        experts = expert_shape(self.spec) if config.return_routed_experts else None
+        notes = [*self.notes, *ready.notes]
+        return msgspec.structs.replace(ready, notes=notes, num_states=sizes.num_states, experts=experts)
 
 
 class Transcription:

@@ -18,7 +18,6 @@ from ..model_config.recurrent_spec import StateTensor
 from .batch import Batch
 from .runner import Findings, MediaReader, no_media
 
-
 _DTYPES: Mapping[StateDType, torch.dtype] = {
     "float32": torch.float32,
     "float16": torch.float16,

@@ -39,8 +39,7 @@ class TransformersText(Text):
         self.groups = self._found.cache_groups
         self.notes: Sequence[str] = (_NOTE.format(self.spec.architecture),)
 
-    @property
-    def runs_ahead(self) -> bool:
+    def runs_ahead(self, config: WorkerConfig) -> bool:
         return False
 
     def longest(self, config: WorkerConfig) -> int:

@@ -53,7 +53,8 @@ def gated_delta(
         decay: [tokens, v_heads] float32, contiguous: the logarithm of the factor, 0 or less.
         beta: [tokens, v_heads] float32, contiguous.
         state: [slots, v_heads, k_dim, v_dim] of a float dtype, contiguous. Changed in place: S is rounded to its dtype
-            after every token, but by the Triton variant in rows of more than a few tokens, which it rounds at their end.
+            after every token, but by the Triton variant in rows of more than a few tokens, which it rounds at their
+            end.
         rows: which tokens are whose, and the slots of their states.
         scale: multiplies the output.
         l2norm: queries and keys are normed to length one first: divided by √(Σx² + 1e-6).

@@ -98,6 +98,14 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quantization: Annotated[
         OnlineQuantization, Flag("quantise the weights of an unquantised model while they load")
     ] = "none"
+    return_routed_experts: Annotated[
+        bool,
+        Flag(
+            "tell chat and completions which experts computed each token (routed_experts); steps are not captured and "
+            "run one at a time",
+            name="enable-return-routed-experts",
+        ),
+    ] = False
     cuda_graphs: Annotated[bool, Flag("capture decode steps as CUDA graphs, while serving")] = True
     cuda_graph_sizes: Annotated[
         tuple[int, ...],

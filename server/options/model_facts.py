@@ -151,9 +151,10 @@ def _cache(spec: ModelSpec) -> Iterator[Fact]:
         size = group.token_bytes(CACHE_BYTES) / 1024
         yield "KV a token", f"{size:.1f} KiB in bfloat16 of {len(group.layers)} layers, {what}"
     if spec.states:
-        each, half = (spec.state_bytes(CACHE_BYTES, size) / 1024 for size in (STATE_BYTES, CACHE_BYTES))
+        each, half = (spec.state_bytes(CACHE_BYTES, width) / 1024 for width in (STATE_BYTES, CACHE_BYTES))
         smaller = f"; {half:,.0f} KiB with --mamba-ssm-cache-dtype float16" if half < each else ""
-        yield "recurrent state", f"{each:,.0f} KiB a sequence, of {len(spec.states)} layers, whatever its length{smaller}"
+        size = f"{each:,.0f} KiB a sequence, of {len(spec.states)} layers, whatever its length"
+        yield "recurrent state", f"{size}{smaller}"
     for length in LENGTHS:
         if length > spec.max_position:
             continue

@@ -22,7 +22,7 @@ MIXERS = [
     Mamba(3, 1, 7, 20),
 ]
 ROUNDED = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-"""How far states may be from the reference's: where sums differ in their last bit, what is kept may by a unit or two."""
+"""How far states may be from the reference's: where sums differ in their last bit, what is kept may by some units."""
 KEPT = [
     pytest.param(torch.float32, None, id="float32"),
     pytest.param(torch.bfloat16, None, id="bfloat16"),
@@ -60,9 +60,7 @@ def test_ragged_rows_are_the_references(mixer: Mixer, dtype: torch.dtype, kept: 
     assert_close(mine, expected, 0.0 if isinstance(mixer, Conv) else ROUNDED[mine.dtype])
 
 
-def in_chunks(
-    mixer: Mixer, lengths: list[int], dtype: torch.dtype, kept: torch.dtype | None
-) -> tuple[Tensor, Tensor]:
+def in_chunks(mixer: Mixer, lengths: list[int], dtype: torch.dtype, kept: torch.dtype | None) -> tuple[Tensor, Tensor]:
     """One sequence, cut into chunks of ``lengths``, whose state moves between slots: its output and the state."""
     tokens, state = mixer.tokens(sum(lengths), seed=1, dtype=dtype), kept_state(mixer, 3, dtype, kept)
     outs, begin, slot = [], 0, 2

@@ -58,6 +58,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "kv-cache-dtype": ("fp8", "fp8"),
     "mamba-cache-dtype": ("bfloat16", "bfloat16"),
     "mamba-ssm-cache-dtype": ("float16", "float16"),
+    "enable-return-routed-experts": ("true", True),
     "gpu-memory-fraction": ("0.5", 0.5),
     "block-size": ("16", 16),
     "prefix-cache": ("false", False),
