@@ -153,8 +153,8 @@ def _cache(spec: ModelSpec) -> Iterator[Fact]:
     if spec.states:
         each, half = (spec.state_bytes(CACHE_BYTES, width) / 1024 for width in (STATE_BYTES, CACHE_BYTES))
         smaller = f"; {half:,.0f} KiB with --mamba-ssm-cache-dtype float16" if half < each else ""
-        size = f"{each:,.0f} KiB a sequence, of {len(spec.states)} layers, whatever its length"
-        yield "recurrent state", f"{size}{smaller}"
+        taken = f"{each:,.0f} KiB a sequence, of {len(spec.states)} layers, whatever its length"
+        yield "recurrent state", f"{taken}{smaller}"
     for length in LENGTHS:
         if length > spec.max_position:
             continue
