@@ -40,11 +40,9 @@ class RoutedRows:
         self.media: MediaReader = no_media
 
     def enter(self, plan: StepPlan) -> None:
-        entered = [(new.slot, new.params) for new in plan.new]
-        entered += [(fork.slot, plan.new[fork.origin].params) for fork in plan.forks]
-        for slot, params in entered:
-            if params.routed_experts is not None:
-                self._first[slot] = params.routed_experts
+        for new in plan.new:
+            if new.params.routed_experts is not None:
+                self._first[new.slot] = new.params.routed_experts
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:
