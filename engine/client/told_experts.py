@@ -15,12 +15,10 @@ class ToldExperts:
         """By index of :class:`~stentor.protocols.ipc.actors.SequenceExperts`."""
 
     def add(self, told: SequenceExperts) -> None:
-        """Raises ValueError where something before it is missing."""
+        """What comes behind a gap is dropped: :meth:`of` says what is missing, to the one who asks for it."""
         known = self._ends.setdefault(told.index, self._prompt_len)
-        if told.start > known:
-            raise ValueError(f"experts of positions from {told.start} on came, those from {known} on are missing")
         end = told.start + told.count
-        if end > known:
+        if told.start <= known < end:
             each = len(told.data) // told.count
             self._data.setdefault(told.index, bytearray()).extend(told.data[(known - told.start) * each :])
             self._ends[told.index] = end

@@ -9,7 +9,6 @@ from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.hf_config import DECODERS
 from stentor.engine.model_config.mlp_spec import MoESpec
 from stentor.engine.model_config.model_spec import ModelSpec, checked
-from stentor.engine.worker.recorded import calls_of
 
 from .tested import FORMATS, PARITY
 
@@ -80,6 +79,8 @@ def kinds(spec: ModelSpec) -> list[str]:
 
 def computed(spec: ModelSpec) -> str:
     """How a CPU runs its steps."""
+    from stentor.engine.worker.recorded import calls_of  # late: torch
+
     calls = calls_of(spec)
     return f"program, calls for {', '.join(calls)}" if calls else "program"
 
