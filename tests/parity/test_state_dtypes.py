@@ -1,5 +1,6 @@
 """States in 16 bits (``--mamba-cache-dtype``, ``--mamba-ssm-cache-dtype``) stay near transformers in float32."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from stentor.engine.worker.row_states import StateDTypes
 from stentor.engine.worker.setup import set_up
 from stentor.protocols.ipc.config import StateDType, WorkerConfig
+from stentor.server.options.model_facts import describe_model
 from stentor.tests.engine.local import model_config
 from stentor.tests.parity import tiny
 from stentor.tests.parity.cuts import LENGTH, expected_logits, prompt_of
@@ -65,3 +67,17 @@ def test_a_worker_has_room_for_more_states_where_they_are_smaller(tmp_path: Path
     (count, taken), (more, as_much) = told(), told(mamba_ssm_cache_dtype="float16")
     assert more > count
     assert as_much / more < taken / count
+
+
+def test_what_a_state_takes_in_float16_is_told_where_a_recurrence_keeps_one(tmp_path: Path) -> None:
+    for name in ("granite4-hybrid", "lfm2"):
+        tiny.make(name, tmp_path / name)
+    recurrent = re.search(
+        r"recurrent state +(\d+) KiB .*; (\d+) KiB with", describe_model(tmp_path / "granite4-hybrid", ())
+    )
+    assert recurrent is not None
+    # 8 heads of 16 by 16 of two layers, and 192 channels of 3 inputs each in bfloat16
+    assert [int(size) for size in recurrent.groups()] == [
+        round(2 * (2048 * size + 192 * 3 * 2) / 1024) for size in (4, 2)
+    ]
+    assert "--mamba-ssm-cache-dtype" not in describe_model(tmp_path / "lfm2", ())
