@@ -8,6 +8,9 @@ from torch import Tensor
 
 from .guards import describe
 
+STATE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""What states may be kept in, as native functions number them."""
+
 
 @dataclass(frozen=True)
 class StateRows:
@@ -55,9 +58,9 @@ class StateRows:
         """For native functions: where ``cu_seqlens``, ``reads`` and ``writes`` lie, and how many rows there are."""
         return self.cu_seqlens.data_ptr(), self.reads.data_ptr(), self.writes.data_ptr(), len(self)
 
-    def check(self, operation: str, state: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        """Raises ValueError unless these are rows, and ``state`` is contiguous [slots, *shape] of ``dtype`` on their
-        device. What the tensors hold is not looked at."""
+    def check(self, operation: str, state: Tensor, shape: tuple[int, ...]) -> None:
+        """Raises ValueError unless these are rows, and ``state`` is contiguous [slots, *shape] of one of
+        :data:`STATE_DTYPES` on their device. What the tensors hold is not looked at."""
         starts, reads, writes = self.cu_seqlens, self.reads, self.writes
         if starts.dtype != torch.int32 or starts.shape != (len(self) + 1,) or not starts.is_contiguous():
             raise ValueError(f"{operation}: cu_seqlens {describe(starts)} must be contiguous int32 [{len(self) + 1}]")
@@ -69,9 +72,14 @@ class StateRows:
             raise ValueError(
                 f"{operation}: cu_seqlens, reads and writes are on {where}, the state is on {state.device}"
             )
-        if state.dim() == 0 or state.shape[1:] != shape or state.dtype != dtype or not state.is_contiguous():
-            wanted = f"{str(dtype).removeprefix('torch.')} [slots, {', '.join(map(str, shape))}]"
+        fits = state.dim() > 0 and state.shape[1:] == shape and state.dtype in STATE_DTYPES
+        if not fits or not state.is_contiguous():
+            wanted = f"[slots, {', '.join(map(str, shape))}] of float32, bfloat16 or float16"
             raise ValueError(f"{operation}: state {describe(state)} must be contiguous {wanted}")
+
+    def state_dtype(self, state: Tensor) -> int:
+        """The number that native functions know the dtype of ``state`` by."""
+        return STATE_DTYPES.index(state.dtype)
 
     def run(self, state: Tensor, tokens: int, operation: str) -> Iterator[tuple[slice, Tensor]]:
         """Of each row its tokens and a float32 copy of its state [...], to be updated in place by the one who iterates:

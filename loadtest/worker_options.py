@@ -15,7 +15,8 @@ from .tool import at_least
 
 _OPTIONS: Final = (
     *("load-format", "device", "dtype", "quantization", "max-model-len", "max-num-seqs", "max-num-batched-tokens"),
-    *("kv-cache-memory", "kv-cache-dtype", "block-size", "batch-invariant", "threads", "seed"),
+    *("kv-cache-memory", "kv-cache-dtype", "mamba-cache-dtype", "mamba-ssm-cache-dtype", "block-size"),
+    *("batch-invariant", "threads", "seed"),
 )
 """Fields of :class:`WorkerConfig`, whose flags say the rest."""
 _SIZE: Final = re.compile(r"(\d+)\s*(?:([KMGT])i?B?|B)?", flags=re.IGNORECASE)

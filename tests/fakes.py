@@ -27,7 +27,7 @@ from stentor.protocols.ipc.actors import (
 from stentor.protocols.ipc.audio import PromptProbe
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.protocols.ipc.steps import TokenLogprobs
+from stentor.protocols.ipc.steps import ExpertShape, TokenLogprobs
 from stentor.server.app.state import AuxiliaryModels, ServerState, compose
 from stentor.server.config.config import DEFAULTS, Config, RealtimeConfig, StoreConfig
 from stentor.server.config.limits import ConnectionLimits, GrammarLimits, LimitsConfig, OverloadConfig
@@ -138,6 +138,14 @@ class FakeStream:
             raise StopAsyncIteration
         return events
 
+    def routed_experts(self, index: int, drawn: int) -> bytes:
+        """Of each position its number, modulo 256."""
+        assert self._engine.ready is not None
+        assert self._engine.ready.experts is not None
+        assert self.params.routed_experts is not None
+        positions = range(self.params.routed_experts, len(self.prompt) + drawn - 1)
+        return b"".join(bytes([at % 256]) * self._engine.ready.experts.token_bytes for at in positions)
+
     def abort(self, index: int = -1) -> None:
         self.aborted.append(index)
         for one in list(self._rest) if index < 0 else [index]:
@@ -182,8 +190,15 @@ class FakeEngine:
     Every step of a stream waits ``delay`` seconds, and for :attr:`gate` while that is closed.
     """
 
-    def __init__(self, *, max_model_len: int = 512, answer: Answer | None = None, delay: float = 0.0) -> None:
-        self.ready: EngineReady | None = EngineReady(64, 16, max_model_len, [], [])
+    def __init__(
+        self,
+        *,
+        max_model_len: int = 512,
+        answer: Answer | None = None,
+        delay: float = 0.0,
+        experts: ExpertShape | None = None,
+    ) -> None:
+        self.ready: EngineReady | None = EngineReady(64, 16, max_model_len, [], [], experts=experts)
         self.failure: str | None = None
         self.stalled: str | None = None
         self.engine_restarts = 0

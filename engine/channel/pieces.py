@@ -15,17 +15,27 @@ from stentor.protocols.ipc.actors import (
     PromptDone,
     PromptPart,
     ResumedPart,
+    SequenceExperts,
     SequenceTokens,
     Submit,
     TokensBatch,
 )
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.pooling import Pooled
-from stentor.protocols.ipc.steps import PooledPart, PromptLogprobs, RowPooled, StepPart, StepResult, TokenLogprobs
+from stentor.protocols.ipc.steps import (
+    PooledPart,
+    PromptLogprobs,
+    RowExperts,
+    RowPooled,
+    StepPart,
+    StepResult,
+    TokenLogprobs,
+)
 
 from . import MAX_FRAME
 
 T = TypeVar("T")
+E = TypeVar("E", RowExperts, SequenceExperts)
 
 PIECE_BYTES: Final = 256 << 10
 """Of a frame whose message can be divided, at most; reading that many bytes of numbers takes some 5 ms."""
@@ -79,7 +89,7 @@ def result_frames(result: StepResult, max_bytes: int = PIECE_BYTES) -> Iterator[
     A frame is larger than ``max_bytes`` only where nothing of it can be divided.
     """
     frame = encoder.encode(result)
-    if len(frame) <= max_bytes or not (result.prompt_logprobs or result.pooled):
+    if len(frame) <= max_bytes or not (result.prompt_logprobs or result.pooled or result.routed):
         yield frame
         return
     bare: list[RowPooled] = []
@@ -90,7 +100,10 @@ def result_frames(result: StepResult, max_bytes: int = PIECE_BYTES) -> Iterator[
         for part in _cut(data, max_bytes - _overhead(StepPart([], [PooledPart(row.slot, b"")]))):
             yield encoder.encode(StepPart([], [PooledPart(row.slot, part)]))
         bare.append(RowPooled(row.slot, Pooled(row.pooled.rows, row.pooled.columns, b"")))
-    yield encoder.encode(msgspec.structs.replace(result, prompt_logprobs=[], pooled=bare))
+    for told in result.routed:
+        for start, count, data in _positions(told, max_bytes - _overhead(StepPart([], [], [_without_data(told)]))):
+            yield encoder.encode(StepPart([], [], [RowExperts(told.slot, start, count, data)]))
+    yield encoder.encode(msgspec.structs.replace(result, prompt_logprobs=[], pooled=bare, routed=[]))
 
 
 def _logprob_frames(piece: PromptLogprobs, max_bytes: int) -> Iterator[bytes]:
@@ -110,23 +123,27 @@ class ResultParts:
     def __init__(self) -> None:
         self._logprobs: list[PromptLogprobs] = []
         self._pooled: dict[int, bytearray] = {}
+        self._routed: list[RowExperts] = []
 
     def add(self, part: StepPart) -> None:
         self._logprobs += part.prompt_logprobs
         for pooled in part.pooled:
             self._pooled.setdefault(pooled.slot, bytearray()).extend(pooled.data)
+        self._routed += part.routed
 
     def joined(self, result: StepResult) -> StepResult:
         """The result with all of its parts, which are forgotten."""
-        logprobs, pooled = self._logprobs, self._pooled
-        if not logprobs and not pooled:
+        logprobs, pooled, routed = self._logprobs, self._pooled, self._routed
+        if not logprobs and not pooled and not routed:
             return result
-        self._logprobs, self._pooled = [], {}
+        self._logprobs, self._pooled, self._routed = [], {}, []
         rows = [
             RowPooled(row.slot, _with_data(row.pooled, pooled[row.slot])) if row.slot in pooled else row
             for row in result.pooled
         ]
-        return msgspec.structs.replace(result, prompt_logprobs=logprobs + result.prompt_logprobs, pooled=rows)
+        return msgspec.structs.replace(
+            result, prompt_logprobs=logprobs + result.prompt_logprobs, pooled=rows, routed=routed + result.routed
+        )
 
 
 # ---- from an engine to its client
@@ -166,15 +183,16 @@ def without_requests(batch: TokensBatch, rids: set[int], why: str) -> TokensBatc
         [each for each in batch.tokens if each.rid not in rids],
         [Finished(each.rid, each.index, "error", None, why) if each.rid in rids else each for each in batch.finished],
         [each for each in batch.parts if each.rid not in rids],
+        [each for each in batch.experts if each.rid not in rids],
     )
 
 
-Item = PromptPart | PromptDone | SequenceTokens | Finished
+Item = PromptPart | SequenceExperts | PromptDone | SequenceTokens | Finished
 
 
 def _items(batch: TokensBatch) -> list[Item]:
     """In the order in which they are read."""
-    return [*batch.parts, *batch.prompts, *batch.tokens, *batch.finished]
+    return [*batch.parts, *batch.experts, *batch.prompts, *batch.tokens, *batch.finished]
 
 
 def _batch_of(items: Sequence[Item]) -> TokensBatch:
@@ -183,6 +201,8 @@ def _batch_of(items: Sequence[Item]) -> TokensBatch:
         match item:
             case PromptPart():
                 batch.parts.append(item)
+            case SequenceExperts():
+                batch.experts.append(item)
             case PromptDone():
                 batch.prompts.append(item)
             case SequenceTokens():
@@ -204,6 +224,12 @@ def _divided(batch: TokensBatch, size: int, max_bytes: int) -> list[TokensBatch]
                 found.append(_batch_of([PromptPart(part.rid, start, group)]))
                 start += len(group)
             return found
+        case [SequenceExperts() as told] if told.count > 1:
+            room = max_bytes - _overhead(_batch_of([_without_data(told)]))
+            return [
+                _batch_of([SequenceExperts(told.rid, told.index, start, count, data)])
+                for start, count, data in _positions(told, room)
+            ]
         case [PromptDone(pooled=Pooled() as pooled) as done] if pooled.data or pooled.ids:
             data = pooled.data + pooled.ids
             room = max_bytes - _overhead(_batch_of([PromptPart(done.rid, len(data), [], b"")]))
@@ -257,6 +283,20 @@ def _groups(items: Sequence[T], size: int, max_bytes: int) -> Iterator[list[T]]:
     count = min(len(items), -(-size // max_bytes))
     each = -(-len(items) // count)
     return ([*items[start : start + each]] for start in range(0, len(items), each))
+
+
+def _without_data(told: E) -> E:
+    """What says most of where it belongs."""
+    return msgspec.structs.replace(told, data=b"")
+
+
+def _positions(told: RowExperts | SequenceExperts, room: int) -> Iterator[tuple[int, int, bytes]]:
+    """(start, count, data) of positions whose data take about ``room`` bytes together, and one at least."""
+    each = len(told.data) // told.count
+    step = max(1, room // max(1, each))
+    for first in range(0, told.count, step):
+        count = min(step, told.count - first)
+        yield told.start + first, count, told.data[first * each : (first + count) * each]
 
 
 def _cut(data: bytes, size: int) -> Iterator[bytes]:

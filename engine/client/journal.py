@@ -42,6 +42,10 @@ class Journal:
             stream = streams.get(part.rid)
             if stream is not None:
                 stream.push_part(part)
+        for experts in batch.experts:
+            stream = streams.get(experts.rid)
+            if stream is not None:
+                stream.push_experts(experts)
         for prompt in batch.prompts:
             stream = streams.get(prompt.rid)
             if stream is not None and stream.push_prompt(prompt):

@@ -13,6 +13,7 @@ from stentor.protocols.ipc.actors import (
     PromptDone,
     PromptPart,
     Resumed,
+    SequenceExperts,
     SequenceTokens,
     Submit,
 )
@@ -20,6 +21,7 @@ from stentor.protocols.ipc.actors import (
 from ..channel.pieces import PromptParts
 from ..core.grammar.constraint import is_constrained
 from .media import StreamedMedia
+from .told_experts import ToldExperts
 
 Event = PromptDone | SequenceTokens | Finished
 
@@ -38,6 +40,7 @@ class RequestStream:
     __slots__ = (
         "_aborted",
         "_events",
+        "_experts",
         "_input",
         "_on_abort",
         "_on_append",
@@ -70,6 +73,8 @@ class RequestStream:
         self._aborted: set[int] = set()
         self._prompt_done = False
         self._parts: PromptParts | None = None
+        first = submit.params.routed_experts
+        self._experts = None if first is None else ToldExperts(first, len(submit.prompt))
         self._events: list[Event] = []
         self._unread: dict[int, SequenceTokens] = {}
         """By sequence: its tokens among the events, where more are appended."""
@@ -109,6 +114,16 @@ class RequestStream:
         if self._open and (pcm or last):
             self._on_append(Append(self.rid, pieces, last))
 
+    def routed_experts(self, index: int, drawn: int) -> bytes:
+        """Which experts have computed the prompt and all but the last of so many tokens that a sequence has drawn, from
+        the first position on that was asked for: :class:`~stentor.protocols.ipc.steps.RowExperts` one after another.
+
+        Raises ValueError where they were not asked for, or are not all there.
+        """
+        if self._experts is None:
+            raise ValueError("the request did not ask for its experts")
+        return self._experts.of(index, drawn)
+
     # ---- for the journal
 
     @property
@@ -145,6 +160,11 @@ class RequestStream:
         if not self._prompt_done and self._open:
             self._parts = self._parts or PromptParts()
             self._parts.add(part)
+
+    def push_experts(self, event: SequenceExperts) -> None:
+        """Keeps what the reader asks for when a sequence has ended."""
+        if self._experts is not None and self._open:
+            self._experts.add(event)
 
     def push_prompt(self, event: PromptDone) -> bool:
         """Adds an event, as the next two do; whether it is the first since the reader took all, so has to be woken."""

@@ -456,6 +456,7 @@ def engine_ready(ready: WorkerReady) -> EngineReady:
         ready.notes,
         ready.encoder,
         ready.stream,
+        ready.experts,
     )
 
 
@@ -481,3 +482,4 @@ def _add(batch: TokensBatch, more: TokensBatch) -> None:
     batch.tokens.extend(more.tokens)
     batch.finished.extend(more.finished)
     batch.parts.extend(more.parts)
+    batch.experts.extend(more.experts)

@@ -1,17 +1,18 @@
 """A request and its sequences, as the scheduler keeps them: plain data and the legal moves of a sequence."""
 
 import enum
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
-from stentor.protocols.ipc.actors import Fault, FinishReason, Resource, Resumed, Submit
+from stentor.protocols.ipc.actors import Fault, FinishReason, Resource, Resumed, SequenceExperts, Submit
 from stentor.protocols.ipc.audio import AlignmentOutput
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.inputs import InputSpan, StreamShape
 from stentor.protocols.ipc.pooling import AttentionScope, Pooled
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.protocols.ipc.steps import RowInput
+from stentor.protocols.ipc.steps import RowExperts, RowInput
 
 from .cache.prefix import Tables, chain_digest, root_digest
 from .grammar.constraint import ConstraintBroken, TokenConstraint
@@ -60,6 +61,7 @@ class Request:
         "awaits",
         "cached_len",
         "ends",
+        "experts_told",
         "first_scheduled",
         "forks_left",
         "held_state",
@@ -155,6 +157,8 @@ class Request:
         self.first_scheduled: float | None = None
         self.num_logprobs_sent = 1
         """Prompt tokens whose log-probabilities have gone to the client; the first has none."""
+        self.experts_told = params.routed_experts or 0
+        """Prompt positions whose experts have gone to the client, or that it has not asked for."""
         self.alignment: AlignmentOutput | None = None
         """Gathered so far."""
         self.held_tables: Tables = []
@@ -246,8 +250,7 @@ class Request:
 
     @property
     def cacheable_len(self) -> int:
-        """Prompt positions before this one may come from the prefix cache: what is asked of later ones is known only
-        where they are computed."""
+        """The same for what its sequences share; see :attr:`Sequence.cacheable_len`."""
         if self.pooling is not None:
             return self.prompt_len if self.pooling.last else 0
         if self.prompt_done or self.probe is None:
@@ -328,6 +331,7 @@ class Sequence:
         "constraint",
         "digests",
         "drafts",
+        "experts_told",
         "fed",
         "fed_end",
         "forked",
@@ -393,6 +397,8 @@ class Sequence:
         self.digests: list[bytes] = []
         self.num_hashed_blocks = 0
         """Leading blocks that the prefix cache has been told about."""
+        self.experts_told = request.prompt_len
+        """Positions whose experts have gone to the client once those of the prompt have."""
         self.num_scheduled_tokens = 0
         """Positions whose KV is written once all planned steps have run, at least."""
         self.num_computed_tokens = 0
@@ -460,6 +466,29 @@ class Sequence:
             return self.outputs[start - prompt_len : end - prompt_len]
         return self.request.prompt[start:] + self.outputs[: end - prompt_len]
 
+    @property
+    def cacheable_len(self) -> int:
+        """Positions before this one may come from the prefix cache: what is asked of later ones is known only where
+        they are computed."""
+        request = self.request
+        if request.params.routed_experts is None:
+            return request.cacheable_len
+        told = request.experts_told if request.experts_told < request.prompt_len else self.experts_told
+        return min(request.cacheable_len, told)
+
+    def take_experts(self, row: RowExperts) -> Iterator[SequenceExperts]:
+        """What of a row's experts the client has not been told, which it is now; mutates. What a lost row has computed
+        is computed again, and told once."""
+        request, end = self.request, row.start + row.count
+        told = request.experts_told
+        if row.start <= told < min(end, request.prompt_len):
+            request.experts_told = min(end, request.prompt_len)
+            yield _experts(request.rid, -1, row, told, request.experts_told)
+        told = self.experts_told
+        if row.start <= told < end:
+            self.experts_told = end
+            yield _experts(request.rid, self.index, row, told, end)
+
     def block_digests(self, count: int, block_size: int) -> list[bytes]:
         """Digests of at least the first ``count`` blocks, all of whose tokens must be known."""
         digests = self.digests
@@ -494,3 +523,10 @@ class Sequence:
         self.checkpoints, self.stops, self.branch = [], (0, 0), 0
         self.length_capped = False
         self.row_generation += 1
+
+
+def _experts(rid: int, index: int, row: RowExperts, start: int, end: int) -> SequenceExperts:
+    """Those of positions [start, end)."""
+    each = len(row.data) // row.count
+    data = row.data[(start - row.start) * each : (end - row.start) * each]
+    return SequenceExperts(rid, index, start, end - start, data)

@@ -107,6 +107,8 @@ class ForwardBatch:
     paged: Sequence[kernels.AttentionBatch] = ()
     """Of each group of layers; they differ in block tables and slots."""
     texts: Texts | None = None
+    routed: list[torch.Tensor] | None = None
+    """Where rows ask for their experts: each mixture of experts appends its tokens', int32 [tokens, top_k]."""
     added: torch.Tensor | None = None
     """[tokens, hidden], added to the tokens' embeddings."""
     encoded: Encoded | None = None

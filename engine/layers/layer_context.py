@@ -39,6 +39,8 @@ class LayerContext:
     """Tensors take no memory and hold nothing; what is chosen for the device stays."""
     float32_stream: bool = False
     """What goes from layer to layer is float32, whatever ``dtype`` is."""
+    tells_experts: bool = False
+    """Mixtures of experts tell :attr:`.forward_batch.ForwardBatch.routed` of each token's, in a CPU's program too."""
     memory: Memory | None = None
     """Where the tensors lie, unless with :attr:`shapes_only`; None makes them where torch does."""
 

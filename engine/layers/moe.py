@@ -33,6 +33,7 @@ class MoE:
     def __init__(self, weights: WeightMap, prefix: str, spec: MoESpec, hidden: int, context: LayerContext) -> None:
         """``prefix`` is that of the layer."""
         self._hidden, self._dtype, self._stream = hidden, context.dtype, context.stream
+        self._num_experts, self._tells_experts = spec.experts, context.tells_experts
         self._rule = kernels.Router(**asdict(spec.router))
         names = spec.names[0]
         part, correction = f"{prefix}.{names.router}", f"{prefix}.{names.correction}"
@@ -60,11 +61,18 @@ class MoE:
         if isinstance(x, Traced):
             return self._traced(x, batch)
         assert isinstance(x, torch.Tensor)
-        routed = self._routed(x).to(self._stream)
+        routed = self._routed(x, batch).to(self._stream)
         return routed if self._shared is None else routed + self._of_shared(x, batch)
 
-    def _routed(self, x: torch.Tensor) -> torch.Tensor:
-        routing = kernels.route(self._router(x.float()), self._rule, self._correction)
+    def _routing(self, logits: torch.Tensor, batch: ForwardBatch) -> kernels.Routing:
+        """By the router's product, float32 [tokens, experts]; the batch is told."""
+        routing = kernels.route(logits, self._rule, self._correction)
+        if batch.routed is not None:
+            batch.routed.append(routing.experts)
+        return routing
+
+    def _routed(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        routing = self._routing(self._router(x.float()), batch)
         if self._latents is None:
             return self._experts(x, routing)
         there, back = self._latents
@@ -83,6 +91,8 @@ class MoE:
         if isinstance(self._experts, PackedExperts):
             logits = self._router(x)
             assert isinstance(logits, Traced)
+            if self._tells_experts:
+                logits = logits.call("experts that are told", self._told, self._num_experts)
             there, back = self._latents or (None, None)
             taken = x if there is None else there(x)
             assert isinstance(taken, Traced)
@@ -92,7 +102,7 @@ class MoE:
                 assert isinstance(brought, Traced)
                 routed = brought
         else:
-            routed = x.call("experts", lambda rows, _: self._routed(rows.to(self._dtype)), self._hidden)
+            routed = x.call("experts", lambda rows, batch: self._routed(rows.to(self._dtype), batch), self._hidden)
         if self._shared is None:
             return routed
         if self._shared_gate is None:
@@ -102,6 +112,11 @@ class MoE:
         else:
             shared = x.call("a shared expert's gate", self._called_shared, self._hidden)
         return routed.add_(shared)
+
+    def _told(self, logits: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """Between stretches of a program, before the instruction that chooses by the same scores: unchanged."""
+        self._routing(logits, batch)
+        return logits
 
     def _called_shared(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
         """Between stretches of a program: float32."""
@@ -140,7 +155,7 @@ class NormedMoE(MoE):
         """float32 or the stream's dtype → float32"""
         assert self._shared is not None
         chosen = self._router_in.exact(x) * self._router_scale * self._hidden**-0.5
-        routing = kernels.route(self._router(chosen), self._rule, self._correction)
+        routing = self._routing(self._router(chosen), batch)
         routing = routing._replace(weights=routing.weights * self._expert_scale[routing.experts.long()])
         routed = self._experts(self._experts_in.exact(x).to(self._dtype), routing)
         shared = self._shared(self._shared_in.exact(x).to(self._dtype), batch)

@@ -193,9 +193,9 @@ class Backbone:
         """Which of the caches of layers that keep something of a token, in their order, is this layer's."""
         return sum(before.keeps is not None for before in self.layers[:layer])
 
-    def state_bytes(self, itemsize: int) -> int:
-        """Of the recurrent states of a sequence; ``itemsize`` is that of activations."""
-        return sum(tensor.nbytes(itemsize) for tensors in self.states.values() for tensor in tensors)
+    def state_bytes(self, inputs: int, recurrent: int) -> int:
+        """Of the recurrent states of a sequence, by the bytes of an element: see :class:`StateTensor`."""
+        return sum(tensor.nbytes(inputs, recurrent) for tensors in self.states.values() for tensor in tensors)
 
     def products(self, layer: int) -> int:
         """Elements of the matrices of a layer that a token is multiplied with, with each once."""

@@ -26,12 +26,13 @@ class StateTensor:
     """A part of the state of one sequence in one layer."""
 
     shape: tuple[int, ...]
-    wide: bool
-    """Whether it is float32, whatever activations are."""
+    recurrent: bool
+    """Whether a recurrence changes it, which keeps it in float32 if nothing else is asked for. Otherwise it is the last
+    inputs of a convolution, kept as activations are."""
 
-    def nbytes(self, itemsize: int) -> int:
-        """``itemsize``: of activations."""
-        return math.prod(self.shape) * (4 if self.wide else itemsize)
+    def nbytes(self, inputs: int, recurrent: int) -> int:
+        """By the bytes of an element of either kind."""
+        return math.prod(self.shape) * (recurrent if self.recurrent else inputs)
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class ShortConvSpec:
         return None
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
-        return (StateTensor((hidden, self.width - 1), wide=False),)
+        return (StateTensor((hidden, self.width - 1), recurrent=False),)
 
     def work(self, tokens: int, context: int) -> int:
         """Multiplications and additions besides its projections: next to nothing."""
@@ -152,8 +153,8 @@ class GatedDeltaSpec:
         return None
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
-        recurrent = StateTensor((self.v_heads, self.k_dim, self.v_dim), wide=True)
-        return StateTensor((self.channels, self.width - 1), wide=False), recurrent
+        recurrent = StateTensor((self.v_heads, self.k_dim, self.v_dim), recurrent=True)
+        return StateTensor((self.channels, self.width - 1), recurrent=False), recurrent
 
     def work(self, tokens: int, context: int) -> int:
         """Multiplications and additions besides its projections: the state is scaled, read, added to and read."""
@@ -222,8 +223,8 @@ class Mamba2Spec:
         return None
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
-        recurrent = StateTensor((self.heads, self.head_dim, self.state_dim), wide=True)
-        return StateTensor((self.channels, self.width - 1), wide=False), recurrent
+        recurrent = StateTensor((self.heads, self.head_dim, self.state_dim), recurrent=True)
+        return StateTensor((self.channels, self.width - 1), recurrent=False), recurrent
 
     def work(self, tokens: int, context: int) -> int:
         """Multiplications and additions besides its projections: the state is scaled, added to and read."""

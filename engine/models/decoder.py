@@ -159,11 +159,15 @@ class Decoder:
             logits.div_(cap).tanh_().mul_(cap)
         return logits
 
+    def body(self, caches: Sequence[LayerCache]) -> Traced:
+        """The pass over these caches recorded anew, from tokens to hidden states."""
+        residual = self._hidden(ForwardBatch.traced(TracedTokens(Program()), caches))
+        assert isinstance(residual, Traced)
+        return residual
+
     def _record(self, caches: Sequence[LayerCache]) -> Programs:
-        body, head = Program(), Program()
-        residual = self._hidden(ForwardBatch.traced(TracedTokens(body), caches))
+        residual, head = self.body(caches), Program()
         hidden = Traced.written(head, head.buffer(self.config.hidden_size))
         logits = self._product(hidden)
-        assert isinstance(residual, Traced)
         assert isinstance(logits, Traced)
         return Programs(residual, hidden, logits, caches)

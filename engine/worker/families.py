@@ -30,7 +30,8 @@ from .errors import SetupError
 from .graphs import graph_sizes
 from .limits import SUITED, TRANSCRIPTION
 from .memory import GIB
-from .row_states import RowStates
+from .routed_rows import JoinedExtras, RoutedRows, expert_shape
+from .row_states import RowStates, StateDTypes
 from .runner import RowExtras
 from .setup_parts import fit_length, longest_of
 
@@ -187,8 +188,6 @@ class Text:
     beside: Sequence[Path] = ()
     packs = True
     no_room = ""
-    runs_ahead = True
-    """Whether a device computes it a step ahead of what the host has read."""
     notes: Sequence[str] = ()
     """What the operator should know of it."""
 
@@ -201,6 +200,8 @@ class Text:
         self._device = device
 
     def longest(self, config: WorkerConfig) -> int:
+        if config.return_routed_experts:
+            expert_shape(self.spec)
         if self._device == "cuda":
             graph_sizes(config)
             if not 0.0 < config.gpu_memory_fraction <= 1.0:
@@ -208,6 +209,10 @@ class Text:
                     f"--gpu-memory-fraction {config.gpu_memory_fraction}: expected more than 0 and at most 1"
                 )
         return longest_of(config, self.spec)
+
+    def runs_ahead(self, config: WorkerConfig) -> bool:
+        """Whether a device computes it a step ahead of what the host has read."""
+        return not config.return_routed_experts
 
     def make(self, context: LayerContext, longest: int) -> TextModel:
         return Decoder(self.spec, context, max_model_len=longest)
@@ -226,7 +231,7 @@ class Text:
     ) -> Sizes:
         num_states = each = 0
         if self.spec.states:
-            each = self.spec.state_bytes(model().context.dtype.itemsize)
+            each = StateDTypes.of(config, model().context.dtype).nbytes(self.spec)
             num_states = fit_states(config, each, budget) if settled is None else settled.num_states
         sizes = size_cache(config, self.groups, longest, cache_dtype, budget - num_states * each, settled)
         return replace(sizes, num_states=num_states)
@@ -234,12 +239,21 @@ class Text:
     def largest_step(self, config: WorkerConfig, longest: int) -> None:
         return None
 
-    def extras(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> RowStates | None:
+    def extras(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> RowExtras | None:
+        parts: list[RowExtras] = []
+        if (states := self.row_states(config, model.context, sizes)) is not None:
+            parts.append(states)
+        if config.return_routed_experts:
+            parts.append(RoutedRows(expert_shape(self.spec)))
+        return JoinedExtras(parts) if len(parts) > 1 else next(iter(parts), None)
+
+    def row_states(self, config: WorkerConfig, context: LayerContext, sizes: Sizes) -> RowStates | None:
+        """None where no layer has a recurrent state. Raises :class:`.errors.SetupError` where there is no room."""
         if not self.spec.states:
             return None
-        context = model.context
         try:
-            return RowStates(self.spec.states, sizes.num_states, config.max_num_seqs, context.dtype, context.device)
+            dtypes = StateDTypes.of(config, context.dtype)
+            return RowStates(self.spec.states, sizes.num_states, config.max_num_seqs, dtypes, context.device)
         except (OSError, MemoryError, torch.OutOfMemoryError) as error:
             raise SetupError(
                 f"there is no room for {sizes.num_states} recurrent states: lower --max-num-seqs"
@@ -255,12 +269,14 @@ class Text:
         """Of recurrent states, where there are any."""
         if not self.spec.states:
             return []
-        each = self.spec.state_bytes(model.context.dtype.itemsize)
+        each = StateDTypes.of(config, model.context.dtype).nbytes(self.spec)
         what = f"{sizes.num_states} of {each / 2**10:,.0f} KiB, for {config.max_num_seqs} rows and for prefixes"
         return [MemoryLine("recurrent states", sizes.num_states * each, what)]
 
     def completed(self, ready: WorkerReady, config: WorkerConfig, model: TextModel, sizes: Sizes) -> WorkerReady:
-        return msgspec.structs.replace(ready, notes=[*self.notes, *ready.notes], num_states=sizes.num_states)
+        experts = expert_shape(self.spec) if config.return_routed_experts else None
+        notes = [*self.notes, *ready.notes]
+        return msgspec.structs.replace(ready, notes=notes, num_states=sizes.num_states, experts=experts)
 
 
 class Transcription:

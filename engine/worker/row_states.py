@@ -2,20 +2,52 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from stentor import kernels
 from stentor.kernels.native.memory import empty_huge
+from stentor.protocols.ipc.config import StateDType, WorkerConfig
 from stentor.protocols.ipc.steps import RowStep, StepPlan
 
 from ..layers.forward_batch import ForwardBatch, StateBatch
+from ..model_config.model_spec import Backbone
 from ..model_config.recurrent_spec import StateTensor
 from .batch import Batch
 from .rows import Int64
 from .runner import Findings, MediaReader, no_media
+
+_DTYPES: Mapping[StateDType, torch.dtype] = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
+
+@dataclass(frozen=True)
+class StateDTypes:
+    """What recurrent states are kept in."""
+
+    inputs: torch.dtype
+    """The last inputs of convolutions."""
+    recurrent: torch.dtype
+    """What recurrences change."""
+
+    @classmethod
+    def of(cls, config: WorkerConfig, dtype: torch.dtype) -> "StateDTypes":
+        """As asked for; ``dtype`` is that of activations."""
+        shared = _DTYPES.get(config.mamba_cache_dtype)
+        own = _DTYPES.get(config.mamba_ssm_cache_dtype)
+        return cls(shared or dtype, own or shared or torch.float32)
+
+    def of_part(self, part: StateTensor) -> torch.dtype:
+        return self.recurrent if part.recurrent else self.inputs
+
+    def nbytes(self, spec: Backbone) -> int:
+        """Of a sequence, in all layers."""
+        return spec.state_bytes(self.inputs.itemsize, self.recurrent.itemsize)
 
 
 class RowStates:
@@ -26,13 +58,13 @@ class RowStates:
         states: Mapping[int, Sequence[StateTensor]],
         num_states: int,
         rows: int,
-        dtype: torch.dtype,
+        dtypes: StateDTypes,
         device: torch.device,
     ) -> None:
-        """Of each layer with a state its parts, ``num_states`` times; ``dtype`` is that of activations."""
+        """Of each layer with a state its parts, ``num_states`` times."""
         self._device = device
         self._of_layer = {
-            layer: [_zeros((num_states, *part.shape), torch.float32 if part.wide else dtype, device) for part in parts]
+            layer: [_zeros((num_states, *part.shape), dtypes.of_part(part), device) for part in parts]
             for layer, parts in states.items()
         }
         self._writes = np.full(rows + 1, -1, dtype=np.int64)

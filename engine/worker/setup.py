@@ -166,7 +166,7 @@ def set_up_on(
     runner: SyncRunner | AsyncRunner
     executor: Callable[[Send, DeviceLease | None], Executor]
     ahead: AsyncCompute | None = None
-    if device is not None and isinstance(family, Text) and family.runs_ahead:
+    if device is not None and isinstance(family, Text) and family.runs_ahead(config):
         runner, ahead, sizes, memory = run_ahead(config, family, model, wanted, device, cache_dtype, progress)
         config = with_rows(config, sizes.num_states)
         executor = partial(AsyncExecutor, runner, ahead)

@@ -19,6 +19,7 @@ from .families import Sizes, Text, fit_states, with_rows
 from .graphs import graph_sizes
 from .memory import GIB
 from .profile import MemoryProfile, measure, run_plans, worst_steps
+from .row_states import StateDTypes
 from .runner import ModelRunner
 from .setup_parts import ProgressCallback, dtype_name, fit_length
 from .warmup import warm_up
@@ -37,7 +38,7 @@ def run_ahead(
     spec, dtype, graphs = family.spec, model.context.dtype, graph_sizes(config)
     pages = page_groups(family.groups, wanted)
     profile = _profile(config, family, device, model, wanted, graphs, cache_dtype, pages, progress)
-    sizes = size_cache(config, spec, profile, wanted, cache_dtype, pages, spec.state_bytes(dtype.itemsize))
+    sizes = size_cache(config, spec, profile, wanted, cache_dtype, pages, StateDTypes.of(config, dtype).nbytes(spec))
     config = with_rows(config, sizes.num_states)
     graphs = sorted({min(rows, config.max_num_seqs) for rows in graphs})
     caches = _allocate(config, spec, device, sizes.blocks + 1, cache_dtype, pages)
@@ -163,7 +164,7 @@ def _runner(
     sizes: Sizes,
     graphs: list[int],
 ) -> tuple[AsyncRunner, AsyncCompute]:
-    states = family.extras(config, model, sizes)
+    states = family.row_states(config, model.context, sizes)
     compute = AsyncCompute(
         model,
         caches,

@@ -146,7 +146,8 @@ def layer_context(
             )
         rule = QuantizationRule(("Linear",), OnlineFormat(wanted))
         quantized = QuantizedCheckpoint(f"--quantization {wanted}", (rule,), ignore=("lm_head",))
-    return LayerContext(device, dtype, config.batch_invariant, quantized)
+    tells = config.return_routed_experts
+    return LayerContext(device, dtype, config.batch_invariant, quantized, tells_experts=tells)
 
 
 def prepare_kernels(config: WorkerConfig, progress: ProgressCallback, *, alone: bool) -> list[str]:

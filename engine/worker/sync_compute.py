@@ -99,6 +99,7 @@ class SyncCompute:
             seconds=forwarded.seconds + time.perf_counter() - began,
             alignments=forwarded.findings.alignments,
             pooled=forwarded.findings.pooled,
+            routed=forwarded.findings.routed,
         )
 
     def finish(self, pending: StepResult) -> StepResult:

@@ -26,7 +26,6 @@ class TransformersText(Text):
     """Text, computed an operation a call. What its layers ask of attention is found before weights are loaded."""
 
     packs = False
-    runs_ahead = False
 
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
         super().__init__(checkpoint, device)
@@ -39,6 +38,9 @@ class TransformersText(Text):
         self.spec = self._found
         self.groups = self._found.cache_groups
         self.notes: Sequence[str] = (_NOTE.format(self.spec.architecture),)
+
+    def runs_ahead(self, config: WorkerConfig) -> bool:
+        return False
 
     def longest(self, config: WorkerConfig) -> int:
         check_plain(config)

@@ -19,7 +19,7 @@ Activation = Literal["silu", "none"]
 
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
-_ARGUMENTS = (_P,) * 8 + (_I,) * 6 + (ctypes.c_int32, _I)
+_ARGUMENTS = (_P,) * 8 + (_I,) * 6 + (ctypes.c_int32, ctypes.c_int32, _I)
 _NATIVE = by_dtype("stentor_causal_conv", *_ARGUMENTS, restype=_I)
 _NATIVE_WIDTHS = (2, 3, 4)
 
@@ -49,8 +49,8 @@ def causal_conv(
         weight: [channels, width] of x's dtype, contiguous; the last column belongs to the token itself. Width is 2 or
             more.
         bias: [channels] of x's dtype, contiguous.
-        state: [slots, channels, width - 1] of x's dtype, contiguous: the inputs of the last tokens, oldest first.
-            Changed in place.
+        state: [slots, channels, width - 1] of a float dtype, contiguous: the inputs of the last tokens, oldest first.
+            Changed in place. To later tokens an input is what is kept of it.
         rows: which tokens are whose, and the slots of their states.
         activation: applied to the sums.
         variant: forces an implementation.
@@ -72,7 +72,7 @@ def causal_conv(
         raise ValueError(f"causal_conv: weight {describe(weight)} must be contiguous [{channels}, width] of x's dtype")
     if bias is not None and (bias.shape != (channels,) or bias.dtype != x.dtype or not bias.is_contiguous()):
         raise ValueError(f"causal_conv: bias {describe(bias)} must be contiguous [{channels}] of x's dtype")
-    rows.check("causal_conv", state, (channels, weight.shape[1] - 1), x.dtype)
+    rows.check("causal_conv", state, (channels, weight.shape[1] - 1))
     chosen = choose(x, weight.shape[1], variant)
     if chosen == "triton":
         from .triton import causal_conv as run  # late: Triton takes long to import
@@ -93,6 +93,7 @@ def causal_conv(
             channels,
             weight.shape[1],
             activation == "silu",
+            rows.state_dtype(state),
             threads(),
         )
         if bad >= 0:

@@ -45,9 +45,9 @@ void join_groups(const vf* columns, int64_t n, T* to) {
 }
 
 // `n` channels from `channel` on, through the tokens [first, end): `from` (null: zeros) and `to` (null: nowhere) are
-// their last W - 1 inputs.
-template <int W, class T>
-void run_channels(const Shape<T>& s, int64_t first, int64_t end, int64_t channel, int64_t n, const T* from, T* to) {
+// their last W - 1 inputs, kept as S.
+template <int W, class T, class S>
+void run_channels(const Shape<T>& s, int64_t first, int64_t end, int64_t channel, int64_t n, const S* from, S* to) {
     vf weight[W], last[W] = {}, bias = {};
     split_groups<W>(s.weight + channel * W, n, weight);
     if (from) split_groups<W - 1>(from, n, last);
@@ -59,6 +59,7 @@ void run_channels(const Shape<T>& s, int64_t first, int64_t end, int64_t channel
         vf sum = bias;
         for (int j = 0; j < W; ++j) sum = fma(last[j], weight[j], sum);
         for (int j = 0; j < W - 1; ++j) last[j] = last[j + 1];
+        if constexpr (!std::is_same_v<S, T>) last[W - 2] = kept_as<S>(last[W - 2]);
         if (s.silu) sum = Silu::apply(sum);
         T* out = s.out + token * s.channels + channel;
         if (whole)
@@ -69,8 +70,8 @@ void run_channels(const Shape<T>& s, int64_t first, int64_t end, int64_t channel
     if (to) join_groups<W - 1>(last, n, to);
 }
 
-template <int W, class T>
-void convolve(const Shape<T>& s, T* state, const StateRows& rows, int64_t threads) {
+template <int W, class T, class S>
+void convolve(const Shape<T>& s, S* state, const StateRows& rows, int64_t threads) {
     const int64_t blocks = (s.channels + BLOCK - 1) / BLOCK, size = s.channels * (W - 1);
     parallel_for(rows.count * blocks, threads, [&](int64_t item) {
         const int64_t row = item / blocks, begin = item % blocks * BLOCK, end = std::min(begin + BLOCK, s.channels);
@@ -83,8 +84,8 @@ void convolve(const Shape<T>& s, T* state, const StateRows& rows, int64_t thread
 }
 
 // Returns the first row that names tokens or slots that are not there, and does nothing then; -1 otherwise.
-template <class T>
-int64_t causal_conv(const Shape<T>& s, T* state, const StateRows& rows, int64_t slots, int64_t tokens, int64_t width,
+template <class T, class S>
+int64_t causal_conv(const Shape<T>& s, S* state, const StateRows& rows, int64_t slots, int64_t tokens, int64_t width,
                     int64_t threads) {
     const int64_t bad = rows.misfit(slots, tokens);
     if (bad >= 0) return bad;
@@ -101,12 +102,15 @@ using namespace stentor;
 
 // `width`: 2 to 4.
 #define CAUSAL_CONV(NAME, T)                                                                                           \
-    STENTOR_EXPORT int64_t NAME(const T* x, const T* weight, const T* bias, T* state, T* out, const int32_t* starts,   \
+    STENTOR_EXPORT int64_t NAME(const T* x, const T* weight, const T* bias, void* state, T* out,                       \
+                                const int32_t* starts,                                                                 \
                                 const int64_t* reads, const int64_t* writes, int64_t rows, int64_t slots,              \
                                 int64_t tokens, int64_t x_stride, int64_t channels, int64_t width, int32_t silu,       \
-                                int64_t threads) {                                                                     \
+                                int32_t state_dtype, int64_t threads) {                                                \
         const Shape<T> shape = {x, weight, bias, out, x_stride, channels, silu != 0};                                  \
-        return causal_conv(shape, state, {starts, reads, writes, rows}, slots, tokens, width, threads);                \
+        return with_state(state, state_dtype, [&](auto* kept) {                                                        \
+            return causal_conv(shape, kept, {starts, reads, writes, rows}, slots, tokens, width, threads);             \
+        });                                                                                                            \
     }
 
 CAUSAL_CONV(stentor_causal_conv_f32, float)

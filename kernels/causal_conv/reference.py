@@ -1,6 +1,7 @@
 """y_t = f(bias + Σ_j weight_j · x_{t - width + 1 + j}) of each channel: a depthwise causal convolution
 
-A token sees itself and the ``width - 1`` tokens before it, which are those in the state where the row begins.
+A token sees itself and the ``width - 1`` tokens before it, which are those in the state where the row begins: as the
+state's dtype keeps them.
 """
 
 import torch
@@ -16,13 +17,15 @@ def causal_conv(
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     width = weight.shape[1]
     for tokens, last in rows.run(state, len(x), "causal_conv"):
-        inputs = torch.cat([last, x[tokens].float().T], dim=1)  # [channels, width - 1 + tokens]
+        own = x[tokens].float().T  # [channels, tokens]
+        inputs = torch.cat([last, own.to(state.dtype).float()], dim=1)  # [channels, width - 1 + tokens]
         count = tokens.stop - tokens.start
         sums = torch.zeros(x.shape[1], count, device=x.device)
         if bias is not None:
             sums += bias.float().unsqueeze(1)
         for j in range(width):
-            sums += inputs[:, j : j + count] * weight[:, j, None].float()
+            seen = own if j == width - 1 else inputs[:, j : j + count]
+            sums += seen * weight[:, j, None].float()
         out[tokens] = (F.silu(sums) if activation == "silu" else sums).T.to(out.dtype)
         last.copy_(inputs[:, count:])
     return out

@@ -65,6 +65,8 @@ def _conv_kernel(
         if j < KEPT:
             kept = ((at < 0) & (at >= -KEPT))[:, None] & exists[None, :] & (read >= 0)
             value += tl.load(before[None, :] + (at + KEPT)[:, None], mask=kept, other=0.0).to(tl.float32)
+            if state.dtype.element_ty != x.dtype.element_ty:
+                value = value.to(state.dtype.element_ty).to(tl.float32)
         factor = tl.load(weight + channel * WIDTH + j, mask=exists, other=0.0).to(tl.float32)
         sums += value * factor[None, :]
     if SILU:
@@ -80,15 +82,17 @@ def _conv_kernel(
             x + latest.to(tl.int64)[None, :] * x_stride + channel[:, None],
             mask=fits & (latest >= 0)[None, :],
             other=0.0,
-        )
+        ).to(tl.float32)
         # what is left of the state where the row is shorter than it
         older = tl.load(
             before[:, None] + (latest + KEPT)[None, :], mask=fits & (latest < 0)[None, :] & (read >= 0), other=0.0
-        )
+        ).to(tl.float32)
         last = tl.where((latest >= 0)[None, :], last, older)
         tl.debug_barrier()  # the slot may be the one that was read, by other threads
         tl.store(
-            state + ((write * CHANNELS + channel) * KEPT)[:, None] + place[None, :], last, mask=fits & (write >= 0)
+            state + ((write * CHANNELS + channel) * KEPT)[:, None] + place[None, :],
+            last.to(state.dtype.element_ty),
+            mask=fits & (write >= 0),
         )
 
 

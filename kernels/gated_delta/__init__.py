@@ -15,7 +15,7 @@ __all__ = ["choose", "gated_delta"]
 
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
-_ARGUMENTS = (_P,) * 10 + (_I,) * 10 + (ctypes.c_float, ctypes.c_int32, _I)
+_ARGUMENTS = (_P,) * 10 + (_I,) * 10 + (ctypes.c_float, ctypes.c_int32, ctypes.c_int32, _I)
 _NATIVE = by_dtype("stentor_gated_delta", *_ARGUMENTS, restype=_I)
 _MAX_NATIVE_DIM = 256
 
@@ -52,7 +52,9 @@ def gated_delta(
             the key of head ``h // (v_heads / k_heads)``.
         decay: [tokens, v_heads] float32, contiguous: the logarithm of the factor, 0 or less.
         beta: [tokens, v_heads] float32, contiguous.
-        state: [slots, v_heads, k_dim, v_dim] float32, contiguous. Changed in place.
+        state: [slots, v_heads, k_dim, v_dim] of a float dtype, contiguous. Changed in place: S is rounded to its dtype
+            after every token, but by the Triton variant in rows of more than a few tokens, which it rounds at their
+            end.
         rows: which tokens are whose, and the slots of their states.
         scale: multiplies the output.
         l2norm: queries and keys are normed to length one first: divided by √(Σx² + 1e-6).
@@ -73,7 +75,7 @@ def gated_delta(
     for name, factor in (("decay", decay), ("beta", beta)):
         if factor.shape != (tokens, v_heads) or factor.dtype != torch.float32 or not factor.is_contiguous():
             raise ValueError(f"gated_delta: {name} {describe(factor)} must be contiguous float32 [{tokens}, {v_heads}]")
-    rows.check("gated_delta", state, (v_heads, q.shape[2], v_dim), torch.float32)
+    rows.check("gated_delta", state, (v_heads, q.shape[2], v_dim))
     chosen = choose(q, variant)
     if chosen == "triton":
         from .triton import gated_delta as run  # late: Triton takes long to import
@@ -101,6 +103,7 @@ def gated_delta(
             v_dim,
             scale,
             l2norm,
+            rows.state_dtype(state),
             threads(),
         )
         if bad >= 0:

@@ -72,10 +72,10 @@ static inline void store_out(T* out, int64_t columns, float scale, const vf* sum
 }
 
 // Takes N vectors of columns through the tokens of a block, from one state to another that may be the same; `columns` of
-// them exist. After the first token a token's change and the next one's question are one pass.
-template <int N, class T>
+// them exist. S is what states are kept as. After the first token a token's change and the next one's question are one pass.
+template <int N, class T, class S>
 void walk(const Shape<T>& s, const Block& block, int64_t first, int64_t head, int64_t column, int64_t columns,
-          const float* from, float* to, int64_t stride) {
+          const S* from, S* to, int64_t stride) {
     vf found[N] = {}, change[N];
     for (int64_t i = 0; i < s.k_dim; ++i)
         for (int j = 0; j < N; ++j) found[j] = fma(set1(block.k[0][i]), load(from + i * stride + j * LANES), found[j]);
@@ -90,7 +90,7 @@ void walk(const Shape<T>& s, const Block& block, int64_t first, int64_t head, in
             for (int64_t i = 0; i < s.k_dim; ++i)
                 for (int j = 0; j < N; ++j) {
                     const int64_t at = i * stride + j * LANES;
-                    const vf value = fma(set1(k[i]), change[j], decay * load(from + at));
+                    const vf value = kept_as<S>(fma(set1(k[i]), change[j], decay * load(from + at)));
                     sums[j] = fma(set1(q[i]), value, sums[j]);
                     store(to + at, value);
                     ask(i, j, value);
@@ -109,21 +109,21 @@ void walk(const Shape<T>& s, const Block& block, int64_t first, int64_t head, in
 }
 
 // The same for any columns of `state`, in a copy that lies close together.
-template <class T>
-void walk_copied(const Shape<T>& s, const Block& block, int64_t first, int64_t head, int64_t column, float* state) {
+template <class T, class S>
+void walk_copied(const Shape<T>& s, const Block& block, int64_t first, int64_t head, int64_t column, S* state) {
     constexpr int64_t WIDTH = NARROW * LANES;
-    alignas(64) float tile[MAX_K_DIM * WIDTH];
+    alignas(64) S tile[MAX_K_DIM * WIDTH];
     const int64_t columns = std::min(WIDTH, s.v_dim - column);
-    if (columns < WIDTH) std::fill(tile, tile + s.k_dim * WIDTH, 0.0f);
-    float* const at = state + column;
+    if (columns < WIDTH) std::fill(tile, tile + s.k_dim * WIDTH, S{});
+    S* const at = state + column;
     for (int64_t i = 0; i < s.k_dim; ++i) std::copy_n(at + i * s.v_dim, columns, tile + i * WIDTH);
     walk<NARROW>(s, block, first, head, column, columns, tile, tile, WIDTH);
     for (int64_t i = 0; i < s.k_dim; ++i) std::copy_n(tile + i * WIDTH, columns, at + i * s.v_dim);
 }
 
 // All tokens of a row, [first, end), through one head: `to` is its state afterwards, `from` before (null: zeros).
-template <class T>
-void run_head(const Shape<T>& s, int64_t first, int64_t end, int64_t head, const float* from, float* to) {
+template <class T, class S>
+void run_head(const Shape<T>& s, int64_t first, int64_t end, int64_t head, const S* from, S* to) {
     const int64_t size = s.k_dim * s.v_dim;
     Block block;
     int64_t column = 0;
@@ -139,7 +139,7 @@ void run_head(const Shape<T>& s, int64_t first, int64_t end, int64_t head, const
         return;
     }
     if (!from)
-        std::fill(to, to + size, 0.0f);
+        std::fill(to, to + size, S{});
     else if (from != to)
         std::copy_n(from, size, to);
     for (; first < end; first += BLOCK) {
@@ -149,8 +149,8 @@ void run_head(const Shape<T>& s, int64_t first, int64_t end, int64_t head, const
 }
 
 // Returns the first row that names tokens or slots that are not there, and does nothing then; -1 otherwise.
-template <class T>
-int64_t gated_delta(const Shape<T>& s, float* state, const StateRows& rows, int64_t slots, int64_t tokens,
+template <class T, class S>
+int64_t gated_delta(const Shape<T>& s, S* state, const StateRows& rows, int64_t slots, int64_t tokens,
                     int64_t threads) {
     const int64_t bad = rows.misfit(slots, tokens);
     if (bad >= 0) return bad;
@@ -158,10 +158,10 @@ int64_t gated_delta(const Shape<T>& s, float* state, const StateRows& rows, int6
     parallel_for(rows.count * s.v_heads, threads, [&](int64_t item) {
         const int64_t row = item / s.v_heads, head = item % s.v_heads;
         const int64_t read = rows.reads[row], write = rows.writes[row];
-        const float* from = read < 0 ? nullptr : state + (read * s.v_heads + head) * size;
-        thread_local std::vector<float> nowhere;
+        const S* from = read < 0 ? nullptr : state + (read * s.v_heads + head) * size;
+        thread_local std::vector<S> nowhere;
         if (write < 0 && (int64_t)nowhere.size() < size) nowhere.resize((size_t)size);
-        float* to = write < 0 ? nowhere.data() : state + (write * s.v_heads + head) * size;
+        S* to = write < 0 ? nowhere.data() : state + (write * s.v_heads + head) * size;
         run_head(s, rows.starts[row], rows.starts[row + 1], head, from, to);
     });
     return -1;
@@ -174,13 +174,15 @@ using namespace stentor;
 
 #define GATED_DELTA(NAME, T)                                                                                           \
     STENTOR_EXPORT int64_t NAME(const T* q, const T* k, const T* v, const float* decay, const float* beta,             \
-                                float* state, T* out, const int32_t* starts, const int64_t* reads,                     \
+                                void* state, T* out, const int32_t* starts, const int64_t* reads,                      \
                                 const int64_t* writes, int64_t rows, int64_t slots, int64_t tokens, int64_t q_stride,  \
                                 int64_t k_stride, int64_t v_stride, int64_t k_heads, int64_t v_heads, int64_t k_dim,   \
-                                int64_t v_dim, float scale, int32_t l2norm, int64_t threads) {                         \
+                                int64_t v_dim, float scale, int32_t l2norm, int32_t state_dtype, int64_t threads) {    \
         const Shape<T> shape = {q,        k,       v,       decay, beta,  out,   q_stride,   k_stride,                 \
                                 v_stride, k_heads, v_heads, k_dim, v_dim, scale, l2norm != 0};                         \
-        return gated_delta(shape, state, {starts, reads, writes, rows}, slots, tokens, threads);                       \
+        return with_state(state, state_dtype, [&](auto* kept) {                                                        \
+            return gated_delta(shape, kept, {starts, reads, writes, rows}, slots, tokens, threads);                    \
+        });                                                                                                            \
     }
 
 GATED_DELTA(stentor_gated_delta_f32, float)

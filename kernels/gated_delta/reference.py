@@ -1,6 +1,8 @@
 """The gated delta rule (arXiv:2412.06464), token by token
 
 S_t = exp(decay_t) S_{t-1} + k_t ⊗ beta_t (v_t - k_tᵀ exp(decay_t) S_{t-1}), o_t = scale · q_tᵀ S_t
+
+S_t is what the state's dtype keeps of it.
 """
 
 import torch
@@ -34,6 +36,7 @@ def gated_delta(
             found = (keys[t].unsqueeze(2) * memory).sum(1)  # [v_heads, v_dim]
             change = beta[t].unsqueeze(1) * (values[t] - found)
             memory += keys[t].unsqueeze(2) * change.unsqueeze(1)
+            memory.copy_(memory.to(state.dtype))
             out[t] = (scale * (queries[t].unsqueeze(2) * memory).sum(1)).to(out.dtype)
     return out
 

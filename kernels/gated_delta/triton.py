@@ -54,7 +54,7 @@ def _delta_kernel(
     at = dim[:, None] * V_DIM + column[None, :]
     inside = (dim < K_DIM)[:, None] & (column < V_DIM)[None, :]
     before = state + (read * V_HEADS + head) * (K_DIM * V_DIM)  # int64, as slots are
-    memory = tl.load(before + at, mask=inside & (read >= 0), other=0.0)
+    memory = tl.load(before + at, mask=inside & (read >= 0), other=0.0).to(tl.float32)
     for t in range(0, end - start):
         token = start.to(tl.int64) + t
         query = tl.load(q + token * q_stride + head // REPEATS * K_DIM + dim, mask=dim < K_DIM, other=0.0).to(
@@ -69,10 +69,12 @@ def _delta_kernel(
         found = tl.sum(key[:, None] * memory, 0)
         change = tl.load(beta + token * V_HEADS + head) * (value - found)
         memory += key[:, None] * change[None, :]
+        if state.dtype.element_ty != tl.float32:
+            memory = memory.to(state.dtype.element_ty).to(tl.float32)
         sums = scale * tl.sum(query[:, None] * memory, 0)
         tl.store(out + (token * V_HEADS + head) * V_DIM + column, sums.to(out.dtype.element_ty), mask=column < V_DIM)
     after = state + (write * V_HEADS + head) * (K_DIM * V_DIM)
-    tl.store(after + at, memory, mask=inside & (write >= 0))
+    tl.store(after + at, memory.to(state.dtype.element_ty), mask=inside & (write >= 0))
 
 
 def default_config() -> Config:

@@ -120,7 +120,7 @@ def _chunks_kernel(
     at = dim[:, None] * V_DIM + column[None, :]
     inside = (dim < K_DIM)[:, None] & (column < V_DIM)[None, :]
     before = state + (read * V_HEADS + head) * (K_DIM * V_DIM)  # int64, as slots are
-    memory = tl.load(before + at, mask=inside & (read >= 0), other=0.0)  # [k_dim, columns]
+    memory = tl.load(before + at, mask=inside & (read >= 0), other=0.0).to(tl.float32)  # [k_dim, columns]
     q += head // REPEATS * K_DIM
     k += head // REPEATS * K_DIM
     step = tl.arange(0, CHUNK)
@@ -155,7 +155,7 @@ def _chunks_kernel(
         memory = memory * tl.exp(total) + tl.dot(tl.trans(key), change, input_precision=PRECISION)
         chunk += 1
     after = state + (write * V_HEADS + head) * (K_DIM * V_DIM)
-    tl.store(after + at, memory, mask=inside & (write >= 0))
+    tl.store(after + at, memory.to(state.dtype.element_ty), mask=inside & (write >= 0))
 
 
 def default_config() -> Config:

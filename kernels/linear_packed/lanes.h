@@ -2,7 +2,7 @@
 // compiler finds none of them by itself.
 #pragma once
 
-#include "vec.h"
+#include "half.h"
 
 namespace stentor {
 
@@ -24,28 +24,9 @@ static inline V load_as(const void* p) {
 
 static inline vf to_float(vi x) { return __builtin_convertvector(x, vf); }
 
-static inline float half_to_float(uint16_t h) {
-    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
-    if (exponent == 0) return (sign ? -1.0f : 1.0f) * std::ldexp((float)fraction, -24);
-    const uint32_t bits = sign | (exponent == 31 ? 0x7f800000 : (exponent + 112) << 23) | fraction << 13;
-    float out;
-    std::memcpy(&out, &bits, 4);
-    return out;
-}
-
 // Scales of as many outputs as a register has lanes, stored in half or in single precision.
 static inline vf load_scales(const float* p) { return load(p); }
-static inline vf load_scales(const uint16_t* p) {
-#if defined(__AVX512F__)
-    return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
-#elif defined(__F16C__) && defined(__AVX2__)
-    return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
-#else
-    vf out;
-    for (int i = 0; i < LANES; ++i) out[i] = half_to_float(p[i]);
-    return out;
-#endif
-}
+static inline vf load_scales(const uint16_t* p) { return load((const f16*)p); }
 
 // Scales of eight bits: an exponent of two with a bias of 127 and nothing else, and four bits of exponent, three of
 // fraction and a sign that is never set (E8M0, E4M3). Both are read as a sixteenth, as their tables hold 16 times the value.

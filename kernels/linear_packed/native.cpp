@@ -11,18 +11,6 @@ float half_at(const uint8_t* p) {
     return half_to_float(bits);
 }
 
-uint16_t to_half(float x) {
-    uint32_t bits;
-    std::memcpy(&bits, &x, 4);
-    const uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
-    const float magnitude = std::fabs(x);
-    if (!(magnitude < 65520.0f)) return sign | (x != x ? 0x7e00 : 0x7c00);
-    if (magnitude < 6.103515625e-05f) return sign | (uint16_t)std::nearbyint(std::ldexp(magnitude, 24));
-    bits &= 0x7fffffff;
-    bits += 0xfff + (bits >> 13 & 1);
-    return sign | (uint16_t)((bits - (112u << 23)) >> 13);
-}
-
 // Scales as they are kept: the weights' own, so that those of eight bits are what was given, if it was one.
 void put_scale(const Packed& w, int64_t index, float scale) {
     void* const to = const_cast<void*>(w.scales);
@@ -31,11 +19,11 @@ void put_scale(const Packed& w, int64_t index, float scale) {
         std::memcpy(&bits, &scale, 4);
         ((uint8_t*)to)[index] = (uint8_t)(bits >> 23);
     } else if (w.kind == NVFP4) {
-        ((uint8_t*)to)[index] = (uint8_t)(to_half(scale / 256.0f) >> 7);
+        ((uint8_t*)to)[index] = (uint8_t)(float_to_half(scale / 256.0f) >> 7);
     } else if (w.wide) {
         ((float*)to)[index] = scale;
     } else {
-        ((uint16_t*)to)[index] = to_half(scale);
+        ((uint16_t*)to)[index] = float_to_half(scale);
     }
 }
 

@@ -15,7 +15,7 @@ __all__ = ["choose", "mamba2"]
 
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
-_ARGUMENTS = (_P,) * 11 + (_I,) * 11
+_ARGUMENTS = (_P,) * 11 + (_I,) * 10 + (ctypes.c_int32, _I)
 _NATIVE = by_dtype("stentor_mamba2", *_ARGUMENTS, restype=_I)
 _MAX_NATIVE_DIM = 256
 
@@ -52,7 +52,9 @@ def mamba2(
         B, C: [tokens, groups, state_dim] of x's dtype, as ``x``. Heads are a multiple of groups: head h has those of
             group ``h // (heads / groups)``.
         D: [heads] float32, contiguous.
-        state: [slots, heads, head_dim, state_dim] float32, contiguous. Changed in place.
+        state: [slots, heads, head_dim, state_dim] of a float dtype, contiguous. Changed in place: S is rounded to its
+            dtype after every token, but by the Triton variant in rows of more than a few tokens, which it rounds at
+            their end.
         rows: which tokens are whose, and the slots of their states.
         variant: forces an implementation.
 
@@ -73,7 +75,7 @@ def mamba2(
     for name, factor in (("A", A), ("D", D)):
         if factor.shape != (heads,) or factor.dtype != torch.float32 or not factor.is_contiguous():
             raise ValueError(f"mamba2: {name} {describe(factor)} must be contiguous float32 [{heads}]")
-    rows.check("mamba2", state, (heads, head_dim, B.shape[2]), torch.float32)
+    rows.check("mamba2", state, (heads, head_dim, B.shape[2]))
     chosen = choose(x, B.shape[2], variant)
     if chosen == "triton":
         from .triton import mamba2 as run  # late: Triton takes long to import
@@ -100,6 +102,7 @@ def mamba2(
             B.shape[1],
             head_dim,
             B.shape[2],
+            rows.state_dtype(state),
             threads(),
         )
         if bad >= 0:

@@ -42,10 +42,10 @@ void prepare(const Shape<T>& s, int64_t head, int64_t first, int64_t tokens, Blo
     }
 }
 
-// Takes N dims of a head, from `dim` on, through the tokens of a block; `from` and `to` are their states.
-template <int N, class T>
-void walk(const Shape<T>& s, const Block& block, int64_t first, int64_t head, int64_t dim, const float* from,
-          float* to) {
+// Takes N dims of a head, from `dim` on, through the tokens of a block; `from` and `to` are their states,
+// kept as S.
+template <int N, class T, class S>
+void walk(const Shape<T>& s, const Block& block, int64_t first, int64_t head, int64_t dim, const S* from, S* to) {
     for (int64_t t = 0; t < block.tokens; ++t) {
         const int64_t token = first + t;
         const T* x = s.x + token * s.x_stride + head * s.head_dim + dim;
@@ -60,7 +60,7 @@ void walk(const Shape<T>& s, const Block& block, int64_t first, int64_t head, in
         for (; i + LANES <= s.state_dim; i += LANES) {
             const vf B = load(block.B[t] + i), C = load(block.C[t] + i);
             for (int j = 0; j < N; ++j) {
-                const vf value = fma(added[j], B, decay * load(from + j * s.state_dim + i));
+                const vf value = kept_as<S>(fma(added[j], B, decay * load(from + j * s.state_dim + i)));
                 sums[j] = fma(value, C, sums[j]);
                 store(to + j * s.state_dim + i, value);
             }
@@ -68,7 +68,7 @@ void walk(const Shape<T>& s, const Block& block, int64_t first, int64_t head, in
         if (const int64_t n = s.state_dim - i) {
             const vf B = load(block.B[t] + i), C = load(block.C[t] + i);
             for (int j = 0; j < N; ++j) {
-                const vf value = fma(added[j], B, decay * load_part(from + j * s.state_dim + i, n));
+                const vf value = kept_as<S>(fma(added[j], B, decay * load_part(from + j * s.state_dim + i, n)));
                 sums[j] = fma(value, C, sums[j]);
                 store_part(to + j * s.state_dim + i, value, n);
             }
@@ -80,10 +80,10 @@ void walk(const Shape<T>& s, const Block& block, int64_t first, int64_t head, in
 }
 
 // All tokens of a row, [first, end), through one head: `to` is its state afterwards, `from` before (null: zeros).
-template <class T>
-void run_head(const Shape<T>& s, int64_t first, int64_t end, int64_t head, const float* from, float* to) {
+template <class T, class S>
+void run_head(const Shape<T>& s, int64_t first, int64_t end, int64_t head, const S* from, S* to) {
     const int64_t size = s.head_dim * s.state_dim;
-    if (!from) std::fill(to, to + size, 0.0f);
+    if (!from) std::fill(to, to + size, S{});
     if (first == end && from && from != to) std::copy_n(from, size, to);
     if (!from) from = to;
     Block block;
@@ -99,18 +99,18 @@ void run_head(const Shape<T>& s, int64_t first, int64_t end, int64_t head, const
 }
 
 // Returns the first row that names tokens or slots that are not there, and does nothing then; -1 otherwise.
-template <class T>
-int64_t mamba2(const Shape<T>& s, float* state, const StateRows& rows, int64_t slots, int64_t tokens, int64_t threads) {
+template <class T, class S>
+int64_t mamba2(const Shape<T>& s, S* state, const StateRows& rows, int64_t slots, int64_t tokens, int64_t threads) {
     const int64_t bad = rows.misfit(slots, tokens);
     if (bad >= 0) return bad;
     const int64_t size = s.head_dim * s.state_dim;
     parallel_for(rows.count * s.heads, threads, [&](int64_t item) {
         const int64_t row = item / s.heads, head = item % s.heads;
         const int64_t read = rows.reads[row], write = rows.writes[row];
-        const float* from = read < 0 ? nullptr : state + (read * s.heads + head) * size;
-        thread_local std::vector<float> nowhere;
+        const S* from = read < 0 ? nullptr : state + (read * s.heads + head) * size;
+        thread_local std::vector<S> nowhere;
         if (write < 0 && (int64_t)nowhere.size() < size) nowhere.resize((size_t)size);
-        float* to = write < 0 ? nowhere.data() : state + (write * s.heads + head) * size;
+        S* to = write < 0 ? nowhere.data() : state + (write * s.heads + head) * size;
         run_head(s, rows.starts[row], rows.starts[row + 1], head, from, to);
     });
     return -1;
@@ -123,13 +123,15 @@ using namespace stentor;
 
 #define MAMBA2(NAME, T)                                                                                                \
     STENTOR_EXPORT int64_t NAME(const T* x, const float* dt, const float* A, const T* B, const T* C, const float* D,   \
-                                float* state, T* out, const int32_t* starts, const int64_t* reads,                     \
+                                void* state, T* out, const int32_t* starts, const int64_t* reads,                      \
                                 const int64_t* writes, int64_t rows, int64_t slots, int64_t tokens, int64_t x_stride,  \
                                 int64_t B_stride, int64_t C_stride, int64_t heads, int64_t groups, int64_t head_dim,   \
-                                int64_t state_dim, int64_t threads) {                                                  \
+                                int64_t state_dim, int32_t state_dtype, int64_t threads) {                             \
         const Shape<T> shape = {x,        B,        C,     dt,     A,        D,        out,                            \
                                 x_stride, B_stride, C_stride, heads, groups, head_dim, state_dim};                     \
-        return mamba2(shape, state, {starts, reads, writes, rows}, slots, tokens, threads);                            \
+        return with_state(state, state_dtype, [&](auto* kept) {                                                        \
+            return mamba2(shape, kept, {starts, reads, writes, rows}, slots, tokens, threads);                         \
+        });                                                                                                            \
     }
 
 MAMBA2(stentor_mamba2_f32, float)

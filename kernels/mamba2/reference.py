@@ -1,6 +1,8 @@
 """The state space of Mamba-2 (arXiv:2405.21060), token by token
 
 S_t = exp(dt_t A) S_{t-1} + dt_t x_t ⊗ B_t, y_t = S_t C_t + D x_t
+
+S_t is what the state's dtype keeps of it.
 """
 
 import torch
@@ -18,6 +20,7 @@ def mamba2(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, st
         for t in range(tokens.start, tokens.stop):
             memory *= (dt[t] * A).exp()[:, None, None]
             memory += (dt[t].unsqueeze(1) * inputs[t]).unsqueeze(2) * writes[t].unsqueeze(1)
+            memory.copy_(memory.to(state.dtype))
             found = (memory * reads[t].unsqueeze(1)).sum(2)  # [heads, head_dim]
             out[t] = (found + D.unsqueeze(1) * inputs[t]).to(out.dtype)
     return out

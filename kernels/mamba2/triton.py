@@ -51,7 +51,7 @@ def _mamba_kernel(
     at = dim[:, None] * STATE_DIM + column[None, :]
     inside = (dim < HEAD_DIM)[:, None] & (column < STATE_DIM)[None, :]
     before = state + (read * HEADS + head) * (HEAD_DIM * STATE_DIM)  # int64, as slots are
-    memory = tl.load(before + at, mask=inside & (read >= 0), other=0.0)
+    memory = tl.load(before + at, mask=inside & (read >= 0), other=0.0).to(tl.float32)
     rate = tl.load(A + head)
     skip = tl.load(D + head)
     group = head // REPEATS * STATE_DIM
@@ -62,10 +62,12 @@ def _mamba_kernel(
         put = tl.load(B + token * B_stride + group + column, mask=column < STATE_DIM, other=0.0).to(tl.float32)
         take = tl.load(C + token * C_stride + group + column, mask=column < STATE_DIM, other=0.0).to(tl.float32)
         memory = memory * tl.exp(step * rate) + (step * value)[:, None] * put[None, :]
+        if state.dtype.element_ty != tl.float32:
+            memory = memory.to(state.dtype.element_ty).to(tl.float32)
         sums = tl.sum(memory * take[None, :], 1) + skip * value
         tl.store(out + (token * HEADS + head) * HEAD_DIM + dim, sums.to(out.dtype.element_ty), mask=dim < HEAD_DIM)
     after = state + (write * HEADS + head) * (HEAD_DIM * STATE_DIM)
-    tl.store(after + at, memory, mask=inside & (write >= 0))
+    tl.store(after + at, memory.to(state.dtype.element_ty), mask=inside & (write >= 0))
 
 
 def default_config() -> Config:

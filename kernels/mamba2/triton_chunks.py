@@ -57,7 +57,7 @@ def _chunks_kernel(
     at = dim[:, None] * STATE_DIM + column[None, :]
     inside = (dim < HEAD_DIM)[:, None] & (column < STATE_DIM)[None, :]
     before = state + (read * HEADS + head) * (HEAD_DIM * STATE_DIM)  # int64, as slots are
-    memory = tl.load(before + at, mask=inside & (read >= 0), other=0.0)  # [dims, state_dim]
+    memory = tl.load(before + at, mask=inside & (read >= 0), other=0.0).to(tl.float32)  # [dims, state_dim]
     rate = tl.load(A + head)
     skip = tl.load(D + head)
     group = head // REPEATS * STATE_DIM
@@ -88,7 +88,7 @@ def _chunks_kernel(
         put = put * (weight * tl.exp(total - passed))[:, None]
         memory = memory * tl.exp(total) + tl.dot(tl.trans(value), put, input_precision=PRECISION)
     after = state + (write * HEADS + head) * (HEAD_DIM * STATE_DIM)
-    tl.store(after + at, memory, mask=inside & (write >= 0))
+    tl.store(after + at, memory.to(state.dtype.element_ty), mask=inside & (write >= 0))
 
 
 def default_config() -> Config:

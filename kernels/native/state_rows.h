@@ -1,7 +1,9 @@
 // Rows of a batch and the slots of their states; see state_rows.py.
 #pragma once
 
-#include "vec.h"
+#include "half.h"
+
+#include <type_traits>
 
 namespace stentor {
 
@@ -20,6 +22,26 @@ struct StateRows {
         return -1;
     }
 };
+
+// What a state keeps of x: rounded to S after every token, so that its bits do not depend on how a prompt is cut.
+template <class S>
+static inline vf kept_as(vf x) {
+    if constexpr (std::is_same_v<S, float>) {
+        return x;
+    } else {
+        S kept[LANES];
+        store(kept, x);
+        return load(kept);
+    }
+}
+
+// Calls `run` with the state as what it is of: float32, bfloat16 or float16, as StateRows.state_dtype numbers them.
+template <class F>
+static inline int64_t with_state(void* state, int32_t dtype, const F& run) {
+    if (dtype == 1) return run((bf16*)state);
+    if (dtype == 2) return run((f16*)state);
+    return run((float*)state);
+}
 
 // x[0, n) as floats in `to`, with zeros up to a whole vector; returns the sum of their squares.
 template <class T>

@@ -14,7 +14,7 @@ from .config import EngineConfig, StepLimits, WorkerConfig
 from .inputs import ArenaRef, EncoderShape, InputSpan, Streamed, StreamShape
 from .pooling import AttentionScope, Pooled, Pooling
 from .sampling import SamplingParams
-from .steps import Masks, StepPart, StepPlan, StepResult, TokenLogprobs
+from .steps import ExpertShape, Masks, StepPart, StepPlan, StepResult, TokenLogprobs
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 Fault = Literal["", "grammar", "allowed_token_ids", "bad_words"]
@@ -178,8 +178,9 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     notes: list[str]
     """Things the operator should know: fallbacks taken, weights expanded."""
     encoder: EncoderShape | None = None
-    """See :class:`WorkerReady`, here and in the next."""
+    """See :class:`WorkerReady`, here and in the next two."""
     stream: StreamShape | None = None
+    experts: ExpertShape | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed", gc=False):
@@ -222,6 +223,19 @@ class PromptDone(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pooled: Pooled | None = None
 
 
+class SequenceExperts(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The experts of positions [start, start + count), for a request that asks for them. After an engine was lost they
+    come again from the first on."""
+
+    rid: int
+    index: int
+    """Of the sequence; -1: they are positions of the prompt, which all share."""
+    start: int
+    count: int
+    data: bytes
+    """See :class:`.steps.RowExperts`."""
+
+
 class SequenceTokens(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Tokens that one sequence gained, in order; an EOS or stop token is included."""
 
@@ -244,12 +258,14 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TokensBatch(msgspec.Struct, frozen=True, array_like=True, tag="tokens", gc=False):
-    """What one step brought, for all requests: ``parts`` come first, then ``prompts``, and ``finished`` last."""
+    """What one step brought, for all requests: ``parts`` come first, then ``experts``, ``prompts``, and ``finished``
+    last."""
 
     prompts: list[PromptDone]
     tokens: list[SequenceTokens]
     finished: list[Finished]
     parts: list[PromptPart] = []
+    experts: list[SequenceExperts] = []
 
 
 Resource = Literal["row", "pages", "encoder", "step", "grammar", "input", "transfer"]
@@ -331,6 +347,8 @@ class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     """Layers that keep alike are a group, with block tables of its own: of each, the tokens that are seen; 0 is all."""
     num_states: int = 0
     """Slots for the recurrent states of rows and prefixes; 0 where the model keeps none."""
+    experts: ExpertShape | None = None
+    """What is told of each position, where ``WorkerConfig.return_routed_experts`` is set."""
 
 
 EngineWorkerInbox = Progress | WorkerReady | Failed | StepPart | StepResult

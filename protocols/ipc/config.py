@@ -15,6 +15,7 @@ LogFormat = Literal["text", "json"]
 Device = Literal["auto", "cpu", "cuda"]
 CacheDType = Literal["auto", "float32", "bfloat16", "float16", "fp8"]
 """``auto`` is the dtype of the activations; ``fp8`` is float8_e4m3 with a scale a head."""
+StateDType = Literal["auto", "float32", "float16", "bfloat16"]
 OnlineQuantization = Literal["none", "fp8", "int8"]
 
 
@@ -83,9 +84,28 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_cache_dtype: Annotated[
         CacheDType, Flag("dtype of the KV cache; auto is that of the activations, fp8 halves it")
     ] = "auto"
+    mamba_cache_dtype: Annotated[
+        StateDType,
+        Flag(
+            "dtype of the states of layers with a recurrent state; auto is that of the activations for what their "
+            "convolutions keep, and float32 for their recurrences"
+        ),
+    ] = "auto"
+    mamba_ssm_cache_dtype: Annotated[
+        StateDType,
+        Flag("dtype of the states of recurrences alone (Mamba-2, delta rule); auto is that of --mamba-cache-dtype"),
+    ] = "auto"
     quantization: Annotated[
         OnlineQuantization, Flag("quantise the weights of an unquantised model while they load")
     ] = "none"
+    return_routed_experts: Annotated[
+        bool,
+        Flag(
+            "tell chat and completions which experts computed each token (routed_experts); steps are not captured and "
+            "run one at a time",
+            name="enable-return-routed-experts",
+        ),
+    ] = False
     cuda_graphs: Annotated[bool, Flag("capture decode steps as CUDA graphs, while serving")] = True
     cuda_graph_sizes: Annotated[
         tuple[int, ...],

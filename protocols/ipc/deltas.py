@@ -83,6 +83,9 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
     message: str | None
     """Why, where the reason is ``error``."""
     fault: Fault = ""
+    routed_experts: bytes = b""
+    """Which experts have computed the prompt and the choice, where they were asked for; see
+    :class:`.steps.RowExperts`."""
 
 
 Delta = PromptProcessed | PromptLogprobs | Text | Reasoning | ToolCallStart | ToolCallArguments | ToolCallEnd | Finish

@@ -39,6 +39,8 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
     logprobs: int | None = None
     """None: none. n: the sampled token's log-probability and the n most likely alternatives."""
     prompt_logprobs: int | None = None
+    routed_experts: int | None = None
+    """The first position of which it is told which experts computed it (:class:`.steps.RowExperts`); None: of none."""
     rules: TokenRules | None = None
     """Which tokens may follow which, in a transcript; taken out of the logits before all else."""
 

@@ -206,11 +206,36 @@ class RowDrafts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tokens: list[int]
 
 
+class ExpertShape(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What is told of a position where experts are told: numbers of experts, the best first, of each layer that has
+    any."""
+
+    layers: int
+    top_k: int
+    width: int
+    """Bytes of the number of an expert, unsigned, little-endian: 1 or 2."""
+
+    @property
+    def token_bytes(self) -> int:
+        return self.layers * self.top_k * self.width
+
+
+class RowExperts(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The experts that have computed positions [start, start + count) of one row, where its parameters ask for them."""
+
+    slot: int
+    start: int
+    count: int
+    data: bytes
+    """[count, layers, top_k], see :class:`ExpertShape`."""
+
+
 class StepPart(msgspec.Struct, frozen=True, array_like=True, tag="part", gc=False):
     """Some of the next :class:`StepResult`, which is large: it comes without."""
 
     prompt_logprobs: list[PromptLogprobs]
     pooled: list[PooledPart]
+    routed: list[RowExperts] = []
 
 
 class StepResult(msgspec.Struct, frozen=True, array_like=True, tag="result", gc=False):
@@ -232,3 +257,5 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True, tag="result", gc=
     drafts: list[RowDrafts] = []
     """Of rows that may be masked, once they have drawn a token: masks of their next step need them. A row that is not
     named proposes nothing in that step, if it is masked."""
+    routed: list[RowExperts] = []
+    """Of rows that ask for them."""

@@ -192,6 +192,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
     finish_reason: ChatFinishReason
     stop_reason: int | str | None
     token_ids: list[int] | UnsetType = UNSET
+    routed_experts: str | UnsetType = UNSET
 
 
 class ChatResponse(msgspec.Struct, frozen=True):

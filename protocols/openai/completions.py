@@ -95,6 +95,7 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
+    routed_experts: str | UnsetType = UNSET
 
 
 class CompletionResponse(msgspec.Struct, frozen=True):

@@ -77,6 +77,10 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     """The only one that there is: the end of a prompt is kept."""
     prompt_logprobs: TopLogprobs | None = None
     return_token_ids: bool | None = None
+    return_routed_experts: bool | None = None
+    """None leaves it to the operator, whose option is all that vLLM has; the name is SGLang's."""
+    routed_experts_prompt_start: Annotated[int, Meta(ge=0, le=limits.INT64_MAX)] = 0
+    """Prompt tokens that the client has the experts of."""
     return_tokens_as_token_ids: bool | None = None
     priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
     cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
@@ -150,6 +154,8 @@ def check_sampling(request: SamplingFields, max_tokens: int | None, max_tokens_f
         raise wrong("stream_options", "is only allowed when `stream` is true")
     if request.stream and request.prompt_logprobs is not None:
         raise wrong("prompt_logprobs", "is not available when `stream` is true")
+    if request.stream and request.return_routed_experts:
+        raise wrong("return_routed_experts", "is not available when `stream` is true")
     if max_tokens is not None and request.min_tokens > max_tokens:
         raise wrong("min_tokens", f"({request.min_tokens}) must not exceed `{max_tokens_field}` ({max_tokens})")
     if request.allowed_token_ids is not None and not request.allowed_token_ids:

@@ -11,6 +11,7 @@ from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.sampling import SamplingFields, check_token_ids, parse_logit_bias
 
 from .chat_model import ChatModel
+from .routed_experts import expert_bytes
 
 Value = TypeVar("Value")
 
@@ -110,23 +111,27 @@ def most_tokens_of(
     fill_context: bool,
     whole: bool,
     copies: int,
+    experts: int | None = None,
 ) -> int:
     """As :func:`output_room`, and no more than a whole answer has room for; see :func:`.prepare.prepare_generation`.
 
-    Where the client named no number, there are as many as the answer has room for.
+    Where the client named no number, there are as many as the answer has room for. ``experts`` is the first position
+    whose experts the answer tells.
     """
     tokens = output_room(len(prompt), budget, chat)
     scores = body.wanted_logprobs
-    if not whole or (scores is None and body.prompt_logprobs is None and not body.return_token_ids):
+    plain = scores is None and body.prompt_logprobs is None and not body.return_token_ids and experts is None
+    if not whole or plain:
         return tokens
-    per_token = 0 if scores is None else copies * described_bytes(scores)
+    told = expert_bytes(chat, experts)
+    per_token = told + (0 if scores is None else copies * described_bytes(scores))
     prompt_token_bytes = 0 if body.prompt_logprobs is None else ranked_bytes(body.prompt_logprobs)
     if body.return_token_ids:
         per_token, prompt_token_bytes = per_token + TOKEN_ID_BYTES, prompt_token_bytes + TOKEN_ID_BYTES
     size = AnswerSize(
         n=body.choices,
         prompt_tokens=len(prompt),
-        prompt_bytes=prompt_token_bytes * len(prompt),
+        prompt_bytes=prompt_token_bytes * len(prompt) + body.choices * told * (len(prompt) - (experts or 0)),
         repeated=False,
         most_tokens=tokens,
         token_bytes=per_token,
@@ -151,6 +156,7 @@ def resolve_sampling(
     *,
     logprobs: int | None,
     prompt_logprobs: int | None,
+    routed_experts: int | None = None,
 ) -> SamplingParams:
     """The request's values over the model's defaults. Raises BadRequest."""
     if request.min_tokens > max_tokens > 0:
@@ -175,6 +181,7 @@ def resolve_sampling(
         allowed_token_ids=allowed or None,
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
+        routed_experts=routed_experts,
     )
 
 

@@ -8,6 +8,7 @@ of the client's protocol.
 from dataclasses import dataclass
 
 from stentor.protocols.ipc.deltas import Delta
+from stentor.protocols.ipc.steps import ExpertShape
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.tools import ToolUse, tool_use
 
@@ -29,6 +30,7 @@ from .chat_model import ChatModel
 from .constraints import constraints_of
 from .logprobs import TokenNames
 from .prompt import write_prompt
+from .routed_experts import check_start, expert_shape, first_position
 from .stream import ObservedGeneration, generation_request
 
 
@@ -43,6 +45,8 @@ class PreparedGeneration:
     names: TokenNames
     max_tokens: int
     """That each choice may have."""
+    experts: ExpertShape | None
+    """Of what is told of each token; None: nothing is."""
     tools: ToolUse
     batches: Batches[list[Delta]]
     """Goes to the engine when iterating begins; must be closed."""
@@ -57,13 +61,15 @@ async def prepare_generation(
     fill_context: bool = False,
     whole: bool = True,
     copies: int = 1,
+    tells_experts: bool = False,
     client: Submitter | None = None,
     arrival: float | None = None,
 ) -> PreparedGeneration:
     """Checks and renders a conversation, and admits it.
 
     More tokens than the context has room for are refused, or with ``fill_context`` cut to those that it has; and so
-    are log-probabilities that make a ``whole`` answer too large, which tells them ``copies`` times.
+    are log-probabilities that make a ``whole`` answer too large, which tells them ``copies`` times. Where the answer
+    ``tells_experts``, these are asked for as :func:`.routed_experts.first_position` says.
     ``client`` takes the request instead of the engine's own. ``arrival``, by ``time.monotonic()``, is when it was asked
     for; None: when the request arrived. Raises BadRequest for whatever cannot be served,
     Unavailable before the engine is ready, and Overloaded.
@@ -78,12 +84,17 @@ async def prepare_generation(
     prompted = await write_prompt(chat, body, use, most_tokens)
     prompt = truncate(prompted.tokens, body.truncate_prompt_tokens, budget, max_len)
     check_prompt(prompt, chat, "messages")
+    experts = first_position(chat, body, wanted_tokens=body.wanted_tokens) if tells_experts else None
+    check_start(experts, len(prompt))
     params = resolve_sampling(
         body,
         chat,
-        most_tokens_of(chat, body, budget, prompt, fill_context=fill_context, whole=whole, copies=copies),
+        most_tokens_of(
+            chat, body, budget, prompt, fill_context=fill_context, whole=whole, copies=copies, experts=experts
+        ),
         logprobs=body.wanted_logprobs,
         prompt_logprobs=body.prompt_logprobs,
+        routed_experts=experts,
     )
     params = await with_bad_words(chat, params, body.bad_words, context.queue_slot.memory)
     constraints = await constraints_of(chat, body, use, prompt, prompted.thinking)
@@ -94,6 +105,7 @@ async def prepare_generation(
         n=body.choices,
         names=TokenNames(chat.pool.tokenizer, bool(body.return_tokens_as_token_ids)),
         max_tokens=params.max_tokens,
+        experts=None if experts is None else expert_shape(chat),
         tools=use,
         batches=ObservedGeneration(
             chat, wanted, context.arrival if arrival is None else arrival, context.queue_slot, client

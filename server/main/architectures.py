@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from typing import Final
 
+from stentor.engine.model_config import gguf_config
 from stentor.engine.model_config.attention_spec import LatentAttentionSpec
 from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.hf_config import DECODERS
 from stentor.engine.model_config.mlp_spec import MoESpec
 from stentor.engine.model_config.model_spec import ModelSpec, checked
+
+from .tested import FORMATS, PARITY
 
 _SMALL: Final[Mapping[str, object]] = {
     "vocab_size": 320,
@@ -22,17 +25,27 @@ _SMALL: Final[Mapping[str, object]] = {
     "num_experts_per_tok": 2,
 }
 """What every reader is given."""
-_EXPERTS: Final = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2}
+_GEMMA4: Final = {
+    "enable_moe_block": True,
+    "num_experts": 4,
+    "top_k_experts": 2,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "num_kv_shared_layers": 2,
+}
 _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "Lfm2ForCausalLM": {"full_attn_idxs": [2]},
     "Lfm2MoeForCausalLM": {"full_attn_idxs": [2]},
     "GraniteMoeHybridForCausalLM": {"layer_types": ["mamba", "attention"] * 2, "mamba_n_heads": 4},
     "BambaForCausalLM": {"attn_layer_indices": [1], "mamba_n_heads": 4},
     "NemotronHForCausalLM": {"hybrid_override_pattern": "M*-E"},
+    "FalconH1ForCausalLM": {"mlp_multipliers": [0.8, 0.6]},
     "HunYuanMoEV1ForCausalLM": {"num_experts": 4},
+    "CohereForCausalLM": {"use_qk_norm": True},
+    "PhiForCausalLM": {"qk_layernorm": True},
+    "StableLmForCausalLM": {"qk_layernorm": True},
     "Qwen3_5MoeForConditionalGeneration": {"model_type": "qwen3_5_moe_text"},
-    "Gemma4ForCausalLM": _EXPERTS,
-    "Gemma4ForConditionalGeneration": _EXPERTS,
+    "Gemma4ForCausalLM": _GEMMA4,
+    "Gemma4ForConditionalGeneration": _GEMMA4,
 }
 """What a file of an architecture says besides: of what it may have, all."""
 _REMARKS: Final[Mapping[str, str]] = {
@@ -64,6 +77,34 @@ def kinds(spec: ModelSpec) -> list[str]:
     return found or ["dense"]
 
 
+def computed(spec: ModelSpec) -> str:
+    """How a CPU runs its steps."""
+    from stentor.engine.worker.recorded import calls_of  # late: torch
+
+    calls = calls_of(spec)
+    return f"program, calls for {', '.join(calls)}" if calls else "program"
+
+
+def parity_models(architecture: str) -> list[str]:
+    """The models that parity tests have of it, or of what the same reader reads; none where there are none."""
+    read = DECODERS[architecture].read
+    alike = [architecture, *(name for name in DECODERS if DECODERS[name].read is read)]
+    return list(next((PARITY[name] for name in alike if name in PARITY), ()))
+
+
+def tested_formats(architecture: str) -> list[str]:
+    """The formats of weights that tests have of it."""
+    found = ["float"] if parity_models(architecture) else []
+    found += [each.format for each in FORMATS.get(architecture, ())]
+    return [*found, "GGUF"] if architecture in gguf_architectures() else found
+
+
+def gguf_architectures() -> set[str]:
+    """Those of which GGUF files are read."""
+    known = gguf_config.ARCHITECTURES.values()
+    return {each.name for each in known} | {each.mixture for each in known if each.mixture}
+
+
 def remarks(architecture: str, spec: ModelSpec) -> list[str]:
     """What is not done for it, and what else is to be known."""
     found = []
@@ -71,6 +112,8 @@ def remarks(architecture: str, spec: ModelSpec) -> list[str]:
         found.append("vision part not loaded")
     if spec.draft_layers or spec.draft_prefix:
         found.append("layers that predict further tokens are passed over")
+    if not parity_models(architecture):
+        found.append("no parity test")
     if architecture in _REMARKS:
         found.append(_REMARKS[architecture])
     return found

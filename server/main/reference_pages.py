@@ -18,8 +18,9 @@ from ..parsing.output import AUTO, TOOL_FORMATS, settle_output
 from ..parsing.reasoning.formats import REASONING_FORMATS
 from ..pooling.metrics import EmbeddingMetrics
 from ..tts.metrics import SpeechMetrics
-from .architectures import described, kinds, remarks
+from .architectures import computed, described, kinds, parity_models, remarks, tested_formats
 from .request_fields import fields_page
+from .tested import PARITY_FILE
 
 _GENERATED: Final = "This page is generated from the program: `make reference`."
 _COMMON_LABELS: Final = frozenset({"model_name", "le"})
@@ -125,16 +126,31 @@ def models_page() -> str:
         output = settle_output(AUTO, AUTO, "", name)
         thinks = "" if output.reasoning is None else _codes((output.reasoning.name,))
         calls = _codes((output.tools.name,)) if output.harmony and output.tools is not None else ""
-        told = (f"`{name}`", ", ".join(kinds(spec)), "text" if spec.text_part else "", thinks, calls)
-        rows.append(f"| {' | '.join((*told, '; '.join(remarks(name, spec))))} |")
+        told = (
+            f"`{name}`",
+            ", ".join(kinds(spec)),
+            "text" if spec.text_part else "",
+            computed(spec),
+            ", ".join(tested_formats(name)),
+            _codes(parity_models(name)),
+            thinks,
+            calls,
+            "; ".join(remarks(name, spec)),
+        )
+        rows.append(f"| {' | '.join(told)} |")
     head = (
         "The decoders that Stentor's own code runs, by the `architectures` of their `config.json`. `dense`: attention "
         "and a network in every layer. `part`: `text` where a model that sees images too is served for its text. "
+        "`CPU`: a step is one native call, a program, but for what models of it may call between; a GPU runs an "
+        "operation a call, in CUDA graphs. `weights`: the formats that tests have of the architecture. A format "
+        "belongs to a weight, and the same code reads it in every architecture. `parity`: the tiny models of which "
+        f"`{PARITY_FILE}` compares logits and tokens with transformers' in float32, as they stand in brackets behind "
+        "the names of its tests. `remarks`: what is not done, and what else is to be known. "
         "`reasoning` and `tool calls`: the format that the architecture tells where the chat template does not; "
         "all others are told by the template alone ([parsers](parsers.md)). What these names are models of, and other "
         "kinds of models: [models and formats](../guides/models.md)."
     )
-    columns = ("architecture", "layers", "part", "reasoning", "tool calls", "remarks")
+    columns = ("architecture", "layers", "part", "CPU", "weights", "parity", "reasoning", "tool calls", "remarks")
     return _page("Models", head, _table(columns, rows))
 
 

@@ -27,6 +27,8 @@ LENGTHS: Final = (8192, 32768)
 """Tokens of the sequences whose cache is told."""
 CACHE_BYTES: Final = 2
 """Of one value in a cache of bfloat16."""
+STATE_BYTES: Final = 4
+"""Of one value of a recurrence's state, in float32."""
 _VALUE_BYTES: Final = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 GPU_SHARE: Final = 0.9
 """What ``--gpu-memory-fraction`` is unless it is named."""
@@ -155,8 +157,10 @@ def _cache(spec: ModelSpec) -> Iterator[Fact]:
     """What its tokens keep, by group of layers."""
     yield from map(_group, spec.cache_groups)
     if spec.states:
-        each = spec.state_bytes(CACHE_BYTES) / 1024
-        yield "recurrent state", f"{each:,.0f} KiB a sequence, of {len(spec.states)} layers, whatever its length"
+        each, half = (spec.state_bytes(CACHE_BYTES, width) / 1024 for width in (STATE_BYTES, CACHE_BYTES))
+        smaller = f"; {half:,.0f} KiB with --mamba-ssm-cache-dtype float16" if half < each else ""
+        taken = f"{each:,.0f} KiB a sequence, of {len(spec.states)} layers, whatever its length"
+        yield "recurrent state", f"{taken}{smaller}"
     for length in LENGTHS:
         if length > spec.max_position:
             continue

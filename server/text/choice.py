@@ -13,7 +13,7 @@ from .stop import StopMatcher
 class OutputChoice:
     """The text of one choice: detokenised, watched for stop strings, and taken apart where there is a parser."""
 
-    __slots__ = ("_detokenizer", "_ends", "_matcher", "_min_tokens", "_parsed", "_produced", "index", "open")
+    __slots__ = ("_detokenizer", "_ends", "_matcher", "_min_tokens", "_parsed", "index", "open", "produced")
 
     def __init__(
         self,
@@ -31,7 +31,8 @@ class OutputChoice:
         self._ends = ends
         """Tokens that end the choice and are no part of its text."""
         self._min_tokens = min_tokens
-        self._produced = 0
+        self.produced = 0
+        """Tokens that have been delivered."""
         self._parsed = parsed
 
     @property
@@ -41,7 +42,7 @@ class OutputChoice:
     @property
     def _armed(self) -> bool:
         """Whether there are tokens enough for the choice to end."""
-        return not self._min_tokens or self._produced > self._min_tokens
+        return not self._min_tokens or self.produced > self._min_tokens
 
     def push(self, tokens: list[int], logprobs: list[TokenLogprobs] | None, deltas: list[Delta]) -> None:
         """Takes the next tokens, up to the one that completes a stop string."""
@@ -51,7 +52,7 @@ class OutputChoice:
         if self._matcher is not None:
             deltas.append(self._push_watched(tokens, logprobs, self._matcher))
             return
-        self._produced += len(tokens)
+        self.produced += len(tokens)
         shown: Sequence[int] = tokens
         if tokens and tokens[-1] in self._ends and self._armed:
             shown = tokens[:-1]
@@ -82,7 +83,7 @@ class OutputChoice:
 
     def _read(self, token: int) -> str:
         """The text that one token made final."""
-        self._produced += 1
+        self.produced += 1
         armed = self._armed
         if token in self._ends and armed:
             return ""

@@ -32,6 +32,10 @@ class EngineEventStream(Protocol):
     def abort(self, index: int = -1) -> None:
         """Ends one choice, or with -1 the whole request. May be called at any time, and again."""
 
+    def routed_experts(self, index: int, drawn: int) -> bytes:
+        """Which experts have computed what came before the last of so many tokens of a choice, where the request asks.
+        Raises ValueError where they are not there."""
+
 
 class Submitter(Protocol):
     """What takes requests to an engine; see :class:`stentor.engine.client.client.EngineClient`."""
@@ -89,7 +93,7 @@ class Generation:
     ``contextlib.aclosing``: closing it, or cancelling an iteration, aborts what still runs.
     """
 
-    __slots__ = ("_choices", "_observe", "_open", "_prompt_done", "_scored", "_slices", "_stream", "_turns")
+    __slots__ = ("_choices", "_experts", "_observe", "_open", "_prompt_done", "_scored", "_slices", "_stream", "_turns")
 
     def __init__(
         self,
@@ -129,6 +133,7 @@ class Generation:
         self._observe = observe
         self._turns = turns
         self._scored = params.logprobs is not None or params.prompt_logprobs is not None
+        self._experts = params.routed_experts is not None
         self._slices: deque[list[EngineEvent]] = deque()
         self._prompt_done = False
         self._stream: Final = client.submit(
@@ -212,7 +217,16 @@ class Generation:
     def _close(self, choice: OutputChoice, deltas: list[Delta], end: Finish) -> None:
         choice.open = False
         self._open -= 1
+        if self._experts and end.reason in ("stop", "length"):
+            end = self._with_experts(choice, end)
         deltas.append(end)
+
+    def _with_experts(self, choice: OutputChoice, end: Finish) -> Finish:
+        try:
+            found = self._stream.routed_experts(choice.index, choice.produced)
+        except ValueError as error:
+            return Finish(choice.index, "error", None, str(error))
+        return msgspec.structs.replace(end, routed_experts=found)
 
     def _end_unfinished(self) -> list[Delta]:
         """A stream that ended early still owes every open choice its terminal delta."""

@@ -16,7 +16,7 @@ from stentor.engine.models import decoder
 from stentor.engine.worker.caches import allocate_caches
 from stentor.engine.worker.device_sampler import DeviceSampler
 from stentor.engine.worker.device_step import DeviceStep, RowBuffers
-from stentor.engine.worker.row_states import RowStates
+from stentor.engine.worker.row_states import RowStates, StateDTypes
 from stentor.engine.worker.staging import Shape, staged_bytes, view_inputs
 from stentor.tests.engine.dense_spec import dense_spec
 from stentor.tests.kernels.dry_run import CompiledKernel, dry_run
@@ -94,7 +94,11 @@ def _run(config: ModelSpec, shape: Shape, cache_dtype: torch.dtype, *, decode_ro
         buffers = RowBuffers.make(SLOTS, LENGTH // BLOCK, config.vocab_size, 999, CUDA)
         caches = allocate_caches(config.cache_groups, 1000, BLOCK, CUDA, cache_dtype)
         sampler = DeviceSampler.__new__(DeviceSampler)
-        states = RowStates(config.states, 2 * SLOTS, SLOTS, torch.bfloat16, CUDA) if config.states else None
+        states = (
+            RowStates(config.states, 2 * SLOTS, SLOTS, StateDTypes(torch.bfloat16, torch.float32), CUDA)
+            if config.states
+            else None
+        )
         step = DeviceStep(model, caches, buffers, sampler, LENGTH, states)
         shape = replace(shape, state_rows=shape.rows if config.states else 0)
         inputs = view_inputs(torch.empty(staged_bytes(shape), dtype=torch.uint8, device=CUDA), shape)

@@ -1,6 +1,7 @@
 """``--batch-invariant``: a row's tokens and logits are bitwise the same whatever shares its steps."""
 
 import random
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stentor.protocols.ipc.config import StateDType
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.examples import examples
@@ -17,13 +19,32 @@ from stentor.tests.parity.paged import BLOCK, PagedDecoder
 LENGTH = 70
 
 
+@dataclass(frozen=True)
+class Served:
+    folder: Path
+    states: StateDType
+    """What recurrent states are kept in."""
+
+    def decoder(self) -> PagedDecoder:
+        return PagedDecoder(self.folder, invariant=True, states=self.states)
+
+    def engine(self, **changes: object) -> LocalEngine:
+        kept = {"mamba_cache_dtype": self.states}
+        return LocalEngine(model_config(self.folder, batch_invariant=True, **kept, **changes))
+
+
 @pytest.fixture(
-    scope="module", params=["llama", "gemma2", "olmo2", "gpt-oss", "deepseek-v3-dense", "granite4-hybrid", "qwen3-next"]
+    scope="module",
+    params=[
+        *("llama", "gemma2", "olmo2", "gpt-oss", "deepseek-v3-dense", "granite4-hybrid", "qwen3-next"),
+        *("granite4-hybrid, states in float16", "qwen3-next, states in bfloat16", "lfm2, states in bfloat16"),
+    ],
 )
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp(request.param)
-    tiny.make(request.param, folder)
-    return folder
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
+    name, _, states = request.param.partition(", states in ")
+    folder = tmp_path_factory.mktemp(name)
+    tiny.make(name, folder)
+    return Served(folder, states or "auto")
 
 
 def _tokens(seed: int, length: int = LENGTH) -> list[int]:
@@ -32,25 +53,25 @@ def _tokens(seed: int, length: int = LENGTH) -> list[int]:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_logits_are_bitwise_the_same_over_batches_chunks_and_prefix_hits(folder: Path, threads: int) -> None:
+def test_logits_are_bitwise_the_same_over_batches_chunks_and_prefix_hits(served: Served, threads: int) -> None:
     prompt = _tokens(1)
     before = torch.get_num_threads()
-    alone = PagedDecoder(folder, invariant=True)
+    alone = served.decoder()
     alone.add(0, prompt)
     torch.set_num_threads(1)
     (expected,) = alone.run((0, 0, LENGTH))
     torch.set_num_threads(threads)
     try:
-        _check_cuts(folder, prompt, expected)
+        _check_cuts(served, prompt, expected)
     finally:
         torch.set_num_threads(before)
 
 
-def _check_cuts(folder: Path, prompt: list[int], expected: torch.Tensor) -> None:
+def _check_cuts(served: Served, prompt: list[int], expected: torch.Tensor) -> None:
     @settings(max_examples=examples(12), deadline=None)
     @given(st.data())
     def run(data: st.DataObject) -> None:
-        ours = PagedDecoder(folder, invariant=True)
+        ours = served.decoder()
         neighbours = data.draw(st.integers(0, 5), label="neighbours")
         for slot in range(1, neighbours + 1):
             ours.add(slot, _tokens(100 + slot))
@@ -82,8 +103,8 @@ def _check_cuts(folder: Path, prompt: list[int], expected: torch.Tensor) -> None
     run()
 
 
-def test_sixty_four_streams_in_a_pool_too_small_give_each_the_tokens_it_gives_alone(folder: Path) -> None:
-    engine = LocalEngine(model_config(folder, batch_invariant=True, max_num_batched_tokens=96, kv_cache_memory=8 << 20))
+def test_sixty_four_streams_in_a_pool_too_small_give_each_the_tokens_it_gives_alone(served: Served) -> None:
+    engine = served.engine(max_num_batched_tokens=96, kv_cache_memory=8 << 20)
     rng = random.Random(5)
     jobs = []
     for number in range(64):
@@ -111,8 +132,8 @@ def test_sixty_four_streams_in_a_pool_too_small_give_each_the_tokens_it_gives_al
         engine.scheduler.check_integrity()
 
 
-def test_streams_that_lose_their_worker_again_and_again_go_on_with_the_very_same_tokens(folder: Path) -> None:
-    engine = LocalEngine(model_config(folder, batch_invariant=True, max_num_batched_tokens=96, kv_cache_memory=8 << 20))
+def test_streams_that_lose_their_worker_again_and_again_go_on_with_the_very_same_tokens(served: Served) -> None:
+    engine = served.engine(max_num_batched_tokens=96, kv_cache_memory=8 << 20)
     rng = random.Random(7)
     jobs = [
         (
@@ -150,8 +171,8 @@ def test_streams_that_lose_their_worker_again_and_again_go_on_with_the_very_same
     assert engine.outcomes == undisturbed
 
 
-def test_sequences_of_one_request_draw_what_each_seed_draws_alone(folder: Path) -> None:
-    engine = LocalEngine(model_config(folder, batch_invariant=True))
+def test_sequences_of_one_request_draw_what_each_seed_draws_alone(served: Served) -> None:
+    engine = served.engine()
     params = SamplingParams(max_tokens=20, temperature=1.0)
     prompt = _tokens(3, 50)
     alone = []

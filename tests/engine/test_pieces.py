@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,11 +16,13 @@ from stentor.engine.channel.pieces import (
     submit_frames,
     without_requests,
 )
+from stentor.engine.client.told_experts import ToldExperts
 from stentor.protocols.ipc.actors import (
     Finished,
     PromptDone,
     Resumed,
     ResumedPart,
+    SequenceExperts,
     SequenceTokens,
     Submit,
     TokensBatch,
@@ -29,7 +32,7 @@ from stentor.protocols.ipc.audio import AlignmentOutput
 from stentor.protocols.ipc.codec import decode_client, decode_engine, decode_engine_worker, encoder
 from stentor.protocols.ipc.pooling import Pooled
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.protocols.ipc.steps import PromptLogprobs, RowPooled, StepPart, StepResult, TokenLogprobs
+from stentor.protocols.ipc.steps import PromptLogprobs, RowExperts, RowPooled, StepPart, StepResult, TokenLogprobs
 from stentor.tests.examples import examples
 
 ENTRY = 60
@@ -135,6 +138,52 @@ def test_a_batch_comes_whole_and_in_order_out_of_frames_of_which_none_is_too_lar
     told = {part.rid: [None, *part.logprobs] for part in batch.parts}
     whole = [msgspec.structs.replace(done, logprobs=told.get(done.rid)) for done in batch.prompts]
     assert joined == TokensBatch(whole, batch.tokens, batch.finished)
+
+
+def test_experts_of_many_positions_come_in_frames_of_whole_positions() -> None:
+    data = bytes(index % 251 for index in range(700 * 6))
+    result = StepResult(3, 0, [7], None, [], 0.5, routed=[RowExperts(4, 20, 700, data), RowExperts(5, 0, 1, b"abcdef")])
+    *frames, last = result_frames(result, 500)
+    assert len(frames) > 8
+    assert all(len(frame) <= 500 for frame in (*frames, last))
+    parts = ResultParts()
+    for frame in frames:
+        part = decode_engine_worker.decode(frame)
+        assert isinstance(part, StepPart)
+        parts.add(part)
+    whole = decode_engine_worker.decode(last)
+    assert isinstance(whole, StepResult)
+    pieces = parts.joined(whole).routed
+    assert all(len(piece.data) == 6 * piece.count for piece in pieces)
+    told = ToldExperts(20, 500)
+    for piece in pieces:
+        if piece.slot == 4:
+            for index, start, end in ((-1, piece.start, min(piece.start + piece.count, 500)), (0, 500, 720)):
+                start, end = max(piece.start, start), min(piece.start + piece.count, end)
+                if start < end:
+                    own = piece.data[(start - piece.start) * 6 : (end - piece.start) * 6]
+                    batch = TokensBatch([], [], [], experts=[SequenceExperts(9, index, start, end - start, own)])
+                    for small in batch_frames(batch, 200)[0]:
+                        assert len(small) <= 200
+                        received = decode_client.decode(small)
+                        assert isinstance(received, TokensBatch)
+                        for each in received.experts:
+                            told.add(each)
+    assert told.of(0, 221) == data
+    assert told.of(0, 1) == data[: 480 * 6]
+
+
+def test_experts_that_come_again_are_known_and_those_behind_a_gap_are_missing() -> None:
+    told = ToldExperts(2, 4)
+    told.add(SequenceExperts(0, -1, 2, 2, b"aabb"))
+    told.add(SequenceExperts(0, -1, 2, 1, b"xx"))
+    told.add(SequenceExperts(0, 1, 4, 1, b"cc"))
+    told.add(SequenceExperts(0, 1, 4, 2, b"xxdd"))
+    assert told.of(1, 3) == b"aabbccdd"
+    assert told.of(1, 0) == told.of(0, 1) == b"aabb"
+    told.add(SequenceExperts(0, 1, 8, 1, b"ee"))
+    with pytest.raises(ValueError, match="the experts of 6 of 7 positions"):
+        told.of(1, 4)
 
 
 def test_what_comes_again_replaces_what_had_come() -> None:

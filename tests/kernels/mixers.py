@@ -26,7 +26,8 @@ class Mixer(ABC):
     def tokens(self, count: int, *, seed: int, dtype: torch.dtype, device: str = "cpu") -> Tokens: ...
 
     @abstractmethod
-    def state(self, slots: int, *, seed: int, dtype: torch.dtype, device: str = "cpu") -> Tensor: ...
+    def state(self, slots: int, *, seed: int, dtype: torch.dtype, device: str = "cpu") -> Tensor:
+        """As models keep it by themselves, which compute in ``dtype``."""
 
     @abstractmethod
     def choose(self, tokens: Tokens, variant: Choice) -> Variant: ...

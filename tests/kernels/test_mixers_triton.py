@@ -47,6 +47,23 @@ def test_rows_are_the_references(mixer: Mixer, batch: str, dtype: torch.dtype) -
     assert torch.equal(mine[3], expected[3])  # read by two rows
 
 
+@pytest.mark.parametrize("kept", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_states_of_16_bits_are_the_references(mixer: Mixer, batch: str, kept: torch.dtype) -> None:
+    """Long rows are rounded once, at their end, where the reference rounds after every token."""
+    lengths, reads, writes = BATCHES[batch]
+    rows = StateRows.of(lengths, reads, writes, DEVICE)
+    tokens = mixer.tokens(sum(lengths), seed=1, dtype=torch.float32, device=DEVICE)
+    mine, expected = (mixer.state(6, seed=5, dtype=torch.float32, device=DEVICE).to(kept) for _ in range(2))
+    found = mixer.run(tokens, mine, rows, "triton")
+    tolerance = 4e-2 if kept == torch.bfloat16 else 5e-3
+    assert_close(found, mixer.run(tokens, expected, rows, "reference"), tolerance)
+    assert_close(mine, expected, tolerance)
+    assert torch.equal(mine[4], expected[4])  # nobody's
+    assert torch.equal(mine[3], expected[3])  # read by two rows
+
+
 @pytest.mark.parametrize(("batch", "chunks"), [("a few tokens each", False), ("prompts", True)])
 @pytest.mark.parametrize("module", [delta_triton, mamba_triton])
 def test_long_rows_are_cut_into_chunks(

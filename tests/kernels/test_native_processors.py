@@ -159,8 +159,10 @@ def test_a_pass_is_the_references_and_one_however_it_is_cut(name: str) -> None:
 
 
 @pytest.mark.parametrize("library", PRODUCTS[:1], indirect=True)
-@pytest.mark.parametrize("dtype", test_state_rows.DTYPES)
+@pytest.mark.parametrize(("dtype", "kept"), test_state_rows.KEPT)
 @pytest.mark.parametrize("mixer", test_state_rows.ALL)
-def test_a_state_is_the_references_and_one_however_a_prompt_is_cut(mixer: Mixer, dtype: torch.dtype) -> None:
-    test_state_rows.test_ragged_rows_are_the_references(mixer, dtype)
-    test_state_rows.test_a_prompt_is_bitwise_the_same_however_it_is_cut(mixer, dtype)
+def test_a_state_is_the_references_and_one_however_a_prompt_is_cut(
+    mixer: Mixer, dtype: torch.dtype, kept: torch.dtype | None
+) -> None:
+    test_state_rows.test_ragged_rows_are_the_references(mixer, dtype, kept)
+    test_state_rows.test_a_prompt_is_bitwise_the_same_however_it_is_cut(mixer, dtype, kept)

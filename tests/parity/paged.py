@@ -13,13 +13,13 @@ from stentor.engine.quantization.choose import Backend
 from stentor.engine.worker.batch import build_batch
 from stentor.engine.worker.caches import allocate_caches
 from stentor.engine.worker.families import Text
-from stentor.engine.worker.row_states import RowStates
+from stentor.engine.worker.row_states import RowStates, StateDTypes
 from stentor.engine.worker.rows import RowTable
 from stentor.engine.worker.setup import open_family
 from stentor.engine.worker.setup_parts import layer_context
 from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN
-from stentor.protocols.ipc.config import ModelImpl, OnlineQuantization, WorkerConfig
+from stentor.protocols.ipc.config import ModelImpl, OnlineQuantization, StateDType, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
@@ -43,12 +43,17 @@ class PagedDecoder:
         cache_dtype: torch.dtype | None = None,
         packed: bool | None = None,
         model_impl: ModelImpl = "auto",
+        states: StateDType = "auto",
     ) -> None:
         """``packed``: whether a pass is a program over packed weights, or a call an operation, as on a GPU; None: as
         a worker on this CPU settles it, but for kernels that were asked for by name. The cache is of ``dtype`` unless
-        another is named."""
+        another is named. ``states`` is what recurrent states are kept in."""
         config = WorkerConfig(
-            model=str(path), batch_invariant=invariant, quantization=quantization, model_impl=model_impl
+            model=str(path),
+            batch_invariant=invariant,
+            quantization=quantization,
+            model_impl=model_impl,
+            mamba_cache_dtype=states,
         )
         family = open_family(config, "cpu")
         assert isinstance(family, Text)
@@ -60,8 +65,8 @@ class PagedDecoder:
         self.model.load(iterate_weights(checkpoint, place.dtype, raw=self.model.weights.raw))
         self.caches = allocate_caches(self.config.cache_groups, BLOCKS, BLOCK, place.device, cache_dtype or dtype)
         self._rows = RowTable(SLOTS, max_model_len, BLOCK)
-        states = self.config.states
-        self._states = RowStates(states, 2 * SLOTS, SLOTS, place.dtype, place.device) if states else None
+        kept, dtypes = self.config.states, StateDTypes.of(config, place.dtype)
+        self._states = RowStates(kept, 2 * SLOTS, SLOTS, dtypes, place.device) if kept else None
         self._moves: dict[int, int] = {}
         """Rows that go on in another slot for their state."""
         self._free = list(range(BLOCKS))

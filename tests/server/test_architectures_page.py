@@ -1,10 +1,19 @@
 """What docs/reference/models.md says of an architecture is true of the models that tests make of it."""
 
+from pathlib import Path
+
 import pytest
 
+import stentor
 from stentor.engine.model_config.hf_config import DECODERS, model_spec_from_hf, named_architecture
-from stentor.server.main.architectures import described, kinds, remarks
-from stentor.tests.parity import tiny
+from stentor.server.main.architectures import computed, described, gguf_architectures, kinds, parity_models, remarks
+from stentor.server.main.tested import FORMATS, PARITY, PARITY_FILE, FormatCheck
+from stentor.tests.engine.loading import test_gguf_experts, tiny_gguf
+from stentor.tests.parity import test_architectures, tiny
+
+ROOT = Path(stentor.__file__).parent
+UNTESTED = {"IQuestCoderForCausalLM"}
+"""transformers has no model of it."""
 
 
 @pytest.mark.parametrize("model", tiny.ARCHITECTURES)
@@ -15,3 +24,34 @@ def test_a_model_has_no_kind_of_layer_that_the_page_keeps_from_its_architecture(
     assert {*kinds(spec)} - {"dense"} <= {*kinds(told)}
     assert {*remarks(architecture, spec)} <= {*remarks(architecture, told)}
     assert spec.text_part == told.text_part
+
+
+def test_the_page_names_the_parity_models_of_each_architecture_and_no_others() -> None:
+    known = {name: decoder.model_type for name, decoder in DECODERS.items()}
+    found: dict[str, tuple[str, ...]] = {}
+    for model, build in tiny.ARCHITECTURES.items():
+        architecture = named_architecture(build().to_dict(), known)
+        found[architecture] = (*found.get(architecture, ()), model)
+    assert found == PARITY, "a new architecture or model has a row in server/main/tested.py"
+    assert {name for name in DECODERS if not parity_models(name)} == UNTESTED
+    assert Path(test_architectures.__file__) == ROOT / PARITY_FILE
+
+
+@pytest.mark.parametrize("architecture", PARITY)
+def test_a_model_calls_nothing_that_the_page_keeps_from_its_architecture(architecture: str) -> None:
+    told = computed(described(architecture))
+    for model in PARITY[architecture]:
+        called = test_architectures.CALLED.get(model, set())
+        assert [what for what in called if what not in told] == [], model
+
+
+@pytest.mark.parametrize("format", {each for formats in FORMATS.values() for each in formats})
+def test_a_format_that_the_page_names_is_in_its_test(format: FormatCheck) -> None:
+    text = (ROOT / format.file).read_text()
+    assert [name for name in format.names if f'"{name}"' not in text] == []
+
+
+def test_every_architecture_that_gguf_files_have_is_tested() -> None:
+    tested = {model for _, model in tiny_gguf.ARCHITECTURES.values()}
+    tested |= {f"{family}ForCausalLM" for family, _ in test_gguf_experts.MODELS.values()}
+    assert gguf_architectures() == tested

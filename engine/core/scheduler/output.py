@@ -139,6 +139,8 @@ class Output:
         batch = TokensBatch([], [], [])
         if result.prompt_logprobs:
             self._pass_on_prompt_logprobs(flight, result, batch)
+        if result.routed:
+            self._pass_on_experts(flight, result, batch)
         if result.alignments:
             self._gather_alignments(flight, result)
         if result.pooled:
@@ -275,6 +277,15 @@ class Output:
             if _gathers(owners[piece.slot]) and piece.start == request.num_logprobs_sent:
                 request.num_logprobs_sent += len(piece.positions)
                 batch.parts.append(PromptPart(request.rid, piece.start, piece.positions))
+
+    def _pass_on_experts(self, flight: InFlightStep, result: StepResult, batch: TokensBatch) -> None:
+        """The client gets them as they come, with the tokens that their step drew. Those of a row that was lost since
+        are right as well: its positions have not changed."""
+        owners = flight.by_slot()
+        for row in result.routed:
+            sequence = owners[row.slot][0]
+            if sequence.state is not SequenceState.FINISHED:
+                batch.experts.extend(sequence.take_experts(row))
 
     def _gather_pooled(self, flight: InFlightStep, result: StepResult) -> None:
         """The same for what was made of the whole of it."""

@@ -125,7 +125,7 @@ def _find_prefix(sequence: Sequence, memory: KVCacheManager) -> Tables:
         return request.held_tables
     if not _reads_cache(request, memory):
         return [[] for _ in range(memory.groups)]
-    usable = min(sequence.length - 1, request.cacheable_len) // memory.block_size
+    usable = min(sequence.length - 1, sequence.cacheable_len) // memory.block_size
     tables, known = memory.prefix.match(sequence.block_digests(usable, memory.block_size)[:usable])
     sequence.branch = known * memory.block_size
     return tables

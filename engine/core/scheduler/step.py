@@ -47,7 +47,7 @@ class InFlightStep(NamedTuple):
         for what, values in (("tokens", result.tokens), ("logprobs", result.logprobs)):
             if values is not None and len(values) != drawn:
                 raise ValueError(f"the worker sent {len(values)} {what} for step {self.step}, which draws {drawn}")
-        if result.prompt_logprobs or result.alignments or result.pooled or result.drafts:
+        if result.prompt_logprobs or result.alignments or result.pooled or result.drafts or result.routed:
             owners = self.by_slot()
             for piece in result.prompt_logprobs:
                 owner = owners.get(piece.slot)
@@ -72,6 +72,19 @@ class InFlightStep(NamedTuple):
                 if owner is None or owner[0].request.pooling is None:
                     raise ValueError(
                         f"the worker made a vector of slot {made.slot} in step {self.step}, where nobody asked for one"
+                    )
+            for routed in result.routed:
+                owner = owners.get(routed.slot)
+                asks = owner is not None and owner[0].request.params.routed_experts is not None
+                if owner is None or not asks or routed.count < 1 or len(routed.data) % routed.count:
+                    raise ValueError(
+                        f"the worker tells {len(routed.data)} bytes of experts of {routed.count} positions of slot "
+                        f"{routed.slot} in step {self.step}, where nobody asked for them"
+                    )
+                if not 0 <= routed.start <= routed.start + routed.count <= owner[2]:
+                    raise ValueError(
+                        f"the worker tells experts of positions {routed.start} to {routed.start + routed.count} of "
+                        f"slot {routed.slot} in step {self.step}, which ends at {owner[2]}"
                     )
             for told in result.drafts:
                 owner = owners.get(told.slot)

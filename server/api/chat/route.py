@@ -35,7 +35,9 @@ def routes(chat: ChatModel) -> list[Route]:
 
 async def chat_completions(chat: ChatModel, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
     body = decode(decoder, content, chat.limits)
-    turn = await prepare_generation(chat, body, caller_of(request.scope), context, whole=not body.stream)
+    turn = await prepare_generation(
+        chat, body, caller_of(request.scope), context, whole=not body.stream, tells_experts=True
+    )
     shape = ChatShape.of(
         "chatcmpl",
         request,
@@ -46,6 +48,7 @@ async def chat_completions(chat: ChatModel, request: Request, content: bytes, co
         top_logprobs=body.wanted_logprobs,
         include_reasoning=body.include_reasoning,
         tools=turn.tools,
+        experts=turn.experts,
     )
     if body.stream:
         return EventStream(turn.batches, ChatStream(shape), bounds=context.bounded)

@@ -21,6 +21,7 @@ from stentor.protocols.openai.usage import Usage
 
 from ...common.loop_turns import LoopTurns, Slices
 from ...generation.logprobs import chat_logprobs, prompt_logprobs
+from ...generation.routed_experts import encoded_experts
 from ...http.whole_answer import AnswerBudget, AnswerParts, JsonList, WholeAnswer, array
 from ..common.collect import Call, CollectedChoice, collect
 from .shape import ChatShape, call_id
@@ -39,10 +40,11 @@ async def chat_answer(
     for index, choice in enumerate(generation.choices):
         message = encode(_message(shape, choice))
         token_ids = encode(choice.tokens) if shape.token_ids else b""
-        room.add(len(message) + len(token_ids))
-        await slices.did(len(message) + len(token_ids))
         finish = choice.finish
         assert finish is not None
+        experts = b"" if shape.experts is None else encoded_experts(finish.routed_experts, shape.experts)
+        room.add(len(message) + len(token_ids) + len(experts))
+        await slices.did(len(message) + len(token_ids) + len(experts))
         called = bool(choice.calls)
         choices.append(
             ChatChoice(
@@ -52,6 +54,7 @@ async def chat_answer(
                 finish_reason=shape.finish_reason(finish, called, called and choice.calls[-1].ended),
                 stop_reason=finish.stop_reason,
                 token_ids=parts.place([token_ids]) if shape.token_ids else UNSET,
+                routed_experts=parts.place([experts]) if experts else UNSET,
             )
         )
     usage = Usage.of(

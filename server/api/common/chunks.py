@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 from starlette.requests import Request
 
 from stentor.protocols.common.encoding import encode
+from stentor.protocols.ipc.steps import ExpertShape
 from stentor.protocols.openai.sampling import SamplingFields, StreamOptions
 from stentor.protocols.openai.usage import Usage
 
@@ -33,6 +34,8 @@ class AnswerShape:
     token_ids: bool = False
     include_usage: bool = False
     continuous_usage: bool = False
+    experts: ExpertShape | None = None
+    """Of what is told of each token; None: nothing is."""
 
     @classmethod
     def of(cls, prefix: str, request: Request, body: SamplingFields, model: str, names: TokenNames, **own: Any) -> Self:

@@ -37,6 +37,7 @@ from ...generation.bad_words import with_bad_words
 from ...generation.chat_model import ChatModel
 from ...generation.constraints import Constraints, answer_constraints
 from ...generation.logprobs import TokenNames
+from ...generation.routed_experts import check_start, expert_bytes, expert_shape, first_position
 from ...generation.stream import ObservedGeneration, generation_request
 from ...http.sse import Batches, EventStream
 from ...http.whole_answer import AnswerBudget, WholeAnswer
@@ -79,12 +80,13 @@ async def completions(chat: ChatModel, request: Request, content: bytes, context
     encoded = await _encode(chat, body, raw)
     caller = caller_of(request.scope)
     constraints = await answer_constraints(chat, wanted_answer(body, chat.limits))
-    shared = _SharedParams(chat, body, context)
+    experts = first_position(chat, body, wanted_tokens=body.max_tokens)
+    shared = _SharedParams(chat, body, context, experts)
     jobs = [
         await _job(chat, body, index, raw[index], tokens, context, caller, constraints, shared)
         for index, tokens in enumerate(encoded)
     ]
-    _check_answer(chat, body, jobs)
+    _check_answer(chat, body, jobs, experts)
     tokenizer = chat.pool.tokenizer
     shape = CompletionShape.of(
         "cmpl",
@@ -94,6 +96,7 @@ async def completions(chat: ChatModel, request: Request, content: bytes, context
         TokenNames(tokenizer, bool(body.return_tokens_as_token_ids)),
         logprobs=body.logprobs,
         silent=tokenizer.special_ids if body.skip_special_tokens else frozenset(),
+        experts=None if experts is None else expert_shape(chat),
     )
     if body.stream:
         prompts = [job.prompt for job in jobs]
@@ -129,7 +132,7 @@ def _prompt_logprobs(body: CompletionRequest) -> int | None:
     return body.prompt_logprobs
 
 
-def _check_answer(chat: ChatModel, body: CompletionRequest, jobs: Sequence[PromptJob]) -> None:
+def _check_answer(chat: ChatModel, body: CompletionRequest, jobs: Sequence[PromptJob], experts: int | None) -> None:
     """Raises BadRequest where the answer would be too large. What is generated counts where it does not stream."""
     prompt_token_bytes = 0
     if body.prompt_logprobs is not None:
@@ -141,13 +144,17 @@ def _check_answer(chat: ChatModel, body: CompletionRequest, jobs: Sequence[Promp
     per_token = TOKEN_TEXT_BYTES + (TOKEN_ID_BYTES if body.return_token_ids else 0)
     per_token += 0 if body.logprobs is None else listed_bytes(body.logprobs)
     tokens = sum(len(job.prompt.tokens) for job in jobs)
+    told = expert_bytes(chat, experts)
+    prompt_experts = sum(len(job.prompt.tokens) - (experts or 0) for job in jobs)
     AnswerSize(
         n=body.choices,
         prompts=len(jobs),
         prompt_tokens=tokens,
-        prompt_bytes=prompt_token_bytes * tokens + sum(len(job.prompt.echo or "") for job in jobs),
+        prompt_bytes=prompt_token_bytes * tokens
+        + sum(len(job.prompt.echo or "") for job in jobs)
+        + told * prompt_experts,
         most_tokens=sum(job.max_tokens for job in jobs),
-        token_bytes=0 if body.stream else per_token,
+        token_bytes=0 if body.stream else per_token + told,
         scores=_prompt_logprobs(body) if prompt_token_bytes else body.logprobs,
         scores_field="logprobs" if body.prompt_logprobs is None else "prompt_logprobs",
     ).check(chat.limits.max_answer_bytes)
@@ -157,8 +164,10 @@ class _SharedParams:
     """Sampling parameters of one request: one object for all of its prompts that may get as many tokens, and the same
     lists in all of them. They can be large, and prompts can be a thousand."""
 
-    def __init__(self, chat: ChatModel, body: CompletionRequest, context: RequestContext) -> None:
+    def __init__(self, chat: ChatModel, body: CompletionRequest, context: RequestContext, experts: int | None) -> None:
+        """``experts`` is the first position of each prompt whose experts are told."""
         self._chat = chat
+        self._experts = experts
         self._body = body
         self._memory = context.queue_slot.memory
         self._made: dict[int, SamplingParams] = {}
@@ -170,7 +179,12 @@ class _SharedParams:
         if max_tokens not in self._made:
             body = self._body
             params = resolve_sampling(
-                body, self._chat, max_tokens, logprobs=body.logprobs, prompt_logprobs=_prompt_logprobs(body)
+                body,
+                self._chat,
+                max_tokens,
+                logprobs=body.logprobs,
+                prompt_logprobs=_prompt_logprobs(body),
+                routed_experts=self._experts,
             )
             first = next(iter(self._made.values()), None)
             if first is None:
@@ -205,6 +219,7 @@ async def _job(
         # The engine scores a prompt on the way to its first token, which is then not delivered.
         max_tokens = output_room(len(prompt), Budget(1, None, "max_tokens", "prompt"), chat)
     params = await shared.of(max_tokens)
+    check_start(params.routed_experts, len(prompt))
     echo = await _echo(chat, raw, prompt, prompt is tokens) if body.echo else None
     batches: Batches[list[Delta]]
     if prompt_only and prompt_logprobs is None:

@@ -1,7 +1,6 @@
 """Generations over the prompts of a request as one text completion."""
 
 from collections.abc import AsyncIterable, Sequence
-from typing import Any
 
 from msgspec import UNSET
 
@@ -12,8 +11,9 @@ from stentor.protocols.openai.completions import CompletionChoice, CompletionLog
 
 from ...common.loop_turns import LoopTurns, Slices
 from ...generation.logprobs import CompletionLists, prompt_logprobs
+from ...generation.routed_experts import encoded_experts
 from ...http.whole_answer import AnswerBudget, AnswerParts, JsonList, WholeAnswer, array
-from ..common.collect import CollectedChoice, Generation, collect
+from ..common.collect import Generation, collect
 from .stream import CompletionShape, EchoedLogprobs, Prompt, TokenCounts
 
 
@@ -67,26 +67,25 @@ async def completion_answer(
         for index, choice in enumerate(generation.choices):
             text = encode(choice.text)
             tokens = encode(choice.tokens) if shape.token_ids else b""
-            room.add(len(text) + len(tokens))
-            await slices.did(len(text) + len(tokens))
+            finish = choice.finish
+            assert finish is not None
+            experts = b"" if shape.experts is None else encoded_experts(finish.routed_experts, shape.experts)
+            room.add(len(text) + len(tokens) + len(experts))
+            await slices.did(len(text) + len(tokens) + len(experts))
             choices.append(
                 CompletionChoice(
                     index=prompt.index * shape.n + index,
                     text=parts.place([b'"', echo, text[1:]]),
                     logprobs=_logprobs(parts, one, index) if one.choices else None,
-                    finish_reason=_reason(choice),
-                    stop_reason=None if choice.finish is None else choice.finish.stop_reason,
+                    finish_reason="length" if finish.reason == "length" else "stop",
+                    stop_reason=finish.stop_reason,
                     prompt_logprobs=UNSET if shape.prompt_logprobs is None else parts.place(ranked),
                     prompt_token_ids=parts.place([ids]) if shape.token_ids else UNSET,
                     token_ids=parts.place([tokens]) if shape.token_ids else UNSET,
+                    routed_experts=parts.place([experts]) if experts else UNSET,
                 )
             )
     return parts.answer(CompletionResponse(shape.response_id, shape.created, shape.model, choices, tally.usage()))
-
-
-def _reason(choice: CollectedChoice) -> Any:
-    assert choice.finish is not None
-    return "length" if choice.finish.reason == "length" else "stop"
 
 
 def _logprobs(parts: AnswerParts, one: CollectedPrompt, index: int) -> CompletionLogprobs:

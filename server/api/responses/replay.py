@@ -117,6 +117,9 @@ class _ReplayedStream:
             raise StopAsyncIteration
         return await self._stream.__anext__()
 
+    def routed_experts(self, index: int, drawn: int) -> bytes:
+        raise ValueError("nobody has asked for experts")
+
     def abort(self, index: int = -1) -> None:
         if self._stream is not None:
             self._stream.abort(index)

@@ -18,7 +18,7 @@ from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.async_compute import AsyncCompute, Launched
 from stentor.engine.worker.caches import allocate_caches, page_groups
 from stentor.engine.worker.pending import Pending
-from stentor.engine.worker.row_states import RowStates
+from stentor.engine.worker.row_states import RowStates, StateDTypes
 from stentor.engine.worker.rows import with_forks
 from stentor.engine.worker.runner import ModelRunner
 from stentor.engine.worker.sync_compute import SyncCompute
@@ -121,7 +121,7 @@ class Pair:
         num_states = 3 * slots if kept else 0
 
         def states() -> RowStates | None:
-            return RowStates(kept, num_states, slots, torch.float32, CPU) if kept else None
+            return RowStates(kept, num_states, slots, StateDTypes(torch.float32, torch.float32), CPU) if kept else None
 
         of_host, of_device = states(), states()
         self.host = ModelRunner(

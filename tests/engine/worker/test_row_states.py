@@ -6,7 +6,7 @@ import torch
 
 from stentor.engine.model_config.recurrent_spec import StateTensor
 from stentor.engine.worker.prepare_inputs import no_rows, number_step, pad_decodes
-from stentor.engine.worker.row_states import RowStates
+from stentor.engine.worker.row_states import RowStates, StateDTypes
 from stentor.engine.worker.rows import RowTable
 from stentor.engine.worker.staged_step import no_changes, stage
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -19,8 +19,8 @@ PADDING = {"null_slot": ROWS, "null_block": 9, "block_size": 16}
 
 @pytest.fixture
 def states() -> RowStates:
-    part = StateTensor((2,), wide=True)
-    return RowStates({0: (part,)}, 9, ROWS, torch.float32, torch.device("cpu"))
+    part = StateTensor((2,), recurrent=True)
+    return RowStates({0: (part,)}, 9, ROWS, StateDTypes(torch.float32, torch.float32), torch.device("cpu"))
 
 
 def row(slot: int, state: int = -1) -> NewRow:

@@ -195,7 +195,7 @@ def test_recurrent_states_are_taken_before_the_cache_gets_the_rest(hybrid: Path)
     setup = _set_up(hybrid, device, gpu_memory_fraction=0.5, cuda_graphs=False)
     assert setup.ahead is not None, "its steps are waited for"
     lines = {line.what: line.bytes for line in setup.ready.memory}
-    each = spec.state_bytes(4)
+    each = spec.state_bytes(4, 4)
     assert setup.ready.num_states == 3 * 4 + 64
     assert lines["recurrent states"] == setup.ready.num_states * each
     budget = 512 * MIB - LOADED - 200 * MIB - 100 * MIB - lines["recurrent states"]
@@ -204,7 +204,7 @@ def test_recurrent_states_are_taken_before_the_cache_gets_the_rest(hybrid: Path)
 
 
 def test_as_many_sequences_run_at_once_as_have_room_for_their_states(hybrid: Path) -> None:
-    each = open_checkpoint(hybrid).decoder.state_bytes(4)
+    each = open_checkpoint(hybrid).decoder.state_bytes(4, 4)
     device = _device()
     setup = _set_up(hybrid, device, kv_cache_memory=2 * 6 * each + 9, max_num_seqs=8, cuda_graph_sizes=(2, 5))
     assert (setup.ready.num_states, setup.ready.limits.max_num_seqs) == (6, 3)

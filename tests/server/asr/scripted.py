@@ -125,6 +125,9 @@ class _Stream:
             Finished(0, 0, said.reason, None, "0xdead in worker.py" if said.reason == "error" else None),
         ]
 
+    def routed_experts(self, index: int, drawn: int) -> bytes:
+        raise ValueError("nobody has asked for experts")
+
     def abort(self, index: int = -1) -> None:
         self._asked.aborted = True
 

@@ -52,6 +52,9 @@ class TranscribedStream:
         self.ended = last
         self._more.set()
 
+    def routed_experts(self, index: int, drawn: int) -> bytes:
+        raise ValueError("nobody has asked for experts")
+
     def abort(self, index: int = -1) -> None:
         self.aborted = True
         self._more.set()

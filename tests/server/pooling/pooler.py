@@ -93,6 +93,9 @@ class PoolStream:
         pooled = pooled_of(self.prompt, self.pooling, self._engine.labels)
         return [PromptDone(self._rid, 0, 0.5, 0.25, None, None, pooled), Finished(self._rid, 0, "stop", None, None)]
 
+    def routed_experts(self, index: int, drawn: int) -> bytes:
+        raise ValueError("nobody has asked for experts")
+
     def abort(self, index: int = -1) -> None:
         self.aborted = True
         self.read = True

@@ -59,6 +59,9 @@ class Script:
         await asyncio.Event().wait()
         raise AssertionError
 
+    def routed_experts(self, index: int, drawn: int) -> bytes:
+        raise ValueError("nobody has asked for experts")
+
     def abort(self, index: int = -1) -> None:
         self.aborted.append(index)
 

@@ -1,0 +1,95 @@
+"""Rows that ask which experts have computed each of their positions, and rows that ask for this and more."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from stentor.protocols.ipc.steps import ExpertShape, RowExperts, RowStep, StepPlan
+
+from ..layers.forward_batch import ForwardBatch
+from ..model_config.mlp_spec import MoESpec
+from ..model_config.model_spec import ModelSpec
+from .batch import Batch
+from .errors import SetupError
+from .runner import Findings, MediaReader, RowExtras, no_media
+
+_BYTE = 256
+"""Experts that one byte tells apart."""
+
+
+def expert_shape(spec: ModelSpec) -> ExpertShape:
+    """What is told of each position. Raises :class:`.errors.SetupError` for a model of which nothing can be told."""
+    mixtures = [layer.mlp for layer in spec.layers if isinstance(layer.mlp, MoESpec)]
+    chosen = {mlp.router.top_k for mlp in mixtures}
+    if len(chosen) != 1:
+        why = "its layers choose different numbers of experts" if chosen else "the model has no experts that are known"
+        raise SetupError(f"--enable-return-routed-experts: {why}; leave it out")
+    width = 1 if max(mlp.experts for mlp in mixtures) <= _BYTE else 2
+    return ExpertShape(len(mixtures), chosen.pop(), width)
+
+
+class RoutedRows:
+    """See :class:`.runner.RowExtras`."""
+
+    def __init__(self, shape: ExpertShape) -> None:
+        self._shape = shape
+        self._first: dict[int, int] = {}
+        """By slot, of rows that ask: the first position that is told."""
+        self.yield_device: Callable[[], None] | None = None
+        self.media: MediaReader = no_media
+
+    def enter(self, plan: StepPlan) -> None:
+        for new in plan.new:
+            if new.params.routed_experts is not None:
+                self._first[new.slot] = new.params.routed_experts
+
+    def release(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._first.pop(slot, None)
+
+    def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
+        return replace(batch, routed=[]) if any(row.slot in self._first for row in rows) else batch
+
+    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
+        if not batch.forward.routed:
+            return Findings()
+        every = torch.stack(batch.forward.routed, dim=1).cpu().numpy()  # [tokens, layers, top_k]
+        told = []
+        for row, start in zip(rows, batch.starts, strict=True):
+            first = max(row.start, self._first.get(row.slot, row.start + row.count))
+            count = row.start + row.count - first
+            if count > 0:
+                of_row = every[start + row.count - count : start + row.count]
+                told.append(RowExperts(row.slot, first, count, of_row.astype(f"<u{self._shape.width}").tobytes()))
+        return Findings(routed=told)
+
+
+class JoinedExtras:
+    """Several :class:`.runner.RowExtras` as one; none of them reads media or takes long."""
+
+    def __init__(self, parts: Sequence[RowExtras]) -> None:
+        self._parts = parts
+        self.yield_device: Callable[[], None] | None = None
+        self.media: MediaReader = no_media
+
+    def enter(self, plan: StepPlan) -> None:
+        for part in self._parts:
+            part.enter(plan)
+
+    def release(self, slots: Sequence[int]) -> None:
+        for part in self._parts:
+            part.release(slots)
+
+    def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
+        for part in self._parts:
+            batch = part.extend(batch, rows)
+        return batch
+
+    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
+        found = [part.read(batch, rows, hidden) for part in self._parts]
+        return Findings(
+            [each for one in found for each in one.alignments],
+            [each for one in found for each in one.pooled],
+            [each for one in found for each in one.routed],
+        )

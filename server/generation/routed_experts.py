@@ -1,0 +1,59 @@
+"""``routed_experts``: which experts computed each token of an answer, as vLLM's clients read it."""
+
+import base64
+import io
+from typing import Final
+
+import numpy as np
+
+from stentor.protocols.common.errors import wrong
+from stentor.protocols.ipc.steps import ExpertShape
+from stentor.protocols.openai.sampling import SamplingFields
+
+from .chat_model import ChatModel
+
+_FIELDS: Final = ("return_routed_experts", "routed_experts_prompt_start")
+
+
+def first_position(chat: ChatModel, body: SamplingFields, *, wanted_tokens: int | None) -> int | None:
+    """The first position of each prompt of which experts are told; None: none are asked for.
+
+    They are where the operator has them told, in answers that are not streamed, unless the client declines. Raises
+    BadRequest where they are asked for and cannot be told.
+    """
+    if expert_shape(chat) is None:
+        for field in _FIELDS:
+            if getattr(body, field):
+                why = "needs a mixture of experts that is served with --enable-return-routed-experts; leave it out"
+                raise wrong(field, why, "unsupported")
+        return None
+    if wanted_tokens == 0 and body.return_routed_experts:
+        raise wrong("return_routed_experts", "needs an answer of at least one token")
+    if body.stream or wanted_tokens == 0 or body.return_routed_experts is False:
+        return None
+    return body.routed_experts_prompt_start
+
+
+def check_start(first: int | None, prompt_len: int) -> None:
+    """Raises BadRequest for a position behind the prompt."""
+    if first is not None and first > prompt_len:
+        raise wrong("routed_experts_prompt_start", f"is {first}, and the prompt has {prompt_len} tokens")
+
+
+def expert_shape(chat: ChatModel) -> ExpertShape | None:
+    """What is told of each position; None where nothing is."""
+    return None if chat.client.ready is None else chat.client.ready.experts
+
+
+def expert_bytes(chat: ChatModel, first: int | None) -> int:
+    """What a token takes in an answer that tells its experts from this position on."""
+    shape = expert_shape(chat)
+    return 0 if first is None or shape is None else shape.token_bytes * 4 // 3 + 1
+
+
+def encoded_experts(data: bytes, shape: ExpertShape) -> bytes:
+    """JSON: the base64 of a ``.npy`` file of [positions, layers, top_k]."""
+    array = np.frombuffer(data, dtype=f"<u{shape.width}").reshape(-1, shape.layers, shape.top_k)
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return b'"' + base64.b64encode(file.getbuffer()) + b'"'

@@ -1,0 +1,204 @@
+"""What of each architecture tests compare with the model that defined it, for ``docs/reference/models.md``.
+
+A row for each architecture that a parity test has; a test holds both tables to the tests.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+PARITY_FILE: Final = "tests/parity/test_architectures.py"
+PARITY: Final[Mapping[str, tuple[str, ...]]] = {
+    "AfmoeForCausalLM": ("afmoe",),
+    "ApertusForCausalLM": ("apertus",),
+    "ArceeForCausalLM": ("arcee",),
+    "BambaForCausalLM": ("bamba",),
+    "Cohere2ForCausalLM": ("cohere2",),
+    "Cohere2MoeForCausalLM": (
+        "cohere2-moe",
+        "cohere2-moe-sigmoid",
+    ),
+    "CohereForCausalLM": (
+        "cohere",
+        "cohere-normed",
+    ),
+    "CwmForCausalLM": ("cwm",),
+    "DeepseekV2ForCausalLM": (
+        "deepseek-v2",
+        "deepseek-v2-groups",
+    ),
+    "DeepseekV32ForCausalLM": ("deepseek-v3.2",),
+    "DeepseekV3ForCausalLM": (
+        "deepseek-v3",
+        "deepseek-v3-halves",
+        "deepseek-v3-dense",
+    ),
+    "Dots1ForCausalLM": ("dots1",),
+    "Ernie4_5_MoeForCausalLM": (
+        "ernie-moe",
+        "ernie-moe-biased",
+    ),
+    "Ernie4_5ForCausalLM": (
+        "ernie",
+        "ernie-biased",
+    ),
+    "Exaone4ForCausalLM": ("exaone4",),
+    "ExaoneMoeForCausalLM": ("exaone-moe",),
+    "FalconH1ForCausalLM": (
+        "falcon-h1",
+        "falcon-h1-normed",
+        "falcon-h1-gated-norm",
+    ),
+    "FlexOlmoForCausalLM": ("flex-olmo",),
+    "Gemma2ForCausalLM": ("gemma2",),
+    "Gemma3ForCausalLM": ("gemma3",),
+    "Gemma3ForConditionalGeneration": ("gemma3-seeing",),
+    "Gemma4ForCausalLM": (
+        "gemma4",
+        "gemma4-small",
+        "gemma4-moe",
+    ),
+    "Gemma4ForConditionalGeneration": ("gemma4-seeing",),
+    "GemmaForCausalLM": ("gemma",),
+    "Glm4ForCausalLM": ("glm4",),
+    "Glm4MoeForCausalLM": (
+        "glm4-moe",
+        "glm4-moe-groups",
+    ),
+    "Glm4MoeLiteForCausalLM": ("glm4-moe-lite",),
+    "GlmForCausalLM": ("glm",),
+    "GlmMoeDsaForCausalLM": ("glm-moe-dsa",),
+    "GptOssForCausalLM": ("gpt-oss",),
+    "GraniteForCausalLM": ("granite",),
+    "GraniteMoeForCausalLM": ("granite-moe",),
+    "GraniteMoeHybridForCausalLM": (
+        "granite4",
+        "granite4-hybrid",
+        "granite4-hybrid-moe",
+    ),
+    "GraniteMoeSharedForCausalLM": ("granite-moe-shared",),
+    "GraniteMoeSWAForCausalLM": ("granite-moe-swa",),
+    "GraniteSWAForCausalLM": ("granite-swa",),
+    "HeliumForCausalLM": ("helium",),
+    "HunYuanDenseV1ForCausalLM": (
+        "hunyuan",
+        "hunyuan-alpha",
+    ),
+    "HunYuanMoEV1ForCausalLM": ("hunyuan-moe",),
+    "HyperCLOVAXForCausalLM": ("hyperclovax",),
+    "InternLM3ForCausalLM": ("internlm3",),
+    "Jais2ForCausalLM": ("jais2",),
+    "Lfm2ForCausalLM": (
+        "lfm2",
+        "lfm2-biased",
+    ),
+    "Lfm2MoeForCausalLM": ("lfm2-moe",),
+    "Llama4ForCausalLM": (
+        "llama4",
+        "llama4-alternating",
+    ),
+    "Llama4ForConditionalGeneration": ("llama4-seeing",),
+    "LlamaForCausalLM": (
+        "llama",
+        "llama-biased",
+        "llama-wide-heads",
+        "llama-linear",
+        "llama-dynamic",
+        "llama-llama3",
+        "llama-yarn",
+    ),
+    "MiniCPM3ForCausalLM": ("minicpm3",),
+    "MiniMaxM2ForCausalLM": ("minimax-m2",),
+    "Ministral3ForCausalLM": ("ministral3",),
+    "MinistralForCausalLM": ("ministral",),
+    "Mistral3ForConditionalGeneration": ("mistral3-seeing",),
+    "MistralForCausalLM": ("mistral",),
+    "MixtralForCausalLM": ("mixtral",),
+    "NanoChatForCausalLM": ("nanochat",),
+    "NemotronForCausalLM": ("nemotron",),
+    "NemotronHForCausalLM": (
+        "nemotron-h",
+        "nemotron-h-moe",
+        "nemotron-h-latent",
+    ),
+    "Olmo2ForCausalLM": ("olmo2",),
+    "Olmo3ForCausalLM": ("olmo3",),
+    "OlmoeForCausalLM": ("olmoe",),
+    "OlmoForCausalLM": ("olmo",),
+    "OlmoHybridForCausalLM": (
+        "olmo-hybrid",
+        "olmo-hybrid-still",
+    ),
+    "Phi3ForCausalLM": (
+        "phi3",
+        "phi3-longrope-short",
+        "phi3-longrope-long",
+        "phi3-partial",
+    ),
+    "PhiForCausalLM": (
+        "phi-normed",
+        "phi",
+    ),
+    "Qwen2ForCausalLM": (
+        "qwen2",
+        "qwen2-window",
+    ),
+    "Qwen2MoeForCausalLM": ("qwen2-moe",),
+    "Qwen3_5ForCausalLM": (
+        "qwen3.5",
+        "qwen3.5-attending",
+    ),
+    "Qwen3_5ForConditionalGeneration": ("qwen3.5-seeing",),
+    "Qwen3_5MoeForCausalLM": ("qwen3.5-moe",),
+    "Qwen3ForCausalLM": ("qwen3",),
+    "Qwen3MoeForCausalLM": (
+        "qwen3-moe",
+        "qwen3-moe-steps",
+    ),
+    "Qwen3NextForCausalLM": (
+        "qwen3-next-moe",
+        "qwen3-next",
+    ),
+    "SeedOssForCausalLM": ("seed-oss",),
+    "SmolLM3ForCausalLM": ("smollm3",),
+    "SolarOpenForCausalLM": ("solar-open",),
+    "StableLmForCausalLM": (
+        "stablelm",
+        "stablelm-parallel",
+        "stablelm-normed",
+    ),
+    "Starcoder2ForCausalLM": ("starcoder2",),
+    "VaultGemmaForCausalLM": ("vault-gemma",),
+    "YoutuForCausalLM": ("youtu",),
+}
+"""By architecture: the tiny models of which :data:`PARITY_FILE` compares logits and tokens with transformers', as they
+stand in brackets behind the names of its tests."""
+
+
+class FormatCheck(NamedTuple):
+    format: str
+    file: str
+    """That compares logits with those of the values that are stored."""
+    names: tuple[str, ...]
+    """Of checkpoints in it."""
+
+
+_CHECKPOINTS: Final = "tests/engine/quantization/test_checkpoints.py"
+_EXPERTS: Final = "tests/engine/quantization/test_experts.py"
+FORMATS: Final[Mapping[str, tuple[FormatCheck, ...]]] = {
+    "LlamaForCausalLM": (
+        FormatCheck("FP8", _CHECKPOINTS, ("fp8", "compressed-fp8")),
+        FormatCheck("GPTQ", _CHECKPOINTS, ("gptq", "gptq-v2", "gptq-act-order", "gptq8")),
+        FormatCheck("AWQ", _CHECKPOINTS, ("awq",)),
+        FormatCheck("int8", _CHECKPOINTS, ("compressed-int8",)),
+        FormatCheck("MXFP4", _CHECKPOINTS, ("compressed-mxfp4",)),
+        FormatCheck("NVFP4", _CHECKPOINTS, ("compressed-nvfp4", "modelopt-nvfp4")),
+    ),
+    "Qwen3MoeForCausalLM": (
+        FormatCheck("FP8", _EXPERTS, ("fp8",)),
+        FormatCheck("GPTQ", _EXPERTS, ("gptq",)),
+        FormatCheck("AWQ", _EXPERTS, ("awq",)),
+        FormatCheck("NVFP4", _EXPERTS, ("nvfp4",)),
+    ),
+    "GptOssForCausalLM": (FormatCheck("MXFP4", _EXPERTS, ("gpt-oss",)),),
+}
+"""By architecture: formats of weights other than plain ones and GGUF's."""

@@ -1,0 +1,151 @@
+"""``routed_experts`` of a real server, in vLLM's form: what comes is what another request brings of the same tokens."""
+
+import base64
+import io
+import json
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+import openai
+import pytest
+
+from stentor.loadtest.server_process import ServerProcess
+from stentor.tests.e2e.made_up import EXACT, describe, describe_talker
+from stentor.tests.e2e.processes import below
+
+LAYERS, EXPERTS, TOP_K = 2, 6, 2
+MIXTURE = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_experts": EXPERTS,
+    "num_experts_per_tok": TOP_K,
+    "moe_intermediate_size": 64,
+    "head_dim": 32,
+    "num_key_value_heads": 2,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
+
+
+def mixture(folder: Path) -> list[str]:
+    """Writes the description of a talker whose layers are mixtures; gives the arguments that serve it."""
+    arguments = describe_talker(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **MIXTURE}))
+    return [*arguments, "--served-model-name", "made-up", *EXACT]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder: Path = tmp_path_factory.mktemp("mixture")
+    with ServerProcess([*mixture(folder), "--enable-return-routed-experts"]) as started:
+        yield started
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="unused", max_retries=0)
+
+
+def experts(choice: Any) -> npt.NDArray[np.uint8]:
+    """[positions, layers, top_k], read as vLLM's clients do."""
+    found: npt.NDArray[np.uint8] = np.load(io.BytesIO(base64.b64decode(choice.model_extra["routed_experts"])))
+    assert found.dtype == np.uint8
+    assert found.shape[1:] == (LAYERS, TOP_K)
+    assert found.max() < EXPERTS
+    assert all(len(set(layer)) == TOP_K for position in found for layer in position)
+    return found
+
+
+def complete(client: openai.OpenAI, prompt: list[int], *, max_tokens: int = 12, **fields: Any) -> Any:
+    extra = {"return_token_ids": True, "ignore_eos": True, **fields}
+    return client.completions.create(
+        model="made-up", prompt=prompt, max_tokens=max_tokens, temperature=0, extra_body=extra
+    )
+
+
+def test_a_completion_tells_the_experts_of_all_but_its_last_token(client: openai.OpenAI) -> None:
+    prompt = [*range(100, 140)]
+    choice = complete(client, prompt).choices[0]
+    found, tokens = experts(choice), choice.model_extra["token_ids"]
+    assert len(found) == len(prompt) + 12 - 1
+    # the same tokens as a prompt, in chunks of another size and with a prefix that is cached
+    again = complete(client, [*prompt, *tokens[:-1]], max_tokens=1).choices[0]
+    assert (experts(again) == found).all()
+    later = complete(client, prompt, routed_experts_prompt_start=32)
+    assert (experts(later.choices[0]) == found[32:]).all()
+    assert later.usage.prompt_tokens_details.cached_tokens == 32
+    none = complete(client, prompt, return_routed_experts=False).choices[0]
+    assert "routed_experts" not in none.model_extra
+
+
+def test_each_choice_of_a_conversation_tells_its_own(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="made-up", messages=[{"role": "user", "content": "Hello"}], max_tokens=8, n=2, seed=5
+    )
+    assert answer.usage is not None
+    first, second = map(experts, answer.choices)
+    prompt = answer.usage.prompt_tokens
+    assert (first[:prompt] == second[:prompt]).all()
+    assert len(first) >= prompt
+
+
+def test_a_stop_string_ends_them_with_its_tokens(client: openai.OpenAI) -> None:
+    prompt = [*range(200, 220)]
+    whole = complete(client, prompt, max_tokens=30).choices[0]
+    stop = whole.text[len(whole.text) // 2 :][:3]
+    cut = complete(client, prompt, max_tokens=30, stop=[stop]).choices[0]
+    assert cut.finish_reason == "stop"
+    count = len(prompt) + len(cut.model_extra["token_ids"]) - 1
+    assert (experts(cut) == experts(whole)[:count]).all()
+    assert len(experts(cut)) == count
+
+
+def test_a_worker_and_an_engine_that_are_lost_change_none_of_them(server: ServerProcess, client: openai.OpenAI) -> None:
+    prompt = [*range(300, 340)]
+    undisturbed = complete(client, prompt, max_tokens=1500).choices[0]
+    with ThreadPoolExecutor() as threads:
+        for name in ("worker", "engine"):
+            asked = threads.submit(complete, client, prompt, max_tokens=1500)
+            with pytest.raises(TimeoutError):
+                asked.result(0.7)
+            (pid,) = below(server.pid, name)
+            os.kill(pid, signal.SIGKILL)
+            choice = asked.result(60).choices[0]
+            assert choice.model_extra["token_ids"] == undisturbed.model_extra["token_ids"]
+            assert (experts(choice) == experts(undisturbed)).all()
+
+
+def refusal(url: str, **fields: Any) -> dict[str, Any]:
+    body = {"model": "made-up", "prompt": [5, 6, 7], "max_tokens": 4, **fields}
+    answer = httpx.post(f"{url}/v1/completions", json=body)
+    assert answer.status_code == 400, answer.text
+    error: dict[str, Any] = answer.json()["error"]
+    return error
+
+
+def test_what_cannot_be_told_is_refused_by_the_name_of_its_field(server: ServerProcess) -> None:
+    url = f"http://127.0.0.1:{server.port}"
+    assert refusal(url, return_routed_experts=True, stream=True)["param"] == "return_routed_experts"
+    assert refusal(url, routed_experts_prompt_start=4)["param"] == "routed_experts_prompt_start"
+    assert refusal(url, routed_experts_prompt_start=-1)["param"] == "routed_experts_prompt_start"
+    assert refusal(url, max_tokens=0, echo=True, return_routed_experts=True)["param"] == "return_routed_experts"
+
+
+def test_a_server_that_tells_none_refuses_to_be_asked(tmp_path: Path) -> None:
+    with ServerProcess(describe(tmp_path)) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        for fields in ({"return_routed_experts": True}, {"routed_experts_prompt_start": 1}):
+            error = refusal(url, **fields)
+            assert error["param"] in fields
+            assert "--enable-return-routed-experts" in error["message"]
+        body = {"model": "made-up", "prompt": [5, 6, 7], "max_tokens": 4, "return_routed_experts": False}
+        answer = httpx.post(f"{url}/v1/completions", json=body)
+        assert "routed_experts" not in answer.json()["choices"][0]
