@@ -86,7 +86,7 @@ def stored_part(name: str, spec: ModelSpec) -> Part:
     parts = _parts(spec.layers[layer])
     prefix = f"{spec.prefix}.{layer}"
     if (whole := parts.get(inner)) is not None:
-        return _named(whole, prefix, "")
+        return _named(whole, prefix, ".weight" if inner == "ffn_norm" else "")  # Falcon-H1's has no ending
     stem, _, ending = inner.rpartition(".")
     found = parts.get(stem)
     return _named(found, prefix, f".{ending}") if found is not None else Part((name,))
@@ -179,7 +179,7 @@ def _of_experts(moe: MoESpec) -> Iterator[tuple[str, Part]]:
     (names, *_) = moe.names
     yield "ffn_gate_inp", Part((names.router,))
     for stored in ("exp_probs_b", "exp_probs_b.bias"):
-        yield stored, Part((names.correction,), "row" if names.correction_row else "")
+        yield stored, Part((names.correction,), "vector")  # ERNIE's has one row
     fused = len(names.into) == 1 and moe.gated
     into = ("ffn_gate_up_exps",) if fused else ("ffn_gate_exps", "ffn_up_exps") if moe.gated else ("ffn_up_exps",)
     for stored, name in zip((*into, "ffn_down_exps"), (*names.into, names.out), strict=True):

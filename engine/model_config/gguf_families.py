@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from .attention_spec import LatentAttentionSpec
+from .config_fields import ConfigError
 from .gguf_translation import GGUFFacts, GGUFTranslation, Values
 from .model_spec import ModelSpec
 from .recurrent_spec import GatedDeltaSpec
@@ -144,12 +145,14 @@ def _mamba(facts: GGUFFacts) -> Values:
 
 
 def _granite_hybrid(facts: GGUFFacts) -> Values:
+    if facts.fields.flag("rope.scaling.finetuned", True) and facts.has("ssm_in.weight"):
+        raise ConfigError("it is a Bamba, whose rotated heads a GGUF file stores in no known order")
     stem = "ffn_up_shexp" if facts.has("ffn_gate_inp.weight") else "ffn_up"
     return {
         **_mamba(facts),
         "num_local_experts": facts.count("expert_count"),
         "shared_intermediate_size": facts.outputs(f"{stem}.weight", 0),
-        "position_embedding_type": "rope" if facts.fields.flag("rope.scaling.finetuned", True) else "nope",
+        "position_embedding_type": "nope" if facts.has("ssm_in.weight") else "rope",
         "layer_types": ["mamba" if each else "attention" for each in facts.having("ssm_in.weight")],
     }
 

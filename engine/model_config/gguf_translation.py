@@ -164,7 +164,7 @@ def _values(metadata: Mapping[str, object], facts: GGUFFacts, read_floats: ReadF
         "num_attention_heads": heads,
         "num_key_value_heads": facts.count("attention.head_count_kv") or heads,
         "head_dim": head_dim,
-        "intermediate_size": facts.count("feed_forward_length") or 1,  # of a network that no layer has
+        "intermediate_size": facts.count("feed_forward_length") or facts.outputs("ffn_up.weight", 1),
         "tie_word_embeddings": "output.weight" not in shapes,
         "attention_bias": facts.has("attn_q.bias"),
         "rope_parameters": _rope_table(fields, shapes, read_floats, head_dim),
@@ -173,7 +173,12 @@ def _values(metadata: Mapping[str, object], facts: GGUFFacts, read_floats: ReadF
         **row.unsaid,
     }
     keys = {**KEYS, **row.keys}
-    values |= {name: fields.get(key) for name, key in keys.items() if fields.has(key)}
+    dense = fields.get("expert_count") == 0  # some say that they have none
+    values |= {
+        name: fields.get(key)
+        for name, key in keys.items()
+        if fields.has(key) and not (dense and key.startswith("expert_"))
+    }
     for name in ("moe_intermediate_size", "num_experts", "num_experts_per_tok"):
         if name in values:
             values[name] = once(fields, keys[name])

@@ -5,11 +5,11 @@ written here a second time, in its direction.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import gguf
-import numpy as np
 import torch
 
 from stentor.tests.engine.loading.k_quants import quantize
@@ -43,6 +43,64 @@ _DELTA: Mapping[str, Any] = {
     "full_attention_interval": lambda config: 4,
     "rope.dimension_count": lambda config: config.head_dim // 4,
 }
+_SSM: Mapping[str, Any] = {
+    "ssm.conv_kernel": "mamba_d_conv",
+    "ssm.state_size": "mamba_d_state",
+    "ssm.group_count": "mamba_n_groups",
+    "ssm.time_step_rank": "mamba_n_heads",
+    "ssm.inner_size": lambda config: getattr(config, "mamba_d_ssm", None) or config.mamba_expand * config.hidden_size,
+}
+_GRANITE: Mapping[str, Any] = {
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+    "expert_shared_feed_forward_length": "shared_intermediate_size",
+}
+
+
+def _attending(*kinds: str) -> Callable[[Any], list[int]]:
+    """Heads of keys, or 0 where a layer is of none of the kinds."""
+    return lambda config: [config.num_key_value_heads if kind in kinds else 0 for kind in config.layer_types]
+
+
+def _networks(config: Any) -> list[int]:
+    sizes = {"mlp": config.intermediate_size, "moe": config.moe_intermediate_size}
+    return [sizes.get(kind, 0) for kind in config.layer_types]
+
+
+def _lfm2_inner(config: Any) -> int:
+    inner = config.intermediate_size
+    if getattr(config, "block_auto_adjust_ff_dim", False):
+        inner = int(config.block_ffn_dim_multiplier * int(2 * inner / 3))
+        inner = -(-inner // config.block_multiple_of) * config.block_multiple_of
+    return int(inner)
+
+
+_NEMOTRON: Mapping[str, Any] = {
+    "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
+    "attention.head_count_kv": _attending("full_attention"),
+    "feed_forward_length": _networks,
+    "ssm.conv_kernel": "conv_kernel",
+    "ssm.state_size": "ssm_state_size",
+    "ssm.group_count": "n_groups",
+    "ssm.time_step_rank": "mamba_num_heads",
+    "ssm.inner_size": lambda config: config.mamba_num_heads * config.mamba_head_dim,
+}
+_LFM2: Mapping[str, Any] = {
+    "attention.layer_norm_rms_epsilon": "norm_eps",
+    "attention.head_count_kv": _attending("full_attention"),
+    "feed_forward_length": _lfm2_inner,
+    "shortconv.l_cache": "conv_L_cache",
+}
+_ROUTED: Mapping[str, Any] = {
+    "expert_count": "n_routed_experts",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_count": "n_shared_experts",
+    "expert_weights_scale": "routed_scaling_factor",
+    "expert_weights_norm": "norm_topk_prob",
+    "leading_dense_block_count": "first_k_dense_replace",
+}
 _QWEN_EXPERTS: Mapping[str, Any] = {
     "expert_count": "num_experts",
     "expert_feed_forward_length": "moe_intermediate_size",
@@ -63,35 +121,115 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
         "attention.key_length_mla": lambda config: config.qk_nope_head_dim + config.qk_rope_head_dim,
         "attention.value_length_mla": "v_head_dim",
         "rope.dimension_count": "qk_rope_head_dim",
-        "expert_count": "n_routed_experts",
+        **_ROUTED,
+    },
+    "granitemoe": _GRANITE,
+    "granitehybrid": {
+        **_GRANITE,
+        **_SSM,
+        "attention.head_count_kv": _attending("full_attention"),
+        "rope.scaling.finetuned": lambda config: False,
+    },
+    "falcon-h1": _SSM,
+    "nemotron_h": _NEMOTRON,
+    "nemotron_h_moe": {
+        **_NEMOTRON,
+        **_ROUTED,
+        "expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size",
+        "moe_latent_size": "moe_latent_size",
+    },
+    "lfm2": _LFM2,
+    "lfm2moe": {
+        **_LFM2,
+        "expert_count": "num_experts",
         "expert_feed_forward_length": "moe_intermediate_size",
-        "expert_shared_count": "n_shared_experts",
-        "expert_weights_scale": "routed_scaling_factor",
-        "expert_weights_norm": "norm_topk_prob",
+        "leading_dense_block_count": "num_dense_layers",
+        "expert_gating_func": lambda config: 2,
+    },
+    "minimax-m2": {
+        "expert_feed_forward_length": "intermediate_size",
+        "rope.dimension_count": lambda config: 8,
+        "expert_gating_func": lambda config: 2,
+    },
+    "glm4moe": {
+        **_ROUTED,
+        "expert_gating_func": lambda config: 2,
+        "rope.dimension_count": lambda config: config.hidden_size // config.num_attention_heads // 2,
+    },
+    "llama4": {
+        "feed_forward_length": "intermediate_size_mlp",
+        "expert_feed_forward_length": "intermediate_size",
+        "interleave_moe_layer_step": "interleave_moe_layer_step",
+    },
+    "qwen2moe": _QWEN_EXPERTS,
+    "ernie4_5-moe": {
+        "expert_count": "moe_num_experts",
+        "expert_used_count": "moe_k",
+        "interleave_moe_layer_step": "moe_layer_interval",
+        "leading_dense_block_count": "moe_layer_start_index",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_shared_count": "moe_num_shared_experts",
+        "expert_shared_feed_forward_length": lambda config: config.intermediate_size // config.num_key_value_heads,
+    },
+    "hunyuan-moe": {
+        "expert_count": "num_experts",
+        "expert_used_count": "moe_topk",
+        "expert_feed_forward_length": "intermediate_size",
+        "expert_shared_feed_forward_length": "intermediate_size",
+        "expert_shared_count": lambda config: 1,
+    },
+    "dots1": _ROUTED,
+    "exaone-moe": {
+        **_ROUTED,
+        "expert_count": "num_experts",
+        "expert_shared_count": "num_shared_experts",
+        "expert_shared_feed_forward_length": lambda config: config.moe_intermediate_size * config.num_shared_experts,
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": lambda config: [kind == "sliding_attention" for kind in config.layer_types],
+        "expert_gating_func": lambda config: 2,
+    },
+    "afmoe": {
+        "expert_count": "num_experts",
+        "expert_shared_count": "num_shared_experts",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "leading_dense_block_count": "num_dense_layers",
+        "expert_weights_norm": "route_norm",
+        "expert_weights_scale": "route_scale",
+        "attention.sliding_window": "sliding_window",
     },
 }
 """Keys of an architecture besides: of a field, or of what follows from several."""
 
 
-def write_family(path: Path, model: Any, arch: str, kinds: Kinds | None = None, **more: Any) -> None:
-    """Matrices are float32 but for those that ``kinds`` names; ``more`` is metadata, dots written as double
-    underscores."""
+def write_family(
+    path: Path,
+    model: Any,
+    arch: str,
+    kinds: Kinds | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    convert: "Convert | None" = None,
+    beside: Mapping[str, torch.Tensor] | None = None,
+) -> None:
+    """Matrices are float32 but for those that ``kinds`` names. ``metadata`` is what is said otherwise, None for what is
+    not said, ``convert`` another converter's way, ``beside`` further tensors."""
     writer, config = gguf.GGUFWriter(path, arch), model.config
-    writer.add_block_count(config.num_hidden_layers)
-    for key, field in {**COMMON, **METADATA[arch]}.items():
-        value = field(config) if callable(field) else getattr(config, field, None)
+    writer.add_block_count(config.num_hidden_layers + (metadata or {}).get("nextn_predict_layers", 0))
+    said = {
+        key: field(config) if callable(field) else getattr(config, field, None)
+        for key, field in {**COMMON, **METADATA[arch]}.items()
+    }
+    for key, value in {**said, **_rope(config), **(metadata or {})}.items():
         if value is not None:
             _add(writer, f"{arch}.{key}", value)
-    for key, value in {**_rope(config), **more}.items():
-        _add(writer, f"{arch}.{key.replace('__', '.')}", value)
     writer.add_token_list([f"token{n}" for n in range(config.vocab_size)])
     writer.add_bos_token_id(config.bos_token_id)
     writer.add_eos_token_id(config.eos_token_id)
     number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
-    for name, tensor in _converted(model, arch):
-        stored = names.get_name(name, (".weight", ".bias"))
-        stored = stored or name  # what the converter names itself
+    tensors = chain(_converted(model, arch, convert or CONVERT.get(arch, as_it_is)), (beside or {}).items())
+    for name, tensor in tensors:
+        stored = name if name.startswith("blk.") else names.get_name(name, (".weight", ".bias"))
+        assert stored is not None, name
         values = tensor.detach().float().contiguous().numpy()
         kind = next((kind for part, kind in (kinds or {}).items() if part in stored), None)
         if kind is None or values.ndim < 2:
@@ -120,7 +258,7 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
 
 
 def _rope(config: Any) -> dict[str, Any]:
-    rope = config.rope_parameters
+    rope = getattr(config, "rope_parameters", None) or {"rope_theta": 10000.0}
     found: dict[str, Any] = {"rope.freq_base": float(rope["rope_theta"])}
     if rope.get("rope_type") == "yarn":
         found |= {
@@ -138,20 +276,26 @@ def _rope(config: Any) -> dict[str, Any]:
 Convert = Callable[[str, torch.Tensor, Any], Named]
 
 
-def _converted(model: Any, arch: str) -> Named:
-    """Under transformers' names, gate and up of experts apart."""
-    convert = CONVERT.get(arch, as_it_is)
+def _converted(model: Any, arch: str, convert: Convert) -> Named:
+    """Under transformers' names, or under GGUF's where the converter names it itself."""
+    rope = getattr(model.config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "llama3":
+        slow = model.model.rotary_emb.inv_freq
+        yield "rope_freqs.weight", rope["rope_theta"] ** (-torch.arange(len(slow)) / len(slow)) / slow
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
         stem, _, last = name.rpartition(".")
-        if name.endswith(".e_score_correction_bias"):
-            yield f"{stem}.e_score_correction.bias", tensor
-        elif last == "gate_up_proj" and arch != "gpt-oss":
-            gate, up = tensor.chunk(2, dim=1)
-            yield from ((f"{stem}.gate_proj.weight", gate), (f"{stem}.up_proj.weight", up))
-        elif last == "down_proj" and arch != "gpt-oss":
-            yield f"{name}.weight", tensor
+        experts = stem.endswith(".experts") and last in ("gate_up_proj", "up_proj", "down_proj")
+        if experts and arch not in ("gpt-oss", "llama4"):
+            block = f"blk.{stem.split('.')[2]}"
+            if last == "gate_up_proj":
+                gate, up = tensor.chunk(2, dim=1)
+                yield from ((f"{block}.ffn_gate_exps.weight", gate), (f"{block}.ffn_up_exps.weight", up))
+            else:
+                yield f"{block}.ffn_{last.removesuffix('_proj')}_exps.weight", tensor
+        elif last in ("e_score_correction_bias", "expert_bias"):
+            yield f"blk.{stem.split('.')[2]}.exp_probs_b.bias", tensor
         else:
             yield from convert(name, tensor, model.config)
 
@@ -179,7 +323,7 @@ def gpt_oss(name: str, tensor: torch.Tensor, config: Any) -> Named:
 def qwen_next(name: str, tensor: torch.Tensor, config: Any) -> Named:
     """Projections of the delta rule by part, but for the two numbers of a head."""
     if not name.endswith("in_proj_qkvz.weight"):
-        yield from _delta(name, tensor)
+        yield from delta(name, tensor, config)
         return
     keys, each = config.linear_key_head_dim, config.linear_num_value_heads // config.linear_num_key_heads
     values = each * config.linear_value_head_dim
@@ -204,10 +348,10 @@ def qwen35(name: str, tensor: torch.Tensor, config: Any) -> Named:
         tensor = tiled(tensor)
     elif name.endswith("linear_attn.out_proj.weight"):
         tensor = tiled(tensor.T).T
-    yield from _delta(name, tensor)
+    yield from delta(name, tensor, config)
 
 
-def _delta(name: str, tensor: torch.Tensor) -> Named:
+def delta(name: str, tensor: torch.Tensor, config: Any) -> Named:
     if name.endswith(".A_log"):
         tensor = -tensor.exp()
     elif name.endswith(".dt_bias"):
@@ -232,10 +376,109 @@ def deepseek(name: str, tensor: torch.Tensor, config: Any) -> Named:
     yield name.replace("kv_b", "v_b"), values
 
 
+def _permuted(name: str, tensor: torch.Tensor, config: Any) -> torch.Tensor:
+    """Rows of queries and keys as interleaved pairs."""
+    for part, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
+        if f"self_attn.{part}." in name:
+            return tensor.view(heads, 2, -1, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape)
+    return tensor
+
+
+def granite(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """The network beside experts, or in their place, in halves."""
+    block, experts = f"blk.{name.split('.')[2]}" if ".layers." in name else "", getattr(config, "num_local_experts", 0)
+    ending = "_shexp" if experts else ""
+    if name.endswith("shared_mlp.input_linear.weight"):
+        gate, up = tensor.chunk(2)
+        yield from ((f"{block}.ffn_gate{ending}.weight", gate), (f"{block}.ffn_up{ending}.weight", up))
+    elif name.endswith("shared_mlp.output_linear.weight"):
+        yield f"{block}.ffn_down{ending}.weight", tensor
+    elif name.endswith("block_sparse_moe.router.weight"):
+        yield f"{block}.ffn_gate_inp.weight", tensor
+    else:
+        yield from mamba(name, _permuted(name, tensor, config), config)
+
+
+def mamba(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    groups: int = getattr(config, "mamba_n_groups", None) or getattr(config, "n_groups", 1)
+    if name.endswith(".A_log"):
+        tensor = -tensor.exp()[:, None]
+    elif name.endswith((".mamba.D", ".mixer.D")):
+        tensor = tensor[:, None]
+    elif name.endswith(".dt_bias"):
+        yield f"blk.{name.split('.')[2]}.ssm_dt.bias", tensor
+        return
+    elif name.endswith("conv1d.weight"):
+        tensor = tensor.squeeze(1)
+    elif name.endswith((".mamba.norm.weight", ".mixer.norm.weight")):
+        tensor = tensor.view(groups, -1)
+    yield name, tensor
+
+
+def nemotron(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    yield from mamba(name.replace("model.", "backbone.", 1), tensor, config)
+
+
+def falcon(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """Every factor is multiplied into a matrix."""
+    taken = config.attention_in_multiplier
+    factors = {
+        "gate_proj.weight": config.mlp_multipliers[0],
+        "mlp.down_proj.weight": config.mlp_multipliers[1],
+        "feed_forward.down_proj.weight": config.mlp_multipliers[1],
+        "q_proj.weight": taken,
+        "k_proj.weight": taken * config.key_multiplier,
+        "v_proj.weight": taken,
+        "o_proj.weight": config.attention_out_multiplier,
+        "mamba.out_proj.weight": config.ssm_out_multiplier,
+        "lm_head.weight": config.lm_head_multiplier,
+        "embed_tokens.weight": config.embedding_multiplier,
+    }
+    tensor = tensor * next((factor for part, factor in factors.items() if name.endswith(part)), 1.0)
+    if name.endswith("mamba.in_proj.weight"):
+        inner, shared = config.mamba_d_ssm, config.mamba_n_groups * config.mamba_d_state
+        counts = torch.tensor([inner, inner, shared, shared, config.mamba_n_heads])
+        rows = torch.tensor(config.ssm_multipliers).repeat_interleave(counts)
+        tensor = tensor * (config.ssm_in_multiplier * rows)[:, None]
+    yield from mamba(name, tensor, config)
+
+
+def lfm2(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    if name.endswith("conv.conv.weight"):
+        tensor = tensor.squeeze(1)
+    yield name, tensor
+
+
+def llama4(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """Matrices of experts are [inputs, outputs]."""
+    stem, _, last = name.rpartition(".")
+    block = f"blk.{name.split('.')[2]}" if ".layers." in name else ""
+    if stem.endswith(".experts") and last == "gate_up_proj":
+        gate, up = tensor.transpose(1, 2).chunk(2, dim=1)
+        yield from ((f"{block}.ffn_gate_exps.weight", gate), (f"{block}.ffn_up_exps.weight", up))
+    elif stem.endswith(".experts"):
+        yield f"{block}.ffn_down_exps.weight", tensor.transpose(1, 2)
+    else:
+        yield name, tensor
+
+
+def shared_gate(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    yield name, tensor.flatten() if name.endswith("shared_expert_gate.weight") else tensor
+
+
 CONVERT: Mapping[str, Convert] = {
     "gpt-oss": gpt_oss,
     "qwen3next": qwen_next,
     "qwen35": qwen35,
     "qwen35moe": qwen35,
     "deepseek2": deepseek,
+    "granitemoe": granite,
+    "granitehybrid": granite,
+    "falcon-h1": falcon,
+    "nemotron_h": nemotron,
+    "nemotron_h_moe": nemotron,
+    "lfm2": lfm2,
+    "lfm2moe": lfm2,
+    "llama4": llama4,
+    "qwen2moe": shared_gate,
 }
