@@ -41,6 +41,7 @@ _DELTA: Mapping[str, Any] = {
     "ssm.time_step_rank": "linear_num_value_heads",
     "ssm.inner_size": lambda config: config.linear_value_head_dim * config.linear_num_value_heads,
     "full_attention_interval": lambda config: 4,
+    "attention.recurrent_layers": lambda config: [kind == "linear_attention" for kind in config.layer_types],
     "rope.dimension_count": lambda config: config.head_dim // 4,
 }
 _SSM: Mapping[str, Any] = {
@@ -77,8 +78,10 @@ def _lfm2_inner(config: Any) -> int:
     return int(inner)
 
 
+_OF_EXPERTS = ("expert_count", "expert_used_count", "expert_group_count", "expert_group_used_count")
 _NEMOTRON: Mapping[str, Any] = {
     "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
+    "attention.layer_norm_epsilon": "layer_norm_epsilon",
     "attention.head_count_kv": _attending("full_attention"),
     "feed_forward_length": _networks,
     "ssm.conv_kernel": "conv_kernel",
@@ -121,6 +124,7 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
         "attention.key_length_mla": lambda config: config.qk_nope_head_dim + config.qk_rope_head_dim,
         "attention.value_length_mla": "v_head_dim",
         "rope.dimension_count": "qk_rope_head_dim",
+        "expert_gating_func": lambda config: 1 if config.model_type == "deepseek_v2" else 2,
         **_ROUTED,
     },
     "granitemoe": _GRANITE,
@@ -131,7 +135,7 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
         "rope.scaling.finetuned": lambda config: False,
     },
     "falcon-h1": _SSM,
-    "nemotron_h": _NEMOTRON,
+    "nemotron_h": {**_NEMOTRON, **dict.fromkeys(_OF_EXPERTS, lambda config: None)},
     "nemotron_h_moe": {
         **_NEMOTRON,
         **_ROUTED,
@@ -178,7 +182,7 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
         "expert_shared_feed_forward_length": "intermediate_size",
         "expert_shared_count": lambda config: 1,
     },
-    "dots1": _ROUTED,
+    "dots1": {**_ROUTED, "expert_gating_func": lambda config: 2},
     "exaone-moe": {
         **_ROUTED,
         "expert_count": "num_experts",
@@ -193,7 +197,7 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
         "expert_shared_count": "num_shared_experts",
         "expert_feed_forward_length": "moe_intermediate_size",
         "leading_dense_block_count": "num_dense_layers",
-        "expert_weights_norm": "route_norm",
+        "expert_weights_norm": lambda config: True,
         "expert_weights_scale": "route_scale",
         "attention.sliding_window": "sliding_window",
     },

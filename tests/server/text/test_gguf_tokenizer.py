@@ -135,6 +135,21 @@ def test_the_family_decides_how_digits_are_cut(tmp_path: Path, pre: str, pieces:
     assert (tokenizer.encode("1")[0] == 259) == (pre == "llama-bpe")
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("kimi-k2", "Hi 中文abc It's 12345", ["Hi", " ", "中文", "abc", " It's", " ", "123", "45"]),
+        ("youtu", "Hi 中文abc 12", ["Hi", " ", "中文", "abc", " ", "1", "2"]),
+        ("exaone-moe", "to be or 12!", ["to be or", " ", "1", "2", "!"]),
+    ],
+)
+def test_a_family_cuts_text_at_scripts_and_spaces_of_its_own(name: str, text: str, words: list[str]) -> None:
+    from stentor.server.text.pieces import byte_level_bytes
+
+    cut = PRE_TOKENIZERS[name].build().pre_tokenize_str(text)
+    assert [byte_level_bytes(word).decode() for word, _ in cut] == words
+
+
 @pytest.mark.parametrize("name", sorted(PRE_TOKENIZERS))
 def test_every_family_cuts_text_without_losing_any(name: str) -> None:
     from stentor.server.text.pieces import byte_level_bytes
