@@ -23,6 +23,13 @@ GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 _STRETCHES_FULL_LAYERS_ONLY = frozenset({"gemma3", "olmo2"})
 """Sliding layers rotate unstretched. OLMo-3 is stored under OLMo-2's name, told apart by its window."""
 
+_STORED_AS: Mapping[str, str] = {
+    "MistralForCausalLM": "LlamaForCausalLM",
+    "Gemma3TextForCausalLM": "Gemma3ForCausalLM",
+    "Olmo3ForCausalLM": "Olmo2ForCausalLM",
+}
+"""Which other class a file names in place of a class of transformers."""
+
 
 def gguf_architecture(metadata: Mapping[str, object]) -> GGUFArchitecture | GGUFTranslation:
     """Raises :class:`ConfigError` when the file names no supported architecture."""
@@ -32,6 +39,13 @@ def gguf_architecture(metadata: Mapping[str, object]) -> GGUFArchitecture | GGUF
         known = ", ".join((*ARCHITECTURES, *TRANSLATIONS))
         raise ConfigError(f"its architecture {name!r} is not supported, expected one of {known}")
     return found
+
+
+def gguf_names(architecture: str) -> list[str]:
+    """What files call an architecture that transformers calls so; none where they are not read."""
+    architecture = _STORED_AS.get(architecture, architecture)
+    dense = [name for name, row in ARCHITECTURES.items() if architecture in (row.name, row.mixture)]
+    return dense + [name for name, row in TRANSLATIONS.items() if architecture in (row.name, *row.others)]
 
 
 def model_spec_from_gguf(metadata: Mapping[str, object], shapes: Shapes, read_floats: ReadFloats) -> ModelSpec:

@@ -253,10 +253,17 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
         keys={"q_lora_rank": "attention.q_lora_rank", "kv_lora_rank": "attention.kv_lora_rank"},
         unsaid={"q_lora_rank": None},
         made=_deepseek,
+        others=("DeepseekV2ForCausalLM", "YoutuForCausalLM", "Glm4MoeLiteForCausalLM"),
         named=_deepseek_class,
         finish=_split_latents,
     ),
-    "granitemoe": GGUFTranslation("GraniteMoeForCausalLM", keys=_SCALES, unsaid=_UNSCALED, permuted=True),
+    "granitemoe": GGUFTranslation(
+        "GraniteMoeForCausalLM",
+        keys=_SCALES,
+        unsaid=_UNSCALED,
+        others=("GraniteMoeSharedForCausalLM",),
+        permuted=True,
+    ),
     "granitehybrid": GGUFTranslation(
         "GraniteMoeHybridForCausalLM", keys=_SCALES, unsaid=_UNSCALED, made=_granite_hybrid, permuted=True
     ),

@@ -76,8 +76,10 @@ class GGUFTranslation:
     """Fields that hold unless the file says otherwise."""
     made: Callable[[GGUFFacts], Values] | None = None
     """Fields that follow from several things."""
+    others: tuple[str, ...] = ()
+    """Classes that are stored under the same name."""
     named: Callable[[GGUFFacts], str] | None = None
-    """transformers' class where it follows from the file."""
+    """Which of them, where it follows from the file."""
     finish: Callable[[ModelSpec, GGUFFacts], ModelSpec] | None = None
     """What no config.json says."""
     permuted: bool = False

@@ -9,6 +9,7 @@ from typing import Final, Protocol, TypeVar
 
 from prometheus_client.core import Metric
 
+from stentor.engine.model_config.gguf_config import gguf_names
 from stentor.engine.model_config.hf_config import DECODERS
 from stentor.protocols.ipc.actors import EngineReady, Stats
 
@@ -125,16 +126,18 @@ def models_page() -> str:
         output = settle_output(AUTO, AUTO, "", name)
         thinks = "" if output.reasoning is None else _codes((output.reasoning.name,))
         calls = _codes((output.tools.name,)) if output.harmony and output.tools is not None else ""
-        told = (f"`{name}`", ", ".join(kinds(spec)), "text" if spec.text_part else "", thinks, calls)
+        part, files = "text" if spec.text_part else "", _codes(gguf_names(name))
+        told = (f"`{name}`", ", ".join(kinds(spec)), part, files, thinks, calls)
         rows.append(f"| {' | '.join((*told, '; '.join(remarks(name, spec))))} |")
     head = (
         "The decoders that Stentor's own code runs, by the `architectures` of their `config.json`. `dense`: attention "
         "and a network in every layer. `part`: `text` where a model that sees images too is served for its text. "
-        "`reasoning` and `tool calls`: the format that the architecture tells where the chat template does not; "
+        "`GGUF`: the `general.architecture` of GGUF files that are read. `reasoning` and `tool calls`: the format that "
+        "the architecture tells where the chat template does not; "
         "all others are told by the template alone ([parsers](parsers.md)). What these names are models of, and other "
         "kinds of models: [models and formats](../guides/models.md)."
     )
-    columns = ("architecture", "layers", "part", "reasoning", "tool calls", "remarks")
+    columns = ("architecture", "layers", "part", "GGUF", "reasoning", "tool calls", "remarks")
     return _page("Models", head, _table(columns, rows))
 
 
