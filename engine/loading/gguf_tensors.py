@@ -65,6 +65,18 @@ _LATENT: Mapping[str, str] = {
     "attn_output": "o_proj",
 }
 
+_PER_LAYER: Mapping[str, str] = {
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
+}
+_LAYER_INPUT: Mapping[str, str] = {
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+}
+"""Of Gemma 4."""
+
 
 def stored_part(name: str, spec: ModelSpec) -> Part:
     """What a stored tensor holds; a stranger keeps its own name."""
@@ -78,12 +90,13 @@ def stored_part(name: str, spec: ModelSpec) -> Part:
             "output": "lm_head",
             "output_norm": spec.final_norm,
             "token_embd_norm": spec.final_norm,  # LFM2's
+            **(_PER_LAYER if spec.per_layer else {}),
         }.get(stem)
         return Part((f"{outer}.{ending}",)) if outer else Part((name,))
     layer, inner = int(block[1]), block[2]
     if layer >= len(spec.layers):
         return Part(() if spec.draft_layers else (name,))
-    parts = _parts(spec.layers[layer])
+    parts = _parts(spec.layers[layer], bool(spec.per_layer))
     prefix = f"{spec.prefix}.{layer}"
     if (whole := parts.get(inner)) is not None:
         return _named(whole, prefix, ".weight" if inner == "ffn_norm" else "")  # Falcon-H1's has no ending
@@ -98,8 +111,8 @@ def _named(part: Part, prefix: str, ending: str) -> Part:
 
 
 @cache
-def _parts(layer: LayerSpec) -> Mapping[str, Part]:
-    """Of a layer by their names in the file, with or without the ending."""
+def _parts(layer: LayerSpec, per_layer: bool) -> Mapping[str, Part]:
+    """Of a layer by their names in the file, with or without the ending; perhaps of one with its own embedding."""
     names = layer.norms
     pairs = [
         ("attn_norm", names.mixer_in or names.mlp_in),
@@ -108,6 +121,10 @@ def _parts(layer: LayerSpec) -> Mapping[str, Part]:
         ("post_ffw_norm", names.mlp_out),
     ]
     found = {name: Part((target,)) for name, target in pairs if target}
+    if layer.scalar:
+        found["layer_output_scale.weight"] = Part((layer.scalar,))
+    if per_layer:
+        found |= {name: Part((target,)) for name, target in _LAYER_INPUT.items()}
     for mixer in layer.mixers:
         found |= dict(_of_mixer(mixer))
     if isinstance(layer.mlp, MLPSpec):
@@ -187,7 +204,14 @@ def _of_experts(moe: MoESpec) -> Iterator[tuple[str, Part]]:
     for stored, name in zip(("ffn_latent_down", "ffn_latent_up"), moe.latent_names if moe.latent else (), strict=False):
         yield stored, Part((name,))
     if moe.shared is not None:
-        yield from _of_network(moe.shared, "_shexp")
+        yield from _of_network(moe.shared, "" if moe.part_norms else "_shexp")
+    if norms := moe.part_norms:
+        yield "ffn_norm", Part((norms.shared_in,))
+        yield "pre_ffw_norm_2", Part((norms.experts_in,))
+        yield "post_ffw_norm_1", Part((norms.shared_out,))
+        yield "post_ffw_norm_2", Part((norms.experts_out,))
+        yield "ffn_gate_inp.scale", Part((norms.router_scale,))
+        yield "ffn_down_exps.scale", Part((norms.expert_scale,))
     if moe.shared_gate:
         yield "ffn_gate_inp_shexp.weight", Part((f"{moe.shared_gate}.weight",), "row")
 

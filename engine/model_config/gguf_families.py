@@ -228,6 +228,54 @@ def _afmoe(facts: GGUFFacts) -> Values:
     return {**_exaone_moe(facts), **scaled, "num_shared_experts": facts.count("expert_shared_count")}
 
 
+def _gemma4(facts: GGUFFacts) -> Values:
+    """Sliding layers and those that see all have heads of their own; what does not rotate of the latter has a divisor
+    that stops it."""
+    fields, slides = facts.fields, facts.slides(6)
+    heads, inner = fields.get("attention.head_count_kv"), fields.get("feed_forward_length")
+    by_layer = list(heads) if isinstance(heads, list) else [facts.count("attention.head_count_kv")] * facts.layers
+    if len(by_layer) < facts.layers or len(slides) != facts.layers:
+        raise ConfigError(f"attention.head_count_kv or sliding_window_pattern is not of {facts.layers} layers")
+    of_full = [by_layer[layer] for layer, each in enumerate(slides) if not each]
+    of_sliding = [by_layer[layer] for layer, each in enumerate(slides) if each]
+    sizes = [int(size) for size in inner] if isinstance(inner, list) else [facts.count("feed_forward_length")]
+    divisors = facts.read_floats("rope_freqs.weight") if "rope_freqs.weight" in facts.shapes else (1.0,)
+    own = facts.count("attention.shared_kv_layers")
+    valued = facts.having("attn_v.weight")[: facts.layers - own]
+    table = facts.shapes.get("per_layer_token_embd.weight", (0, 1))
+    sparse = facts.has("ffn_gate_inp.weight")
+    return {
+        "layer_types": ["sliding_attention" if each else "full_attention" for each in slides],
+        "head_dim": fields.integer("attention.key_length_swa"),
+        "global_head_dim": fields.integer("attention.key_length"),
+        "num_key_value_heads": (of_sliding or of_full)[0],
+        "num_global_key_value_heads": (of_full or of_sliding)[0],
+        "attention_k_eq_v": not all(valued),
+        "num_kv_shared_layers": own,
+        "hidden_size_per_layer_input": facts.count("embedding_length_per_layer_input") or None,
+        "vocab_size_per_layer_input": table[1],
+        "intermediate_size": sizes[0],
+        "use_double_wide_mlp": sizes[-1] == 2 * sizes[0],
+        "enable_moe_block": sparse,
+        "top_k_experts": facts.count("expert_used_count", 1) or 1,
+        "rope_parameters": {
+            "sliding_attention": {
+                "rope_type": "default",
+                "rope_theta": fields.number("rope.freq_base_swa", 10_000.0),
+                "partial_rotary_factor": fields.integer(
+                    "rope.dimension_count_swa", fields.integer("attention.key_length_swa")
+                )
+                / fields.integer("attention.key_length_swa"),
+            },
+            "full_attention": {
+                "rope_type": "proportional",
+                "rope_theta": fields.number("rope.freq_base", 1_000_000.0),
+                "partial_rotary_factor": sum(each == 1.0 for each in divisors) / len(divisors),
+            },
+        },
+    }
+
+
 TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
     "gpt-oss": GGUFTranslation(
         "GptOssForCausalLM", keys={"intermediate_size": "expert_feed_forward_length"}, made=_gpt_oss, finish=_unrounded
@@ -298,5 +346,8 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
     "dots1": GGUFTranslation("Dots1ForCausalLM", made=_dense_first),
     "exaone-moe": GGUFTranslation("ExaoneMoeForCausalLM", made=_exaone_moe),
     "afmoe": GGUFTranslation("AfmoeForCausalLM", keys={"route_scale": "expert_weights_scale"}, made=_afmoe),
+    "gemma4": GGUFTranslation(
+        "Gemma4ForCausalLM", keys={"final_logit_softcapping": "final_logit_softcapping"}, made=_gemma4, turned=False
+    ),
 }
 """By the names that llama.cpp gives them."""

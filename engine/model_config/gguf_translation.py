@@ -26,6 +26,7 @@ class GGUFFacts:
     shapes: Shapes
     layers: int
     """Those that predict tokens further ahead left out."""
+    read_floats: ReadFloats
 
     def having(self, tensor: str) -> list[bool]:
         """Which layers have a tensor of this name."""
@@ -82,6 +83,8 @@ class GGUFTranslation:
     """Which of them, where it follows from the file."""
     finish: Callable[[ModelSpec, GGUFFacts], ModelSpec] | None = None
     """What no config.json says."""
+    turned: bool = True
+    """Rotation is what all architectures say of it; otherwise :attr:`made` says all."""
     permuted: bool = False
     """Query and key rows are stored in the order of interleaved rotary pairs."""
     plus_one: bool = False
@@ -132,12 +135,12 @@ def translated_spec(
     stored, drafts = fields.integer("block_count", most=MOST_LAYERS), fields.integer("nextn_predict_layers", 0, least=0)
     if drafts >= stored:
         raise ConfigError(f"{drafts} of its {stored} layers predict tokens further ahead, expected fewer")
-    facts = GGUFFacts(fields, shapes, stored - drafts)
+    facts = GGUFFacts(fields, shapes, stored - drafts, read_floats)
     name = row.named(facts) if row.named else row.name
     spec = DECODERS[name].read(Fields(_values(metadata, facts, read_floats, row)), name)
     if drafts:
         spec = replace(spec, draft_layers=drafts)
-    if "rope_freqs.weight" in shapes:
+    if row.turned and "rope_freqs.weight" in shapes:
         divisors = read_floats("rope_freqs.weight")
         for rope in {layer.mixer.rope for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)} - {None}:
             rotates = [isinstance(each.mixer, AttentionSpec) and each.mixer.rope == rope for each in spec.layers]
@@ -220,7 +223,7 @@ def _stored(layer: LayerSpec, prefix: str, shapes: Shapes) -> LayerSpec:
     usual = mlp.names[0]
     names = replace(GGUF_EXPERTS, router=usual.router, correction=usual.correction, into=into)
     shared = mlp.shared
-    if shared is not None:
+    if shared is not None and mlp.part_norms is None:
         parts = (f"{_SHARED}.gate_proj", f"{_SHARED}.up_proj")
         shared = replace(shared, into=parts if shared.gated else parts[1:], out=f"{_SHARED}.down_proj")
     return replace(layer, mlp=replace(mlp, names=(names,), shared=shared))

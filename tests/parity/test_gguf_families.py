@@ -48,6 +48,9 @@ MODELS = {
     "dots1": "dots1",
     "exaone-moe": "exaone-moe",
     "afmoe": "afmoe",
+    "gemma4": "gemma4",
+    "gemma4-small": "gemma4",
+    "gemma4-moe": "gemma4",
 }
 """The names that llama.cpp has for the architectures of :data:`.tiny.ARCHITECTURES`."""
 

@@ -79,6 +79,19 @@ def _lfm2_inner(config: Any) -> int:
 
 
 _OF_EXPERTS = ("expert_count", "expert_used_count", "expert_group_count", "expert_group_used_count")
+
+
+def _of_full(config: Any, field: str) -> int:
+    """A number of Gemma 4's layers that see all."""
+    said = config.to_dict()
+    own = (said.get("per_layer_config") or {}).get(str(config.layer_types.index("full_attention")), {})
+    return int(own.get(field, said[field]))
+
+
+def _first_shared(config: Any) -> int:
+    return int(config.num_hidden_layers - config.num_kv_shared_layers)
+
+
 _NEMOTRON: Mapping[str, Any] = {
     "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
     "attention.layer_norm_epsilon": "layer_norm_epsilon",
@@ -192,6 +205,33 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
         "attention.sliding_window_pattern": lambda config: [kind == "sliding_attention" for kind in config.layer_types],
         "expert_gating_func": lambda config: 2,
     },
+    "gemma4": {
+        "attention.head_count_kv": lambda config: [
+            config.to_dict()["num_key_value_heads"]
+            if kind == "sliding_attention"
+            else _of_full(config, "num_key_value_heads")
+            for kind in config.layer_types
+        ],
+        "attention.key_length": lambda config: _of_full(config, "head_dim"),
+        "attention.value_length": lambda config: _of_full(config, "head_dim"),
+        "attention.key_length_swa": lambda config: config.to_dict()["head_dim"],
+        "attention.value_length_swa": lambda config: config.to_dict()["head_dim"],
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": lambda config: [kind == "sliding_attention" for kind in config.layer_types],
+        "attention.shared_kv_layers": "num_kv_shared_layers",
+        "embedding_length_per_layer_input": lambda config: config.hidden_size_per_layer_input or 0,
+        "feed_forward_length": lambda config: [
+            config.intermediate_size * (2 if config.use_double_wide_mlp and layer >= _first_shared(config) else 1)
+            for layer in range(config.num_hidden_layers)
+        ],
+        "expert_count": "num_experts",
+        "expert_used_count": "top_k_experts",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "final_logit_softcapping": "final_logit_softcapping",
+        "rope.dimension_count": lambda config: _of_full(config, "head_dim"),
+        "rope.dimension_count_swa": lambda config: config.to_dict()["head_dim"],
+        "rope.freq_base_swa": lambda config: float(config.rope_parameters["sliding_attention"]["rope_theta"]),
+    },
     "afmoe": {
         "expert_count": "num_experts",
         "expert_shared_count": "num_shared_experts",
@@ -232,7 +272,7 @@ def write_family(
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
     tensors = chain(_converted(model, arch, convert or CONVERT.get(arch, as_it_is)), (beside or {}).items())
     for name, tensor in tensors:
-        stored = name if name.startswith("blk.") else names.get_name(name, (".weight", ".bias"))
+        stored = name if name.startswith(("blk.", "rope_freqs")) else names.get_name(name, (".weight", ".bias"))
         assert stored is not None, name
         values = tensor.detach().float().contiguous().numpy()
         kind = next((kind for part, kind in (kinds or {}).items() if part in stored), None)
@@ -263,6 +303,7 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
 
 def _rope(config: Any) -> dict[str, Any]:
     rope = getattr(config, "rope_parameters", None) or {"rope_theta": 10000.0}
+    rope = rope.get("full_attention", rope)
     found: dict[str, Any] = {"rope.freq_base": float(rope["rope_theta"])}
     if rope.get("rope_type") == "yarn":
         found |= {
@@ -291,7 +332,7 @@ def _converted(model: Any, arch: str, convert: Convert) -> Named:
             continue
         stem, _, last = name.rpartition(".")
         experts = stem.endswith(".experts") and last in ("gate_up_proj", "up_proj", "down_proj")
-        if experts and arch not in ("gpt-oss", "llama4"):
+        if experts and arch not in ("gpt-oss", "llama4", "gemma4"):
             block = f"blk.{stem.split('.')[2]}"
             if last == "gate_up_proj":
                 gate, up = tensor.chunk(2, dim=1)
@@ -466,6 +507,23 @@ def llama4(name: str, tensor: torch.Tensor, config: Any) -> Named:
         yield name, tensor
 
 
+def gemma4(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """Divisors stop what does not rotate of layers that see all; gate and up of experts are one tensor."""
+    block, last = f"blk.{name.split('.')[2]}" if ".layers." in name else "", name.rpartition(".")[2]
+    named = {
+        "layer_scalar": "layer_output_scale.weight",
+        "scale": "ffn_gate_inp.scale",
+        "per_expert_scale": "ffn_down_exps.scale",
+        "gate_up_proj": "ffn_gate_up_exps.weight",
+        "down_proj": "ffn_down_exps.weight",
+    }
+    if name == "model.norm.weight":
+        pairs = _of_full(config, "head_dim") // 2
+        turning = int(pairs * config.rope_parameters["full_attention"]["partial_rotary_factor"])
+        yield "rope_freqs.weight", torch.tensor([1.0] * turning + [1e30] * (pairs - turning))
+    yield (f"{block}.{named[last]}" if block and last in named else name), tensor
+
+
 def shared_gate(name: str, tensor: torch.Tensor, config: Any) -> Named:
     yield name, tensor.flatten() if name.endswith("shared_expert_gate.weight") else tensor
 
@@ -485,4 +543,5 @@ CONVERT: Mapping[str, Convert] = {
     "lfm2moe": lfm2,
     "llama4": llama4,
     "qwen2moe": shared_gate,
+    "gemma4": gemma4,
 }
