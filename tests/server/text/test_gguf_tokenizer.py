@@ -1,5 +1,6 @@
 """Token ids from GGUF metadata, against transformers' own conversion."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,21 @@ def test_a_sentencepiece_vocabulary_gives_the_ids_of_transformers(tmp_path: Path
         assert ours.encode(text, add_special_tokens=False) == theirs.encode(text, add_special_tokens=False), text
     assert (ours.encode("hello")[0] == 1) == flags.get("add_bos_token", True)
     assert (ours.encode("hello")[-1] == 2) == flags.get("add_eos_token", False)
+
+
+def test_a_gemma_4_vocabulary_brings_its_merges(tmp_path: Path) -> None:
+    write_sentencepiece_gguf(tmp_path / "recovered.gguf", architecture="gemma2", add_space_prefix=False)
+    recovered = load_tokenizer(tmp_path / "recovered.gguf")
+    merges = json.loads(recovered.backend.to_str())["model"]["merges"]
+    assert merges
+    stored = [" ".join(merge) for merge in merges]
+    write_sentencepiece_gguf(
+        tmp_path / "stored.gguf", model="gemma4", architecture="gemma4", merges=stored, add_space_prefix=False
+    )
+    found = load_tokenizer(tmp_path / "stored.gguf")
+    for text in TEXTS:
+        assert found.encode(text) == recovered.encode(text), text
+    assert found.encode("hello")[0] == 1
 
 
 def test_a_text_that_brings_its_own_bos_gets_no_second_one(tmp_path: Path) -> None:
