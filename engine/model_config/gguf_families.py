@@ -7,7 +7,7 @@ from typing import Final
 from .attention_spec import LatentAttentionSpec
 from .config_fields import ConfigError
 from .gguf_translation import GGUFFacts, GGUFTranslation, Values
-from .model_spec import ModelSpec
+from .model_spec import ModelSpec, with_mixers
 from .recurrent_spec import GatedDeltaSpec
 
 _SIGMOID: Final = 2
@@ -276,6 +276,13 @@ def _gemma4(facts: GGUFFacts) -> Values:
     }
 
 
+def _growing(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
+    """Queries grow with every so many positions as the context had before it was stretched."""
+    beta = facts.fields.number("attention.temperature_scale", 0.0)
+    floor = facts.fields.integer("rope.scaling.original_context_length", spec.max_position)
+    return with_mixers(spec, temperature_beta=beta, temperature_floor=floor) if beta else spec
+
+
 TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
     "gpt-oss": GGUFTranslation(
         "GptOssForCausalLM", keys={"intermediate_size": "expert_feed_forward_length"}, made=_gpt_oss, finish=_unrounded
@@ -346,6 +353,13 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
     "dots1": GGUFTranslation("Dots1ForCausalLM", made=_dense_first),
     "exaone-moe": GGUFTranslation("ExaoneMoeForCausalLM", made=_exaone_moe),
     "afmoe": GGUFTranslation("AfmoeForCausalLM", keys={"route_scale": "expert_weights_scale"}, made=_afmoe),
+    "mistral3": GGUFTranslation("Ministral3ForCausalLM", finish=_growing, permuted=True),
+    "olmo": GGUFTranslation("OlmoForCausalLM", keys={"clip_qkv": "attention.clamp_kqv"}, permuted=True),
+    "jais2": GGUFTranslation(
+        "Jais2ForCausalLM",
+        keys={"layer_norm_eps": "attention.layer_norm_epsilon"},
+        made=lambda facts: {"mlp_bias": facts.has("ffn_down.bias")},
+    ),
     "gemma4": GGUFTranslation(
         "Gemma4ForCausalLM", keys={"final_logit_softcapping": "final_logit_softcapping"}, made=_gemma4, turned=False
     ),

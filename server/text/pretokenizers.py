@@ -32,6 +32,13 @@ _YOUTU: Final = (
     "|[\u3105-\u312f]+|[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
     _CASED % (_CONTRACTION + "?", _CONTRACTION + "?") + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _TAIL,
 )
+_JAIS2: Final = (
+    _CONTRACTION
+    + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+    # runs of spaces in powers of two
+    + "|".join(rf"\s{{{count}}}(?!\S)" for count in ("512", "256", "128", "64", "32", "16", "8", "4", "1,2"))
+    + r"|\s{1}"
+)
 _EXAONE_MOE: Final = (
     _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?"
     r"|\s*[\r\n]|\s+(?!\S)|\s+"
@@ -90,6 +97,7 @@ _FAMILIES: Final = (
     (PreTokenization(_YOUTU, ignore_merges=True), "youtu"),
     (PreTokenization((_EXAONE_MOE,)), "exaone-moe"),
     (PreTokenization((_KIMI,)), "kimi-k2"),
+    (PreTokenization((_JAIS2,)), "jais-2"),
 )
 PRE_TOKENIZERS: Final = {name: family for family, names in _FAMILIES for name in names.split()}
 """``tokenizer.ggml.pre`` → how its text is cut."""

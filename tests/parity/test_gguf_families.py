@@ -48,6 +48,9 @@ MODELS = {
     "dots1": "dots1",
     "exaone-moe": "exaone-moe",
     "afmoe": "afmoe",
+    "ministral3": "mistral3",
+    "olmo": "olmo",
+    "jais2": "jais2",
     "gemma4": "gemma4",
     "gemma4-small": "gemma4",
     "gemma4-moe": "gemma4",
@@ -60,6 +63,7 @@ UNSAID: dict[str, dict[str, Any]] = {
     "qwen2-moe": {"layer_types": ["full_attention"] * 3},
     "dots1": {"layer_types": ["full_attention"] * 3},
     "hunyuan-moe": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "olmo": {"attention_bias": False},
     "afmoe": {"layer_types": ["sliding_attention"] * 3},
 }
 """What no file says otherwise."""

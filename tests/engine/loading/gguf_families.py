@@ -205,6 +205,11 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
         "attention.sliding_window_pattern": lambda config: [kind == "sliding_attention" for kind in config.layer_types],
         "expert_gating_func": lambda config: 2,
     },
+    "mistral3": {
+        "attention.temperature_scale": lambda config: config.rope_parameters["llama_4_scaling_beta"],
+    },
+    "olmo": {"attention.layer_norm_epsilon": lambda config: 1e-5},
+    "jais2": {"attention.layer_norm_epsilon": "layer_norm_eps"},
     "gemma4": {
         "attention.head_count_kv": lambda config: [
             config.to_dict()["num_key_value_heads"]
@@ -314,7 +319,8 @@ def _rope(config: Any) -> dict[str, Any]:
             "rope.scaling.yarn_beta_slow": float(rope.get("beta_slow", 1.0)),
         }
         if "mscale_all_dim" in rope:
-            found["rope.scaling.yarn_log_multiplier"] = 0.1 * rope["mscale_all_dim"]
+            tenth = 1.0 if config.model_type == "ministral3" else 0.1  # as their converters have it
+            found["rope.scaling.yarn_log_multiplier"] = tenth * rope["mscale_all_dim"]
     return found
 
 
@@ -445,7 +451,7 @@ def granite(name: str, tensor: torch.Tensor, config: Any) -> Named:
 
 
 def mamba(name: str, tensor: torch.Tensor, config: Any) -> Named:
-    groups: int = getattr(config, "mamba_n_groups", None) or getattr(config, "n_groups", 1)
+    groups: Any = getattr(config, "mamba_n_groups", None) or getattr(config, "n_groups", 1)
     if name.endswith(".A_log"):
         tensor = -tensor.exp()[:, None]
     elif name.endswith((".mamba.D", ".mixer.D")):
@@ -524,6 +530,10 @@ def gemma4(name: str, tensor: torch.Tensor, config: Any) -> Named:
     yield (f"{block}.{named[last]}" if block and last in named else name), tensor
 
 
+def llama(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    yield name, _permuted(name, tensor, config)
+
+
 def shared_gate(name: str, tensor: torch.Tensor, config: Any) -> Named:
     yield name, tensor.flatten() if name.endswith("shared_expert_gate.weight") else tensor
 
@@ -544,4 +554,6 @@ CONVERT: Mapping[str, Convert] = {
     "llama4": llama4,
     "qwen2moe": shared_gate,
     "gemma4": gemma4,
+    "mistral3": llama,
+    "olmo": llama,
 }
