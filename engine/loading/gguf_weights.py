@@ -46,7 +46,14 @@ def gguf_weights(
                     plus_one = architecture.plus_one and tensor.name.endswith("norm.weight")
                     shift = -1.0 if plus_one and not tensor.name.endswith("ssm_norm.weight") else 0.0
                     stored = reader.read(tensor, dtype if part.by_rows else torch.float32, heads, shift)
-                for name, found in zip(part.names, _restored(part, stored), strict=True):
+                try:
+                    restored = _restored(part, stored)
+                except RuntimeError as error:  # torch's, of a shape that it cannot cut so
+                    raise CheckpointError(
+                        f"Cannot load {file}: {tensor.name!r} has shape {tensor.shape[::-1]}, which does not divide "
+                        "among the heads that its metadata tells."
+                    ) from error
+                for name, found in zip(part.names, restored, strict=True):
                     yield name, found.to(device)
             done += tensor.nbytes
             tell(done, total)

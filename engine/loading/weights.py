@@ -74,7 +74,8 @@ def iterate_weights(
 
     Tensors of safetensors files come as they are stored, as views of the mapped file: copy what is to be
     written or to outlive the file. GGUF's come in ``dtype``, expanded piecewise where they are quantised,
-    except those named in ``raw``, whose blocks come as uint8 [rows, bytes of a row]. Dummy ones come in
+    except those named in ``raw``, whose blocks come as uint8 [rows, bytes of a row], and short ones that are computed
+    anew from what is stored, which are float32. Dummy ones come in
     ``dtype``, of the ``shapes`` that a model with plain weights has, chosen by ``seed``. Beside the tensor in
     hand no other is kept. Names the model does not know are yielded too. Raises :class:`CheckpointError` when
     a file cannot be read.

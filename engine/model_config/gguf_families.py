@@ -205,7 +205,7 @@ def _llama4(facts: GGUFFacts) -> Values:
 
 def _ernie(facts: GGUFFacts) -> Values:
     shared = facts.outputs("ffn_up_shexp.weight", 0)
-    return {"moe_num_shared_experts": shared // facts.count("expert_feed_forward_length", 1)}
+    return {"moe_num_shared_experts": shared // max(1, facts.count("expert_feed_forward_length"))}
 
 
 def _hunyuan(facts: GGUFFacts) -> Values:
@@ -232,17 +232,17 @@ def _gemma4(facts: GGUFFacts) -> Values:
     """Sliding layers and those that see all have heads of their own; what does not rotate of the latter has a divisor
     that stops it."""
     fields, slides = facts.fields, facts.slides(6)
-    heads, inner = fields.get("attention.head_count_kv"), fields.get("feed_forward_length")
-    by_layer = list(heads) if isinstance(heads, list) else [facts.count("attention.head_count_kv")] * facts.layers
-    if len(by_layer) < facts.layers or len(slides) != facts.layers:
-        raise ConfigError(f"attention.head_count_kv or sliding_window_pattern is not of {facts.layers} layers")
-    of_full = [by_layer[layer] for layer, each in enumerate(slides) if not each]
-    of_sliding = [by_layer[layer] for layer, each in enumerate(slides) if each]
-    sizes = [int(size) for size in inner] if isinstance(inner, list) else [facts.count("feed_forward_length")]
+    by_layer, sizes = facts.each("attention.head_count_kv"), facts.each("feed_forward_length")
+    if len(slides) != facts.layers:
+        raise ConfigError(f"attention.sliding_window_pattern is of {len(slides)} layers, expected {facts.layers}")
+    of_full = [heads for heads, each in zip(by_layer, slides, strict=True) if not each]
+    of_sliding = [heads for heads, each in zip(by_layer, slides, strict=True) if each]
     divisors = facts.read_floats("rope_freqs.weight") if "rope_freqs.weight" in facts.shapes else (1.0,)
     own = facts.count("attention.shared_kv_layers")
     valued = facts.having("attn_v.weight")[: facts.layers - own]
     table = facts.shapes.get("per_layer_token_embd.weight", (0, 1))
+    if len(table) != 2:
+        raise ConfigError("the tensor per_layer_token_embd.weight is no matrix")
     sparse = facts.has("ffn_gate_inp.weight")
     return {
         "layer_types": ["sliding_attention" if each else "full_attention" for each in slides],

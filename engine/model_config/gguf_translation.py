@@ -48,6 +48,15 @@ class GGUFFacts:
             return max((Fields({key: each}).integer(key, least=0) for each in value), default=default)
         return self.fields.integer(key, default, least=0)
 
+    def each(self, key: str) -> list[int]:
+        """A count for each layer, which may be stored once."""
+        if not isinstance(self.fields.get(key), list):
+            return [self.count(key)] * self.layers
+        found = self.fields.numbers(key)
+        if len(found) < self.layers:
+            raise ConfigError(f"{key} is of {len(found)} layers, expected {self.layers}")
+        return [int(number) for number in found[: self.layers]]
+
     def dense_first(self) -> int:
         """Layers before the first with experts."""
         sparse = self.having("ffn_gate_inp.weight")

@@ -1,5 +1,6 @@
 """GGUF files of families with experts, latents or states agree with transformers in float32, however they are cut."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,13 @@ import torch
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.dequantize import dequantize
 from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.gguf_file import GGUFFile
+from stentor.engine.loading.gguf_tensors import read_floats
 from stentor.engine.loading.gguf_types import GGMLType
 from stentor.engine.loading.weights import iterate_weights
-from stentor.tests.engine.loading.gguf_families import Convert, as_it_is, delta, write_family
+from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.gguf_config import model_spec_from_gguf
+from stentor.tests.engine.loading.gguf_families import Convert, as_it_is, delta, qwen_next, write_family
 from stentor.tests.engine.loading.k_quants import quantize
 from stentor.tests.parity import tiny
 from stentor.tests.parity.cuts import check_cut, check_shared, check_whole, expected_logits, prompt_of
@@ -177,6 +182,37 @@ def test_rows_of_blocks_are_moved_as_rows_of_values_are(name: str, tmp_path: Pat
     for each in raw:
         rows = dequantize(blocks[each].contiguous(), GGMLType.Q8_0)
         assert torch.equal(rows, values[each].reshape(rows.shape)), each
+
+
+def test_rows_that_do_not_divide_among_heads_are_refused_in_one_line(tmp_path: Path) -> None:
+    def cut_short(name: str, tensor: torch.Tensor, config: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        yield from (
+            (each, part[:7] if "in_proj_ba" in each else part) for each, part in qwen_next(name, tensor, config)
+        )
+
+    write_family(tmp_path / "m.gguf", made("qwen3-next-moe", tmp_path), "qwen3next", convert=cut_short)
+    with pytest.raises(CheckpointError, match=r"'blk.0.ssm_ba.weight' has shape \(7, 64\), which does not divide"):
+        list(iterate_weights(open_checkpoint(tmp_path / "m.gguf"), torch.float32))
+
+
+@pytest.mark.parametrize(
+    ("name", "metadata", "message"),
+    [
+        ("gemma4", {"attention.sliding_window_pattern": [True]}, "sliding_window_pattern is of 1 layers, expected 4"),
+        ("gemma4", {"attention.head_count_kv": [2]}, "head_count_kv is of 1 layers, expected 4"),
+        ("glm4-moe", {"nextn_predict_layers": 3, "block_count": 3}, "3 of its 3 layers predict tokens further ahead"),
+        ("nemotron-h", {"attention.head_count": 0}, "a model of recurrent layers alone is not supported"),
+    ],
+)
+def test_metadata_that_contradicts_itself_is_refused_in_one_line(
+    name: str, metadata: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    write_family(tmp_path / "m.gguf", made(name, tmp_path), MODELS[name])
+    with GGUFFile(tmp_path / "m.gguf") as file:
+        said = {**file.metadata, **{f"{MODELS[name]}.{key}": value for key, value in metadata.items()}}
+        shapes = {tensor: stored.shape for tensor, stored in file.tensors.items()}
+        with pytest.raises(ConfigError, match=message):
+            model_spec_from_gguf(said, shapes, lambda tensor: read_floats(file, tensor))
 
 
 def test_a_bamba_is_refused_in_one_line(tmp_path: Path) -> None:
