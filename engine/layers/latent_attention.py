@@ -47,7 +47,10 @@ class LatentAttention:
         self.into = None if indexed else self._into
         """Who wants its input quantised; an index takes it plain."""
         self._queries = Linear.of(weights, prefix, of_queries[0], context, dtype=context.dtype) if of_queries else None
-        self._made = plain_weight(weights, prefix, made, context)
+        if spec.made_apart:
+            self._made = context.empty(spec.heads * (spec.nope_dim + spec.v_dim), spec.kv_lora_rank)
+        else:
+            self._made = plain_weight(weights, prefix, made, context)
         """[heads * (nope_dim + v_dim), kv_lora_rank]"""
         self.out = Linear.of(weights, prefix, out, context, dtype=context.stream)
         *of_q, of_kv = spec.latent_norms
@@ -60,6 +63,10 @@ class LatentAttention:
         self._q_norm, self._kv_norm = norms[0] if of_q else None, norms[-1]
         by_head = self._made.view(spec.heads, -1, spec.kv_lora_rank)
         keys, self._values = by_head.split_with_sizes((spec.nope_dim, spec.v_dim), dim=1)
+        if spec.made_apart:
+            turned = (spec.heads, spec.kv_lora_rank, spec.nope_dim)
+            weights.add(f"{prefix}.{spec.name}.k_b_proj.weight", keys, shape=turned, read=lambda k: k.transpose(1, 2))
+            weights.add(f"{prefix}.{spec.name}.v_b_proj.weight", self._values)
         self._keys = context.empty(spec.heads, spec.kv_lora_rank, spec.nope_dim)
         """What takes queries into the space of latents."""
         weights.derive(self._keys, lambda: keys.transpose(1, 2))

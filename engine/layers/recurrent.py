@@ -93,7 +93,9 @@ class GatedDelta:
         ).float()
         normed = kernels.rms_norm(found.view(-1, spec.v_dim), self._norm, self._eps)
         gated = kernels.gated_activation(torch.cat((z.reshape(-1, spec.v_dim).float(), normed), dim=1), "silu")
-        return gated.view(-1, spec.values).to(parts.dtype)
+        if spec.tiled:
+            gated = gated.view(-1, spec.k_heads, spec.v_heads // spec.k_heads, spec.v_dim).transpose(1, 2)
+        return gated.reshape(-1, spec.values).to(parts.dtype)
 
     def _split(self, parts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """What is convolved [tokens, channels], gates [tokens, v_heads, v_dim], and two numbers a value head, [tokens,

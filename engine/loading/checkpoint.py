@@ -12,7 +12,7 @@ from typing import Literal
 from stentor.protocols.ipc.config import LoadFormat, ModelImpl
 
 from ..model_config.config_fields import ConfigError
-from ..model_config.gguf_config import gguf_architecture, model_spec_from_gguf
+from ..model_config.gguf_config import model_spec_from_gguf
 from ..model_config.hf_text_part import text_name
 from ..model_config.model_spec import ModelSpec
 from ..model_config.pooling_config import PoolingConfig
@@ -31,7 +31,7 @@ from .ct2_whisper import whisper_config
 from .errors import CheckpointError
 from .generation_config import GenerationConfig, generation_config_from_gguf, generation_config_from_hf
 from .gguf_file import GGUFFile
-from .gguf_tensors import check_tensors, hf_name, read_floats
+from .gguf_tensors import check_tensors, read_floats, stored_part
 from .gguf_types import FLOATS, GGMLType
 from .safetensors_index import DTYPES, QUANTIZED_DTYPES, StoredTensor, read_json, safetensors_index
 
@@ -202,7 +202,7 @@ def _open_gguf(file: Path) -> Checkpoint:
         defaults = generation_config_from_gguf(gguf.metadata)
         kinds = {kind: _GGUF_DTYPES[kind] if kind in FLOATS else kind.name for kind in GGMLType}
         stored = by_size((kinds[tensor.type], tensor.nbytes) for tensor in gguf.tensors.values())
-        quantized = _gguf_formats(gguf)
+        quantized = _gguf_formats(gguf, config)
     return Checkpoint(
         format="gguf",
         folder=file.parent,
@@ -232,14 +232,15 @@ def _open_ct2(file: Path) -> Checkpoint:
     )
 
 
-def _gguf_formats(gguf: GGUFFile) -> QuantizedCheckpoint | None:
+def _gguf_formats(gguf: GGUFFile, spec: ModelSpec) -> QuantizedCheckpoint | None:
     """The block type of every quantised matrix, or of those of all experts, by the name of its projection."""
-    architecture = gguf_architecture(gguf.metadata)
     parts: dict[str, Format] = {}
     for tensor in gguf.tensors.values():
-        name = hf_name(tensor.name, architecture)
-        if name is not None and tensor.type not in FLOATS and len(tensor.shape) in (2, 3):
-            parts[name.removesuffix(".weight")] = GGUFFormat(tensor.type.name)
+        if tensor.type in FLOATS or len(tensor.shape) not in (2, 3):
+            continue
+        part = stored_part(tensor.name, spec)
+        if part.by_rows:
+            parts |= {name.removesuffix(".weight"): GGUFFormat(tensor.type.name) for name in part.names}
     return QuantizedCheckpoint("gguf", parts=parts) if parts else None
 
 

@@ -7,7 +7,10 @@ from ..model_config.config_fields import Fields
 
 _END_OF_TURN_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
-_END_OF_TURN_TEXTS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>")
+_END_OF_TURN_TEXTS = (
+    *("<|im_end|>", "<|eot_id|>", "<|eot|>", "<|end|>"),
+    *("<end_of_turn>", "<|end_of_turn|>", "<turn|>", "[e~["),
+)
 """How the models read here close a turn. Looked for where a GGUF file names no such token, as llama.cpp does."""
 _HARMONY_ENDS = ("<|return|>", "<|call|>")
 """How gpt-oss closes one, in whose vocabulary ``<|end|>`` closes a message, of which a turn has several."""

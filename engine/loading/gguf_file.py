@@ -184,7 +184,8 @@ class _Cursor:
         self.data.close()
 
     def fail(self, why: str) -> NoReturn:
-        raise CheckpointError(f"Cannot read {self.path} as GGUF: {why}.")
+        one_line = " ".join(why.splitlines())  # names come from the file
+        raise CheckpointError(f"Cannot read {self.path} as GGUF: {one_line}.")
 
     def _advance(self, count: int) -> int:
         """Move over ``count`` bytes and return where they began."""

@@ -1,14 +1,45 @@
-"""From GGUF's tensor names to transformers', and small reads that need no torch."""
+"""Which of transformers' tensors each tensor of a GGUF file holds, and small reads that need no torch.
+
+A part of a layer has one name in all GGUF files; what transformers calls it, the layer's spec says.
+"""
 
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
 
-from ..model_config.gguf_config import GGUFArchitecture
-from ..model_config.mlp_spec import FUSED_MLP, SPLIT_MLP
+from ..model_config.attention_spec import AttentionSpec, LatentAttentionSpec
+from ..model_config.mlp_spec import MLPSpec, MoESpec
+from ..model_config.model_spec import LayerSpec, MixerSpec, ModelSpec
+from ..model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec
 from .errors import CheckpointError
 from .gguf_file import GGUFFile
 from .gguf_types import READABLE, GGMLType
+
+Change = Literal["", "log", "vector", "row", "convolution", "halves_by_head"]
+"""What the converter has done to it: see :mod:`.gguf_restore`."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a stored tensor holds."""
+
+    names: tuple[str, ...]
+    """Under transformers' names; none for one that is no weight."""
+    change: Change = ""
+    heads: int = 0
+    """Where value heads of a key head stand apart from each other, how many there are in the rows from ``first`` on,
+    in ``groups``; where halves stand by head, how many heads."""
+    groups: int = 0
+    first: int = 0
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether the rows of its blocks are those of transformers' tensors, in whatever order."""
+        return self.change in ("", "halves_by_head")
+
 
 CONSUMED = frozenset({"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
 """Tensors that the configuration has taken in."""
@@ -16,65 +47,173 @@ CONSUMED = frozenset({"rope_freqs.weight", "rope_factors_long.weight", "rope_fac
 _IGNORED = re.compile(r"blk\.\d+\.attn_rot_embd\.weight|blk\.\d+\.rope_freqs\.weight")
 """Buffers that old converters stored."""
 
-_OUTER: Mapping[str, str] = {"token_embd": "model.embed_tokens", "output": "lm_head"}
-
-_INNER: Mapping[str, str] = {
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_qkv": "self_attn.qkv_proj",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_gate_inp": "mlp.gate",
-    "ffn_gate_exps": "mlp.experts.gate_proj",
-    "ffn_up_exps": "mlp.experts.up_proj",
-    "ffn_down_exps": "mlp.experts.down_proj",
-}
-
-_BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+_BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 
 MAX_FACTORS = 1 << 16
 
+_ATTENTION: Mapping[str, str] = {"attn_q": "q_proj", "attn_k": "k_proj", "attn_v": "v_proj", "attn_qkv": "qkv_proj"}
+_LATENT: Mapping[str, str] = {
+    "attn_q": "q_proj",
+    "attn_q_a": "q_a_proj",
+    "attn_q_b": "q_b_proj",
+    "attn_q_a_norm": "q_a_layernorm",
+    "attn_kv_a_mqa": "kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "kv_a_layernorm",
+    "attn_kv_b": "kv_b_proj",
+    "attn_k_b": "k_b_proj",
+    "attn_v_b": "v_b_proj",
+    "attn_output": "o_proj",
+}
 
-def hf_name(name: str, architecture: GGUFArchitecture) -> str | None:
-    """transformers' name of a stored tensor; None for one that is no weight; a stranger keeps its own name."""
+_PER_LAYER: Mapping[str, str] = {
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
+}
+_LAYER_INPUT: Mapping[str, str] = {
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+}
+"""Of Gemma 4."""
+
+
+def stored_part(name: str, spec: ModelSpec) -> Part:
+    """What a stored tensor holds; a stranger keeps its own name."""
     if name in CONSUMED or _IGNORED.fullmatch(name):
-        return None
-    part = _BLOCK.fullmatch(name)
-    if part is None:
-        outer, _, suffix = name.rpartition(".")
-        target = _OUTER.get(outer)
-        if outer == "output_norm":
-            target = architecture.model.get("final_norm", "model.norm")
-        return f"{target}.{suffix}" if target else name
-    layer, inner, suffix = part.groups()
-    target = _inner_name(inner, architecture)
-    return f"model.layers.{layer}.{target}.{suffix}" if target else name
+        return Part(())
+    block = _BLOCK.fullmatch(name)
+    if block is None:
+        stem, _, ending = name.rpartition(".")
+        outer = {
+            "token_embd": spec.embedding,
+            "output": "lm_head",
+            "output_norm": spec.final_norm,
+            "token_embd_norm": spec.final_norm,  # LFM2's
+            **(_PER_LAYER if spec.per_layer else {}),
+        }.get(stem)
+        return Part((f"{outer}.{ending}",)) if outer else Part((name,))
+    layer, inner = int(block[1]), block[2]
+    if layer >= len(spec.layers):
+        return Part(() if spec.draft_layers else (name,))
+    parts = _parts(spec.layers[layer], bool(spec.per_layer))
+    prefix = f"{spec.prefix}.{layer}"
+    if (whole := parts.get(inner)) is not None:
+        return _named(whole, prefix, ".weight" if inner == "ffn_norm" else "")  # Falcon-H1's has no ending
+    stem, _, ending = inner.rpartition(".")
+    found = parts.get(stem)
+    return _named(found, prefix, f".{ending}") if found is not None else Part((name,))
 
 
-def _inner_name(inner: str, architecture: GGUFArchitecture) -> str | None:
-    """The name of a part within its layer; None for a stranger."""
-    norms, mixer, mlp = architecture.norms, architecture.mixer, architecture.mlp
-    match inner:
-        case "attn_norm":
-            return norms.mixer_in
-        case "ffn_norm":
-            return norms.mlp_in
-        case "post_attention_norm":  # of some what the network takes, not what attention gives
-            return norms.mixer_out or norms.mlp_in
-        case "post_ffw_norm":
-            return norms.mlp_out
-        case "attn_q_norm" | "attn_k_norm":
-            names: tuple[str, str] = mixer.get("qk_norm_names", ("q_norm", "k_norm"))
-            return f"self_attn.{names[inner == 'attn_k_norm']}"
-        case "attn_output":
-            return f"self_attn.{mixer.get('out', 'o_proj')}"
-        case "ffn_up":
-            into: tuple[str, ...] = mlp.get("into", FUSED_MLP if architecture.fused else SPLIT_MLP)
-            return into[-1]
-        case "ffn_down":
-            out: str = mlp.get("out", "mlp.down_proj")
-            return out
-    return _INNER.get(inner)
+def _named(part: Part, prefix: str, ending: str) -> Part:
+    names = tuple(f"{prefix}.{name}{ending}" for name in part.names)
+    return Part(names, part.change, part.heads, part.groups, part.first)
+
+
+@cache
+def _parts(layer: LayerSpec, per_layer: bool) -> Mapping[str, Part]:
+    """Of a layer by their names in the file, with or without the ending; perhaps of one with its own embedding."""
+    names = layer.norms
+    pairs = [
+        ("attn_norm", names.mixer_in or names.mlp_in),
+        ("ffn_norm", names.mlp_in),
+        ("post_attention_norm", names.mixer_out or names.mlp_in),  # of some what the network takes
+        ("post_ffw_norm", names.mlp_out),
+    ]
+    found = {name: Part((target,)) for name, target in pairs if target}
+    if layer.scalar:
+        found["layer_output_scale.weight"] = Part((layer.scalar,))
+    if per_layer:
+        found |= {name: Part((target,)) for name, target in _LAYER_INPUT.items()}
+    for mixer in layer.mixers:
+        found |= dict(_of_mixer(mixer))
+    if isinstance(layer.mlp, MLPSpec):
+        found |= dict(_of_network(layer.mlp, ""))
+    elif isinstance(layer.mlp, MoESpec):
+        found |= dict(_of_experts(layer.mlp))
+    return found
+
+
+def _of_mixer(mixer: MixerSpec) -> Iterator[tuple[str, Part]]:
+    name = mixer.name
+    match mixer:
+        case AttentionSpec():
+            yield from ((stored, Part((f"{name}.{part}",))) for stored, part in _ATTENTION.items())
+            yield "attn_output", Part((f"{name}.{mixer.out}",))
+            if mixer.sinks:
+                yield "attn_sinks.weight", Part((f"{name}.sinks",))
+            if mixer.gate:
+                yield "attn_gate", Part((f"{name}.{mixer.gate}",))
+            for stored, part in zip(("attn_q_norm", "attn_k_norm"), mixer.qk_norm_names or (), strict=False):
+                yield stored, Part((f"{name}.{part}",))
+        case LatentAttentionSpec():
+            yield from ((stored, Part((f"{name}.{part}",))) for stored, part in _LATENT.items())
+        case GatedDeltaSpec():
+            yield from _of_delta(mixer)
+        case Mamba2Spec():
+            yield "ssm_in", Part((f"{name}.in_proj",))
+            yield "ssm_out", Part((f"{name}.out_proj",))
+            yield "ssm_conv1d.weight", Part((f"{name}.conv1d.weight",), "convolution")
+            yield "ssm_conv1d.bias", Part((f"{name}.conv1d.bias",))
+            yield "ssm_dt.bias", Part((f"{name}.dt_bias",))
+            yield "ssm_a", Part((f"{name}.A_log",), "log")
+            yield "ssm_d", Part((f"{name}.D",), "vector")
+            yield "ssm_norm", Part((f"{name}.norm",), "vector")
+        case ShortConvSpec():
+            yield "shortconv.in_proj", Part((f"{name}.in_proj",))
+            yield "shortconv.out_proj", Part((f"{name}.out_proj",))
+            yield "shortconv.conv.weight", Part((f"{name}.conv.weight",), "convolution")
+            yield "shortconv.conv.bias", Part((f"{name}.conv.bias",))
+
+
+def _of_delta(mixer: GatedDeltaSpec) -> Iterator[tuple[str, Part]]:
+    name = mixer.name
+    heads, groups = (mixer.v_heads, mixer.k_heads) if mixer.tiled else (0, 0)
+    yield "attn_qkv", Part((f"{name}.in_proj_qkv",), "", heads, groups, 2 * mixer.keys)
+    yield "attn_gate", Part((f"{name}.in_proj_z",), "", heads, groups)
+    yield "ssm_alpha", Part((f"{name}.in_proj_a",), "", heads, groups)
+    yield "ssm_beta", Part((f"{name}.in_proj_b",), "", heads, groups)
+    yield "ssm_conv1d.weight", Part((f"{name}.conv1d.weight",), "convolution", heads, groups, 2 * mixer.keys)
+    yield "ssm_dt.bias", Part((f"{name}.dt_bias",), "", heads, groups)
+    yield "ssm_a", Part((f"{name}.A_log",), "log", heads, groups)
+    yield "ssm_norm", Part((f"{name}.norm",))
+    yield "ssm_out", Part((f"{name}.out_proj",))
+    yield "ssm_in", Part((f"{name}.in_proj_qkvz",))
+    if mixer.stored == "by_part":
+        yield "ssm_ba", Part((f"{name}.in_proj_b", f"{name}.in_proj_a"), "halves_by_head", mixer.k_heads)
+    else:
+        yield "ssm_ba", Part((f"{name}.in_proj_ba",))
+
+
+def _of_network(mlp: MLPSpec, ending: str) -> Iterator[tuple[str, Part]]:
+    if len(mlp.into) > 1:
+        yield f"ffn_gate{ending}", Part((mlp.into[0],))
+    yield f"ffn_up{ending}", Part((mlp.into[-1],))
+    yield f"ffn_down{ending}", Part((mlp.out,))
+
+
+def _of_experts(moe: MoESpec) -> Iterator[tuple[str, Part]]:
+    (names, *_) = moe.names
+    yield "ffn_gate_inp", Part((names.router,))
+    for stored in ("exp_probs_b", "exp_probs_b.bias"):
+        yield stored, Part((names.correction,), "vector")  # ERNIE's has one row
+    fused = len(names.into) == 1 and moe.gated
+    into = ("ffn_gate_up_exps",) if fused else ("ffn_gate_exps", "ffn_up_exps") if moe.gated else ("ffn_up_exps",)
+    for stored, name in zip((*into, "ffn_down_exps"), (*names.into, names.out), strict=True):
+        yield stored, Part((name.removesuffix(".weight"),))
+    for stored, name in zip(("ffn_latent_down", "ffn_latent_up"), moe.latent_names if moe.latent else (), strict=False):
+        yield stored, Part((name,))
+    if moe.shared is not None:
+        yield from _of_network(moe.shared, "" if moe.part_norms else "_shexp")
+    if norms := moe.part_norms:
+        yield "ffn_norm", Part((norms.shared_in,))
+        yield "pre_ffw_norm_2", Part((norms.experts_in,))
+        yield "post_ffw_norm_1", Part((norms.shared_out,))
+        yield "post_ffw_norm_2", Part((norms.experts_out,))
+        yield "ffn_gate_inp.scale", Part((norms.router_scale,))
+        yield "ffn_down_exps.scale", Part((norms.expert_scale,))
+    if moe.shared_gate:
+        yield "ffn_gate_inp_shexp.weight", Part((f"{moe.shared_gate}.weight",), "row")
 
 
 def check_tensors(gguf: GGUFFile) -> None:

@@ -284,6 +284,9 @@ class LatentAttentionSpec:
     """Of what makes the latents, and of ``o_proj``."""
     index: IndexSpec | None = None
     """Which tokens it sees; None: all before the current one."""
+    made_apart: bool = False
+    """What makes keys of the latent is stored as ``k_b_proj`` [heads, kv_lora_rank, nope_dim], and what makes values as
+    ``v_b_proj`` [heads, v_dim, kv_lora_rank] (GGUF)."""
     name: str = "self_attn"
     """Before the names that its tensors are stored under."""
 
@@ -332,8 +335,12 @@ class LatentAttentionSpec:
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Of what a checkpoint stores of it."""
-        for projection in self.attending(hidden):
+        *others, made, out = self.attending(hidden)
+        for projection in (*others, *(() if self.made_apart else (made,)), out):
             yield from projection.shapes(prefix)
+        if self.made_apart:
+            yield f"{prefix}.{self.name}.k_b_proj.weight", (self.heads, self.kv_lora_rank, self.nope_dim)
+            yield f"{prefix}.{self.name}.v_b_proj.weight", (self.heads, self.v_dim, self.kv_lora_rank)
         for name, size in self.latent_norms:
             yield f"{prefix}.{name}.weight", (size,)
         if self.index:

@@ -90,6 +90,8 @@ class GatedDeltaSpec:
     """Multiplies what is written: beyond 1 what a key held before is turned round (OLMo Hybrid)."""
     norm_eps: float | None = None
     """Of the gated norm; None: the model's."""
+    tiled: bool = False
+    """What leads out takes the first value head of every key head, then the second of each (GGUF)."""
     name: str = "linear_attn"
 
     @property

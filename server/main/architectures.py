@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Final
 
-from stentor.engine.model_config import gguf_config
 from stentor.engine.model_config.attention_spec import LatentAttentionSpec
 from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.hf_config import DECODERS
@@ -95,14 +94,7 @@ def parity_models(architecture: str) -> list[str]:
 def tested_formats(architecture: str) -> list[str]:
     """The formats of weights that tests have of it."""
     found = ["float"] if parity_models(architecture) else []
-    found += [each.format for each in FORMATS.get(architecture, ())]
-    return [*found, "GGUF"] if architecture in gguf_architectures() else found
-
-
-def gguf_architectures() -> set[str]:
-    """Those of which GGUF files are read."""
-    known = gguf_config.ARCHITECTURES.values()
-    return {each.name for each in known} | {each.mixture for each in known if each.mixture}
+    return [*found, *(each.format for each in FORMATS.get(architecture, ()))]
 
 
 def remarks(architecture: str, spec: ModelSpec) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Final, Protocol, TypeVar
 
 from prometheus_client.core import Metric
 
+from stentor.engine.model_config.gguf_config import gguf_names
 from stentor.engine.model_config.hf_config import DECODERS
 from stentor.protocols.ipc.actors import EngineReady, Stats
 
@@ -130,6 +131,7 @@ def models_page() -> str:
             f"`{name}`",
             ", ".join(kinds(spec)),
             "text" if spec.text_part else "",
+            _codes(gguf_names(name)),
             computed(spec),
             ", ".join(tested_formats(name)),
             _codes(parity_models(name)),
@@ -141,7 +143,7 @@ def models_page() -> str:
     head = (
         "The decoders that Stentor's own code runs, by the `architectures` of their `config.json`. `dense`: attention "
         "and a network in every layer. `part`: `text` where a model that sees images too is served for its text. "
-        "`CPU`: a step is one native call, a program, but for what models of it may call between; a GPU runs an "
+        "`GGUF`: the `general.architecture` of GGUF files that are read. `CPU`: a step is one native call, a program, but for what models of it may call between; a GPU runs an "
         "operation a call, in CUDA graphs. `weights`: the formats that tests have of the architecture. A format "
         "belongs to a weight, and the same code reads it in every architecture. `parity`: the tiny models of which "
         f"`{PARITY_FILE}` compares logits and tokens with transformers' in float32, as they stand in brackets behind "
@@ -150,7 +152,18 @@ def models_page() -> str:
         "all others are told by the template alone ([parsers](parsers.md)). What these names are models of, and other "
         "kinds of models: [models and formats](../guides/models.md)."
     )
-    columns = ("architecture", "layers", "part", "CPU", "weights", "parity", "reasoning", "tool calls", "remarks")
+    columns = (
+        "architecture",
+        "layers",
+        "part",
+        "GGUF",
+        "CPU",
+        "weights",
+        "parity",
+        "reasoning",
+        "tool calls",
+        "remarks",
+    )
     return _page("Models", head, _table(columns, rows))
 
 

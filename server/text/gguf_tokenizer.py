@@ -1,7 +1,7 @@
 """Tokenizers from the metadata of GGUF files.
 
 Two kinds of vocabulary are read: ``gpt2`` (byte-level BPE, merges in the file) and ``llama``
-(SentencePiece with byte fallback, merges recovered from the scores).
+(SentencePiece with byte fallback, merges recovered from the scores); ``gemma4`` is one of the latter with merges.
 """
 
 from collections.abc import Mapping, Sequence
@@ -81,10 +81,10 @@ def load_gguf_tokenizer(path: Path) -> Tokenizer:
 
 def _read(path: Path, metadata: Mapping[str, object]) -> _Vocabulary:
     model = metadata.get(_PREFIX + "model")
-    if model not in ("gpt2", "llama"):
+    if model not in ("gpt2", "llama", "gemma4"):
         found = f"it has a {model!r} tokenizer" if model else "it holds none"
         raise TokenizerError(
-            f"{found}, expected 'gpt2' or 'llama'. Name a folder with the model's tokenizer (--tokenizer)."
+            f"{found}, expected 'gpt2', 'llama' or 'gemma4'. Name a folder with the model's tokenizer (--tokenizer)."
         )
     tokens = metadata.get(_PREFIX + "tokens")
     if not isinstance(tokens, list) or not tokens or not isinstance(tokens[0], str):
@@ -94,7 +94,7 @@ def _read(path: Path, metadata: Mapping[str, object]) -> _Vocabulary:
         raise TokenizerError(f"it has {len(tokens)} tokens, but not as many token types; convert the model again.")
     architecture = str(metadata.get("general.architecture", ""))
     vocabulary = _Vocabulary(str(model), architecture, metadata, _distinct(tokens), types)
-    defaults = _SENTENCEPIECE_IDS if model == "llama" else {}
+    defaults = {} if model == "gpt2" else _SENTENCEPIECE_IDS
     for name, key in _SPECIAL_KEYS.items():
         id = vocabulary.get(key, defaults.get(name))
         if isinstance(id, int) and 0 <= id < len(tokens):
@@ -230,7 +230,7 @@ def _add_tokens(backend: Backend, vocabulary: _Vocabulary) -> None:
 
 def _add_ends(backend: Backend, vocabulary: _Vocabulary) -> None:
     """The BOS and EOS that the model wants around a text."""
-    sentencepiece = vocabulary.model == "llama"
+    sentencepiece = vocabulary.model != "gpt2"
     wants_bos = sentencepiece or PRE_TOKENIZERS[_family(vocabulary)].adds_bos
     bos = vocabulary.special.get("bos_token") if vocabulary.get("add_bos_token", wants_bos) else None
     eos = vocabulary.special.get("eos_token") if vocabulary.get("add_eos_token", False) else None

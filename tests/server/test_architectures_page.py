@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 
 import stentor
+from stentor.engine.model_config.gguf_architectures import ARCHITECTURES
+from stentor.engine.model_config.gguf_families import TRANSLATIONS
 from stentor.engine.model_config.hf_config import DECODERS, model_spec_from_hf, named_architecture
-from stentor.server.main.architectures import computed, described, gguf_architectures, kinds, parity_models, remarks
+from stentor.server.main.architectures import computed, described, kinds, parity_models, remarks
 from stentor.server.main.tested import FORMATS, PARITY, PARITY_FILE, FormatCheck
 from stentor.tests.engine.loading import test_gguf_experts, tiny_gguf
-from stentor.tests.parity import test_architectures, tiny
+from stentor.tests.parity import test_architectures, test_gguf_families, tiny
 
 ROOT = Path(stentor.__file__).parent
 UNTESTED = {"IQuestCoderForCausalLM"}
@@ -52,6 +54,5 @@ def test_a_format_that_the_page_names_is_in_its_test(format: FormatCheck) -> Non
 
 
 def test_every_architecture_that_gguf_files_have_is_tested() -> None:
-    tested = {model for _, model in tiny_gguf.ARCHITECTURES.values()}
-    tested |= {f"{family}ForCausalLM" for family, _ in test_gguf_experts.MODELS.values()}
-    assert gguf_architectures() == tested
+    tested = {*tiny_gguf.ARCHITECTURES, *test_gguf_experts.MODELS, *test_gguf_families.MODELS.values()}
+    assert {*ARCHITECTURES, *TRANSLATIONS} == tested

@@ -13,6 +13,8 @@ CONTROL, NORMAL = 3, 1
         (["a", "<|end|>", "<|user|>"], (1,)),
         (["<|return|>", "<|end|>", "<|call|>", "<|start|>"], (0, 2)),
         (["<|im_start|>", "<|im_end|>"], (1,)),
+        (["<|header_start|>", "<|eot|>"], (1,)),
+        (["]~b]", "[e~["], (1,)),
     ],
 )
 def test_what_closes_a_turn_is_told_by_the_vocabulary(tokens: list[str], ends: tuple[int, ...]) -> None:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-from stentor.engine.loading import weights as weights_module
+from stentor.engine.loading import gguf_weights as weights_module
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.weights import iterate_weights

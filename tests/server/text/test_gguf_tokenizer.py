@@ -1,5 +1,6 @@
 """Token ids from GGUF metadata, against transformers' own conversion."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,21 @@ def test_a_sentencepiece_vocabulary_gives_the_ids_of_transformers(tmp_path: Path
     assert (ours.encode("hello")[-1] == 2) == flags.get("add_eos_token", False)
 
 
+def test_a_gemma_4_vocabulary_brings_its_merges(tmp_path: Path) -> None:
+    write_sentencepiece_gguf(tmp_path / "recovered.gguf", architecture="gemma2", add_space_prefix=False)
+    recovered = load_tokenizer(tmp_path / "recovered.gguf")
+    merges = json.loads(recovered.backend.to_str())["model"]["merges"]
+    assert merges
+    stored = [" ".join(merge) for merge in merges]
+    write_sentencepiece_gguf(
+        tmp_path / "stored.gguf", model="gemma4", architecture="gemma4", merges=stored, add_space_prefix=False
+    )
+    found = load_tokenizer(tmp_path / "stored.gguf")
+    for text in TEXTS:
+        assert found.encode(text) == recovered.encode(text), text
+    assert found.encode("hello")[0] == 1
+
+
 def test_a_text_that_brings_its_own_bos_gets_no_second_one(tmp_path: Path) -> None:
     write_sentencepiece_gguf(tmp_path / "model.gguf")
     tokenizer = load_tokenizer(tmp_path)
@@ -133,6 +149,22 @@ def test_the_family_decides_how_digits_are_cut(tmp_path: Path, pre: str, pieces:
     assert [tokenizer.token_to_text(id) for id in ids] == pieces
     assert tokenizer.encode("<\uff5cbegin\uff5c>1", add_special_tokens=False)[0] == 259
     assert (tokenizer.encode("1")[0] == 259) == (pre == "llama-bpe")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("kimi-k2", "Hi 中文abc It's 12345", ["Hi", " ", "中文", "abc", " It's", " ", "123", "45"]),
+        ("youtu", "Hi 中文abc 12", ["Hi", " ", "中文", "abc", " ", "1", "2"]),
+        ("jais-2", "a" + 7 * " " + "b", ["a", "    ", "  ", " b"]),
+        ("exaone-moe", "to be or 12!", ["to be or", " ", "1", "2", "!"]),
+    ],
+)
+def test_a_family_cuts_text_at_scripts_and_spaces_of_its_own(name: str, text: str, words: list[str]) -> None:
+    from stentor.server.text.pieces import byte_level_bytes
+
+    cut = PRE_TOKENIZERS[name].build().pre_tokenize_str(text)
+    assert [byte_level_bytes(word).decode() for word, _ in cut] == words
 
 
 @pytest.mark.parametrize("name", sorted(PRE_TOKENIZERS))

@@ -34,8 +34,10 @@ def write_sentencepiece_gguf(path: Path, **flags: object) -> None:
     writer.add_feed_forward_length(16)
     writer.add_block_count(1)
     writer.add_head_count(2)
-    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_model(str(flags.pop("model", "llama")))
     writer.add_tokenizer_pre("default")
+    if isinstance(merges := flags.pop("merges", None), list):
+        writer.add_token_merges(merges)
     writer.add_token_list(tokens)
     writer.add_token_scores(scores)
     writer.add_token_types(types)

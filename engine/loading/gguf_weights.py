@@ -1,0 +1,151 @@
+"""The weights of a GGUF file under transformers' names."""
+
+from collections.abc import Iterator, Set
+from contextlib import ExitStack
+from functools import partial
+from io import FileIO
+from pathlib import Path
+
+import torch
+
+from ..model_config.attention_spec import AttentionSpec
+from ..model_config.gguf_config import gguf_architecture
+from ..model_config.model_spec import ModelSpec
+from . import gguf_restore
+from .checkpoint import Checkpoint
+from .dequantize import dequantize
+from .errors import CheckpointError
+from .gguf_file import GGUFFile, GGUFTensor
+from .gguf_restore import Restore
+from .gguf_tensors import Part, stored_part
+from .gguf_types import FLOATS, row_bytes
+from .pieces import Progress, read_piece
+
+PIECE_ELEMENTS = 1 << 20
+"""Decoded at once: bounds the float32 scratch to a few times 4 MiB."""
+
+
+def gguf_weights(
+    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, raw: Set[str], tell: Progress
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield (name, tensor) in stored order, as :func:`.weights.iterate_weights` says."""
+    (file,) = checkpoint.files
+    spec = checkpoint.decoder
+    done, total = 0, checkpoint.total_bytes
+    with ExitStack() as stack:
+        gguf = stack.enter_context(GGUFFile(file))
+        architecture = gguf_architecture(gguf.metadata)
+        reader = _TensorReader(file, stack.enter_context(FileIO(file)))
+        for tensor in gguf.tensors.values():
+            part = stored_part(tensor.name, spec)
+            if part.names:
+                heads = _permuted_heads(tensor.name, spec) if architecture.permuted else 0
+                if part.names[0] in raw:
+                    stored = reader.blocks(tensor, heads)
+                else:
+                    plus_one = architecture.plus_one and tensor.name.endswith("norm.weight")
+                    shift = -1.0 if plus_one and not tensor.name.endswith("ssm_norm.weight") else 0.0
+                    stored = reader.read(tensor, dtype if part.by_rows else torch.float32, heads, shift)
+                try:
+                    restored = _restored(part, stored)
+                except RuntimeError as error:  # torch's, of a shape that it cannot cut so
+                    raise CheckpointError(
+                        f"Cannot load {file}: {tensor.name!r} has shape {tensor.shape[::-1]}, which does not divide "
+                        "among the heads that its metadata tells."
+                    ) from error
+                for name, found in zip(part.names, restored, strict=True):
+                    yield name, found.to(device)
+            done += tensor.nbytes
+            tell(done, total)
+
+
+def _restored(part: Part, stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What the tensor holds, as transformers has it."""
+    steps: list[Restore] = []
+    match part.change:
+        case "log":
+            steps.append(gguf_restore.of_logs)
+        case "vector":
+            steps.append(gguf_restore.vector)
+        case "row":
+            steps.append(gguf_restore.row)
+        case "convolution":
+            steps.append(gguf_restore.convolution)
+        case "halves_by_head":
+            steps.append(partial(gguf_restore.halves_by_head, heads=part.heads))
+    if part.groups:
+        steps.append(partial(gguf_restore.grouped, first=part.first, groups=part.groups, heads=part.heads))
+    return gguf_restore.then(*steps)(stored)
+
+
+def _permuted_heads(name: str, spec: ModelSpec) -> int:
+    """How many heads the rows of a query or key projection hold; 0 for any other tensor."""
+    if ".attn_q." not in name and ".attn_k." not in name:
+        return 0
+    mixer = spec.layers[int(name.split(".")[1])].mixer
+    if not isinstance(mixer, AttentionSpec):
+        return 0
+    return mixer.heads if ".attn_q." in name else mixer.kv_heads
+
+
+class _TensorReader:
+    """Reads stored tensors piece by piece into their final dtype.
+
+    Plain reads rather than a map: a file that is cut short meanwhile is then an error, not a signal
+    that ends the process, and no page of it counts as this process's memory.
+    """
+
+    def __init__(self, path: Path, file: FileIO) -> None:
+        self._path = path
+        self._file = file
+
+    def read(self, tensor: GGUFTensor, dtype: torch.dtype, heads: int, shift: float) -> torch.Tensor:
+        """The tensor in transformers' layout, its shape GGUF's reversed.
+
+        ``heads`` > 0 brings rows that were stored as interleaved rotary pairs back into two halves per
+        head; ``shift`` is added to every value.
+        """
+        columns = tensor.shape[0] if len(tensor.shape) > 1 else 1
+        if columns == 1 and tensor.type not in FLOATS:
+            columns = tensor.shape[0]
+        stored = row_bytes(tensor.type, columns)
+        rows = self._rows(tensor, stored, heads)
+        out = torch.empty(rows, columns, dtype=dtype)
+        target = _in_stored_order(out, heads)
+        per_item = rows // heads if heads else 1
+        step = max(1, PIECE_ELEMENTS // (columns * per_item))
+        for start in range(0, len(target), step):
+            items = target[start : start + step]
+            piece = self._piece(tensor, start * per_item * stored, len(items) * per_item * stored)
+            values = dequantize(piece.view(-1, stored), tensor.type)
+            items.copy_((values + shift if shift else values).view(items.shape))
+        return out.view(tensor.shape[::-1])
+
+    def blocks(self, tensor: GGUFTensor, heads: int) -> torch.Tensor:
+        """The quantised blocks of a matrix as stored, uint8 [rows, bytes of a row], rows as in :meth:`read`."""
+        stored = row_bytes(tensor.type, tensor.shape[0])
+        rows = self._rows(tensor, stored, heads)
+        blocks = self._piece(tensor, 0, rows * stored).view(rows, stored)
+        if not heads:
+            return blocks
+        out = torch.empty_like(blocks)
+        target = _in_stored_order(out, heads)
+        target.copy_(blocks.view(target.shape))
+        return out
+
+    def _rows(self, tensor: GGUFTensor, stored: int, heads: int) -> int:
+        rows = tensor.nbytes // stored
+        if heads and rows % (2 * heads):
+            raise CheckpointError(
+                f"Cannot load {self._path}: {tensor.name!r} has {rows} rows, expected a multiple of {2 * heads}."
+            )
+        return rows
+
+    def _piece(self, tensor: GGUFTensor, start: int, count: int) -> torch.Tensor:
+        """Stored bytes [start, start + count) of a tensor, uint8 [count]."""
+        return read_piece(self._file, self._path, tensor.name, tensor.offset + start, count)
+
+
+def _in_stored_order(out: torch.Tensor, heads: int) -> torch.Tensor:
+    """A view of the rows of ``out`` as the file orders them: row r of a head at 2r, row r + half of it at 2r + 1."""
+    return out.view(heads, 2, -1, out.shape[1]).transpose(1, 2) if heads else out.unsqueeze(1)

@@ -1,0 +1,29 @@
+"""Reads of a file of weights piece by piece."""
+
+from collections.abc import Callable
+from io import FileIO
+from pathlib import Path
+
+import torch
+
+from .errors import CheckpointError
+
+Progress = Callable[[int, int], None]
+"""Told the bytes done and the bytes in all, as stored."""
+
+
+def read_piece(file: FileIO, path: Path, name: str, offset: int, count: int) -> torch.Tensor:
+    """Bytes [offset, offset + count) of a file, uint8 [count]; ``name`` is what lies there."""
+    buffer = bytearray(count)
+    view = memoryview(buffer)
+    try:
+        file.seek(offset)
+        filled = 0
+        while filled < count:
+            got = file.readinto(view[filled:])
+            if not got:
+                raise CheckpointError(f"Cannot load {path}: it ends within {name!r}; fetch it again.")
+            filled += got
+    except OSError as error:
+        raise CheckpointError(f"Cannot load {path}: {error.strerror or error}.") from error
+    return torch.frombuffer(buffer, dtype=torch.uint8)

@@ -1,0 +1,367 @@
+"""The architectures of GGUF files that are read as the config.json that says the same."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from .attention_spec import LatentAttentionSpec
+from .config_fields import ConfigError
+from .gguf_translation import GGUFFacts, GGUFTranslation, Values
+from .model_spec import ModelSpec, with_mixers
+from .recurrent_spec import GatedDeltaSpec
+
+_SIGMOID: Final = 2
+"""llama.cpp's number of the router's score."""
+_MAVERICK_EXPERTS: Final = 128
+_SCALES: Final[Mapping[str, str]] = {
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "attention_multiplier": "attention.scale",
+    "logits_scaling": "logit_scale",
+    "shared_intermediate_size": "expert_shared_feed_forward_length",
+}
+"""Granite's."""
+_NEMOTRON: Final[Mapping[str, str]] = {
+    "layer_norm_epsilon": "attention.layer_norm_rms_epsilon",
+    "moe_shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "n_routed_experts": "expert_count",
+    "moe_latent_size": "moe_latent_size",
+}
+_LFM2: Final[Mapping[str, str]] = {
+    "norm_eps": "attention.layer_norm_rms_epsilon",
+    "conv_L_cache": "shortconv.l_cache",
+}
+_UNSCALED: Final[Mapping[str, object]] = {
+    "embedding_multiplier": 1.0,
+    "residual_multiplier": 1.0,
+    "logits_scaling": 1.0,
+    "shared_intermediate_size": 0,
+}
+
+
+def _gpt_oss(facts: GGUFFacts) -> Values:
+    slides = facts.slides(2)
+    return {"layer_types": ["sliding_attention" if each else "full_attention" for each in slides]}
+
+
+def _unrounded(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
+    """Where the stretch of rotation begins and ends is not rounded, which no key says."""
+    layers = []
+    for layer in spec.layers:
+        rope = layer.attention.rope
+        assert rope is not None
+        layers.append(replace(layer, mixer=replace(layer.attention, rope=replace(rope, truncate=False))))
+    return replace(spec, layers=tuple(layers))
+
+
+def _gated_delta(facts: GGUFFacts) -> Values:
+    heads = facts.fields.integer("ssm.time_step_rank")
+    attends = facts.having("attn_output.weight")
+    return {
+        "linear_num_key_heads": facts.fields.integer("ssm.group_count"),
+        "linear_num_value_heads": heads,
+        "linear_key_head_dim": facts.fields.integer("ssm.state_size"),
+        "linear_value_head_dim": max(1, facts.fields.integer("ssm.inner_size") // heads),
+        "linear_conv_kernel_dim": facts.fields.integer("ssm.conv_kernel"),
+        "layer_types": ["full_attention" if each else "linear_attention" for each in attends],
+    }
+
+
+def _by_part(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
+    """Qwen3-Next's projections are stored as Qwen3.5's, but for files of its first converter."""
+    if facts.has("ssm_in.weight"):
+        return spec
+    layers = (
+        replace(layer, mixer=replace(layer.mixer, stored="by_part"))
+        if isinstance(layer.mixer, GatedDeltaSpec)
+        else layer
+        for layer in spec.layers
+    )
+    return replace(spec, layers=tuple(layers))
+
+
+def _tiled(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
+    """Value heads of a key head stand apart from each other."""
+    layers = (
+        replace(layer, mixer=replace(layer.mixer, tiled=layer.mixer.v_heads > layer.mixer.k_heads))
+        if isinstance(layer.mixer, GatedDeltaSpec)
+        else layer
+        for layer in spec.layers
+    )
+    return replace(spec, layers=tuple(layers))
+
+
+def _deepseek(facts: GGUFFacts) -> Values:
+    fields = facts.fields
+    rotating, groups = fields.integer("rope.dimension_count"), fields.integer("expert_group_count", 1)
+    of_key = fields.integer("attention.key_length_mla", fields.integer("attention.key_length"))
+    return {
+        "qk_rope_head_dim": rotating,
+        "qk_nope_head_dim": max(1, of_key - rotating),
+        "v_head_dim": fields.integer("attention.value_length_mla", fields.integer("attention.value_length")),
+        "head_dim": rotating,  # what rotates of it
+        "num_key_value_heads": facts.count("attention.head_count"),
+        "attention_bias": facts.has("attn_kv_a_mqa.bias"),
+        "first_k_dense_replace": facts.dense_first(),
+        "topk_method": "group_limited_greedy" if groups > 1 else "greedy",
+    }
+
+
+def _deepseek_class(facts: GGUFFacts) -> str:
+    if not facts.has("ffn_gate_inp.weight"):
+        return "YoutuForCausalLM"
+    sigmoid = facts.fields.integer("expert_gating_func", 1) == _SIGMOID or facts.has("exp_probs_b.bias")
+    return "DeepseekV3ForCausalLM" if sigmoid else "DeepseekV2ForCausalLM"
+
+
+def _split_latents(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
+    """What makes keys and what makes values are stored apart, but in old files."""
+    apart = facts.having("attn_k_b.weight")
+    layers = (
+        replace(layer, mixer=replace(layer.mixer, made_apart=each))
+        if isinstance(layer.mixer, LatentAttentionSpec)
+        else layer
+        for layer, each in zip(spec.layers, apart, strict=True)
+    )
+    return replace(spec, layers=tuple(layers))
+
+
+def _mamba(facts: GGUFFacts) -> Values:
+    """Of Granite 4, Bamba and Falcon-H1."""
+    fields = facts.fields
+    return {
+        "mamba_n_heads": fields.integer("ssm.time_step_rank"),
+        "mamba_d_ssm": fields.integer("ssm.inner_size"),
+        "mamba_expand": fields.integer("ssm.inner_size") / fields.integer("embedding_length"),
+        "mamba_n_groups": fields.integer("ssm.group_count"),
+        "mamba_d_state": fields.integer("ssm.state_size"),
+        "mamba_d_conv": fields.integer("ssm.conv_kernel"),
+        "mamba_conv_bias": facts.has("ssm_conv1d.bias"),
+        "mamba_proj_bias": facts.has("ssm_in.bias"),
+        "projectors_bias": facts.has("ssm_in.bias"),
+        "mamba_rms_norm": facts.has("ssm_norm.weight"),
+        "mlp_bias": facts.has("ffn_down.bias"),
+    }
+
+
+def _granite_hybrid(facts: GGUFFacts) -> Values:
+    if facts.fields.flag("rope.scaling.finetuned", True) and facts.has("ssm_in.weight"):
+        raise ConfigError("it is a Bamba, whose rotated heads a GGUF file stores in no known order")
+    stem = "ffn_up_shexp" if facts.has("ffn_gate_inp.weight") else "ffn_up"
+    return {
+        **_mamba(facts),
+        "num_local_experts": facts.count("expert_count"),
+        "shared_intermediate_size": facts.outputs(f"{stem}.weight", 0),
+        "position_embedding_type": "nope" if facts.has("ssm_in.weight") else "rope",
+        "layer_types": ["mamba" if each else "attention" for each in facts.having("ssm_in.weight")],
+    }
+
+
+def _nemotron(facts: GGUFFacts) -> Values:
+    fields = facts.fields
+    stored = {"M": "ssm_in.weight", "*": "attn_q.weight", "E": "ffn_gate_inp.weight", "-": "ffn_up.weight"}
+    having = {letter: facts.having(tensor) for letter, tensor in stored.items()}
+    heads = fields.integer("ssm.time_step_rank")
+    return {
+        "hybrid_override_pattern": "".join(
+            next((letter for letter in having if having[letter][layer]), "?") for layer in range(facts.layers)
+        ),
+        "mamba_num_heads": heads,
+        "mamba_head_dim": max(1, fields.integer("ssm.inner_size") // heads),
+        "n_groups": fields.integer("ssm.group_count"),
+        "ssm_state_size": fields.integer("ssm.state_size"),
+        "conv_kernel": fields.integer("ssm.conv_kernel"),
+        "use_conv_bias": facts.has("ssm_conv1d.bias"),
+        "use_bias": facts.has("ssm_in.bias"),
+        "mlp_bias": facts.has("ffn_down.bias"),
+    }
+
+
+def _lfm2(facts: GGUFFacts) -> Values:
+    return {
+        "block_auto_adjust_ff_dim": False,
+        "conv_bias": facts.has("shortconv.conv.bias"),
+        "layer_types": ["conv" if each else "full_attention" for each in facts.having("shortconv.conv.weight")],
+        "num_dense_layers": facts.dense_first(),
+        "use_expert_bias": facts.has("exp_probs_b.bias"),
+    }
+
+
+def _glm4_moe(facts: GGUFFacts) -> Values:
+    return {"use_qk_norm": facts.has("attn_q_norm.weight"), "first_k_dense_replace": facts.dense_first()}
+
+
+def _llama4(facts: GGUFFacts) -> Values:
+    """The largest has no norms of heads, which no key says; nor does one say whether attention is in chunks."""
+    sparse = facts.having("ffn_gate_inp.weight")
+    values: Values = {
+        "moe_layers": [layer for layer, each in enumerate(sparse) if each],
+        "use_qk_norm": facts.count("expert_count") != _MAVERICK_EXPERTS,
+    }
+    if facts.fields.get("attention.sliding_window") == 0:
+        return values | {"attention_chunk_size": None, "no_rope_layers": [1] * facts.layers}
+    return values
+
+
+def _ernie(facts: GGUFFacts) -> Values:
+    shared = facts.outputs("ffn_up_shexp.weight", 0)
+    return {"moe_num_shared_experts": shared // max(1, facts.count("expert_feed_forward_length"))}
+
+
+def _hunyuan(facts: GGUFFacts) -> Values:
+    inner = facts.outputs("ffn_up_shexp.weight", 0) // max(1, facts.count("feed_forward_length"))
+    return {"num_shared_expert": max(1, inner), "moe_intermediate_size": facts.count("feed_forward_length")}
+
+
+def _dense_first(facts: GGUFFacts) -> Values:
+    return {"first_k_dense_replace": facts.dense_first(), "num_dense_layers": facts.dense_first()}
+
+
+def _exaone_moe(facts: GGUFFacts) -> Values:
+    slides = facts.slides(4)
+    kinds = ["sliding_attention" if each else "full_attention" for each in slides]
+    return {**_dense_first(facts), "layer_types": kinds, "num_shared_experts": facts.count("expert_shared_count", 1)}
+
+
+def _afmoe(facts: GGUFFacts) -> Values:
+    scaled = {"mup_enabled": True}  # which no key says: all that are published are
+    return {**_exaone_moe(facts), **scaled, "num_shared_experts": facts.count("expert_shared_count")}
+
+
+def _gemma4(facts: GGUFFacts) -> Values:
+    """Sliding layers and those that see all have heads of their own; what does not rotate of the latter has a divisor
+    that stops it."""
+    fields, slides = facts.fields, facts.slides(6)
+    by_layer, sizes = facts.each("attention.head_count_kv"), facts.each("feed_forward_length")
+    if len(slides) != facts.layers:
+        raise ConfigError(f"attention.sliding_window_pattern is of {len(slides)} layers, expected {facts.layers}")
+    of_full = [heads for heads, each in zip(by_layer, slides, strict=True) if not each]
+    of_sliding = [heads for heads, each in zip(by_layer, slides, strict=True) if each]
+    divisors = facts.read_floats("rope_freqs.weight") if "rope_freqs.weight" in facts.shapes else (1.0,)
+    own = facts.count("attention.shared_kv_layers")
+    valued = facts.having("attn_v.weight")[: facts.layers - own]
+    table = facts.shapes.get("per_layer_token_embd.weight", (0, 1))
+    if len(table) != 2:
+        raise ConfigError("the tensor per_layer_token_embd.weight is no matrix")
+    sparse = facts.has("ffn_gate_inp.weight")
+    return {
+        "layer_types": ["sliding_attention" if each else "full_attention" for each in slides],
+        "head_dim": fields.integer("attention.key_length_swa"),
+        "global_head_dim": fields.integer("attention.key_length"),
+        "num_key_value_heads": (of_sliding or of_full)[0],
+        "num_global_key_value_heads": (of_full or of_sliding)[0],
+        "attention_k_eq_v": not all(valued),
+        "num_kv_shared_layers": own,
+        "hidden_size_per_layer_input": facts.count("embedding_length_per_layer_input") or None,
+        "vocab_size_per_layer_input": table[1],
+        "intermediate_size": sizes[0],
+        "use_double_wide_mlp": sizes[-1] == 2 * sizes[0],
+        "enable_moe_block": sparse,
+        "top_k_experts": facts.count("expert_used_count", 1) or 1,
+        "rope_parameters": {
+            "sliding_attention": {
+                "rope_type": "default",
+                "rope_theta": fields.number("rope.freq_base_swa", 10_000.0),
+                "partial_rotary_factor": fields.integer(
+                    "rope.dimension_count_swa", fields.integer("attention.key_length_swa")
+                )
+                / fields.integer("attention.key_length_swa"),
+            },
+            "full_attention": {
+                "rope_type": "proportional",
+                "rope_theta": fields.number("rope.freq_base", 1_000_000.0),
+                "partial_rotary_factor": sum(each == 1.0 for each in divisors) / len(divisors),
+            },
+        },
+    }
+
+
+def _growing(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
+    """Queries grow with every so many positions as the context had before it was stretched."""
+    beta = facts.fields.number("attention.temperature_scale", 0.0)
+    floor = facts.fields.integer("rope.scaling.original_context_length", spec.max_position)
+    return with_mixers(spec, temperature_beta=beta, temperature_floor=floor) if beta else spec
+
+
+TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
+    "gpt-oss": GGUFTranslation(
+        "GptOssForCausalLM", keys={"intermediate_size": "expert_feed_forward_length"}, made=_gpt_oss, finish=_unrounded
+    ),
+    "qwen3next": GGUFTranslation(
+        "Qwen3NextForCausalLM",
+        keys={"shared_expert_intermediate_size": "expert_shared_feed_forward_length"},
+        unsaid={"norm_topk_prob": True},
+        made=_gated_delta,
+        finish=_by_part,
+        plus_one=True,
+    ),
+    "qwen35": GGUFTranslation("Qwen3_5ForCausalLM", made=_gated_delta, finish=_tiled, plus_one=True),
+    "qwen35moe": GGUFTranslation(
+        "Qwen3_5MoeForCausalLM",
+        keys={"shared_expert_intermediate_size": "expert_shared_feed_forward_length"},
+        made=_gated_delta,
+        finish=_tiled,
+        plus_one=True,
+    ),
+    "deepseek2": GGUFTranslation(
+        "DeepseekV3ForCausalLM",
+        keys={"q_lora_rank": "attention.q_lora_rank", "kv_lora_rank": "attention.kv_lora_rank"},
+        unsaid={"q_lora_rank": None},
+        made=_deepseek,
+        others=("DeepseekV2ForCausalLM", "YoutuForCausalLM", "Glm4MoeLiteForCausalLM"),
+        named=_deepseek_class,
+        finish=_split_latents,
+    ),
+    "granitemoe": GGUFTranslation(
+        "GraniteMoeForCausalLM",
+        keys=_SCALES,
+        unsaid=_UNSCALED,
+        others=("GraniteMoeSharedForCausalLM",),
+        permuted=True,
+    ),
+    "granitehybrid": GGUFTranslation(
+        "GraniteMoeHybridForCausalLM", keys=_SCALES, unsaid=_UNSCALED, made=_granite_hybrid, permuted=True
+    ),
+    "falcon-h1": GGUFTranslation("FalconH1ForCausalLM", unsaid={"mamba_norm_before_gate": False}, made=_mamba),
+    "nemotron_h": GGUFTranslation("NemotronHForCausalLM", keys=_NEMOTRON, made=_nemotron),
+    "nemotron_h_moe": GGUFTranslation("NemotronHForCausalLM", keys=_NEMOTRON, made=_nemotron),
+    "lfm2": GGUFTranslation("Lfm2ForCausalLM", keys=_LFM2, made=_lfm2),
+    "lfm2moe": GGUFTranslation("Lfm2MoeForCausalLM", keys=_LFM2, unsaid={"norm_topk_prob": True}, made=_lfm2),
+    "minimax-m2": GGUFTranslation("MiniMaxM2ForCausalLM", keys={"intermediate_size": "expert_feed_forward_length"}),
+    "glm4moe": GGUFTranslation("Glm4MoeForCausalLM", unsaid={"norm_topk_prob": True}, made=_glm4_moe),
+    "llama4": GGUFTranslation(
+        "Llama4ForCausalLM",
+        keys={"intermediate_size": "expert_feed_forward_length", "intermediate_size_mlp": "feed_forward_length"},
+        made=_llama4,
+    ),
+    "qwen2moe": GGUFTranslation(
+        "Qwen2MoeForCausalLM",
+        keys={"shared_expert_intermediate_size": "expert_shared_feed_forward_length"},
+        made=lambda facts: {"qkv_bias": facts.has("attn_q.bias")},
+    ),
+    "ernie4_5-moe": GGUFTranslation(
+        "Ernie4_5_MoeForCausalLM",
+        keys={
+            "moe_num_experts": "expert_count",
+            "moe_k": "expert_used_count",
+            "moe_layer_interval": "interleave_moe_layer_step",
+            "moe_layer_start_index": "leading_dense_block_count",
+        },
+        made=_ernie,
+    ),
+    "hunyuan-moe": GGUFTranslation("HunYuanMoEV1ForCausalLM", keys={"moe_topk": "expert_used_count"}, made=_hunyuan),
+    "dots1": GGUFTranslation("Dots1ForCausalLM", made=_dense_first),
+    "exaone-moe": GGUFTranslation("ExaoneMoeForCausalLM", made=_exaone_moe),
+    "afmoe": GGUFTranslation("AfmoeForCausalLM", keys={"route_scale": "expert_weights_scale"}, made=_afmoe),
+    "mistral3": GGUFTranslation("Ministral3ForCausalLM", finish=_growing, permuted=True),
+    "olmo": GGUFTranslation("OlmoForCausalLM", keys={"clip_qkv": "attention.clamp_kqv"}, permuted=True),
+    "jais2": GGUFTranslation(
+        "Jais2ForCausalLM",
+        keys={"layer_norm_eps": "attention.layer_norm_epsilon"},
+        made=lambda facts: {"mlp_bias": facts.has("ffn_down.bias")},
+    ),
+    "gemma4": GGUFTranslation(
+        "Gemma4ForCausalLM", keys={"final_logit_softcapping": "final_logit_softcapping"}, made=_gemma4, turned=False
+    ),
+}
+"""By the names that llama.cpp gives them."""

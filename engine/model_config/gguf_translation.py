@@ -1,0 +1,243 @@
+"""From GGUF metadata to a :class:`ModelSpec` by way of the config.json that says the same.
+
+A family that is read from a config.json is read from a GGUF file by its same reader: an architecture is a row that says
+which fields are stored under which keys, and what files leave unsaid. What the layers of a file hold is read off its
+tensors.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from .attention_spec import AttentionSpec
+from .config_fields import MOST_LAYERS, ConfigError, Fields
+from .gguf_fields import ReadFloats, Shapes, head_dim_of, once, rope_of
+from .hf_config import DECODERS
+from .mlp_spec import SPLIT_MLP, UP_MLP, ExpertNames, MLPSpec, MoESpec
+from .model_spec import LayerSpec, ModelSpec, alternating_layers, checked, with_mixers
+
+
+@dataclass(frozen=True)
+class GGUFFacts:
+    """What a file says of itself."""
+
+    fields: Fields
+    """Under the name of its architecture."""
+    shapes: Shapes
+    layers: int
+    """Those that predict tokens further ahead left out."""
+    read_floats: ReadFloats
+
+    def having(self, tensor: str) -> list[bool]:
+        """Which layers have a tensor of this name."""
+        return [f"blk.{layer}.{tensor}" in self.shapes for layer in range(self.layers)]
+
+    def has(self, tensor: str) -> bool:
+        """Whether a layer has a tensor of this name."""
+        return any(self.having(tensor))
+
+    def outputs(self, tensor: str, default: int) -> int:
+        """Of the matrix of this name in the first layer that has one."""
+        found = next((self.shapes[f"blk.{layer}.{tensor}"] for layer, has in enumerate(self.having(tensor)) if has), ())
+        return found[1] if len(found) == 2 else default
+
+    def count(self, key: str, default: int = 0) -> int:
+        """The greatest of a count that may be stored once or once a layer, some of them 0."""
+        value = self.fields.get(key)
+        if isinstance(value, list):
+            return max((Fields({key: each}).integer(key, least=0) for each in value), default=default)
+        return self.fields.integer(key, default, least=0)
+
+    def each(self, key: str) -> list[int]:
+        """A count for each layer, which may be stored once."""
+        if not isinstance(self.fields.get(key), list):
+            return [self.count(key)] * self.layers
+        found = self.fields.numbers(key)
+        if len(found) < self.layers:
+            raise ConfigError(f"{key} is of {len(found)} layers, expected {self.layers}")
+        return [int(number) for number in found[: self.layers]]
+
+    def dense_first(self) -> int:
+        """Layers before the first with experts."""
+        sparse = self.having("ffn_gate_inp.weight")
+        return sparse.index(True) if any(sparse) else self.layers
+
+    def slides(self, period: int) -> list[bool]:
+        """Which layers have the window: as listed, or all but each ``period``-th."""
+        pattern = self.fields.get("attention.sliding_window_pattern")
+        if isinstance(pattern, list):
+            return [bool(each) for each in pattern[: self.layers]]
+        return [kind == "sliding" for kind in alternating_layers(self.layers, period)]
+
+
+Values = dict[str, object]
+"""Of a config.json."""
+
+
+@dataclass(frozen=True)
+class GGUFTranslation:
+    """How the metadata of an architecture becomes a config.json."""
+
+    name: str
+    """transformers' class."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Fields that are stored under another key than :data:`KEYS` says, or only by this architecture."""
+    unsaid: Mapping[str, object] = field(default_factory=dict)
+    """Fields that hold unless the file says otherwise."""
+    made: Callable[[GGUFFacts], Values] | None = None
+    """Fields that follow from several things."""
+    others: tuple[str, ...] = ()
+    """Classes that are stored under the same name."""
+    named: Callable[[GGUFFacts], str] | None = None
+    """Which of them, where it follows from the file."""
+    finish: Callable[[ModelSpec, GGUFFacts], ModelSpec] | None = None
+    """What no config.json says."""
+    turned: bool = True
+    """Rotation is what all architectures say of it; otherwise :attr:`made` says all."""
+    permuted: bool = False
+    """Query and key rows are stored in the order of interleaved rotary pairs."""
+    plus_one: bool = False
+    """Norms were stored with their 1 added."""
+
+
+KEYS: Final[Mapping[str, str]] = {
+    "hidden_size": "embedding_length",
+    "max_position_embeddings": "context_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "sliding_window": "attention.sliding_window",
+    "num_experts": "expert_count",
+    "num_local_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "n_shared_experts": "expert_shared_count",
+    "norm_topk_prob": "expert_weights_norm",
+    "routed_scaling_factor": "expert_weights_scale",
+    "n_group": "expert_group_count",
+    "topk_group": "expert_group_used_count",
+}
+"""Fields of all architectures that are stored as they are."""
+
+_UNSAID: Final[Mapping[str, object]] = {
+    "n_group": 1,
+    "topk_group": 1,
+    "sliding_window": None,
+    "norm_topk_prob": False,
+    "n_shared_experts": 0,
+    "use_sliding_window": False,
+    "num_nextn_predict_layers": 0,
+}
+"""Where a file lacks the key."""
+
+GGUF_EXPERTS: Final = ExpertNames(
+    into=("mlp.experts.gate_proj.weight", "mlp.experts.up_proj.weight"), out="mlp.experts.down_proj.weight"
+)
+"""What the tensors of all experts are called here; transformers has none like them."""
+_FUSED_EXPERTS: Final = "mlp.experts.gate_up_proj.weight"
+_SHARED: Final = "mlp.shared_experts"
+
+
+def translated_spec(
+    metadata: Mapping[str, object], shapes: Shapes, read_floats: ReadFloats, row: GGUFTranslation
+) -> ModelSpec:
+    """What the reader of the family's config.json makes of the file. Raises :class:`ConfigError`."""
+    fields = Fields(metadata, f"{Fields(metadata).text('general.architecture')}.")
+    stored, drafts = fields.integer("block_count", most=MOST_LAYERS), fields.integer("nextn_predict_layers", 0, least=0)
+    if drafts >= stored:
+        raise ConfigError(f"{drafts} of its {stored} layers predict tokens further ahead, expected fewer")
+    facts = GGUFFacts(fields, shapes, stored - drafts, read_floats)
+    name = row.named(facts) if row.named else row.name
+    spec = DECODERS[name].read(Fields(_values(metadata, facts, read_floats, row)), name)
+    if drafts:
+        spec = replace(spec, draft_layers=drafts)
+    if row.turned and "rope_freqs.weight" in shapes:
+        divisors = read_floats("rope_freqs.weight")
+        for rope in {layer.mixer.rope for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)} - {None}:
+            rotates = [isinstance(each.mixer, AttentionSpec) and each.mixer.rope == rope for each in spec.layers]
+            assert rope is not None
+            spec = with_mixers(spec, rotates, rope=replace(rope, frequency_divisors=divisors))
+    if row.finish:
+        spec = row.finish(spec, facts)
+    layers = (_stored(layer, f"blk.{number}", shapes) for number, layer in enumerate(spec.layers))
+    return checked(replace(spec, layers=tuple(layers)))
+
+
+def _values(metadata: Mapping[str, object], facts: GGUFFacts, read_floats: ReadFloats, row: GGUFTranslation) -> Values:
+    fields, shapes = facts.fields, facts.shapes
+    hidden, heads = fields.integer("embedding_length"), facts.count("attention.head_count")
+    if not heads:
+        raise ConfigError("attention.head_count is 0, and a model of recurrent layers alone is not supported")
+    embedding = shapes.get("token_embd.weight")
+    if embedding is None or len(embedding) != 2:
+        raise ConfigError("the tensor token_embd.weight is missing")
+    made = row.made(facts) if row.made else {}
+    head_dim = Fields(made).integer("head_dim", head_dim_of(fields, shapes, hidden, heads))
+    values: Values = {
+        **_UNSAID,
+        "num_hidden_layers": facts.layers,
+        "vocab_size": embedding[1],
+        "num_attention_heads": heads,
+        "num_key_value_heads": facts.count("attention.head_count_kv") or heads,
+        "head_dim": head_dim,
+        "intermediate_size": facts.count("feed_forward_length") or facts.outputs("ffn_up.weight", 1),
+        "tie_word_embeddings": "output.weight" not in shapes,
+        "attention_bias": facts.has("attn_q.bias"),
+        "rope_parameters": _rope_table(fields, shapes, read_floats, head_dim),
+        "bos_token_id": Fields(metadata).token_id("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": list(Fields(metadata).token_ids("tokenizer.ggml.eos_token_id")),
+        **row.unsaid,
+    }
+    keys = {**KEYS, **row.keys}
+    dense = fields.get("expert_count") == 0  # some say that they have none
+    values |= {
+        name: fields.get(key)
+        for name, key in keys.items()
+        if fields.has(key) and not (dense and key.startswith("expert_"))
+    }
+    for name in ("moe_intermediate_size", "num_experts", "num_experts_per_tok"):
+        if name in values:
+            values[name] = once(fields, keys[name])
+    return values | made
+
+
+def _rope_table(fields: Fields, shapes: Shapes, read_floats: ReadFloats, head_dim: int) -> Values:
+    """``rope_parameters``."""
+    rotating = fields.integer("rope.dimension_count", head_dim)
+    rope = rope_of(fields, head_dim, shapes, read_floats)
+    found: Values = {"rope_theta": rope.theta, "rope_type": rope.kind, "partial_rotary_factor": rotating / head_dim}
+    if rope.kind in ("linear", "yarn"):
+        found["factor"] = rope.factor
+    if rope.kind == "yarn":
+        scale = fields.number("rope.scaling.yarn_log_multiplier", 0.0)
+        found |= {
+            "original_max_position_embeddings": rope.original_max_position,
+            "beta_fast": rope.beta_fast,
+            "beta_slow": rope.beta_slow,
+            "attention_factor": rope.attention_factor,
+        }
+        if scale:  # a tenth of what is stored twice, in float32
+            found |= dict.fromkeys(("mscale", "mscale_all_dim"), round(10 * scale, 6))
+    return found
+
+
+def _stored(layer: LayerSpec, prefix: str, shapes: Shapes) -> LayerSpec:
+    """The layer whose network is stored as GGUF files have it: gate and up apart, each matrix of all experts as one
+    tensor."""
+    mlp = layer.mlp
+    if isinstance(mlp, MLPSpec):
+        return replace(layer, mlp=_apart(mlp, *(SPLIT_MLP if mlp.gated else UP_MLP)))
+    if not isinstance(mlp, MoESpec):
+        return layer
+    fused = f"{prefix}.ffn_gate_up_exps.weight" in shapes
+    into = (_FUSED_EXPERTS,) if fused else GGUF_EXPERTS.into if mlp.gated else GGUF_EXPERTS.into[1:]
+    usual = mlp.names[0]
+    names = replace(GGUF_EXPERTS, router=usual.router, correction=usual.correction, into=into)
+    shared = mlp.shared
+    if shared is not None and mlp.part_norms is None:
+        parts = (f"{_SHARED}.gate_proj", f"{_SHARED}.up_proj")
+        shared = replace(shared, into=parts if shared.gated else parts[1:], out=f"{_SHARED}.down_proj")
+    return replace(layer, mlp=replace(mlp, names=(names,), shared=shared))
+
+
+def _apart(mlp: MLPSpec, *names: str) -> MLPSpec:
+    """Under its own names, unless gate and up are one of them."""
+    return mlp if len(mlp.into) == len(names) else replace(mlp, into=names)

@@ -1,0 +1,329 @@
+"""GGUF files of families whose metadata is read as a config.json, written as llama.cpp's converter writes them.
+
+Names of tensors are those that the gguf package maps transformers' names to; what the converter changes of them is
+written here a second time, in its direction.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import gguf
+import torch
+
+from stentor.tests.engine.loading.gguf_metadata import COMMON, METADATA, of_full
+from stentor.tests.engine.loading.k_quants import quantize
+
+Named = Iterator[tuple[str, torch.Tensor]]
+Kinds = Mapping[str, gguf.GGMLQuantizationType]
+"""By a part of the name of tensors."""
+
+
+def write_family(
+    path: Path,
+    model: Any,
+    arch: str,
+    kinds: Kinds | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    convert: "Convert | None" = None,
+    beside: Mapping[str, torch.Tensor] | None = None,
+) -> None:
+    """Matrices are float32 but for those that ``kinds`` names. ``metadata`` is what is said otherwise, None for what is
+    not said, ``convert`` another converter's way, ``beside`` further tensors."""
+    writer, config = gguf.GGUFWriter(path, arch), model.config
+    writer.add_block_count(config.num_hidden_layers + (metadata or {}).get("nextn_predict_layers", 0))
+    said = {
+        key: field(config) if callable(field) else getattr(config, field, None)
+        for key, field in {**COMMON, **METADATA[arch]}.items()
+    }
+    for key, value in {**said, **_rope(config), **(metadata or {})}.items():
+        if value is not None:
+            _add(writer, f"{arch}.{key}", value)
+    writer.add_token_list([f"token{n}" for n in range(config.vocab_size)])
+    writer.add_bos_token_id(config.bos_token_id)
+    writer.add_eos_token_id(config.eos_token_id)
+    number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
+    names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
+    tensors = chain(_converted(model, arch, convert or CONVERT.get(arch, as_it_is)), (beside or {}).items())
+    for name, tensor in tensors:
+        stored = name if name.startswith(("blk.", "rope_freqs")) else names.get_name(name, (".weight", ".bias"))
+        assert stored is not None, name
+        values = tensor.detach().float().contiguous().numpy()
+        kind = next((kind for part, kind in (kinds or {}).items() if part in stored), None)
+        if kind is None or values.ndim < 2:
+            writer.add_tensor(stored, values)
+        else:
+            rows = quantize(values.reshape(-1, values.shape[-1]), kind)
+            writer.add_tensor(stored, rows.reshape(*values.shape[:-1], -1), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    match value:
+        case bool():
+            writer.add_bool(key, value)
+        case int():
+            writer.add_uint32(key, value)
+        case float():
+            writer.add_float32(key, value)
+        case str():
+            writer.add_string(key, value)
+        case list():
+            writer.add_array(key, value)
+
+
+def _rope(config: Any) -> dict[str, Any]:
+    rope = getattr(config, "rope_parameters", None) or {"rope_theta": 10000.0}
+    rope = rope.get("full_attention", rope)
+    found: dict[str, Any] = {"rope.freq_base": float(rope["rope_theta"])}
+    if rope.get("rope_type") == "yarn":
+        found |= {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": float(rope["factor"]),
+            "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
+            "rope.scaling.yarn_beta_fast": float(rope.get("beta_fast", 32.0)),
+            "rope.scaling.yarn_beta_slow": float(rope.get("beta_slow", 1.0)),
+        }
+        if "mscale_all_dim" in rope:
+            tenth = 1.0 if config.model_type == "ministral3" else 0.1  # as their converters have it
+            found["rope.scaling.yarn_log_multiplier"] = tenth * rope["mscale_all_dim"]
+    return found
+
+
+Convert = Callable[[str, torch.Tensor, Any], Named]
+
+
+def _converted(model: Any, arch: str, convert: Convert) -> Named:
+    """Under transformers' names, or under GGUF's where the converter names it itself."""
+    rope = getattr(model.config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "llama3":
+        slow = model.model.rotary_emb.inv_freq
+        yield "rope_freqs.weight", rope["rope_theta"] ** (-torch.arange(len(slow)) / len(slow)) / slow
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and model.config.tie_word_embeddings:
+            continue
+        stem, _, last = name.rpartition(".")
+        experts = stem.endswith(".experts") and last in ("gate_up_proj", "up_proj", "down_proj")
+        if experts and arch not in ("gpt-oss", "llama4", "gemma4"):
+            block = f"blk.{stem.split('.')[2]}"
+            if last == "gate_up_proj":
+                gate, up = tensor.chunk(2, dim=1)
+                yield from ((f"{block}.ffn_gate_exps.weight", gate), (f"{block}.ffn_up_exps.weight", up))
+            else:
+                yield f"{block}.ffn_{last.removesuffix('_proj')}_exps.weight", tensor
+        elif last in ("e_score_correction_bias", "expert_bias"):
+            yield f"blk.{stem.split('.')[2]}.exp_probs_b.bias", tensor
+        else:
+            yield from convert(name, tensor, model.config)
+
+
+def as_it_is(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    yield name, tensor
+
+
+def gpt_oss(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """Gate and up take turns, and matrices of experts are [inputs, outputs]."""
+    stem, _, last = name.rpartition(".")
+    ending = ".bias" if last.endswith("_bias") else ".weight"
+    if last == "sinks":
+        yield f"{name}.weight", tensor
+    elif last.startswith("gate_up_proj"):
+        rows = tensor if ending == ".bias" else tensor.transpose(1, 2)
+        yield f"{stem}.gate_proj{ending}", rows[:, ::2]
+        yield f"{stem}.up_proj{ending}", rows[:, 1::2]
+    elif last.startswith("down_proj"):
+        yield f"{stem}.down_proj{ending}", tensor if ending == ".bias" else tensor.transpose(1, 2)
+    else:
+        yield name, tensor
+
+
+def qwen_next(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """Projections of the delta rule by part, but for the two numbers of a head."""
+    if not name.endswith("in_proj_qkvz.weight"):
+        yield from delta(name, tensor, config)
+        return
+    keys, each = config.linear_key_head_dim, config.linear_num_value_heads // config.linear_num_key_heads
+    values = each * config.linear_value_head_dim
+    by_head = tensor.view(config.linear_num_key_heads, -1, tensor.shape[1])
+    *qkv, z = by_head.split([keys, keys, values, values], dim=1)
+    block = f"blk.{name.split('.')[2]}"
+    yield f"{block}.attn_qkv.weight", torch.cat([part.flatten(0, 1) for part in qkv])
+    yield f"{block}.attn_gate.weight", z.flatten(0, 1)
+
+
+def qwen35(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """The first value head of every key head, then the second of each."""
+    keys, values = config.linear_num_key_heads, config.linear_num_value_heads
+
+    def tiled(rows: torch.Tensor) -> torch.Tensor:
+        return rows.view(keys, values // keys, -1, *rows.shape[1:]).transpose(0, 1).flatten(0, 2)
+
+    first = 2 * keys * config.linear_key_head_dim
+    if name.endswith(("in_proj_qkv.weight", "conv1d.weight")):
+        tensor = torch.cat((tensor[:first], tiled(tensor[first:])))
+    elif name.endswith(("in_proj_z.weight", "in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")):
+        tensor = tiled(tensor)
+    elif name.endswith("linear_attn.out_proj.weight"):
+        tensor = tiled(tensor.T).T
+    yield from delta(name, tensor, config)
+
+
+def delta(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    if name.endswith(".A_log"):
+        tensor = -tensor.exp()
+    elif name.endswith(".dt_bias"):
+        name = name.replace(".dt_bias", ".dt_proj.bias")
+    elif name.endswith("conv1d.weight"):
+        tensor = tensor.squeeze(1)
+    elif name.endswith("shared_expert_gate.weight"):
+        tensor = tensor.flatten()
+    elif name.endswith("norm.weight") and "linear_attn" not in name:
+        tensor = tensor + 1
+    yield name, tensor
+
+
+def deepseek(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """What makes keys and what makes values apart, the first turned."""
+    if not name.endswith("kv_b_proj.weight"):
+        yield name, tensor
+        return
+    by_head = tensor.view(config.num_attention_heads, -1, tensor.shape[1])
+    keys, values = by_head.split([config.qk_nope_head_dim, config.v_head_dim], dim=1)
+    yield name.replace("kv_b", "k_b"), keys.transpose(1, 2)
+    yield name.replace("kv_b", "v_b"), values
+
+
+def _permuted(name: str, tensor: torch.Tensor, config: Any) -> torch.Tensor:
+    """Rows of queries and keys as interleaved pairs."""
+    for part, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
+        if f"self_attn.{part}." in name:
+            return tensor.view(heads, 2, -1, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape)
+    return tensor
+
+
+def granite(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """The network beside experts, or in their place, in halves."""
+    block, experts = f"blk.{name.split('.')[2]}" if ".layers." in name else "", getattr(config, "num_local_experts", 0)
+    ending = "_shexp" if experts else ""
+    if name.endswith("shared_mlp.input_linear.weight"):
+        gate, up = tensor.chunk(2)
+        yield from ((f"{block}.ffn_gate{ending}.weight", gate), (f"{block}.ffn_up{ending}.weight", up))
+    elif name.endswith("shared_mlp.output_linear.weight"):
+        yield f"{block}.ffn_down{ending}.weight", tensor
+    elif name.endswith("block_sparse_moe.router.weight"):
+        yield f"{block}.ffn_gate_inp.weight", tensor
+    else:
+        yield from mamba(name, _permuted(name, tensor, config), config)
+
+
+def mamba(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    groups: Any = getattr(config, "mamba_n_groups", None) or getattr(config, "n_groups", 1)
+    if name.endswith(".A_log"):
+        tensor = -tensor.exp()[:, None]
+    elif name.endswith((".mamba.D", ".mixer.D")):
+        tensor = tensor[:, None]
+    elif name.endswith(".dt_bias"):
+        yield f"blk.{name.split('.')[2]}.ssm_dt.bias", tensor
+        return
+    elif name.endswith("conv1d.weight"):
+        tensor = tensor.squeeze(1)
+    elif name.endswith((".mamba.norm.weight", ".mixer.norm.weight")):
+        tensor = tensor.view(groups, -1)
+    yield name, tensor
+
+
+def nemotron(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    yield from mamba(name.replace("model.", "backbone.", 1), tensor, config)
+
+
+def falcon(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """Every factor is multiplied into a matrix."""
+    taken = config.attention_in_multiplier
+    factors = {
+        "gate_proj.weight": config.mlp_multipliers[0],
+        "mlp.down_proj.weight": config.mlp_multipliers[1],
+        "feed_forward.down_proj.weight": config.mlp_multipliers[1],
+        "q_proj.weight": taken,
+        "k_proj.weight": taken * config.key_multiplier,
+        "v_proj.weight": taken,
+        "o_proj.weight": config.attention_out_multiplier,
+        "mamba.out_proj.weight": config.ssm_out_multiplier,
+        "lm_head.weight": config.lm_head_multiplier,
+        "embed_tokens.weight": config.embedding_multiplier,
+    }
+    tensor = tensor * next((factor for part, factor in factors.items() if name.endswith(part)), 1.0)
+    if name.endswith("mamba.in_proj.weight"):
+        inner, shared = config.mamba_d_ssm, config.mamba_n_groups * config.mamba_d_state
+        counts = torch.tensor([inner, inner, shared, shared, config.mamba_n_heads])
+        rows = torch.tensor(config.ssm_multipliers).repeat_interleave(counts)
+        tensor = tensor * (config.ssm_in_multiplier * rows)[:, None]
+    yield from mamba(name, tensor, config)
+
+
+def lfm2(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    if name.endswith("conv.conv.weight"):
+        tensor = tensor.squeeze(1)
+    yield name, tensor
+
+
+def llama4(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """Matrices of experts are [inputs, outputs]."""
+    stem, _, last = name.rpartition(".")
+    block = f"blk.{name.split('.')[2]}" if ".layers." in name else ""
+    if stem.endswith(".experts") and last == "gate_up_proj":
+        gate, up = tensor.transpose(1, 2).chunk(2, dim=1)
+        yield from ((f"{block}.ffn_gate_exps.weight", gate), (f"{block}.ffn_up_exps.weight", up))
+    elif stem.endswith(".experts"):
+        yield f"{block}.ffn_down_exps.weight", tensor.transpose(1, 2)
+    else:
+        yield name, tensor
+
+
+def gemma4(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """Divisors stop what does not rotate of layers that see all; gate and up of experts are one tensor."""
+    block, last = f"blk.{name.split('.')[2]}" if ".layers." in name else "", name.rpartition(".")[2]
+    named = {
+        "layer_scalar": "layer_output_scale.weight",
+        "scale": "ffn_gate_inp.scale",
+        "per_expert_scale": "ffn_down_exps.scale",
+        "gate_up_proj": "ffn_gate_up_exps.weight",
+        "down_proj": "ffn_down_exps.weight",
+    }
+    if name == "model.norm.weight":
+        pairs = of_full(config, "head_dim") // 2
+        turning = int(pairs * config.rope_parameters["full_attention"]["partial_rotary_factor"])
+        yield "rope_freqs.weight", torch.tensor([1.0] * turning + [1e30] * (pairs - turning))
+    yield (f"{block}.{named[last]}" if block and last in named else name), tensor
+
+
+def llama(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    yield name, _permuted(name, tensor, config)
+
+
+def shared_gate(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    yield name, tensor.flatten() if name.endswith("shared_expert_gate.weight") else tensor
+
+
+CONVERT: Mapping[str, Convert] = {
+    "gpt-oss": gpt_oss,
+    "qwen3next": qwen_next,
+    "qwen35": qwen35,
+    "qwen35moe": qwen35,
+    "deepseek2": deepseek,
+    "granitemoe": granite,
+    "granitehybrid": granite,
+    "falcon-h1": falcon,
+    "nemotron_h": nemotron,
+    "nemotron_h_moe": nemotron,
+    "lfm2": lfm2,
+    "lfm2moe": lfm2,
+    "llama4": llama4,
+    "qwen2moe": shared_gate,
+    "gemma4": gemma4,
+    "mistral3": llama,
+    "olmo": llama,
+}

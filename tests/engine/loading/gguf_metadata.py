@@ -1,0 +1,235 @@
+"""What llama.cpp's converter says of each family, of transformers' configurations."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+COMMON: Mapping[str, str] = {
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "attention.key_length": "head_dim",
+    "attention.value_length": "head_dim",
+    "expert_count": "num_local_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_group_count": "n_group",
+    "expert_group_used_count": "topk_group",
+}
+"""Keys of all files, and the fields that they hold."""
+
+_DELTA: Mapping[str, Any] = {
+    "ssm.conv_kernel": "linear_conv_kernel_dim",
+    "ssm.state_size": "linear_key_head_dim",
+    "ssm.group_count": "linear_num_key_heads",
+    "ssm.time_step_rank": "linear_num_value_heads",
+    "ssm.inner_size": lambda config: config.linear_value_head_dim * config.linear_num_value_heads,
+    "full_attention_interval": lambda config: 4,
+    "attention.recurrent_layers": lambda config: [kind == "linear_attention" for kind in config.layer_types],
+    "rope.dimension_count": lambda config: config.head_dim // 4,
+}
+_SSM: Mapping[str, Any] = {
+    "ssm.conv_kernel": "mamba_d_conv",
+    "ssm.state_size": "mamba_d_state",
+    "ssm.group_count": "mamba_n_groups",
+    "ssm.time_step_rank": "mamba_n_heads",
+    "ssm.inner_size": lambda config: getattr(config, "mamba_d_ssm", None) or config.mamba_expand * config.hidden_size,
+}
+_GRANITE: Mapping[str, Any] = {
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+    "expert_shared_feed_forward_length": "shared_intermediate_size",
+}
+
+
+def _attending(*kinds: str) -> Callable[[Any], list[int]]:
+    """Heads of keys, or 0 where a layer is of none of the kinds."""
+    return lambda config: [config.num_key_value_heads if kind in kinds else 0 for kind in config.layer_types]
+
+
+def _networks(config: Any) -> list[int]:
+    sizes = {"mlp": config.intermediate_size, "moe": config.moe_intermediate_size}
+    return [sizes.get(kind, 0) for kind in config.layer_types]
+
+
+def _lfm2_inner(config: Any) -> int:
+    inner = config.intermediate_size
+    if getattr(config, "block_auto_adjust_ff_dim", False):
+        inner = int(config.block_ffn_dim_multiplier * int(2 * inner / 3))
+        inner = -(-inner // config.block_multiple_of) * config.block_multiple_of
+    return int(inner)
+
+
+_OF_EXPERTS = ("expert_count", "expert_used_count", "expert_group_count", "expert_group_used_count")
+
+
+def of_full(config: Any, field: str) -> int:
+    """A number of Gemma 4's layers that see all."""
+    said = config.to_dict()
+    own = (said.get("per_layer_config") or {}).get(str(config.layer_types.index("full_attention")), {})
+    return int(own.get(field, said[field]))
+
+
+def _first_shared(config: Any) -> int:
+    return int(config.num_hidden_layers - config.num_kv_shared_layers)
+
+
+_NEMOTRON: Mapping[str, Any] = {
+    "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
+    "attention.layer_norm_epsilon": "layer_norm_epsilon",
+    "attention.head_count_kv": _attending("full_attention"),
+    "feed_forward_length": _networks,
+    "ssm.conv_kernel": "conv_kernel",
+    "ssm.state_size": "ssm_state_size",
+    "ssm.group_count": "n_groups",
+    "ssm.time_step_rank": "mamba_num_heads",
+    "ssm.inner_size": lambda config: config.mamba_num_heads * config.mamba_head_dim,
+}
+_LFM2: Mapping[str, Any] = {
+    "attention.layer_norm_rms_epsilon": "norm_eps",
+    "attention.head_count_kv": _attending("full_attention"),
+    "feed_forward_length": _lfm2_inner,
+    "shortconv.l_cache": "conv_L_cache",
+}
+_ROUTED: Mapping[str, Any] = {
+    "expert_count": "n_routed_experts",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_count": "n_shared_experts",
+    "expert_weights_scale": "routed_scaling_factor",
+    "expert_weights_norm": "norm_topk_prob",
+    "leading_dense_block_count": "first_k_dense_replace",
+}
+_QWEN_EXPERTS: Mapping[str, Any] = {
+    "expert_count": "num_experts",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+}
+METADATA: Mapping[str, Mapping[str, Any]] = {
+    "gpt-oss": {"attention.sliding_window": "sliding_window", "expert_feed_forward_length": "intermediate_size"},
+    "qwen3next": {**_DELTA, **_QWEN_EXPERTS},
+    "qwen35": {**_DELTA, "rope.dimension_sections": lambda config: [11, 11, 10, 0]},
+    "qwen35moe": {**_DELTA, **_QWEN_EXPERTS, "rope.dimension_sections": lambda config: [11, 11, 10, 0]},
+    "deepseek2": {
+        "attention.head_count_kv": lambda config: 1,
+        "leading_dense_block_count": "first_k_dense_replace",
+        "attention.q_lora_rank": "q_lora_rank",
+        "attention.kv_lora_rank": "kv_lora_rank",
+        "attention.key_length": lambda config: config.kv_lora_rank + config.qk_rope_head_dim,
+        "attention.value_length": "kv_lora_rank",
+        "attention.key_length_mla": lambda config: config.qk_nope_head_dim + config.qk_rope_head_dim,
+        "attention.value_length_mla": "v_head_dim",
+        "rope.dimension_count": "qk_rope_head_dim",
+        "expert_gating_func": lambda config: 1 if config.model_type == "deepseek_v2" else 2,
+        **_ROUTED,
+    },
+    "granitemoe": _GRANITE,
+    "granitehybrid": {
+        **_GRANITE,
+        **_SSM,
+        "attention.head_count_kv": _attending("full_attention"),
+        "rope.scaling.finetuned": lambda config: False,
+    },
+    "falcon-h1": _SSM,
+    "nemotron_h": {**_NEMOTRON, **dict.fromkeys(_OF_EXPERTS, lambda config: None)},
+    "nemotron_h_moe": {
+        **_NEMOTRON,
+        **_ROUTED,
+        "expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size",
+        "moe_latent_size": "moe_latent_size",
+    },
+    "lfm2": _LFM2,
+    "lfm2moe": {
+        **_LFM2,
+        "expert_count": "num_experts",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "leading_dense_block_count": "num_dense_layers",
+        "expert_gating_func": lambda config: 2,
+    },
+    "minimax-m2": {
+        "expert_feed_forward_length": "intermediate_size",
+        "rope.dimension_count": lambda config: 8,
+        "expert_gating_func": lambda config: 2,
+    },
+    "glm4moe": {
+        **_ROUTED,
+        "expert_gating_func": lambda config: 2,
+        "rope.dimension_count": lambda config: config.hidden_size // config.num_attention_heads // 2,
+    },
+    "llama4": {
+        "feed_forward_length": "intermediate_size_mlp",
+        "expert_feed_forward_length": "intermediate_size",
+        "interleave_moe_layer_step": "interleave_moe_layer_step",
+    },
+    "qwen2moe": _QWEN_EXPERTS,
+    "ernie4_5-moe": {
+        "expert_count": "moe_num_experts",
+        "expert_used_count": "moe_k",
+        "interleave_moe_layer_step": "moe_layer_interval",
+        "leading_dense_block_count": "moe_layer_start_index",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_shared_count": "moe_num_shared_experts",
+        "expert_shared_feed_forward_length": lambda config: config.intermediate_size // config.num_key_value_heads,
+    },
+    "hunyuan-moe": {
+        "expert_count": "num_experts",
+        "expert_used_count": "moe_topk",
+        "expert_feed_forward_length": "intermediate_size",
+        "expert_shared_feed_forward_length": "intermediate_size",
+        "expert_shared_count": lambda config: 1,
+    },
+    "dots1": {**_ROUTED, "expert_gating_func": lambda config: 2},
+    "exaone-moe": {
+        **_ROUTED,
+        "expert_count": "num_experts",
+        "expert_shared_count": "num_shared_experts",
+        "expert_shared_feed_forward_length": lambda config: config.moe_intermediate_size * config.num_shared_experts,
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": lambda config: [kind == "sliding_attention" for kind in config.layer_types],
+        "expert_gating_func": lambda config: 2,
+    },
+    "mistral3": {
+        "attention.temperature_scale": lambda config: config.rope_parameters["llama_4_scaling_beta"],
+    },
+    "olmo": {"attention.layer_norm_epsilon": lambda config: 1e-5},
+    "jais2": {"attention.layer_norm_epsilon": "layer_norm_eps"},
+    "gemma4": {
+        "attention.head_count_kv": lambda config: [
+            config.to_dict()["num_key_value_heads"]
+            if kind == "sliding_attention"
+            else of_full(config, "num_key_value_heads")
+            for kind in config.layer_types
+        ],
+        "attention.key_length": lambda config: of_full(config, "head_dim"),
+        "attention.value_length": lambda config: of_full(config, "head_dim"),
+        "attention.key_length_swa": lambda config: config.to_dict()["head_dim"],
+        "attention.value_length_swa": lambda config: config.to_dict()["head_dim"],
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": lambda config: [kind == "sliding_attention" for kind in config.layer_types],
+        "attention.shared_kv_layers": "num_kv_shared_layers",
+        "embedding_length_per_layer_input": lambda config: config.hidden_size_per_layer_input or 0,
+        "feed_forward_length": lambda config: [
+            config.intermediate_size * (2 if config.use_double_wide_mlp and layer >= _first_shared(config) else 1)
+            for layer in range(config.num_hidden_layers)
+        ],
+        "expert_count": "num_experts",
+        "expert_used_count": "top_k_experts",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "final_logit_softcapping": "final_logit_softcapping",
+        "rope.dimension_count": lambda config: of_full(config, "head_dim"),
+        "rope.dimension_count_swa": lambda config: config.to_dict()["head_dim"],
+        "rope.freq_base_swa": lambda config: float(config.rope_parameters["sliding_attention"]["rope_theta"]),
+    },
+    "afmoe": {
+        "expert_count": "num_experts",
+        "expert_shared_count": "num_shared_experts",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "leading_dense_block_count": "num_dense_layers",
+        "expert_weights_norm": lambda config: True,
+        "expert_weights_scale": "route_scale",
+        "attention.sliding_window": "sliding_window",
+    },
+}
+"""Keys of an architecture besides: of a field, or of what follows from several."""
