@@ -109,7 +109,8 @@ struct alignas(64) ByteBlock {
     float minus128;   // -128 * sum, and of each half
     float half128[2];
     float peak;
-    int32_t peak_at;
+    int16_t peak_at;
+    uint8_t shifts[2];  // to the code that meets it, in the four bytes of its output: of four bits, and of eight
 };
 static_assert(sizeof(ByteBlock) == 64, "a block is a line");
 
@@ -200,7 +201,9 @@ static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
     out->minus128 = CENTRED ? 0.0f : -128.0f * out->sum;
     for (int i = 0; i < 2; ++i) out->half128[i] = CENTRED ? 0.0f : -128.0f * half[i];
     out->peak = peak;
-    out->peak_at = at;
+    out->peak_at = (int16_t)at;
+    out->shifts[0] = (uint8_t)(at % 4 * 8 + at / 16 * 4);
+    out->shifts[1] = (uint8_t)(at % 4 * 8);
 }
 
 static inline void round_block(const float* x, int64_t n, bf16* to) {
