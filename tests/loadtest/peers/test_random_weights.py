@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
@@ -14,7 +15,15 @@ from stentor.loadtest.peers.random_models import RANDOM_MODELS, RandomModel, ten
 from stentor.loadtest.peers.random_weights import RandomWeights, write_random_gguf
 from stentor.loadtest.peers.weights import Form, WeightsError
 
-SMALL = {"layers": 2, "hidden": 64, "heads": 2, "kv_heads": 1, "head_dim": 32, "inner": 96, "vocabulary": 40}
+SMALL: dict[str, Any] = {
+    "layers": 2,
+    "hidden": 64,
+    "heads": 2,
+    "kv_heads": 1,
+    "head_dim": 32,
+    "inner": 96,
+    "vocabulary": 40,
+}
 MODELS = {
     "dense": replace(RANDOM_MODELS["qwen3-1.7b"], **SMALL),
     "experts": replace(RANDOM_MODELS["qwen3-30b-a3b"], **SMALL, experts=4, experts_used=2),
@@ -52,7 +61,7 @@ def test_a_product_with_a_matrix_keeps_the_size_of_its_input(
 
 
 def test_the_file_is_read_as_the_configuration_it_was_made_of(vocabulary: Path, tmp_path: Path) -> None:
-    spec = open_checkpoint(RandomWeights(MODELS["experts"], vocabulary, tmp_path).form("q4_0")).config
+    spec = open_checkpoint(RandomWeights(MODELS["experts"], vocabulary, tmp_path).form("q4_0")).decoder
     assert spec.architecture == "Qwen3MoeForCausalLM"
     assert (spec.vocab_size, spec.hidden_size, len(spec.layers)) == (40, 64, 2)
 
