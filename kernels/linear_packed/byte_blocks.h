@@ -5,32 +5,44 @@
 
 namespace stentor {
 
-// Four of the eight vectors of a block, or a register's part of them: HALF 0 holds its inputs 0 to 15, HALF 1 the others.
+// Vector v of four of a half of a block, or a register's part of it: HALF 0 has inputs 0 to 15, HALF 1 the others.
 template <int64_t KIND, int HALF>
-static inline void half_block(const uint8_t* at, vb* out) {
-    for (int v = 0; v < 4; ++v) {
-        if constexpr (four_bits(KIND)) {
-            const vb both = load_as<vb>(at + VECTOR * v);
-            out[v] = (HALF ? (vb)((vs)both >> 4) : both) & 15;
-            if constexpr (has_table(KIND)) out[v] = look_up(out[v], table_of<KIND>());
-        } else {
-            out[v] = load_as<vb>(at + VECTOR * (4 * HALF + v));
-        }
+static inline vb codes_of(const uint8_t* at, int v) {
+    if constexpr (four_bits(KIND)) {
+        const vb both = load_as<vb>(at + VECTOR * v), codes = (HALF ? (vb)((vs)both >> 4) : both) & 15;
+        if constexpr (has_table(KIND)) return look_up(codes, table_of<KIND>());
+        return codes;
+    } else {
+        return load_as<vb>(at + VECTOR * (4 * HALF + v));
     }
 }
 
-// Code k of a register's outputs of a block, counted from 128 where CENTRED.
+// The codes of a register's outputs of a block that meet the peak, counted from 128 where CENTRED.
 template <int64_t KIND>
-static inline vf code_at(const uint8_t* block, uint32_t k) {
+static inline vf codes_at_peak(const uint8_t* at, const ByteBlock& b) {
     constexpr bool FOUR = four_bits(KIND);
-    const vu all = load_as<vu>(block + (FOUR ? k % 16 / 4 : k / 4) * VECTOR);
-    vu code = all >> (FOUR ? k % 4 * 8 + k / 16 * 4 : k % 4 * 8) & (FOUR ? 15u : 255u);
+    const uint32_t k = (uint32_t)b.peak_at;
+    const vu all = load_as<vu>(at + (FOUR ? k % 16 / 4 : k / 4) * VECTOR);
+    vu code = all >> b.shifts[FOUR ? 0 : 1] & (FOUR ? 15u : 255u);
     if constexpr (has_table(KIND)) code = (vu)look_up((vb)code, table_of<KIND>()) & 255u;
     return to_float((vi)code - ((!FOUR || has_table(KIND)) && CENTRED ? 128 : 0));
 }
 
-// R rows meet T tiles of blocks: 16 inputs of a block at a time, so that the codes of two tiles fit into registers
-// and each broadcast of inputs serves both.
+// The dot products of half a block: one vector of codes of each register at a time meets all rows, so that few
+// registers hold codes and each broadcast of inputs serves all tiles.
+template <int64_t KIND, int HALF, bool EIGHT, int R, int WIDTH>
+static inline void add_half(const uint8_t* const* at, const ByteBlock* const* from, int64_t block,
+                            DotSum<EIGHT> (*sums)[WIDTH]) {
+    for (int v = 0; v < 4; ++v) {
+        vb w[WIDTH];
+        for (int j = 0; j < WIDTH; ++j) w[j] = codes_of<KIND, HALF>(at[j], v);
+        for (int r = 0; r < R; ++r)
+            for (int j = 0; j < WIDTH; ++j)
+                sums[r][j] = add_dots<EIGHT>(sums[r][j], w[j], from[r][block].q + 16 * HALF + 4 * v);
+    }
+}
+
+// R rows meet T tiles of blocks.
 template <int64_t KIND, class Scale, int R, int T>
 static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scale* scales, int64_t scales_apart,
                                 const Prepared& x, int64_t row, int64_t begin, int64_t end,
@@ -57,37 +69,29 @@ static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scale
                 if (PARTS == 2) second[j] = load_scales(scale + TILE + i * LANES);
             }
         }
-        vi low[R][WIDTH] = {}, high[R][WIDTH] = {};
-        vb w[WIDTH][4];
-        for (int j = 0; j < WIDTH; ++j) half_block<KIND, 0>(at[j], w[j]);
-        for (int r = 0; r < R; ++r)
-            for (int v = 0; v < 4; ++v)
-                for (int j = 0; j < WIDTH; ++j) low[r][j] = dot4<EIGHT>(low[r][j], w[j][v], from[r][block].q + 4 * v);
-        for (int j = 0; j < WIDTH; ++j) half_block<KIND, 1>(at[j], w[j]);
+        DotSum<EIGHT> low[R][WIDTH] = {}, high[R][WIDTH] = {};
+        add_half<KIND, 0, EIGHT, R, WIDTH>(at, from, block, low);
+        add_half<KIND, 1, EIGHT, R, WIDTH>(at, from, block, HALVES ? high : low);
         for (int r = 0; r < R; ++r) {
             const ByteBlock& b = from[r][block];
-            for (int v = 0; v < 4; ++v)
-                for (int j = 0; j < WIDTH; ++j) {
-                    vi& sum = HALVES ? high[r][j] : low[r][j];
-                    sum = dot4<EIGHT>(sum, w[j][v], b.q + 16 + 4 * v);
-                }
             for (int j = 0; j < WIDTH; ++j) {
-                const vf code = code_at<KIND>(at[j], (uint32_t)b.peak_at);
+                const vf code = codes_at_peak<KIND>(at[j], b), dot = to_float(total(low[r][j]));
+                vf& sum = acc[r][j];
                 if constexpr (HALVES) {
                     const bool early = b.peak_at < 16;
-                    vf left = fma(to_float(low[r][j]), set1(b.scale), set1(b.half128[0]));
-                    vf right = fma(to_float(high[r][j]), set1(b.scale), set1(b.half128[1]));
+                    vf left = fma(dot, set1(b.scale), set1(b.half128[0]));
+                    vf right = fma(to_float(total(high[r][j])), set1(b.scale), set1(b.half128[1]));
                     left = fma(code, set1(early ? b.peak : 0.0f), left);
                     right = fma(code, set1(early ? 0.0f : b.peak), right);
-                    acc[r][j] = fma(right, second[j], fma(left, first[j], acc[r][j]));
+                    sum = fma(right, second[j], fma(left, first[j], sum));
                 } else if constexpr (KIND == Q4M) {
-                    acc[r][j] = fma(fma(code, set1(b.peak), to_float(low[r][j]) * b.scale), first[j], acc[r][j]);
-                    acc[r][j] = fma(set1(b.sum), second[j], acc[r][j]);
+                    sum = fma(fma(code, set1(b.peak), dot * b.scale), first[j], sum);
+                    sum = fma(set1(b.sum), second[j], sum);
                 } else {
                     const float offset = KIND == Q4 ? b.minus8 : b.minus128;
-                    const vf others = fma(to_float(low[r][j]), set1(b.scale), set1(offset));
-                    acc[r][j] = fma(fma(code, set1(b.peak), others), first[j], acc[r][j]);
-                    if constexpr (KIND == Q8M) acc[r][j] = fma(set1(b.sum), second[j], acc[r][j]);
+                    const vf others = fma(dot, set1(b.scale), set1(offset));
+                    sum = fma(fma(code, set1(b.peak), others), first[j], sum);
+                    if constexpr (KIND == Q8M) sum = fma(set1(b.sum), second[j], sum);
                 }
             }
         }

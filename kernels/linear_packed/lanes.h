@@ -4,6 +4,8 @@
 
 #include "half.h"
 
+#include <type_traits>
+
 namespace stentor {
 
 constexpr int TILE = 16;                 // outputs that lie side by side in a packed weight
@@ -102,7 +104,9 @@ static inline vi dot4(vi acc, vb codes, const int8_t* x) {
     } else {
         pairs = _mm256_maddubs_epi16((__m256i)codes, values);
     }
-    return (vi)_mm256_add_epi32((__m256i)acc, _mm256_madd_epi16(pairs, ones));
+    acc += (vi)_mm256_madd_epi16(pairs, ones);
+    asm("" : "+x"(acc));
+    return acc;
 #elif defined(__ARM_FEATURE_DOTPROD)
     const int8x16_t values = vreinterpretq_s8_s32(vdupq_n_s32(four));
     return (vi)vdotq_s32((int32x4_t)acc, (int8x16_t)(WIDE ? codes ^ 0x80 : codes), values);
@@ -114,6 +118,46 @@ static inline vi dot4(vi acc, vb codes, const int8_t* x) {
         }
     return acc;
 #endif
+}
+
+// Sums of products of up to 32 codes a lane, in 32 bits, or where products come in pairs of 16 bits and codes have four:
+// 8 pairs of at most 2 * 15 * 127 each are below 2^15.
+#if (defined(__AVX512BW__) && !defined(__AVX512VNNI__)) || \
+    (defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__))
+template <bool WIDE>
+using DotSum = std::conditional_t<WIDE, vi, vs>;
+
+static inline vs add_pairs(vs sum, vb codes, const int8_t* x) {
+    int32_t four;
+    std::memcpy(&four, x, 4);
+#if defined(__AVX512BW__)
+    sum += (vs)_mm512_maddubs_epi16((__m512i)codes, _mm512_set1_epi32(four));
+#else
+    sum += (vs)_mm256_maddubs_epi16((__m256i)codes, _mm256_set1_epi32(four));
+#endif
+    asm("" : "+x"(sum));  // GCC would add all products up at the end, and run out of registers
+    return sum;
+}
+static inline vi total(vs pairs) {
+#if defined(__AVX512BW__)
+    return (vi)_mm512_madd_epi16((__m512i)pairs, _mm512_set1_epi16(1));
+#else
+    return (vi)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi16(1));
+#endif
+}
+#else
+template <bool WIDE>
+using DotSum = vi;
+#endif
+
+static inline vi total(vi sum) { return sum; }
+
+template <bool WIDE>
+static inline DotSum<WIDE> add_dots(DotSum<WIDE> sum, vb codes, const int8_t* x) {
+    if constexpr (std::is_same_v<DotSum<WIDE>, vi>)
+        return dot4<WIDE>(sum, codes, x);
+    else
+        return add_pairs(sum, codes, x);
 }
 
 // Each lane gains the two products of its bfloat16 pair with the pair at x.

@@ -6,7 +6,7 @@
 namespace stentor {
 namespace {
 
-constexpr int DEEPEST_OF_BLOCKS = WIDEST > 1 ? 4 : 2;
+constexpr int DEEPEST_OF_BLOCKS = DEEPEST >= 6 ? 4 : 2;
 constexpr int64_t STRETCH_BYTES = 96 * 1024;  // of weights that many rows meet one after the other; shorter is slower
 
 // T tiles that follow each other, `apart` bytes from one to the next.

@@ -109,7 +109,8 @@ struct alignas(64) ByteBlock {
     float minus128;   // -128 * sum, and of each half
     float half128[2];
     float peak;
-    int32_t peak_at;
+    int16_t peak_at;
+    uint8_t shifts[2];  // to the code that meets it, in the four bytes of its output: of four bits, and of eight
 };
 static_assert(sizeof(ByteBlock) == 64, "a block is a line");
 
@@ -140,6 +141,16 @@ static inline int32_t peak_of(const float* x, float most) {
     const uint32_t none = both(_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), _mm512_cmp_ps_mask(b, b, _CMP_UNORD_Q));
     const uint32_t equal = both(_mm512_cmp_ps_mask(_mm512_abs_ps(a), to, _CMP_EQ_OQ),
                                 _mm512_cmp_ps_mask(_mm512_abs_ps(b), to, _CMP_EQ_OQ));
+    const uint32_t found = none ? none : equal;
+    return found ? __builtin_ctz(found) : 0;
+#elif defined(__AVX2__)
+    const __m256 sign = _mm256_set1_ps(-0.0f), to = _mm256_set1_ps(most);
+    uint32_t none = 0, equal = 0;
+    for (int i = 0; i < 32; i += 8) {
+        const __m256 part = _mm256_loadu_ps(x + i), magnitude = _mm256_andnot_ps(sign, part);
+        none |= (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(part, part, _CMP_UNORD_Q)) << i;
+        equal |= (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(magnitude, to, _CMP_EQ_OQ)) << i;
+    }
     const uint32_t found = none ? none : equal;
     return found ? __builtin_ctz(found) : 0;
 #else
@@ -184,6 +195,17 @@ static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
     high = _mm512_reduce_add_epi32((__m512i)q[1]);
     _mm_store_si128((__m128i*)out->q, _mm512_cvtepi32_epi8((__m512i)q[0]));
     _mm_store_si128((__m128i*)(out->q + 16), _mm512_cvtepi32_epi8((__m512i)q[1]));
+#elif defined(__AVX2__)
+    const __m256i early = _mm256_packs_epi32((__m256i)q[0], (__m256i)q[1]);
+    const __m256i late = _mm256_packs_epi32((__m256i)q[2], (__m256i)q[3]);
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // packing goes by halves of a register
+    const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(early, late), order);
+    _mm256_store_si256((__m256i*)out->q, bytes);
+    __m256i both = _mm256_hadd_epi32((__m256i)(q[0] + q[1]), (__m256i)(q[2] + q[3]));
+    both = _mm256_hadd_epi32(both, both);
+    const __m128i sums = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+    low = _mm_extract_epi32(sums, 0);
+    high = _mm_extract_epi32(sums, 1);
 #else
     vi of_half[2] = {};
     for (int i = 0; i < BLOCK_REGISTERS; ++i) {
@@ -200,7 +222,9 @@ static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
     out->minus128 = CENTRED ? 0.0f : -128.0f * out->sum;
     for (int i = 0; i < 2; ++i) out->half128[i] = CENTRED ? 0.0f : -128.0f * half[i];
     out->peak = peak;
-    out->peak_at = at;
+    out->peak_at = (int16_t)at;
+    out->shifts[0] = (uint8_t)(at % 4 * 8 + at / 16 * 4);
+    out->shifts[1] = (uint8_t)(at % 4 * 8);
 }
 
 static inline void round_block(const float* x, int64_t n, bf16* to) {

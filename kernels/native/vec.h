@@ -127,9 +127,13 @@ static inline void store_part(T* p, vf x, int64_t n) {
 
 // Sum and maximum over the lanes by halving: always the same tree.
 static inline float hsum(vf x) {
+#if defined(__AVX2__)
 #if defined(__AVX512F__)
     const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256((__m512)x),
                                        _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd((__m512)x), 1)));
+#else
+    const __m256 eight = (__m256)x;
+#endif
     __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     four = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(four, _mm_shuffle_ps(four, four, 1)));
@@ -142,9 +146,13 @@ static inline float hsum(vf x) {
 #endif
 }
 static inline float hmax(vf x) {
+#if defined(__AVX2__)
 #if defined(__AVX512F__)
     const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256((__m512)x),
                                        _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd((__m512)x), 1)));
+#else
+    const __m256 eight = (__m256)x;
+#endif
     __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     four = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(four, _mm_shuffle_ps(four, four, 1)));

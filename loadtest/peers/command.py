@@ -4,6 +4,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from .figures import (
 from .measuring import Entry, run_rounds, start_all, weigh_starts
 from .places import installed, llama_binary, root
 from .prompts import Words
+from .random_models import PREFIX, RANDOM_MODELS, RandomModel
+from .random_weights import RandomWeights
 from .running import Server, shown
 from .sides import SIDES, Side
 from .weights import Weights, WeightsError
@@ -37,7 +40,8 @@ from .weights import Weights, WeightsError
 DESCRIPTION = """\
 Starts Stentor's server and every installed peer with the same weights, and puts the same prompts to each in turn,
 round by round, so that a machine that slows down slows all. Only one server works at a time. Prints medians and
-ratios; --save keeps every round. Peers are installed by `make peers`.
+ratios; --save keeps every round. Peers are installed by `make peers`. With --model random:NAME the weights are made
+up, for a full-size model of a published configuration; --list names those too.
 """
 WIDE = 200
 """Columns of tables that go to a file."""
@@ -47,11 +51,15 @@ def main(argv: list[str]) -> int:
     """Exit code: 0 done, 1 something failed while running, 2 used wrongly, 130 interrupted."""
     parser = make_parser("peers", DESCRIPTION)
     one = at_least(1)
-    parser.add_argument("--model", default=DEFAULT_MODEL, help="a .gguf file, or what names one (default: %(default)s)")
+    parser.add_argument(
+        "--model", default=DEFAULT_MODEL, help="a .gguf file, what names one, or random:NAME (default: %(default)s)"
+    )
     parser.add_argument(
         "--only", metavar="SIDE,…", help="measure these in this order; --list names them (default: all)"
     )
-    parser.add_argument("--shapes", metavar="SHAPE,…", help="numbers of streams, and prefill (default: 1,8,32,prefill)")
+    parser.add_argument(
+        "--shapes", metavar="SHAPE,…", help="numbers of streams, prefill, prefill:TOKENS (default: 1,8,32,prefill)"
+    )
     parser.add_argument("--rounds", type=one, default=5, help="measured rounds after one to warm up (default: 5)")
     parser.add_argument(
         "--starts",
@@ -66,10 +74,13 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the prompts (default: 0)")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
+    parser.add_argument("--keep-weights", action="store_true", help="leave random weights on the disk for another run")
     parser.add_argument("--list", action="store_true", help="name the sides and whether they are installed")
     if parser.parse_args(argv).list:
         for side in SIDES.values():
             print(f"{side.name:<22} {side.missing or 'ready'}")
+        for name, model in RANDOM_MODELS.items():
+            print(f"{PREFIX + name:<32} {model.about}")
         return 0
     return run_tool(parser, argv, _measure, _show, WeightsError, CheckpointError)
 
@@ -85,6 +96,18 @@ def choose(only: str | None) -> list[Side]:
     return [SIDES[name] for name in dict.fromkeys(names)]
 
 
+def random_model(named: str) -> RandomModel | None:
+    """The model whose weights are made up; None where ``named`` is another. Raises :class:`UsageError`."""
+    if not named.startswith(PREFIX):
+        return None
+    found = RANDOM_MODELS.get(named.removeprefix(PREFIX))
+    if found is None:
+        raise UsageError(
+            f"no random model is called {named!r}; expected {', '.join(map(PREFIX.__add__, RANDOM_MODELS))}"
+        )
+    return found
+
+
 def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Report:
     settings = Settings(
         shapes=settle_shapes(arguments.shapes),
@@ -97,12 +120,13 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Report:
     )
     report = Report(model=arguments.model, settings=settings, columns=[], skipped={}, **about)
     sides = choose(arguments.only)
+    random_model(arguments.model)  # a name that there is not is told before anything starts
     interrupted = False
     if arguments.markdown is not None:
         arguments.markdown.parent.mkdir(parents=True, exist_ok=True)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers must not outlive this process
     try:
-        _run(report, sides)
+        _run(report, sides, keep_weights=arguments.keep_weights)
     except KeyboardInterrupt:
         print("stentor bench peers: interrupted; what was measured follows", file=sys.stderr)
         interrupted = True
@@ -115,26 +139,35 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Report:
     return report
 
 
-def _run(report: Report, sides: Sequence[Side]) -> None:
+def _run(report: Report, sides: Sequence[Side], *, keep_weights: bool) -> None:
     """Fills the report's columns."""
     settings = report.settings
     console = wide_console(WIDE)
-    with console.status("looking for weights") as status:
+    with console.status("looking for weights") as status, ExitStack() as cleanup:
 
         def say(what: str) -> None:
             status.update(what)
             if not console.is_terminal:
                 console.print(what, highlight=False)
 
-        source = resolve_model(report.model, progress=lambda what, done, total: status.update(what))
-        weights = Weights(source, root() / "weights", llama_binary("llama-quantize"))
-        words = Words(weights.form("hf", say))
+        def named(model: str) -> Weights:
+            source = resolve_model(model, progress=lambda what, done, total: status.update(what))
+            return Weights(source, root() / "weights", llama_binary("llama-quantize"))
+
+        random = random_model(report.model)
+        real = named(report.model if random is None else DEFAULT_MODEL)
+        words = Words(real.form("hf", say))
+        weights: Weights | RandomWeights = real
+        if random is not None:
+            weights = RandomWeights(random, real.source, root() / "weights")
+            if not keep_weights:
+                cleanup.callback(weights.remove)
         entries = []
         for side in sides:
             try:
                 if side.missing is not None:
                     raise WeightsError(side.missing)
-                entries.append(_entry(side, weights.form(side.form, say)))
+                entries.append(_entry(side, weights.form(side.form, say), settings.slots))
             except WeightsError as error:
                 report.skipped[side.name] = str(error)
                 say(f"{side.name} skipped: {error}")
@@ -148,8 +181,8 @@ def _run(report: Report, sides: Sequence[Side]) -> None:
                 entry.server.stop()
 
 
-def _entry(side: Side, weights: Path) -> Entry:
-    server = Server(side, weights, free_port())
+def _entry(side: Side, weights: Path, slots: int) -> Entry:
+    server = Server(side, weights, free_port(), slots)
     files = [weights] if weights.is_file() else list(weights.glob("*.safetensors"))
     return Entry(
         server,

@@ -14,6 +14,7 @@ Round = dict[str, float]
 """Figures of one side, one shape and one round, by name."""
 
 PREFILL: Final = "prefill"
+"""The shape of one long prompt; its length may follow, as in ``prefill:512``."""
 START: Final = "start"
 STATED: Final = ("1", "8", "32", PREFILL)
 """Shapes measured where none are named: streams at a time, and a long prompt."""
@@ -61,6 +62,18 @@ class Settings(msgspec.Struct, frozen=True):
     long_prompt: int = 2048
     seed: int = 0
 
+    @property
+    def slots(self) -> int:
+        """The most requests that are put at a time."""
+        return max(1 if is_prefill(shape) else int(shape) for shape in self.shapes)
+
+    def prompt_of(self, shape: str) -> int:
+        """Tokens of each prompt of a shape."""
+        if not is_prefill(shape):
+            return self.prompt
+        _, _, length = shape.partition(":")
+        return int(length or self.long_prompt)
+
 
 class Report(Record, frozen=True, kw_only=True, tag="peers"):
     model: str
@@ -77,9 +90,11 @@ def measures(shapes: Sequence[str]) -> list[Measure]:
     """The table's rows for these shapes, start-up last."""
     rows: list[Measure] = []
     for shape in shapes:
-        if shape == PREFILL:
-            rows.append(Measure(shape, "prefill_tokens_per_s", "long prompt: prefill tokens/s", True))
-            rows.append(Measure(shape, "again_ttft_ms", "the same prompt again: TTFT ms", digits=1))
+        if is_prefill(shape):
+            _, _, length = shape.partition(":")
+            what, again = (f"prompt of {length}",) * 2 if length else ("long prompt", "prompt")
+            rows.append(Measure(shape, "prefill_tokens_per_s", f"{what}: prefill tokens/s", True))
+            rows.append(Measure(shape, "again_ttft_ms", f"the same {again} again: TTFT ms", digits=1))
         elif shape == "1":
             rows.append(Measure(shape, "decode_tokens_per_s", "alone: decode tokens/s", True))
             rows.append(Measure(shape, "ttft_ms_p50", "alone: TTFT ms"))
@@ -192,17 +207,24 @@ def width(bits: str) -> str:
     return "4-bit" if bits.startswith("q4") else bits
 
 
+def is_prefill(shape: str) -> bool:
+    """Whether it is one long prompt, not so many streams."""
+    return shape.partition(":")[0] == PREFILL
+
+
 def settle_shapes(named: str | None) -> list[str]:
     """Shapes from ``1,8,prefill``. Raises :class:`UsageError`."""
     if named is None:
         return list(STATED)
     shapes = [part.strip() for part in named.split(",") if part.strip()]
     for shape in shapes:
-        if shape != PREFILL and not (shape.isdecimal() and 0 < int(shape) <= 4096):
-            raise UsageError(f"no shape is called {shape!r}; expected {PREFILL} or a number of streams, as in 1,8,32")
+        number = shape.removeprefix(f"{PREFILL}:")
+        if shape != PREFILL and not (number.isdecimal() and 0 < int(number) <= 4096):
+            expected = f"{PREFILL}, {PREFILL}:TOKENS or a number of streams, as in 1,8,32"
+            raise UsageError(f"no shape is called {shape!r}; expected {expected}")
     if not shapes:
         raise UsageError("--shapes names none; expected a list as in 1,8,32,prefill")
-    return list(dict.fromkeys(str(int(shape)) if shape != PREFILL else shape for shape in shapes))
+    return list(dict.fromkeys(shape if is_prefill(shape) else str(int(shape)) for shape in shapes))
 
 
 def title(report: Report) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ..client import StreamError, complete
-from .figures import PREFILL, START, Column, Round, Settings, prefill_round, streams_round
+from .figures import START, Column, Round, Settings, is_prefill, prefill_round, streams_round
 from .prompts import Words
 from .running import Server, ServerError
 
@@ -69,9 +69,9 @@ def run_rounds(entries: Sequence[Entry], settings: Settings, words: Words, say: 
         output = settings.output if number else min(16, settings.output)
         for shape in settings.shapes:
             for entry in entries:
-                if not entry.live or (shape not in ("1", PREFILL) and not entry.server.side.parallel):
+                if not entry.live or (shape != "1" and not is_prefill(shape) and not entry.server.side.parallel):
                     continue
-                what = "a long prompt twice" if shape == PREFILL else f"{shape} at once"
+                what = "a long prompt twice" if is_prefill(shape) else f"{shape} at once"
                 say(f"{f'round {number}' if number else 'warm-up'}: {entry.column.name}, {what}")
                 rng = random.Random(f"{settings.seed} {number} {shape}")
                 others = [other.server for other in entries if other is not entry and other.live]
@@ -88,11 +88,11 @@ def run_rounds(entries: Sequence[Entry], settings: Settings, words: Words, say: 
 
 
 async def _load(server: Server, shape: str, settings: Settings, output: int, words: Words, rng: random.Random) -> Round:
-    prompt, output = (settings.long_prompt, 1) if shape == PREFILL else (settings.prompt, output)
-    streams = 1 if shape == PREFILL else int(shape)
+    prompt, long = settings.prompt_of(shape), is_prefill(shape)
+    streams, output = (1, 1) if long else (int(shape), output)
     bodies = [server.side.body(server.weights, words.prompt(prompt, rng), output) for _ in range(streams)]
     answers = await asyncio.gather(*(complete(server.port, body) for body in bodies))
-    if shape == PREFILL:
+    if long:
         answers.append(await complete(server.port, bodies[0]))
     for answer in answers:
         if (answer.prompt_tokens, answer.tokens) != (prompt, output):
@@ -100,7 +100,7 @@ async def _load(server: Server, shape: str, settings: Settings, output: int, wor
             raise StreamError(
                 f"it counts {answer.prompt_tokens} tokens in and {answer.tokens} out, expected {prompt} and {output}"
             )
-    return prefill_round(*answers) if shape == PREFILL else streams_round(answers)
+    return prefill_round(*answers) if long else streams_round(answers)
 
 
 def _rest(others: Sequence[Server]) -> None:

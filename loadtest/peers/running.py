@@ -31,11 +31,11 @@ class ServerError(Exception):
 class Server(Launched):
     """Runs from :meth:`start` to :meth:`stop`; both may be called again."""
 
-    def __init__(self, side: Side, weights: Path, port: int) -> None:
+    def __init__(self, side: Side, weights: Path, port: int, slots: int) -> None:
         super().__init__(port)
         self.side = side
         self.weights = weights
-        self._start = side.launch(weights, port)
+        self._start = side.launch(weights, port, slots)
 
     @property
     def command(self) -> str:

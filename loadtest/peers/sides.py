@@ -1,7 +1,7 @@
 """Who can be measured: a server, the weights it serves, how it is started, and how a request is put to it.
 
 Every server is started as someone who wants throughput from all cores would start it, and with room for the same
-number of tokens in its KV cache: 32 requests of 2,304 tokens each.
+number of tokens in its KV cache: as many requests as are put at a time, of 2,304 tokens each.
 """
 
 import json
@@ -18,7 +18,6 @@ from .weights import Form
 
 MODEL: Final = "peer"
 """The name that requests use, where a server lets one choose it."""
-SLOTS: Final = 32
 SLOT_TOKENS: Final = 2304
 """A prompt of 2,048 and an answer, in whole blocks of any server."""
 OFFLINE: Final = {"HF_HUB_OFFLINE": "1"}
@@ -40,7 +39,8 @@ class Side(NamedTuple):
     form: Form
     bits: str
     """What is compared with what: bf16 with bf16, q4_0 with q4_0."""
-    launch: Callable[[Path, int], Launch]
+    launch: Callable[[Path, int, int], Launch]
+    """(weights, port, requests at a time) → how it is started."""
     body: Callable[[Path, Prompt, int], dict[str, Any]]
     """(weights, prompt, tokens to put out) → the request."""
     parallel: bool = True
@@ -63,18 +63,20 @@ def _at(port: int) -> list[str]:
     return ["--host", HOST, "--port", str(port)]
 
 
-def _stentor(weights: Path, port: int) -> Launch:
+def _stentor(weights: Path, port: int, slots: int) -> Launch:
+    del slots  # its cache grows with what it serves
     command = [sys.executable, "-P", "-m", "stentor.server.main.cli", "serve", str(weights)]
     return Launch([*command, "--dtype", "bfloat16", "--served-model-name", MODEL, *_at(port)], {})
 
 
-def _llama_cpp(weights: Path, port: int) -> Launch:
-    room = f"--threads {len(cores())} --parallel {SLOTS} --ctx-size {SLOTS * SLOT_TOKENS}".split()
+def _llama_cpp(weights: Path, port: int, slots: int) -> Launch:
+    room = f"--threads {len(cores())} --parallel {slots} --ctx-size {slots * SLOT_TOKENS}".split()
     command = [str(llama_binary("llama-server")), "--model", str(weights), "--alias", MODEL, *room]
     return Launch([*command, "--flash-attn", "on", "--cont-batching", *_at(port)], OFFLINE)
 
 
-def _vllm(weights: Path, port: int) -> Launch:
+def _vllm(weights: Path, port: int, slots: int) -> Launch:
+    del slots  # it has gigabytes, not requests
     command = [str(script("vllm", "vllm")), "serve", str(weights), "--served-model-name", MODEL]
     environment = {
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores())),
@@ -85,14 +87,15 @@ def _vllm(weights: Path, port: int) -> Launch:
     return Launch([*command, "--dtype", "bfloat16", "--max-model-len", "8192", *_at(port)], OFFLINE | environment)
 
 
-def _transformers(weights: Path, port: int) -> Launch:
+def _transformers(weights: Path, port: int, slots: int) -> Launch:
+    del slots  # it serves one
     command = [str(script("transformers", "transformers")), "serve", str(weights)]
     return Launch([*command, "--dtype", "bfloat16", "--device", "cpu", *_at(port)], OFFLINE)
 
 
-def _transformers_batching(weights: Path, port: int) -> Launch:
-    blocks = SLOTS * SLOT_TOKENS // 256  # its pages hold 256 tokens
-    command, environment = _transformers(weights, port)
+def _transformers_batching(weights: Path, port: int, slots: int) -> Launch:
+    blocks = slots * SLOT_TOKENS // 256  # its pages hold 256 tokens
+    command, environment = _transformers(weights, port, slots)
     return Launch([*command, "--continuous-batching", "--cb-num-blocks", str(blocks)], environment)
 
 
@@ -124,9 +127,11 @@ _ALL: Final = (
     Side("stentor-bf16", "stentor", "hf", "bf16", _stentor, _openai),
     Side("stentor-q4_0", "stentor", "q4_0", "q4_0", _stentor, _openai),
     Side("stentor-q4_1", "stentor", "q4_1", "q4_1", _stentor, _openai),
+    Side("stentor-q8_0", "stentor", "q8_0", "q8_0", _stentor, _openai),
     Side("llama.cpp-bf16", "llama.cpp", "bf16", "bf16", _llama_cpp, _openai),
     Side("llama.cpp-q4_0", "llama.cpp", "q4_0", "q4_0", _llama_cpp, _openai),
     Side("llama.cpp-q4_1", "llama.cpp", "q4_1", "q4_1", _llama_cpp, _openai),
+    Side("llama.cpp-q8_0", "llama.cpp", "q8_0", "q8_0", _llama_cpp, _openai),
     Side("vllm-bf16", "vllm", "hf", "bf16", _vllm, _openai),
     Side("transformers-bf16", "transformers", "hf", "bf16", _transformers, _transformers_body, parallel=False),
     Side("transformers-batching", "transformers", "hf", "bf16", _transformers_batching, _transformers_body),

@@ -4,6 +4,7 @@ hf      a Hugging Face folder in bfloat16: what vLLM, transformers and Stentor r
 bf16    GGUF, every matrix in bfloat16: the same values, as llama.cpp reads them
 q4_0    GGUF, quantised from ``bf16`` by llama.cpp's own llama-quantize
 q4_1    likewise; a file whose matrices are Q4_1 is taken as it is
+q8_0    likewise
 
 De-quantised values are rounded to bfloat16 once, so that ``hf`` and ``bf16`` hold the same bits.
 """
@@ -17,7 +18,7 @@ from typing import Any, Literal
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 
-Form = Literal["hf", "bf16", "q4_0", "q4_1"]
+Form = Literal["hf", "bf16", "q4_0", "q4_1", "q8_0"]
 Progress = Callable[[str], None]
 
 
@@ -29,7 +30,7 @@ class Weights:
     """The forms of the model at ``source``, a ``.gguf`` file or a Hugging Face folder, below ``shelf``."""
 
     def __init__(self, source: Path, shelf: Path, quantizer: Path) -> None:
-        self._source = source
+        self.source = source
         self._quantizer = quantizer
         told = source.stat()
         # changes with the file: its forms are then made anew
@@ -38,7 +39,7 @@ class Weights:
 
     def form(self, form: Form, progress: Progress = lambda what: None) -> Path:
         """Where ``form`` lies; it is made first where it must be. Raises :class:`WeightsError`."""
-        source, quantized = self._source, form.startswith("q4")
+        source, quantized = self.source, form.startswith("q")
         if form == "hf" and source.is_dir():
             return source
         if source.suffix != ".gguf":

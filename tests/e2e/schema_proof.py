@@ -131,7 +131,7 @@ def _of_vllm(count: int) -> Counts:
     if side.missing is not None:
         raise ServerError(side.missing)
     weights = Weights(resolve_model(_ARGUMENTS[0]), root() / "weights", llama_binary("llama-quantize")).form("hf")
-    server = Server(side, weights, free_port())
+    server = Server(side, weights, free_port(), slots=1)
     server.start(Words(weights))
     try:
         return asyncio.run(measure(f"http://127.0.0.1:{server.port}/v1", PEER_MODEL, count))

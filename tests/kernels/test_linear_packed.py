@@ -26,7 +26,7 @@ from stentor.kernels.linear_packed import (
     unsupported_reason,
 )
 from stentor.kernels.linear_packed.reference import dequantize
-from stentor.kernels.linear_packed.weight import HALVES, MINS, OFFSETS, PARTS, TABLES, WIDE
+from stentor.kernels.linear_packed.weight import FOUR_BITS, HALVES, MINS, OFFSETS, PARTS, TABLES, WIDE
 from stentor.kernels.linear_packed.weight import KINDS as ALL_KINDS
 from stentor.tests.examples import examples
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
@@ -178,6 +178,18 @@ def test_one_large_input_takes_nothing_from_those_of_its_block(kind: PackedKind,
         added = (larger - x).double() @ dequantize(weight).double().T
         loss = (linear_packed(larger, weight).double() - added - plain.double()).abs().mean() / plain.abs().mean()
         assert loss < 1e-2
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ALL_KINDS if PARTS[kind]])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_largest_codes_and_inputs_fit_into_every_sum(kind: PackedKind, sign: float) -> None:
+    """Processors without dot products of bytes sum pairs of them in 16 bits."""
+    codes, scales = codes_and_scales(kind, 16, 64, seed=3)
+    weight = empty_packed(16, 64, kind)
+    largest = torch.full_like(codes, 7 if kind in TABLES else 15 if kind in FOUR_BITS else 255)
+    pack_codes_(weight, 0, largest, scales, factors_of(kind, 16, seed=4))
+    x = torch.full((5, 64), sign)
+    assert_close(linear_packed(x, weight), linear_packed(x, weight, variant="reference"), TOLERANCE[kind])
 
 
 @pytest.mark.parametrize(("kind", "wide"), KINDS)

@@ -9,6 +9,7 @@ import pytest
 from stentor.loadtest import bench
 from stentor.loadtest.peers.command import choose
 from stentor.loadtest.peers.figures import Column, Report, Settings, grids, markdown, measures, remarks
+from stentor.loadtest.peers.random_models import PREFIX, RANDOM_MODELS
 from stentor.loadtest.peers.sides import SIDES
 
 
@@ -23,6 +24,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (["--only", "ollama"], "no side is called 'ollama'; expected stentor-bf16, "),
         (["--shapes", "many"], "no shape is called 'many'"),
+        (["--shapes", "prefill:"], "no shape is called 'prefill:'"),
+        (["--model", "random:gpt-9"], "no random model is called 'random:gpt-9'; expected random:qwen3-30b-a3b, "),
     ],
 )
 def test_a_mistake_is_told_in_one_line_before_anything_starts(
@@ -53,7 +56,8 @@ def test_sides_are_measured_in_the_order_in_which_they_are_named() -> None:
 def test_the_list_says_who_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["peers", "--list"]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
-    assert lines.keys() == SIDES.keys()
+    assert list(lines) == [*SIDES, *(PREFIX + name for name in RANDOM_MODELS)]
+    assert lines["random:qwen3-1.7b"].endswith(" Qwen3-1.7B")
     assert lines["stentor-q4_0"].endswith("ready")
     assert lines["llama.cpp-q4_0"].endswith("run: make peers ARGS=llama.cpp")
 

@@ -7,6 +7,7 @@ from stentor.loadtest.peers.figures import (
     Column,
     Measure,
     Round,
+    Settings,
     best,
     measures,
     medians,
@@ -122,10 +123,23 @@ def test_rows_follow_the_shapes_and_end_with_the_start() -> None:
 
 def test_shapes_are_read_once_each_and_in_order() -> None:
     assert settle_shapes("8, 1,prefill,08") == ["8", "1", "prefill"]
+    assert settle_shapes("prefill:512,08,prefill") == ["prefill:512", "8", "prefill"]
     assert settle_shapes(None) == ["1", "8", "32", "prefill"]
 
 
-@pytest.mark.parametrize("named", ["", "0", "-1", "many", "1,two"])
+def test_prompts_of_several_lengths_are_rows_of_one_table() -> None:
+    settings = Settings(settle_shapes("1,8,prefill:512,prefill"))
+    assert [settings.prompt_of(shape) for shape in settings.shapes] == [128, 128, 512, 2048]
+    assert settings.slots == 8
+    assert [row.label for row in measures(settings.shapes[2:])][:4] == [
+        "prompt of 512: prefill tokens/s",
+        "the same prompt of 512 again: TTFT ms",
+        "long prompt: prefill tokens/s",
+        "the same prompt again: TTFT ms",
+    ]
+
+
+@pytest.mark.parametrize("named", ["", "0", "-1", "many", "1,two", "prefill:0", "prefill:long"])
 def test_a_shape_that_is_none_says_what_was_expected(named: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         settle_shapes(named)

@@ -43,12 +43,12 @@ def _body(weights: Path, prompt: Prompt, tokens: int) -> dict[str, Any]:
 
 
 def _entry(name: str, port: int, *options: str, parallel: bool = True) -> Entry:
-    def launch(weights: Path, port: int) -> Launch:
+    def launch(weights: Path, port: int, slots: int) -> Launch:
         return Launch([sys.executable, "-P", str(SCRIPT), str(port), *options], {"ADDED": "1 2"})
 
     side = Side(name, "stentor", "hf", "bf16", launch, _body, parallel)
     column = Column(name=name, peer="stentor", bits="bf16", version="", command="", weights="", weight_bytes=0)
-    return Entry(Server(side, Path("w"), port), column)
+    return Entry(Server(side, Path("w"), port, 1), column)
 
 
 def test_sides_take_turns_within_every_round(words: Words, ports: tuple[int, int], tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""Files of random weights: of the shape that a configuration says, in every form, and values that stay in range."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.loading.weights import iterate_weights
+from stentor.loadtest.peers.random_models import RANDOM_MODELS, RandomModel, tensors
+from stentor.loadtest.peers.random_weights import RandomWeights, write_random_gguf
+from stentor.loadtest.peers.weights import Form, WeightsError
+
+SMALL: dict[str, Any] = {
+    "layers": 2,
+    "hidden": 64,
+    "heads": 2,
+    "kv_heads": 1,
+    "head_dim": 32,
+    "inner": 96,
+    "vocabulary": 40,
+}
+MODELS = {
+    "dense": replace(RANDOM_MODELS["qwen3-1.7b"], **SMALL),
+    "experts": replace(RANDOM_MODELS["qwen3-30b-a3b"], **SMALL, experts=4, experts_used=2),
+}
+
+
+@pytest.fixture
+def vocabulary(tmp_path: Path) -> Path:
+    """A file with a tokenizer of 29 pieces, and nothing else that counts."""
+    path = tmp_path / "vocabulary.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(["<unk>", "<s>", "</s>", *"abcdefghijklmnopqrstuvwxyz"])
+    writer.add_token_types([3] * 3 + [1] * 26)
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(2)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("form", ["q4_0", "q4_1", "q8_0"])
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_a_product_with_a_matrix_keeps_the_size_of_its_input(
+    form: Form, model: RandomModel, vocabulary: Path, tmp_path: Path
+) -> None:
+    checkpoint = open_checkpoint(RandomWeights(model, vocabulary, tmp_path).form(form))
+    assert checkpoint.dtype == form.upper()
+    for name, weight in iterate_weights(checkpoint, torch.float32):
+        if "norm" not in name:
+            assert weight.std().item() == pytest.approx(1 / math.sqrt(weight.shape[-1]), rel=0.2), name
+            assert abs(weight.mean().item()) < 0.2 / math.sqrt(weight.shape[-1]), name  # codes lean by half a step
+
+
+def test_the_file_is_read_as_the_configuration_it_was_made_of(vocabulary: Path, tmp_path: Path) -> None:
+    spec = open_checkpoint(RandomWeights(MODELS["experts"], vocabulary, tmp_path).form("q4_0")).decoder
+    assert spec.architecture == "Qwen3MoeForCausalLM"
+    assert (spec.vocab_size, spec.hidden_size, len(spec.layers)) == (40, 64, 2)
+
+
+def test_the_vocabulary_is_that_of_the_other_file_and_padded(vocabulary: Path, tmp_path: Path) -> None:
+    fields = gguf.GGUFReader(RandomWeights(MODELS["dense"], vocabulary, tmp_path).form("q4_0")).fields
+    tokens = fields["tokenizer.ggml.tokens"].contents()
+    assert tokens[26:] == ["x", "y", "z", *(f"<unused{n}>" for n in range(29, 40))]
+    assert len(fields["tokenizer.ggml.token_type"].contents()) == 40
+    assert fields["tokenizer.ggml.eos_token_id"].contents() == 2
+    with pytest.raises(WeightsError, match="has 29 tokens, expected at most 8"):
+        write_random_gguf(replace(MODELS["dense"], vocabulary=8), "q4_0", vocabulary, tmp_path / "small.gguf")
+
+
+def test_a_file_is_made_once_the_same_again_and_removed(vocabulary: Path, tmp_path: Path) -> None:
+    weights = RandomWeights(MODELS["dense"], vocabulary, tmp_path)
+    first = weights.form("q8_0")
+    content, changed = first.read_bytes(), first.stat().st_mtime_ns
+    assert weights.form("q8_0").stat().st_mtime_ns == changed
+    weights.remove()
+    assert not first.exists()
+    assert weights.form("q8_0").read_bytes() == content
+    with pytest.raises(WeightsError, match="made as q4_0, q4_1, q8_0, not as bf16"):
+        weights.form("bf16")
+
+
+@pytest.mark.parametrize(("name", "billions"), [("qwen3-30b-a3b", 30.5), ("qwen3-1.7b", 1.72), ("lfm2-1.2b", 1.17)])
+def test_a_model_has_as_many_parameters_as_its_publisher_says(name: str, billions: float) -> None:
+    count = sum(math.prod(tensor.shape) for tensor in tensors(RANDOM_MODELS[name]))
+    assert count / 1e9 == pytest.approx(billions, abs=0.05)
