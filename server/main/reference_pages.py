@@ -143,7 +143,8 @@ def models_page() -> str:
     head = (
         "The decoders that Stentor's own code runs, by the `architectures` of their `config.json`. `dense`: attention "
         "and a network in every layer. `part`: `text` where a model that sees images too is served for its text. "
-        "`GGUF`: the `general.architecture` of GGUF files that are read. `CPU`: a step is one native call, a program, but for what models of it may call between; a GPU runs an "
+        "`GGUF`: the `general.architecture` of GGUF files that are read. "
+        "`CPU`: a step is one native call, a program, but for what models of it may call between; a GPU runs an "
         "operation a call, in CUDA graphs. `weights`: the formats that tests have of the architecture. A format "
         "belongs to a weight, and the same code reads it in every architecture. `parity`: the tiny models of which "
         f"`{PARITY_FILE}` compares logits and tokens with transformers' in float32, as they stand in brackets behind "
