@@ -37,7 +37,11 @@ class Served:
     scope="module",
     params=[
         *("llama", "gemma2", "olmo2", "gpt-oss", "deepseek-v3-dense", "granite4-hybrid", "qwen3-next"),
-        *("granite4-hybrid, states in float16", "qwen3-next, states in bfloat16", "lfm2, states in bfloat16"),
+        "granite4-hybrid, states in float16",
+        *(
+            pytest.param(name, marks=pytest.mark.proof)
+            for name in ("qwen3-next, states in bfloat16", "lfm2, states in bfloat16")
+        ),
     ],
 )
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:

@@ -197,7 +197,7 @@ async def test_an_encoder_goes_on_after_its_worker_was_killed_and_says_what_it_c
     make: Callable[[], Any], notes: int, tmp_path: Path
 ) -> None:
     theirs = saved(make, tmp_path)
-    texts = prompts(*(1 + 7 * number % 128 for number in range(300)))
+    texts = prompts(*(1 + 7 * number % 128 for number in range(60 if notes else 300)))
     async with serving(tmp_path) as client:
         asked = [asyncio.create_task(made(client, text, Pooling("embed"))) for text in texts]
         await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
