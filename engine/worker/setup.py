@@ -50,6 +50,7 @@ from .setup_parts import (
     dtype_name,
     layer_context,
     load_weights,
+    multiplied_from_codes,
     prepare_kernels,
     share_threads,
 )
@@ -133,14 +134,18 @@ def set_up_on(
     wanted = family.longest(config)
     if isinstance(family, PoolingFamily) and not family.groups:
         config = msgspec.structs.replace(config, max_num_batched_tokens=max(config.max_num_batched_tokens, wanted))
-    dtype = choose_dtype(config.dtype, at, checkpoint.dtype, batch_invariant=config.batch_invariant)
-    cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, at, family.groups)
     notes = []
     if device is None:
         notes = prepare_kernels(config, progress, alone=not isinstance(family, Text))
     else:
         share_threads(config)
-    packed = device is None and family.packs and native.library() is not None and dtype in PLAIN
+    packs = device is None and family.packs and native.library() is not None
+    from_codes = packs and (config.quantization == "int8" or multiplied_from_codes(checkpoint.quantized))
+    dtype = choose_dtype(
+        config.dtype, at, checkpoint.dtype, batch_invariant=config.batch_invariant, from_codes=from_codes
+    )
+    cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, at, family.groups)
+    packed = packs and dtype in PLAIN
     context = replace(layer_context(checkpoint, config, at, dtype), packed=packed)
 
     @cache

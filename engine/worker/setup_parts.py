@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from ..models.pooling_model import PoolingModel
 from ..models.transformers_decoder import TransformersDecoder
 from ..models.voxtral_realtime import VoxtralRealtime
 from ..models.whisper import Whisper
+from ..quantization.choose import Layer, select
 from ..quantization.formats import OnlineFormat, QuantizationRule, QuantizedCheckpoint
 from .async_compute import AsyncCompute
 from .cached_weights import CachedWeights
@@ -38,6 +40,8 @@ ProgressCallback = Callable[[str, int, int], None]
 
 _BLOCK_MULTIPLE = 16
 """Keys of a block fill whole vectors."""
+_WHOLE_GROUPS = 1 << 10
+"""Inputs and outputs that any group divides."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +55,11 @@ class Setup:
     """The runner's, where its steps are not waited for."""
 
 
-def choose_dtype(wanted: DType, device: torch.device, stored: str, *, batch_invariant: bool) -> torch.dtype:
-    """The compute dtype: as asked, else bfloat16 where the machine multiplies it, else float32."""
+def choose_dtype(
+    wanted: DType, device: torch.device, stored: str, *, batch_invariant: bool, from_codes: bool = False
+) -> torch.dtype:
+    """The compute dtype: as asked; else bfloat16 where the machine multiplies it, or weights ``from_codes``; else
+    float32. From codes, no bfloat16 instructions are needed."""
     if batch_invariant:
         if wanted not in ("auto", "float32") or device.type != "cpu":
             raise SetupError("--batch-invariant holds on the CPU in float32: use --device cpu --dtype float32")
@@ -61,7 +68,19 @@ def choose_dtype(wanted: DType, device: torch.device, stored: str, *, batch_inva
         return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[wanted]
     if device.type == "cuda":
         return torch.float16 if stored == "float16" else torch.bfloat16
-    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+    return torch.bfloat16 if from_codes or torch.cpu._is_avx512_bf16_supported() else torch.float32
+
+
+def multiplied_from_codes(quantized: QuantizedCheckpoint | None) -> bool:
+    """Whether a CPU multiplies by most weights as they are stored, if it is not asked for exact inputs."""
+    if quantized is None:
+        return False
+    formats = Counter(quantized.parts.values()) or Counter(rule.format for rule in quantized.rules)
+    if not formats:
+        return False
+    ((format, _),) = formats.most_common(1)
+    layer = Layer(format, torch.device("cpu"), torch.bfloat16, _WHOLE_GROUPS, (_WHOLE_GROUPS,), packed=True)
+    return select(layer).name == "packed"
 
 
 class _Positions(Protocol):

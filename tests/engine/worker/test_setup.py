@@ -13,7 +13,15 @@ import torch
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.model_config.model_spec import ModelSpec
-from stentor.engine.quantization.formats import QuantizedCheckpoint
+from stentor.engine.quantization.formats import (
+    Format,
+    FP4Format,
+    FP8Format,
+    GGUFFormat,
+    Int4Format,
+    QuantizationRule,
+    QuantizedCheckpoint,
+)
 from stentor.engine.worker import memory
 from stentor.engine.worker.caches import allocate_caches, choose_cache_dtype, kv_block_bytes
 from stentor.engine.worker.errors import SetupError
@@ -21,7 +29,7 @@ from stentor.engine.worker.families import size_cache
 from stentor.engine.worker.memory import available_memory
 from stentor.engine.worker.service import Worker
 from stentor.engine.worker.setup import choose_device, set_up
-from stentor.engine.worker.setup_parts import cache_note, choose_dtype, granted_cores, longest_of
+from stentor.engine.worker.setup_parts import cache_note, choose_dtype, granted_cores, longest_of, multiplied_from_codes
 from stentor.kernels import native
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
 from stentor.protocols.ipc.codec import decode_engine_worker, encoder
@@ -158,6 +166,31 @@ def test_auto_is_bfloat16_only_where_the_cpu_multiplies_it(monkeypatch: pytest.M
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: multiplies)
     expected = torch.bfloat16 if multiplies else F32
     assert choose_dtype("auto", CPU, "float32", batch_invariant=False) == expected
+
+
+@pytest.mark.parametrize(
+    ("format", "expected"),
+    [
+        (GGUFFormat("Q4_0"), True),
+        (GGUFFormat("Q2_K"), False),
+        (Int4Format("awq", 128, symmetric=False), True),
+        (Int4Format("gptq", 128, symmetric=True, act_order=True), False),
+        (FP4Format("nvfp4", "modelopt"), True),
+        (FP8Format("block"), False),
+    ],
+)
+def test_auto_is_bfloat16_where_the_cpu_multiplies_from_codes(
+    monkeypatch: pytest.MonkeyPatch, format: Format, expected: bool
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    by_rule = QuantizedCheckpoint("any", rules=(QuantizationRule(("Linear",), format),))
+    by_part = QuantizedCheckpoint("gguf", parts={"a": format, "b": format, "c": GGUFFormat("Q5_K")})
+    for stored in (by_rule, by_part):
+        from_codes = multiplied_from_codes(stored)
+        assert from_codes == expected
+        dtype = choose_dtype("auto", CPU, "bfloat16", batch_invariant=False, from_codes=from_codes)
+        assert dtype == (torch.bfloat16 if expected else F32)
+    assert not multiplied_from_codes(None)
 
 
 def test_auto_on_cuda_keeps_float16_and_else_takes_bfloat16() -> None:
