@@ -27,6 +27,7 @@ from ..model_config.pooling_config import (
     sparse_head,
     yes_no_head,
 )
+from ..model_config.registry import run_by_transformers
 from ..model_config.sentence_config import Dense, Normalized, PoolingMode, SentenceModules
 from ..model_config.transformers_encoder_config import TransformersEncoder, transformers_encoder
 from ..quantization.stored_tensors import correct_by_tensors
@@ -134,15 +135,7 @@ def _backbone(config: Mapping[str, object], model_impl: ModelImpl) -> EncoderCon
     try:
         return _decoder(config)
     except UnknownArchitectureError as unknown:
-        try:
-            elsewhere = transformers_encoder(config)
-        except ConfigError as error:
-            raise ConfigError(f"{unknown}, and {error}") from error
-        if model_impl == "native":
-            raise ConfigError(
-                f"{unknown}; transformers has modelling code for it: leave --model-impl native out to run that"
-            ) from unknown
-        return elsewhere
+        return run_by_transformers(unknown, transformers_encoder, config, model_impl)
 
 
 def _decoder(config: Mapping[str, object]) -> ModelSpec:

@@ -6,7 +6,7 @@ than a name: :mod:`..loading.pooling_checkpoint`.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from .config_fields import ConfigError, Fields
 from .hf_config import DECODERS, Decoder, UnknownArchitectureError, named_architecture
@@ -17,6 +17,7 @@ from .voxtral_realtime_config import VoxtralRealtimeConfig, voxtral_realtime_con
 from .whisper_config import ARCHITECTURE as WHISPER
 from .whisper_config import WhisperConfig, whisper_config_from_hf
 
+T = TypeVar("T")
 Implementation = Literal["auto", "native", "transformers"]
 Described = ModelSpec | WhisperConfig | VoxtralRealtimeConfig
 
@@ -54,12 +55,23 @@ def read_config(
     try:
         return ARCHITECTURES[named_architecture(config, known)].read(config, generation)
     except UnknownArchitectureError as unknown:
-        try:
-            elsewhere = transformers_spec(config)
-        except ConfigError as error:
-            raise ConfigError(f"{unknown}, and {error}") from error
-        if implementation == "native":
-            raise ConfigError(
-                f"{unknown}; transformers has modelling code for it: leave --model-impl native out to run that"
-            ) from unknown
-        return elsewhere
+        return run_by_transformers(unknown, transformers_spec, config, implementation)
+
+
+def run_by_transformers(
+    unknown: UnknownArchitectureError,
+    read: Callable[[Mapping[str, object]], T],
+    config: Mapping[str, object],
+    implementation: Implementation,
+) -> T:
+    """What ``read`` makes of a config.json that is not native here. Raises :class:`.config_fields.ConfigError` where it
+    cannot, or may not, since a native model was asked for."""
+    try:
+        found = read(config)
+    except ConfigError as error:
+        raise ConfigError(f"{unknown}, and {error}") from error
+    if implementation == "native":
+        raise ConfigError(
+            f"{unknown}; transformers has modelling code for it: leave --model-impl native out to run that"
+        ) from unknown
+    return found
