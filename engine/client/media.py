@@ -19,7 +19,8 @@ class Media(NamedTuple):
     digest: bytes
     start: int = -1
     length: int = 0
-    """Embeddings; 0: as many as the model makes of any."""
+    """Positions; 0: as many as the model makes of any."""
+    grid: tuple[int, int, int] | None = None
 
 
 class StreamedMedia:
@@ -92,7 +93,7 @@ class MediaStore:
         try:
             for one in media:
                 held.append(self.arena.share(one.digest, one.data))
-                spans.append(InputSpan(one.start, one.length or each, one.digest, held[-1]))
+                spans.append(InputSpan(one.start, one.length or each, one.digest, held[-1], one.grid))
         except BaseException:
             self._free(rid)
             raise

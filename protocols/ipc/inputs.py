@@ -32,10 +32,13 @@ class InputSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Position of the prompt at which its embeddings stand in place of tokens; -1: at none, all positions attend to
     it."""
     length: int
-    """Embeddings that the encoder makes of it."""
+    """Positions from its first embedding to its last. Tokens of text may stand between: embeddings stand where the
+    prompt has the model's placeholder token."""
     digest: bytes
     """Names the media: equal digests are equal media. 16 bytes."""
     data: ArenaRef
+    grid: tuple[int, int, int] | None = None
+    """Frames, rows and columns of its embeddings, where the model turns positions by where they lie in a picture."""
 
     @property
     def end(self) -> int:

@@ -1,0 +1,30 @@
+"""What a model takes besides text, as its config.json says it: which media, and the tokens that hold their places."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Modality = Literal["image", "video", "audio"]
+
+_KEYS: Final[Mapping[Modality, tuple[str, ...]]] = {
+    "image": ("image_token_id", "image_token_index"),
+    "video": ("video_token_id", "video_token_index"),
+    "audio": ("audio_token_id", "audio_token_index"),
+}
+
+
+@dataclass(frozen=True)
+class MediaSpec:
+    """Ids of the placeholder tokens, which embeddings replace."""
+
+    placeholders: Mapping[Modality, int]
+
+
+def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
+    """None for a model of text alone."""
+    found: dict[Modality, int] = {}
+    for modality, keys in _KEYS.items():
+        token = next((config[key] for key in keys if isinstance(config.get(key), int)), None)
+        if isinstance(token, int):
+            found[modality] = token
+    return MediaSpec(found) if found else None

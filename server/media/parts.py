@@ -1,0 +1,18 @@
+"""Media as a request names them."""
+
+from dataclasses import dataclass
+
+from stentor.engine.model_config.media_spec import Modality
+
+
+@dataclass(frozen=True)
+class MediaPart:
+    """One picture, sound or video of a conversation, before it has been fetched."""
+
+    modality: Modality
+    url: str
+    """``data:``, ``https:`` or another that the operator has opened; "" where only ``uuid`` names it."""
+    param: str
+    """The field that holds it, for errors."""
+    uuid: str = ""
+    """The client's own name for it: media sent under it before need not be sent again."""
