@@ -8,6 +8,7 @@
     chat.js       the tab "Chat"                              voice.js    the tab "Voice"
     session.js    a realtime session over a WebSocket         sound.js    microphone, files, loudspeaker
     worklets.js   what runs in the audio thread               log.js      the list of events
+    attachments.js   files that go with a message
 """
 
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ FILES: Final = (
     "app.js",
     "api.js",
     "chat.js",
+    "attachments.js",
     "voice.js",
     "session.js",
     "sound.js",

@@ -1,10 +1,12 @@
 // The tab "Chat": one conversation, answers as they are made.
 
 import { call, events } from "./api.js";
+import { acceptFiles, Attachments } from "./attachments.js";
 
 const element = (id) => document.getElementById(id);
 const messages = element("chat-messages");
 const input = element("chat-input");
+const attachments = new Attachments(element("chat-attached"), wrong);
 let conversation = begun();
 
 // What Clear puts in place of the one before: an answer that is still being made belongs to its own.
@@ -29,6 +31,10 @@ export function bubble(list, role, name) {
 // Keeps the end in sight, unless its reader has scrolled up.
 export function follow(list) {
   if (list.scrollHeight - list.scrollTop - list.clientHeight < 160) list.scrollTop = list.scrollHeight;
+}
+
+function wrong(text) {
+  bubble(messages, "wrong", "Error").querySelector(".said").textContent = text;
 }
 
 function thoughtsOf(message) {
@@ -67,9 +73,10 @@ function figures(began, first, usage) {
 
 async function send(text) {
   const mine = conversation;
+  const media = attachments.take();
   const question = bubble(messages, "user", "You");
   question.querySelector(".said").textContent = text;
-  mine.said.push({ role: "user", content: text });
+  question.querySelector(".said").before(...media.shown);
   const answer = bubble(messages, "assistant live", element("chat-model").value);
   const said = answer.querySelector(".said");
   mine.answering = new AbortController();
@@ -80,6 +87,9 @@ async function send(text) {
   let content = "";
   let failure = null;
   try {
+    const parts = await media.parts();
+    const words = text ? [{ type: "text", text }] : [];
+    mine.said.push({ role: "user", content: parts.length ? [...parts, ...words] : text });
     const response = await call("v1/chat/completions", { body: request(), signal: mine.answering.signal });
     for await (const chunk of events(response)) {
       usage = chunk.usage ?? usage;
@@ -100,14 +110,18 @@ async function send(text) {
   mine.answering = null;
   if (mine !== conversation) return; // it has been cleared away
   answer.classList.remove("live");
-  if (failure) bubble(messages, "wrong", "Error").querySelector(".said").textContent = failure.message;
+  if (failure) wrong(failure.message);
   if (content) {
     mine.said.push({ role: "assistant", content });
   } else {
-    mine.said.pop(); // a question without an answer would be asked again with the next
+    // a question without an answer would be asked again with the next
+    if (mine.said.at(-1)?.role === "user") mine.said.pop();
     if (!answer.querySelector("details")) answer.remove();
     question.classList.add("unanswered");
-    if (!input.value) input.value = text; // to be sent again
+    if (!input.value && attachments.empty) {
+      input.value = text; // to be sent again
+      attachments.giveBack(media.taken);
+    }
   }
   figures(began, first, usage);
   busy(false);
@@ -124,7 +138,7 @@ export function startChat() {
   element("chat-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const text = input.value.trim();
-    if (!text || conversation.answering) return;
+    if ((!text && attachments.empty) || conversation.answering) return;
     input.value = "";
     send(text);
   });
@@ -132,6 +146,12 @@ export function startChat() {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     element("chat-form").requestSubmit();
+  });
+  acceptFiles(element("chat-talk"), attachments);
+  element("chat-attach").addEventListener("click", () => element("chat-file").click());
+  element("chat-file").addEventListener("change", (event) => {
+    attachments.add(event.target.files);
+    event.target.value = ""; // the same file may be chosen again
   });
   element("chat-stop").addEventListener("click", () => conversation.answering?.abort());
   element("chat-clear").addEventListener("click", () => {

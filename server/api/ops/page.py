@@ -28,7 +28,7 @@ _POLICY: Final = "; ".join(
         "script-src 'self'",
         "style-src 'self'",
         "connect-src 'self'",
-        "img-src 'self'",
+        "img-src 'self' blob:",
         "media-src 'self' blob:",
         "base-uri 'self'",
         "form-action 'none'",
