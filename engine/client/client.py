@@ -32,6 +32,7 @@ from stentor.protocols.ipc.actors import (
     TokensBatch,
 )
 from stentor.protocols.ipc.audio import PromptProbe
+from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.codec import decode_client, encoder
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.pooling import Pooling
@@ -193,7 +194,8 @@ class EngineClient:
         rid, self._next_rid = self._next_rid, self._next_rid + 1
         audio = None
         try:
-            spans = self._media.place(rid, media, self._ready.encoder.attended if self._ready.encoder else 0)
+            cross = group_of(self._ready.groups, "cross")
+            spans = self._media.place(rid, media, 0 if cross is None else cross.window)
             if streamed is not None:
                 audio = self._media.stream(rid)
                 audio.append(streamed, last=False)

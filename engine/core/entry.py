@@ -12,6 +12,7 @@ from functools import partial
 import anyio
 
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartEngine, WorkerReady
+from stentor.protocols.ipc.cache_groups import CacheKind
 from stentor.protocols.ipc.codec import decode_engine, encoder
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig, process_name
 
@@ -57,6 +58,8 @@ class WorkerKeeper:
                     f"the new worker takes sequences of {ready.max_model_len} tokens in steps of {ready.limits}; "
                     f"the first one took {first.max_model_len} in {first.limits}"
                 )
+            if _kinds(ready) != _kinds(first):
+                raise WorkerLost(f"the new worker keeps {ready.groups}; the first one kept {first.groups}")
         except BaseException as error:
             # while it loads it does not listen, and has nothing to lose
             dead = await life.end(0.0)
@@ -64,6 +67,11 @@ class WorkerKeeper:
                 raise WorkerLost(str(error), stuck=True) from error
             raise
         return life, ready
+
+
+def _kinds(ready: WorkerReady) -> list[tuple[CacheKind, int]]:
+    """What block tables and plans are made for."""
+    return [(group.kind, group.window) for group in ready.groups]
 
 
 _SHUTDOWN_SECONDS = 5.0
@@ -142,11 +150,9 @@ async def _run_worker(
             max_mixed_prefill_tokens=ready.limits.max_mixed_prefill_tokens,
             max_prefill_chunk=ready.limits.max_prefill_chunk,
             max_model_len=ready.max_model_len,
-            encoder=ready.encoder,
+            groups=ready.groups,
+            is_pooling=config.worker.is_pooling,
             stream=ready.stream,
-            attention_scope=ready.attention_scope,
-            windows=ready.windows,
-            num_states=ready.num_states,
             max_encodings=ready.limits.max_encodings or None,
             max_mixed_encodings=ready.limits.max_mixed_encodings or None,
             config=config.scheduler,

@@ -224,7 +224,7 @@ class EngineLoop:
                     await self._send_stats()
                     await self._give_up(why)
                 case WorkerUp(ready=ready):
-                    _add(out, self._scheduler.resize(ready.num_blocks, ready.encoder, ready.num_states))
+                    _add(out, self._scheduler.resize(ready.num_blocks, ready.groups))
                     self._serving, self._stalled = True, ""
                     self._restarts.ready()
                     await self._tell(engine_ready(ready))
@@ -454,7 +454,7 @@ def engine_ready(ready: WorkerReady) -> EngineReady:
         ready.max_model_len,
         ready.memory,
         ready.notes,
-        ready.encoder,
+        ready.groups,
         ready.stream,
         ready.experts,
     )

@@ -10,7 +10,7 @@ from stentor.protocols.ipc.actors import Fault, FinishReason, Resource, Resumed,
 from stentor.protocols.ipc.audio import AlignmentOutput
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.inputs import InputSpan, StreamShape
-from stentor.protocols.ipc.pooling import AttentionScope, Pooled
+from stentor.protocols.ipc.pooling import Pooled
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import RowExperts, RowInput
 
@@ -57,7 +57,6 @@ class Request:
     __slots__ = (
         "alignment",
         "arrival",
-        "attention_scope",
         "awaits",
         "cached_len",
         "ends",
@@ -87,6 +86,7 @@ class Request:
         "row_bytes",
         "row_params",
         "salt",
+        "sees_all",
         "sequences",
     )
 
@@ -98,11 +98,11 @@ class Request:
         max_model_len: int,
         aging_seconds: float,
         stream: StreamShape | None = None,
-        attention_scope: AttentionScope = "",
+        sees_all: bool = False,
         awaits: frozenset[Resource] = NOTHING,
     ) -> None:
-        """``stream`` says how a model hears that is spoken to while it runs, ``attention_scope`` what tokens see where
-        they are pooled, ``awaits`` what must come for this request before it is queued.
+        """``stream`` says how a model hears that is spoken to while it runs, ``sees_all`` whether tokens see those
+        behind them too, ``awaits`` what must come for this request before it is queued.
         """
         params = submit.params
         self.rid = submit.rid
@@ -129,7 +129,7 @@ class Request:
         self.probe = submit.probe
         self.pooling = submit.pooling
         self.pooled: Pooled | None = None
-        self.attention_scope = attention_scope
+        self.sees_all = sees_all
         self.needs = _WITH_MEDIA if submit.inputs else _BY_ALL
         """What it shares with others."""
         self.awaits = awaits
@@ -262,7 +262,7 @@ class Request:
     @property
     def no_chunking(self) -> bool:
         """Whether its row enters in one step, however many tokens are known."""
-        if self.attention_scope == "all":
+        if self.sees_all:
             return True
         return self.probe is not None and self.probe.align is not None and not self.prompt_done
 

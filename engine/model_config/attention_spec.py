@@ -177,11 +177,11 @@ class AttentionSpec:
         return chunks * self.window * (self.window + 1) // 2 + rest * (rest + 1) // 2
 
     @property
-    def keeps(self) -> "CacheGroup | None":
+    def keeps(self) -> "CacheSpec | None":
         """What one such layer keeps of its tokens: a window covers a chunk."""
         if self.shares >= 0:
             return None
-        return CacheGroup("window" if self.window else "full", (), self.window, self.kv_heads, self.head_dim)
+        return CacheSpec("window" if self.window else "full", (), self.window, self.kv_heads, self.head_dim)
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         """It has no state beside what it keeps of tokens."""
@@ -372,9 +372,9 @@ class LatentAttentionSpec:
         return 2 * self.heads * (made + (self.nope_dim + self.rope_dim + self.v_dim) * seen_pairs(tokens, context))
 
     @property
-    def keeps(self) -> "CacheGroup":
+    def keeps(self) -> "CacheSpec":
         """What one such layer keeps of its tokens."""
-        return CacheGroup("latent", (), 0, 1, self.latent_dim, self.index.kept if self.index else 0)
+        return CacheSpec("latent", (), 0, 1, self.latent_dim, self.index.kept if self.index else 0)
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         """It has no state beside what it keeps of tokens."""
@@ -395,7 +395,7 @@ class LatentAttentionSpec:
 
 
 @dataclass(frozen=True)
-class CacheGroup:
+class CacheSpec:
     """Layers that keep alike: as much of a token, for as long."""
 
     kind: Literal["full", "window", "latent", "cross"]

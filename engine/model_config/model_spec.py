@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from .attention_spec import AttentionSpec, CacheGroup, LatentAttentionSpec
+from .attention_spec import AttentionSpec, CacheSpec, LatentAttentionSpec
 from .config_fields import LONGEST_CONTEXT, ConfigError
 from .mlp_spec import FeedForwardSpec, MLPSpec
 from .recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec, StateTensor
@@ -104,7 +104,7 @@ class LayerSpec:
         return tuple(mixer for mixer in (self.mixer, self.beside) if mixer is not None)
 
     @property
-    def keeps(self) -> CacheGroup | None:
+    def keeps(self) -> CacheSpec | None:
         """What it keeps of a token beside states."""
         return next((mixer.keeps for mixer in self.mixers if mixer.keeps is not None), None)
 
@@ -259,9 +259,9 @@ class ModelSpec(Backbone):
         return self.parameters - sum(mlp.idle(self.hidden_size) for mlp in networks)
 
     @property
-    def cache_groups(self) -> tuple[CacheGroup, ...]:
+    def cache_groups(self) -> tuple[CacheSpec, ...]:
         """In the order in which layers first need them."""
-        members: dict[CacheGroup, list[int]] = {}
+        members: dict[CacheSpec, list[int]] = {}
         for number, layer in enumerate(self.layers):
             if (keeps := layer.keeps) is not None:
                 members.setdefault(keeps, []).append(number)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from .attention_spec import AttentionSpec, CacheGroup
+from .attention_spec import AttentionSpec, CacheSpec
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .mlp_spec import MLPSpec
 from .model_spec import Backbone, LayerSpec, Norms
@@ -88,12 +88,12 @@ class WhisperConfig:
         )
 
     @property
-    def cache_groups(self) -> tuple[CacheGroup, ...]:
+    def cache_groups(self) -> tuple[CacheSpec, ...]:
         """Of the decoder's attention to itself."""
-        return (CacheGroup("full", tuple(range(self.num_layers)), 0, self.num_heads, self.head_dim),)
+        return (CacheSpec("full", tuple(range(self.num_layers)), 0, self.num_heads, self.head_dim),)
 
     @property
-    def cross_group(self) -> CacheGroup:
+    def cross_group(self) -> CacheSpec:
         """Of its attention to audio: one encoder slot holds all positions of a window."""
         return replace(self.cache_groups[0], kind="cross", positions=self.source_positions)
 

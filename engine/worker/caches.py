@@ -9,10 +9,11 @@ import torch
 from stentor.kernels import kv_cache_shape, latent_cache_shape
 from stentor.kernels.kv_cache import make_kv_cache
 from stentor.kernels.native.memory import empty_huge
+from stentor.protocols.ipc.cache_groups import CacheGroup, CacheKind
 from stentor.protocols.ipc.config import CacheDType
 
 from ..layers.forward_batch import LayerCache
-from ..model_config.attention_spec import CacheGroup
+from ..model_config.attention_spec import CacheSpec
 from .errors import SetupError
 
 FP8 = torch.float8_e4m3fn
@@ -23,7 +24,7 @@ _WINDOWS_LONG = 8
 
 
 def choose_cache_dtype(
-    wanted: CacheDType, dtype: torch.dtype, device: torch.device, groups: Sequence[CacheGroup] = ()
+    wanted: CacheDType, dtype: torch.dtype, device: torch.device, groups: Sequence[CacheSpec] = ()
 ) -> torch.dtype:
     """That of the activations, or float8 where it was asked for, the device converts it and ``groups`` have scales."""
     if wanted == "fp8":
@@ -50,7 +51,7 @@ class PageGroup:
     """Tokens that are seen; 0: all."""
 
 
-def page_groups(groups: Sequence[CacheGroup], longest: int) -> tuple[PageGroup, ...]:
+def page_groups(groups: Sequence[CacheSpec], longest: int) -> tuple[PageGroup, ...]:
     """The layers of a model, such that blocks of all groups may be of one size.
 
     A block is one token range of as many layers as the largest group has; smaller groups leave some of it unused.
@@ -81,6 +82,14 @@ def page_groups(groups: Sequence[CacheGroup], longest: int) -> tuple[PageGroup, 
     )
 
 
+def cache_groups(specs: Sequence[CacheSpec], pages: Sequence[PageGroup]) -> tuple[CacheGroup, ...]:
+    """What the engine is told of pages; without any, layers keep nothing of a token, or are one group."""
+    kind: CacheKind = "latent" if any(spec.kind == "latent" for spec in specs) else "full"
+    if specs and not pages:
+        return (CacheGroup(kind),)
+    return tuple(CacheGroup("window" if page.window else kind, page.window) for page in pages)
+
+
 def of_groups(pages: Sequence[PageGroup]) -> str:
     """What blocks are of, for the operator."""
     if len(pages) < 2:
@@ -91,7 +100,7 @@ def of_groups(pages: Sequence[PageGroup]) -> str:
 
 
 def kv_block_bytes(
-    groups: Sequence[CacheGroup], block_size: int, dtype: torch.dtype, pages: Sequence[PageGroup] = ()
+    groups: Sequence[CacheSpec], block_size: int, dtype: torch.dtype, pages: Sequence[PageGroup] = ()
 ) -> int:
     """Bytes of one block, all that is kept of its tokens: over all layers, or of one of the groups ``pages``."""
     if len(pages) > 1:
@@ -101,7 +110,7 @@ def kv_block_bytes(
 
 
 def allocate_caches(
-    groups: Sequence[CacheGroup],
+    groups: Sequence[CacheSpec],
     num_blocks: int,
     block_size: int,
     device: torch.device,
@@ -127,7 +136,7 @@ def cache_tensors(caches: Sequence[LayerCache]) -> list[torch.Tensor]:
 
 
 def _allocate(
-    group: CacheGroup, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
+    group: CacheSpec, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[torch.Tensor, ...]:
     if group.kind == "latent":
         shapes = [latent_cache_shape(num_blocks, width, block_size) for width in group.widths]

@@ -10,14 +10,15 @@ import torch
 
 from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
 from stentor.protocols.ipc.audio import MAX_WINDOW_BYTES
+from stentor.protocols.ipc.cache_groups import CacheGroup
 from stentor.protocols.ipc.config import StepLimits, WorkerConfig
-from stentor.protocols.ipc.inputs import ArenaRef, EncoderShape, StreamShape
+from stentor.protocols.ipc.inputs import ArenaRef, StreamShape
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowInput, RowSpan, RowStep, StepPlan
 
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
-from ..model_config.attention_spec import CacheGroup
+from ..model_config.attention_spec import CacheSpec
 from ..model_config.whisper_config import ENCODER_BLOCK
 from ..models.decoder import Decoder
 from ..models.transformers_decoder import TransformersDecoder
@@ -72,7 +73,7 @@ class Family(Protocol):
     """A kind of models, and one checkpoint of it."""
 
     checkpoint: Checkpoint
-    groups: Sequence[CacheGroup]
+    groups: Sequence[CacheSpec]
     """Of the KV cache; empty where nothing is kept of a token."""
     beside: Sequence[Path]
     """Files that are read besides those of the checkpoint."""
@@ -122,7 +123,7 @@ class Family(Protocol):
 
 def size_cache(
     config: WorkerConfig,
-    groups: Sequence[CacheGroup],
+    groups: Sequence[CacheSpec],
     longest: int,
     cache_dtype: torch.dtype,
     budget: int,
@@ -195,7 +196,7 @@ class Text:
         """``device``: ``cpu`` or ``cuda``."""
         self.checkpoint = checkpoint
         self.spec = checkpoint.decoder
-        self.groups: Sequence[CacheGroup] = self.spec.cache_groups
+        self.groups: Sequence[CacheSpec] = self.spec.cache_groups
         self.limits = SUITED[device]
         self._device = device
 
@@ -276,7 +277,10 @@ class Text:
     def completed(self, ready: WorkerReady, config: WorkerConfig, model: TextModel, sizes: Sizes) -> WorkerReady:
         experts = expert_shape(self.spec) if config.return_routed_experts else None
         notes = [*self.notes, *ready.notes]
-        return msgspec.structs.replace(ready, notes=notes, num_states=sizes.num_states, experts=experts)
+        groups = ready.groups
+        if self.spec.states:
+            groups = (*groups, CacheGroup("state", capacity=sizes.num_states))
+        return msgspec.structs.replace(ready, notes=notes, groups=groups, experts=experts)
 
 
 class Transcription:
@@ -289,7 +293,7 @@ class Transcription:
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
         self.checkpoint = checkpoint
         self.spec = checkpoint.whisper
-        self.groups: Sequence[CacheGroup] = self.spec.cache_groups
+        self.groups: Sequence[CacheSpec] = self.spec.cache_groups
         self.limits = TRANSCRIPTION[device]
 
     def longest(self, config: WorkerConfig) -> int:
@@ -379,8 +383,8 @@ class Transcription:
                 "--kv-cache-memory gives them more"
             )
         positions = self.spec.source_positions
-        shape = EncoderShape(sizes.encoder_slots * positions, positions)
-        return msgspec.structs.replace(ready, notes=notes, encoder=shape)
+        windows = CacheGroup("cross", positions, sizes.encoder_slots * positions)
+        return msgspec.structs.replace(ready, notes=notes, groups=(*ready.groups, windows))
 
 
 class StreamedTranscription:
@@ -393,7 +397,7 @@ class StreamedTranscription:
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
         self.checkpoint = checkpoint
         self.spec = checkpoint.voxtral_realtime
-        self.groups: Sequence[CacheGroup] = self.spec.decoder.cache_groups
+        self.groups: Sequence[CacheSpec] = self.spec.decoder.cache_groups
         self.limits = msgspec.structs.replace(TRANSCRIPTION[device], max_encodings=0, max_mixed_encodings=0)
 
     def longest(self, config: WorkerConfig) -> int:

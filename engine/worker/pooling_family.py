@@ -19,7 +19,7 @@ from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..loading.errors import CheckpointError
 from ..loading.pt_file import read_pt
-from ..model_config.attention_spec import CacheGroup
+from ..model_config.attention_spec import CacheSpec
 from ..model_config.model_spec import ModelSpec, dense_mlp
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.transformers_encoder_config import TransformersEncoder
@@ -50,7 +50,7 @@ class PoolingFamily:
         self.checkpoint = checkpoint
         self.spec = spec = checkpoint.pooling
         self.packs = not isinstance(spec.backbone, TransformersEncoder)
-        self.groups: Sequence[CacheGroup] = ()
+        self.groups: Sequence[CacheSpec] = ()
         if spec.causal and isinstance(spec.backbone, ModelSpec):
             self.groups = spec.backbone.cache_groups
         self.beside: Sequence[Path] = [_file(checkpoint.folder, name) for name in spec.beside]
@@ -112,7 +112,7 @@ class PoolingFamily:
         notes = [*ready.notes]
         if not self.packs:
             notes.append(f"{self.spec.architecture} {_NOTE}")
-        return msgspec.structs.replace(ready, attention_scope="before" if self.groups else "all", notes=notes)
+        return msgspec.structs.replace(ready, notes=notes)
 
 
 def suited_limits(model: PoolingConfig, device: str) -> StepLimits:

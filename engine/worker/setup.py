@@ -28,7 +28,7 @@ from ..models.pooling_model import PoolingModel
 from ..sharing.lease import Member
 from .async_compute import AsyncCompute, AsyncRunner
 from .cached_weights import open_cached
-from .caches import allocate_caches, cache_tensors, choose_cache_dtype
+from .caches import allocate_caches, cache_groups, cache_tensors, choose_cache_dtype
 from .cuda_device import CudaDevice
 from .device import Device
 from .device_lease import DeviceLease
@@ -204,8 +204,9 @@ def set_up_on(
         max_encodings=family.limits.max_encodings,
         max_mixed_encodings=family.limits.max_mixed_encodings,
     )
-    windows = tuple(page.window for page in sizes.pages) or (0,)
-    ready = WorkerReady(sizes.blocks, sizes.max_model_len, memory, notes, limits, windows=windows)
+    ready = WorkerReady(
+        sizes.blocks, sizes.max_model_len, memory, notes, limits, cache_groups(family.groups, sizes.pages)
+    )
     return Setup(runner, executor, at, family.completed(ready, config, model, sizes), ahead)
 
 

@@ -10,9 +10,10 @@ from typing import Literal
 import msgspec
 
 from .audio import AlignmentOutput, PromptProbe
+from .cache_groups import FULL, CacheGroup
 from .config import EngineConfig, StepLimits, WorkerConfig
-from .inputs import ArenaRef, EncoderShape, InputSpan, Streamed, StreamShape
-from .pooling import AttentionScope, Pooled, Pooling
+from .inputs import ArenaRef, InputSpan, Streamed, StreamShape
+from .pooling import Pooled, Pooling
 from .sampling import SamplingParams
 from .steps import ExpertShape, Masks, StepPart, StepPlan, StepResult, TokenLogprobs
 
@@ -177,7 +178,7 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     memory: list[MemoryLine]
     notes: list[str]
     """Things the operator should know: fallbacks taken, weights expanded."""
-    encoder: EncoderShape | None = None
+    groups: tuple[CacheGroup, ...] = (FULL,)
     """See :class:`WorkerReady`, here and in the next two."""
     stream: StreamShape | None = None
     experts: ExpertShape | None = None
@@ -332,21 +333,16 @@ WorkerInbox = StartWorker | StepPlan | Masks | Shutdown
 
 class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=False):
     num_blocks: int
+    """Of the pool that all paged groups share, and of one size; without such groups they only bound what runs at
+    once."""
     max_model_len: int
     memory: list[MemoryLine]
     notes: list[str]
     limits: StepLimits
-    encoder: EncoderShape | None = None
-    """Where the model takes media whole."""
+    groups: tuple[CacheGroup, ...] = (FULL,)
+    """All that the model keeps; none of them is paged where tokens see all others, or where states are all."""
     stream: StreamShape | None = None
     """Where the model transcribes streamed audio."""
-    attention_scope: AttentionScope = ""
-    """Whether the model makes vectors or scores, and draws no tokens. Where tokens see all others it keeps no cache:
-    ``num_blocks`` only bounds what runs at once."""
-    windows: tuple[int, ...] = (0,)
-    """Layers that keep alike are a group, with block tables of its own: of each, the tokens that are seen; 0 is all."""
-    num_states: int = 0
-    """Slots for the recurrent states of rows and prefixes; 0 where the model keeps none."""
     experts: ExpertShape | None = None
     """What is told of each position, where ``WorkerConfig.return_routed_experts`` is set."""
 

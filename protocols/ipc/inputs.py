@@ -46,16 +46,6 @@ class InputSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.start + self.length
 
 
-class EncoderShape(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a model with an encoder takes."""
-
-    capacity: int
-    """Embeddings that the worker keeps, of all media together."""
-    attended: int = 0
-    """Embeddings of each span, where all positions attend to it: a request has one such. 0 where spans stand in the
-    prompt: a request has any number."""
-
-
 class StreamShape(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How positions of a streaming transcription model follow the samples."""
 

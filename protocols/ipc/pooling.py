@@ -8,10 +8,6 @@ PoolingTask = Literal["embed", "token_embed", "classify", "token_classify", "spa
 """A vector of the text, or of each token; scores of the text's classes, or of each token's; weights of tokens."""
 
 
-AttentionScope = Literal["", "before", "all"]
-"""What a model that pools lets each token see: those before it, or all; "" draws tokens."""
-
-
 class Pooling(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """In place of tokens to be drawn: what is to be made of the hidden states of a prompt."""
 

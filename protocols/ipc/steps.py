@@ -97,7 +97,7 @@ class EncodeJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     encoder_slot: int
     """Where the result is kept; what was there is overwritten. Where all positions attend to media, slots are in [0,
-    ``EncoderShape.capacity / attended``)."""
+    ``capacity / window`` of the group of kind ``cross``)."""
     data: ArenaRef
 
 

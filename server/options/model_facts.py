@@ -12,7 +12,7 @@ from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.loading.pooling_checkpoint import open_pooling
-from stentor.engine.model_config.attention_spec import AttentionSpec, CacheGroup, IndexSpec, LatentAttentionSpec
+from stentor.engine.model_config.attention_spec import AttentionSpec, CacheSpec, IndexSpec, LatentAttentionSpec
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.mlp_spec import FeedForwardSpec, MLPSpec, OpaqueSpec
 from stentor.engine.model_config.model_spec import LayerSpec, MixerSpec, ModelSpec, RecurrentSpec
@@ -170,7 +170,7 @@ def _cache(spec: ModelSpec) -> Iterator[Fact]:
         yield f"KV at {length:,}", f"{_size(everything)}{windows}"
 
 
-def _group(group: CacheGroup) -> Fact:
+def _group(group: CacheSpec) -> Fact:
     """What its layers keep of a token, or of audio."""
     of_layers = f"in bfloat16 of {len(group.layers)} layers"
     if group.kind == "cross":

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from stentor.engine.channel import MAX_FRAME
 from stentor.engine.client.media import Media
@@ -14,10 +14,11 @@ from stentor.engine.core.scheduler import Scheduler
 from stentor.engine.core.scheduler.step import MAX_PLAN_BYTES
 from stentor.engine.worker.rows import with_forks
 from stentor.protocols.ipc.actors import Resource, Submit, TokensBatch
+from stentor.protocols.ipc.cache_groups import CacheGroup, group_of
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.config import SchedulerConfig
-from stentor.protocols.ipc.inputs import EncoderShape, StreamShape
-from stentor.protocols.ipc.pooling import AttentionScope, Pooling
+from stentor.protocols.ipc.inputs import StreamShape
+from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan, StepResult
 from stentor.tests.engine.fake_client import Client
@@ -27,6 +28,13 @@ from stentor.tests.engine.scripted_grammar import ScriptedGrammar, constraint_ov
 
 ATTENDED = 3
 """Embeddings of a window of audio."""
+AttentionScope = Literal["", "before", "all"]
+"""What a model that pools lets each token see: those before it, or all; "" draws tokens."""
+
+
+def windows_of_audio(count: int) -> CacheGroup:
+    """An encoder cache with room for so many."""
+    return CacheGroup("cross", ATTENDED, count * ATTENDED)
 
 
 class Engine:
@@ -64,11 +72,13 @@ class Engine:
         """With ``encoder_slots`` the model hears, and every request needs audio; with ``stream`` one that is
         streamed. With ``encoder_capacity`` media stand in prompts. With ``slow_grammars`` a grammar is there when
         :meth:`compiled` says so."""
-        self.encoder: EncoderShape | None = None
+        groups = [] if attention_scope == "all" else [CacheGroup("window" if w else "full", w) for w in windows]
+        if num_states:
+            groups.append(CacheGroup("state", capacity=num_states))
         if encoder_slots:
-            self.encoder = EncoderShape(encoder_slots * ATTENDED, ATTENDED)
+            groups.append(windows_of_audio(encoder_slots))
         elif encoder_capacity:
-            self.encoder = EncoderShape(encoder_capacity)
+            groups.append(CacheGroup("cross", capacity=encoder_capacity))
         self.shelf = Shelf()
         self.max_plan_bytes, self.max_frame = max_plan_bytes, max_frame
         self.slow_grammars = slow_grammars
@@ -79,12 +89,10 @@ class Engine:
             "block_size": block_size,
             "max_num_seqs": max_num_seqs,
             "max_num_batched_tokens": max_num_batched_tokens,
-            "encoder": self.encoder,
             "max_encodings": max_encodings,
             "stream": stream,
-            "attention_scope": attention_scope,
-            "windows": windows,
-            "num_states": num_states,
+            "groups": tuple(groups),
+            "is_pooling": bool(attention_scope),
         }
         config = SchedulerConfig(prefix_cache, aging_seconds, max_drafts)
         self._new_scheduler = partial(
@@ -121,6 +129,11 @@ class Engine:
         self.now = 0.0
         self._next_rid = 0
 
+    @property
+    def cross(self) -> CacheGroup | None:
+        """Of its encoder cache."""
+        return group_of(self.sizes["groups"], "cross")
+
     def _new_worker(self) -> FakeWorker:
         return FakeWorker(**self.sizes, max_drafts=self.max_drafts, read=self.shelf.reader.read, media=self._media)
 
@@ -149,7 +162,7 @@ class Engine:
         params = params or SamplingParams(max_tokens=0 if pooling is not None else max_tokens)
         name = str(rid) if media else ""
         submit = Submit(rid, prompt, params, list(seeds), priority, salt, self.now, name=name, pooling=pooling)
-        submit = self.shelf.bring(submit, self.encoder, audio, streamed, media)
+        submit = self.shelf.bring(submit, self.cross, audio, streamed, media)
         self.clients[rid] = Client(submit, grammar, audio, streamed, media or [])
         if loading:
             self.loads.append((rid, self.scheduler.epoch))
@@ -280,11 +293,11 @@ class Engine:
         assert recovery.explained == bool(recovery.ended.finished)
         self.receive(recovery.ended)
 
-    def restart_with(self, encoder: EncoderShape | None) -> None:
+    def restart_with(self, cross: CacheGroup) -> None:
         """The worker dies, and the next one has such an encoder cache."""
+        self.sizes["groups"] = (*(group for group in self.sizes["groups"] if group.kind != "cross"), cross)
         self.kill_worker()
-        self.encoder = self.worker.encoder = encoder
-        self.receive(self.scheduler.resize(self.sizes["num_blocks"], encoder))
+        self.receive(self.scheduler.resize(self.sizes["num_blocks"], self.sizes["groups"]))
 
     def step(self) -> None:
         """One turn of the loop: plan ahead, then take the oldest result."""

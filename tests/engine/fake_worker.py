@@ -4,7 +4,7 @@ What it draws is defined in :mod:`.fake_model`. Of the drafts that a row may hav
 and its length: the tokens are those that the model defines, and only how many come in a step differs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -12,8 +12,9 @@ import msgspec
 from stentor.engine.client.media import Media
 from stentor.engine.worker.rows import with_forks
 from stentor.protocols.ipc.audio import PromptProbe
-from stentor.protocols.ipc.inputs import ArenaRef, EncoderShape, StreamShape
-from stentor.protocols.ipc.pooling import AttentionScope, Pooling
+from stentor.protocols.ipc.cache_groups import FULL, CacheGroup, group_of, windows_of
+from stentor.protocols.ipc.inputs import ArenaRef, StreamShape
+from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import (
     Masks,
@@ -85,13 +86,11 @@ class FakeWorker:
         block_size: int,
         max_num_seqs: int,
         max_num_batched_tokens: int,
-        encoder: EncoderShape | None = None,
+        groups: Sequence[CacheGroup] = (FULL,),
+        is_pooling: bool = False,
         max_encodings: int = 1,
         stream: StreamShape | None = None,
-        attention_scope: AttentionScope = "",
-        windows: tuple[int, ...] = (0,),
         max_drafts: int = 0,
-        num_states: int = 0,
         read: Callable[[ArenaRef], memoryview] = _nothing,
         media: Callable[[str], list[Media]] = _none,
     ) -> None:
@@ -99,12 +98,14 @@ class FakeWorker:
         self.read, self.media = read, media
         self.max_drafts = max_drafts
         self.stream = stream
-        self.windows = windows
+        self.windows = windows_of(groups)
         """Of each group of layers, the tokens that are seen; 0: all."""
-        self.attention_scope: AttentionScope = attention_scope
-        self.encoder = encoder
+        self.is_pooling = is_pooling
+        self.sees_all = is_pooling and not any(group.is_paged for group in groups)
+        self.cross = group_of(groups, "cross")
         self.max_encodings = max_encodings
-        self.num_states = num_states
+        states = group_of(groups, "state")
+        self.num_states = 0 if states is None else states.capacity
         self.states: dict[int, list[int]] = {}
         """By slot: the tokens that a state has seen."""
         self.encoded: dict[int, bytes] = {}
@@ -172,7 +173,7 @@ class FakeWorker:
                 self._by_group(new.blocks),
                 new.masked,
                 new.spans,
-                self.media(new.request) if self.encoder is not None and not self.encoder.attended else [],
+                self.media(new.request) if self.cross is not None and not self.cross.window else [],
                 probe=new.probe,
                 pooling=new.pooling,
                 state=new.state,
@@ -336,8 +337,8 @@ class FakeWorker:
         slots = [job.encoder_slot for job in plan.encode]
         assert len(set(slots)) == len(slots), "a slot is filled twice"
         for job in plan.encode:
-            assert self.encoder is not None
-            assert 0 <= job.encoder_slot < self.encoder.capacity // max(1, self.encoder.attended)
+            assert self.cross is not None
+            assert 0 <= job.encoder_slot < self.cross.capacity // max(1, self.cross.window)
             data = bytes(self.read(job.data))
             assert data not in self.encoded.values() or self.encoded.get(job.encoder_slot) == data, "encoded twice"
             self.encoded[job.encoder_slot] = data
@@ -381,13 +382,11 @@ class FakeWorker:
             self.heard = [*self.heard, RowAlignment(step.slot, found)]
 
     def _pool(self, step: RowStep, row: Row) -> None:
-        assert (row.pooling is None) == (not self.attention_scope) or row.computed, (
-            f"slot {step.slot} is asked for nothing"
-        )
+        assert (row.pooling is None) == (not self.is_pooling) or row.computed, f"slot {step.slot} is asked for nothing"
         if row.pooling is None:
             return
         end = step.start + step.count
-        if self.attention_scope == "all":
+        if self.sees_all:
             assert (step.start, end) == (0, row.prompt_len), f"slot {step.slot} was cut into chunks"
         if not row.pooling.last:
             assert row.computed is not None or step.start == 0, f"slot {step.slot} skips what it is to look at"

@@ -14,6 +14,7 @@ from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.rows import with_forks
 from stentor.engine.worker.setup import set_up
 from stentor.protocols.ipc.actors import Finished, PromptDone, Submit, TokensBatch
+from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.config import SchedulerConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan, TokenLogprobs
@@ -66,10 +67,9 @@ class LocalEngine:
             max_num_batched_tokens=max_num_batched_tokens or limits.max_num_batched_tokens,
             max_model_len=self.ready.max_model_len,
             config=SchedulerConfig(prefix_cache=prefix_cache),
-            encoder=self.ready.encoder,
+            groups=self.ready.groups,
+            is_pooling=self.config.is_pooling,
             stream=self.ready.stream,
-            windows=self.ready.windows,
-            num_states=self.ready.num_states,
             max_encodings=limits.max_encodings or None,
             max_mixed_encodings=limits.max_mixed_encodings or None,
         )
@@ -96,7 +96,7 @@ class LocalEngine:
         request = Submit(rid, prompt, params, seeds, 0, salt, self._clock)
         if params.routed_experts is not None:
             self._experts[rid] = ToldExperts(params.routed_experts, len(prompt))
-        request = self.shelf.bring(request, self.ready.encoder, audio, streamed)
+        request = self.shelf.bring(request, group_of(self.ready.groups, "cross"), audio, streamed)
         refused = self.scheduler.submit(request, self._clock)
         self._clock += 1e-3
         if refused is not None:

@@ -9,7 +9,8 @@ from stentor.engine.channel.arena import Arena, ArenaReader
 from stentor.engine.client.media import Media, MediaStore, StreamedMedia
 from stentor.protocols.ipc.actors import Append, Submit
 from stentor.protocols.ipc.audio import Alignment, PromptProbe, TokenRules
-from stentor.protocols.ipc.inputs import ArenaRef, EncoderShape, Streamed
+from stentor.protocols.ipc.cache_groups import CacheGroup
+from stentor.protocols.ipc.inputs import ArenaRef, Streamed
 from stentor.protocols.ipc.sampling import SamplingParams
 
 _ARENA_BYTES = 256 << 20
@@ -56,7 +57,7 @@ class Shelf:
     def bring(
         self,
         submit: Submit,
-        encoder: EncoderShape | None,
+        cross: CacheGroup | None,
         audio: Audio | None = None,
         streamed: Heard | None = None,
         media: list[Media] | None = None,
@@ -65,7 +66,7 @@ class Shelf:
         if audio is not None:
             params = audio.ruled(submit.params)
             submit, media = msgspec.structs.replace(submit, params=params, probe=audio.probe), audio.media
-        spans = self.store.place(submit.rid, media or [], encoder.attended if encoder else 0)
+        spans = self.store.place(submit.rid, media or [], 0 if cross is None else cross.window)
         if streamed is not None:
             stream = self._streams[submit.rid] = self.store.stream(submit.rid)
             try:

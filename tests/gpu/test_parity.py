@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from stentor.protocols.ipc.cache_groups import windows_of
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.gpu.ahead import AheadEngine
@@ -63,7 +64,7 @@ def _check_tokens(folder: Path, graphs: bool) -> None:
     engine = AheadEngine(folder, dtype="float32", cuda_graphs=graphs, max_num_seqs=12)
     assert bool(engine.compute.captured) == graphs
     assert _serve(engine) == expected
-    assert _serve(engine, blocks=10 * len(engine.ready.windows)) == expected
+    assert _serve(engine, blocks=10 * len(windows_of(engine.ready.groups))) == expected
     assert engine.scheduler.stats().preemptions > 0
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from stentor.protocols.ipc.cache_groups import windows_of
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity import latent, tiny
@@ -141,7 +142,7 @@ def test_blocks_shared_with_another_row_are_read_as_if_computed_here(pair: tuple
 def test_the_engine_draws_transformers_tokens_also_after_preemptions(pair: tuple[Any, Path]) -> None:
     model, folder = pair
     engine = LocalEngine(model_config(folder, max_num_batched_tokens=48, max_model_len=128))
-    engine.restart(12 * len(engine.ready.windows))
+    engine.restart(12 * len(windows_of(engine.ready.groups)))
     params = SamplingParams(max_tokens=24, temperature=0.0)
     prompts = [prompt_of(20 + number, 10 + 7 * number) for number in range(6)]
     rids = [engine.submit(prompt, params) for prompt in prompts]

@@ -78,7 +78,7 @@ def pooled(folder: Path, pooling: Pooling, dtype: DType = "float32") -> list[np.
     for slot, text in enumerate(TEXTS):
         blocks = [*range(block, block := block + -(-len(text) // BLOCK))]
         new.append(NewRow(slot, text, len(text), SamplingParams(max_tokens=0), 0, blocks, pooling=pooling))
-        whole = len(text) if setup.ready.attention_scope == "all" else min(len(text), 20)
+        whole = len(text) if not setup.ready.groups else min(len(text), 20)
         first.append(RowStep(slot, 0, whole, [], False))
         if whole < len(text):
             second.append(RowStep(slot, whole, len(text) - whole, [], False))

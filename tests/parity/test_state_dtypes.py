@@ -9,6 +9,7 @@ import torch
 
 from stentor.engine.worker.row_states import StateDTypes
 from stentor.engine.worker.setup import set_up
+from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.config import StateDType, WorkerConfig
 from stentor.server.options.model_facts import describe_model
 from stentor.tests.engine.local import model_config
@@ -62,7 +63,9 @@ def test_a_worker_has_room_for_more_states_where_they_are_smaller(tmp_path: Path
 
     def told(**changes: object) -> tuple[int, int]:
         ready = set_up(model_config(tmp_path, kv_cache_memory=1 << 20, **changes), lambda *_: None).ready
-        return ready.num_states, next(line.bytes for line in ready.memory if line.what == "recurrent states")
+        states = group_of(ready.groups, "state")
+        assert states is not None
+        return states.capacity, next(line.bytes for line in ready.memory if line.what == "recurrent states")
 
     (count, taken), (more, as_much) = told(), told(mamba_ssm_cache_dtype="float16")
     assert more > count

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from stentor.engine.models.transformers_decoder import TransformersDecoder
+from stentor.protocols.ipc.cache_groups import windows_of
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity import tiny
@@ -87,7 +88,7 @@ def test_the_engine_draws_transformers_tokens_after_preemptions_and_over_shared_
     model, folder = pair
     config = model_config(folder, max_num_batched_tokens=48, max_model_len=128, model_impl="transformers")
     engine = LocalEngine(config)
-    engine.restart(12 * len(engine.ready.windows))
+    engine.restart(12 * len(windows_of(engine.ready.groups)))
     params = SamplingParams(max_tokens=16, temperature=0.0)
     shared = prompt_of(19, 2 * BLOCK)
     engine.generate([*shared, 3], params)

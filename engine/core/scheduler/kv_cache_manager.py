@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence as SequenceOf
 
+from stentor.protocols.ipc.cache_groups import FULL, CacheGroup, group_of, windows_of
+
 from ..cache.blocks import BlockPool
 from ..cache.encoder_cache import EncoderCache
 from ..cache.needs import BlockNeeds
@@ -33,6 +35,7 @@ class KVCacheManager:
         "_holders",
         "_promised",
         "block_size",
+        "cross",
         "encoder_cache",
         "groups",
         "needs",
@@ -52,23 +55,21 @@ class KVCacheManager:
         block_size: int,
         prefix_cache: bool,
         rows: RowTable,
-        encoder_capacity: int = 0,
-        windows: SequenceOf[int] = (0,),
+        groups: SequenceOf[CacheGroup] = (FULL,),
         chunk: int = 1,
-        num_states: int = 0,
     ) -> None:
-        """``windows``: of each group the tokens that are seen, 0 for all; ``chunk``: the most that a step computes of
-        one row; ``num_states``: slots of recurrent states, 0 where the model keeps none."""
+        """``chunk``: the most that a step computes of one row."""
         self.pool = BlockPool(num_blocks)
-        self.encoder_cache = EncoderCache(encoder_capacity)
+        self.cross = group_of(groups, "cross")
+        self.encoder_cache = EncoderCache(_capacity(self.cross))
         self.block_size = block_size
-        self.needs = BlockNeeds(block_size, windows, chunk)
+        self.needs = BlockNeeds(block_size, windows_of(groups), chunk)
         self.windows = self.needs.windows
         self.groups = len(self.windows)
         self.windowed = any(self.windows)
         self.prefix = PrefixCache(self.pool, self.needs, enabled=prefix_cache)
         self.states: StateCache | None = None
-        if num_states:
+        if num_states := _capacity(group_of(groups, "state")):
             self.states = StateCache(num_states, rows.max_rows, block_size, chunk, enabled=prefix_cache)
             self.prefix.states = self.states.pool
         self.rows = rows
@@ -78,11 +79,6 @@ class KVCacheManager:
         self._holders: dict[int, Request] = {}
         self._promised = 0
         """Blocks that rows were admitted with and have not taken."""
-
-    @property
-    def num_states(self) -> int:
-        """Slots for recurrent states."""
-        return 0 if self.states is None else self.states.pool.num_blocks
 
     @property
     def free(self) -> int:
@@ -311,21 +307,22 @@ class KVCacheManager:
                 return False
         return True
 
-    def reset(
-        self, num_blocks: int | None = None, encoder_capacity: int | None = None, num_states: int | None = None
-    ) -> None:
+    def reset(self, num_blocks: int | None = None, groups: SequenceOf[CacheGroup] | None = None) -> None:
         """The KV behind the blocks is gone: nobody holds any, and nothing is cached. See :meth:`.BlockPool.reset`.
 
-        So are recurrent states, and what was encoded.
+        So are recurrent states, and what was encoded. Of ``groups`` the capacities may be others than before.
         """
+        states = None
+        if groups is not None:
+            self.cross, states = group_of(groups, "cross"), group_of(groups, "state")
         for request in self._holders.values():
             request.held_tables = []
         self._holders.clear()
         self._promised = 0
         self.pool.reset(num_blocks)
-        self.encoder_cache.reset(encoder_capacity)
+        self.encoder_cache.reset(_capacity(self.cross))
         if self.states is not None:
-            self.states.reset(num_states)
+            self.states.reset(None if states is None else states.capacity)
 
     def forget_prefixes(self) -> None:
         """Nothing that is in the blocks now is found by a prompt, nor are prompts held for forks; rows that run keep
@@ -401,3 +398,7 @@ class KVCacheManager:
         for digest, count in holders.items():
             assert count == self.encoder_cache.holders(digest), f"media {digest.hex()} have other holders than {count}"
         assert holders.total() == self.encoder_cache.num_holders, "media are held by nobody"
+
+
+def _capacity(group: CacheGroup | None) -> int:
+    return 0 if group is None else group.capacity

@@ -59,7 +59,7 @@ def _lacks(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> Re
     request = sequence.request
     if request.no_chunking and draft.room < sequence.length:
         return "step"
-    if request.attention_scope == "all" and draft.rows and draft.budget < sequence.length:
+    if request.sees_all and draft.rows and draft.budget < sequence.length:
         return "step"  # one goes beyond its budget only for a prompt that has it for itself
     if not draft.takes(sequence, memory.block_size):
         return "step"

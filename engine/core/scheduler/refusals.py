@@ -2,8 +2,8 @@
 
 from stentor.protocols.ipc.actors import Append, Submit
 from stentor.protocols.ipc.audio import MAX_WINDOW_BYTES, SAMPLE_BYTES, SAMPLE_RATE, PromptProbe
-from stentor.protocols.ipc.inputs import MAX_STREAM_BYTES, EncoderShape, InputSpan, StreamShape, total_bytes
-from stentor.protocols.ipc.pooling import AttentionScope
+from stentor.protocols.ipc.cache_groups import CacheGroup
+from stentor.protocols.ipc.inputs import MAX_STREAM_BYTES, InputSpan, StreamShape, total_bytes
 
 from ..cache.prefix import MAX_TOKEN_ID
 from ..input import InputStream
@@ -31,9 +31,9 @@ def refusal_of(submit: Submit, max_model_len: int) -> str | None:
     return _refuse_resumed(submit)
 
 
-def input_refusal_of(submit: Submit, encoder: EncoderShape | None, max_num_batched_tokens: int) -> str | None:
+def input_refusal_of(submit: Submit, cross: CacheGroup | None, max_num_batched_tokens: int) -> str | None:
     """What is wrong with the media that a request brings, and with what it asks of them; None where nothing is."""
-    why = spans_refusal_of(submit.inputs, encoder)
+    why = spans_refusal_of(submit.inputs, cross)
     if why is not None:
         return why
     prompt_len = len(submit.prompt)
@@ -47,28 +47,28 @@ def input_refusal_of(submit: Submit, encoder: EncoderShape | None, max_num_batch
             where = f"positions {span.start} to {span.end}"
             return f"media at {where} of a prompt of {prompt_len} tokens overlap others, or leave it"
         end = span.end
-    if encoder is not None and encoder.attended and len(submit.seeds) != 1:
+    if cross is not None and cross.window and len(submit.seeds) != 1:
         return f"a request with audio has one sequence, not {len(submit.seeds)}"
     return None if submit.probe is None else _refuse_probe(submit, submit.probe, max_num_batched_tokens)
 
 
-def spans_refusal_of(spans: list[InputSpan], encoder: EncoderShape | None) -> str | None:
-    """Why a model with this encoder cannot serve a request with these media, or without; None if it can."""
-    if encoder is None:
+def spans_refusal_of(spans: list[InputSpan], cross: CacheGroup | None) -> str | None:
+    """Why a model that keeps media so cannot serve a request with these media, or without; None if it can."""
+    if cross is None:
         return "the model reads tokens alone: it takes no audio or other media" if spans else None
-    if encoder.attended:
+    if cross.window:
         if not spans:
             return "a transcription model is served: the request needs audio"
-        if len(spans) > 1 or spans[0].start >= 0 or spans[0].length != encoder.attended:
-            return f"the model takes one window of {encoder.attended} positions at once, and the request brings others"
+        if len(spans) > 1 or spans[0].start >= 0 or spans[0].length != cross.window:
+            return f"the model takes one window of {cross.window} positions at once, and the request brings others"
         data = spans[0].data
         if not 0 < data.length <= MAX_WINDOW_BYTES or data.length % SAMPLE_BYTES:
             return f"the audio has {data.length} bytes; expected are whole samples, up to {MAX_WINDOW_BYTES} bytes"
     elif any(span.start < 0 for span in spans):
         return "the media of a prompt stand at positions of it"
     total = sum(span.length for span in spans)
-    if total > encoder.capacity:
-        return f"the media of the prompt take {total} embeddings, and the encoder cache holds {encoder.capacity}"
+    if total > cross.capacity:
+        return f"the media of the prompt take {total} embeddings, and the encoder cache holds {cross.capacity}"
     return None
 
 
@@ -104,18 +104,19 @@ def stream_refusal_of(submit: Submit, shape: StreamShape | None) -> str | None:
     return _refuse_pcm(total_bytes(streamed.pieces))
 
 
-def pooling_refusal_of(submit: Submit, attention_scope: AttentionScope, max_num_batched_tokens: int) -> str | None:
-    """What is wrong with what is to be made of a prompt; None where nothing is."""
+def pooling_refusal_of(submit: Submit, max_num_batched_tokens: int, *, is_pooling: bool, sees_all: bool) -> str | None:
+    """What is wrong with what is to be made of a prompt; None where nothing is. ``sees_all``: tokens see those behind
+    them too, so that a prompt is one chunk."""
     pooling = submit.pooling
     if pooling is None:
-        return "the model makes vectors and scores: it draws no tokens" if attention_scope else None
-    if not attention_scope:
+        return "the model makes vectors and scores: it draws no tokens" if is_pooling else None
+    if not is_pooling:
         return "the model draws tokens: it makes no vectors and scores"
     if len(submit.seeds) != 1 or submit.params.max_tokens:
         return "a request for vectors or scores has one sequence, and no tokens"
     if not 0 <= pooling.skip < len(submit.prompt) or not 0 <= pooling.second <= len(submit.prompt):
         return f"nothing of a prompt of {len(submit.prompt)} tokens is left behind token {pooling.skip}"
-    if attention_scope == "all" and len(submit.prompt) > max_num_batched_tokens:
+    if sees_all and len(submit.prompt) > max_num_batched_tokens:
         return (
             f"a prompt of {len(submit.prompt)} tokens does not fit into a step of {max_num_batched_tokens}: "
             "shorten it, or raise --max-num-batched-tokens"

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter, deque
+from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
 
 from stentor.protocols.ipc.actors import (
@@ -13,9 +14,9 @@ from stentor.protocols.ipc.actors import (
     Submit,
     TokensBatch,
 )
+from stentor.protocols.ipc.cache_groups import FULL, CacheGroup, group_of
 from stentor.protocols.ipc.config import SchedulerConfig
-from stentor.protocols.ipc.inputs import EncoderShape, StreamShape
-from stentor.protocols.ipc.pooling import AttentionScope
+from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 
 from ...channel import MAX_FRAME
@@ -110,27 +111,24 @@ class Scheduler:
         config: SchedulerConfig,
         max_mixed_prefill_tokens: int | None = None,
         max_prefill_chunk: int | None = None,
-        encoder: EncoderShape | None = None,
+        groups: SequenceOf[CacheGroup] = (FULL,),
+        is_pooling: bool = False,
         max_encodings: int | None = None,
         max_mixed_encodings: int | None = None,
         stream: StreamShape | None = None,
-        attention_scope: AttentionScope = "",
         max_plan_bytes: int = MAX_PLAN_BYTES,
         max_frame: int = MAX_FRAME,
-        windows: tuple[int, ...] = (0,),
-        num_states: int = 0,
     ) -> None:
         """``max_mixed_prefill_tokens`` bounds the tokens of prompts beside rows that decode, ``max_prefill_chunk``
         those of one prompt in a step; None leaves them the whole budget.
 
-        ``encoder`` says what media a model takes; ``max_encodings`` and ``max_mixed_encodings`` bound those that one
-        step encodes, in all and beside rows that decode; None lets it encode any number. ``stream`` says how a model
-        hears that is spoken to while it runs, and ``attention_scope`` what the tokens of one see that makes vectors or
-        scores.
+        ``groups`` is all that the worker keeps. ``is_pooling``: the model makes vectors or scores; if it keeps nothing
+        of a token, tokens see those behind them too, and a prompt is one chunk. ``max_encodings`` and
+        ``max_mixed_encodings`` bound the media that one step encodes, in all and beside rows that decode; None lets it
+        encode any number. ``stream`` says how a model hears that is spoken to while it runs.
 
         ``max_plan_bytes`` bounds what rows bring that enter in one step; a request of which one row alone could take
-        more than ``max_frame`` bytes is refused. ``windows``: of each group of layers the tokens that are seen, 0 for
-        all. ``num_states`` are the worker's slots for recurrent states, 0 where the model keeps none.
+        more than ``max_frame`` bytes is refused.
         """
         chunk = max_num_batched_tokens if max_prefill_chunk is None else max_prefill_chunk
         mixed = max_num_batched_tokens if max_mixed_prefill_tokens is None else max_mixed_prefill_tokens
@@ -146,13 +144,14 @@ class Scheduler:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
         if config.max_drafts < 0:
             raise ValueError(f"max_drafts is {config.max_drafts}; it must be at least 0")
-        if num_states and config.max_drafts:
+        if group_of(groups, "state") is not None and config.max_drafts:
             raise ValueError("drafts are planned for a model with recurrent states, which cannot be taken back")
-        if encoder is not None and not max(1, encoder.attended) <= encoder.capacity:
-            raise ValueError(f"an encoder cache of {encoder.capacity} embeddings has no room for any media")
+        cross = group_of(groups, "cross")
+        if cross is not None and not max(1, cross.window) <= cross.capacity:
+            raise ValueError(f"an encoder cache of {cross.capacity} embeddings has no room for any media")
         most = max_model_len if max_encodings is None else max_encodings
         beside = most if max_mixed_encodings is None else max_mixed_encodings
-        if encoder is not None and min(most, beside) < 1:
+        if cross is not None and min(most, beside) < 1:
             raise ValueError(f"max_encodings is {most} and {beside} beside rows that decode; both must be at least 1")
         aging = config.priority_aging_seconds
         if not math.isfinite(aging) or aging < 0:
@@ -165,22 +164,21 @@ class Scheduler:
         self._max_drafts = config.max_drafts
         self._max_model_len = max_model_len
         self._stream = stream
-        self._encoder = encoder
-        self._attention_scope: AttentionScope = attention_scope
+        self._groups = tuple(groups)
+        self._is_pooling = is_pooling
+        self._sees_all = is_pooling and not any(group.is_paged for group in groups)
         self._aging_seconds = aging
         self._rows = RowTable(max_num_seqs)
         self._max_encodings, self._max_mixed_encodings = most, beside
         # where tokens see those behind them, what is known of a prefix holds for that prompt alone
-        prefix_cache = config.prefix_cache and attention_scope != "all"
+        prefix_cache = config.prefix_cache and not self._sees_all
         self._memory = KVCacheManager(
             num_blocks,
             block_size,
             prefix_cache,
             self._rows,
-            0 if encoder is None else encoder.capacity,
-            windows,
+            groups,
             max(min(max_num_batched_tokens, chunk), 1 + config.max_drafts),
-            num_states,
         )
         self._output = Output(self._memory)
         self._lacked: list[Resource] = []
@@ -219,7 +217,7 @@ class Scheduler:
             max_model_len=self._max_model_len,
             aging_seconds=self._aging_seconds,
             stream=self._stream,
-            attention_scope=self._attention_scope,
+            sees_all=self._sees_all,
             awaits=awaits,
         )
         if not accepted.live:
@@ -326,7 +324,7 @@ class Scheduler:
         if self._group != self._bisector.group and not self._change_group():
             return None
         memory = self._memory
-        if self._encoder is not None and not self._encoder.attended:
+        if memory.cross is not None and not memory.cross.window:
             memory.drop_read_spans()
         draft = StepBuilder(
             self._max_num_batched_tokens,
@@ -338,7 +336,7 @@ class Scheduler:
         unfinished = plan_decodes(draft, memory, drafting=self._max_drafts > 0)
         if crowded or (draft.rows and not self._is_burst(len(draft.rows), len(unfinished))):
             draft.budget = min(draft.budget, self._max_mixed_prefill_tokens)
-        if self._attention_scope == "all":
+        if self._sees_all:
             draft.budget = min(draft.budget, self._max_prefill_chunk)
         draft.max_encodings = self._max_mixed_encodings if crowded or draft.rows else self._max_encodings
         plan_chunks(draft, memory, unfinished)
@@ -449,21 +447,20 @@ class Scheduler:
         self._recovered += requests
         return Recovery(ended, culprit is not None, in_search, requests, name)
 
-    def resize(self, num_blocks: int, encoder: EncoderShape | None = None, num_states: int = 0) -> TokensBatch:
-        """A new worker has another number of blocks or of slots for states, or another encoder cache (None: what it
-        had); to be called after :meth:`recover`, before the next plan.
+    def resize(self, num_blocks: int, groups: SequenceOf[CacheGroup]) -> TokensBatch:
+        """A new worker has another number of blocks, or groups of the same kinds with other capacities; to be called
+        after :meth:`recover`, before the next plan.
 
         Ends the requests that do not fit any more.
         """
         ended = TokensBatch([], [], [])
         memory = self._memory
-        encoder = encoder or self._encoder
-        if (num_blocks, encoder, num_states) == (memory.pool.num_blocks, self._encoder, memory.num_states):
+        if (num_blocks, tuple(groups)) == (memory.pool.num_blocks, self._groups):
             return ended
-        self._encoder = encoder
-        memory.reset(num_blocks, 0 if encoder is None else encoder.capacity, num_states)
+        self._groups = tuple(groups)
+        memory.reset(num_blocks, groups)
         for request in list(self._output.requests.values()):
-            refusal = self._too_long(request.limit_len) or spans_refusal_of(request.inputs, encoder)
+            refusal = self._too_long(request.limit_len) or spans_refusal_of(request.inputs, memory.cross)
             if refusal is not None:
                 ended.finished.extend(self._output.finish_all(request, "error", refusal))
         return self._noted(ended)
@@ -599,9 +596,11 @@ class Scheduler:
         if submit.rid in self._output.requests:
             return f"request {submit.rid} is already running; request ids must not be reused"
         why = refusal_of(submit, self._max_model_len)
-        why = why or input_refusal_of(submit, self._encoder, self._max_num_batched_tokens)
+        why = why or input_refusal_of(submit, self._memory.cross, self._max_num_batched_tokens)
         why = why or stream_refusal_of(submit, self._stream)
-        why = why or pooling_refusal_of(submit, self._attention_scope, self._max_num_batched_tokens)
+        why = why or pooling_refusal_of(
+            submit, self._max_num_batched_tokens, is_pooling=self._is_pooling, sees_all=self._sees_all
+        )
         return why or self._too_long(min(len(submit.prompt) + submit.params.max_tokens, self._max_model_len))
 
     def _too_long(self, needed: int) -> str | None:

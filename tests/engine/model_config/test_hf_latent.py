@@ -9,7 +9,7 @@ import pytest
 from safetensors import safe_open
 
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.model_config.attention_spec import CacheGroup, IndexSpec, LatentAttentionSpec
+from stentor.engine.model_config.attention_spec import CacheSpec, IndexSpec, LatentAttentionSpec
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf_config import model_spec_from_hf
 from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec, RouterSpec
@@ -112,7 +112,7 @@ def test_a_deepseek_v2_without_experts_need_not_say_how_many_a_token_takes() -> 
 
 def test_deepseek_v3_keeps_70_kb_of_a_token() -> None:
     spec = model_spec_from_hf(V3)
-    assert spec.cache_groups == (CacheGroup("latent", tuple(range(61)), 0, 1, 576),)
+    assert spec.cache_groups == (CacheSpec("latent", tuple(range(61)), 0, 1, 576),)
     assert spec.cache_groups[0].token_bytes(2) == 61 * 576 * 2
     assert spec.max_position == 163840
 
@@ -121,7 +121,7 @@ def test_deepseek_v32_is_v3_with_an_index_in_every_layer() -> None:
     spec, without = model_spec_from_hf(V32), model_spec_from_hf(V3)
     index = IndexSpec(64, 128, 2048)
     assert spec.layers == with_layers(without, mixer=replace(mixer_of(without), index=index)).layers
-    assert spec.cache_groups == (CacheGroup("latent", tuple(range(61)), 0, 1, 576, 128),)
+    assert spec.cache_groups == (CacheSpec("latent", tuple(range(61)), 0, 1, 576, 128),)
     assert spec.cache_groups[0].token_bytes(2) == 61 * (576 + 128) * 2
     assert spec.parameters - without.parameters == 61 * (1536 * 64 * 128 + 7168 * (128 + 64) + 2 * 128)
     assert spec.draft_layers == 1
@@ -146,7 +146,7 @@ def test_layers_of_glm_5_share_an_index_as_the_file_says() -> None:
     assert shared(**five, index_topk_freq=4, index_skip_topk_offset=1) == [1, 2, 3]
     assert shared(**five, indexer_types=["full"] * 4 + ["shared"], index_topk_pattern="FSSFS") == [4]
     groups = model_spec_from_hf({**GLM_5, **five, "index_topk_pattern": "FSSFS"}).cache_groups
-    assert groups == (CacheGroup("latent", (0, 3), 0, 1, 576, 128), CacheGroup("latent", (1, 2, 4), 0, 1, 576))
+    assert groups == (CacheSpec("latent", (0, 3), 0, 1, 576, 128), CacheSpec("latent", (1, 2, 4), 0, 1, 576))
     assert page_groups(groups, 4096) == (PageGroup((0, 1, 2, 3, 4), 0),), "blocks of one size serve both"
 
 

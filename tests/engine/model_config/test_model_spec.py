@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from stentor.engine.model_config.attention_spec import CacheGroup, RopeConfig
+from stentor.engine.model_config.attention_spec import CacheSpec, RopeConfig
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.model_spec import ModelSpec, checked, with_mixers
 from stentor.tests.engine.dense_spec import dense_spec
@@ -52,8 +52,8 @@ def test_sinks_are_a_number_a_head() -> None:
 
 def test_layers_that_keep_alike_are_one_cache_group() -> None:
     mixed = with_mixers(SPEC, [True, False, True], window=9)
-    window = CacheGroup("window", (0, 2), 9, 2, 2)
-    assert mixed.cache_groups == (window, CacheGroup("full", (1,), 0, 2, 2))
+    window = CacheSpec("window", (0, 2), 9, 2, 2)
+    assert mixed.cache_groups == (window, CacheSpec("full", (1,), 0, 2, 2))
     assert window.token_bytes(2) == 2 * 2 * 2 * 2 * 2
     assert window.cached_bytes(5, 2) == 5 * window.token_bytes(2)
     assert window.cached_bytes(500, 2) == 9 * window.token_bytes(2), "what nobody sees any more is not kept"

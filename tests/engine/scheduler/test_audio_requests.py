@@ -10,10 +10,9 @@ from hypothesis.stateful import initialize, rule
 
 from stentor.engine.core.request import SequenceState
 from stentor.protocols.ipc.audio import MAX_WINDOW_BYTES, Alignment, TokenRules
-from stentor.protocols.ipc.inputs import EncoderShape
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan
-from stentor.tests.engine.fake_engine import ATTENDED, Engine
+from stentor.tests.engine.fake_engine import Engine, windows_of_audio
 from stentor.tests.engine.media import Audio
 from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, random_prompt, sizes
 
@@ -187,7 +186,7 @@ def test_a_worker_with_room_for_fewer_goes_on() -> None:
     for number in range(3):
         engine.submit([5, number], audio=window(number), max_tokens=6)
     engine.step()
-    engine.restart_with(EncoderShape(ATTENDED, ATTENDED))
+    engine.restart_with(windows_of_audio(1))
     engine.step()
     assert engine.scheduler.stats().running == 1
     engine.drain()
@@ -281,11 +280,12 @@ class TranscriptionMachine(AnyOrder):
 
     @rule()
     def kill_worker(self) -> None:
-        self.engine.restart_with(self.engine.scheduler._encoder)
+        assert self.engine.cross is not None
+        self.engine.restart_with(self.engine.cross)
 
     @rule(windows=st.integers(1, 5))
     def kill_worker_and_start_one_of_another_size(self, windows: int) -> None:
-        self.engine.restart_with(EncoderShape(windows * ATTENDED, ATTENDED))
+        self.engine.restart_with(windows_of_audio(windows))
 
     def end(self) -> None:
         super().end()

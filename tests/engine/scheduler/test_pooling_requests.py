@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from stentor.protocols.ipc.pooling import AttentionScope, Pooled, Pooling, PoolingTask
+from stentor.protocols.ipc.pooling import Pooled, Pooling, PoolingTask
 from stentor.protocols.ipc.steps import RowPooled, StepPlan, StepResult
-from stentor.tests.engine.fake_engine import Engine
+from stentor.tests.engine.fake_engine import AttentionScope, Engine
 from stentor.tests.engine.mortal_engine import MortalEngine
 from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, random_prompt, sizes
 from stentor.tests.examples import examples

@@ -16,7 +16,7 @@ from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.async_compute import AsyncCompute, Launched
-from stentor.engine.worker.caches import allocate_caches, page_groups
+from stentor.engine.worker.caches import allocate_caches, cache_groups, page_groups
 from stentor.engine.worker.pending import Pending
 from stentor.engine.worker.row_states import RowStates, StateDTypes
 from stentor.engine.worker.rows import with_forks
@@ -24,6 +24,7 @@ from stentor.engine.worker.runner import ModelRunner
 from stentor.engine.worker.sync_compute import SyncCompute
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.actors import Finished, Resource, Submit
+from stentor.protocols.ipc.cache_groups import CacheGroup
 from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
@@ -158,8 +159,7 @@ class Pair:
             max_model_len=CONTEXT,
             config=SchedulerConfig(),
             max_prefill_chunk=chunk,
-            windows=tuple(page.window for page in pages),
-            num_states=num_states,
+            groups=(*cache_groups(groups, pages), *([CacheGroup("state", capacity=num_states)] if kept else [])),
         )
         self.flights: deque[Flight] = deque()
         self.results: list[StepResult] = []

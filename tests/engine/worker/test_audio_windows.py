@@ -16,7 +16,7 @@ from stentor.engine.worker.setup import set_up_on
 from stentor.engine.worker.sync_compute import SyncCompute
 from stentor.kernels import native
 from stentor.protocols.ipc.audio import Alignment
-from stentor.protocols.ipc.inputs import EncoderShape
+from stentor.protocols.ipc.cache_groups import FULL, CacheGroup
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.server.options.model_facts import describe_model
 from stentor.tests.engine.local import LocalEngine, model_config
@@ -206,8 +206,8 @@ def test_start_up_says_where_memory_goes_and_what_suits_a_model_that_hears(folde
     lines = {line.what: line for line in ready.memory}
     assert lines["encoded audio"].bytes == 6 * slot_bytes(engine)
     assert lines["encoded audio"].note.startswith("6 windows of 30 s")
-    assert (ready.encoder, ready.max_model_len, ready.num_blocks) == (
-        EncoderShape(6 * 1500, 1500),
+    assert (ready.groups, ready.max_model_len, ready.num_blocks) == (
+        (FULL, CacheGroup("cross", 1500, 6 * 1500)),
         CONTEXT,
         6 * CONTEXT // 16,
     )
@@ -226,7 +226,7 @@ def test_what_a_window_and_a_token_keep_is_told_before_the_model_is_loaded(folde
 def test_little_memory_holds_fewer_windows_and_says_so(folder: Path, engine: LocalEngine) -> None:
     each = slot_bytes(engine) + CONTEXT // 16 * 2 * 2 * 32 * 16 * 4
     small = LocalEngine(model_config(folder, max_num_seqs=6, max_num_batched_tokens=0, kv_cache_memory=2 * each + 9))
-    assert small.ready.encoder == EncoderShape(2 * 1500, 1500)
+    assert CacheGroup("cross", 1500, 2 * 1500) in small.ready.groups
     assert "2 of 6 transcripts run at once" in small.ready.notes[-1]
     for seed in range(5):
         small.submit([SOT], GREEDY, audio=window(seed))
@@ -261,7 +261,7 @@ def test_a_device_keeps_what_its_largest_step_takes_and_gives_windows_the_rest(
     options = model_config(folder, max_num_seqs=6, max_num_batched_tokens=0, kv_cache_memory=None)
     options = msgspec.structs.replace(options, gpu_memory_fraction=1.0)
     setup = set_up_on(options, lambda *_: None, device(4 * each + 100))
-    assert setup.ready.encoder == EncoderShape(4 * 1500, 1500)
+    assert CacheGroup("cross", 1500, 4 * 1500) in setup.ready.groups
     with pytest.raises(SetupError, match="no room for one window"):
         set_up_on(options, lambda *_: None, device(each - 100))
 

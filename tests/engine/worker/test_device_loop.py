@@ -154,7 +154,7 @@ async def test_a_mixed_workload_gets_what_the_host_alone_would_draw(
                     max_num_batched_tokens=24,
                     max_model_len=ready.max_model_len,
                     config=SchedulerConfig(),
-                    num_states=ready.num_states,
+                    groups=ready.groups,
                 )
                 client = Client(server)
                 submissions = _submissions()

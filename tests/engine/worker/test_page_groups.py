@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from stentor.engine.model_config.attention_spec import CacheGroup
+from stentor.engine.model_config.attention_spec import CacheSpec
 from stentor.engine.worker.caches import (
     PageGroup,
     allocate_caches,
@@ -16,7 +16,7 @@ from stentor.engine.worker.caches import (
 CPU, BF16 = torch.device("cpu"), torch.bfloat16
 
 
-def spec(*groups: tuple[int, int]) -> list[CacheGroup]:
+def spec(*groups: tuple[int, int]) -> list[CacheSpec]:
     """(layers, window) of each group; numbers of layers go round the groups while these last."""
     left, layers = [count for count, _ in groups], [[] for _ in groups]  # type: list[int], list[list[int]]
     for number in range(sum(left)):
@@ -24,7 +24,7 @@ def spec(*groups: tuple[int, int]) -> list[CacheGroup]:
         layers[turn].append(number)
         left[turn] -= 1
     return [
-        CacheGroup("window" if window else "full", tuple(of), window, 2, 16)
+        CacheSpec("window" if window else "full", tuple(of), window, 2, 16)
         for (_, window), of in zip(groups, layers, strict=True)
     ]
 
@@ -52,8 +52,8 @@ def test_layers_are_cut_into_groups_of_about_one_size(
 
 
 def test_layers_that_keep_more_of_a_token_than_others_are_one_group_that_keeps_all() -> None:
-    wide = CacheGroup("full", (1,), 0, 4, 16)
-    assert page_groups([CacheGroup("window", (0, 2), 8, 2, 16), wide], 100) == (PageGroup((0, 1, 2), 0),)
+    wide = CacheSpec("full", (1,), 0, 4, 16)
+    assert page_groups([CacheSpec("window", (0, 2), 8, 2, 16), wide], 100) == (PageGroup((0, 1, 2), 0),)
 
 
 def test_layers_of_several_groups_lie_in_the_same_tensors() -> None:
@@ -76,7 +76,7 @@ def test_groups_are_named_to_the_operator_where_they_say_something() -> None:
 
 
 def test_keys_of_an_index_are_a_second_tensor_of_the_layers_that_have_one() -> None:
-    groups = [CacheGroup("latent", (0, 2), 0, 1, 40, 16), CacheGroup("latent", (1,), 0, 1, 40)]
+    groups = [CacheSpec("latent", (0, 2), 0, 1, 40, 16), CacheSpec("latent", (1,), 0, 1, 40)]
     pages = page_groups(groups, 1000)
     assert pages == (PageGroup((0, 1, 2), 0),)
     caches = allocate_caches(groups, 5, 16, CPU, BF16, pages)
@@ -89,7 +89,7 @@ def test_keys_of_an_index_are_a_second_tensor_of_the_layers_that_have_one() -> N
 
 
 def test_a_latent_layer_has_one_tensor() -> None:
-    groups = [CacheGroup("latent", (0, 1), 0, 1, 40)]
+    groups = [CacheSpec("latent", (0, 1), 0, 1, 40)]
     assert page_groups(groups, 1000) == (PageGroup((0, 1), 0),)
     caches = allocate_caches(groups, 5, 16, CPU, BF16)
     assert [cache.latents.shape for cache in caches] == [(5, 16, 40)] * 2

@@ -23,6 +23,7 @@ from stentor.engine.worker.setup import set_up, set_up_on
 from stentor.engine.worker.setup_parts import Setup
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
+from stentor.protocols.ipc.cache_groups import CacheGroup, group_of
 from stentor.protocols.ipc.codec import decode_engine_worker, encoder
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -196,8 +197,10 @@ def test_recurrent_states_are_taken_before_the_cache_gets_the_rest(hybrid: Path)
     assert setup.ahead is not None, "its steps are waited for"
     lines = {line.what: line.bytes for line in setup.ready.memory}
     each = spec.state_bytes(4, 4)
-    assert setup.ready.num_states == 3 * 4 + 64
-    assert lines["recurrent states"] == setup.ready.num_states * each
+    states = group_of(setup.ready.groups, "state")
+    assert states is not None
+    assert states.capacity == 3 * 4 + 64
+    assert lines["recurrent states"] == states.capacity * each
     budget = 512 * MIB - LOADED - 200 * MIB - 100 * MIB - lines["recurrent states"]
     assert setup.ready.num_blocks == budget // kv_block_bytes(spec.cache_groups, 16, torch.float32) - 1
     assert lines["free"] == 1024 * MIB - sum(bytes_ for what, bytes_ in lines.items() if what != "free")
@@ -207,7 +210,8 @@ def test_as_many_sequences_run_at_once_as_have_room_for_their_states(hybrid: Pat
     each = open_checkpoint(hybrid).decoder.state_bytes(4, 4)
     device = _device()
     setup = _set_up(hybrid, device, kv_cache_memory=2 * 6 * each + 9, max_num_seqs=8, cuda_graph_sizes=(2, 5))
-    assert (setup.ready.num_states, setup.ready.limits.max_num_seqs) == (6, 3)
+    assert CacheGroup("state", capacity=6) in setup.ready.groups
+    assert setup.ready.limits.max_num_seqs == 3
     assert any("3 of 8 sequences run at once" in note for note in setup.ready.notes)
     assert setup.ahead is not None
     with force_variant("reference"):
