@@ -52,7 +52,7 @@ class CodedLinear:
 
 def coded_matrices(format: Format, experts: int, outputs: int, inputs: int, device: torch.device) -> CodedMatrices:
     """[experts, outputs, inputs] in the codes of ``format``, not filled yet."""
-    rows, zeros = 1, False
+    rows, zeros, scales = 1, False, None
     kind: CodeKind
     match format:
         case FP4Format(kind=kind, group=group):
@@ -63,9 +63,12 @@ def coded_matrices(format: Format, experts: int, outputs: int, inputs: int, devi
             kind, group = "fp8", inputs
         case Int4Format():
             kind, group, zeros = "int4", format.group or inputs, not format.symmetric
+            scales = getattr(torch, format.scales)
         case _:
             raise AssertionError(format)
-    return empty_coded(kind, experts, outputs, inputs, group=group, rows=rows, zeros=zeros, device=device)
+    return empty_coded(
+        kind, experts, outputs, inputs, group=group, rows=rows, zeros=zeros, scales=scales, device=device
+    )
 
 
 def gather_coded(
@@ -126,9 +129,8 @@ def _put_int4(
     whole: CodedMatrices, expert: int, first: int, format: Int4Format, stored: Stored, shape: tuple[int, int]
 ) -> None:
     weight = pack_int4(format, stored, *shape)
-    rows, groups = slice(first, first + shape[0]), whole.scales.shape[2]
+    rows, (scales, zeros) = slice(first, first + shape[0]), weight.groups
     _put_halves(whole.codes[expert, rows], unpack_codes(weight.codes, shape[1]))
-    whole.scales[expert, rows].copy_(weight.scales[:groups].T)
+    whole.scales[expert, rows].copy_(scales)
     if whole.zeros is not None:
-        assert weight.zeros is not None
-        whole.zeros[expert, rows].copy_(weight.zeros[:groups].T)
+        whole.zeros[expert, rows].copy_(zeros)

@@ -20,7 +20,7 @@ from ..quantization.stored import FP4Weight, gpt_oss_weight
 from .coded import coded_matrices, gather_coded, put_fp4
 from .layer_context import LayerContext
 from .linear import add_expanded
-from .packed import gather_packed, is_wide, pack_fp4, packed_kind, stored_kind
+from .packed import gather_packed, pack_fp4, packed_form, stored_kind
 from .weights import Target, WeightError, WeightMap, check_plain, check_shape
 
 
@@ -216,15 +216,10 @@ class PackedExperts(Experts):
         experts, inner, hidden = self._spec.experts, self._spec.inner, self._hidden
         self._formats = tuple(self._chosen(prefix, context, out=out) for out in (False, True))
         sizes = ((experts * self._spec.into, hidden), (experts * hidden, inner))
+        forms = (packed_form(format, context) for format in self._formats)
         self._gate_up, self._down = (
-            empty_packed(
-                *size,
-                packed_kind(format, context),
-                wide=is_wide(format),
-                device=context.place,
-                take=context.take,
-            )
-            for format, size in zip(self._formats, sizes, strict=True)
+            empty_packed(*size, kind, scaling=scaling, device=context.place, take=context.take)
+            for (kind, scaling), size in zip(forms, sizes, strict=True)
         )
 
     def _add(

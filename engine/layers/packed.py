@@ -9,10 +9,10 @@ import torch
 from stentor.kernels import ActivationKind, ActivationScheme, quantize_weight_int8
 from stentor.kernels.forward import Traced
 from stentor.kernels.linear_packed import (
-    BLOCK,
     PLAIN,
     PackedKind,
     PackedWeight,
+    Scaling,
     Stored,
     empty_packed,
     kind_of,
@@ -25,7 +25,6 @@ from stentor.kernels.linear_packed import (
 from stentor.kernels.linear_packed.weight import PARTS
 from stentor.kernels.linear_w4 import W4Weight
 from stentor.kernels.linear_w4.planes import unpack_codes
-from stentor.kernels.linear_w4.weight import SYMMETRIC_ZERO
 
 from ..quantization.choose import PACKED_GGUF
 from ..quantization.formats import (
@@ -39,7 +38,6 @@ from ..quantization.formats import (
 )
 from ..quantization.stored import (
     FP4Weight,
-    GroupedInt8Weight,
     checked_weight,
     endings,
     expand,
@@ -85,21 +83,21 @@ class PackedLinear:
         ``bias`` is float32 [outputs].
         """
         self._pieces: list[_Piece] = []
-        runs: list[tuple[PackedKind, list[str]]] = []
+        runs: list[tuple[tuple[PackedKind, Scaling], list[str]]] = []
         for part in parts:
-            kind = packed_kind(chosen.get(part), context)
-            if runs and runs[-1][0] == kind:
+            form = packed_form(chosen.get(part), context)
+            if runs and runs[-1][0] == form:
                 runs[-1][1].append(part)
             else:
-                runs.append((kind, [part]))
+                runs.append((form, [part]))
         column = 0
-        for kind, names in runs:
+        for (kind, scaling), names in runs:
             outputs = sum(parts[name] for name in names)
             weight = empty_packed(
                 outputs,
                 inputs,
                 kind,
-                wide=is_wide(chosen.get(names[0])),
+                scaling=scaling,
                 device=context.place,
                 take=context.take,
             )
@@ -144,7 +142,8 @@ class PackedTable:
             and context.backend != "expanded"
             else None
         )
-        self.weight = empty_packed(rows, columns, packed_kind(kept, context), device=context.place, take=context.take)
+        kind, scaling = packed_form(kept, context)
+        self.weight = empty_packed(rows, columns, kind, scaling=scaling, device=context.place, take=context.take)
         gather_packed(weights, part, self.weight, 0, rows, None if kept is None else format, kept)
 
     @overload
@@ -162,25 +161,21 @@ class PackedTable:
         return unpack_rows(self.weight, ids)
 
 
-def packed_kind(format: Format | None, context: LayerContext) -> PackedKind:
+def packed_form(format: Format | None, context: LayerContext) -> tuple[PackedKind, Scaling]:
+    """What weights of a format are packed as. Scales are kept as they are stored, those of groups once a group."""
     match format:
         case None:
-            return PLAIN[context.dtype]
+            return PLAIN[context.dtype], Scaling()
         case GGUFFormat(kind=stored):
-            return kind_of(stored_kind(stored))
-        case Int4Format():
-            return "q4m"
+            return kind_of(stored_kind(stored)), Scaling()
         case FP4Format(kind=kind):
-            return kind
-        case GroupedInt8Format(symmetric=False):
-            return "q8m"
+            return kind, Scaling()
+        case Int4Format(symmetric=symmetric, group=group, scales=scales):
+            return "q4z", Scaling(getattr(torch, scales), group, zeros=not symmetric)
+        case GroupedInt8Format(symmetric=symmetric, group=group, scales=scales):
+            return "q8" if symmetric else "q8z", Scaling(getattr(torch, scales), group, zeros=not symmetric)
         case _:
-            return "q8"
-
-
-def is_wide(format: Format | None) -> bool:
-    """Whether scales are in single precision: GGUF's are in half, those of four-bit floats have eight bits."""
-    return format is not None and not isinstance(format, GGUFFormat | FP4Format)
+            return "q8", Scaling(torch.float32, 0)
 
 
 def stored_kind(kind: str) -> Stored:
@@ -230,7 +225,8 @@ def gather_packed(
         case GroupedInt8Format():
 
             def place(stored: dict[str, torch.Tensor]) -> None:
-                _pack_groups(weight, first, read_int8(chosen, stored, *shape), chosen.group)
+                read = read_int8(chosen, stored, *shape)
+                pack_codes_(weight, first, read.codes, read.scales.unsqueeze(2), zeros=read.zeros)
 
             needed, ignored = endings(chosen)
         case FP4Format(packing="compressed-tensors" | "modelopt"):
@@ -270,20 +266,7 @@ def _plain(part: str, stored: dict[str, torch.Tensor], shape: tuple[int, int]) -
 
 def _pack_int8(weight: PackedWeight, first: int, values: torch.Tensor, scale: torch.Tensor) -> None:
     """int8 [n, K] and a scale for each output."""
-    blocks = -(-weight.shape[1] // BLOCK)
-    codes = values.view(torch.uint8) ^ 0x80
-    scales = scale.float().reshape(-1, 1, 1).expand(-1, blocks, 1)
-    pack_codes_(weight, first, codes, scales)
-
-
-def _pack_groups(weight: PackedWeight, first: int, stored: GroupedInt8Weight, group: int) -> None:
-    """Blocks repeat the scale of their group, which is a whole number of them or the row."""
-    blocks = -(-weight.shape[1] // BLOCK)
-    scales = stored.scales.unsqueeze(2)
-    if stored.zeros is not None:
-        scales = torch.cat((scales, scales * (128 - stored.zeros.unsqueeze(2))), dim=2)
-    spread = scales.repeat_interleave(group // BLOCK or blocks, dim=1)[:, :blocks]
-    pack_codes_(weight, first, stored.codes, spread)
+    pack_codes_(weight, first, values.view(torch.uint8) ^ 0x80, scale.float().reshape(-1, 1, 1))
 
 
 def pack_fp4(weight: PackedWeight, first: int, stored: FP4Weight) -> None:
@@ -296,11 +279,6 @@ def pack_fp4(weight: PackedWeight, first: int, stored: FP4Weight) -> None:
 
 
 def _pack_int4(weight: PackedWeight, first: int, stored: W4Weight) -> None:
-    """Blocks repeat the scale of their group, which is a whole number of them or the row."""
-    inputs = stored.shape[1]
-    blocks = -(-inputs // BLOCK)
-    groups = inputs // (stored.group or inputs)
-    scale = stored.scales[:groups].T.float()  # [outputs, groups]
-    zero = SYMMETRIC_ZERO if stored.zeros is None else stored.zeros[:groups].T.float()
-    parts = torch.stack([scale, -scale * zero], dim=2).repeat_interleave(blocks // groups, dim=1)
-    pack_codes_(weight, first, unpack_codes(stored.codes, inputs), parts)
+    scales, zeros = stored.groups
+    codes = unpack_codes(stored.codes, stored.shape[1])
+    pack_codes_(weight, first, codes, scales.float().unsqueeze(2), zeros=None if weight.zeros is None else zeros)

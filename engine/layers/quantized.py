@@ -167,9 +167,10 @@ class Int4Linear(_PartsLinear[W4Weight]):
     ) -> None:
         super().__init__(parts, bias)
         needed, ignored = endings(format)
+        scales: torch.dtype = getattr(torch, format.scales)
         for part, size in parts.items():
             place = self._placer(part, size, inputs, context.device, format)
-            shape = empty_w4(size, inputs, group=format.group, dtype=torch.float16, device=_NOWHERE)
+            shape = empty_w4(size, inputs, group=format.group, dtype=scales, device=_NOWHERE)
             weights.gather(part, needed, place, nbytes=shape.nbytes, ignored=ignored)
 
     def _placer(self, part: str, outputs: int, inputs: int, device: torch.device, format: Int4Format) -> Place:

@@ -154,7 +154,7 @@ def _open_safetensors(folder: Path, model_impl: ModelImpl) -> Checkpoint:
             "given plain ones here: use a checkpoint of plain weights."
         )
     if quantized is not None:
-        quantized = correct_by_tensors(quantized, {tensor.name: tensor.dtype in DTYPES.values() for tensor in tensors})
+        quantized = correct_by_tensors(quantized, {tensor.name: tensor.dtype for tensor in tensors})
     stored = by_size((tensor.dtype, tensor.nbytes) for tensor in tensors)
     readable = (*DTYPES.values(), *QUANTIZED_DTYPES) if quantized else tuple(DTYPES.values())
     odd = next((tensor for tensor in tensors if tensor.dtype not in readable), None)

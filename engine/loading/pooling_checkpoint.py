@@ -35,7 +35,7 @@ from .checkpoint import Checkpoint, by_size, described_quantization
 from .errors import CheckpointError
 from .generation_config import GenerationConfig
 from .kind import is_named_reranker
-from .safetensors_index import DTYPES, read_json, safetensors_index
+from .safetensors_index import read_json, safetensors_index
 from .sentence_modules import read_sentence_modules
 
 _BGE_M3: Final = ("sparse_linear.pt", "colbert_linear.pt")
@@ -82,7 +82,7 @@ def open_pooling(folder: Path, pooler: str = "", model_impl: ModelImpl = "auto")
     quantized = described_quantization(folder, described)
     tensors = safetensors_index(folder)
     if quantized is not None:
-        quantized = correct_by_tensors(quantized, {tensor.name: tensor.dtype in DTYPES.values() for tensor in tensors})
+        quantized = correct_by_tensors(quantized, {tensor.name: tensor.dtype for tensor in tensors})
     stored = by_size((tensor.dtype, tensor.nbytes) for tensor in tensors)
     return Checkpoint(
         format="safetensors",

@@ -29,6 +29,8 @@ class StoredTensor:
     dtype: str
     """torch's name for floats, the file's own for anything else."""
     shape: tuple[int, ...]
+    offset: int
+    """In its file."""
     nbytes: int
 
 
@@ -40,7 +42,7 @@ def safetensors_index(folder: Path) -> tuple[StoredTensor, ...]:
     tensors: list[StoredTensor] = []
     seen: set[str] = set()
     for file in _files(folder):
-        for tensor in _read_header(file):
+        for tensor in tensors_of(file):
             if tensor.name in seen:
                 raise CheckpointError(f"Cannot load {folder}: two files hold the tensor {tensor.name!r}.")
             seen.add(tensor.name)
@@ -76,7 +78,9 @@ def _files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _read_header(file: Path) -> list[StoredTensor]:
+def tensors_of(file: Path) -> list[StoredTensor]:
+    """Every tensor of one file, in the order of its header. Raises :class:`CheckpointError`."""
+
     def broken(why: str) -> CheckpointError:
         return CheckpointError(f"Cannot load {file}: {why}; fetch it again.")
 
@@ -108,7 +112,8 @@ def _read_header(file: Path) -> list[StoredTensor]:
             raise broken(f"the header's entry of {name!r} is malformed")
         if 8 + length + end > size:
             raise broken(f"{name!r} ends at byte {8 + length + end} of {size}, so the file is cut short")
-        tensors.append(StoredTensor(name, file, DTYPES.get(dtype, dtype), tuple(shape), end - begin))
+        type = DTYPES.get(dtype, dtype)
+        tensors.append(StoredTensor(name, file, type, tuple(shape), 8 + length + begin, end - begin))
     return tensors
 
 

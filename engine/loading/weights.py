@@ -1,12 +1,13 @@
 """Every weight of a checkpoint under transformers' name, one tensor at a time."""
 
 import math
+import mmap
 from collections.abc import Callable, Iterator, Mapping, Set
 from io import FileIO
+from pathlib import Path
 from zlib import crc32
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from ..model_config.hf_text_part import text_name
 from ..model_config.model_spec import ModelSpec
@@ -18,6 +19,7 @@ from .ct2_whisper import tensors as ct2_tensors
 from .errors import CheckpointError
 from .gguf_weights import gguf_weights
 from .pieces import Progress, read_piece
+from .safetensors_index import StoredTensor, tensors_of
 
 POOL_ELEMENTS = 1_000_003
 """Prime, so that no matrix repeats the pool row by row."""
@@ -72,13 +74,12 @@ def iterate_weights(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, tensor), file by file in stored order.
 
-    Tensors of safetensors files come as they are stored, as views of the mapped file: copy what is to be
-    written or to outlive the file. GGUF's come in ``dtype``, expanded piecewise where they are quantised,
-    except those named in ``raw``, whose blocks come as uint8 [rows, bytes of a row], and short ones that are computed
-    anew from what is stored, which are float32. Dummy ones come in
-    ``dtype``, of the ``shapes`` that a model with plain weights has, chosen by ``seed``. Beside the tensor in
-    hand no other is kept. Names the model does not know are yielded too. Raises :class:`CheckpointError` when
-    a file cannot be read.
+    Tensors of safetensors files come as they are stored, as views of the mapped file: copy what is to be written or to
+    outlive the file. GGUF's come in ``dtype``, expanded piecewise where they are quantised, except those named in
+    ``raw``, whose blocks come as uint8 [rows, bytes of a row], and short ones that are computed anew from what is
+    stored, which are float32. Dummy ones come in ``dtype``, of the ``shapes`` that a model with plain weights has,
+    chosen by ``seed``. Beside the tensor in hand no other is kept. Names the model does not know are yielded too.
+    Raises :class:`CheckpointError` when a file cannot be read.
     """
     device = device or torch.device("cpu")
     tell = progress or (lambda done, total: None)
@@ -102,19 +103,67 @@ def _safetensors(checkpoint: Checkpoint, device: torch.device, tell: Progress) -
     done, total = 0, checkpoint.total_bytes
     part = isinstance(checkpoint.config, ModelSpec) and checkpoint.config.text_part
     for file in checkpoint.files:
-        try:
-            with safe_open(file, framework="pt", device="cpu") as tensors:
-                for stored in tensors.offset_keys():
-                    if (name := text_name(stored) if part else stored) is None:
-                        continue
-                    tensor = tensors.get_tensor(stored)
-                    done += tensor.nbytes
-                    yield name, tensor.to(device)
-                    del tensor
-                    tell(done, total)
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"Cannot load {file}: {error}.") from error
+        mapped = _MappedFile(file)
+        for stored in sorted(tensors_of(file), key=lambda tensor: tensor.offset):
+            if (name := text_name(stored.name) if part else stored.name) is not None:
+                yield name, mapped.tensor(stored).to(device)
+                done += stored.nbytes
+                tell(done, total)
+            mapped.let_go(stored.offset + stored.nbytes)
 
+
+class _MappedFile:
+    """A file of tensors, of which few pages count as this process's memory at a time."""
+
+    _STEP = 1 << 16
+    """Small: scales lie together behind the weights of a file, and each has some thirty times as many bytes read."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises :class:`CheckpointError`."""
+        try:
+            with path.open("rb") as file:
+                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"Cannot load {path}: {error}.") from error
+        self._left = 0
+
+    def tensor(self, stored: StoredTensor) -> torch.Tensor:
+        """A view of the map. Raises :class:`CheckpointError` for one that cannot be."""
+        dtype = _STORED_DTYPES.get(stored.dtype)
+        count = math.prod(stored.shape)
+        if dtype is None or count * dtype.itemsize != stored.nbytes:
+            raise CheckpointError(
+                f"Cannot load {stored.file}: {stored.name!r} has {stored.nbytes} bytes for {stored.shape} of "
+                f"{stored.dtype}; fetch it again."
+            )
+        if not count:
+            return torch.empty(stored.shape, dtype=dtype)
+        values = torch.frombuffer(self._bytes, dtype=torch.uint8, count=stored.nbytes, offset=stored.offset)
+        return (values if stored.offset % dtype.itemsize == 0 else values.clone()).view(dtype).view(stored.shape)
+
+    def let_go(self, end: int) -> None:
+        """Gives back the pages before byte ``end``, now and then; they are read anew where a tensor still waits."""
+        if end - self._left >= self._STEP:
+            self._left = end // mmap.PAGESIZE * mmap.PAGESIZE
+            self._bytes.madvise(mmap.MADV_DONTNEED, 0, self._left)
+
+
+_STORED_DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""By :class:`StoredTensor`'s names."""
 
 _CT2_DTYPES = {
     "float32": torch.float32,

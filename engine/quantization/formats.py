@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
+ScaleType = Literal["float16", "bfloat16", "float32"]
+
 FP8_BLOCK = 128
 """Side of the square blocks that share a scale."""
 
@@ -52,6 +54,8 @@ class Int4Format:
     """Inputs belong to groups by a stored index, not by their place."""
     zero_offset: int = 0
     """Added to stored zero points: 1 in GPTQ's first format."""
+    scales: ScaleType = "float32"
+    """What holds every scale as it is stored."""
 
     @property
     def name(self) -> str:
@@ -73,6 +77,8 @@ class GroupedInt8Format:
     """Inputs belong to groups by a stored index, not by their place."""
     zero_offset: int = 0
     """Added to stored zero points: 1 in GPTQ's first format."""
+    scales: ScaleType = "float32"
+    """What holds every scale as it is stored."""
 
     @property
     def name(self) -> str:

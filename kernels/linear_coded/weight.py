@@ -10,13 +10,13 @@ from torch import Tensor
 from .. import tables
 
 CodeKind = Literal["mxfp4", "nvfp4", "int4", "fp8"]
-_DTYPES: Final[Mapping[CodeKind, tuple[torch.dtype, torch.dtype]]] = {
+_DTYPES: Final[Mapping[CodeKind, tuple[torch.dtype, ...]]] = {
     "mxfp4": (torch.uint8, torch.uint8),
     "nvfp4": (torch.uint8, torch.float8_e4m3fn),
-    "int4": (torch.uint8, torch.float16),
+    "int4": (torch.uint8, torch.float16, torch.bfloat16, torch.float32),
     "fp8": (torch.float8_e4m3fn, torch.float32),
 }
-"""Of codes and of scales."""
+"""Of codes, and those that scales may have."""
 SYMMETRIC_ZERO: Final = 8
 """Of four-bit codes without zero points."""
 
@@ -31,7 +31,7 @@ class CodedMatrices:
     inputs]."""
     scales: Tensor
     """[experts, outputs / rows, inputs / group], rounded up. Of mxfp4 uint8, exponents of two with a bias of 127 (the
-    least stands for 0 here), of nvfp4 float8_e4m3fn, of int4 float16, of fp8 float32."""
+    least stands for 0 here), of nvfp4 float8_e4m3fn, of int4 as they are stored, of fp8 float32."""
     group: int
     """Inputs that share a scale."""
     rows: int = 1
@@ -79,12 +79,12 @@ class CodedMatrices:
     def check(self) -> None:
         """Raises ValueError for shapes or dtypes that do not fit."""
         _, outputs, inputs = self.shape
-        codes, scales = _DTYPES[self.kind]
+        codes, *scales = _DTYPES[self.kind]
         groups = (len(self), -(-outputs // self.rows), -(-inputs // self.group))
-        if self.codes.dtype != codes or self.scales.dtype != scales or self.scales.shape != groups:
+        if self.codes.dtype != codes or self.scales.dtype not in scales or self.scales.shape != groups:
             raise ValueError(
                 f"experts in {self.kind}: codes {self.codes.dtype} and scales {self.scales.dtype} "
-                f"{tuple(self.scales.shape)}, expected {codes} and {scales} {groups}"
+                f"{tuple(self.scales.shape)}, expected {codes} and {' or '.join(map(str, scales))} {groups}"
             )
         if outputs % self.rows:
             raise ValueError(f"experts in {self.kind}: {outputs} outputs are no whole blocks of {self.rows}")
@@ -102,11 +102,12 @@ def empty_coded(
     group: int,
     rows: int = 1,
     zeros: bool = False,
+    scales: torch.dtype | None = None,
     device: torch.device | None = None,
 ) -> CodedMatrices:
-    """Not filled yet."""
+    """Not filled yet; ``scales`` is for kinds that may have them in several dtypes."""
     groups = (experts, -(-outputs // rows), -(-inputs // group))
-    codes, scales = _DTYPES[kind]
+    codes, usual, *_ = _DTYPES[kind]
 
     def made(dtype: torch.dtype, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=device)
@@ -114,7 +115,7 @@ def empty_coded(
     found = CodedMatrices(
         kind,
         made(codes, experts, outputs, inputs if kind == "fp8" else inputs // 2),
-        made(scales, *groups),
+        made(scales or usual, *groups),
         group,
         rows,
         made(torch.float32, experts, outputs) if kind == "nvfp4" else None,

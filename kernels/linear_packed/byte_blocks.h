@@ -42,9 +42,32 @@ static inline void add_half(const uint8_t* const* at, const ByteBlock* const* fr
     }
 }
 
+// Scales and zeros of tiles that follow each other, from the first on.
+template <int64_t KIND, class Scale>
+struct Scaling {
+    const Scale* scales;
+    const Zero<KIND>* zeros;  // or null
+    int64_t shared, groups;
+
+    Scaling(const Packed& w, int64_t tile) : shared(w.shared), groups(groups_of(w)) {
+        scales = (const Scale*)w.scales + tile * groups * scale_parts(KIND) * TILE;
+        zeros = w.zeros ? (const Zero<KIND>*)w.zeros + tile * groups * TILE : nullptr;
+    }
+    const Scale* of(int64_t tile, int64_t group) const {
+        return scales + (tile * groups + group) * scale_parts(KIND) * TILE;
+    }
+    // What a group's zeros add to a code, of a register's outputs.
+    vf shift(int64_t tile, int64_t group, int i) const {
+        constexpr float CENTRE = centre_of_codes(KIND);
+        if (zeros == nullptr) return set1(CENTRE - zero_of_codes(KIND));
+        const vf zero = load_zeros(zeros + (tile * groups + group) * TILE + i * LANES);
+        return CENTRE == 0.0f ? -zero : set1(CENTRE) - zero;
+    }
+};
+
 // R rows meet T tiles of blocks.
 template <int64_t KIND, class Scale, int R, int T>
-static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scale* scales, int64_t scales_apart,
+static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scaling<KIND, Scale>& scaling,
                                 const Prepared& x, int64_t row, int64_t begin, int64_t end,
                                 vf (*acc)[T * REGISTERS]) {
     constexpr int WIDTH = T * REGISTERS;
@@ -52,7 +75,9 @@ static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scale
     constexpr int64_t BYTES_OF_BLOCK = four_bits(KIND) ? 256 : 512, PARTS = scale_parts(KIND);
     const ByteBlock* from[R];
     for (int r = 0; r < R; ++r) from[r] = (const ByteBlock*)x.at(row + r);
+    int64_t group = begin / scaling.shared, next = (group + 1) * scaling.shared;
     for (int64_t block = begin; block < end; ++block) {
+        if (block == next) ++group, next += scaling.shared;
         const uint8_t* at[WIDTH];
         vf first[WIDTH], second[WIDTH];
         // behind the end of a tile lies the next: where several are read at a time, one that is being read itself
@@ -60,13 +85,14 @@ static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scale
         for (int t = 0; t < T; ++t) {
             const uint8_t* const tile = codes + t * apart + block * BYTES_OF_BLOCK;
             for (int64_t line = 0; line < BYTES_OF_BLOCK; line += 64) fetch(tile + line, ahead);
-            const Scale* const scale = scales + t * scales_apart + block * PARTS * TILE;
+            const Scale* const scale = scaling.of(t, group);
             fetch((const uint8_t*)scale);
             for (int i = 0; i < REGISTERS; ++i) {
                 const int j = t * REGISTERS + i;
                 at[j] = tile + i * sizeof(vb);
                 first[j] = load_scales(scale + i * LANES);
                 if (PARTS == 2) second[j] = load_scales(scale + TILE + i * LANES);
+                if constexpr (has_zeros(KIND)) second[j] = first[j] * scaling.shift(t, group, i);
             }
         }
         DotSum<EIGHT> low[R][WIDTH] = {}, high[R][WIDTH] = {};
@@ -84,14 +110,14 @@ static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scale
                     left = fma(code, set1(early ? b.peak : 0.0f), left);
                     right = fma(code, set1(early ? 0.0f : b.peak), right);
                     sum = fma(right, second[j], fma(left, first[j], sum));
-                } else if constexpr (KIND == Q4M) {
+                } else if constexpr (KIND == Q4M || KIND == Q4Z) {
                     sum = fma(fma(code, set1(b.peak), dot * b.scale), first[j], sum);
                     sum = fma(set1(b.sum), second[j], sum);
                 } else {
                     const float offset = KIND == Q4 ? b.minus8 : b.minus128;
                     const vf others = fma(dot, set1(b.scale), set1(offset));
                     sum = fma(fma(code, set1(b.peak), others), first[j], sum);
-                    if constexpr (KIND == Q8M) sum = fma(set1(b.sum), second[j], sum);
+                    if constexpr (KIND == Q8M || KIND == Q8Z) sum = fma(set1(b.sum), second[j], sum);
                 }
             }
         }

@@ -16,6 +16,7 @@ typedef uint8_t vb __attribute__((vector_size(LANES * 4)));
 typedef uint16_t vs __attribute__((vector_size(LANES * 4)));
 typedef int8_t vq __attribute__((vector_size(LANES)));
 typedef uint8_t vy __attribute__((vector_size(LANES)));
+typedef int16_t vw __attribute__((vector_size(LANES * 2)));
 
 template <class V>
 static inline V load_as(const void* p) {
@@ -26,9 +27,14 @@ static inline V load_as(const void* p) {
 
 static inline vf to_float(vi x) { return __builtin_convertvector(x, vf); }
 
-// Scales of as many outputs as a register has lanes, stored in half or in single precision.
+// Scales of as many outputs as a register has lanes, stored in half precision, in bfloat16 or in single precision.
 static inline vf load_scales(const float* p) { return load(p); }
-static inline vf load_scales(const uint16_t* p) { return load((const f16*)p); }
+static inline vf load_scales(const f16* p) { return load(p); }
+static inline vf load_scales(const bf16* p) { return load(p); }
+
+// Zero points, as numbers.
+static inline vf load_zeros(const uint8_t* p) { return to_float(__builtin_convertvector(load_as<vy>(p), vi)); }
+static inline vf load_zeros(const int16_t* p) { return to_float(__builtin_convertvector(load_as<vw>(p), vi)); }
 
 // Scales of eight bits: an exponent of two with a bias of 127 and nothing else, and four bits of exponent, three of
 // fraction and a sign that is never set (E8M0, E4M3). Both are read as a sixteenth, as their tables hold 16 times the value.

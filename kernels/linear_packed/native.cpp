@@ -20,8 +20,10 @@ void put_scale(const Packed& w, int64_t index, float scale) {
         ((uint8_t*)to)[index] = (uint8_t)(bits >> 23);
     } else if (w.kind == NVFP4) {
         ((uint8_t*)to)[index] = (uint8_t)(float_to_half(scale / 256.0f) >> 7);
-    } else if (w.wide) {
+    } else if (w.precision == SINGLE) {
         ((float*)to)[index] = scale;
+    } else if (w.precision == BRAIN) {
+        narrow(scale, (bf16*)to + index);
     } else {
         ((uint16_t*)to)[index] = float_to_half(scale);
     }
@@ -37,7 +39,16 @@ float widened(const void* scales, int64_t index) {
 float get_scale(const Packed& w, int64_t row, int64_t index) {
     if (w.kind == MXFP4) return widened<E8M0>(w.scales, index);
     if (w.kind == NVFP4) return widened<E4M3>(w.scales, index) * w.factors[row];
-    return w.wide ? ((const float*)w.scales)[index] : half_to_float(((const uint16_t*)w.scales)[index]);
+    switch (w.precision) {
+        case SINGLE: return ((const float*)w.scales)[index];
+        case BRAIN: return widen(((const bf16*)w.scales)[index]);
+        default: return widen(((const f16*)w.scales)[index]);
+    }
+}
+
+float get_zero(const Packed& w, int64_t index) {
+    if (w.zeros == nullptr) return zero_of_codes(w.kind);
+    return w.kind == Q4Z ? (float)((const uint8_t*)w.zeros)[index] : (float)((const int16_t*)w.zeros)[index];
 }
 
 // One block of one output: codes one to a byte, and up to two scales.
@@ -46,7 +57,7 @@ struct Block {
     float scales[2];
 };
 
-void put_block(const Packed& w, int64_t row, int64_t block, const Block& from) {
+void put_codes(const Packed& w, int64_t row, int64_t block, const Block& from) {
     const int64_t blocks = ceil_div(w.inputs, BLOCK), tile = row / TILE, lane = row % TILE, at = tile * blocks + block;
     const bool four = four_bits(w.kind);
     uint8_t* to = const_cast<uint8_t*>(w.codes) + at * (four ? 256 : 512);
@@ -59,8 +70,26 @@ void put_block(const Packed& w, int64_t row, int64_t block, const Block& from) {
         else
             to[place.byte] = (uint8_t)((to[place.byte] & 0xf0) | from.codes[k]);
     }
-    const int64_t parts = scale_parts(w.kind);
-    for (int64_t part = 0; part < parts; ++part) put_scale(w, (at * parts + part) * TILE + lane, from.scales[part]);
+}
+
+// Scales [parts] of a group of one output.
+void put_scales(const Packed& w, int64_t row, int64_t group, const float* scales) {
+    const int64_t parts = scale_parts(w.kind), at = row / TILE * groups_of(w) + group;
+    for (int64_t part = 0; part < parts; ++part) put_scale(w, (at * parts + part) * TILE + row % TILE, scales[part]);
+}
+
+void put_zero(const Packed& w, int64_t row, int64_t group, int16_t zero) {
+    const int64_t index = (row / TILE * groups_of(w) + group) * TILE + row % TILE;
+    void* const to = const_cast<void*>(w.zeros);
+    if (w.kind == Q4Z)
+        ((uint8_t*)to)[index] = (uint8_t)zero;
+    else
+        ((int16_t*)to)[index] = zero;
+}
+
+void put_block(const Packed& w, int64_t row, int64_t block, const Block& from) {
+    put_codes(w, row, block, from);
+    put_scales(w, row, block, from.scales);
 }
 
 Block get_block(const Packed& w, int64_t row, int64_t block) {
@@ -75,9 +104,11 @@ Block get_block(const Packed& w, int64_t row, int64_t block) {
         if (w.kind == IQ4NL) out.codes[k] = table_of<IQ4NL>()[out.codes[k]];
         if (w.kind == MXFP4 || w.kind == NVFP4) out.codes[k] = table_of<MXFP4>()[out.codes[k]];
     }
-    const int64_t parts = scale_parts(w.kind);
+    const int64_t parts = scale_parts(w.kind), group = tile * groups_of(w) + block / w.shared;
     for (int64_t part = 0; part < parts; ++part)
-        out.scales[part] = get_scale(w, row, (at * parts + part) * TILE + lane);
+        out.scales[part] = get_scale(w, row, (group * parts + part) * TILE + lane);
+    if (has_zeros(w.kind))
+        out.scales[1] = out.scales[0] * (centre_of_codes(w.kind) - get_zero(w, group * TILE + lane));
     return out;
 }
 
@@ -211,8 +242,8 @@ void unpack_row(const Packed& w, int64_t row, float* out) {
         // half by half: GCC 12 reads wrong scales for AVX2 where one is looked up for each value
         for (int64_t half = 0; half < n; half += 16) {
             const float scale = b.scales[has_halves(w.kind) ? half / 16 : 0];
-            const float offset = w.kind == Q4M ? 0.0f : w.kind == Q4 ? 8.0f : 128.0f;
-            const float low = has_mins(w.kind) ? b.scales[1] : 0.0f;
+            const float offset = w.kind == Q4M || w.kind == Q4Z ? 0.0f : w.kind == Q4 ? 8.0f : 128.0f;
+            const float low = has_mins(w.kind) || has_zeros(w.kind) ? b.scales[1] : 0.0f;
             for (int64_t i = half; i < std::min(n, half + 16); ++i) out[k + i] = scale * ((float)b.codes[i] - offset) + low;
         }
     }
@@ -241,18 +272,22 @@ STENTOR_EXPORT void stentor_pack_gguf(const Packed* w, int64_t stored, const uin
             [&](int64_t row) { pack_gguf_row(*w, (Stored)stored, from + (row - first) * stride, row); });
 }
 
-// Rows from codes, one to a byte [count, inputs], and scales [count, blocks, parts] in single precision.
-STENTOR_EXPORT void stentor_pack_codes(const Packed* w, const uint8_t* codes, const float* scales, int64_t first,
-                                       int64_t count, int64_t threads) {
-    const int64_t blocks = ceil_div(w->inputs, BLOCK), parts = scale_parts(w->kind);
+// Rows from codes, one to a byte [count, inputs], scales [count, groups, parts] in single precision, and zeros
+// [count, groups] or null, as the weight has them.
+STENTOR_EXPORT void stentor_pack_codes(const Packed* w, const uint8_t* codes, const float* scales, const int16_t* zeros,
+                                       int64_t first, int64_t count, int64_t threads) {
+    const int64_t blocks = ceil_div(w->inputs, BLOCK), groups = groups_of(*w), parts = scale_parts(w->kind);
     by_tile(first, count, threads, [&](int64_t row) {
         for (int64_t block = 0; block < blocks; ++block) {
             Block b = {};
             const int64_t k = block * BLOCK, n = std::min(BLOCK, w->inputs - k);
             std::memcpy(b.codes, codes + (row - first) * w->inputs + k, (size_t)n);
-            for (int64_t part = 0; part < parts; ++part)
-                b.scales[part] = scales[((row - first) * blocks + block) * parts + part];
-            put_block(*w, row, block, b);
+            put_codes(*w, row, block, b);
+        }
+        for (int64_t group = 0; group < groups; ++group) {
+            const int64_t at = (row - first) * groups + group;
+            put_scales(*w, row, group, scales + at * parts);
+            if (zeros) put_zero(*w, row, group, zeros[at]);
         }
     });
 }

@@ -66,9 +66,8 @@ static void some_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t
     } else if constexpr (KIND == BF16) {
         brain_tiles<R, T>(codes, apart, x, row, k.begin, k.end, acc);
     } else {
-        const int64_t blocks = ceil_div(w.inputs, BLOCK), scales_apart = blocks * scale_parts(KIND) * TILE;
-        const Scale* scales = (const Scale*)w.scales + tile * scales_apart;
-        blocks_tiles<KIND, Scale, R, T>(codes, apart, scales, scales_apart, x, row, k.begin, k.end, acc);
+        const Scaling<KIND, Scale> scaling(w, tile);
+        blocks_tiles<KIND, Scale, R, T>(codes, apart, scaling, x, row, k.begin, k.end, acc);
     }
     if (KIND == NVFP4 && k.last)
         for (int j = 0; j < T * REGISTERS; ++j) {
@@ -108,6 +107,17 @@ static void range(const Packed& w, int64_t tile, int64_t last, const Prepared& x
     for (; tile < last; ++tile) rows_of_tiles<KIND, Scale, 1>(w, tile, x, row, end, to);
 }
 
+// Scales in any precision.
+template <int64_t KIND>
+static void of_groups(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
+                      const Destination& to) {
+    switch (w.precision) {
+        case SINGLE: return range<KIND, float>(w, tile, last, x, row, end, to);
+        case BRAIN: return range<KIND, bf16>(w, tile, last, x, row, end, to);
+        default: return range<KIND, f16>(w, tile, last, x, row, end, to);
+    }
+}
+
 }  // namespace
 
 void multiply_tiles(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
@@ -115,22 +125,16 @@ void multiply_tiles(const Packed& w, int64_t tile, int64_t last, const Prepared&
     switch (w.kind) {
         case F32: return range<F32, float>(w, tile, last, x, row, end, to);
         case BF16: return range<BF16, float>(w, tile, last, x, row, end, to);
-        case Q4: return range<Q4, uint16_t>(w, tile, last, x, row, end, to);
-        case Q4M:
-            return w.wide ? range<Q4M, float>(w, tile, last, x, row, end, to)
-                          : range<Q4M, uint16_t>(w, tile, last, x, row, end, to);
-        case Q8:
-            return w.wide ? range<Q8, float>(w, tile, last, x, row, end, to)
-                          : range<Q8, uint16_t>(w, tile, last, x, row, end, to);
-        case Q8M:
-            return w.wide ? range<Q8M, float>(w, tile, last, x, row, end, to)
-                          : range<Q8M, uint16_t>(w, tile, last, x, row, end, to);
-        case IQ4NL: return range<IQ4NL, uint16_t>(w, tile, last, x, row, end, to);
+        case Q4: return range<Q4, f16>(w, tile, last, x, row, end, to);
+        case Q4M: return range<Q4M, f16>(w, tile, last, x, row, end, to);
+        case Q4Z: return of_groups<Q4Z>(w, tile, last, x, row, end, to);
+        case Q8: return of_groups<Q8>(w, tile, last, x, row, end, to);
+        case Q8M: return range<Q8M, f16>(w, tile, last, x, row, end, to);
+        case Q8Z: return of_groups<Q8Z>(w, tile, last, x, row, end, to);
+        case IQ4NL: return range<IQ4NL, f16>(w, tile, last, x, row, end, to);
         case MXFP4: return range<MXFP4, E8M0>(w, tile, last, x, row, end, to);
         case NVFP4: return range<NVFP4, E4M3>(w, tile, last, x, row, end, to);
-        default:
-            return w.wide ? range<Q8H, float>(w, tile, last, x, row, end, to)
-                          : range<Q8H, uint16_t>(w, tile, last, x, row, end, to);
+        default: return range<Q8H, f16>(w, tile, last, x, row, end, to);
     }
 }
 

@@ -7,21 +7,24 @@
 //     BF16         [tile][k/2][16][2]               a pair a lane
 //     Q4, Q4M      [tile][block][4][64 bytes]       blocks of 32 k: vector v holds in its low nibbles k = 4v..4v+3,
 //                                                   in its high nibbles k = 16+4v..16+4v+3
-//     IQ4NL, MXFP4, NVFP4             as Q4
-//     Q8, Q8H, Q8M [tile][block][512 bytes]
+//     Q4Z, IQ4NL, MXFP4, NVFP4        as Q4
+//     Q8, Q8H, Q8M, Q8Z [tile][block][512 bytes]
 //
 //     value = scale * code + min              Q4M (with a min), codes 0..15
 //     value = scale * (code - 8)              Q4
 //     value = scale * (code - 128)            Q8, and Q8H: a scale for each half of a block
 //     value = scale * (code - 128) + min      Q8M
+//     value = scale * code - scale * zero     Q4Z, and Q8Z, of which 128 is taken from both
 //     value = scale * (table[code] - 128)     IQ4NL, MXFP4, and NVFP4: as Q8H, and a factor for each output
 //
 // The bytes of a block lie as [16 outputs][4 inputs], for the dot products of four bytes with inputs of eight bits.
 //
-// Scales stand beside: [tile][block][parts][16], parts = 2 for Q4M and Q8M (scale, min), Q8H and NVFP4, else 1; half
-// precision, or single where WIDE; of MXFP4 a byte, the exponent of a power of two, and of NVFP4 a byte, a float8_e4m3.
-// Tables of these two hold 16 times the value, so that codes are as large as those of eight bits; their scales are a
-// sixteenth. K is padded with zeros to whole blocks (BF16: to a pair), N to whole tiles.
+// Scales stand beside: [tile][group][parts][16], a group being one block, and of Q8, Q4Z and Q8Z as many as share them;
+// parts = 2 for Q4M and Q8M (scale, min), Q8H and NVFP4, else 1. They are in half precision, those of groups as
+// `precision` says; of MXFP4 a byte, the exponent of a power of two, and of NVFP4 a byte, a float8_e4m3. Tables of these
+// two hold 16 times the value, so that codes are as large as those of eight bits; their scales are a sixteenth. Zeros,
+// where a group has one, are [tile][group][16]: bytes of Q4Z, 16 bits of Q8Z, whose largest is 256. K is padded with
+// zeros to whole blocks (BF16: to a pair), N to whole tiles.
 //
 // Every output is summed along K in one order, whatever the number of rows: a row's result does not depend on the
 // rows beside it, nor on the thread.
@@ -34,23 +37,29 @@
 
 namespace stentor {
 
-enum PackedKind : int64_t { F32 = 0, BF16 = 1, Q4 = 2, Q4M = 3, Q8 = 4, Q8H = 5, Q8M = 6, IQ4NL = 7, MXFP4 = 8, NVFP4 = 9 };
+enum PackedKind : int64_t {
+    F32 = 0, BF16 = 1, Q4 = 2, Q4M = 3, Q8 = 4, Q8H = 5, Q8M = 6, IQ4NL = 7, MXFP4 = 8, NVFP4 = 9, Q4Z = 10, Q8Z = 11
+};
+enum Precision : int64_t { HALF = 0, SINGLE = 1, BRAIN = 2 };
 
 constexpr int64_t BLOCK = 32;
 
 struct Packed {
     int64_t kind;
-    int64_t wide;  // scales in single precision
+    int64_t precision;  // of scales
     int64_t outputs, inputs;
+    int64_t shared;  // blocks that share a scale
     const uint8_t* codes;
     const void* scales;
+    const void* zeros;     // null: of Q4Z 8, of Q8Z 128
     const float* factors;  // [outputs, in whole tiles], of all scales of an output; null: 1
 };
 
 constexpr bool has_halves(int64_t kind) { return kind == Q8H || kind == NVFP4; }  // a scale for 16 k
+constexpr bool has_zeros(int64_t kind) { return kind == Q4Z || kind == Q8Z; }
 constexpr bool has_mins(int64_t kind) { return kind == Q4M || kind == Q8M; }
 constexpr bool has_table(int64_t kind) { return kind == IQ4NL || kind == MXFP4 || kind == NVFP4; }
-constexpr bool four_bits(int64_t kind) { return kind == Q4 || kind == Q4M || has_table(kind); }
+constexpr bool four_bits(int64_t kind) { return kind == Q4 || kind == Q4M || kind == Q4Z || has_table(kind); }
 
 constexpr int64_t scale_parts(int64_t kind) {
     return kind == F32 || kind == BF16 ? 0 : has_halves(kind) || has_mins(kind) ? 2 : 1;
@@ -69,6 +78,12 @@ static inline const uint8_t* table_of() {
 }
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t groups_of(const Packed& w) { return ceil_div(ceil_div(w.inputs, BLOCK), w.shared); }
+
+template <int64_t KIND>
+using Zero = std::conditional_t<KIND == Q4Z, uint8_t, int16_t>;
+constexpr float zero_of_codes(int64_t kind) { return kind == Q4Z ? 8.0f : 128.0f; }  // without zeros
+constexpr float centre_of_codes(int64_t kind) { return kind == Q4Z ? 0.0f : 128.0f; }  // what codes are counted from
 
 // Bytes of the codes of one tile.
 static inline int64_t tile_bytes(int64_t kind, int64_t inputs) {

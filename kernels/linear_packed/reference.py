@@ -14,6 +14,8 @@ from .weight import (
     OFFSETS,
     TABLES,
     TILE,
+    USUAL_ZEROS,
+    ZEROS,
     PackedWeight,
     activation_format_of,
 )
@@ -31,16 +33,24 @@ def dequantize(weight: PackedWeight) -> Tensor:
             values = pairs.permute(0, 2, 1, 3).reshape(tiles, TILE, -1).float()
         case kind:
             codes = _codes(weight)  # [tiles, blocks, 32, 16]
-            scales = weight.scales.float()  # [tiles, blocks, parts, 16]
+            scales = _of_blocks(weight, weight.scales)  # [tiles, blocks, parts, 16]
             if weight.factors is not None:
                 scales = scales * weight.factors.view(tiles, 1, 1, TILE)
             centred = torch.tensor(TABLES[kind])[codes.long()] if kind in TABLES else codes - OFFSETS[kind]
-            if kind in MINS:
+            if kind in ZEROS:
+                zeros = USUAL_ZEROS[kind] if weight.zeros is None else _of_blocks(weight, weight.zeros).unsqueeze(2)
+                blocks = centred * scales + scales * (OFFSETS[kind] - zeros)
+            elif kind in MINS:
                 blocks = centred * scales[:, :, :1] + scales[:, :, 1:]
             else:
                 blocks = centred * scales.repeat_interleave(BLOCK // (2 if kind in HALVES else 1), 2)
             values = blocks.permute(0, 3, 1, 2)
     return values.reshape(tiles * TILE, -1)[:outputs, :inputs].contiguous()
+
+
+def _of_blocks(weight: PackedWeight, plane: Tensor) -> Tensor:
+    """float32 [tiles, blocks, ...] of what [tiles, groups, ...] have."""
+    return plane.float().repeat_interleave(weight.shared, 1)[:, : -(-weight.shape[1] // BLOCK)]
 
 
 def _codes(weight: PackedWeight) -> Tensor:

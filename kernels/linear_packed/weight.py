@@ -3,7 +3,7 @@
 import ctypes
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -14,11 +14,24 @@ from ..native import NativeFunction, library, threads, unavailable_reason
 from ..native.memory import empty_huge
 from ..tables import E2M1, IQ4_NL
 
-PackedKind = Literal["f32", "bf16", "q4", "q4m", "q8", "q8h", "q8m", "iq4nl", "mxfp4", "nvfp4"]
+PackedKind = Literal["f32", "bf16", "q4", "q4m", "q8", "q8h", "q8m", "iq4nl", "mxfp4", "nvfp4", "q4z", "q8z"]
 Stored = Literal["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q5_0", "Q5_1", "Q5_K", "IQ4_NL", "MXFP4"]
 """Block types of GGUF that can be packed."""
 
-KINDS: tuple[PackedKind, ...] = ("f32", "bf16", "q4", "q4m", "q8", "q8h", "q8m", "iq4nl", "mxfp4", "nvfp4")
+KINDS: tuple[PackedKind, ...] = (
+    "f32",
+    "bf16",
+    "q4",
+    "q4m",
+    "q8",
+    "q8h",
+    "q8m",
+    "iq4nl",
+    "mxfp4",
+    "nvfp4",
+    "q4z",
+    "q8z",
+)
 TILE = 16
 """Outputs that lie side by side."""
 BLOCK = 32
@@ -34,19 +47,26 @@ PARTS: dict[PackedKind, int] = {
     "iq4nl": 1,
     "mxfp4": 1,
     "nvfp4": 2,
+    "q4z": 1,
+    "q8z": 1,
 }
 """Scales of a block: none, a scale, or two (of ``MINS`` scale and min, of ``HALVES`` those of each half)."""
-OFFSETS: dict[PackedKind, int] = {"q4": 8, "q4m": 0, "q8": 128, "q8h": 128, "q8m": 128}
-"""The code that stands for zero, in kinds without a table."""
+OFFSETS: dict[PackedKind, int] = {"q4": 8, "q4m": 0, "q8": 128, "q8h": 128, "q8m": 128, "q4z": 0, "q8z": 128}
+"""What codes are counted from, in kinds without a table."""
 MINS: frozenset[PackedKind] = frozenset({"q4m", "q8m"})
 HALVES: frozenset[PackedKind] = frozenset({"q8h", "nvfp4"})
 TABLES: dict[PackedKind, tuple[float, ...]] = {"iq4nl": IQ4_NL, "mxfp4": E2M1, "nvfp4": E2M1}
 """What each of 16 codes stands for."""
-FOUR_BITS: frozenset[PackedKind] = frozenset({"q4", "q4m", *TABLES})
-WIDE: frozenset[PackedKind] = frozenset({"q4m", "q8", "q8h", "q8m"})
-"""Kinds whose scales may be in single precision."""
+ZEROS: dict[PackedKind, torch.dtype] = {"q4z": torch.uint8, "q8z": torch.int16}
+"""What holds a zero point; one of eight bits may be 256."""
+USUAL_ZEROS: dict[PackedKind, int] = {"q4z": 8, "q8z": 128}
+"""Of weights without zero points."""
+FOUR_BITS: frozenset[PackedKind] = frozenset({"q4", "q4m", "q4z", *TABLES})
 SCALES: dict[PackedKind, torch.dtype] = {"mxfp4": torch.float8_e8m0fnu, "nvfp4": torch.float8_e4m3fn}
-"""Of kinds whose scales are bytes; others have them in half or single precision."""
+"""Of kinds whose scales are bytes; others have them in half precision."""
+GROUPED: frozenset[PackedKind] = frozenset({"q8", *ZEROS})
+"""Kinds whose scales may be shared by several blocks, in any precision."""
+PRECISIONS: tuple[torch.dtype, ...] = (torch.float16, torch.float32, torch.bfloat16)
 PLAIN: dict[torch.dtype, PackedKind] = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 _STORED: dict[Stored, tuple[int, PackedKind, int, int]] = {
@@ -66,7 +86,7 @@ _STORED: dict[Stored, tuple[int, PackedKind, int, int]] = {
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _PACK_PLAIN = NativeFunction("stentor_pack_plain", _P, _P, _I, _I, _I, _I)
 _PACK_GGUF = NativeFunction("stentor_pack_gguf", _P, _I, _P, _I, _I, _I, _I)
-_PACK_CODES = NativeFunction("stentor_pack_codes", _P, _P, _P, _I, _I, _I)
+_PACK_CODES = NativeFunction("stentor_pack_codes", _P, _P, _P, _P, _I, _I, _I)
 _ACTIVATION_FORMAT = NativeFunction("stentor_packed_activation_format", _I, restype=_I)
 _UNPACK = NativeFunction("stentor_unpack_rows", _P, _P, _I, _P, _I)
 
@@ -76,13 +96,27 @@ class PackedStruct(ctypes.Structure):
 
     _fields_ = (
         ("kind", _I),
-        ("wide", _I),
+        ("precision", _I),
         ("outputs", _I),
         ("inputs", _I),
+        ("shared", _I),
         ("codes", _P),
         ("scales", _P),
+        ("zeros", _P),
         ("factors", _P),
     )
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How the scales of a kind are kept; what is not the default is for :data:`GROUPED` alone."""
+
+    dtype: torch.dtype | None = None
+    """One of :data:`PRECISIONS`; None: the kind's own."""
+    group: int = BLOCK
+    """Inputs that share a scale, whole blocks; 0: all."""
+    zeros: bool = False
+    """Each group has a zero point, of :data:`ZEROS` alone."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +133,8 @@ class PackedWeight:
     q8    scale · (code - 128), codes of eight bits
     q8h   as q8, with a scale for each half of a block
     q8m   scale · (code - 128) + min, codes of eight bits
+    q4z   scale · code - scale · zero, codes of four bits
+    q8z   the same, codes of eight bits
     iq4nl scale · table[code], codes of four bits
     mxfp4 as iq4nl, with scales that are powers of two
     nvfp4 as iq4nl, with scales in float8_e4m3 for each
@@ -112,13 +148,23 @@ class PackedWeight:
     codes: Tensor
     """uint8 [tiles, bytes of a tile]"""
     scales: Tensor
-    """float16, float32 or as :data:`SCALES` says [tiles, blocks, parts, 16]; empty for plain kinds."""
+    """As :class:`Scaling` says [tiles, groups, parts, 16]; empty for plain kinds."""
     factors: Tensor | None = None
     """float32 [tiles · 16], of nvfp4 alone."""
+    zeros: Tensor | None = None
+    """As :data:`ZEROS` says [tiles, groups, 16]."""
+    shared: int = 1
+    """Blocks of a group."""
 
     @property
     def nbytes(self) -> int:
-        return self.codes.nbytes + self.scales.nbytes + (0 if self.factors is None else self.factors.nbytes)
+        planes = (self.codes, self.scales, self.factors, self.zeros)
+        return sum(plane.nbytes for plane in planes if plane is not None)
+
+    @property
+    def groups(self) -> int:
+        """That an output has scales for."""
+        return self.scales.shape[1]
 
     def rows(self, first: int, count: int) -> "PackedWeight":
         """Outputs [first, first + count), both multiples of 16; shares the memory.
@@ -129,16 +175,23 @@ class PackedWeight:
         if first % TILE or count % TILE or not 0 <= first < first + count <= self.shape[0]:
             raise ValueError(f"outputs [{first}, {first + count}) of a weight {self.shape} are not whole tiles")
         tiles = slice(first // TILE, (first + count) // TILE)
-        factors = None if self.factors is None else self.factors[first : first + count]
-        return PackedWeight(self.kind, (count, self.shape[1]), self.codes[tiles], self.scales[tiles], factors)
+        return replace(
+            self,
+            shape=(count, self.shape[1]),
+            codes=self.codes[tiles],
+            scales=self.scales[tiles],
+            factors=None if self.factors is None else self.factors[first : first + count],
+            zeros=None if self.zeros is None else self.zeros[tiles],
+        )
 
     @property
     def struct(self) -> PackedStruct:
         """What the kernels are given; it does not keep the tensors alive."""
-        wide = self.scales.dtype == torch.float32
-        factors = None if self.factors is None else self.factors.data_ptr()
-        planes = self.codes.data_ptr(), self.scales.data_ptr(), factors
-        return PackedStruct(KINDS.index(self.kind), wide, *self.shape, *planes)
+        dtype = self.scales.dtype
+        precision = PRECISIONS.index(dtype) if dtype in PRECISIONS else 0
+        planes = (self.codes, self.scales, self.zeros, self.factors)
+        pointers = (None if plane is None else plane.data_ptr() for plane in planes)
+        return PackedStruct(KINDS.index(self.kind), precision, *self.shape, self.shared, *pointers)
 
 
 def unsupported_reason() -> str | None:
@@ -170,22 +223,27 @@ def empty_packed(
     inputs: int,
     kind: PackedKind,
     *,
-    wide: bool = False,
+    scaling: Scaling | None = None,
     device: torch.device | str = "cpu",
     take: Callable[[int], Tensor] = empty_huge,
 ) -> PackedWeight:
-    """Room for a weight of zeros. On ``meta`` it takes none; ``wide`` keeps scales in float32.
+    """Room for a weight of zeros. On ``meta`` it takes none.
 
     ``take`` gives so many bytes of memory, uint8, at a multiple of 64 bytes.
 
     Raises:
-        ValueError: a side of no length, or ``wide`` for a kind that has no such scales.
+        ValueError: a side of no length, or a kind that has no such scales.
         MemoryError: no room.
     """
     if outputs < 1 or inputs < 1:
         raise ValueError(f"a weight of {outputs} outputs and {inputs} inputs cannot be packed")
-    if wide and kind not in WIDE:
-        raise ValueError(f"a packed {kind} weight has no scales in float32: those that have are {sorted(WIDE)}")
+    scaling = scaling or Scaling()
+    if scaling != Scaling() and kind not in GROUPED:
+        raise ValueError(f"a packed {kind} weight has scales of its own: {', '.join(sorted(GROUPED))} take {scaling}")
+    dtype = scaling.dtype or SCALES.get(kind, torch.float16)
+    wrong = dtype not in PRECISIONS and kind in GROUPED
+    if wrong or scaling.group % BLOCK or scaling.group < 0 or (scaling.zeros and kind not in ZEROS):
+        raise ValueError(f"a packed {kind} weight has no scales as {scaling}")
     tiles = -(-outputs // TILE)
     match kind:
         case "f32":
@@ -194,9 +252,10 @@ def empty_packed(
             nbytes = -(-inputs // 2) * TILE * 4
         case _:
             nbytes = -(-inputs // BLOCK) * BLOCK * TILE // (2 if kind in FOUR_BITS else 1)
-    blocks = -(-inputs // BLOCK) if PARTS[kind] else 0
-    scales = (tiles, blocks, PARTS[kind], TILE)
-    dtype = torch.float32 if wide else SCALES.get(kind, torch.float16)
+    blocks = -(-inputs // BLOCK)
+    shared = scaling.group // BLOCK or blocks
+    groups = -(-blocks // shared) if PARTS[kind] else 0
+    scales = (tiles, groups, PARTS[kind], TILE)
     meta = torch.device(device).type == "meta"
 
     def room(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -210,6 +269,8 @@ def empty_packed(
         codes=room((tiles, nbytes), torch.uint8),
         scales=room(scales, dtype),
         factors=room((tiles * TILE,), torch.float32) if kind == "nvfp4" else None,
+        zeros=room((tiles, groups, TILE), ZEROS[kind]) if scaling.zeros else None,
+        shared=shared,
     )
 
 
@@ -232,7 +293,7 @@ def pack_plain_(weight: PackedWeight, first: int, rows: Tensor) -> None:
 def pack_gguf_(weight: PackedWeight, first: int, blocks: Tensor, stored: Stored) -> None:
     """Puts rows of GGUF blocks (uint8 [n, bytes of a row]) at outputs [first, first + n).
 
-    Scales of ``Q4_K`` and ``Q6_K`` (a product of two numbers) are rounded to float16 unless the weight is wide.
+    Scales of ``Q4_K``, ``Q5_K`` and ``Q6_K`` (a product of two numbers) are rounded to float16.
 
     Raises:
         ValueError: blocks that do not fit.
@@ -240,7 +301,7 @@ def pack_gguf_(weight: PackedWeight, first: int, blocks: Tensor, stored: Stored)
     number, kind, columns, nbytes = _STORED[stored]
     whole, rest = divmod(weight.shape[1], columns)
     fits = blocks.dim() == 2 and blocks.dtype == torch.uint8 and not rest and blocks.shape[1] == whole * nbytes
-    if kind != weight.kind or not fits:
+    if kind != weight.kind or weight.shared != 1 or not fits:
         raise ValueError(
             f"{stored} blocks {tuple(blocks.shape)} {blocks.dtype} do not fit a packed {weight.kind} "
             f"weight {weight.shape}"
@@ -259,27 +320,34 @@ def pack_gguf_(weight: PackedWeight, first: int, blocks: Tensor, stored: Stored)
     )
 
 
-def pack_codes_(weight: PackedWeight, first: int, codes: Tensor, scales: Tensor, factors: Tensor | None = None) -> None:
+def pack_codes_(
+    weight: PackedWeight,
+    first: int,
+    codes: Tensor,
+    scales: Tensor,
+    factors: Tensor | None = None,
+    zeros: Tensor | None = None,
+) -> None:
     """Puts rows given by codes and scales at outputs [first, first + n).
 
     Args:
         weight: of a kind with codes.
         first: the first output.
         codes: uint8 [n, K], one to a byte.
-        scales: float32 [n, blocks, parts], as the kind has them; rounded to what it keeps.
+        scales: float32 [n, groups, parts], as the kind has them; rounded to what it keeps.
         factors: float32 [n], of nvfp4 alone.
+        zeros: integers [n, groups], where the weight has them.
 
     Raises:
         ValueError: shapes or dtypes that do not fit.
     """
-    blocks = -(-weight.shape[1] // BLOCK)
     if (
         not PARTS[weight.kind]
         or codes.dtype != torch.uint8
         or scales.dtype != torch.float32
         or codes.dim() != 2
         or codes.shape[1] != weight.shape[1]
-        or tuple(scales.shape) != (len(codes), blocks, PARTS[weight.kind])
+        or tuple(scales.shape) != (len(codes), weight.groups, PARTS[weight.kind])
     ):
         raise ValueError(
             f"codes {tuple(codes.shape)} {codes.dtype} and scales {tuple(scales.shape)} {scales.dtype} do not fit a "
@@ -289,11 +357,15 @@ def pack_codes_(weight: PackedWeight, first: int, codes: Tensor, scales: Tensor,
     if (factors is None) != (weight.factors is None) or (factors is not None and factors.shape != codes.shape[:1]):
         found = "none" if factors is None else describe(factors)
         raise ValueError(f"factors ({found}) do not fit a packed {weight.kind} weight {weight.shape}")
+    if (zeros is None) != (weight.zeros is None) or (zeros is not None and zeros.shape != scales.shape[:2]):
+        found = "none" if zeros is None else describe(zeros)
+        raise ValueError(f"zeros ({found}) do not fit a packed {weight.kind} weight {weight.shape}")
     if weight.factors is not None and factors is not None:
         weight.factors[first : first + len(codes)] = factors
     codes, scales = codes.contiguous(), scales.contiguous()
-    struct = ctypes.byref(weight.struct)
-    _run(_PACK_CODES, struct, codes.data_ptr(), scales.data_ptr(), first, len(codes), threads())
+    zeros = None if zeros is None else zeros.to(torch.int16).contiguous()
+    struct, points = ctypes.byref(weight.struct), None if zeros is None else zeros.data_ptr()
+    _run(_PACK_CODES, struct, codes.data_ptr(), scales.data_ptr(), points, first, len(codes), threads())
 
 
 def unpack_rows(weight: PackedWeight, rows: Tensor) -> Tensor:

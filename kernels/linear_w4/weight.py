@@ -119,6 +119,12 @@ class W4Weight:
         )
 
     @property
+    def groups(self) -> tuple[Tensor, Tensor]:
+        """Scales and zero points, [N, groups] each."""
+        groups = self.shape[1] // (self.group or self.shape[1])
+        return self.scales[:groups].T, _zeros(self)[:groups].T
+
+    @property
     def nbytes(self) -> int:
         planes = (self.codes, self.scales, self.zeros, self.perm)
         return sum(plane.nbytes for plane in planes if plane is not None)
@@ -141,11 +147,9 @@ class W4Weight:
 def dequantize(weight: W4Weight, dtype: torch.dtype) -> Tensor:
     """[N, K] in the order of x's columns: scale · (code - zero) in float32, rounded once to ``dtype``."""
     rows, columns = weight.shape
-    group = weight.group or columns
-    groups = columns // group
-    offsets = _zeros(weight)[:groups].T.float().unsqueeze(-1)
-    codes = unpack_codes(weight.codes, columns).view(rows, groups, group).float()
-    values = ((codes - offsets) * weight.scales[:groups].T.float().unsqueeze(-1)).to(dtype).view(rows, columns)
+    scales, zeros = (each.float().unsqueeze(-1) for each in weight.groups)
+    codes = unpack_codes(weight.codes, columns).view(*scales.shape[:2], -1).float()
+    values = ((codes - zeros) * scales).to(dtype).view(rows, columns)
     if weight.perm is None:
         return values
     ordered = torch.empty_like(values)

@@ -2,17 +2,18 @@
 
 import torch
 
-from stentor.kernels.linear_packed import PackedKind
+from stentor.kernels.linear_packed import PackedKind, Scaling
 from stentor.kernels.moe import Router
+from stentor.tests.kernels.packed_weights import USUAL
 from stentor.tests.kernels.programs import Shape
 
-KINDS: tuple[tuple[tuple[PackedKind, bool], ...], ...] = (
-    (("f32", False),),
-    (("bf16", False),),
-    (("q4", False),),
-    (("q4m", False), ("q4m", False), ("q8h", False)),
-    (("q8", True),),
-    (("q4m", True), ("q8", False)),
+KINDS: tuple[tuple[tuple[PackedKind, Scaling], ...], ...] = (
+    (("f32", USUAL),),
+    (("bf16", USUAL),),
+    (("q4", USUAL),),
+    (("q4m", USUAL), ("q4m", USUAL), ("q8h", USUAL)),
+    (("q8", Scaling(torch.float32, 0)),),
+    (("q4z", Scaling(torch.bfloat16, 32, zeros=True)), ("q8", USUAL)),
 )
 """Of the parts of a layer."""
 SHAPES = {
@@ -25,15 +26,15 @@ SHAPES = {
     "olmo": Shape(norms="post", qk_norm="full", kv_heads=4),
     "granite": Shape(residual_scale=0.3, hidden=33, inner=31),
     "partial": Shape(turned=6, dim=12, heads=6, kv_heads=3),
-    "brain": Shape(kinds=(("bf16", False),), cache=torch.bfloat16),
+    "brain": Shape(kinds=(("bf16", USUAL),), cache=torch.bfloat16),
     "gated": Shape(inner=64, biased=True),
-    "brain gated": Shape(kinds=(("bf16", False),), cache=torch.bfloat16, inner=32, activation="gelu_tanh"),
+    "brain gated": Shape(kinds=(("bf16", USUAL),), cache=torch.bfloat16, inner=32, activation="gelu_tanh"),
     "starcoder": Shape(centred=True, biased=True, gated=False, activation="gelu_tanh", hidden=41),
     "nemotron": Shape(centred=True, norms="sandwich", gated=False, activation="relu2", turned=8, inner=64),
     "glm": Shape(interleaved=True, turned=10, norms="sandwich"),
     "hunyuan": Shape(qk_norm="head", turned_first=True, scaled_queries=True),
     "brain nemotron": Shape(
-        kinds=(("bf16", False),), cache=torch.bfloat16, centred=True, gated=False, interleaved=True, scaled_queries=True
+        kinds=(("bf16", USUAL),), cache=torch.bfloat16, centred=True, gated=False, interleaved=True, scaled_queries=True
     ),
     "experts": Shape(hidden=48, inner=16, experts=7),
     "grouped experts": Shape(
@@ -42,7 +43,7 @@ SHAPES = {
         experts=8,
         biased=True,
         router=Router(3, score="sigmoid", scale=2.5, groups=4, top_groups=2),
-        kinds=(("bf16", False),),
+        kinds=(("bf16", USUAL),),
         cache=torch.bfloat16,
     ),
     "experts in codes": Shape(hidden=64, inner=96, experts=6, kinds=KINDS[3], biased=True, router=Router(4)),

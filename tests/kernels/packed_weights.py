@@ -3,42 +3,60 @@
 import torch
 from torch import Tensor
 
-from stentor.kernels.linear_packed import PackedKind, PackedWeight, empty_packed, pack_codes_, pack_plain_
-from stentor.kernels.linear_packed.weight import BLOCK, FOUR_BITS, MINS, PARTS, SCALES, TABLES
+from stentor.kernels.linear_packed import PackedKind, PackedWeight, Scaling, empty_packed, pack_codes_, pack_plain_
+from stentor.kernels.linear_packed.weight import FOUR_BITS, MINS, PARTS, SCALES, TABLES
 from stentor.tests.kernels.helpers import normal
 
-KINDS: tuple[tuple[PackedKind, bool], ...] = (
-    ("f32", False),
-    ("bf16", False),
-    ("q4", False),
-    ("q4m", False),
-    ("q4m", True),
-    ("q8", False),
-    ("q8", True),
-    ("q8h", False),
-    ("q8h", True),
-    ("q8m", False),
-    ("q8m", True),
-    ("iq4nl", False),
-    ("mxfp4", False),
-    ("nvfp4", False),
+USUAL = Scaling()
+KINDS: tuple[tuple[PackedKind, Scaling], ...] = (
+    ("f32", USUAL),
+    ("bf16", USUAL),
+    ("q4", USUAL),
+    ("q4m", USUAL),
+    ("q4z", Scaling(torch.float16, 32, zeros=True)),
+    ("q4z", Scaling(torch.bfloat16, 64)),
+    ("q4z", Scaling(torch.float32, 128, zeros=True)),
+    ("q8", USUAL),
+    ("q8", Scaling(torch.bfloat16, 64)),
+    ("q8", Scaling(torch.float32, 0)),
+    ("q8h", USUAL),
+    ("q8m", USUAL),
+    ("q8z", Scaling(torch.float16, 64, zeros=True)),
+    ("q8z", Scaling(torch.bfloat16, 0, zeros=True)),
+    ("q8z", Scaling(torch.float32)),
+    ("iq4nl", USUAL),
+    ("mxfp4", USUAL),
+    ("nvfp4", USUAL),
 )
-"""Each with whether its scales are in single precision."""
+"""Each with how its scales are kept."""
 
 
-def codes_and_scales(kind: PackedKind, outputs: int, inputs: int, seed: int) -> tuple[Tensor, Tensor]:
-    """uint8 [outputs, inputs] and float32 [outputs, blocks, parts], of weights about as large as 1 / √inputs.
+def codes_and_scales(
+    kind: PackedKind, outputs: int, inputs: int, seed: int, scaling: Scaling = USUAL
+) -> tuple[Tensor, Tensor]:
+    """uint8 [outputs, inputs] and float32 [outputs, groups, parts], of weights about as large as 1 / √inputs.
 
-    Scales that are kept as bytes are such bytes.
+    Scales are such as are kept exactly where they are not in half precision.
     """
     generator = torch.Generator().manual_seed(seed)
     most = 16 if kind in FOUR_BITS else 256
     codes = torch.randint(0, most, (outputs, inputs), dtype=torch.uint8, generator=generator)
-    scales = torch.rand(outputs, -(-inputs // BLOCK), PARTS[kind], generator=generator) + 0.5
+    scales = torch.rand(outputs, -(-inputs // (scaling.group or inputs)), PARTS[kind], generator=generator) + 0.5
     scales *= 3.0 / ((2 * max(TABLES[kind]) if kind in TABLES else most) * inputs**0.5)
     if kind in MINS:
         scales[:, :, 1] *= -7.5 if kind == "q4m" else -3.0
-    return codes, scales.to(SCALES.get(kind, torch.float32)).float()
+    kept = scaling.dtype if scaling.dtype == torch.bfloat16 else SCALES.get(kind, torch.float32)
+    return codes, scales.to(kept).float()
+
+
+def zeros_of(kind: PackedKind, outputs: int, inputs: int, seed: int, scaling: Scaling) -> Tensor | None:
+    """Of each group of a weight that has them, the largest among them."""
+    if not scaling.zeros:
+        return None
+    most, groups = 17 if kind == "q4z" else 257, -(-inputs // (scaling.group or inputs))
+    drawn = torch.randint(0, most, (outputs, groups), generator=torch.Generator().manual_seed(seed))
+    drawn[0, 0] = most - 1
+    return drawn
 
 
 def factors_of(kind: PackedKind, outputs: int, seed: int) -> Tensor | None:
@@ -48,10 +66,14 @@ def factors_of(kind: PackedKind, outputs: int, seed: int) -> Tensor | None:
     return torch.rand(outputs, generator=torch.Generator().manual_seed(seed)) + 0.5
 
 
-def packed_weight(kind: PackedKind, outputs: int, inputs: int, *, wide: bool = False, seed: int = 0) -> PackedWeight:
-    weight = empty_packed(outputs, inputs, kind, wide=wide)
+def packed_weight(
+    kind: PackedKind, outputs: int, inputs: int, *, scaling: Scaling = USUAL, seed: int = 0
+) -> PackedWeight:
+    weight = empty_packed(outputs, inputs, kind, scaling=scaling)
     if kind in ("f32", "bf16"):
         pack_plain_(weight, 0, normal(outputs, inputs, seed=seed) / inputs**0.5)
     else:
-        pack_codes_(weight, 0, *codes_and_scales(kind, outputs, inputs, seed), factors_of(kind, outputs, seed))
+        codes, scales = codes_and_scales(kind, outputs, inputs, seed, scaling)
+        zeros = zeros_of(kind, outputs, inputs, seed, scaling)
+        pack_codes_(weight, 0, codes, scales, factors_of(kind, outputs, seed), zeros)
     return weight

@@ -12,11 +12,11 @@ from stentor.kernels.activation import ActivationKind
 from stentor.kernels.attention import AttentionBatch
 from stentor.kernels.forward import NONE, ActivationFormat, Forward, Program, activation_format_of
 from stentor.kernels.kv_cache import make_kv_cache
-from stentor.kernels.linear_packed import PackedKind, PackedWeight
+from stentor.kernels.linear_packed import PackedKind, PackedWeight, Scaling
 from stentor.kernels.moe import Router
 from stentor.kernels.variants import Choice
 from stentor.tests.kernels.helpers import normal
-from stentor.tests.kernels.packed_weights import packed_weight
+from stentor.tests.kernels.packed_weights import USUAL, packed_weight
 
 VOCAB = 50
 EPS = 1e-5
@@ -50,8 +50,8 @@ class Shape:
     residual_scale: float = 1.0
     activation: ActivationKind = "silu"
     cache: torch.dtype = torch.float32
-    kinds: tuple[tuple[PackedKind, bool], ...] = (("f32", False),)
-    """Of the parts of each layer in turn, with whether their scales are wide; all want their input in one form."""
+    kinds: tuple[tuple[PackedKind, Scaling], ...] = (("f32", USUAL),)
+    """Of the parts of each layer in turn, with how their scales are kept; all want their input in one form."""
     experts: int = 0
     """0: feed-forward layers are dense."""
     router: Router = Router(2)  # noqa: RUF009  # frozen
@@ -86,21 +86,21 @@ class _Recorder:
     def linear(self, dst: int, inputs: int, *parts: int) -> None:
         column = 0
         for number, outputs in enumerate(parts):
-            kind, wide = self.shape.kinds[number % len(self.shape.kinds)]
-            weight = packed_weight(kind, outputs, inputs, wide=wide, seed=self._seed())
+            kind, scaling = self.shape.kinds[number % len(self.shape.kinds)]
+            weight = packed_weight(kind, outputs, inputs, scaling=scaling, seed=self._seed())
             bias = 0.1 * normal(outputs, seed=self._seed()) if self.shape.biased else None
             self.program.linear(dst, weight, column=column, bias=bias)
             column += outputs
 
     def experts(self, logits: int, dst: int) -> None:
         shape = self.shape
-        kind, wide = shape.kinds[0]
+        kind, scaling = shape.kinds[0]
         self.linear(logits, shape.hidden, shape.experts)
         self.program.moe(
             logits,
             dst,
             shape.router,
-            packed_weight(kind, shape.experts * 2 * shape.inner, shape.hidden, wide=wide, seed=self._seed()),
+            packed_weight(kind, shape.experts * 2 * shape.inner, shape.hidden, scaling=scaling, seed=self._seed()),
             packed_weight(shape.kinds[-1][0], shape.experts * shape.hidden, shape.inner, seed=self._seed()),
             shape.activation,
             score_bias=normal(shape.experts, seed=self._seed()) if shape.biased else None,
@@ -188,7 +188,7 @@ def make_program(shape: Shape) -> tuple[Program, int]:
 
 
 def embedding_of(shape: Shape) -> PackedWeight:
-    return packed_weight(shape.kinds[0][0], VOCAB, shape.hidden, wide=shape.kinds[0][1], seed=1000)
+    return packed_weight(shape.kinds[0][0], VOCAB, shape.hidden, scaling=shape.kinds[0][1], seed=1000)
 
 
 Span = tuple[int, int, int]

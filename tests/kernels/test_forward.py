@@ -15,12 +15,12 @@ from stentor.kernels.activation import ActivationKind
 from stentor.kernels.attention import AttentionBatch
 from stentor.kernels.forward import Forward, Program, choose
 from stentor.kernels.kv_cache import make_kv_cache
-from stentor.kernels.linear_packed import PackedKind, activation_format_of
+from stentor.kernels.linear_packed import PackedKind, Scaling, activation_format_of
 from stentor.kernels.variants import Variant
 from stentor.tests.examples import examples
 from stentor.tests.kernels.forward_shapes import KINDS, SHAPES
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
-from stentor.tests.kernels.packed_weights import packed_weight
+from stentor.tests.kernels.packed_weights import USUAL, packed_weight
 from stentor.tests.kernels.programs import (
     EPS,
     VOCAB,
@@ -84,7 +84,7 @@ def in_both_variants(program: Program, inputs: dict[int, Tensor], out: int) -> t
 
 
 @pytest.mark.parametrize("kinds", KINDS)
-def test_parts_of_several_kinds_stand_beside_each_other(kinds: tuple[tuple[PackedKind, bool], ...]) -> None:
+def test_parts_of_several_kinds_stand_beside_each_other(kinds: tuple[tuple[PackedKind, Scaling], ...]) -> None:
     """Inputs as they are, so that both variants round them alike."""
     shape = Shape(kinds=kinds)
     program = Program()
@@ -92,8 +92,8 @@ def test_parts_of_several_kinds_stand_beside_each_other(kinds: tuple[tuple[Packe
     program.norm_and_quantize(src, shape.activation_format, add=delta, scale=0.5)
     column = 0
     for number, outputs in enumerate((33, 16, 21)):
-        kind, wide = kinds[number % len(kinds)]
-        weight = packed_weight(kind, outputs, 75, wide=wide, seed=number)
+        kind, scaling = kinds[number % len(kinds)]
+        weight = packed_weight(kind, outputs, 75, scaling=scaling, seed=number)
         program.linear(dst, weight, column=column, bias=normal(outputs, seed=number) if number else None)
         column += outputs
     inputs = {src: normal(37, 75, seed=1), delta: normal(37, 75, seed=2)}
@@ -104,17 +104,17 @@ def test_parts_of_several_kinds_stand_beside_each_other(kinds: tuple[tuple[Packe
 
 
 @pytest.mark.parametrize("kinds", KINDS)
-def test_what_was_prepared_before_leaves_no_trace(kinds: tuple[tuple[PackedKind, bool], ...]) -> None:
+def test_what_was_prepared_before_leaves_no_trace(kinds: tuple[tuple[PackedKind, Scaling], ...]) -> None:
     """Also beside the end of a row, where a pair or a block is not whole."""
     shape = Shape(kinds=kinds)
-    kind, wide = kinds[0]
+    kind, scaling = kinds[0]
     results: list[Tensor] = []
     for before in (0.0, torch.nan):
         program = Program()
         first, src, dst = program.buffer(80), program.buffer(33), program.buffer(16)
         program.norm_and_quantize(first, shape.activation_format)
         program.norm_and_quantize(src, shape.activation_format)
-        program.linear(dst, packed_weight(kind, 16, 33, wide=wide))
+        program.linear(dst, packed_weight(kind, 16, 33, scaling=scaling))
         inputs = {first: torch.full((5, 80), before), src: normal(5, 33, seed=1)}
         results += in_both_variants(program, inputs, dst)
     assert_same_bits(results[2], results[0])
@@ -139,7 +139,7 @@ def test_activations_of_any_width_are_the_references(activation: ActivationKind,
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("rows", [1, 13, 100])
 def test_products_that_are_gated_on_their_way_give_the_same_bits(
-    activation: ActivationKind, kinds: tuple[tuple[PackedKind, bool], ...], parts: int, rows: int
+    activation: ActivationKind, kinds: tuple[tuple[PackedKind, Scaling], ...], parts: int, rows: int
 ) -> None:
     width, activation_format = 64, activation_format_of(kinds[0][0])
 
@@ -149,13 +149,13 @@ def test_products_that_are_gated_on_their_way_give_the_same_bits(
         program.norm_and_quantize(src, activation_format)
         outputs = 2 * width // parts
         for part in range(parts):
-            kind, wide = kinds[-part]
-            weight = packed_weight(kind, outputs, 40, wide=wide, seed=part)
+            kind, scaling = kinds[-part]
+            weight = packed_weight(kind, outputs, 40, scaling=scaling, seed=part)
             program.linear(gate_up, weight, column=part * outputs, bias=0.1 * normal(outputs, seed=part + 2))
         if apart:
             program.add(src, src, 0.0)  # changes nothing
         program.activate(gate_up, activation, activation_format)
-        program.linear(dst, packed_weight(kinds[0][0], 24, width, wide=kinds[0][1], seed=5))
+        program.linear(dst, packed_weight(kinds[0][0], 24, width, scaling=kinds[0][1], seed=5))
         assert any(i.op == "gate_up_activate" for i in program.instructions) is not apart
         return in_both_variants(program, {src: normal(rows, 40, seed=3)}, dst)
 
@@ -246,7 +246,7 @@ LONG = 1100
 
 
 def long_shape(cache: torch.dtype, window: int, *, sunk: bool = False) -> Shape:
-    kinds: tuple[tuple[PackedKind, bool], ...] = (("f32" if cache == torch.float32 else "bf16", False),)
+    kinds: tuple[tuple[PackedKind, Scaling], ...] = (("f32" if cache == torch.float32 else "bf16", USUAL),)
     return Shape(
         hidden=24, inner=16, windows=(window,), sunk=sunk, cache=cache, positions=LONG, block_size=32, kinds=kinds
     )

@@ -14,6 +14,7 @@ from torch import Tensor
 from stentor.kernels import ActivationKind, activate_, force_variant, native
 from stentor.kernels.linear_packed import (
     PackedKind,
+    Scaling,
     Stored,
     choose,
     empty_packed,
@@ -26,11 +27,11 @@ from stentor.kernels.linear_packed import (
     unsupported_reason,
 )
 from stentor.kernels.linear_packed.reference import dequantize
-from stentor.kernels.linear_packed.weight import FOUR_BITS, HALVES, MINS, OFFSETS, PARTS, TABLES, WIDE
+from stentor.kernels.linear_packed.weight import FOUR_BITS, HALVES, MINS, OFFSETS, PARTS, TABLES, USUAL_ZEROS, ZEROS
 from stentor.kernels.linear_packed.weight import KINDS as ALL_KINDS
 from stentor.tests.examples import examples
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
-from stentor.tests.kernels.packed_weights import KINDS, codes_and_scales, factors_of, packed_weight
+from stentor.tests.kernels.packed_weights import KINDS, codes_and_scales, factors_of, packed_weight, zeros_of
 from stentor.tests.kernels.test_linear_gguf import random_blocks
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no native library")
@@ -52,17 +53,14 @@ def resident() -> int:
 # ---- what is packed
 
 
-@pytest.mark.parametrize(
-    ("stored", "wide"),
-    [(stored, wide) for stored in STORED for wide in (False, True) if not wide or kind_of(stored) in WIDE],
-)
-def test_packed_blocks_are_what_the_format_says(stored: Stored, wide: bool) -> None:
-    """Scales that are one half-precision number are kept exactly; products of two are rounded unless wide."""
+@pytest.mark.parametrize("stored", STORED)
+def test_packed_blocks_are_what_the_format_says(stored: Stored) -> None:
+    """Scales that are one half-precision number are kept exactly; products of two are rounded."""
     blocks = random_blocks(stored, 37, 512)
     expected = torch.from_numpy(gguf.dequantize(blocks.numpy(), gguf.GGMLQuantizationType[stored])).float()
-    weight = empty_packed(37, 512, kind_of(stored), wide=wide)
+    weight = empty_packed(37, 512, kind_of(stored))
     pack_gguf_(weight, 0, blocks, stored)
-    if stored in PRODUCTS and not wide:
+    if stored in PRODUCTS:
         largest = expected.view(37, -1, 32).abs().amax(2).repeat_interleave(32, 1)
         assert bool(((dequantize(weight) - expected).abs() <= 2e-3 * largest + 1e-6).all())
         assert not torch.equal(dequantize(weight), expected)
@@ -96,26 +94,31 @@ def test_plain_rows_are_kept_in_the_dtype_of_the_weight(outputs: int, inputs: in
         assert torch.equal(again.codes, weight.codes)
 
 
-@pytest.mark.parametrize(("kind", "wide"), [pair for pair in KINDS if PARTS[pair[0]]])
+@pytest.mark.parametrize(("kind", "scaling"), [pair for pair in KINDS if PARTS[pair[0]]])
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
-def test_codes_and_scales_are_kept(kind: PackedKind, wide: bool, outputs: int, inputs: int) -> None:
-    codes, scales = codes_and_scales(kind, outputs, inputs, seed=3)
-    weight = packed_weight(kind, outputs, inputs, wide=wide, seed=3)
+def test_codes_and_scales_are_kept(kind: PackedKind, scaling: Scaling, outputs: int, inputs: int) -> None:
+    codes, scales = codes_and_scales(kind, outputs, inputs, 3, scaling)
+    weight = packed_weight(kind, outputs, inputs, scaling=scaling, seed=3)
     if weight.scales.dtype == torch.float16:
         scales = scales.half().float()
     factors = factors_of(kind, outputs, seed=3)
     if factors is not None:
         scales = scales * factors.view(-1, 1, 1)
+    each = scaling.group or inputs
     spread = (
-        scales.flatten(1).repeat_interleave(16, 1) if kind in HALVES else scales.repeat_interleave(32, 1)[:, :inputs]
+        scales.flatten(1).repeat_interleave(16, 1) if kind in HALVES else scales.repeat_interleave(each, 1)[:, :inputs]
     )
     values = torch.tensor(TABLES[kind])[codes.long()] if kind in TABLES else codes.float() - OFFSETS[kind]
-    if kind in MINS:
+    if kind in ZEROS:
+        zeros = zeros_of(kind, outputs, inputs, 3, scaling)
+        zero = USUAL_ZEROS[kind] if zeros is None else zeros.repeat_interleave(each, 1)[:, :inputs]
+        expected = values * spread[:, :, 0] + spread[:, :, 0] * (OFFSETS[kind] - zero)
+    elif kind in MINS:
         expected = values * spread[:, :, 0] + spread[:, :, 1]
     else:
         expected = values * spread.reshape(outputs, -1)[:, :inputs]
     assert_same_bits(dequantize(weight), expected)
-    kept = (weight.codes, weight.scales, weight.factors)
+    kept = (weight.codes, weight.scales, weight.factors, weight.zeros)
     assert weight.nbytes == sum(plane.nbytes for plane in kept if plane is not None)
 
 
@@ -128,10 +131,10 @@ def test_scales_are_rounded_to_half_precision_as_torch_rounds(value: float) -> N
     assert unpack_rows(weight, torch.tensor([0]))[0, 0] == -8 * expected.float()
 
 
-@pytest.mark.parametrize(("kind", "wide"), KINDS)
+@pytest.mark.parametrize(("kind", "scaling"), KINDS)
 @pytest.mark.parametrize("inputs", [32, 45])
-def test_rows_are_unpacked_in_any_order(kind: PackedKind, wide: bool, inputs: int) -> None:
-    weight = packed_weight(kind, 61, inputs, wide=wide)
+def test_rows_are_unpacked_in_any_order(kind: PackedKind, scaling: Scaling, inputs: int) -> None:
+    weight = packed_weight(kind, 61, inputs, scaling=scaling)
     rows = torch.randint(0, 61, (300,), generator=torch.Generator().manual_seed(0))
     assert_same_bits(unpack_rows(weight, rows), dequantize(weight)[rows])
     assert_same_bits(unpack_rows(weight, rows[::3]), dequantize(weight)[rows[::3]])
@@ -141,12 +144,12 @@ def test_rows_are_unpacked_in_any_order(kind: PackedKind, wide: bool, inputs: in
 # ---- products
 
 
-@pytest.mark.parametrize(("kind", "wide"), KINDS)
+@pytest.mark.parametrize(("kind", "scaling"), KINDS)
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
 def test_the_native_product_is_the_references_for_every_number_of_rows(
-    kind: PackedKind, wide: bool, outputs: int, inputs: int
+    kind: PackedKind, scaling: Scaling, outputs: int, inputs: int
 ) -> None:
-    weight, bias = packed_weight(kind, outputs, inputs, wide=wide), normal(outputs, seed=5)
+    weight, bias = packed_weight(kind, outputs, inputs, scaling=scaling), normal(outputs, seed=5)
     x = normal(40, inputs, seed=6)
     x[7] = 0
     assert choose(x, "native") == "native"
@@ -157,20 +160,20 @@ def test_the_native_product_is_the_references_for_every_number_of_rows(
         assert_close(linear_packed(x[:count], weight, chosen, variant="native"), wanted, TOLERANCE[kind])
 
 
-@pytest.mark.parametrize(("kind", "wide"), KINDS)
-def test_the_product_is_close_to_the_exact_one(kind: PackedKind, wide: bool) -> None:
+@pytest.mark.parametrize(("kind", "scaling"), KINDS)
+def test_the_product_is_close_to_the_exact_one(kind: PackedKind, scaling: Scaling) -> None:
     """So that native and reference are not wrong alike. Inputs of eight bits cost about half a percent."""
-    weight, x = packed_weight(kind, 64, 256, wide=wide), normal(9, 256, seed=1)
+    weight, x = packed_weight(kind, 64, 256, scaling=scaling), normal(9, 256, seed=1)
     exact = (x.double() @ dequantize(weight).double().T).float()
     error = (linear_packed(x, weight) - exact).abs().mean() / exact.abs().mean()
     assert error < {"f32": 1e-6, "bf16": 4e-3}.get(kind, 1e-2)
 
 
-@pytest.mark.parametrize(("kind", "wide"), [pair for pair in KINDS if PARTS[pair[0]]])
+@pytest.mark.parametrize(("kind", "scaling"), [pair for pair in KINDS if PARTS[pair[0]]])
 @pytest.mark.parametrize("size", [30.0, 1e4])
-def test_one_large_input_takes_nothing_from_those_of_its_block(kind: PackedKind, wide: bool, size: float) -> None:
+def test_one_large_input_takes_nothing_from_those_of_its_block(kind: PackedKind, scaling: Scaling, size: float) -> None:
     """Some channels of a transformer are hundreds of times as large as others; here one of each block is."""
-    weight, x = packed_weight(kind, 64, 256, wide=wide), normal(9, 256, seed=1)
+    weight, x = packed_weight(kind, 64, 256, scaling=scaling), normal(9, 256, seed=1)
     plain = linear_packed(x, weight)
     for at in (0, 5, 15, 16, 27, 31):
         larger = x.clone()
@@ -192,29 +195,29 @@ def test_the_largest_codes_and_inputs_fit_into_every_sum(kind: PackedKind, sign:
     assert_close(linear_packed(x, weight), linear_packed(x, weight, variant="reference"), TOLERANCE[kind])
 
 
-@pytest.mark.parametrize(("kind", "wide"), KINDS)
-def test_large_products_are_cut_without_a_seam(kind: PackedKind, wide: bool) -> None:
+@pytest.mark.parametrize(("kind", "scaling"), KINDS)
+def test_large_products_are_cut_without_a_seam(kind: PackedKind, scaling: Scaling) -> None:
     """More rows than stay in a cache and more tiles than an item has."""
-    weight, x = packed_weight(kind, 530, 1100, wide=wide), normal(300, 1100, seed=1)
+    weight, x = packed_weight(kind, 530, 1100, scaling=scaling), normal(300, 1100, seed=1)
     assert_close(
         linear_packed(x, weight, variant="native"), linear_packed(x, weight, variant="reference"), 2 * TOLERANCE[kind]
     )
 
 
-@pytest.mark.parametrize(("kind", "wide"), KINDS)
-def test_rows_of_bfloat16_are_taken_and_given_back(kind: PackedKind, wide: bool) -> None:
-    weight, x = packed_weight(kind, 40, 70, wide=wide), normal(5, 70, seed=1).bfloat16()
+@pytest.mark.parametrize(("kind", "scaling"), KINDS)
+def test_rows_of_bfloat16_are_taken_and_given_back(kind: PackedKind, scaling: Scaling) -> None:
+    weight, x = packed_weight(kind, 40, 70, scaling=scaling), normal(5, 70, seed=1).bfloat16()
     out = linear_packed(x, weight)
     assert_same_bits(out, linear_packed(x.float(), weight).bfloat16())
 
 
-@pytest.mark.parametrize(("kind", "wide"), KINDS)
+@pytest.mark.parametrize(("kind", "scaling"), KINDS)
 @pytest.mark.parametrize(("rows", "outputs", "inputs"), [(1, 17, 34), (5, 40, 70), (400, 530, 384), (30, 64, 65)])
 @pytest.mark.parametrize("activation", [None, "silu", "gelu_tanh", "gelu", "relu2"])
 def test_what_is_done_to_a_product_in_the_cache_is_what_would_be_done_to_it_behind(
-    kind: PackedKind, wide: bool, rows: int, outputs: int, inputs: int, activation: ActivationKind | None
+    kind: PackedKind, scaling: Scaling, rows: int, outputs: int, inputs: int, activation: ActivationKind | None
 ) -> None:
-    weight, bias = packed_weight(kind, outputs, inputs, wide=wide), normal(outputs, seed=2)
+    weight, bias = packed_weight(kind, outputs, inputs, scaling=scaling), normal(outputs, seed=2)
     x = normal(rows, inputs, seed=1)
     expected = linear_packed(x, weight, bias)
     if activation is not None:
@@ -226,11 +229,13 @@ def test_what_is_done_to_a_product_in_the_cache_is_what_would_be_done_to_it_behi
         assert_close(linear_packed(x, weight, bias, activation=activation), expected, 2e-5)
 
 
-@pytest.mark.parametrize(("kind", "wide"), KINDS)
+@pytest.mark.parametrize(("kind", "scaling"), KINDS)
 @pytest.mark.parametrize("inputs", [33, 70])
-def test_rows_of_bfloat16_come_to_a_product_in_single_precision(kind: PackedKind, wide: bool, inputs: int) -> None:
+def test_rows_of_bfloat16_come_to_a_product_in_single_precision(
+    kind: PackedKind, scaling: Scaling, inputs: int
+) -> None:
     """Pairs of inputs are taken where they lie, even where rows are strided."""
-    weight, x = packed_weight(kind, 40, inputs, wide=wide), normal(15, inputs + 5, seed=1).bfloat16()[:, 3:-2]
+    weight, x = packed_weight(kind, 40, inputs, scaling=scaling), normal(15, inputs + 5, seed=1).bfloat16()[:, 3:-2]
     assert_same_bits(linear_packed(x, weight, dtype=torch.float32), linear_packed(x.float(), weight))
 
 
@@ -244,10 +249,34 @@ def test_rows_may_be_strided() -> None:
     assert linear_packed(wide.T[:0], weight).shape == (0, 40)
 
 
+@pytest.mark.parametrize("kind", ZEROS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("group", [64, 128, 0])
+def test_scales_kept_once_a_group_give_the_bits_of_scales_in_single_precision_for_each_block(
+    kind: PackedKind, dtype: torch.dtype, group: int
+) -> None:
+    """With a zero for each, and parts of two projections that meet inside a tile."""
+    outputs, inputs = 40, 200
+    once, apart = Scaling(dtype, group, zeros=True), Scaling(torch.float32, zeros=True)
+    short, long = (empty_packed(outputs, inputs, kind, scaling=scaling) for scaling in (once, apart))
+    for first, count in ((0, 23), (23, 17)):
+        codes, scales = codes_and_scales(kind, count, inputs, first, once)
+        scales, zeros = scales.to(dtype).float(), zeros_of(kind, count, inputs, first, once)
+        assert zeros is not None
+        pack_codes_(short, first, codes, scales, zeros=zeros)
+        spread = [each.repeat_interleave((group or 224) // 32, 1)[:, :7] for each in (scales, zeros)]
+        pack_codes_(long, first, codes, spread[0], zeros=spread[1])
+    assert short.nbytes < long.nbytes
+    assert_same_bits(dequantize(short), dequantize(long))
+    x = normal(21, inputs, seed=1)
+    for count in (1, 4, 21):
+        assert_same_bits(linear_packed(x[:count], short), linear_packed(x[:count], long))
+
+
 # ---- a row by itself
 
 
-@pytest.mark.parametrize(("kind", "wide"), KINDS)
+@pytest.mark.parametrize(("kind", "scaling"), KINDS)
 @settings(max_examples=examples(12), deadline=None)
 @given(
     outputs=st.integers(1, 200),
@@ -257,9 +286,9 @@ def test_rows_may_be_strided() -> None:
     data=st.data(),
 )
 def test_a_row_depends_on_nothing_but_itself(
-    kind: PackedKind, wide: bool, outputs: int, inputs: int, rows: int, threads: int, data: st.DataObject
+    kind: PackedKind, scaling: Scaling, outputs: int, inputs: int, rows: int, threads: int, data: st.DataObject
 ) -> None:
-    weight = packed_weight(kind, outputs, inputs, wide=wide, seed=inputs)
+    weight = packed_weight(kind, outputs, inputs, scaling=scaling, seed=inputs)
     x, bias = normal(rows, inputs, seed=outputs), normal(outputs, seed=rows)
     x[data.draw(st.integers(0, rows - 1), label="outlier")] *= 1e4
     row = data.draw(st.integers(0, rows - 1), label="row")
@@ -269,19 +298,19 @@ def test_a_row_depends_on_nothing_but_itself(
         assert_same_bits(linear_packed(x, weight, bias)[row : row + 1], alone)
 
 
-@pytest.mark.parametrize(("kind", "wide"), KINDS)
-def test_sums_over_many_inputs_are_the_same_in_one_go_and_in_stretches(kind: PackedKind, wide: bool) -> None:
+@pytest.mark.parametrize(("kind", "scaling"), KINDS)
+def test_sums_over_many_inputs_are_the_same_in_one_go_and_in_stretches(kind: PackedKind, scaling: Scaling) -> None:
     """Many rows meet a part of the inputs after the other; whole tiles, one that has no neighbour, and one cut off."""
-    weight, x, bias = packed_weight(kind, 85, 3301, wide=wide), normal(21, 3301, seed=1), normal(85, seed=2)
+    weight, x, bias = packed_weight(kind, 85, 3301, scaling=scaling), normal(21, 3301, seed=1), normal(85, seed=2)
     alone = torch.cat([linear_packed(row[None], weight, bias) for row in x])
     assert_close(alone, linear_packed(x, weight, bias, variant="reference"), 1e-5)
     for count in (2, 3, 7, 9, 21):
         assert_same_bits(linear_packed(x[-count:], weight, bias), alone[-count:])
 
 
-@pytest.mark.parametrize(("kind", "wide"), KINDS)
-def test_a_row_of_nan_or_infinity_spoils_no_other(kind: PackedKind, wide: bool) -> None:
-    weight, x = packed_weight(kind, 33, 65, wide=wide), normal(13, 65, seed=1)
+@pytest.mark.parametrize(("kind", "scaling"), KINDS)
+def test_a_row_of_nan_or_infinity_spoils_no_other(kind: PackedKind, scaling: Scaling) -> None:
+    weight, x = packed_weight(kind, 33, 65, scaling=scaling), normal(13, 65, seed=1)
     expected = linear_packed(x, weight)
     x[4, 40], x[5, 3], x[6, :2], x[7], x[8] = torch.nan, torch.inf, torch.inf, torch.nan, torch.inf
     made = linear_packed(x, weight)
@@ -329,10 +358,30 @@ def test_a_weight_of_nothing_is_refused(outputs: int, inputs: int) -> None:
         empty_packed(outputs, inputs, "bf16")
 
 
-def test_scales_in_float32_are_refused_where_nothing_reads_them() -> None:
-    for kind in ("f32", "bf16", "q4"):
-        with pytest.raises(ValueError, match=f"a packed {kind} weight has no scales in float32"):
-            empty_packed(16, 32, kind, wide=True)
+@pytest.mark.parametrize("kind", ["f32", "bf16", "q4", "q4m", "q8h", "q8m", "mxfp4"])
+def test_scales_of_groups_are_refused_where_nothing_reads_them(kind: PackedKind) -> None:
+    for scaling in (Scaling(torch.float32), Scaling(group=64), Scaling(zeros=True)):
+        with pytest.raises(ValueError, match=f"a packed {kind} weight has scales of its own: q4z, q8, q8z take"):
+            empty_packed(16, 32, kind, scaling=scaling)
+
+
+@pytest.mark.parametrize(
+    "scaling", [Scaling(torch.float64), Scaling(group=33), Scaling(group=-32), Scaling(zeros=True)]
+)
+def test_scales_that_no_weight_has_are_refused(scaling: Scaling) -> None:
+    with pytest.raises(ValueError, match="a packed q8 weight has no scales as"):
+        empty_packed(16, 32, "q8", scaling=scaling)
+
+
+def test_zeros_that_do_not_fit_are_refused() -> None:
+    scaling = Scaling(torch.float16, 64, zeros=True)
+    weight = empty_packed(16, 128, "q4z", scaling=scaling)
+    codes, scales = codes_and_scales("q4z", 16, 128, 0, scaling)
+    for zeros in (None, torch.zeros(16, 1), torch.zeros(15, 2), torch.zeros(2, 16)):
+        with pytest.raises(ValueError, match=r"zeros .* do not fit a packed q4z weight"):
+            pack_codes_(weight, 0, codes, scales, zeros=zeros)
+    with pytest.raises(ValueError, match=r"zeros .* do not fit a packed q8 weight"):
+        pack_codes_(empty_packed(16, 128, "q8"), 0, codes, torch.ones(16, 4, 1), zeros=torch.zeros(16, 4))
 
 
 def test_plain_rows_that_do_not_fit_are_refused() -> None:
@@ -416,8 +465,8 @@ def test_prepared_rows_are_given_back() -> None:
 
 
 def test_a_weight_without_memory_has_the_size_of_one_with() -> None:
-    for kind, wide in KINDS:
-        kept, shape = (empty_packed(37, 95, kind, wide=wide, device=device) for device in ("cpu", "meta"))
+    for kind, scaling in KINDS:
+        kept, shape = (empty_packed(37, 95, kind, scaling=scaling, device=device) for device in ("cpu", "meta"))
         assert shape.nbytes == kept.nbytes
         assert shape.codes.is_meta
         assert not kept.codes.any()

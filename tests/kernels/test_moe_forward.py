@@ -8,9 +8,9 @@ from torch import Tensor
 
 from stentor.kernels import Router, native, packed_experts_mlp, route
 from stentor.kernels.forward import Forward, Program, Traced
-from stentor.kernels.linear_packed import PackedKind, activation_format_of, empty_packed, linear_packed
+from stentor.kernels.linear_packed import PackedKind, Scaling, activation_format_of, empty_packed, linear_packed
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
-from stentor.tests.kernels.packed_weights import KINDS, packed_weight
+from stentor.tests.kernels.packed_weights import KINDS, USUAL, packed_weight
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no native library")
 
@@ -23,7 +23,7 @@ ROUTERS = (
 
 
 def recorded(
-    kind: PackedKind, wide: bool, router: Router, into: bool, gated: bool = True
+    kind: PackedKind, scaling: Scaling, router: Router, into: bool, gated: bool = True
 ) -> tuple[Program, int, int, dict[str, Any]]:
     """A router and its experts, and beside them the tensors that the operations take."""
     program = Program()
@@ -31,8 +31,8 @@ def recorded(
     scores = packed_weight("f32", EXPERTS, HIDDEN, seed=1)
     first = (2 if gated else 1) * INNER
     given: dict[str, Any] = {
-        "gate_up": packed_weight(kind, EXPERTS * first, HIDDEN, wide=wide, seed=2),
-        "down": packed_weight(kind, EXPERTS * HIDDEN, INNER, wide=wide, seed=3),
+        "gate_up": packed_weight(kind, EXPERTS * first, HIDDEN, scaling=scaling, seed=2),
+        "down": packed_weight(kind, EXPERTS * HIDDEN, INNER, scaling=scaling, seed=3),
         "activation": "swiglu_oai" if into else "silu",
         "gate_up_bias": 0.1 * normal(EXPERTS, first, seed=4),
         "down_bias": 0.1 * normal(EXPERTS, HIDDEN, seed=5),
@@ -44,12 +44,12 @@ def recorded(
 
 
 @pytest.mark.parametrize("router", ROUTERS)
-@pytest.mark.parametrize(("kind", "wide"), KINDS)
+@pytest.mark.parametrize(("kind", "scaling"), KINDS)
 @pytest.mark.parametrize(("into", "gated"), [(False, True), (True, True), (False, False)])
 def test_the_pass_gives_the_bits_of_the_operations_on_any_number_of_threads(
-    router: Router, kind: PackedKind, wide: bool, into: bool, gated: bool
+    router: Router, kind: PackedKind, scaling: Scaling, into: bool, gated: bool
 ) -> None:
-    program, src, dst, given = recorded(kind, wide, router, into, gated)
+    program, src, dst, given = recorded(kind, scaling, router, into, gated)
     x = normal(TOKENS, HIDDEN, seed=7)
     with thread_count(1):
         routing = route(linear_packed(x, given["scores"]), router, given["bias"])
@@ -95,7 +95,7 @@ def test_many_layers_of_experts_end_on_every_thread() -> None:
 
 
 def test_the_router_s_form_of_the_input_is_not_taken_for_the_experts_() -> None:
-    program, *_ = recorded("q4", False, Router(1), into=False)
+    program, *_ = recorded("q4", USUAL, Router(1), into=False)
     formats = [i.activation_format for i in program.instructions if i.op == "norm_and_quantize"]
     assert formats == ["f32", activation_format_of("q4")]
     assert [i.op for i in program.instructions] == ["norm_and_quantize", "linear", "norm_and_quantize", "moe"]

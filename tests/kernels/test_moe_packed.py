@@ -7,25 +7,25 @@ from torch import Tensor
 from stentor.kernels import Router, Routing, native, packed_experts_mlp, route
 from stentor.kernels.activation.gated import KINDS as ACTIVATION_KINDS
 from stentor.kernels.activation.gated import ActivationKind
-from stentor.kernels.linear_packed import PackedKind, PackedWeight, activation_format_of
+from stentor.kernels.linear_packed import PackedKind, PackedWeight, Scaling, activation_format_of
 from stentor.kernels.linear_packed.reference import dequantize
 from stentor.kernels.moe import ACTIVATIONS, ExpertActivation, choose_packed, choose_route, experts_mlp
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
-from stentor.tests.kernels.packed_weights import KINDS, packed_weight
+from stentor.tests.kernels.packed_weights import KINDS, USUAL, packed_weight
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no native library")
 
 HIDDEN, INNER, EXPERTS = 64, 48, 12
-MIXED: tuple[tuple[PackedKind, bool], ...] = (("q4m", False), ("q8h", False))
+MIXED: tuple[tuple[PackedKind, Scaling], ...] = (("q4m", USUAL), ("q8h", USUAL))
 
 
 def experts(
-    kind: PackedKind, wide: bool = False, down: tuple[PackedKind, bool] | None = None
+    kind: PackedKind, scaling: Scaling = USUAL, down: tuple[PackedKind, Scaling] | None = None
 ) -> tuple[PackedWeight, PackedWeight]:
-    other, other_wide = down or (kind, wide)
+    other, other_scaling = down or (kind, scaling)
     return (
-        packed_weight(kind, EXPERTS * 2 * INNER, HIDDEN, wide=wide, seed=1),
-        packed_weight(other, EXPERTS * HIDDEN, INNER, wide=other_wide, seed=2),
+        packed_weight(kind, EXPERTS * 2 * INNER, HIDDEN, scaling=scaling, seed=1),
+        packed_weight(other, EXPERTS * HIDDEN, INNER, scaling=other_scaling, seed=2),
     )
 
 
@@ -55,14 +55,14 @@ def assert_agrees(kind: PackedKind, actual: Tensor, expected: Tensor) -> None:
 # ---- the reference's result
 
 
-@pytest.mark.parametrize(("kind", "wide"), KINDS)
+@pytest.mark.parametrize(("kind", "scaling"), KINDS)
 @pytest.mark.parametrize(
     ("tokens", "top_k", "used"), [(1, 8, EXPERTS), (2, 1, EXPERTS), (7, 8, 9), (33, 2, 3), (200, 1, 1), (200, 8, 8)]
 )
 def test_any_number_of_tokens_gives_what_the_reference_defines(
-    kind: PackedKind, wide: bool, tokens: int, top_k: int, used: int
+    kind: PackedKind, scaling: Scaling, tokens: int, top_k: int, used: int
 ) -> None:
-    x, (gate_up, down), (gate_up_bias, down_bias) = normal(tokens, HIDDEN, seed=6), experts(kind, wide), biases()
+    x, (gate_up, down), (gate_up_bias, down_bias) = normal(tokens, HIDDEN, seed=6), experts(kind, scaling), biases()
     given = x, chosen(tokens, top_k, used), gate_up, down, "silu"
     assert choose_packed(x) == "native"
     actual = packed_experts_mlp(*given, gate_up_bias=gate_up_bias, down_bias=down_bias)  # type: ignore[arg-type]
@@ -164,9 +164,9 @@ def test_experts_that_nobody_chose_are_not_read() -> None:
 # ---- bit for bit one's own
 
 
-@pytest.mark.parametrize(("kind", "wide"), KINDS)
-def test_a_token_is_bitwise_the_same_in_any_batch_and_thread_count(kind: PackedKind, wide: bool) -> None:
-    x, (gate_up, down), (numbers, factors) = normal(300, HIDDEN, seed=6), experts(kind, wide), chosen(300, 3, 4)
+@pytest.mark.parametrize(("kind", "scaling"), KINDS)
+def test_a_token_is_bitwise_the_same_in_any_batch_and_thread_count(kind: PackedKind, scaling: Scaling) -> None:
+    x, (gate_up, down), (numbers, factors) = normal(300, HIDDEN, seed=6), experts(kind, scaling), chosen(300, 3, 4)
 
     def run(first: int, end: int) -> Tensor:
         return packed_experts_mlp(x[first:end], Routing(numbers[first:end], factors[first:end]), gate_up, down, "silu")

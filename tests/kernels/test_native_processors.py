@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stentor.kernels.linear_packed import PackedKind, empty_packed, linear_packed, pack_codes_, unpack_rows
+from stentor.kernels.linear_packed import PackedKind, Scaling, empty_packed, linear_packed, pack_codes_, unpack_rows
 from stentor.kernels.linear_packed.reference import dequantize
 from stentor.kernels.linear_packed.weight import FOUR_BITS, PARTS, TABLES
 from stentor.kernels.native import library as native_library
@@ -18,7 +18,7 @@ from stentor.tests.kernels import test_state_rows
 from stentor.tests.kernels.forward_shapes import SHAPES
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
 from stentor.tests.kernels.mixers import Mixer
-from stentor.tests.kernels.packed_weights import KINDS, codes_and_scales, factors_of, packed_weight
+from stentor.tests.kernels.packed_weights import KINDS, codes_and_scales, factors_of, packed_weight, zeros_of
 from stentor.tests.kernels.programs import Sequences, shuffled, whole
 from stentor.tests.kernels.test_forward import LENGTHS, assert_agrees, same
 from stentor.tests.kernels.test_linear_packed import TOLERANCE
@@ -84,11 +84,11 @@ def _of(library: NativeLibrary, function: NativeFunction) -> NativeFunction:
 
 
 @pytest.mark.parametrize("library", PRODUCTS, indirect=True)
-@pytest.mark.parametrize(("kind", "wide"), KINDS)
+@pytest.mark.parametrize(("kind", "scaling"), KINDS)
 @pytest.mark.parametrize(("outputs", "inputs"), [(17, 33), (50, 257), (53, 3301)])
-def test_the_product_is_the_references(kind: PackedKind, wide: bool, outputs: int, inputs: int) -> None:
+def test_the_product_is_the_references(kind: PackedKind, scaling: Scaling, outputs: int, inputs: int) -> None:
     weight, x, bias = (
-        packed_weight(kind, outputs, inputs, wide=wide),
+        packed_weight(kind, outputs, inputs, scaling=scaling),
         normal(19, inputs, seed=1),
         normal(outputs, seed=2),
     )
@@ -115,14 +115,14 @@ def test_inputs_too_small_to_be_scaled_are_as_good_as_zero(size: float) -> None:
 
 
 @pytest.mark.parametrize("library", PRODUCTS, indirect=True)
-@pytest.mark.parametrize(("kind", "wide"), [pair for pair in KINDS if PARTS[pair[0]]])
-def test_codes_of_any_size_are_summed_without_overflow(kind: PackedKind, wide: bool) -> None:
+@pytest.mark.parametrize(("kind", "scaling"), [pair for pair in KINDS if PARTS[pair[0]]])
+def test_codes_of_any_size_are_summed_without_overflow(kind: PackedKind, scaling: Scaling) -> None:
     """The largest codes meet the largest inputs, in 16 bits where there is nothing wider."""
-    codes, scales = codes_and_scales(kind, 16, 64, seed=0)
-    factors = factors_of(kind, 16, seed=0)
+    codes, scales = codes_and_scales(kind, 16, 64, 0, scaling)
+    factors, zeros = factors_of(kind, 16, seed=0), zeros_of(kind, 16, 64, 0, scaling)
     for code in range(16) if kind in TABLES else (0, 15 if kind in FOUR_BITS else 255):
-        weight = empty_packed(16, 64, kind, wide=wide)
-        pack_codes_(weight, 0, codes.fill_(code), scales, factors)
+        weight = empty_packed(16, 64, kind, scaling=scaling)
+        pack_codes_(weight, 0, codes.fill_(code), scales, factors, zeros)
         for sign in (-1.0, 1.0):
             x = torch.full((3, 64), sign)
             expected = linear_packed(x, weight, variant="reference")
@@ -130,15 +130,15 @@ def test_codes_of_any_size_are_summed_without_overflow(kind: PackedKind, wide: b
 
 
 @pytest.mark.parametrize("library", PRODUCTS, indirect=True)
-@pytest.mark.parametrize(("kind", "wide"), KINDS)
+@pytest.mark.parametrize(("kind", "scaling"), KINDS)
 def test_what_is_packed_there_means_what_it_means_here(
-    kind: PackedKind, wide: bool, monkeypatch: pytest.MonkeyPatch
+    kind: PackedKind, scaling: Scaling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bytes may lie in another order."""
-    there = packed_weight(kind, 37, 95, wide=wide)
+    there = packed_weight(kind, 37, 95, scaling=scaling)
     rows, values = unpack_rows(there, torch.arange(37)), dequantize(there)
     monkeypatch.undo()
-    here = packed_weight(kind, 37, 95, wide=wide)
+    here = packed_weight(kind, 37, 95, scaling=scaling)
     assert torch.equal(there.scales.view(torch.uint8), here.scales.view(torch.uint8))
     assert_same_bits(rows, dequantize(here))
     assert_same_bits(values, dequantize(here))

@@ -202,7 +202,9 @@ def fp8_by_block(side: int) -> Pack:
 # ---- four bits
 
 
-def _codes(weight: torch.Tensor, group: int, order: Any, most: int = 15) -> tuple[Any, Any, Any, torch.Tensor]:
+def _codes(
+    weight: torch.Tensor, group: int, order: Any, most: int = 15, *, symmetric: bool = False
+) -> tuple[Any, Any, Any, torch.Tensor]:
     """Codes [N, K], zeros and scales [N, groups], and the values they stand for. ``order``: the group of each input."""
     w = weight.numpy().astype(np.float64)
     groups = int(order.max()) + 1
@@ -213,9 +215,11 @@ def _codes(weight: torch.Tensor, group: int, order: Any, most: int = 15) -> tupl
     for g in range(groups):
         mine = order == g
         low, high = np.minimum(w[:, mine].min(1), 0), np.maximum(w[:, mine].max(1), 0)
+        if symmetric:
+            low, high = np.minimum(low, -high), np.maximum(high, -low)
         scales[:, g] = (high - low) / most
         step = scales[:, g].astype(np.float64)[:, None]
-        zeros[:, g] = np.clip(np.round(-low / step[:, 0]), 1, most)
+        zeros[:, g] = (most + 1) // 2 if symmetric else np.clip(np.round(-low / step[:, 0]), 1, most)
         codes[:, mine] = np.clip(np.round(w[:, mine] / step) + zeros[:, g][:, None], 0, most)
         values[:, mine] = (codes[:, mine] - zeros[:, g][:, None]) * step
     return codes, zeros, scales, torch.from_numpy(values).float()
@@ -230,14 +234,14 @@ def _words(codes: Any, bits: int = 4) -> torch.Tensor:
     return torch.from_numpy(out.view(np.int32).copy())
 
 
-def gptq(group: int, *, version: int = 1, act_order: bool = False, bits: int = 4) -> Pack:
+def gptq(group: int, *, version: int = 1, act_order: bool = False, bits: int = 4, symmetric: bool = False) -> Pack:
     def pack(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
         inputs = weight.shape[1]
         order = np.arange(inputs) // (group if group > 0 else inputs)
         if act_order:
             order = np.random.default_rng(inputs).permutation(order)
         most = (1 << bits) - 1
-        codes, zeros, scales, values = _codes(weight, group, order, most)
+        codes, zeros, scales, values = _codes(weight, group, order, most, symmetric=symmetric)
         less = 1 if version == 1 else 0
         stored = {
             "qweight": _words(codes, bits).T,

@@ -1,6 +1,7 @@
 """What programs write beside the format that they name: extra tensors, other names, projections left out."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from stentor.engine.quantization.choose import Backend
 from stentor.engine.quantization.formats import (
     Format,
     FP8Format,
+    GroupedInt8Format,
     Int4Format,
     Int8Format,
     OnlineFormat,
     QuantizationRule,
     QuantizedCheckpoint,
+    ScaleType,
 )
 from stentor.engine.quantization.stored_tensors import correct_by_tensors
 from stentor.tests.engine.local import weights_bytes
@@ -143,14 +146,40 @@ def test_only_scales_a_tensor_are_renamed_and_only_where_no_usual_name_is() -> N
     quantized = QuantizedCheckpoint(
         "fp8", (QuantizationRule(("up_proj",), int4), QuantizationRule(("Linear",), tensor))
     )
-    names = {"a.weight": False, "a.weight_scale_inv": True, "b.weight": True}
+    names = {"a.weight": "F8_E4M3", "a.weight_scale_inv": "float32", "b.weight": "bfloat16"}
     settled = correct_by_tensors(quantized, names)
     assert settled.format_of("a") == FP8Format(
         "tensor", scale_ending="weight_scale_inv", input_ending="activation_scale"
     )
     assert settled.format_of("a.up_proj") == int4
     assert settled.format_of("b") is None
-    assert correct_by_tensors(quantized, {**names, "c.weight_scale": True}).format_of("a") == tensor
+    assert correct_by_tensors(quantized, {**names, "c.weight_scale": "float32"}).format_of("a") == tensor
+
+
+@pytest.mark.parametrize(
+    ("types", "kept"),
+    [
+        (("float16", "float16"), "float16"),
+        (("bfloat16", "bfloat16"), "bfloat16"),
+        (("bfloat16", "float16"), "float32"),
+        (("float32", "float32"), "float32"),
+        (("float64", "bfloat16"), "float32"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("format", "ending"),
+    [
+        (Int4Format("awq", 64, symmetric=False), "scales"),
+        (GroupedInt8Format("gptq", 64, symmetric=False), "scales"),
+        (Int4Format("compressed-tensors", 64, symmetric=True), "weight_scale"),
+    ],
+)
+def test_scales_of_groups_are_kept_in_the_type_that_all_are_stored_in(
+    types: tuple[str, str], kept: ScaleType, format: Int4Format | GroupedInt8Format, ending: str
+) -> None:
+    quantized = QuantizedCheckpoint("any", (QuantizationRule(("Linear",), format),))
+    stored = {f"{part}.{ending}": type for part, type in zip("ab", types, strict=True)} | {"norm.weight": "float32"}
+    assert correct_by_tensors(quantized, stored).format_of("a") == replace(format, scales=kept)
 
 
 def test_scales_of_a_float8_cache_are_found_under_every_name(tmp_path: Path) -> None:

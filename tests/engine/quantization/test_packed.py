@@ -321,7 +321,7 @@ def test_four_bits_are_packed_exactly(name: str) -> None:
     made = {part: pack(torch.randn(size, 256) / 16) for part, size in sizes.items()}
     linear = loaded({part: (format, tensors) for part, (tensors, _) in made.items()}, sizes, 256)
     ((kind, found),) = pieces_of(linear, 256)
-    assert kind == "q4m"
+    assert kind == "q4z"
     values = [expand(format, tensors, sizes[part], 256, F32) for part, (tensors, _) in made.items()]
     torch.testing.assert_close(found, torch.cat(values), rtol=0, atol=1e-6)
     torch.testing.assert_close(found, torch.cat([value for _, value in made.values()]), rtol=1e-5, atol=1e-6)
