@@ -54,6 +54,11 @@ class StateRows:
         return self.reads.shape[0]
 
     @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """For Triton kernels, in their order."""
+        return self.cu_seqlens, self.reads, self.writes
+
+    @property
     def addresses(self) -> tuple[int, int, int, int]:
         """For native functions: where ``cu_seqlens``, ``reads`` and ``writes`` lie, and how many rows there are."""
         return self.cu_seqlens.data_ptr(), self.reads.data_ptr(), self.writes.data_ptr(), len(self)

@@ -21,12 +21,12 @@ from rich.console import Console
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.worker.setup import set_up
-from stentor.protocols.ipc.config import WorkerConfig
 
 from .kernels.timing import Ceilings, machine, measure_ceilings
 from .record import Record
 from .step_runs import StepRunner, decode_bytes, decode_length
 from .tool import make_parser, run_tool, table
+from .worker_options import add_worker_options, worker_config
 
 PROMPT = 64
 """Tokens before decode steps."""
@@ -78,23 +78,16 @@ def measure_ours(arguments: argparse.Namespace, device: torch.device, ceilings: 
     model = open_checkpoint(arguments.model, "dummy").decoder
     length = decode_length(PROMPT, arguments.steps)
     rows = max([1, *arguments.decode])
-    setup = set_up(
-        WorkerConfig(
-            model=str(arguments.model),
-            load_format="dummy",
-            device="cuda" if device.type == "cuda" else "cpu",
-            dtype=arguments.dtype,
-            max_model_len=max([length, *arguments.prefill]) + 1,
-            max_num_seqs=rows,
-            max_num_batched_tokens=max([512, *arguments.prefill]),
-            block_size=arguments.block_size,
-            quantization=arguments.quantization,
-            kv_cache_memory=arguments.kv_cache_memory,
-            cuda_graph_sizes=tuple(arguments.decode),
-            cuda_graphs=not arguments.no_graphs,
-        ),
-        lambda phase, done, total: None,
+    config = worker_config(
+        arguments,
+        device="cuda" if device.type == "cuda" else "cpu",
+        max_model_len=max([length, *arguments.prefill]) + 1,
+        max_num_seqs=rows,
+        max_num_batched_tokens=max([512, *arguments.prefill]),
+        cuda_graph_sizes=tuple(arguments.decode),
+        cuda_graphs=not arguments.no_graphs,
     )
+    setup = set_up(config, lambda phase, done, total: None)
     for line in setup.ready.memory:
         print(f"{line.what}: {line.bytes / 2**30:.2f} GiB, {line.note}")
     runner = StepRunner(setup, model, rows * (length + arguments.block_size), seed=0)
@@ -156,10 +149,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--decode", type=int, action="append", default=[], metavar="STREAMS")
     parser.add_argument("--prefill", type=int, action="append", default=[], metavar="TOKENS")
     parser.add_argument("--steps", type=int, default=128, help="decode steps of each stream")
-    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
-    parser.add_argument("--block-size", type=int, default=64)
-    parser.add_argument("--quantization", default="none", choices=("none", "fp8", "int8"))
-    parser.add_argument("--kv-cache-memory", type=int, help="bytes; otherwise what is left")
     parser.add_argument("--no-graphs", action="store_true")
     parser.add_argument("--peer", action="store_true", help="transformers too, in the same run")
+    add_worker_options(parser, without=("model", "device", "max-model-len", "max-num-seqs", "max-num-batched-tokens"))
+    parser.set_defaults(load_format="dummy", dtype="bfloat16", quantization="none", block_size=64)
     return parser

@@ -14,11 +14,10 @@ import asyncio
 import random
 import statistics
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import msgspec
@@ -45,87 +44,66 @@ LEAST_SEQS = 128
 _WARMUP_REQUESTS = 4
 _WARMUP_OUTPUT = 16
 
-R = TypeVar("R")
+Round = Sequence[tuple[int, int]]
+"""(prompt, output) tokens of each request."""
 
 
-class Engine:
-    """A running engine. Prompts are random tokens, drawn from ``seed``: nothing is shared between two of them."""
-
-    def __init__(self, client: EngineClient, vocab_size: int, seed: int) -> None:
-        self._client = client
-        self._vocab_size = vocab_size
-        self._random = random.Random(seed)
-
-    async def run(self, lengths: Sequence[tuple[int, int]]) -> list[Answer]:
-        """Sends greedy requests of (prompt, output) tokens all at once and waits for all.
-
-        Raises :class:`ToolError` where one is refused or ends before its length, or the engine ends.
-        """
-        prompts = [[self._random.randrange(self._vocab_size) for _ in range(prompt)] for prompt, _ in lengths]
-        async with asyncio.TaskGroup() as group:
-            asked = zip(prompts, lengths, strict=True)
-            tasks = [group.create_task(self._one(prompt, output)) for prompt, (_, output) in asked]
-        return [task.result() for task in tasks]
-
-    async def _one(self, prompt: list[int], output: int) -> Answer:
-        sent, arrivals, tokens = time.perf_counter(), list[float](), 0
-        try:
-            stream = self._client.submit(prompt, SamplingParams(max_tokens=output, temperature=0.0), [0])
-        except EngineUnavailable as error:
-            raise ToolError(f"the engine takes no more requests: {error}") from error
-        async for events in stream:
-            now = time.perf_counter()
-            for event in events:
-                if isinstance(event, SequenceTokens):
-                    arrivals.append(now)
-                    tokens += len(event.tokens)
-                elif isinstance(event, Finished) and event.reason != "length":
-                    raise ToolError(f"a request of {len(prompt)} tokens ended with {event.reason}: {event.message}")
-        return Answer(sent, arrivals, len(prompt), tokens)
+async def _ask(client: EngineClient, prompt: list[int], output: int) -> Answer:
+    sent, arrivals, tokens = time.perf_counter(), list[float](), 0
+    try:
+        stream = client.submit(prompt, SamplingParams(max_tokens=output, temperature=0.0), [0])
+    except EngineUnavailable as error:
+        raise ToolError(f"the engine takes no more requests: {error}") from error
+    async for events in stream:
+        now = time.perf_counter()
+        for event in events:
+            if isinstance(event, SequenceTokens):
+                arrivals.append(now)
+                tokens += len(event.tokens)
+            elif isinstance(event, Finished) and event.reason != "length":
+                raise ToolError(f"a request of {len(prompt)} tokens ended with {event.reason}: {event.message}")
+    return Answer(sent, arrivals, len(prompt), tokens)
 
 
-@asynccontextmanager
-async def running_engine(config: WorkerConfig) -> AsyncIterator[Engine]:
-    """An engine that is ready; its processes end with the block.
-
-    Raises :class:`ToolError` where it cannot start, and :class:`stentor.engine.loading.errors.CheckpointError` for a
-    model that cannot be used.
-    """
-    vocab_size = open_checkpoint(Path(config.model), config.load_format).config.vocab_size
+async def _run_rounds(config: WorkerConfig, vocab_size: int, rounds: Sequence[Round]) -> list[list[Answer]]:
+    draw = random.Random(config.seed)
+    once = RecoveryConfig(max_engine_deaths=1, max_worker_deaths=1)  # what was recovered from is no measurement
     with Console(stderr=True).status("starting the engine") as status:
 
         def show(progress: Progress) -> None:
             status.update(f"{progress.phase} {progress.done / max(progress.total, 1):.0%}")
 
-        once = RecoveryConfig(max_engine_deaths=1, max_worker_deaths=1)  # what was recovered from is no measurement
         client = EngineClient(EngineConfig(config, SchedulerConfig(prefix_cache=False), once), show)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.run)
             try:
                 await client.wait_started()
+                status.stop()
+                found = []
+                for lengths in rounds:
+                    prompts = [[draw.randrange(vocab_size) for _ in range(prompt)] for prompt, _ in lengths]
+                    asked = [_ask(client, prompt, output) for prompt, (_, output) in zip(prompts, lengths, strict=True)]
+                    found.append(await asyncio.gather(*asked))
+                return found
             except EngineUnavailable as error:
                 raise ToolError(str(error)) from error
-            status.stop()
-            try:
-                yield Engine(client, vocab_size, config.seed)
             finally:
                 tasks.cancel_scope.cancel()
 
 
-def offline(
-    measure: Callable[[argparse.Namespace, dict[str, Any]], Coroutine[Any, Any, R]],
-) -> Callable[[argparse.Namespace, dict[str, Any]], R]:
-    """``measure`` on a loop of its own; what it raises comes out without a group around it."""
+def run_rounds(config: WorkerConfig, rounds: Sequence[Round]) -> list[list[Answer]]:
+    """Starts an engine, and sends it greedy requests of random tokens, those of each round all at once.
 
-    def run(arguments: argparse.Namespace, about: dict[str, Any]) -> R:
-        failure: BaseException
-        try:
-            return anyio.run(measure, arguments, about, backend_options={"use_uvloop": True})
-        except* Exception as group:
-            failure = first_cause(group)
-        raise failure
-
-    return run
+    Raises :class:`ToolError` where it cannot start or ends, or a request is refused or ends before its length, and
+    :class:`stentor.engine.loading.errors.CheckpointError` for a model that cannot be used.
+    """
+    vocab_size = open_checkpoint(Path(config.model), config.load_format).config.vocab_size
+    failure: BaseException
+    try:
+        return anyio.run(_run_rounds, config, vocab_size, rounds, backend_options={"use_uvloop": True})
+    except* Exception as group:
+        failure = first_cause(group)
+    raise failure
 
 
 class Iteration(msgspec.Struct, frozen=True):
@@ -166,19 +144,18 @@ def latency(argv: list[str]) -> int:
     parser.add_argument("--warmup", type=at_least(0), default=2, metavar="N", help="batches that are not counted (2)")
     parser.add_argument("--iterations", type=number, default=10, metavar="N", help="batches that are (10)")
     add_worker_options(parser)
-    return run_tool(parser, argv, offline(measure_latency), print_latency, CheckpointError)
+    return run_tool(parser, argv, measure_latency, print_latency, CheckpointError)
 
 
-async def measure_latency(arguments: argparse.Namespace, about: dict[str, Any]) -> Latency:
+def measure_latency(arguments: argparse.Namespace, about: dict[str, Any]) -> Latency:
     """Loads the model, warms up, and times every iteration."""
-    batch, lengths = arguments.batch_size, (arguments.input_tokens, arguments.output_tokens)
+    batch = arguments.batch_size
     config = worker_config(arguments)
     if not config.max_num_seqs and batch > LEAST_SEQS:
         config = worker_config(arguments, max_num_seqs=batch)
-    async with running_engine(config) as engine:
-        for _ in range(arguments.warmup):
-            await engine.run([lengths] * batch)
-        found = [read_iteration(await engine.run([lengths] * batch)) for _ in range(arguments.iterations)]
+    lengths = [(arguments.input_tokens, arguments.output_tokens)] * batch
+    answers = run_rounds(config, [lengths] * (arguments.warmup + arguments.iterations))
+    found = [read_iteration(each) for each in answers[arguments.warmup :]]
     prefill = spread([each.prefill_s for each in found])
     per_token = spread([gap for each in found for gap in each.gaps_s])
     return Latency(
@@ -254,17 +231,16 @@ def throughput(argv: list[str]) -> int:
     add_flag(parser, "--output-tokens", "--output", default="128", metavar="LENGTHS", help=help_out)
     parser.add_argument("--rounds", type=at_least(1), default=3, metavar="N", help="of which the median is told (3)")
     add_worker_options(parser)
-    return run_tool(parser, argv, offline(measure_throughput), print_throughput, CheckpointError)
+    return run_tool(parser, argv, measure_throughput, print_throughput, CheckpointError)
 
 
-async def measure_throughput(arguments: argparse.Namespace, about: dict[str, Any]) -> Throughput:
+def measure_throughput(arguments: argparse.Namespace, about: dict[str, Any]) -> Throughput:
     """Loads the model, warms up, and times every round. All rounds have requests of the same lengths."""
     prompts, outputs = parse_lengths(arguments.input_tokens), parse_lengths(arguments.output_tokens)
     config = worker_config(arguments)
     lengths = draw_lengths(arguments.requests, prompts, outputs, config.seed)
-    async with running_engine(config) as engine:
-        await engine.run([(prompt, min(out, _WARMUP_OUTPUT)) for prompt, out in lengths[:_WARMUP_REQUESTS]])
-        rounds = [await engine.run(lengths) for _ in range(arguments.rounds)]
+    warmup = [(prompt, min(out, _WARMUP_OUTPUT)) for prompt, out in lengths[:_WARMUP_REQUESTS]]
+    _, *rounds = run_rounds(config, [warmup, *[lengths] * arguments.rounds])
     seconds = [seconds_of(answers) for answers in rounds]
     prompt_tokens = sum(prompt for prompt, _ in lengths)
     output_tokens = sum(answer.tokens for answer in rounds[-1])

@@ -111,7 +111,7 @@ class ServerProcess(Launched):
         self.seconds_to_ready = 0.0
         self._arguments = list(arguments)
         self._module = module
-        self._environment = {**os.environ, **(environment or {})}
+        self.environment = {**os.environ, **(environment or {})}
 
     @property
     def command(self) -> list[str]:
@@ -120,7 +120,7 @@ class ServerProcess(Launched):
         return [*serve, "--host", HOST, "--port", str(self.port)]
 
     def __enter__(self) -> Self:
-        self.launch(self.command, env=self._environment)
+        self.launch(self.command, env=self.environment)
         try:
             self.seconds_to_ready = self.wait_until("/health", _START_SECONDS)
         except StartFailed:

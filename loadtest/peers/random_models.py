@@ -1,48 +1,47 @@
-"""Full-size models whose weights are made up: the numbers of a published configuration, as a GGUF file tells them.
+"""Full-size models whose weights are made up: the numbers of a published ``config.json``, as a GGUF file tells them.
 
 A machine that reads no hub can measure their speed, which the values of weights do not change.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from ..series import CONFIGS
 
 PREFIX: Final = "random:"
 """What a model's name begins with where its weights are made up."""
 
 
-@dataclass(frozen=True)
-class RandomModel:
-    """A decoder of gated layers whose queries and keys are normed by head, as llama.cpp's metadata describe it."""
+class RandomModel(NamedTuple):
+    """A decoder of a family that transformers and llama.cpp both have."""
 
-    name: str
     about: str
     """Which configuration it has, and what is left out of it."""
-    architecture: str
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    inner: int
-    """Of each expert, where there are any."""
-    vocabulary: int
-    context: int
-    eps: float = 1e-6
-    rope_base: float = 1e6
-    tied: bool = False
-    """The head is the embedding."""
-    experts: int = 0
-    experts_used: int = 0
-    convolutions: frozenset[int] = frozenset()
-    """Layers with a short convolution in place of attention."""
-    taps: int = 0
-    """Of each convolution."""
-    final_norm: str = "output_norm"
+    folder: str
+    """Below ``loadtest/configs``."""
+    fewer: Mapping[str, int] = {}
+    """Numbers in place of the configuration's."""
 
-    @property
-    def kv_heads_by_layer(self) -> list[int]:
-        return [0 if layer in self.convolutions else self.kv_heads for layer in range(self.layers)]
+    def config(self) -> Any:
+        """transformers' configuration."""
+        import transformers  # late: it takes seconds
+
+        published = json.loads((CONFIGS / self.folder / "config.json").read_text(encoding="utf-8"))
+        return transformers.AutoConfig.for_model(**{**published, **self.fewer})
+
+
+RANDOM_MODELS: Final[Mapping[str, RandomModel]] = {
+    "qwen3-30b-a3b": RandomModel("Qwen3-30B-A3B", "qwen3-30b-a3b"),
+    "qwen3-30b-a3b-32-experts": RandomModel(
+        "Qwen3-30B-A3B with 32 of its 128 experts", "qwen3-30b-a3b", {"num_experts": 32}
+    ),
+    "qwen3-30b-a3b-16-layers": RandomModel(
+        "Qwen3-30B-A3B with 16 of its 48 layers", "qwen3-30b-a3b", {"num_hidden_layers": 16}
+    ),
+    "qwen3-1.7b": RandomModel("Qwen3-1.7B", "qwen3-1.7b"),
+    "lfm2-1.2b": RandomModel("LFM2-1.2B", "lfm2-1.2b"),
+}
 
 
 class Tensor(NamedTuple):
@@ -53,128 +52,60 @@ class Tensor(NamedTuple):
     quantized: bool
 
 
-_QWEN3_MOE: Final = RandomModel(
-    name="qwen3-30b-a3b",
-    about="Qwen3-30B-A3B",
-    architecture="qwen3moe",
-    layers=48,
-    hidden=2048,
-    heads=32,
-    kv_heads=4,
-    head_dim=128,
-    inner=768,
-    vocabulary=151936,
-    context=40960,
-    experts=128,
-    experts_used=8,
-)
+def architecture(config: Any) -> str:
+    """What a GGUF file calls the family."""
+    return str(config.model_type).replace("_", "")
 
 
-def _cut(name: str, about: str, **fewer: int) -> RandomModel:
-    return RandomModel(**{**vars(_QWEN3_MOE), "name": name, "about": about, **fewer})
+def tensors(config: Any) -> Iterator[Tensor]:
+    """All of the file: transformers' parameters under llama.cpp's names."""
+    import gguf  # late: a development dependency
+    import torch
+    import transformers
+
+    with torch.device("meta"):
+        model: Any = transformers.AutoModelForCausalLM.from_config(config)
+    family = next(each for each, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture(config))
+    names = gguf.get_tensor_name_map(family, config.num_hidden_layers)
+    for name, weight in model.named_parameters():
+        own, shape = name.removesuffix(".weight"), tuple(weight.shape)
+        parts = [own]
+        if own.endswith(".gate_up_proj"):  # of all experts at once
+            parts = [own.replace("gate_up", which) for which in ("gate", "up")]
+            shape = (shape[0], shape[1] // 2, shape[2])
+        for part in parts:
+            stored = names.get_name(part)
+            assert stored is not None, f"llama.cpp has no {part}"
+            plain = len(shape) == 1 or stored.endswith(("ffn_gate_inp", "shortconv.conv"))
+            yield Tensor(f"{stored}.weight", (shape[0], shape[-1]) if plain and shape[1:] else shape, not plain)
 
 
-_ALL: Final = (
-    _QWEN3_MOE,
-    _cut("qwen3-30b-a3b-32-experts", "Qwen3-30B-A3B with 32 of its 128 experts", experts=32),
-    _cut("qwen3-30b-a3b-16-layers", "Qwen3-30B-A3B with 16 of its 48 layers", layers=16),
-    RandomModel(
-        name="qwen3-1.7b",
-        about="Qwen3-1.7B",
-        architecture="qwen3",
-        layers=28,
-        hidden=2048,
-        heads=16,
-        kv_heads=8,
-        head_dim=128,
-        inner=6144,
-        vocabulary=151936,
-        context=40960,
-        tied=True,
-    ),
-    RandomModel(
-        name="lfm2-1.2b",
-        about="LFM2-1.2B",
-        architecture="lfm2",
-        layers=16,
-        hidden=2048,
-        heads=32,
-        kv_heads=8,
-        head_dim=64,
-        inner=8192,
-        vocabulary=65536,
-        context=128000,
-        eps=1e-5,
-        tied=True,
-        convolutions=frozenset(range(16)) - {2, 5, 8, 10, 12, 14},
-        taps=3,
-        final_norm="token_embd_norm",
-    ),
-)
-RANDOM_MODELS: Final[Mapping[str, RandomModel]] = {model.name: model for model in _ALL}
-
-
-def metadata(model: RandomModel) -> dict[str, int | float | list[int]]:
-    """Keys of the file below the architecture's name."""
+def metadata(config: Any, stored: Sequence[Tensor]) -> dict[str, int | float | list[int]]:
+    """Keys of the file below the architecture's name; ``stored`` are its tensors."""
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    kinds = getattr(config, "layer_types", None) or []
+    mixed = [0 if kind == "conv" else kv_heads for kind in kinds] if "conv" in kinds else None
+    inner = next(tensor.shape[-2] for tensor in stored if tensor.name.startswith("blk.0.ffn_up"))
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
     found: dict[str, int | float | list[int]] = {
-        "block_count": model.layers,
-        "context_length": model.context,
-        "embedding_length": model.hidden,
-        "feed_forward_length": model.inner,
-        "vocab_size": model.vocabulary,
-        "attention.head_count": model.heads,
-        "attention.head_count_kv": model.kv_heads_by_layer if model.convolutions else model.kv_heads,
-        "attention.key_length": model.head_dim,
-        "attention.value_length": model.head_dim,
-        "attention.layer_norm_rms_epsilon": model.eps,
-        "rope.freq_base": model.rope_base,
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": inner,
+        "vocab_size": config.vocab_size,
+        "attention.head_count": heads,
+        "attention.head_count_kv": mixed or kv_heads,
+        "attention.key_length": width,
+        "attention.value_length": width,
+        "attention.layer_norm_rms_epsilon": float(getattr(config, "rms_norm_eps", None) or config.norm_eps),
+        "rope.freq_base": float(config.rope_parameters["rope_theta"]),
     }
-    if model.experts:
+    if experts := getattr(config, "num_experts", 0):
         found |= {
-            "expert_count": model.experts,
-            "expert_used_count": model.experts_used,
-            "expert_feed_forward_length": model.inner,
+            "expert_count": experts,
+            "expert_used_count": config.num_experts_per_tok,
+            "expert_feed_forward_length": inner,
         }
-    if model.convolutions:
-        found["shortconv.l_cache"] = model.taps
+    if mixed:
+        found["shortconv.l_cache"] = config.conv_L_cache
     return found
-
-
-def tensors(model: RandomModel) -> Iterator[Tensor]:
-    """All of the file, in its order."""
-    yield Tensor("token_embd.weight", (model.vocabulary, model.hidden), True)
-    for layer, kv_heads in enumerate(model.kv_heads_by_layer):
-        mixer = _attention(model) if kv_heads else _convolution(model)
-        for tensor in (*mixer, *_network(model)):
-            yield tensor._replace(name=f"blk.{layer}.{tensor.name}.weight")
-    yield Tensor(f"{model.final_norm}.weight", (model.hidden,), False)
-    if not model.tied:
-        yield Tensor("output.weight", (model.vocabulary, model.hidden), True)
-
-
-def _attention(model: RandomModel) -> Iterator[Tensor]:
-    queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    yield Tensor("attn_norm", (model.hidden,), False)
-    yield Tensor("attn_q", (queries, model.hidden), True)
-    yield Tensor("attn_k", (keys, model.hidden), True)
-    yield Tensor("attn_v", (keys, model.hidden), True)
-    yield Tensor("attn_q_norm", (model.head_dim,), False)
-    yield Tensor("attn_k_norm", (model.head_dim,), False)
-    yield Tensor("attn_output", (model.hidden, queries), True)
-
-
-def _convolution(model: RandomModel) -> Iterator[Tensor]:
-    yield Tensor("attn_norm", (model.hidden,), False)
-    yield Tensor("shortconv.in_proj", (3 * model.hidden, model.hidden), True)
-    yield Tensor("shortconv.conv", (model.hidden, model.taps), False)
-    yield Tensor("shortconv.out_proj", (model.hidden, model.hidden), True)
-
-
-def _network(model: RandomModel) -> Iterator[Tensor]:
-    yield Tensor("ffn_norm", (model.hidden,), False)
-    many, kind = ((model.experts,), "_exps") if model.experts else ((), "")
-    if model.experts:
-        yield Tensor("ffn_gate_inp", (model.experts, model.hidden), False)
-    yield Tensor(f"ffn_gate{kind}", (*many, model.inner, model.hidden), True)
-    yield Tensor(f"ffn_up{kind}", (*many, model.inner, model.hidden), True)
-    yield Tensor(f"ffn_down{kind}", (*many, model.hidden, model.inner), True)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .random_models import RandomModel, Tensor, metadata, tensors
+from .random_models import RandomModel, Tensor, architecture, metadata, tensors
 from .weights import Form, Progress, WeightsError
 
 _Bytes = npt.NDArray[np.uint8]
@@ -41,16 +41,17 @@ _WIDTH: Final = 32
 class RandomWeights:
     """The forms of ``model`` below ``shelf``; ``vocabulary`` is the ``.gguf`` file whose tokenizer it gets."""
 
-    def __init__(self, model: RandomModel, vocabulary: Path, shelf: Path) -> None:
+    def __init__(self, name: str, model: RandomModel, vocabulary: Path, shelf: Path) -> None:
+        self._name = name
         self._model = model
         self._vocabulary = vocabulary
-        self._shelf = shelf / f"random-{model.name}"
+        self._shelf = shelf / f"random-{name}"
 
     def form(self, form: Form, progress: Progress = lambda what: None) -> Path:
         """Where ``form`` lies; it is made first where it must be. Raises :class:`WeightsError`."""
         if form not in _BLOCKS:
             raise WeightsError(f"random weights are made as {', '.join(_BLOCKS)}, not as {form}")
-        target = self._shelf / f"{self._model.name}-{form}.gguf"
+        target = self._shelf / f"{self._name}-{form}.gguf"
         if target.exists():
             return target
         progress(f"writing {target.name}")
@@ -69,11 +70,13 @@ def write_random_gguf(model: RandomModel, form: Form, vocabulary: Path, target: 
     """Writes ``target``; the same bits whenever it is written again."""
     import gguf  # late: a development dependency
 
-    writer = gguf.GGUFWriter(target, model.architecture)
+    config = model.config()
+    stored = list(tensors(config))
+    writer = gguf.GGUFWriter(target, architecture(config))
     writer.add_name(f"{model.about}, random weights")
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{form.upper()}"])
-    for name, value in metadata(model).items():
-        key = f"{model.architecture}.{name}"
+    for name, value in metadata(config, stored).items():
+        key = f"{architecture(config)}.{name}"
         match value:
             case float():
                 writer.add_float32(key, value)
@@ -81,10 +84,10 @@ def write_random_gguf(model: RandomModel, form: Form, vocabulary: Path, target: 
                 writer.add_uint32(key, value)
             case _:
                 writer.add_array(key, value)
-    _add_vocabulary(writer, vocabulary, model.vocabulary)
+    _add_vocabulary(writer, vocabulary, config.vocab_size)
     kind, plain = gguf.GGMLQuantizationType[form.upper()], gguf.GGMLQuantizationType.F32
     blocks = _BLOCKS[form]
-    for name, shape, quantized in tensors(model):
+    for name, shape, quantized in stored:
         if quantized:
             bytes_shape = (*shape[:-1], shape[-1] // _WIDTH * blocks.block_bytes)
             writer.add_tensor_info(name, bytes_shape, np.dtype(np.uint8), math.prod(bytes_shape), kind)
@@ -93,8 +96,8 @@ def write_random_gguf(model: RandomModel, form: Form, vocabulary: Path, target: 
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    for tensor in tensors(model):
-        rng = np.random.default_rng(zlib.crc32(f"{model.name} {tensor.name}".encode()))
+    for tensor in stored:
+        rng = np.random.default_rng(zlib.crc32(f"{model.about} {tensor.name}".encode()))
         writer.write_tensor_data(_random_blocks(tensor, blocks, rng) if tensor.quantized else _plain(tensor, rng))
     writer.close()
 

@@ -1,6 +1,5 @@
 """A start is timed from outside, and its phases are told apart by what the server logs."""
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,10 +8,10 @@ import pytest
 
 from stentor.loadtest.server_process import StartFailed
 from stentor.loadtest.startup import (
-    TimedStart,
     drop_pages,
     read_phases,
     resident_bytes,
+    start_once,
     weight_files,
 )
 from stentor.tests.loadtest.made_up import made_up
@@ -61,20 +60,13 @@ def test_pages_that_were_dropped_are_seen_to_be_gone(tmp_path: Path) -> None:
 
 def test_a_real_start_reaches_its_milestones_in_order(tmp_path: Path) -> None:
     _, _, *options = made_up(tmp_path)
-    with TimedStart(tmp_path, options, {}, timeout=60) as start:
-        listening = start.reached("/ping")
-        ready = start.reached("/health")
-        first_token = asyncio.run(start.first_token())
-        phases = read_phases(start.output(), start.began_at, ready)
-    assert 0 < listening <= ready < first_token
-    assert sum(phases.values()) == pytest.approx(ready)
-    assert {"starting processes", "loading weights", "warming up"} <= set(phases)
-    assert min(phases.values()) >= 0
+    found = start_once(tmp_path, options, cold=False, environment={}, timeout=60)
+    assert 0 < found.listening_s <= found.ready_s < found.first_token_s
+    assert sum(found.phases.values()) == pytest.approx(found.ready_s)
+    assert {"starting processes", "loading weights", "warming up"} <= set(found.phases)
+    assert min(found.phases.values()) >= 0
 
 
 def test_a_server_that_cannot_start_is_told_with_what_it_printed(tmp_path: Path) -> None:
-    with (
-        TimedStart(tmp_path, [], {}, timeout=60) as start,
-        pytest.raises(StartFailed, match=r"ended with status 1:\n.*no model in"),
-    ):
-        start.reached("/health")
+    with pytest.raises(StartFailed, match=r"ended with status 1:\n.*no model in"):
+        start_once(tmp_path, [], cold=False, environment={}, timeout=60)

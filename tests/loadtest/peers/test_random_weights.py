@@ -1,7 +1,6 @@
 """Files of random weights: of the shape that a configuration says, in every form, and values that stay in range."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,18 @@ from stentor.loadtest.peers.random_weights import RandomWeights, write_random_gg
 from stentor.loadtest.peers.weights import Form, WeightsError
 
 SMALL: dict[str, Any] = {
-    "layers": 2,
-    "hidden": 64,
-    "heads": 2,
-    "kv_heads": 1,
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
     "head_dim": 32,
-    "inner": 96,
-    "vocabulary": 40,
+    "intermediate_size": 96,
+    "vocab_size": 40,
 }
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
 MODELS = {
-    "dense": replace(RANDOM_MODELS["qwen3-1.7b"], **SMALL),
-    "experts": replace(RANDOM_MODELS["qwen3-30b-a3b"], **SMALL, experts=4, experts_used=2),
+    "dense": RANDOM_MODELS["qwen3-1.7b"]._replace(fewer=SMALL),
+    "experts": RANDOM_MODELS["qwen3-30b-a3b"]._replace(fewer={**SMALL, **EXPERTS}),
 }
 
 
@@ -52,7 +52,7 @@ def vocabulary(tmp_path: Path) -> Path:
 def test_a_product_with_a_matrix_keeps_the_size_of_its_input(
     form: Form, model: RandomModel, vocabulary: Path, tmp_path: Path
 ) -> None:
-    checkpoint = open_checkpoint(RandomWeights(model, vocabulary, tmp_path).form(form))
+    checkpoint = open_checkpoint(RandomWeights("m", model, vocabulary, tmp_path).form(form))
     assert checkpoint.dtype == form.upper()
     for name, weight in iterate_weights(checkpoint, torch.float32):
         if "norm" not in name:
@@ -61,23 +61,24 @@ def test_a_product_with_a_matrix_keeps_the_size_of_its_input(
 
 
 def test_the_file_is_read_as_the_configuration_it_was_made_of(vocabulary: Path, tmp_path: Path) -> None:
-    spec = open_checkpoint(RandomWeights(MODELS["experts"], vocabulary, tmp_path).form("q4_0")).decoder
+    spec = open_checkpoint(RandomWeights("m", MODELS["experts"], vocabulary, tmp_path).form("q4_0")).decoder
     assert spec.architecture == "Qwen3MoeForCausalLM"
     assert (spec.vocab_size, spec.hidden_size, len(spec.layers)) == (40, 64, 2)
 
 
 def test_the_vocabulary_is_that_of_the_other_file_and_padded(vocabulary: Path, tmp_path: Path) -> None:
-    fields = gguf.GGUFReader(RandomWeights(MODELS["dense"], vocabulary, tmp_path).form("q4_0")).fields
+    fields = gguf.GGUFReader(RandomWeights("m", MODELS["dense"], vocabulary, tmp_path).form("q4_0")).fields
     tokens = fields["tokenizer.ggml.tokens"].contents()
     assert tokens[26:] == ["x", "y", "z", *(f"<unused{n}>" for n in range(29, 40))]
     assert len(fields["tokenizer.ggml.token_type"].contents()) == 40
     assert fields["tokenizer.ggml.eos_token_id"].contents() == 2
+    few = MODELS["dense"]._replace(fewer={**SMALL, "vocab_size": 8})
     with pytest.raises(WeightsError, match="has 29 tokens, expected at most 8"):
-        write_random_gguf(replace(MODELS["dense"], vocabulary=8), "q4_0", vocabulary, tmp_path / "small.gguf")
+        write_random_gguf(few, "q4_0", vocabulary, tmp_path / "small.gguf")
 
 
 def test_a_file_is_made_once_the_same_again_and_removed(vocabulary: Path, tmp_path: Path) -> None:
-    weights = RandomWeights(MODELS["dense"], vocabulary, tmp_path)
+    weights = RandomWeights("m", MODELS["dense"], vocabulary, tmp_path)
     first = weights.form("q8_0")
     content, changed = first.read_bytes(), first.stat().st_mtime_ns
     assert weights.form("q8_0").stat().st_mtime_ns == changed
@@ -90,5 +91,5 @@ def test_a_file_is_made_once_the_same_again_and_removed(vocabulary: Path, tmp_pa
 
 @pytest.mark.parametrize(("name", "billions"), [("qwen3-30b-a3b", 30.5), ("qwen3-1.7b", 1.72), ("lfm2-1.2b", 1.17)])
 def test_a_model_has_as_many_parameters_as_its_publisher_says(name: str, billions: float) -> None:
-    count = sum(math.prod(tensor.shape) for tensor in tensors(RANDOM_MODELS[name]))
+    count = sum(math.prod(tensor.shape) for tensor in tensors(RANDOM_MODELS[name].config()))
     assert count / 1e9 == pytest.approx(billions, abs=0.05)
