@@ -55,7 +55,7 @@ async def test_a_chain_of_redirects_is_checked_at_every_link_and_ends() -> None:
         writer.write(answer(status="307 Temporary Redirect", location=location))  # type: ignore[attr-defined]
 
     async with serving(chain, host="0.0.0.0") as web:
-        with pytest.raises(BadRequest, match="no address that this server may fetch from"):
+        with pytest.raises(BadRequest, match="no address that this server may reach"):
             await fetcher(web).fetch(web.url("/2"), PARAM)
         assert [head.split(" ")[1] for head in web.heads] == ["/2", "/1", "/0"], "and 127.0.0.2 was not asked"
         with pytest.raises(BadRequest, match="redirects more than 3 times"):
