@@ -19,6 +19,7 @@ from stentor.protocols.ipc.flag import Flag
 
 from ..common.keys import KeyDigest
 from .limits import LimitsConfig, OverloadConfig
+from .media import MediaConfig
 from .model_registry import ModelRegistry, ModelRole, ServedModel
 from .models import EmbeddingConfig, ModelConfig, SpeechConfig, TranscriptionConfig
 
@@ -297,6 +298,7 @@ class Config(msgspec.Struct, frozen=True):
     limits: LimitsConfig = LimitsConfig()
     overload: OverloadConfig = OverloadConfig()
     observe: ObserveConfig = ObserveConfig()
+    media: MediaConfig = MediaConfig()
     realtime: RealtimeConfig = RealtimeConfig()
     store: StoreConfig = StoreConfig()
     mcp: McpConfig = McpConfig()

@@ -16,3 +16,12 @@ class MediaPart:
     """The field that holds it, for errors."""
     uuid: str = ""
     """The client's own name for it: media sent under it before need not be sent again."""
+
+
+@dataclass(frozen=True)
+class Media:
+    """What a part names, as it came."""
+
+    data: bytes
+    content_type: str | None
+    """As the sender calls it (``image/png``): in lower case, without parameters, not to be believed."""

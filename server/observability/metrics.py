@@ -310,7 +310,7 @@ _COUNTERS: Final = {
 REFUSALS: Final = ("auth", "not_found", "limit", "invalid")
 
 _LIMITS: Final = frozenset(
-    {LIST_TOO_LONG, NUMBER_TOO_LARGE, OBJECT_TOO_LARGE, TEXT_TOO_LONG, "context_length_exceeded"}
+    {LIST_TOO_LONG, NUMBER_TOO_LARGE, OBJECT_TOO_LARGE, TEXT_TOO_LONG, "context_length_exceeded", "media_too_large"}
 )
 
 

@@ -4,6 +4,7 @@ A kind parses a string (flag, environment) or what TOML made of it, raises Value
 else, and says in words what it expected; the reader puts source and value around those words.
 """
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 from ..common.files import FileRefused
 from ..common.keys import KeyDigest, read_key_file
 from ..config.config import ANY_ORIGIN, SocketMode, ToolServer
+from ..config.media import MAX_MEDIA, MediaCounts
 
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
@@ -102,6 +104,9 @@ def integers(low: int, high: int) -> Kind:
     return Kind(f"one or more integers from {low} to {high}", parse, "N,…", many=True)
 
 
+_MEDIA_COUNT: Final = integer(0, MAX_MEDIA)
+
+
 def choice(values: tuple[str, ...]) -> Kind:
     def parse(raw: object) -> str:
         if raw not in values:
@@ -160,7 +165,15 @@ def _generation_config(raw: object) -> str:
     return value
 
 
-# ---- URLs
+# ---- names of hosts, and URLs
+
+
+def _domains(raw: object) -> tuple[str, ...]:
+    hosts = tuple(host.lower() for host in _texts(raw))
+    for host in hosts:
+        if not re.fullmatch(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:]*:[0-9a-f:]*", host, flags=re.ASCII):
+            raise ValueError(raw)
+    return hosts
 
 
 def _server_url(text: str) -> str:
@@ -205,6 +218,24 @@ def _installed() -> bool:
         return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
     except ModuleNotFoundError:
         return False
+
+
+# ---- media
+
+
+def _media_counts(raw: object) -> MediaCounts:
+    """As JSON, a table of TOML, or NAME=N with commas; of vLLM's objects the ``count``."""
+    if isinstance(raw, str) and not raw.lstrip().startswith("{"):
+        pairs = [part.partition("=")[::2] for part in raw.split(",")]
+        given: object = {name.strip(): count.strip() for name, count in pairs}
+        if len(pairs) > len(dict(pairs)):
+            raise ValueError(raw)
+    else:
+        given = json.loads(raw) if isinstance(raw, str) else raw
+    if not isinstance(given, dict) or not given or given.keys() - set(MediaCounts.__struct_fields__):
+        raise ValueError(raw)
+    counts = {name: count.get("count") if isinstance(count, dict) else count for name, count in given.items()}
+    return MediaCounts(**{name: int(str(_MEDIA_COUNT.parse(count))) for name, count in counts.items()})
 
 
 # ---- formats of a model's output, and its code
@@ -307,7 +338,10 @@ KINDS: Final = {
     "size": Kind("a size such as 2GiB, 512MiB or a number of bytes", _size, "SIZE"),
     "file": FILE,
     "path": _path("a path in the file system", "PATH", lambda path: "\0" not in str(path)),
+    "folder": _path("a folder that exists", "FOLDER", Path.is_dir),
     "generation_config": Kind("auto, none or a path that exists", _generation_config, "auto|none|PATH"),
+    "domains": Kind("one or more hosts, such as example.com or *.example.com", _domains, "HOST", many=True),
+    "media_counts": Kind('a count of each medium, such as image=4,video=0 or {"image": 4}', _media_counts, "COUNTS"),
     "server_urls": Kind(
         "one or more beginnings of URLs, such as https://mcp.example.com/", _server_urls, "URL", many=True
     ),

@@ -10,6 +10,7 @@ import pytest
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.server.common.keys import KeyDigest
 from stentor.server.config.config import DEFAULTS, Config, ConfigError, ToolServer
+from stentor.server.config.media import MediaCounts
 from stentor.server.main.cli import _build_parser
 from stentor.server.options.option import OPTIONS
 from stentor.server.options.reading import CONFIG_FILE, read_config
@@ -128,6 +129,16 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "priority-aging-seconds": ("2", 2.0),
     "stream-buffer": ("16KiB", 16 << 10),
     "slow-reader-timeout": ("0", 0.0),
+    "limit-mm-per-prompt": ("image=4,video=0", MediaCounts(image=4, video=0)),
+    "language-model-only": ("true", True),
+    "media-domain": ("Example.com,*.cdn.test", ("example.com", "*.cdn.test")),
+    "media-allow-http": ("true", True),
+    "media-port": ("8080,81", (81, 8080)),
+    "media-allow-private": ("true", True),
+    "media-root": (str(Path(__file__).parent), Path(__file__).parent),
+    "media-max-bytes": ("1MiB", 1 << 20),
+    "media-timeout": ("2.5", 2.5),
+    "media-max-fetches": ("3", 3),
     "store": ("run/store.db", Path("run/store.db")),
     "store-ttl": ("60", 60.0),
     "store-max-bytes": ("1MiB", 1 << 20),

@@ -11,11 +11,11 @@ import pytest
 from openai.types.responses import Response
 
 from stentor.server.config.config import McpConfig
+from stentor.server.media.refusal import Refusal
 from stentor.server.tools import gateway
 from stentor.server.tools.gateway import McpGateway
 from stentor.server.tools.transport import PinnedTransport
 from stentor.server.tools.url_allowlist import UrlAllowlist, check_prefix
-from stentor.server.tools.urls import Refusal
 from stentor.tests.server.harness import in_memory
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
 from stentor.tests.server.tools.scripted import Script, state_of

@@ -1,34 +1,33 @@
 """URLs, read so strictly that nobody after us can read them otherwise.
 
-Attacks by URL live from two readers who disagree about which host it names. So what is unusual is refused, and the URL
-that is requested is written anew from the parts that were checked.
+Attacks on fetchers live from two readers who disagree about which host a URL names. So what is
+unusual is refused, and the URL that is requested is written anew from the parts that were checked.
 """
 
 import re
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, urljoin
 
 import idna
 
 from .addresses import Address
+from .refusal import Refusal
 
 MAX_URL_CHARS: Final = 8192
+"""Of everything but a ``data:`` URL, which brings its content along."""
 
 _PARTS: Final = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#]*)(?P<path>/[^?#]*)?(?P<query>\?[^#]*)?(?:#.*)?"
 )
+_HAS_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _UNCLEAN: Final = re.compile(r"[\x00-\x20\x7f-\xa0\\\u2028\u2029\ud800-\udfff]")
 _AUTHORITY: Final = re.compile(r"(?P<host>\[[^\[\]@]*\]|[^\[\]@:]+)(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
 _LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _SAFE: Final = "".join(map(chr, range(0x21, 0x7F)))
-
-
-class Refusal(Exception):
-    """``str(refusal)`` goes on after the field's name and may be shown: it holds no addresses, names or paths."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,33 @@ class Target:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
+    def joined(self, location: str) -> "Target":
+        """Where a redirect leads. Raises :class:`.refusal.Refusal`."""
+        check_spelling(location)
+        if _HAS_SCHEME.match(location):
+            return parse(location)
+        if location.startswith("//"):
+            return parse(f"{self.scheme}:{location}")
+        return parse(f"{self.scheme}://{self.authority}{urljoin(self.path, location)}")
 
-def parse(url: str) -> Target:
-    """The target of an ``http`` or ``https`` URL. Raises :class:`Refusal`."""
+
+def scheme_of(url: str) -> str:
+    """In lower case; empty where there is none."""
+    scheme, colon, _ = url[:32].partition(":")
+    return scheme.lower() if colon else ""
+
+
+def check_spelling(url: str) -> None:
+    """Raises :class:`.refusal.Refusal` for characters that no URL holds, or too many of them."""
     if len(url) > MAX_URL_CHARS:
         raise Refusal(f"the URL has more than {MAX_URL_CHARS} characters")
     if _UNCLEAN.search(url):
         raise Refusal("the URL holds a space, a control character or a backslash; encode it as `%` and two digits")
+
+
+def parse(url: str) -> Target:
+    """The target of an ``http`` or ``https`` URL. Raises :class:`.refusal.Refusal`."""
+    check_spelling(url)
     parts = _PARTS.fullmatch(url)
     if parts is None:
         raise Refusal("this is not a whole URL, such as `https://example.com/image.png`")
@@ -76,7 +95,7 @@ def parse(url: str) -> Target:
 
 
 def read_host(text: str) -> tuple[str, Address | None]:
-    """A host in its one spelling, and its address if it is one. Raises :class:`Refusal`.
+    """A host in its one spelling, and its address if it is one. Raises :class:`.refusal.Refusal`.
 
     An address of version 4 is four plain decimal numbers. The other spellings (one number, octal,
     hexadecimal, fewer parts) are read differently by different programs, so they are refused.

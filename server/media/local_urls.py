@@ -1,0 +1,93 @@
+"""URLs whose content is not fetched from a host: ``data:`` brings it along, ``file:`` names a file of this machine."""
+
+import base64
+import binascii
+import mimetypes
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, unquote_to_bytes
+
+from .refusal import Refusal, too_large
+from .urls import check_spelling
+
+_URL: Final = re.compile(r"file://(?:localhost)?(?P<path>/[^?#]*)", re.IGNORECASE)
+_BROKEN_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")
+_NOT_BELOW: Final = "this is no file below the folder that this server reads from"
+"""The same for what is not there and for what lies elsewhere: it must not tell which."""
+
+
+def read_file_url(url: str, root: Path, limit: int) -> tuple[bytes, str | None]:
+    """A regular file below ``root`` and the media type that its name suggests. Blocks.
+
+    The path is resolved before it is checked, so that neither dots nor links lead out. It may be
+    changed in between: so the file that was opened is asked again where it lies. It is opened for
+    reading only once it is known to be a plain file: opening a device or a pipe can have effects.
+    Raises :class:`.refusal.Refusal`; ``limit`` is in bytes.
+    """
+    check_spelling(url)
+    match = _URL.fullmatch(url)
+    if match is None or _BROKEN_ESCAPE.search(match["path"]):
+        raise Refusal("the `file:` URL must read `file:///PATH`")
+    try:
+        root = root.resolve(strict=True)
+        path = Path(unquote(match["path"], errors="strict")).resolve(strict=True)
+        if not path.is_relative_to(root):
+            raise Refusal(_NOT_BELOW)
+        # O_PATH names the file without opening it
+        place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            return _read_plain(place, root, limit), mimetypes.guess_type(path.name)[0]
+        finally:
+            os.close(place)
+    except (OSError, RuntimeError, ValueError):
+        raise Refusal(_NOT_BELOW) from None
+
+
+def _read_plain(place: int, root: Path, limit: int) -> bytes:
+    found = os.fstat(place)
+    name = f"/proc/self/fd/{place}"
+    if not stat.S_ISREG(found.st_mode) or not Path(os.readlink(name)).is_relative_to(root):
+        raise Refusal(_NOT_BELOW)
+    if found.st_size > limit:
+        raise too_large(limit)
+    with open(name, "rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise too_large(limit)
+    return data
+
+
+_TOKEN: Final = r"[A-Za-z0-9!#$&^_.+-]{1,127}"
+_HEAD: Final = re.compile(
+    rf"data:(?P<type>{_TOKEN}/{_TOKEN})?(?:;(?!base64,)[A-Za-z0-9-]+=[^;,\s]{{0,127}})*(?P<base64>;base64)?,",
+    re.ASCII | re.IGNORECASE,
+)
+_MAX_HEAD_CHARS: Final = 1024
+_ENCODED: Final = re.compile(r"(?:[!-$&-~]|%[0-9A-Fa-f]{2})*", re.ASCII)
+
+
+def decode_data_url(url: str, limit: int) -> tuple[bytes, str]:
+    """What a ``data:`` URL holds and its media type.
+
+    ``limit`` is in bytes and is checked before anything is decoded. Raises :class:`.refusal.Refusal`.
+    """
+    head = _HEAD.match(url, 0, _MAX_HEAD_CHARS)
+    if head is None:
+        raise Refusal("the `data:` URL must read `data:TYPE/SUBTYPE;base64,CONTENT`")
+    at = head.end()
+    kind = (head["type"] or "text/plain").lower()
+    if not head["base64"]:
+        if len(url) - at - 2 * url.count("%", at) > limit:
+            raise too_large(limit)
+        if not _ENCODED.fullmatch(url, at):
+            raise Refusal("the content of the `data:` URL is not encoded as in a URL")
+        return unquote_to_bytes(url[at:]), kind
+    if (len(url) - at) // 4 * 3 - url.count("=", -2) > limit:
+        raise too_large(limit)
+    try:
+        return base64.b64decode(url[at:], validate=True), kind
+    except (binascii.Error, ValueError):
+        raise Refusal("the content of the `data:` URL is not base64") from None
