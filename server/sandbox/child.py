@@ -7,6 +7,7 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
@@ -24,7 +25,7 @@ Message = TypeVar("Message")
 
 
 @contextmanager
-def bounded_child(name: str, max_memory: int) -> Iterator[socket.socket]:
+def bounded_child(name: str, max_memory: int = resource.RLIM_INFINITY) -> Iterator[socket.socket]:
     """The child's end of the socket, once the child has at most ``max_memory`` bytes of address space and leaves no
     core. Returns quietly where the owner is gone, or has no more use for the child."""
     inherited = become_child(name)
@@ -34,15 +35,23 @@ def bounded_child(name: str, max_memory: int) -> Iterator[socket.socket]:
         yield connection
 
 
+def bound_growth(bytes: int) -> None:
+    """Lets this process have so many more bytes of address space than it has, and no more. For a child whose code
+    alone takes an amount that nobody knows before it is loaded."""
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + bytes, mapped + bytes))
+
+
 class Growth:
     """How much memory jobs have left behind since a child was ready."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = GROWN) -> None:
         self._born = resident_bytes()
+        self._most = most
 
     @property
     def too_much(self) -> bool:
-        return grown_since(self._born) > GROWN
+        return grown_since(self._born) > self._most
 
 
 def send(connection: socket.socket, message: msgspec.Struct) -> None:
@@ -50,6 +59,19 @@ def send(connection: socket.socket, message: msgspec.Struct) -> None:
     connection.settimeout(_SEND_SECONDS)
     connection.sendall(_LENGTH.pack(len(data)))
     connection.sendall(data)
+
+
+def send_bytes(connection: socket.socket, data: bytes) -> None:
+    """What follows a message that says how many they are: they are copied by neither side."""
+    connection.settimeout(_SEND_SECONDS)
+    connection.sendall(data)
+
+
+def receive_bytes(connection: socket.socket, length: int, deadline: float = float("inf")) -> bytearray:
+    """What :func:`send_bytes` has sent. Raises as :func:`receive`."""
+    if length > _MAX_BYTES:
+        raise ConnectionAbortedError(f"the peer announces {length} bytes")
+    return _read(connection, length, deadline)
 
 
 def receive(connection: socket.socket, kind: type[Message], deadline: float = float("inf")) -> Message:

@@ -41,12 +41,19 @@ class KillableChild:
     One thread does all the calls but :meth:`abandon`. This object must outlive the child.
     """
 
-    def __init__(self, module: str, name: str, greet: Callable[[socket.socket, float], None]) -> None:
+    def __init__(
+        self,
+        module: str,
+        name: str,
+        greet: Callable[[socket.socket, float], None],
+        start_seconds: float = _START_SECONDS,
+    ) -> None:
         """``module`` is run as a script; ``name`` is for messages. ``greet`` sends a new child what it needs and waits,
-        up to a deadline, until it is ready; it may raise :class:`ChildNotStarted`."""
+        up to a deadline in ``start_seconds``, until it is ready; it may raise :class:`ChildNotStarted`."""
         self._module = module
         self._name = name
         self._greet = greet
+        self._start_seconds = start_seconds
         self._process: Child | None = None
         self._socket: socket.socket | None = None
         self._close: weakref.finalize[..., KillableChild] | None = None
@@ -101,7 +108,7 @@ class KillableChild:
             self._socket, self._process = ours, process
         self._close = weakref.finalize(self, _kill, ours, process)
         try:
-            self._greet(ours, time.monotonic() + _START_SECONDS)
+            self._greet(ours, time.monotonic() + self._start_seconds)
         except BaseException as error:
             self.close()
             self._check_wanted()

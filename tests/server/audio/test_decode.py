@@ -263,7 +263,7 @@ def test_a_process_that_takes_too_long_is_ended_and_not_tried_again(monkeypatch:
     async def use(decoder: AudioDecoder) -> None:
         await decoder.decode(encode_whole(tone(1), "wav", 16_000))
         (pid,) = decoder.pids
-        for worker in decoder._workers:
+        for worker in decoder._pool._workers:
             worker.process._timeout = 0.3
         os.kill(pid, signal.SIGSTOP)  # one that was tried again would be decoded
         with pytest.raises(BadRequest, match="takes too long"):
@@ -280,7 +280,7 @@ def test_a_file_that_is_all_headers_is_given_up_after_two_seconds_and_once(monke
 
     async def use(decoder: AudioDecoder) -> None:
         await decoder.decode(encode_whole(tone(1), "wav", 16_000))
-        (worker,) = decoder._workers
+        (worker,) = decoder._pool._workers
         start, started = worker.process._child.start, []
 
         def counted() -> None:
