@@ -116,6 +116,19 @@ def _safetensors(checkpoint: Checkpoint, device: torch.device, tell: Progress) -
             raise CheckpointError(f"Cannot load {file}: {error}.") from error
 
 
+def tower_weights(checkpoint: Checkpoint) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield (name, tensor) of what sees or hears, under the names that are stored, as views of the mapped files. Raises
+    :class:`CheckpointError` when a file cannot be read."""
+    for file in () if checkpoint.tower is None else checkpoint.tower.files:
+        try:
+            with safe_open(file, framework="pt", device="cpu") as tensors:
+                for stored in tensors.offset_keys():
+                    if text_name(stored) is None:
+                        yield stored, tensors.get_tensor(stored)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"Cannot load {file}: {error}.") from error
+
+
 _CT2_DTYPES = {
     "float32": torch.float32,
     "float16": torch.float16,

@@ -13,6 +13,7 @@ from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.rows import with_forks
 from stentor.engine.worker.setup import set_up
+from stentor.engine.client.media import Media
 from stentor.protocols.ipc.actors import Finished, PromptDone, Submit, TokensBatch
 from stentor.protocols.ipc.config import SchedulerConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -88,6 +89,7 @@ class LocalEngine:
         salt: str = "",
         audio: Audio | None = None,
         streamed: Heard | None = None,
+        media: list[Media] | None = None,
     ) -> int:
         rid, self._next_rid = self._next_rid, self._next_rid + 1
         seeds = seeds or [0]
@@ -96,7 +98,7 @@ class LocalEngine:
         request = Submit(rid, prompt, params, seeds, 0, salt, self._clock)
         if params.routed_experts is not None:
             self._experts[rid] = ToldExperts(params.routed_experts, len(prompt))
-        request = self.shelf.bring(request, self.ready.encoder, audio, streamed)
+        request = self.shelf.bring(request, self.ready.encoder, audio, streamed, media)
         refused = self.scheduler.submit(request, self._clock)
         self._clock += 1e-3
         if refused is not None:

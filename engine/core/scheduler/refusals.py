@@ -66,6 +66,12 @@ def spans_refusal_of(spans: list[InputSpan], encoder: EncoderShape | None) -> st
             return f"the audio has {data.length} bytes; expected are whole samples, up to {MAX_WINDOW_BYTES} bytes"
     elif any(span.start < 0 for span in spans):
         return "the media of a prompt stand at positions of it"
+    longest = max((span.length for span in spans), default=0)
+    if encoder.whole and longest > encoder.whole:
+        return (
+            f"a piece of media takes {longest} positions, and the model computes it in one step, of at most "
+            f"{encoder.whole}: raise --max-prefill-chunk and --max-num-batched-tokens, or make it smaller"
+        )
     total = sum(span.length for span in spans)
     if total > encoder.capacity:
         return f"the media of the prompt take {total} embeddings, and the encoder cache holds {encoder.capacity}"
