@@ -3,6 +3,7 @@
 from . import activation, attention, norm, sampling
 from .activation import ActivationKind, activate_, gated_activation, gated_activation_quantized
 from .attention import AttentionBatch, paged_attention
+from .attention.whole_spans import WholeSpan, attend_whole_spans_
 from .causal_conv import causal_conv
 from .embedding import embedding
 from .gated_delta import gated_delta
@@ -49,11 +50,13 @@ __all__ = [
     "StateRows",
     "Variant",
     "W4Weight",
+    "WholeSpan",
     "activate_",
     "activation",
     "add_layer_norm",
     "add_rms_norm",
     "add_rms_norm_quantized",
+    "attend_whole_spans_",
     "attention",
     "causal_conv",
     "embedding",

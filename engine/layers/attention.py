@@ -197,8 +197,9 @@ class Attention:
                 k_scale=k_scale,
                 v_scale=v_scale,
             )
-        return kernels.paged_attention(
-            self._scaled(q, batch.positions),
+        q = self._scaled(q, batch.positions)
+        out = kernels.paged_attention(
+            q,
             cache.k,
             cache.v,
             paged,
@@ -210,6 +211,22 @@ class Attention:
             k_scale=k_scale,
             v_scale=v_scale,
         )
+        if spec.whole_spans and batch.media is not None:
+            kernels.attend_whole_spans_(
+                out,
+                q,
+                cache.k,
+                cache.v,
+                paged,
+                batch.media.spans,
+                scale=spec.scale,
+                window=self._window,
+                softcap=spec.softcap,
+                sinks=self._sinks,
+                k_scale=k_scale,
+                v_scale=v_scale,
+            )
+        return out
 
     def _traced(self, q: Stream, k: Stream, v: Stream, batch: ForwardBatch) -> Traced:
         """As :meth:`attend`."""
@@ -222,6 +239,8 @@ class Attention:
         if spec.gated or self._layer_norms:
             what = "attention with a gate" if spec.gated else "attention with layer norms of heads"
             return q.beside(k, v).call(what, self._attend_rows, spec.q_size)
+        if spec.whole_spans and batch.media is not None:
+            return q.beside(k, v).call("attention within a picture", self._attend_rows, spec.q_size)
         if self._v_norm is not None:
             v = v.normed_each(self._v_norm.factors, self._eps)
         return q.attend(

@@ -81,6 +81,35 @@ class StateBatch:
     """By layer: [slots, ...] of each part of a state, see :class:`..model_config.recurrent_spec.StateTensor`."""
 
 
+@dataclass(frozen=True)
+class MediaBatch:
+    """What stands in place of tokens of a pass; while it is recorded, what may."""
+
+    layers: Sequence[int] = ()
+    """Behind which something may be added."""
+    sees_whole: bool = False
+    """There may be spans whose tokens see each other."""
+    places: torch.Tensor | None = None
+    """int64 [n]: which of the pass's tokens."""
+    embeddings: torch.Tensor | None = None
+    """[n, hidden]"""
+    behind: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    """By layer: [n, hidden], added to the stream behind it."""
+    spans: Sequence[kernels.WholeSpan] = ()
+
+    def put(self, x: torch.Tensor) -> torch.Tensor:
+        """x [tokens, hidden], where media stand in place of tokens."""
+        if self.places is None or self.embeddings is None:
+            return x
+        return x.index_copy(0, self.places, self.embeddings.to(x.dtype))
+
+    def add(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        """x [tokens, hidden] behind this layer, with what belongs there."""
+        if self.places is None or (features := self.behind.get(layer)) is None:
+            return x
+        return x.index_add(0, self.places, features.to(x.dtype))
+
+
 @dataclass
 class ChosenTokens:
     """What an index chose, for itself and for layers behind it that share it."""
@@ -111,6 +140,8 @@ class ForwardBatch:
     """Where rows ask for their experts: each mixture of experts appends its tokens', int32 [tokens, top_k]."""
     added: torch.Tensor | None = None
     """[tokens, hidden], added to the tokens' embeddings."""
+    media: MediaBatch | None = None
+    """Where some tokens are media; None: none are."""
     encoded: Encoded | None = None
     """For layers with cross-attention."""
     states: StateBatch | None = None
@@ -142,6 +173,8 @@ class ForwardBatch:
         return cls(tokens, positions, texts=texts, token_types=token_types, tasks=tasks, after_layer=after_layer)
 
     @classmethod
-    def traced(cls, tokens: TracedTokens, caches: Sequence[LayerCache]) -> "ForwardBatch":
-        """For a pass over these caches that is to be recorded."""
-        return cls(tokens, torch.empty(0, dtype=torch.int64), caches)
+    def traced(
+        cls, tokens: TracedTokens, caches: Sequence[LayerCache], media: MediaBatch | None = None
+    ) -> "ForwardBatch":
+        """For a pass over these caches that is to be recorded; ``media`` says what may stand in place of tokens."""
+        return cls(tokens, torch.empty(0, dtype=torch.int64), caches, media=media)

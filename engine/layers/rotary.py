@@ -23,8 +23,10 @@ RotaryTable = tuple[torch.Tensor, torch.Tensor]
 class RotaryTables:
     """The tables of a model: one for each way of rotating, whichever layers share it."""
 
-    def __init__(self, max_position: int, max_model_len: int, context: LayerContext) -> None:
-        """``max_position`` is the model's own limit, ``max_model_len`` the longest sequence that is admitted."""
+    def __init__(self, max_position: int, max_model_len: int, context: LayerContext, media_tokens: int = 0) -> None:
+        """``max_position`` is the model's own limit, ``max_model_len`` the longest sequence that is admitted.
+        ``media_tokens``: how many tokens of media a pass may have that turn by a row and a column of their own."""
+        self._media_tokens = media_tokens
         self._max_position, self._max_model_len, self._context = max_position, max_model_len, context
         self._made: dict[tuple[RopeConfig | None, int], RotaryTable] = {}
         self._scales: dict[tuple[float, int, int], torch.Tensor] = {}
@@ -34,6 +36,21 @@ class RotaryTables:
         if (rope, head_dim) not in self._made:
             self._made[rope, head_dim] = self._make(rope, head_dim)
         return self._made[rope, head_dim]
+
+    def place(self, positions: torch.Tensor) -> torch.Tensor:
+        """Frame, row and column of tokens of media, int64 [tokens, 3] → the lines of the tables by which they turn in
+        the next pass, int64 [tokens]: they stand behind those of all positions, until others are placed."""
+        first, count = self._max_model_len, len(positions)
+        if count > self._media_tokens:
+            raise ValueError(f"a pass has {count} tokens of media, and room for {self._media_tokens}")
+        for (rope, _), tables in self._made.items():
+            if rope is None or not rope.axes:
+                continue
+            axes = torch.tensor(rope.axes, device=positions.device)
+            lines = positions[:, axes]  # [tokens, pairs]
+            for table in tables:
+                table[first : first + count] = table.gather(0, lines)
+        return torch.arange(first, first + count, device=positions.device)
 
     def query_scales(self, beta: float, floor: int, first: int) -> torch.Tensor:
         """float32 [positions]: 1 + beta · log(1 + ⌊(position + first) / floor⌋), what queries are multiplied by
@@ -50,6 +67,8 @@ class RotaryTables:
         context, length = self._context, self._max_model_len
         if context.memory is None or context.shapes_only:
             return self._values(rope, head_dim)
+        if rope is not None and rope.axes and self._media_tokens:
+            return self._values(rope, head_dim)  # it is written by passes, and what outlives the worker is not
         pairs = 1 if rope is None else -(-(rope.rotary_dim or head_dim) // 2)
         cos, sin = (context.empty(length, pairs, dtype=torch.float32) for _ in range(2))
         if not context.filled:
@@ -61,7 +80,11 @@ class RotaryTables:
         length, device = self._max_model_len, self._context.device
         if rope is None:
             return torch.ones(length, 1, device=device), torch.zeros(length, 1, device=device)
-        return rotary_table(rope, head_dim, self._max_position, length, device)
+        cos, sin = rotary_table(rope, head_dim, self._max_position, length, device)
+        if rope.axes and self._media_tokens:
+            room = (0, 0, 0, self._media_tokens)
+            cos, sin = (torch.nn.functional.pad(table, room) for table in (cos, sin))
+        return cos, sin
 
 
 def rotary_table(

@@ -54,17 +54,33 @@ class SharedAttention:
             unused = q.new_zeros(len(q), 1, spec.head_dim)
             kernels.rotary_(q, unused, self._cos, self._sin, batch.positions, interleaved=spec.rope.interleaved)
         k_scale, v_scale = (self._k_scale, self._v_scale) if cache.scaled else (None, None)
-        return kernels.paged_attention(
+        paged = batch.paged[cache.group]
+        out = kernels.paged_attention(
             q,
             cache.k,
             cache.v,
-            batch.paged[cache.group],
+            paged,
             scale=spec.scale,
             window=spec.window,
             softcap=spec.softcap,
             k_scale=k_scale,
             v_scale=v_scale,
-        ).view(-1, spec.q_size)
+        )
+        if spec.whole_spans and batch.media is not None:
+            kernels.attend_whole_spans_(
+                out,
+                q,
+                cache.k,
+                cache.v,
+                paged,
+                batch.media.spans,
+                scale=spec.scale,
+                window=spec.window,
+                softcap=spec.softcap,
+                k_scale=k_scale,
+                v_scale=v_scale,
+            )
+        return out.view(-1, spec.q_size)
 
     def _attend_rows(self, q: torch.Tensor, batch: Any) -> torch.Tensor:
         """As :meth:`attend`, of float32."""

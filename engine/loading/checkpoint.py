@@ -47,6 +47,14 @@ _GGUF_DTYPES: Mapping[GGMLType, str] = {
 
 
 @dataclass(frozen=True)
+class StoredTower:
+    """What lies beside the weights of a decoder in the files of a model that takes media."""
+
+    files: tuple[Path, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """A model on disk, opened and found sound as far as its headers tell."""
 
@@ -62,6 +70,8 @@ class Checkpoint:
     """Bytes of weights by stored type, most first."""
     quantized: QuantizedCheckpoint | None = None
     """How weights are quantised; None where all are plain."""
+    tower: StoredTower | None = None
+    """What sees or hears, where that is stored beside the decoder; none of the above counts it."""
 
     @property
     def total_bytes(self) -> int:
@@ -146,7 +156,9 @@ def _open_safetensors(folder: Path, model_impl: ModelImpl) -> Checkpoint:
     quantized = described_quantization(folder, config)
     tensors = safetensors_index(folder)
     read = read_config(config, generation, model_impl)
+    tower = None
     if isinstance(read, ModelSpec) and read.text_part:
+        tower = _tower(tensors)
         tensors = _text_tensors(folder, tensors)
     if quantized is not None and isinstance(read, TransformersSpec):
         raise CheckpointError(
@@ -171,7 +183,15 @@ def _open_safetensors(folder: Path, model_impl: ModelImpl) -> Checkpoint:
         defaults=generation_config_from_hf(config, generation),
         stored_bytes=stored,
         quantized=quantized,
+        tower=tower,
     )
+
+
+def _tower(tensors: Iterable[StoredTensor]) -> StoredTower | None:
+    found = [tensor for tensor in tensors if text_name(tensor.name) is None]
+    if not found:
+        return None
+    return StoredTower(tuple(dict.fromkeys(tensor.file for tensor in found)), sum(tensor.nbytes for tensor in found))
 
 
 def _text_tensors(folder: Path, tensors: Iterable[StoredTensor]) -> tuple[StoredTensor, ...]:

@@ -165,6 +165,17 @@ _STORED_DTYPES = {
 }
 """By :class:`StoredTensor`'s names."""
 
+
+def tower_weights(checkpoint: Checkpoint) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield (name, tensor) of what sees or hears, under the names that are stored, as views of the mapped files. Raises
+    :class:`CheckpointError` when a file cannot be read."""
+    for file in () if checkpoint.tower is None else checkpoint.tower.files:
+        mapped = _MappedFile(file)
+        for stored in sorted(tensors_of(file), key=lambda tensor: tensor.offset):
+            if text_name(stored.name) is None:
+                yield stored.name, mapped.tensor(stored)
+
+
 _CT2_DTYPES = {
     "float32": torch.float32,
     "float16": torch.float16,

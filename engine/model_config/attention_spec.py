@@ -46,6 +46,9 @@ class RopeConfig:
     long_factor: tuple[float, ...] = ()
     frequency_divisors: tuple[float, ...] = ()
     """One per rotating pair, dividing its frequency before all else: how GGUF stores ``llama3``'s stretch."""
+    axes: tuple[int, ...] = ()
+    """One per rotating pair: whether it turns by the frame (0), row (1) or column (2) of a token of media (m-rope,
+    arXiv:2409.12191). Empty: all by one position. Of text all three are one number."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ class AttentionSpec:
     behind the current one."""
     chunked: bool = False
     """The window is a chunk: a token sees those from the last multiple of ``window`` on (Llama 4)."""
+    whole_spans: bool = False
+    """Tokens of a picture see each other, those behind them too (Gemma 3; Gemma 4 in layers with a window)."""
     softcap: float = 0.0
     """q·k is capped at this; 0: not."""
     sinks: bool = False

@@ -68,7 +68,7 @@ class Decoder(NamedTuple):
     read: Callable[[Fields, str], ModelSpec]
 
 
-DECODERS: Mapping[str, Decoder] = {
+_ALONE: Mapping[str, Decoder] = {
     "LlamaForCausalLM": Decoder("llama", hf_dense.llama),
     "MistralForCausalLM": Decoder("mistral", hf_dense.mistral),
     "Qwen2ForCausalLM": Decoder("qwen2", hf_dense.qwen2),
@@ -80,8 +80,6 @@ DECODERS: Mapping[str, Decoder] = {
     "Lfm2MoeForCausalLM": Decoder("lfm2_moe", hf_hybrid.lfm2_moe),
     "Qwen3_5ForCausalLM": Decoder("qwen3_5_text", hf_hybrid.qwen3_5),
     "Qwen3_5MoeForCausalLM": Decoder("qwen3_5_moe_text", hf_hybrid.qwen3_5_moe),
-    "Qwen3_5ForConditionalGeneration": Decoder("qwen3_5", hf_text_part.qwen3_5),
-    "Qwen3_5MoeForConditionalGeneration": Decoder("qwen3_5_moe", hf_text_part.qwen3_5),
     "Qwen3NextForCausalLM": Decoder("qwen3_next", hf_hybrid.qwen3_next),
     "Gemma3ForCausalLM": Decoder("gemma3_text", hf_dense.gemma3),
     "Gemma3TextForCausalLM": Decoder("gemma3_text", hf_dense.gemma3),
@@ -116,8 +114,6 @@ DECODERS: Mapping[str, Decoder] = {
     "Starcoder2ForCausalLM": Decoder("starcoder2", hf_variants.starcoder2),
     "StableLmForCausalLM": Decoder("stablelm", hf_variants.stablelm),
     "PhiForCausalLM": Decoder("phi", hf_variants.phi),
-    "Gemma3ForConditionalGeneration": Decoder("gemma3", hf_text_part.gemma3),
-    "Mistral3ForConditionalGeneration": Decoder("mistral3", hf_text_part.mistral3),
     "DeepseekV2ForCausalLM": Decoder("deepseek_v2", hf_latent.deepseek_v2),
     "DeepseekV3ForCausalLM": Decoder("deepseek_v3", hf_latent.deepseek_v3),
     "DeepseekV32ForCausalLM": Decoder("deepseek_v32", hf_latent.deepseek_v32),
@@ -148,8 +144,15 @@ DECODERS: Mapping[str, Decoder] = {
     "AfmoeForCausalLM": Decoder("afmoe", hf_moe_variants.afmoe),
     "Cohere2MoeForCausalLM": Decoder("cohere2_moe", hf_moe_variants.cohere2_moe),
     "Gemma4ForCausalLM": Decoder("gemma4_text", hf_gemma4.gemma4),
-    "Gemma4ForConditionalGeneration": Decoder("gemma4", hf_text_part.gemma4),
     "Llama4ForCausalLM": Decoder("llama4_text", hf_llama4.llama4),
-    "Llama4ForConditionalGeneration": Decoder("llama4", hf_text_part.llama4),
+}
+"""By the name of their architecture, of text alone."""
+_BY_TYPE: Mapping[str, Callable[[Fields, str], ModelSpec]] = {each.model_type: each.read for each in _ALONE.values()}
+DECODERS: Mapping[str, Decoder] = {
+    **_ALONE,
+    **{
+        name: Decoder(seeing.model_type, hf_text_part.text_reader(seeing, _BY_TYPE))
+        for name, seeing in hf_text_part.SEEING.items()
+    },
 }
 """By the name of their architecture."""

@@ -10,7 +10,7 @@ from typing import get_args
 from .attention_spec import RopeConfig, RopeKind
 from .config_fields import ConfigError, Fields
 
-_OLD_NAMES: Mapping[str, RopeKind] = {"su": "longrope"}
+_OLD_NAMES: Mapping[str, RopeKind] = {"su": "longrope", "mrope": "default"}
 
 _MEASURED_FROM_ORIGINAL = ("llama3", "yarn", "longrope")
 
@@ -82,6 +82,19 @@ def _rope(rope: Fields, config: Fields, head_dim: int, theta: float) -> RopeConf
         short_factor=rope.numbers("short_factor"),
         long_factor=rope.numbers("long_factor"),
     )
+
+
+def media_axes(config: Mapping[str, object], default: tuple[int, ...], *, interleaved: bool) -> tuple[int, ...]:
+    """By which of frame, row and column each rotating pair turns: ``mrope_section`` says how many turn by each, one
+    after another, or with ``interleaved`` in turn as long as there are any. Raises :class:`ConfigError`."""
+    fields = Fields(config)
+    table = Fields(fields.table("rope_scaling") or fields.table("rope_parameters") or {})
+    sections = tuple(int(each) for each in table.numbers("mrope_section")) or default
+    if len(sections) != 3 or min(sections) < 0:
+        raise ConfigError(f"mrope_section is {list(sections)}, expected three counts of rotating pairs")
+    if not interleaved:
+        return tuple(axis for axis, count in enumerate(sections) for _ in range(count))
+    return tuple(axis if pair < 3 * sections[axis] else 0 for pair in range(sum(sections)) for axis in (pair % 3,))
 
 
 def stretched_context(rope: RopeConfig, longest: int) -> int:

@@ -1,24 +1,20 @@
-"""The text part of models that see images too: their config.json holds that of a decoder, and their checkpoints hold
-its tensors below a prefix, beside others that are left out."""
+"""The text part of models that take media too: their config.json holds that of a decoder, and their checkpoints hold its
+tensors below a prefix, beside those of what sees or hears."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
-from . import hf_dense, hf_gemma4, hf_hybrid, hf_llama4, hf_variants
+from . import hf_dense, hf_hybrid, hf_moe, hf_variants
+from .attention_spec import AttentionSpec
 from .config_fields import ConfigError, Fields
-from .model_spec import ModelSpec
+from .hf_rope import media_axes
+from .mlp_spec import STACKED, MoESpec
+from .model_spec import ModelSpec, with_mixers
 
-_READERS: Final[Mapping[str, Callable[[Fields, str], ModelSpec]]] = {
-    "mistral": hf_dense.mistral,
-    "ministral3": hf_variants.ministral3,
-    "gemma3_text": hf_dense.gemma3,
-    "qwen3_5_text": hf_hybrid.qwen3_5,
-    "gemma4_text": hf_gemma4.gemma4,
-    "llama4_text": hf_llama4.llama4,
-    "qwen3_5_moe_text": hf_hybrid.qwen3_5_moe,
-}
-"""By the model type of the text part."""
+Reader = Callable[[Fields, str], ModelSpec]
+
 _GEMMA3: Final[Mapping[str, object]] = {
     "vocab_size": 262_208,
     "hidden_size": 2304,
@@ -29,47 +25,155 @@ _GEMMA3: Final[Mapping[str, object]] = {
     "head_dim": 256,
     "max_position_embeddings": 131_072,
 }
-"""What transformers' class says, and published files of Gemma 3 leave out."""
+_SEVEN_BILLION: Final[Mapping[str, object]] = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "vocab_size": 32_000,
+}
+_DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = {
+    "gemma3_text": _GEMMA3,
+    "llama": {**_SEVEN_BILLION, "intermediate_size": 11_008, "max_position_embeddings": 2048},
+    "mistral": {
+        **_SEVEN_BILLION,
+        "intermediate_size": 14_336,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131_072,
+    },
+}
+"""By the model type of the text part: what transformers' class says, and published files leave out."""
 _PREFIXES: Final = (
     ("language_model.lm_head.", "lm_head."),
+    ("model.language_model.lm_head.", "lm_head."),
     ("language_model.", ""),
     ("model.language_model.", "model."),
+    ("model.text_model.", "model."),
+    *((f"model.{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm")),
 )
 """As published, and as transformers calls them since."""
 
 
-def gemma3(fields: Fields, name: str) -> ModelSpec:
-    return _text(fields, name, "gemma3_text", _GEMMA3)
+def _turned(read: Reader, default: tuple[int, int, int], *, interleaved: bool) -> Reader:
+    """The same, whose rotating pairs turn by frame, row or column."""
+
+    def reader(fields: Fields, name: str) -> ModelSpec:
+        axes = media_axes(fields.values, default, interleaved=interleaved)
+        return _by_axes(read(fields, name), axes)
+
+    return reader
 
 
-def mistral3(fields: Fields, name: str) -> ModelSpec:
-    return _text(fields, name, "mistral", {})
+def _by_axes(spec: ModelSpec, axes: tuple[int, ...]) -> ModelSpec:
+    def turned(mixer: Any) -> Any:
+        if not isinstance(mixer, AttentionSpec) or mixer.rope is None:
+            return mixer
+        if len(axes) != (pairs := (mixer.rope.rotary_dim or mixer.head_dim) // 2):
+            raise ConfigError(f"mrope_section has {len(axes)} rotating pairs, expected {pairs}")
+        return replace(mixer, rope=replace(mixer.rope, axes=axes))
+
+    return replace(spec, layers=tuple(replace(layer, mixer=turned(layer.mixer)) for layer in spec.layers))
 
 
-def qwen3_5(fields: Fields, name: str) -> ModelSpec:
-    return _text(fields, name, "qwen3_5_text", {})
+def _qwen3_vl_moe(fields: Fields, name: str) -> ModelSpec:
+    """A mixture whose experts are stored with their inputs first."""
+    spec = hf_moe.qwen3_moe(Fields({"norm_topk_prob": True, **fields.values}), name)
+    names = (replace(STACKED, transposed=True),)
+    layers = (
+        replace(layer, mlp=replace(layer.mlp, names=names)) if isinstance(layer.mlp, MoESpec) else layer
+        for layer in spec.layers
+    )
+    return replace(spec, layers=tuple(layers))
 
 
-def gemma4(fields: Fields, name: str) -> ModelSpec:
-    return _text(fields, name, "gemma4_text", {})
+def _glm4v(fields: Fields, name: str) -> ModelSpec:
+    values = {"partial_rotary_factor": 1.0, "rms_norm_eps": 1e-5, **fields.values}
+    heads = fields.integer("num_attention_heads")
+    return hf_variants.glm4(Fields({"head_dim": fields.integer("hidden_size") // heads, **values}), name)
 
 
-def llama4(fields: Fields, name: str) -> ModelSpec:
-    return _text(fields, name, "llama4_text", {})
+PARTS: Final[Mapping[str, Reader]] = {
+    "qwen2_vl_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
+    "qwen2_5_vl_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
+    "qwen3_vl_text": _turned(hf_dense.qwen3, (24, 20, 20), interleaved=True),
+    "qwen3_vl_moe_text": _turned(_qwen3_vl_moe, (24, 20, 20), interleaved=True),
+    "qwen3_5_text": _turned(hf_hybrid.qwen3_5, (11, 11, 10), interleaved=True),
+    "qwen3_5_moe_text": _turned(hf_hybrid.qwen3_5_moe, (11, 11, 10), interleaved=True),
+    "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
+    "glm4v_moe_text": _turned(hf_moe.glm4_moe, (8, 12, 12), interleaved=False),
+}
+"""Of what stands in no model of text alone, or stands otherwise there; by the model type of the text part."""
 
 
-def _text(fields: Fields, name: str, kind: str, defaults: Mapping[str, object]) -> ModelSpec:
-    """``kind`` is the model type of a text part that names none. What ends a text, and whether the head is tied, the
-    whole model's file may say."""
+def _sees_pictures_whole(spec: ModelSpec, *, windows_alone: bool) -> ModelSpec:
+    """Tokens of a picture see each other: in all layers, or in those with a window."""
+    return with_mixers(
+        spec, [bool(layer.attention.window) or not windows_alone for layer in spec.layers], whole_spans=True
+    )
+
+
+class Seeing(NamedTuple):
+    """A model that takes media."""
+
+    model_type: str
+    text: str
+    """The model type of its text part, where its config.json does not say."""
+
+
+SEEING: Final[Mapping[str, Seeing]] = {
+    "Gemma3ForConditionalGeneration": Seeing("gemma3", "gemma3_text"),
+    "Gemma4ForConditionalGeneration": Seeing("gemma4", "gemma4_text"),
+    "Glm4vForConditionalGeneration": Seeing("glm4v", "glm4v_text"),
+    "Glm4vMoeForConditionalGeneration": Seeing("glm4v_moe", "glm4v_moe_text"),
+    "Glm46VForConditionalGeneration": Seeing("glm46v", "glm4v_text"),
+    "Idefics3ForConditionalGeneration": Seeing("idefics3", "llama"),
+    "InternVLForConditionalGeneration": Seeing("internvl", "qwen2"),
+    "Lfm2VlForConditionalGeneration": Seeing("lfm2_vl", "lfm2"),
+    "Llama4ForConditionalGeneration": Seeing("llama4", "llama4_text"),
+    "LlavaForConditionalGeneration": Seeing("llava", "llama"),
+    "LlavaNextForConditionalGeneration": Seeing("llava_next", "llama"),
+    "LlavaOnevisionForConditionalGeneration": Seeing("llava_onevision", "qwen2"),
+    "Mistral3ForConditionalGeneration": Seeing("mistral3", "mistral"),
+    "Ovis2ForConditionalGeneration": Seeing("ovis2", "qwen2"),
+    "Qwen2AudioForConditionalGeneration": Seeing("qwen2_audio", "qwen2"),
+    "Qwen2VLForConditionalGeneration": Seeing("qwen2_vl", "qwen2_vl_text"),
+    "Qwen2_5_VLForConditionalGeneration": Seeing("qwen2_5_vl", "qwen2_5_vl_text"),
+    "Qwen3VLForConditionalGeneration": Seeing("qwen3_vl", "qwen3_vl_text"),
+    "Qwen3VLMoeForConditionalGeneration": Seeing("qwen3_vl_moe", "qwen3_vl_moe_text"),
+    "Qwen3_5ForConditionalGeneration": Seeing("qwen3_5", "qwen3_5_text"),
+    "Qwen3_5MoeForConditionalGeneration": Seeing("qwen3_5_moe", "qwen3_5_moe_text"),
+    "SmolVLMForConditionalGeneration": Seeing("smolvlm", "llama"),
+    "VoxtralForConditionalGeneration": Seeing("voxtral", "llama"),
+}
+"""By the name of their architecture."""
+
+
+def text_reader(seeing: Seeing, known: Mapping[str, Reader]) -> Reader:
+    """Of the text part; ``known`` are readers of models of text alone by model type."""
+    return partial(_text, seeing, {**known, **PARTS})
+
+
+def _text(seeing: Seeing, readers: Mapping[str, Reader], fields: Fields, name: str) -> ModelSpec:
+    """What ends a text, and whether the head is tied, the whole model's file may say. Old files say all of the text
+    there."""
     text = fields.table("text_config")
+    kind = seeing.text
+    if text is None and fields.has("hidden_size"):
+        text = fields.values
+    elif text is not None:
+        kind = Fields(text).text("model_type", kind)
     if text is None:
         raise ConfigError("text_config is missing, expected a table")
-    kind = Fields(text).text("model_type", kind)
-    if kind not in _READERS:
-        raise ConfigError(f"text_config.model_type is {kind!r}, expected one of {', '.join(_READERS)}")
+    if kind not in readers:
+        raise ConfigError(
+            f"text_config.model_type is {kind!r}, which is not native here, expected such as {seeing.text!r}"
+        )
     whole = ("bos_token_id", "eos_token_id", "tie_word_embeddings")
     above = {key: fields.values[key] for key in whole if fields.has(key)}
-    spec = _READERS[kind](Fields({**defaults, **text, **above}), name)
+    spec = readers[kind](Fields({**_DEFAULTS.get(kind, {}), **text, **above}), name)
+    if kind == "gemma3_text":
+        spec = _sees_pictures_whole(spec, windows_alone=False)
+    elif kind == "gemma4_text" and Fields(text).text("use_bidirectional_attention", "") == "vision":
+        spec = _sees_pictures_whole(spec, windows_alone=True)
     return replace(spec, text_part=True)
 
 

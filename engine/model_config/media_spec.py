@@ -1,6 +1,6 @@
 """What a model takes besides text, as its config.json says it: which media, and the tokens that hold their places."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -18,6 +18,8 @@ class MediaSpec:
     """Ids of the placeholder tokens, which embeddings replace."""
 
     placeholders: Mapping[Modality, int]
+    layers: int = 0
+    """Behind so many of the first layers of the decoder something is added to the stream of pictures."""
 
 
 def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
@@ -27,4 +29,6 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
         token = next((config[key] for key in keys if isinstance(config.get(key), int)), None)
         if isinstance(token, int):
             found[modality] = token
-    return MediaSpec(found) if found else None
+    vision = config.get("vision_config")
+    taps = vision.get("deepstack_visual_indexes") if isinstance(vision, Mapping) else None
+    return MediaSpec(found, len(taps) if isinstance(taps, Sequence) else 0) if found else None

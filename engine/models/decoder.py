@@ -4,14 +4,16 @@ They differ by :class:`ModelSpec`, not by code: where norms stand and of what ki
 biases, how queries and keys are normed and turned, and a handful of scalar factors.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 
 from stentor import kernels
 from stentor.kernels.forward import Program, Traced, TracedTokens
 
-from ..layers.forward_batch import ForwardBatch, LayerCache
+from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear, PlainLinear
@@ -21,8 +23,9 @@ from ..layers.per_layer import PerLayerInputs
 from ..layers.quantized import Stream
 from ..layers.rotary import RotaryTables
 from ..layers.weights import WeightMap
+from ..model_config.attention_spec import AttentionSpec
 from ..model_config.model_spec import ModelSpec
-from .programs import Programs
+from .programs import Body, Programs
 
 
 class Decoder:
@@ -32,12 +35,25 @@ class Decoder:
     a cache of another dtype than the activations', it is one a part.
     """
 
-    def __init__(self, config: ModelSpec, context: LayerContext, max_model_len: int) -> None:
+    def __init__(
+        self,
+        config: ModelSpec,
+        context: LayerContext,
+        max_model_len: int,
+        *,
+        media_tokens: int = 0,
+        media_layers: Sequence[int] = (),
+    ) -> None:
+        """``media_tokens``: how many tokens of media a pass may have, ``media_layers``: behind which layers something
+        is added to the stream of these."""
         self.config = config
         self.weights = WeightMap()
         self.context = context
         self._embedding = self._table(context)
-        rotary = RotaryTables(config.max_position, max_model_len, context)
+        rotary = self._rotary = RotaryTables(config.max_position, max_model_len, context, media_tokens)
+        sees_whole = any(isinstance(each.mixer, AttentionSpec) and each.mixer.whole_spans for each in config.layers)
+        self._media = MediaBatch(media_layers, sees_whole)
+        self._media_body: Body | None = None
         inputs: PerLayerInputs | None = None
         if config.per_layer is not None:
             inputs = PerLayerInputs(self.weights, config.per_layer, config, self._embedded_rows, context)
@@ -87,7 +103,7 @@ class Decoder:
         where weights are packed, and good until the next pass.
         """
         if batch.texts is None and (programs := self.programs(batch.caches)) is not None:
-            return programs.hidden(batch)
+            return programs.hidden(batch) if batch.media is None else self._with_media(batch).hidden(batch)
         hidden = self._hidden(batch)
         assert isinstance(hidden, torch.Tensor)
         return hidden
@@ -95,14 +111,19 @@ class Decoder:
     def _hidden(self, batch: ForwardBatch) -> Stream:
         """Of tensors, or of what stands for them."""
         residual, delta = self._embedded(batch.tokens), None
+        media = batch.media
+        if media is not None:
+            residual = _changed(residual, "media in place of tokens", _put, batch)
         if self._embedding_norm is not None:
             residual = self._embedding_norm.plain(residual)
             residual = residual.settled() if isinstance(residual, Traced) else residual
         if batch.added is not None:
             assert isinstance(residual, torch.Tensor)
             residual = residual + batch.added
-        for layer in self._layers:
+        for number, layer in enumerate(self._layers):
             delta, residual = layer(delta, residual, batch)
+            if media is not None and number in self._media.layers:
+                residual = _changed(residual, "features of media", partial(_add, number), batch)
             if batch.after_layer is not None:
                 batch.after_layer()
         return residual if delta is None else added_(residual, delta)
@@ -142,8 +163,14 @@ class Decoder:
         if not isinstance(self._embedding, PackedTable):
             return None
         if self._programs is None or not self._programs.over(caches):
-            self._programs = self._record(caches)
+            self._programs, self._media_body = self._record(caches), None
         return self._programs
+
+    def _with_media(self, batch: ForwardBatch) -> Body:
+        """The pass over the batch's caches for tokens some of which are media, recorded when there first are any."""
+        if self._media_body is None:
+            self._media_body = Body(self._recorded(batch.caches, self._media), batch.caches)
+        return self._media_body
 
     @property
     def finishes(self) -> bool:
@@ -159,9 +186,17 @@ class Decoder:
             logits.div_(cap).tanh_().mul_(cap)
         return logits
 
+    def place_media(self, positions: torch.Tensor) -> torch.Tensor:
+        """Frame, row and column of the tokens of media of the next pass → what stands for their positions in it, see
+        :meth:`..layers.rotary.RotaryTables.place`."""
+        return self._rotary.place(positions)
+
     def body(self, caches: Sequence[LayerCache]) -> Traced:
         """The pass over these caches recorded anew, from tokens to hidden states."""
-        residual = self._hidden(ForwardBatch.traced(TracedTokens(Program()), caches))
+        return self._recorded(caches)
+
+    def _recorded(self, caches: Sequence[LayerCache], media: MediaBatch | None = None) -> Traced:
+        residual = self._hidden(ForwardBatch.traced(TracedTokens(Program()), caches, media))
         assert isinstance(residual, Traced)
         return residual
 
@@ -171,3 +206,21 @@ class Decoder:
         logits = self._product(hidden)
         assert isinstance(logits, Traced)
         return Programs(residual, hidden, logits, caches)
+
+
+def _changed(x: Stream, what: str, change: Callable[[torch.Tensor, Any], torch.Tensor], batch: ForwardBatch) -> Stream:
+    """What ``change`` makes of x [tokens, hidden] and the batch."""
+    if isinstance(x, Traced):
+        return x.call(what, change, x.width)
+    assert isinstance(x, torch.Tensor)
+    return change(x, batch)
+
+
+def _put(x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+    assert batch.media is not None
+    return batch.media.put(x)
+
+
+def _add(layer: int, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+    assert batch.media is not None
+    return batch.media.add(layer, x)

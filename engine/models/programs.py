@@ -12,24 +12,41 @@ from stentor.kernels.forward import Forward, Step, Traced
 from ..layers.forward_batch import ForwardBatch, LayerCache
 
 
+class Body:
+    """From tokens to hidden states, bound to the caches that it writes."""
+
+    def __init__(self, residual: Traced, caches: Sequence[LayerCache]) -> None:
+        """``residual`` is what the recorded body leaves as hidden states."""
+        program = residual.program
+        self.residual = program.compact([residual.buffer])[residual.buffer]
+        self.forward = Forward(program, [cache.tensors for cache in caches])
+
+    def hidden(self, batch: ForwardBatch) -> torch.Tensor:
+        """float32 [tokens, hidden], good until the next call. Raises ValueError for a batch that no program takes."""
+        tokens = batch.tokens
+        if not isinstance(tokens, torch.Tensor) or batch.added is not None:
+            raise ValueError("packed weights embed tokens alone: nothing can be added")
+        self.forward.run(len(tokens), tokens, batch.positions, batch.paged, batch)
+        return self.forward.buffer(self.residual, len(tokens))
+
+
 class Programs:
     """Both programs, bound to the caches that they write."""
 
     def __init__(self, residual: Traced, hidden: Traced, logits: Traced, caches: Sequence[LayerCache]) -> None:
         """``residual`` is what the recorded body leaves as hidden states; the recorded head makes ``logits`` of some of
         these, ``hidden``."""
-        body, head = residual.program, logits.program
+        head = logits.program
         self._caches = tuple(caches)
-        self._residual = body.compact([residual.buffer])[residual.buffer]
+        self._body = Body(residual, caches)
         numbers = head.compact([hidden.buffer, logits.buffer])
         self._hidden, self._logits = numbers[hidden.buffer], numbers[logits.buffer]
-        self._body = Forward(body, [cache.tensors for cache in caches])
         self._head = Forward(head)
 
     @property
     def calls(self) -> list[str]:
         """What a pass does between native stretches, in words."""
-        return self._body.program.calls + self._head.program.calls
+        return self._body.forward.program.calls + self._head.program.calls
 
     def over(self, caches: Sequence[LayerCache]) -> bool:
         """Whether these are the caches that the programs write."""
@@ -39,12 +56,8 @@ class Programs:
         )
 
     def hidden(self, batch: ForwardBatch) -> torch.Tensor:
-        """float32 [tokens, hidden], good until the next call. Raises ValueError for a batch that no program takes."""
-        tokens = batch.tokens
-        if not isinstance(tokens, torch.Tensor) or batch.added is not None:
-            raise ValueError("packed weights embed tokens alone: nothing can be added")
-        self._body.run(len(tokens), tokens, batch.positions, batch.paged, batch)
-        return self._body.buffer(self._residual, len(tokens))
+        """See :meth:`Body.hidden`."""
+        return self._body.hidden(batch)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """float [rows, hidden] → float32 [rows, vocabulary], good until the next call."""
@@ -58,8 +71,8 @@ class Programs:
         if self.calls:
             return None
         return Step(
-            self._body,
-            self._residual,
+            self._body.forward,
+            self._body.residual,
             self._head,
             self._hidden,
             self._logits,
@@ -70,4 +83,4 @@ class Programs:
 
     def last_hidden(self, tokens: int) -> torch.Tensor:
         """float32 [tokens, hidden] of the last step, which was run for ``every`` token; good until the next."""
-        return self._body.buffer(self._residual, tokens)
+        return self._body.forward.buffer(self._body.residual, tokens)

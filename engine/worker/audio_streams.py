@@ -35,6 +35,9 @@ class AudioStreams:
         for slot in slots:
             self._streams.pop(slot, None)
 
+    def concerns(self, rows: Sequence[RowStep]) -> bool:
+        return True
+
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         """Raises ValueError for a row whose position has no audio yet."""
         return replace(batch, added=torch.cat([self._listen(row) for row in rows]))

@@ -43,6 +43,9 @@ class AudioWindows:
         for slot in slots:
             self._asking.pop(slot, None)
 
+    def concerns(self, rows: Sequence[RowStep]) -> bool:
+        return True
+
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         slots = np.repeat(self._encoder_slot_of[[row.slot for row in rows]], [row.count for row in rows])
         aligns = any(row.slot in self._asking and self._asking[row.slot][1].align is not None for row in rows)

@@ -24,6 +24,9 @@ SUITED = {
     ),
 }
 
+ENCODINGS = {"cpu": (4, 1), "cuda": (16, 4)}
+"""Pieces of media that a step encodes for a decoder, in all and beside rows that decode, which wait for it."""
+
 TRANSCRIPTION = {
     # an encoding holds up who decodes for longer than all else; and who decodes reads as much for its audio as the
     # model's weights are large, so that more rows at once gain little

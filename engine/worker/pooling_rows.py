@@ -35,6 +35,9 @@ class PoolingRows:
             self._asked.pop(slot, None)
             self._hidden.pop(slot, None)
 
+    def concerns(self, rows: Sequence[RowStep]) -> bool:
+        return True
+
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         if batch.texts is None:
             return batch

@@ -48,6 +48,9 @@ class RoutedRows:
         for slot in slots:
             self._first.pop(slot, None)
 
+    def concerns(self, rows: Sequence[RowStep]) -> bool:
+        return any(row.slot in self._first for row in rows)
+
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         return replace(batch, routed=[]) if any(row.slot in self._first for row in rows) else batch
 
@@ -66,12 +69,31 @@ class RoutedRows:
 
 
 class JoinedExtras:
-    """Several :class:`.runner.RowExtras` as one; none of them reads media or takes long."""
+    """Several :class:`.runner.RowExtras` as one."""
 
     def __init__(self, parts: Sequence[RowExtras]) -> None:
         self._parts = parts
-        self.yield_device: Callable[[], None] | None = None
-        self.media: MediaReader = no_media
+
+    @property
+    def yield_device(self) -> Callable[[], None] | None:
+        return self._parts[0].yield_device
+
+    @yield_device.setter
+    def yield_device(self, given: Callable[[], None] | None) -> None:
+        for part in self._parts:
+            part.yield_device = given
+
+    @property
+    def media(self) -> MediaReader:
+        return self._parts[0].media
+
+    @media.setter
+    def media(self, given: MediaReader) -> None:
+        for part in self._parts:
+            part.media = given
+
+    def concerns(self, rows: Sequence[RowStep]) -> bool:
+        return any(part.concerns(rows) for part in self._parts)
 
     def enter(self, plan: StepPlan) -> None:
         for part in self._parts:

@@ -100,6 +100,9 @@ class RowStates:
         """See :class:`stentor.kernels.StateRows`."""
         return StateBatch(kernels.StateRows(cu_seqlens, reads, writes, longest), self._of_layer)
 
+    def concerns(self, rows: Sequence[RowStep]) -> bool:
+        return True
+
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         """Raises ValueError for a row that has nowhere to write its state."""
         self.move(rows)

@@ -41,6 +41,9 @@ class RowExtras(Protocol):
     def release(self, slots: Sequence[int]) -> None:
         """Forgets the rows of these slots."""
 
+    def concerns(self, rows: Sequence[RowStep]) -> bool:
+        """Whether a pass over these rows is any other than it would be without."""
+
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         """The batch with what its rows bring."""
 

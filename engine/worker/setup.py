@@ -36,6 +36,7 @@ from .errors import SetupError
 from .executor import AsyncExecutor, Executor, Send, SyncExecutor
 from .families import Family, Settled, Sizes, StreamedTranscription, Text, Transcription, with_rows
 from .limits import limits_of, with_limits
+from .media_family import TextWithMedia, sees
 from .memory import GIB, default_kv_bytes, resident_bytes
 from .pooling_family import PoolingFamily
 from .prefault import Prefault
@@ -115,6 +116,8 @@ def open_family(config: WorkerConfig, device: str) -> Family:
         checkpoint = open_pooling(path, config.pooler, config.model_impl)
     else:
         checkpoint = open_checkpoint(path, config.load_format, config.model_impl)
+    if (media := sees(checkpoint, config)) is not None and device == "cpu":
+        return TextWithMedia(checkpoint, device, media)
     return _FAMILIES[type(checkpoint.config)](checkpoint, device)
 
 

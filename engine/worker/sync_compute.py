@@ -79,7 +79,8 @@ class SyncCompute:
             self._sampler.remove(slot)
 
     def forward(self, plan: StepPlan, began: float) -> Forwarded:
-        forwarded = self._run(plan) if self._step is None else self._run_program(plan)
+        alone = self._step is not None and (self._extras is None or not self._extras.concerns(plan.rows))
+        forwarded = self._run_program(plan) if alone else self._run(plan)
         return replace(forwarded, seconds=time.perf_counter() - began)
 
     def draw(self, forwarded: Forwarded, masks: Masks | None) -> StepResult:

@@ -39,6 +39,8 @@ class InputSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     data: ArenaRef
     grid: tuple[int, int, int] | None = None
     """Frames, rows and columns of its embeddings, where the model turns positions by where they lie in a picture."""
+    interval: float = 1.0
+    """How far the positions of two frames are apart, where frames have a time."""
 
     @property
     def end(self) -> int:

@@ -26,9 +26,12 @@ class RowSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Media of a row, as :class:`.inputs.InputSpan` has them."""
 
     encoder_slot: int
-    """Where what was encoded lies from the step on that first reads it."""
+    """Where what was encoded lies from the step on that first reads it; -1: nobody is to read it, all its positions are
+    in the cache already."""
     start: int
     length: int
+    grid: tuple[int, int, int] | None = None
+    interval: float = 1.0
 
 
 class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -48,7 +51,8 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     masked: bool = False
     """Whether the engine may restrict its draws. Its ``min_tokens`` is then 0: the engine sees to it."""
     spans: list[RowSpan] = []
-    """Media that positions of the row read which have yet to be computed."""
+    """Media that positions of the row read which have yet to be computed; all of the prompt, where their grids say
+    where later positions stand."""
     probe: PromptProbe | None = None
     """Wanted of the steps that compute the positions."""
     pooling: Pooling | None = None
@@ -130,6 +134,8 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=Fals
     inputs: list[RowInput] = []
     """Handed to their rows before these run."""
     forks: list[ForkedRow] = []
+    forgotten: list[int] = []
+    """Encoder slots whose content nobody finds any more, before ``encode`` fills any."""
 
 
 class RowMask(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stentor.engine.channel.pieces import PromptParts
+from stentor.engine.client.media import Media
 from stentor.engine.client.told_experts import ToldExperts
 from stentor.engine.core.scheduler import MAX_IN_FLIGHT, Scheduler
 from stentor.engine.layers.layer_context import LayerContext
@@ -88,6 +89,7 @@ class LocalEngine:
         salt: str = "",
         audio: Audio | None = None,
         streamed: Heard | None = None,
+        media: list[Media] | None = None,
     ) -> int:
         rid, self._next_rid = self._next_rid, self._next_rid + 1
         seeds = seeds or [0]
@@ -96,7 +98,7 @@ class LocalEngine:
         request = Submit(rid, prompt, params, seeds, 0, salt, self._clock)
         if params.routed_experts is not None:
             self._experts[rid] = ToldExperts(params.routed_experts, len(prompt))
-        request = self.shelf.bring(request, group_of(self.ready.groups, "cross"), audio, streamed)
+        request = self.shelf.bring(request, group_of(self.ready.groups, "cross"), audio, streamed, media)
         refused = self.scheduler.submit(request, self._clock)
         self._clock += 1e-3
         if refused is not None:

@@ -15,7 +15,18 @@ class EncoderCache:
     ``capacity // size``.
     """
 
-    __slots__ = ("_free_slots", "_held", "_lengths", "_next", "_refs", "_to_encode", "_unheld", "capacity", "slots")
+    __slots__ = (
+        "_forgotten",
+        "_free_slots",
+        "_held",
+        "_lengths",
+        "_next",
+        "_refs",
+        "_to_encode",
+        "_unheld",
+        "capacity",
+        "slots",
+    )
 
     def __init__(self, capacity: int) -> None:
         self.reset(capacity)
@@ -31,6 +42,7 @@ class EncoderCache:
         self._unheld: OrderedDict[bytes, None] = OrderedDict()
         self._held = 0
         """Embeddings of what somebody holds."""
+        self._forgotten: list[int] = []
         self._free_slots: list[int] = []
         self._next = 0
         """The lowest slot that was never given."""
@@ -81,6 +93,11 @@ class EncoderCache:
         self._to_encode.remove(span.digest)
         return True
 
+    def take_forgotten(self) -> list[int]:
+        """Slots of media that are found no more; each is told once."""
+        forgotten, self._forgotten = self._forgotten, []
+        return forgotten
+
     def holders(self, digest: bytes) -> int:
         return self._refs.get(digest, 0)
 
@@ -95,7 +112,9 @@ class EncoderCache:
         return self._next - 1
 
     def _forget(self, digest: bytes) -> None:
-        heapq.heappush(self._free_slots, self.slots.pop(digest))
+        slot = self.slots.pop(digest)
+        self._forgotten.append(slot)
+        heapq.heappush(self._free_slots, slot)
         self._to_encode.discard(digest)
         self._unheld.pop(digest, None)
         del self._lengths[digest], self._refs[digest]

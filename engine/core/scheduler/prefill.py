@@ -25,10 +25,14 @@ def plan_chunks(draft: StepBuilder, memory: KVCacheManager, sequences: list[Sequ
             count = memory.affordable(sequence, min(sequence.plannable, draft.budget, draft.chunk))
         if memory.states is not None:
             count = memory.states.cut(sequence, count)
+        if draft.whole_spans:
+            count = _within_spans(draft, sequence.spans, sequence.num_scheduled_tokens, count)
+            count = count if _make_room(draft, memory, sequence, count) else 0
         count = _encode(draft, memory, sequence, count)
         if count > 0:
             state = -1 if memory.states is None else memory.states.next_slot(sequence)
             draft.add(sequence, count, memory.cover(sequence, sequence.num_scheduled_tokens + count), state)
+            draft.budget = max(draft.budget, 0)
 
 
 def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> list[Resource]:
@@ -69,6 +73,8 @@ def _lacks(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> Re
     if request.inputs:
         start = len(prefix[0]) * memory.block_size
         spans = request.spans_behind(start)
+        if draft.whole_spans and not _within_spans(draft, spans, start, 1):
+            return "step"
         if not memory.encoder_cache.has_room(spans) or not _reach(draft, memory, spans, start, 1):
             return "encoder"
     return prefix
@@ -89,6 +95,28 @@ def _find_room(sequence: Sequence, memory: KVCacheManager) -> Tables | None:
             return prefix
         if not memory.reclaim_hold(keep=sequence.request):
             return None
+
+
+def _within_spans(draft: StepBuilder, spans: list[InputSpan], start: int, count: int) -> int:
+    """So many of the ``count`` positions from ``start`` on that no span is cut: up to one, or all of it where it comes
+    next, which may go beyond the budget; 0 where it has no room in the step. ``spans`` are those that are yet to be
+    read, in order."""
+    end = start + count
+    for span in spans:
+        if span.start < end < span.end:
+            if span.start > start:
+                return span.start - start
+            return span.end - start if span.end - start <= draft.room else 0
+    return count
+
+
+def _make_room(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, count: int) -> bool:
+    """Whether there are blocks for so many positions; where nobody else has work, the least important rows make room."""
+    while memory.affordable(sequence, count) < count:
+        if draft.rows or memory.rows.running[-1] is sequence:
+            return False
+        memory.preempt(memory.rows.running[-1])
+    return True
 
 
 def _reach(draft: StepBuilder, memory: KVCacheManager, spans: list[InputSpan], start: int, count: int) -> int:
@@ -166,6 +194,8 @@ def _admit(sequence: Sequence, prefix: Tables, draft: StepBuilder, memory: KVCac
     count = sequence.length if request.no_chunking else min(sequence.plannable, draft.budget, draft.chunk)
     if memory.states is not None:
         count = memory.states.cut(sequence, count)
+    if draft.whole_spans:
+        count = _within_spans(draft, sequence.spans, sequence.num_scheduled_tokens, count)
     count = _encode(draft, memory, sequence, count)
     memory.cover(sequence, sequence.num_scheduled_tokens + count)
     draft.enter(sequence, memory)

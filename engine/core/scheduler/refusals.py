@@ -66,6 +66,12 @@ def spans_refusal_of(spans: list[InputSpan], cross: CacheGroup | None) -> str | 
             return f"the audio has {data.length} bytes; expected are whole samples, up to {MAX_WINDOW_BYTES} bytes"
     elif any(span.start < 0 for span in spans):
         return "the media of a prompt stand at positions of it"
+    longest = max((span.length for span in spans), default=0)
+    if cross.whole and longest > cross.whole:
+        return (
+            f"a piece of media takes {longest} positions, and the model computes it in one step, of at most "
+            f"{cross.whole}: raise --max-prefill-chunk and --max-num-batched-tokens, or make it smaller"
+        )
     total = sum(span.length for span in spans)
     if total > cross.capacity:
         return f"the media of the prompt take {total} embeddings, and the encoder cache holds {cross.capacity}"

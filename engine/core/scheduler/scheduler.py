@@ -339,6 +339,7 @@ class Scheduler:
         if self._sees_all:
             draft.budget = min(draft.budget, self._max_prefill_chunk)
         draft.max_encodings = self._max_mixed_encodings if crowded or draft.rows else self._max_encodings
+        draft.whole_spans = memory.cross is not None and memory.cross.whole > 0
         plan_chunks(draft, memory, unfinished)
         self._lacked = admit_waiting(draft, memory, now)
         if not draft.rows:
@@ -357,6 +358,7 @@ class Scheduler:
             draft.encode,
             draft.inputs,
             draft.forks,
+            memory.encoder_cache.take_forgotten(),
         )
         entered = draft.entered() if draft.new else _NOBODY
         readers = frozenset(draft.readers) if draft.readers else _NOBODY

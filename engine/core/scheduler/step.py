@@ -132,6 +132,7 @@ class StepBuilder:
         "sampled",
         "streams",
         "waiting",
+        "whole_spans",
     )
 
     def __init__(
@@ -149,6 +150,8 @@ class StepBuilder:
         self.chunk = chunk
         self.streams = streams
         self.max_encodings = 0
+        self.whole_spans = False
+        """Whether all of a piece of media is computed in one step."""
         self.encode: list[EncodeJob] = []
         self.readers: set[int] = set()
         """Requests of which the step reads what they brought in the arena."""
@@ -179,7 +182,8 @@ class StepBuilder:
         request = sequence.request
         params = _row_params(sequence)
         origin = self._origin_of(sequence)
-        if origin >= 0:
+        spans = _row_spans(sequence, memory)
+        if origin >= 0 and self.new[origin].spans == spans:
             outputs = sequence.tokens(request.prompt_len, sequence.length)
             tables = _flat(sequence.tables)
             self.forks.append(ForkedRow(origin, sequence.slot, outputs, sequence.seed, tables, _begins_from(sequence)))
@@ -195,7 +199,7 @@ class StepBuilder:
                 _flat(sequence.tables),
                 request.name,
                 sequence.constraint is not None,
-                [RowSpan(memory.encoder_cache.slots[span.digest], span.start, span.length) for span in sequence.spans],
+                spans,
                 None if request.prompt_done else request.probe,
                 request.pooling,
                 _begins_from(sequence),
@@ -271,6 +275,16 @@ class StepBuilder:
 def _begins_from(sequence: Sequence) -> int:
     """The slot of the recurrent state with which its row enters."""
     return sequence.checkpoints[0][1] if sequence.checkpoints else -1
+
+
+def _row_spans(sequence: Sequence, memory: KVCacheManager) -> list[RowSpan]:
+    """The media that a row is to read, and where it enters, all whose grids say where its positions stand."""
+    told = [span for span in sequence.request.inputs if span.grid is not None or span in sequence.spans]
+    slots = memory.encoder_cache.slots
+    return [
+        RowSpan(slots[span.digest] if span in sequence.spans else -1, span.start, span.length, span.grid, span.interval)
+        for span in told
+    ]
 
 
 def _row_params(sequence: Sequence) -> SamplingParams:

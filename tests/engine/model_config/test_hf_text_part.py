@@ -47,8 +47,10 @@ def test_a_mistral3_is_read_as_its_text_part_says_it_is() -> None:
     table = {**tiny.SHAPE, "model_type": "mistral", "sliding_window": None, "max_position_embeddings": 131072}
     found = model_spec_from_hf({"architectures": ["Mistral3ForConditionalGeneration"], "text_config": table})
     assert found.layers[0].attention.window == 0, "null is no window, and not the class's"
-    with pytest.raises(ConfigError, match=r"text_config.model_type is 'llama', expected one of mistral, ministral3"):
-        model_spec_from_hf({"model_type": "mistral3", "text_config": {**table, "model_type": "llama"}})
+    with pytest.raises(
+        ConfigError, match=r"text_config.model_type is 't5', which is not native here, expected such as 'mistral'"
+    ):
+        model_spec_from_hf({"model_type": "mistral3", "text_config": {**table, "model_type": "t5"}})
     with pytest.raises(ConfigError, match="text_config is missing"):
         model_spec_from_hf({"model_type": "mistral3"})
 

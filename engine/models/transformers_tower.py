@@ -1,0 +1,157 @@
+"""What turns media into embeddings, run by transformers' own modules: a model's tower and projector, without its decoder.
+
+A model class of transformers has one method for each modality (``get_image_features``), which takes what its processor
+makes and returns what stands in place of tokens. The class is made whole, without values; its decoder and head are
+taken out of it, and what is left is filled by name.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+
+from ..layers.weights import WeightMap
+from ..model_config.config_fields import ConfigError, Fields
+from ..model_config.transformers_config import configuration, first_line
+from .payload import Payload
+from .transformers_names import module_tensors
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Media as a decoder takes them."""
+
+    embeddings: torch.Tensor
+    """[embeddings, hidden], in place of those of placeholder tokens."""
+    behind: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    """By layer: [embeddings, hidden], added to the stream behind it."""
+    tokens: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    """By token id: [hidden], in place of the embedding of that token of text where it stands in a span."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(each.nbytes for each in (self.embeddings, *self.behind.values()))
+
+
+class _Nothing(torch.nn.Module):
+    """Stands where a model has its decoder."""
+
+    def forward(self, *_args: Any, **_kwargs: Any) -> None:
+        raise RuntimeError("the tower of a model has called its decoder")
+
+
+_FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class TransformersTower:
+    """Takes a payload of tensors, one piece of media each, and returns its embeddings."""
+
+    def __init__(
+        self, described: Mapping[str, object], dtype: torch.dtype, device: torch.device, *, shapes_only: bool = False
+    ) -> None:
+        """``described``: the config.json. ``shapes_only``: without memory for weights. Raises
+        :class:`..model_config.config_fields.ConfigError`."""
+        self.dtype, self._device = dtype, device
+        try:
+            self._make(described, shapes_only)
+        except ConfigError:
+            raise
+        except Exception as error:  # code of another library, of which anything may be asked
+            raise ConfigError(
+                f"transformers cannot make what sees of its config.json: {type(error).__name__}, {first_line(error)}"
+            ) from error
+
+    def _make(self, described: Mapping[str, object], shapes_only: bool) -> None:
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.initialization import no_init_weights
+
+        made = configuration(described)
+        with ExitStack() as stack:
+            stack.enter_context(no_init_weights())
+            stack.enter_context(torch.device("meta"))
+            model = _class_of(described)._from_config(made, dtype=self.dtype)
+        self._conversions: Sequence[Any] = get_model_conversion_mapping(model)
+        _take_out_decoder(model)
+        model.eval().requires_grad_(False)
+        if not shapes_only:
+            _materialise(model, self._device)
+        self._model = model
+        self._tensors: Mapping[str, torch.Tensor] = model.state_dict()
+        self.weights = WeightMap()
+        for name, tensor in self._tensors.items():
+            self.weights.add(name, tensor)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of its weights, by the names that transformers has for them."""
+        return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+
+    def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Fills it from a checkpoint's tensors that are not the decoder's. Raises
+        :class:`..layers.weights.WeightError`."""
+        named = module_tensors(self._model, self._conversions, self._tensors, tensors)
+        self.weights.load(named, ignore=("position_ids", "rotary_emb.inv_freq", "rotary_pos_emb.inv_freq"))
+
+    @torch.inference_mode()
+    def encode(self, payload: Payload) -> Encoded:
+        """Raises ValueError for a payload that the model has no method for, or that its method does not take."""
+        method = getattr(self._model, f"get_{payload.modality}_features", None)
+        if method is None:
+            raise ValueError(f"the model has no encoder for {payload.modality}s")
+        given = {name: self._moved(tensor) for name, tensor in payload.tensors.items()}
+        try:
+            found = method(**given, return_dict=True)
+        except (TypeError, RuntimeError, ValueError, IndexError, AttributeError) as error:
+            what = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in payload.tensors.items())
+            raise ValueError(f"the model's encoder of {payload.modality}s cannot take {what}: {error}") from error
+        return _read(found)
+
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._device, self.dtype) if tensor.dtype in _FLOATS else tensor.to(self._device)
+
+
+def _class_of(described: Mapping[str, object]) -> Any:
+    """The class in transformers that a config.json names, or that its model type has."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES as KNOWN
+
+    fields = Fields(described)
+    kind = fields.text("model_type", "")
+    for name in (*(fields.texts("architectures") or ()), KNOWN.get(kind, "")):
+        if name in KNOWN.values() and hasattr(transformers, name):
+            return getattr(transformers, name)
+    raise ConfigError(f"transformers has no model of type {kind!r} that takes media")
+
+
+def _take_out_decoder(model: Any) -> None:
+    for module in (model.get_decoder(), model.get_output_embeddings()):
+        path = next((path for path, each in model.named_modules() if each is module and path), "")
+        if module is None or not path:
+            continue
+        parent, _, last = path.rpartition(".")
+        setattr(model.get_submodule(parent), last, _Nothing())
+
+
+def _materialise(model: Any, device: torch.device) -> None:
+    """Gives its tensors memory, and buffers that no checkpoint holds their values."""
+    kept = set(model.state_dict())
+    model.to_empty(device=device)
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if name in kept:
+            tensor._is_hf_initialized = True
+    model.initialize_weights()
+
+
+def _read(found: Any) -> Encoded:
+    """What a method of transformers returns: rows of one piece of media, whole or in a list."""
+    behind: dict[int, torch.Tensor] = {}
+    for layer, features in enumerate(getattr(found, "deepstack_features", None) or ()):
+        behind[layer] = _rows(features)
+    return Encoded(_rows(found.pooler_output), behind)
+
+
+def _rows(features: Any) -> torch.Tensor:
+    parts = [features] if isinstance(features, torch.Tensor) else list(features)
+    return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])

@@ -1,0 +1,163 @@
+"""Decoders that take media in their prompts: see :class:`.families.Family`.
+
+Text is computed as ever. What sees or hears is transformers' own code; where that cannot run a model's, or read its
+weights, the model is served for text alone, and start-up says why.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+import torch
+
+from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
+from stentor.protocols.ipc.cache_groups import CacheGroup
+from stentor.protocols.ipc.config import WorkerConfig
+
+from ..layers.layer_context import LayerContext
+from ..layers.weights import WeightError
+from ..loading.checkpoint import Checkpoint
+from ..loading.errors import CheckpointError
+from ..loading.safetensors_index import read_json
+from ..loading.weights import dummy_weights, tower_weights
+from ..model_config.attention_spec import AttentionSpec
+from ..model_config.config_fields import ConfigError
+from ..model_config.media_spec import MediaSpec, media_spec
+from ..model_config.model_spec import ModelSpec
+from ..models.decoder import Decoder
+from ..models.transformers_tower import TransformersTower
+from .families import Sizes, Text, TextModel
+from .limits import ENCODINGS
+from .media_rows import MediaRows
+from .memory import GIB
+from .routed_rows import JoinedExtras
+from .runner import RowExtras
+
+logger = logging.getLogger(__name__)
+
+_CONTEXTS: Final = 4
+"""Prompts of the longest context, of which what is encoded may be kept."""
+_LEAST_CACHE: Final = GIB // 4
+_CACHE_SHARE: Final = 8
+"""What is encoded takes at most this part of what the KV cache takes, or :data:`_LEAST_CACHE`."""
+
+
+def sees(checkpoint: Checkpoint, config: WorkerConfig) -> MediaSpec | None:
+    """What media a checkpoint's model takes; None where it takes none, or is to take none."""
+    spec = checkpoint.config
+    if config.language_model_only or checkpoint.format not in ("safetensors", "dummy"):
+        return None
+    if not isinstance(spec, ModelSpec) or not spec.text_part:
+        return None
+    return media_spec(read_json(checkpoint.folder / "config.json"))
+
+
+class TextWithMedia(Text):
+    """A decoder and its tower. What is encoded is kept beside the KV cache, as much as of a few contexts."""
+
+    def __init__(self, checkpoint: Checkpoint, device: str, media: MediaSpec) -> None:
+        super().__init__(checkpoint, device)
+        most, mixed = ENCODINGS[device]
+        self.limits = msgspec.structs.replace(self.limits, max_encodings=most, max_mixed_encodings=mixed)
+        self._media = media
+        self._described: Mapping[str, object] = read_json(checkpoint.folder / "config.json")
+        mixers = [layer.mixer for layer in self.spec.layers if isinstance(layer.mixer, AttentionSpec)]
+        self._turns = any(mixer.rope is not None and mixer.rope.axes for mixer in mixers)
+        self._sees_whole = any(mixer.whole_spans for mixer in mixers)
+        self._step_tokens = 0
+        self._tower: TransformersTower | None = None
+        self._missing = ""
+        """Why there is none."""
+
+    def longest(self, config: WorkerConfig) -> int:
+        self._step_tokens = config.max_num_batched_tokens
+        return super().longest(config)
+
+    def make(self, context: LayerContext, longest: int) -> TextModel:
+        return Decoder(
+            self.spec,
+            context,
+            max_model_len=longest,
+            media_tokens=self._step_tokens if self._turns else 0,
+            media_layers=range(self._media.layers),
+        )
+
+    def extras(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> RowExtras | None:
+        others = super().extras(config, model, sizes)
+        media = self.media_rows(config, model)
+        if media is None or others is None:
+            return media or others
+        return JoinedExtras([media, others])
+
+    def media_rows(self, config: WorkerConfig, model: TextModel) -> MediaRows | None:
+        """Loads the tower; None where it cannot be."""
+        assert isinstance(model, Decoder)
+        context = model.context
+        try:
+            tower = TransformersTower(self._described, tower_dtype(context), context.device)
+            if self.checkpoint.format == "dummy":
+                shapes = tower.shapes
+                dummy = dummy_weights(shapes, 1.0, tower.dtype, context.device, config.seed, lambda done, total: None)
+                tower.weights.load(dummy)
+            else:
+                with torch.inference_mode():
+                    tower.load(tower_weights(self.checkpoint))
+        except (ConfigError, WeightError, CheckpointError) as error:
+            self._missing = f"{error}"
+            logger.warning("%s takes no media: %s", self.spec.architecture, error)
+            return None
+        self._tower = tower
+        return MediaRows(
+            tower,
+            self._media.placeholders.values(),
+            model.place_media,
+            context.device,
+            turns=self._turns,
+            sees_whole=self._sees_whole,
+        )
+
+    def memory(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[MemoryLine]:
+        lines = super().memory(config, model, sizes)
+        if self._tower is None:
+            return lines
+        each, capacity = self._embedding_bytes(self._tower), self._capacity(sizes)
+        name = str(self._tower.dtype).removeprefix("torch.")
+        return [
+            MemoryLine("encoder of media", self._tower.weights.total_bytes, f"{name}, by transformers' code"),
+            *lines,
+            MemoryLine("encoded media", capacity * each, f"{capacity:,} embeddings at most; taken as they come"),
+        ]
+
+    def completed(self, ready: WorkerReady, config: WorkerConfig, model: TextModel, sizes: Sizes) -> WorkerReady:
+        ready = super().completed(ready, config, model, sizes)
+        if self._tower is None:
+            note = f"no media are taken, text alone is served: {self._missing}"
+            return msgspec.structs.replace(ready, notes=[*ready.notes, note])
+        kinds = " and ".join(f"{each}s" for each in self._media.placeholders)
+        note = (
+            f"{kinds} are encoded by transformers' modelling code, an operation a call and one piece after another; "
+            "--language-model-only leaves it out"
+        )
+        whole = 0
+        if self._sees_whole:
+            whole = max(1, min(config.max_prefill_chunk, config.max_num_batched_tokens - config.max_num_seqs))
+        kept = CacheGroup("cross", capacity=self._capacity(sizes), whole=whole)
+        return msgspec.structs.replace(ready, notes=[*ready.notes, note], groups=(*ready.groups, kept))
+
+    def _embedding_bytes(self, tower: TransformersTower) -> int:
+        return self.spec.hidden_size * tower.dtype.itemsize * (1 + self._media.layers)
+
+    def _capacity(self, sizes: Sizes) -> int:
+        """Embeddings that are kept."""
+        assert self._tower is not None
+        room = max(_LEAST_CACHE, sizes.blocks * sizes.block_bytes // _CACHE_SHARE)
+        return max(1, min(_CONTEXTS * sizes.max_model_len, room // self._embedding_bytes(self._tower)))
+
+
+def tower_dtype(context: LayerContext) -> torch.dtype:
+    """Of a tower beside a decoder of this context: torch multiplies bfloat16 on a CPU only where that has instructions
+    for it."""
+    if context.device.type == "cpu" and not torch.cpu._is_avx512_bf16_supported():
+        return torch.float32
+    return context.dtype

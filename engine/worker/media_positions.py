@@ -1,0 +1,79 @@
+"""Where tokens stand that turn by frame, row and column: those of media by where they lie in a picture (m-rope)."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stentor.protocols.ipc.steps import RowSpan
+
+from .rows import Int64
+
+Run = tuple[int, int]
+"""Placeholders at positions [first, end) of a prompt."""
+
+
+@dataclass(frozen=True)
+class MediaPositions:
+    """Of one prompt and what follows it.
+
+    A picture takes as many positions as its longer side has embeddings, whichever their number is: text behind it
+    stands earlier than it is counted.
+    """
+
+    axes: Int64
+    """[prompt, 3]: frame, row and column of each token; of text all three are one number."""
+    media: Int64
+    """Positions of the prompt at which media stand, ascending."""
+    shift: int
+    """Added to what positions behind the prompt are counted as."""
+
+    @classmethod
+    def of(cls, prompt_len: int, spans: Iterable[tuple[RowSpan, Sequence[Run]]]) -> "MediaPositions":
+        """``spans`` in order, each with the runs of its placeholders: all of its embeddings in one, or a frame each.
+        Raises ValueError where they do not fit its grid."""
+        axes = np.zeros((prompt_len, 3), dtype=np.int64)
+        media = []
+        at = next_position = 0
+        for span, runs in spans:
+            for (first, end), grid in zip(runs, _grids(span, runs), strict=True):
+                axes[at:first] = (np.arange(first - at) + next_position)[:, None]
+                next_position += first - at
+                axes[first:end] = _lattice(grid, span.interval) + next_position
+                next_position += max(grid[1:])
+                media.append(np.arange(first, end))
+                at = end
+        axes[at:] = (np.arange(prompt_len - at) + next_position)[:, None]
+        shift = int(axes.max()) + 1 - prompt_len
+        return cls(axes, np.concatenate(media) if media else np.zeros(0, dtype=np.int64), shift)
+
+    def of_text(self, start: int, count: int) -> Int64:
+        """Of tokens [start, start + count), as if all were text."""
+        known = self.axes[start : start + count, 0]
+        behind = np.arange(start + len(known), start + count) + self.shift
+        return np.concatenate((known, behind))
+
+    def of_media(self, start: int, count: int) -> tuple[Int64, Int64]:
+        """Of tokens [start, start + count) those that are media: as what they are counted, and [media, 3]."""
+        begin, end = np.searchsorted(self.media, (start, start + count))
+        at = self.media[begin:end]
+        return at, self.axes[at]
+
+
+def _grids(span: RowSpan, runs: Sequence[Run]) -> list[tuple[int, int, int]]:
+    """Of each run."""
+    frames, rows, columns = span.grid or (1, 1, sum(end - first for first, end in runs))
+    grids = [(frames, rows, columns)] if len(runs) == 1 else [(1, rows, columns)] * frames
+    found = [end - first for first, end in runs]
+    if found != [each[0] * each[1] * each[2] for each in grids]:
+        raise ValueError(
+            f"media of {frames} frames of {rows} x {columns} embeddings stand at runs of {found} placeholders"
+        )
+    return grids
+
+
+def _lattice(grid: tuple[int, int, int], interval: float) -> Int64:
+    """[embeddings, 3], frame by frame and row by row."""
+    frames, rows, columns = np.meshgrid(*map(np.arange, grid), indexing="ij")
+    found = np.stack([(frames * interval).astype(np.int64), rows, columns], axis=-1)
+    return found.reshape(-1, 3)

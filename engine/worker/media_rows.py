@@ -1,0 +1,215 @@
+"""Pictures and sounds in the prompts of rows: encoded into encoder slots, put in place of placeholder tokens."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from stentor.kernels import WholeSpan
+from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
+
+from ..layers.forward_batch import ForwardBatch, MediaBatch
+from ..models.payload import Payload, read_payload
+from ..models.transformers_tower import Encoded
+from .batch import Batch
+from .media_positions import MediaPositions
+from .rows import Int64
+from .runner import Findings, MediaReader, no_media
+
+
+class Tower(Protocol):
+    """What makes embeddings of media."""
+
+    def encode(self, payload: Payload) -> Encoded: ...
+
+
+@dataclass(frozen=True)
+class PlacedRow:
+    """Where tokens of a row stand among those of a pass: positions [start, start + count) from ``first`` on."""
+
+    slot: int
+    start: int
+    count: int
+    first: int
+    sequence: int
+    """Which of the pass's."""
+
+
+def placed(rows: Sequence[RowStep]) -> Iterator[PlacedRow]:
+    """Rows that stand one after another, in order."""
+    first = 0
+    for number, row in enumerate(rows):
+        yield PlacedRow(row.slot, row.start, row.count, first, number)
+        first += row.count
+
+
+@dataclass(frozen=True)
+class _Span:
+    """One piece of media of a row."""
+
+    encoder_slot: int
+    placeholders: Int64
+    """The positions that its embeddings take, in order."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    spans: list[_Span]
+    positions: MediaPositions | None
+    """None: a token's position is what it is counted as."""
+
+
+class MediaRows:
+    """See :class:`.runner.RowExtras`. What is encoded stays in its slot until the engine says that nobody finds it."""
+
+    def __init__(
+        self,
+        tower: Tower,
+        placeholders: Iterable[int],
+        place: Callable[[torch.Tensor], torch.Tensor],
+        device: torch.device,
+        *,
+        turns: bool,
+        sees_whole: bool,
+    ) -> None:
+        """``placeholders``: ids of the tokens that embeddings replace; ``place``: see
+        :meth:`..models.decoder.Decoder.place_media`; ``turns``: tokens of media turn by frame, row and column;
+        ``sees_whole``: those of a picture see each other."""
+        self._tower, self._place, self._device = tower, place, device
+        self._placeholders = np.array(sorted(placeholders), dtype=np.int64)
+        self._turns, self._sees_whole = turns, sees_whole
+        self._rows: dict[int, _Row] = {}
+        self._encoded: dict[int, Encoded] = {}
+        """By encoder slot."""
+        self.yield_device: Callable[[], None] | None = None
+        self.media: MediaReader = no_media
+
+    @property
+    def nbytes(self) -> int:
+        """Of what is encoded now."""
+        return sum(each.nbytes for each in self._encoded.values())
+
+    def enter(self, plan: StepPlan) -> None:
+        for slot in plan.forgotten:
+            self._encoded.pop(slot, None)
+        for new in plan.new:
+            if new.spans:
+                self._rows[new.slot] = self._read_row(new)
+        for job in plan.encode:
+            self._encoded[job.encoder_slot] = self._tower.encode(read_payload(self.media(job.data)))
+            if self.yield_device is not None:
+                self.yield_device()
+
+    def release(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._rows.pop(slot, None)
+
+    def concerns(self, rows: Iterable[RowStep]) -> bool:
+        """Whether a pass over these rows is any other than over tokens alone, each at the position that it is counted
+        as."""
+        for row in rows:
+            found = self._rows.get(row.slot)
+            if found is not None and (found.positions is not None or any(_within(found.spans, row.start, row.count))):
+                return True
+        return False
+
+    def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
+        if not self.concerns(rows):
+            return batch
+        return self.with_media(batch, list(placed(rows)))
+
+    def with_media(self, batch: ForwardBatch, rows: Sequence[PlacedRow]) -> ForwardBatch:
+        """The batch with what stands in place of tokens of these rows, and with the positions at which they stand."""
+        return replace(batch, media=self._media(rows), positions=self._positions(batch.positions, rows))
+
+    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
+        return Findings()
+
+    def _read_row(self, new: NewRow) -> _Row:
+        tokens = np.array(new.tokens[: new.prompt_len], dtype=np.int64)
+        stands = np.isin(tokens, self._placeholders)
+        spans = []
+        for span in new.spans:
+            at = np.arange(span.start, span.start + span.length)
+            spans.append(_Span(span.encoder_slot, at[stands[span.start : span.start + span.length]]))
+        positions = None
+        if self._turns and any(span.grid is not None for span in new.spans):
+            runs = [(span, _runs_of(found.placeholders)) for span, found in zip(new.spans, spans, strict=True)]
+            positions = MediaPositions.of(len(tokens), runs)
+        return _Row([span for span in spans if span.encoder_slot >= 0], positions)
+
+    def _media(self, rows: Sequence[PlacedRow]) -> MediaBatch | None:
+        places: list[Int64] = []
+        parts: list[tuple[Encoded, int, int]] = []
+        whole: list[WholeSpan] = []
+        for row in rows:
+            found = self._rows.get(row.slot)
+            if found is None:
+                continue
+            for span, begin, end in _within(found.spans, row.start, row.count):
+                encoded = self._encoded[span.encoder_slot]
+                if len(encoded.embeddings) != len(span.placeholders):
+                    raise ValueError(
+                        f"media have {len(encoded.embeddings)} embeddings, and their prompt has "
+                        f"{len(span.placeholders)} placeholders for them"
+                    )
+                at = span.placeholders[begin:end]
+                places.append(at - row.start + row.first)
+                parts.append((encoded, begin, end))
+                if self._sees_whole:
+                    whole += [
+                        WholeSpan(first - row.start + row.first, last - first, row.sequence, first)
+                        for first, last in _runs_of(at)
+                    ]
+        if not places:
+            return None
+        layers = sorted({layer for encoded, _, _ in parts for layer in encoded.behind})
+        return MediaBatch(
+            places=torch.from_numpy(np.concatenate(places)).to(self._device),
+            embeddings=torch.cat([encoded.embeddings[begin:end] for encoded, begin, end in parts]),
+            behind={
+                layer: torch.cat([encoded.behind[layer][begin:end] for encoded, begin, end in parts])
+                for layer in layers
+            },
+            spans=whole,
+        )
+
+    def _positions(self, positions: torch.Tensor, rows: Sequence[PlacedRow]) -> torch.Tensor:
+        """Those of all tokens of the pass; text of rows with media stands where their pictures end."""
+        found: list[tuple[int, Int64]] = []
+        turned: list[Int64] = []
+        for row in rows:
+            entry = self._rows.get(row.slot)
+            if entry is None or entry.positions is None:
+                continue
+            found.append((row.first, entry.positions.of_text(row.start, row.count)))
+            at, axes = entry.positions.of_media(row.start, row.count)
+            turned.append(np.concatenate(((at - row.start + row.first)[:, None], axes), axis=1))
+        if not found:
+            return positions
+        positions = positions.clone()
+        for first, of_row in found:
+            positions[first : first + len(of_row)] = torch.from_numpy(of_row).to(positions.device)
+        lines = np.concatenate(turned)
+        if len(lines):
+            places = torch.from_numpy(lines[:, 0].copy()).to(positions.device)
+            positions[places] = self._place(torch.from_numpy(lines[:, 1:].copy()).to(positions.device))
+        return positions
+
+
+def _within(spans: Iterable[_Span], start: int, count: int) -> Iterator[tuple[_Span, int, int]]:
+    """Of each span that has embeddings at positions [start, start + count), which of them."""
+    for span in spans:
+        begin, end = np.searchsorted(span.placeholders, (start, start + count))
+        if begin < end:
+            yield span, int(begin), int(end)
+
+
+def _runs_of(positions: Int64) -> list[tuple[int, int]]:
+    """Ascending positions as half-open intervals."""
+    if not len(positions):
+        return []
+    cuts = np.flatnonzero(np.diff(positions) != 1) + 1
+    return [(int(run[0]), int(run[-1]) + 1) for run in np.split(positions, cuts)]

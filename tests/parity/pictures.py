@@ -1,0 +1,183 @@
+"""Random pictures for tiny models that see: as their processors would leave them, and where they stand in a prompt."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final
+
+import torch
+
+from stentor.engine.client.media import Media
+from stentor.engine.models.payload import Payload, write_payload
+from stentor.tests.support.vision_models import PATCH, SIDE, token
+
+Tensors = Mapping[str, torch.Tensor]
+Merge = Callable[[Sequence[Tensors]], dict[str, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One piece of media of a prompt."""
+
+    tensors: Tensors
+    tokens: list[int]
+    """What stands in the prompt for it, placeholders among others."""
+    grid: tuple[int, int, int] | None = None
+    modality: str = "image"
+
+    @property
+    def payload(self) -> bytes:
+        return write_payload(Payload(self.modality, self.tensors))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Pictures of one family."""
+
+    draw: Callable[[torch.Generator, int], Picture]
+    """One of some size: numbers from 0 on are sizes."""
+    placeholder: int
+    merge: Merge
+    """The tensors of several pictures as a pass of transformers takes them."""
+
+
+def _cat(dim: int = 0) -> Merge:
+    return lambda parts: {name: torch.cat([part[name] for part in parts], dim) for name in parts[0]}
+
+
+def _padded(parts: Sequence[Tensors]) -> dict[str, torch.Tensor]:
+    """Pixels filled up with zeros to one shape."""
+    shape = torch.tensor([part["pixel_values"].shape for part in parts]).amax(0).tolist()
+    filled = []
+    for part in parts:
+        pixels = part["pixel_values"]
+        whole = pixels.new_zeros(len(pixels), *shape[1:])
+        whole[tuple(slice(size) for size in pixels.shape)] = pixels
+        filled.append(whole)
+    return {"pixel_values": torch.cat(filled), "image_sizes": torch.cat([part["image_sizes"] for part in parts])}
+
+
+def _qwen(random: torch.Generator, size: int) -> Picture:
+    rows, columns = ((4, 6), (6, 4), (4, 4), (8, 6))[size]
+    pixels = torch.randn(rows * columns, 3 * 2 * PATCH * PATCH, generator=random)
+    inside = [token("<|image_pad|>")] * (rows * columns // 4)
+    return Picture(
+        {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, rows, columns]])},
+        [token("<|vision_start|>"), *inside, token("<|vision_end|>")],
+        (1, rows // 2, columns // 2),
+    )
+
+
+def _tiled(random: torch.Generator, size: int) -> Picture:
+    tiles = size + 1
+    inside = [token("<image>")] * 4
+    tokens = [each for tile in range(tiles) for each in (token("<fake_token_around_image>"), 60 + tile, *inside)]
+    pixels = torch.randn(1, tiles, 3, SIDE, SIDE, generator=random)
+    return Picture({"pixel_values": pixels}, [*tokens, token("<fake_token_around_image>")])
+
+
+def _square(placeholder: str, count: int, around: tuple[str, ...] = ()) -> Callable[[torch.Generator, int], Picture]:
+    def draw(random: torch.Generator, size: int) -> Picture:
+        pixels = torch.randn(1, 3, SIDE, SIDE, generator=random)
+        inside = [token(placeholder)] * count
+        if around:
+            inside = [token(around[0]), *inside, token(around[1])]
+        return Picture({"pixel_values": pixels}, inside)
+
+    return draw
+
+
+def _anyres(random: torch.Generator, size: int) -> Picture:
+    """A whole picture, and two tiles of it side by side: with a line's end behind each row."""
+    pixels = torch.randn(1, 3, 3, SIDE, SIDE, generator=random)
+    sizes = torch.tensor([[SIDE, 2 * SIDE]])
+    return Picture({"pixel_values": pixels, "image_sizes": sizes}, [token("<image>")] * (16 + 4 * 9))
+
+
+def _pixtral(merged: int) -> Callable[[torch.Generator, int], Picture]:
+    def draw(random: torch.Generator, size: int) -> Picture:
+        rows, columns = ((4, 6), (6, 4), (4, 4), (8, 6))[size]
+        pixels = torch.randn(1, 3, rows * PATCH, columns * PATCH, generator=random)
+        tokens: list[int] = []
+        for row in range(rows // merged):
+            ends = row == rows // merged - 1
+            tokens += [token("[IMG]")] * (columns // merged) + [token("[IMG_END]" if ends else "[IMG_BREAK]")]
+        return Picture({"pixel_values": pixels, "image_sizes": torch.tensor([[rows * PATCH, columns * PATCH]])}, tokens)
+
+    return draw
+
+
+def _patches(random: torch.Generator, size: int) -> Picture:
+    pixels = torch.randn(size + 1, 3, SIDE, SIDE, generator=random)
+    inside = [token("<IMG_CONTEXT>")] * (4 * (size + 1))
+    return Picture({"pixel_values": pixels}, [token("<img>"), *inside, token("</img>")])
+
+
+_QWEN: Final = Kind(_qwen, token("<|image_pad|>"), _cat())
+_IDEFICS: Final = Kind(_tiled, token("<image>"), _cat(1))
+PICTURES: Final[Mapping[str, Kind]] = {
+    "qwen2_5_vl": _QWEN,
+    "qwen3_vl": _QWEN,
+    "idefics3": _IDEFICS,
+    "smolvlm": _IDEFICS,
+    "llava": Kind(_square("<image>", 16), token("<image>"), _cat()),
+    "llava_onevision": Kind(_anyres, token("<image>"), _cat()),
+    "gemma3": Kind(
+        _square("<image_soft_token>", 4, ("<start_of_image>", "<end_of_image>")), token("<image_soft_token>"), _cat()
+    ),
+    "pixtral": Kind(_pixtral(1), token("[IMG]"), _padded),
+    "mistral3": Kind(_pixtral(2), token("[IMG]"), _padded),
+    "internvl": Kind(_patches, token("<IMG_CONTEXT>"), _cat()),
+}
+"""By the name of the family."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Text and pictures."""
+
+    tokens: list[int]
+    pictures: list[Picture]
+    media: list[Media]
+
+
+def prompt_of(kind: Kind, *parts: Sequence[int] | Picture) -> Prompt:
+    """Text and pictures in this order."""
+    tokens: list[int] = []
+    media, pictures = [], []
+    for part in parts:
+        if not isinstance(part, Picture):
+            tokens += part
+            continue
+        held = [at for at, each in enumerate(part.tokens) if each == kind.placeholder]
+        start, length = len(tokens) + held[0], held[-1] - held[0] + 1
+        digest = blake2b(part.payload, digest_size=16).digest()
+        media.append(Media(part.payload, digest, start, length, part.grid))
+        pictures.append(part)
+        tokens += part.tokens
+    return Prompt(tokens, pictures, media)
+
+
+def reference(model: Any, kind: Kind, prompt: Prompt, more: Sequence[int] = ()) -> torch.Tensor:
+    """transformers' logits [tokens, vocabulary] of a prompt and tokens behind it, in one pass."""
+    ids = torch.tensor([[*prompt.tokens, *more]])
+    given: dict[str, Any] = kind.merge([each.tensors for each in prompt.pictures]) if prompt.pictures else {}
+    types = (ids == kind.placeholder).long()
+    for name in ("mm_token_type_ids", "token_type_ids"):
+        if name in inspect.signature(model.forward).parameters:
+            given[name] = types
+            break
+    with torch.inference_mode():
+        logits: torch.Tensor = model(
+            input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **given
+        ).logits[0]
+    return logits
+
+
+def greedy(model: Any, kind: Kind, prompt: Prompt, count: int) -> list[int]:
+    """transformers' own answer."""
+    found: list[int] = []
+    for _ in range(count):
+        found.append(int(reference(model, kind, prompt, found)[-1].argmax()))
+    return found

@@ -1,0 +1,121 @@
+"""Models that see: our decoder over pictures that transformers' tower has encoded, beside transformers' whole model."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stentor.protocols.ipc.cache_groups import windows_of
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.tests.engine.local import LocalEngine, model_config
+from stentor.tests.parity.pictures import PICTURES, Kind, Picture, Prompt, greedy, prompt_of, reference
+from stentor.tests.support.vision_models import FAMILIES, VOCAB
+
+CLOSE = 1e-3
+ANSWER = 6
+
+
+class Seeing:
+    """A tiny model on disk, its like in transformers, and our engine over it."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.reference = FAMILIES[name](folder)
+        self.kind: Kind = PICTURES[name]
+        self.engine = LocalEngine(model_config(folder, max_model_len=256, kv_cache_memory=8 << 20))
+
+    def picture(self, seed: int, size: int = 0) -> Picture:
+        return self.kind.draw(torch.Generator().manual_seed(seed), size)
+
+    def prompt(self, *parts: list[int] | Picture) -> Prompt:
+        return prompt_of(self.kind, *parts)
+
+    def ask(self, prompt: Prompt) -> int:
+        params = SamplingParams(max_tokens=ANSWER, temperature=0.0, prompt_logprobs=VOCAB)
+        return self.engine.submit(prompt.tokens, params, media=prompt.media)
+
+    def check(self, rid: int, prompt: Prompt) -> None:
+        """Distributions over the next token at each position of the prompt, and the answer."""
+        expected = reference(self.reference, self.kind, prompt).log_softmax(-1)
+        found = self.engine.prompts[rid].logprobs
+        assert found is not None
+        for position, told in enumerate(found[1:], 1):
+            assert told is not None
+            ids, values = zip(*told.top, strict=True)
+            off = (torch.tensor(values) - expected[position - 1, list(ids)]).abs().max()
+            assert off < CLOSE, f"position {position - 1} is off by {off:.2g}"
+        answer = self.engine.outcomes[rid, 0]
+        assert answer.tokens == greedy(self.reference, self.kind, prompt, ANSWER)
+
+
+@pytest.fixture(scope="module", params=list(PICTURES))
+def model(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
+    return Seeing(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def text(count: int, first: int = 40) -> list[int]:
+    return [first + number % 150 for number in range(count)]
+
+
+def test_no_one_and_several_pictures_are_answered_as_by_transformers(model: Seeing) -> None:
+    a, b = model.picture(1), model.picture(2, 1)
+    prompts = [
+        model.prompt(text(9)),
+        model.prompt(text(5), a, text(7)),
+        model.prompt(a, text(3), b, a, text(20, 70)),
+    ]
+    rids = [model.ask(prompt) for prompt in prompts]
+    model.engine.run(check=True)
+    for rid, prompt in zip(rids, prompts, strict=True):
+        model.check(rid, prompt)
+
+
+def test_a_prompt_that_is_cut_within_its_pictures_is_answered_alike(model: Seeing) -> None:
+    model.engine.restart(model.engine.ready.num_blocks, max_num_batched_tokens=7)
+    prompt = model.prompt(text(3), model.picture(3), text(2), model.picture(4, 1), text(4))
+    rid = model.ask(prompt)
+    model.engine.run(check=True)
+    model.check(rid, prompt)
+
+
+def test_a_prefix_with_the_same_picture_is_reused_and_one_with_another_is_not(model: Seeing) -> None:
+    model.engine.restart(model.engine.ready.num_blocks)
+    same, other = model.picture(5), model.picture(6)
+    params = SamplingParams(max_tokens=ANSWER, temperature=0.0)
+    first, again, differs, longer = (
+        model.prompt(text(12), picture, text(40, first))
+        for picture, first in ((same, 40), (same, 40), (other, 40), (same, 90))
+    )
+    cached = []
+    for prompt in (first, again, differs, longer):
+        rid = model.engine.submit(prompt.tokens, params, media=prompt.media)
+        model.engine.run(check=True)
+        cached.append(model.engine.prompts[rid].cached_tokens)
+        assert model.engine.outcomes[rid, 0].tokens == greedy(model.reference, model.kind, prompt, ANSWER)
+    within = len(first.tokens) - 40  # a block that another picture lies in is another block
+    assert cached[0] == cached[2] == 0
+    assert cached[1] == (len(first.tokens) - 1) // 16 * 16
+    assert cached[3] == within // 16 * 16
+
+
+def test_rows_that_lost_their_blocks_or_their_worker_go_on_with_their_pictures(model: Seeing) -> None:
+    engine = model.engine
+    prompts = [
+        model.prompt(
+            text(10 + number, 50 + number), model.picture(number), text(5), model.picture(number + 1, 1), text(30)
+        )
+        for number in range(5)
+    ]
+    expected = [greedy(model.reference, model.kind, prompt, 24) for prompt in prompts]
+    params = SamplingParams(max_tokens=24, temperature=0.0)
+    longest = max(len(prompt.tokens) for prompt in prompts) + 24
+    few = len(windows_of(engine.ready.groups)) * (-(-longest // 16) + 3)
+    for blocks, death in ((few, 0), (engine.ready.num_blocks, 9)):
+        engine.restart(blocks)
+        before = engine.steps + death
+        rids = [engine.submit(prompt.tokens, params, media=prompt.media) for prompt in prompts]
+        engine.run(check=True, dies=lambda: death > 0 and engine.steps == before and engine.deaths == 0)
+        assert [engine.outcomes[rid, 0].tokens for rid in rids] == expected
+        if not death:
+            assert engine.scheduler.stats().preemptions
+    assert engine.deaths == 1
