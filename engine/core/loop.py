@@ -59,7 +59,8 @@ from .grammar.structured_output import StructuredOutputManager
 from .request import NOTHING
 from .scheduler import MAX_IN_FLIGHT, Scheduler
 from .watchdog import StepWatch
-from .worker_life import OnProgress, Sleep, WorkerLife, WorkerLost
+from .worker_group import WorkerGroup
+from .worker_life import OnProgress, Sleep, WorkerLost
 
 logger = logging.getLogger(__name__)
 
@@ -125,8 +126,8 @@ class EngineLoop:
     def __init__(
         self,
         client: Endpoint,
-        worker: WorkerLife,
-        start_worker: Callable[[OnProgress], Awaitable[tuple[WorkerLife, WorkerReady]]],
+        worker: WorkerGroup,
+        start_worker: Callable[[OnProgress], Awaitable[tuple[WorkerGroup, WorkerReady]]],
         scheduler: Scheduler,
         config: RecoveryConfig,
         *,

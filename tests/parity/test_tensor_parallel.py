@@ -1,0 +1,116 @@
+"""A model split over ranks gives the logits of the whole, and what is not split is refused."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from stentor.engine.layers.rank_group import RankGroup
+from stentor.engine.worker.errors import SetupError
+from stentor.engine.worker.setup import open_family
+from stentor.protocols.ipc.config import WorkerConfig
+from stentor.tests.parity import tiny
+from stentor.tests.parity.cuts import LENGTH, assert_close, expected_logits, prompt_of
+from stentor.tests.parity.paged import PagedDecoder
+
+CPU = torch.device("cpu")
+DENSE = (
+    "apertus",
+    "cohere",
+    "gemma3-seeing",
+    "glm4",
+    "granite-swa",
+    "llama-biased",
+    "nemotron",
+    "phi-normed",
+    "phi3",
+    "qwen3",
+    "qwen3.5-attending",
+    "starcoder2",
+)
+"""Each has something that the others lack: names, biases, norms, fused or gated projections, sinks, layers side by
+side."""
+
+
+def on_each_rank(size: int, run: Callable[[RankGroup], list[torch.Tensor]]) -> list[list[torch.Tensor]]:
+    """What ``run`` makes as each rank; all at once, for each waits for the others."""
+    meeting = os.memfd_create("ranks")
+    try:
+        with ThreadPoolExecutor(size) as threads:
+            return list(threads.map(lambda rank: run(RankGroup(rank, size, meeting, CPU)), range(size)))
+    finally:
+        os.close(meeting)
+
+
+def logits_of(folder: Path, size: int) -> list[list[torch.Tensor]]:
+    """Of two prompts in chunks and single tokens, by rank."""
+    prompt, other = prompt_of(1), prompt_of(2, 40)
+
+    def run(ranks: RankGroup) -> list[torch.Tensor]:
+        ours = PagedDecoder(folder, packed=False, ranks=ranks)
+        ours.add(0, prompt)
+        ours.add(1, other)
+        start, whole = ours.run((0, 0, 50), (1, 0, 40))
+        rest = [ours.run((0, at, 1))[0] for at in range(50, 53)]
+        (end,) = ours.run((0, 53, LENGTH - 53))
+        return [torch.cat([start, *rest, end]), whole]
+
+    return on_each_rank(size, run)
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_two_ranks_give_the_logits_of_transformers_and_the_same_on_each(name: str, tmp_path: Path) -> None:
+    model = tiny.make(name, tmp_path)
+    first, second = logits_of(tmp_path, 2)
+    for seed, ours, theirs, length in zip((1, 2), first, second, (LENGTH, 40), strict=True):
+        assert_close(ours, expected_logits(model, prompt_of(seed, length)))
+        assert torch.equal(ours, theirs)
+
+
+def test_ranks_share_key_value_heads_where_there_are_fewer(tmp_path: Path) -> None:
+    model = tiny.make("llama", tmp_path)
+    assert model.config.num_key_value_heads == 2
+    found = logits_of(tmp_path, 4)
+    for ours in found:
+        assert_close(ours[0], expected_logits(model, prompt_of(1)))
+        assert all(map(torch.equal, ours, found[0]))
+
+
+def test_a_rank_holds_its_part_of_the_layers_and_no_more(tmp_path: Path) -> None:
+    tiny.make("llama", tmp_path)
+    whole = PagedDecoder(tmp_path, packed=False)
+
+    def run(ranks: RankGroup) -> list[torch.Tensor]:
+        ours = PagedDecoder(tmp_path, packed=False, ranks=ranks)
+        return [torch.tensor([ours.model.weights.total_bytes, ours.caches[0].k.nbytes])]
+
+    spec = whole.config
+    norms = (2 * len(spec.layers) + 1) * spec.hidden_size * 4
+    outside = 2 * spec.vocab_size * spec.hidden_size * 4 + norms
+    (own, cache) = (int(each) for each in on_each_rank(2, run)[0][0])
+    assert own - outside == (whole.model.weights.total_bytes - outside) // 2
+    assert cache == whole.caches[0].k.nbytes // 2
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "message"),
+    [
+        ("mixtral", 2, "MixtralForCausalLM has layers of Attention and MoE, which are not split"),
+        ("deepseek-v3-dense", 2, "has layers of LatentAttention and MLP, which are not split"),
+        ("lfm2", 2, "has layers of ShortConv and MLP, which are not split"),
+        ("olmo2", 2, "norms heads together"),
+        ("llama", 3, "--tensor-parallel-size 3: 2 key-value heads do not divide among 3 workers"),
+    ],
+)
+def test_what_is_not_split_is_refused_in_one_line(name: str, size: int, message: str, tmp_path: Path) -> None:
+    tiny.ARCHITECTURES[name]().save_pretrained(tmp_path)
+    config = tiny.ARCHITECTURES[name]()
+    config.architectures = [transformers.AutoModelForCausalLM._model_mapping[type(config)].__name__]
+    config.save_pretrained(tmp_path)
+    with pytest.raises(SetupError, match=message) as refused:
+        open_family(WorkerConfig(str(tmp_path), load_format="dummy", tensor_parallel_size=size), "cpu")
+    assert "\n" not in str(refused.value)
