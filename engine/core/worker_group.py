@@ -14,6 +14,7 @@ A group of one is its worker, with nothing in between.
 """
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -30,6 +31,8 @@ from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 
 from .worker_life import OnProgress, Sleep, WorkerLife, WorkerLost
 from .worker_source import WorkerSource
+
+logger = logging.getLogger(__name__)
 
 _CAUSE_SECONDS: Final = 1.0
 """One that has lost another may say so before the death of that one is known."""
@@ -129,10 +132,9 @@ class WorkerGroup:
 
         May be called again.
         """
-        for guard in self._guards:
-            guard.cancel()
         if not self._others:
             return await self._first.end(grace)
+        self._stop_guards()
         dead: list[bool] = []
 
         async def end_one(member: WorkerLife) -> None:
@@ -155,8 +157,15 @@ class WorkerGroup:
                 self._cause = lost
                 self._caused.set()
             self.kill(str(self._cause), hung=lost.hung)
+        except Exception:  # nobody awaits this task
+            logger.exception("a worker of the group was not understood")
+            self.kill("a worker of the group was not understood")
         else:
             self.kill("a worker that is not the first of its group has sent results")
+
+    def _stop_guards(self) -> None:
+        for guard in self._guards:
+            guard.cancel()
 
     async def _end_with(self, lost: WorkerLost) -> WorkerLost:
         """The first is lost: ends the others; what is told of it."""
@@ -164,6 +173,7 @@ class WorkerGroup:
             await self._await_cause()
         cause = self._cause if lost.of_peer and self._cause is not None else lost
         self.kill(str(cause))
+        self._stop_guards()
         dead = [await member.end(0.0) for member in self._others]
         stuck = cause.stuck or lost.stuck or not all(dead)
         return cause if stuck == cause.stuck else WorkerLost(str(cause), hung=cause.hung, stuck=stuck)

@@ -20,9 +20,9 @@ def fork_server() -> ForkServer:
     return server
 
 
-def client_of(config: EngineConfig, weights_fds: Sequence[int] = ()) -> EngineClient:
+def client_of(config: EngineConfig, weights_fds: Sequence[int] = (), lease_fd: int | None = None) -> EngineClient:
     """Of an engine that has been launched already; :meth:`EngineClient.run` serves it, and ends it."""
-    return EngineClient(config, process=launch_engine(config, weights_fds, fork_server()))
+    return EngineClient(config, process=launch_engine(config, weights_fds, fork_server(), lease_fd))
 
 
 def worker_of(client: EngineClient) -> int | None:

@@ -12,6 +12,7 @@ import pytest
 
 from stentor.engine.client.client import EngineClient
 from stentor.engine.client.stream import RequestStream
+from stentor.engine.sharing.lease import Member, create_lease, peek
 from stentor.engine.sharing.weight_cache import create_weight_file, read_header
 from stentor.loadtest.processes import alive
 from stentor.protocols.ipc.actors import Finished, SequenceTokens
@@ -63,8 +64,10 @@ class Reader:
 
 
 @asynccontextmanager
-async def served(config: WorkerConfig, weights: Sequence[int] = ()) -> AsyncIterator[EngineClient]:
-    client = client_of(EngineConfig(config), weights)
+async def served(
+    config: WorkerConfig, weights: Sequence[int] = (), lease: int | None = None
+) -> AsyncIterator[EngineClient]:
+    client = client_of(EngineConfig(config), weights, lease)
     with anyio.fail_after(120):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.run)
@@ -148,3 +151,21 @@ async def test_streams_go_on_exactly_where_they_were_whichever_worker_is_killed(
             os.close(file)
     after = {os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.exists()}
     assert not {name for name in after - before if "stentor-group" in name or "/dev/shm" in name}
+
+
+async def test_the_first_takes_a_shared_device_for_both(folder: Path) -> None:
+    lease = create_lease([1, 1])
+    try:
+        other = Member(lease, 1)
+        async with served(config_of(folder, 2), lease=lease) as client:
+            reader = Reader(client.submit(prompt_of(1, 10), GREEDY, [1]))
+            async with anyio.create_task_group() as tasks:
+                with other:
+                    tasks.start_soon(reader.read)
+                    while not peek(lease)[0].waits:
+                        await anyio.sleep(0.01)
+                    assert not reader.tokens
+            assert len(reader.tokens) == TOKENS
+            assert not any(member.holds or member.waits for member in peek(lease))
+    finally:
+        os.close(lease)

@@ -12,6 +12,7 @@ from stentor.protocols.ipc.actors import Failed, Progress, StartWorker, WorkerRe
 from stentor.protocols.ipc.codec import decode_worker
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.steps import StepPlan, StepResult
+from stentor.tests.engine.unkillable import Unkillable, unkillable
 from stentor.tests.engine.worker_stage import LIMITS, READY, Played, ignore, played
 
 pytestmark = pytest.mark.anyio
@@ -153,3 +154,20 @@ async def test_a_group_that_is_killed_dies_whole_and_says_what_for() -> None:
         lost = await loss_of(group)
         assert (str(lost), lost.hung, group.verdict) == ("it hung", True, "it hung")
         assert all_dead(members)
+
+
+async def test_the_loss_of_one_that_does_not_die_says_so() -> None:
+    with unkillable(Unkillable) as child:
+        async with played() as first, played(child) as second:
+            group = WorkerGroup([first.life, second.life])
+            first.process.kill()
+            lost = await loss_of(group)
+            assert lost.stuck
+            assert str(lost) == "the worker process was lost: killed by SIGKILL; the process does not die"
+            assert not await group.end(0.0)
+
+
+async def test_results_of_one_that_is_not_heard_end_the_group() -> None:
+    async with group_of(2) as (group, members):
+        members[1].send(RESULT)
+        assert "not the first of its group" in str(await loss_of(group))
