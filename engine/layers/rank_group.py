@@ -11,6 +11,9 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import distributed
 
+_distributed: Final[Any] = distributed
+"""Its stubs lack the options of process groups."""
+
 WAIT_SECONDS: Final = 600.0
 """For another to come to a collective. The engine ends all when one dies or hangs; this is for when it does not."""
 
@@ -53,14 +56,16 @@ class RankGroup:
 def _meet(rank: int, size: int, meeting_fd: int, device: torch.device) -> Any:
     """Of torch's classes of process groups; not the one that a process may have by default: several may be in one."""
     wait = timedelta(seconds=WAIT_SECONDS)
-    store = distributed.FileStore(f"/proc/self/fd/{meeting_fd}", size)
+    store = _distributed.FileStore(f"/proc/self/fd/{meeting_fd}", size)
     store.set_timeout(wait)
     if device.type == "cuda":
-        return distributed.ProcessGroupNCCL(store, rank, size, wait)
-    options = distributed.ProcessGroupGloo._Options()
-    options._devices = [distributed.ProcessGroupGloo.create_device(interface="lo")]
+        options = _distributed.ProcessGroupNCCL.Options()
+        options._timeout = wait
+        return _distributed.ProcessGroupNCCL(store, rank, size, options)
+    options = _distributed.ProcessGroupGloo._Options()
+    options._devices = [_distributed.ProcessGroupGloo.create_device(interface="lo")]
     options._timeout = wait
-    return distributed.ProcessGroupGloo(store, rank, size, options)
+    return _distributed.ProcessGroupGloo(store, rank, size, options)
 
 
 T = TypeVar("T")

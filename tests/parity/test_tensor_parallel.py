@@ -7,17 +7,27 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 
 from stentor.engine.layers.rank_group import RankGroup
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.slices import sliced
+from stentor.engine.model_config.tensor_parallel import Cut
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import open_family
 from stentor.protocols.ipc.config import WorkerConfig
+from stentor.tests.engine.tiny_whisper import write_whisper
 from stentor.tests.parity import tiny
 from stentor.tests.parity.cuts import LENGTH, assert_close, expected_logits, prompt_of
 from stentor.tests.parity.paged import PagedDecoder
 
 CPU = torch.device("cpu")
+ARCHITECTURES = {
+    "mixtral": "MixtralForCausalLM",
+    "deepseek-v3-dense": "DeepseekV3ForCausalLM",
+    "lfm2": "Lfm2ForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "llama": "LlamaForCausalLM",
+}
 DENSE = (
     "apertus",
     "cohere",
@@ -107,10 +117,27 @@ def test_a_rank_holds_its_part_of_the_layers_and_no_more(tmp_path: Path) -> None
     ],
 )
 def test_what_is_not_split_is_refused_in_one_line(name: str, size: int, message: str, tmp_path: Path) -> None:
-    tiny.ARCHITECTURES[name]().save_pretrained(tmp_path)
     config = tiny.ARCHITECTURES[name]()
-    config.architectures = [transformers.AutoModelForCausalLM._model_mapping[type(config)].__name__]
+    config.architectures = [ARCHITECTURES[name]]
     config.save_pretrained(tmp_path)
     with pytest.raises(SetupError, match=message) as refused:
         open_family(WorkerConfig(str(tmp_path), load_format="dummy", tensor_parallel_size=size), "cpu")
     assert "\n" not in str(refused.value)
+
+
+def test_what_draws_no_text_is_refused(tmp_path: Path) -> None:
+    write_whisper(tmp_path)
+    with pytest.raises(SetupError, match="WhisperForConditionalGeneration is no decoder of text, which alone is split"):
+        open_family(WorkerConfig(str(tmp_path), tensor_parallel_size=2), "cpu")
+    folder = tmp_path / "pooled"
+    tiny.make("qwen3", folder)
+    with pytest.raises(SetupError, match="is no decoder of text, which alone is split"):
+        open_family(WorkerConfig(str(folder), tensor_parallel_size=2, is_pooling=True), "cpu")
+
+
+def test_a_tensor_of_another_size_is_refused_before_it_is_cut() -> None:
+    stored = [("a", torch.zeros(6, 4)), ("b", torch.ones(3))]
+    cuts = {"a": Cut(1, 8, ((4, 4),)), "b": Cut(0, 3, ((0, 3),), zero=True)}
+    with pytest.raises(CheckpointError, match=r"a has shape \(6, 4\) in the checkpoint, expected 8 in dimension 1"):
+        list(sliced(stored, cuts))
+    assert not dict(sliced(stored[1:], cuts))["b"].any()
