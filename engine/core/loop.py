@@ -387,7 +387,8 @@ class EngineLoop:
     async def _keep_worker(self) -> None:
         """Pumps the worker's results; when it is lost, tells the loop and starts the next."""
         while True:
-            lost: WorkerLost | None = await self._pump_worker()
+            async with self.worker.guarded():
+                lost: WorkerLost | None = await self._pump_worker()
             await self.worker.end(0.0)
             while lost is not None:
                 if lost.stuck:

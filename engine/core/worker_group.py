@@ -13,11 +13,10 @@ loss of one worker.
 A group of one is its worker, with nothing in between.
 """
 
-import asyncio
-import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
@@ -32,8 +31,6 @@ from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 from .worker_life import OnProgress, Sleep, WorkerLife, WorkerLost
 from .worker_source import WorkerSource
 
-logger = logging.getLogger(__name__)
-
 _CAUSE_SECONDS: Final = 1.0
 """One that has lost another may say so before the death of that one is known."""
 
@@ -45,11 +42,11 @@ class WorkerGroup:
         """In the order of their ranks."""
         self._members = tuple(members)
         self._first, *self._others = members
-        self._guards: list[asyncio.Task[None]] = []
-        """Of the others, once steps run."""
+        self._lost: list[WorkerLost] = []
+        """How others than the first were."""
         self._cause: WorkerLost | None = None
-        """The loss of another that was not the loss of a peer."""
-        self._caused = asyncio.Event()
+        """The first of these that was not the loss of a peer."""
+        self._caused, self._all_lost = anyio.Event(), anyio.Event()
 
     @classmethod
     async def spawn(cls, source: WorkerSource, size: int = 1) -> "WorkerGroup":
@@ -110,11 +107,21 @@ class WorkerGroup:
         for member in self._members:
             await member.send(frame)
 
+    @asynccontextmanager
+    async def guarded(self) -> AsyncIterator[None]:
+        """Within, the loss of one that sends no results ends the group; :meth:`receive` is to be called there."""
+        if not self._others:
+            yield
+            return
+        async with anyio.create_task_group() as tasks:
+            for member in self._others:
+                tasks.start_soon(self._guard, member)
+            yield
+            tasks.cancel_scope.cancel()
+
     async def receive(self) -> list[StepResult]:
         """See :meth:`.worker_life.WorkerLife.receive`. Raises :class:`.worker_life.WorkerLost` with all of them dead,
         or given up."""
-        if self._others and not self._guards:
-            self._guards = [asyncio.create_task(self._guard(member)) for member in self._others]
         try:
             return await self._first.receive()
         except WorkerLost as lost:
@@ -134,7 +141,6 @@ class WorkerGroup:
         """
         if not self._others:
             return await self._first.end(grace)
-        self._stop_guards()
         dead: list[bool] = []
 
         async def end_one(member: WorkerLife) -> None:
@@ -146,41 +152,34 @@ class WorkerGroup:
         return all(dead)
 
     async def _guard(self, member: WorkerLife) -> None:
-        """Waits for the end of one that sends no results, and ends the group."""
         try:
-            while not await member.receive():
-                pass
+            while True:
+                if await member.receive():
+                    self.kill("a worker that is not the first of its group has sent results")
         except WorkerLost as lost:
-            if lost.of_peer:
-                await self._await_cause()
-            if self._cause is None:
+            self._lost.append(lost)
+            if not lost.of_peer and self._cause is None:
                 self._cause = lost
                 self._caused.set()
-            self.kill(str(self._cause), hung=lost.hung)
-        except Exception:  # nobody awaits this task
-            logger.exception("a worker of the group was not understood")
-            self.kill("a worker of the group was not understood")
-        else:
-            self.kill("a worker that is not the first of its group has sent results")
-
-    def _stop_guards(self) -> None:
-        for guard in self._guards:
-            guard.cancel()
+            cause = await self._cause_of(lost)
+            self.kill(str(cause), hung=cause.hung)
+            if len(self._lost) == len(self._others):
+                self._all_lost.set()
 
     async def _end_with(self, lost: WorkerLost) -> WorkerLost:
         """The first is lost: ends the others; what is told of it."""
-        if lost.of_peer:
-            await self._await_cause()
-        cause = self._cause if lost.of_peer and self._cause is not None else lost
+        cause = await self._cause_of(lost)
         self.kill(str(cause))
-        self._stop_guards()
-        dead = [await member.end(0.0) for member in self._others]
-        stuck = cause.stuck or lost.stuck or not all(dead)
+        await self._all_lost.wait()
+        stuck = any(each.stuck for each in (lost, *self._lost))
         return cause if stuck == cause.stuck else WorkerLost(str(cause), hung=cause.hung, stuck=stuck)
 
-    async def _await_cause(self) -> None:
-        with anyio.move_on_after(_CAUSE_SECONDS):
-            await self._caused.wait()
+    async def _cause_of(self, lost: WorkerLost) -> WorkerLost:
+        """What is told of a loss: not that of a peer, if another is found."""
+        if lost.of_peer:
+            with anyio.move_on_after(_CAUSE_SECONDS):
+                await self._caused.wait()
+        return self._cause if lost.of_peer and self._cause is not None else lost
 
 
 class _Slowest:

@@ -30,7 +30,7 @@ def _text(client: openai.OpenAI, kill: int | None = None) -> str:
     return text
 
 
-def test_a_model_split_over_two_workers_is_served_and_a_stream_outlives_either(tmp_path: Path) -> None:
+def test_a_model_split_over_two_workers_is_served_and_a_stream_outlives_each_process(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     arguments = ["--load-format", "dummy", "--device", "cpu", "-tp", "2", "--kv-cache-memory", "8MiB", "--threads", "1"]
     with ServerProcess([str(tmp_path), "--served-model-name", "made-up", "--batch-invariant", *arguments]) as server:
@@ -44,6 +44,9 @@ def test_a_model_split_over_two_workers_is_served_and_a_stream_outlives_either(t
             eventually(lambda: len(below(server.pid, "worker")) == 2, SECONDS, "two others follow")
             assert not alive(victim)
             assert not alive(other), "it ends with the other"
+        engine, workers = below(server.pid, "engine")[0], below(server.pid, "worker")
+        assert _text(client, engine) == whole
+        assert not any(map(alive, (engine, *workers)))
         processes = tree(server.pid)
         os.kill(server.pid, signal.SIGTERM)
         assert server.wait(SECONDS) == 0

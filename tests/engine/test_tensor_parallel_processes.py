@@ -143,8 +143,9 @@ async def test_streams_go_on_exactly_where_they_were_whichever_worker_is_killed(
             assert stats.poisoned == 0
             last = workers_of(client)
             assert not set(first) & set(last)
-            headers = [read_header(file) for file in files]
-            assert headers[0] is None or headers[1] is None or headers[0].key != headers[1].key
+            kept = [header.key for file in files if (header := read_header(file)) is not None]
+            assert len(set(kept)) == len(kept)
+            assert len(kept) in (0, 2), "each finds its own weights, where large pages can be shared"
         assert not any(map(alive, (*first, *last)))
     finally:
         for file in files:

@@ -33,11 +33,13 @@ async def group_of(size: int) -> AsyncIterator[tuple[WorkerGroup, list[Played]]]
 
 async def loss_of(group: WorkerGroup) -> WorkerLost:
     with anyio.fail_after(60):
-        try:
-            while True:
-                await group.receive()
-        except WorkerLost as lost:
-            return lost
+        async with group.guarded():
+            try:
+                while True:
+                    await group.receive()
+            except WorkerLost as lost:
+                return lost
+    raise AssertionError("it went on")
 
 
 def all_dead(members: Sequence[Played]) -> bool:
@@ -103,10 +105,14 @@ async def test_one_that_cannot_go_on_ends_all_and_says_why(rank: int) -> None:
 async def test_the_loss_of_a_peer_is_not_told_in_place_of_its_cause(rank: int) -> None:
     async with group_of(2) as (group, members):
         members[rank].send(Failed("lost another", of_peer=True))
-        with anyio.move_on_after(0.1):
-            await group.receive()
-        members[1 - rank].process.kill()
-        lost = await loss_of(group)
+        async with anyio.create_task_group() as tasks:
+
+            async def die() -> None:
+                await anyio.sleep(0.1)
+                members[1 - rank].process.kill()
+
+            tasks.start_soon(die)
+            lost = await loss_of(group)
         assert str(lost) == "the worker process was lost: killed by SIGKILL"
         assert all_dead(members)
 
