@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
 from stentor.engine.client.client import EngineClient
@@ -22,6 +23,7 @@ from stentor.tests.engine.forked import client_of, workers_of
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity import tiny
 from stentor.tests.parity.cuts import prompt_of
+from stentor.tests.parity.test_tensor_parallel import write_q8_0
 
 pytestmark = pytest.mark.anyio
 TOKENS = 40
@@ -97,9 +99,9 @@ async def answers(client: EngineClient, params: SamplingParams, victims: Sequenc
     return readers
 
 
-def whole(folder: Path, params: SamplingParams) -> list[Reader]:
+def whole(folder: Path, params: SamplingParams, **changes: object) -> list[Reader]:
     """What one worker that has all of the model gives."""
-    engine = LocalEngine(config_of(folder, 1))
+    engine = LocalEngine(config_of(folder, 1, **changes))
     found = []
     prompts = [prompt_of(20 + number, 10 + 9 * number) for number in range(5)]
     for number, prompt in enumerate([*prompts, [*prompts[4][:-2], 7]]):
@@ -126,6 +128,20 @@ async def test_two_workers_give_what_one_gives(folder: Path, params: SamplingPar
         stats = client.stats
         assert stats.preemptions > 0
         assert stats.prefix_hits > 0
+
+
+async def test_blocks_of_a_gguf_file_are_multiplied_as_they_are_stored(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    write_q8_0(path, inner=128)
+    first = msgspec.structs.replace(GREEDY, max_tokens=1)
+    expected = whole(path, first, dtype="bfloat16", batch_invariant=False)
+    async with served(config_of(path, 2, dtype="bfloat16", batch_invariant=False)) as client:
+        found = await answers(client, first)
+        assert client.ready is not None
+        assert any(note.startswith("weights in Q8_0: packed for this CPU") for note in client.ready.notes)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.logprobs == pytest.approx(theirs.logprobs, abs=0.03)
+        assert ours.logprobs[0] - ours.logprobs[2] > 0.03, "a mistake would not be seen"
 
 
 async def test_streams_go_on_exactly_where_they_were_whichever_worker_is_killed(folder: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import gguf
 import pytest
 import torch
 
@@ -15,6 +16,7 @@ from stentor.engine.model_config.tensor_parallel import Cut
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import open_family
 from stentor.protocols.ipc.config import WorkerConfig
+from stentor.tests.engine.loading.tiny_gguf import write_gguf
 from stentor.tests.engine.tiny_whisper import write_whisper
 from stentor.tests.parity import tiny
 from stentor.tests.parity.cuts import LENGTH, assert_close, expected_logits, prompt_of
@@ -88,6 +90,33 @@ def test_ranks_share_key_value_heads_where_there_are_fewer(tmp_path: Path) -> No
     for ours in found:
         assert_close(ours[0], expected_logits(model, prompt_of(1)))
         assert all(map(torch.equal, ours, found[0]))
+
+
+def write_q8_0(path: Path, inner: int) -> None:
+    """A Llama whose matrices are stored in blocks of 32 values."""
+    torch.manual_seed(0)
+    model = tiny.transformers.LlamaForCausalLM(
+        tiny.transformers.LlamaConfig(**{**tiny.SHAPE, "intermediate_size": inner})
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    write_gguf(path, model, "llama", gguf.GGMLQuantizationType.Q8_0)
+
+
+def test_a_quantised_gguf_file_is_split_between_its_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    write_q8_0(path, inner=128)
+    whole = PagedDecoder(path, packed=False)
+    whole.add(0, prompt_of(1))
+    (expected,) = whole.run((0, 0, LENGTH))
+    first, second = logits_of(path, 2)
+    assert_close(first[0], expected)
+    assert torch.equal(first[0], second[0])
+    write_q8_0(path, inner=96)
+    message = r"mlp.down_proj.weight is stored in blocks of 32 values \(Q8_0\), which do not divide the 48 values"
+    with pytest.raises(SetupError, match=message):
+        open_family(WorkerConfig(str(path), tensor_parallel_size=2), "cpu")
 
 
 def test_a_rank_holds_its_part_of_the_layers_and_no_more(tmp_path: Path) -> None:
