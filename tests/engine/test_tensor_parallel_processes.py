@@ -113,7 +113,7 @@ def whole(folder: Path, params: SamplingParams, **changes: object) -> list[Reade
     return found
 
 
-@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("params", [GREEDY, pytest.param(SAMPLED, marks=pytest.mark.proof)], ids=["greedy", "sampled"])
 async def test_two_workers_give_what_one_gives(folder: Path, params: SamplingParams) -> None:
     expected = whole(folder, params)
     async with served(config_of(folder, 2)) as client:
