@@ -6,8 +6,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import anyio
 
@@ -23,7 +24,8 @@ from ..processes.process import become_child
 from ..sharing.co_tenants import CoTenants
 from .loop import EngineLoop, engine_ready
 from .scheduler import Scheduler
-from .worker_life import OnProgress, Sleep, WorkerLife, WorkerLost
+from .worker_group import WorkerGroup
+from .worker_life import OnProgress, Sleep, WorkerLost
 from .worker_source import WorkerSource
 
 logger = logging.getLogger(__name__)
@@ -46,12 +48,12 @@ class WorkerKeeper:
         self._sleep = sleep
         self._first: WorkerReady | None = None
 
-    async def start(self, on_progress: OnProgress) -> tuple[WorkerLife, WorkerReady]:
-        """A worker that is ready, and the caller's to end. Raises :class:`WorkerLost`, and leaves nothing then."""
-        life = await WorkerLife.spawn(self._source)
+    async def start(self, on_progress: OnProgress) -> tuple[WorkerGroup, WorkerReady]:
+        """Workers that are ready, and the caller's to end. Raises :class:`WorkerLost`, and leaves nothing then."""
+        group = await WorkerGroup.spawn(self._source, self._config.tensor_parallel_size)
         try:
             # the very same configuration: what a worker leaves for the next one is found by it
-            ready = await life.start(self._config, on_progress, clock=self._clock, sleep=self._sleep)
+            ready = await group.start(self._config, on_progress, clock=self._clock, sleep=self._sleep)
             first = self._first = self._first or ready
             if ready.limits != first.limits or ready.max_model_len < first.max_model_len:
                 raise WorkerLost(
@@ -62,11 +64,11 @@ class WorkerKeeper:
                 raise WorkerLost(f"the new worker keeps {ready.groups}; the first one kept {first.groups}")
         except BaseException as error:
             # while it loads it does not listen, and has nothing to lose
-            dead = await life.end(0.0)
+            dead = await group.end(0.0)
             if not dead and isinstance(error, WorkerLost) and not error.stuck:
                 raise WorkerLost(str(error), stuck=True) from error
             raise
-        return life, ready
+        return group, ready
 
 
 def _kinds(ready: WorkerReady) -> list[tuple[CacheKind, int]]:
@@ -90,15 +92,15 @@ class _BrokeDown(Exception):
 
 async def run(
     client: Endpoint,
-    weights_fd: int | None = None,
+    weights_fds: Sequence[int] = (),
     fork_server_fd: int | None = None,
     lease_fd: int | None = None,
     arena_fd: int | None = None,
 ) -> int:
     """Serves one client; returns the exit code. Raises :class:`PeerDied` when the client is gone.
 
-    ``weights_fd`` is the file for prepared weights, ``fork_server_fd`` a socket to a fork server and ``lease_fd`` the
-    lease on a device that several models share, where there are any; media lie in ``arena_fd``.
+    ``weights_fds`` are the files for prepared weights, one a rank, ``fork_server_fd`` a socket to a fork server and
+    ``lease_fd`` the lease on a device that several models share, where there are any; media lie in ``arena_fd``.
     """
     first, *rest = map(decode_engine.decode, await client.receive())
     match first:
@@ -112,7 +114,7 @@ async def run(
             raise RuntimeError(f"expected StartEngine alone first, got {type(other).__name__} and {len(rest)} more")
     named = process_name("engine", config.worker.name)
     set_up_logging(config.worker.log_level, config.worker.log_format, named)
-    source = WorkerSource(config.worker_module, weights_fd, fork_server_fd, lease_fd, arena_fd)
+    source = WorkerSource(config.worker_module, weights_fds, fork_server_fd, lease_fd, arena_fd)
     co_tenants = None if lease_fd is None else CoTenants(lease_fd, config.worker.lease_member)
     final = True
     try:
@@ -178,7 +180,7 @@ async def _serve(loop: EngineLoop) -> None:
         raise _BrokeDown from error
 
 
-async def _start_worker(client: Endpoint, keeper: WorkerKeeper) -> tuple[WorkerLife, WorkerReady]:
+async def _start_worker(client: Endpoint, keeper: WorkerKeeper) -> tuple[WorkerGroup, WorkerReady]:
     """Listens to both sides until the worker is ready.
 
     Raises :class:`WorkerLost`, :class:`EndRequested`, and :class:`PeerDied` when the client is gone.
@@ -187,7 +189,7 @@ async def _start_worker(client: Endpoint, keeper: WorkerKeeper) -> tuple[WorkerL
     async def pass_on(progress: Progress) -> None:
         await client.send(encoder.encode(progress))
 
-    started: list[tuple[WorkerLife, WorkerReady]] = []
+    started: list[tuple[WorkerGroup, WorkerReady]] = []
     failure: BaseException | None = None
     try:
         async with anyio.create_task_group() as tasks:
@@ -213,27 +215,33 @@ async def _await_shutdown(client: Endpoint) -> None:
                     raise RuntimeError(f"{type(other).__name__} came before the engine was ready")
 
 
-def _given(arguments: tuple[str, ...]) -> dict[str, int | None]:
-    """Descriptors of the file for prepared weights, a socket to a fork server, a lease and an arena, as :func:`run`
-    names them; None: there is none."""
-    parser = argparse.ArgumentParser(prog="stentor-engine", allow_abbrev=False)
-    parser.add_argument("--weights-fd", type=int)
-    parser.add_argument("--fork-server-fd", type=int)
-    parser.add_argument("--lease-fd", type=int)
-    parser.add_argument("--arena-fd", type=int)
-    given = parser.parse_args(arguments)
-    fds: dict[str, int | None] = vars(given)
-    for fd in fds.values():
-        if fd is not None:
-            os.set_inheritable(fd, False)
-    return fds
+class _Given(NamedTuple):
+    """Descriptors that the engine was started with, as :func:`run` names them; None: there is none."""
+
+    weights_fds: list[int]
+    fork_server_fd: int | None
+    lease_fd: int | None
+    arena_fd: int | None
+
+    @classmethod
+    def read(cls, arguments: tuple[str, ...]) -> "_Given":
+        parser = argparse.ArgumentParser(prog="stentor-engine", allow_abbrev=False)
+        parser.add_argument("--weights-fd", type=int, action="append", default=[], dest="weights_fds")
+        parser.add_argument("--fork-server-fd", type=int)
+        parser.add_argument("--lease-fd", type=int)
+        parser.add_argument("--arena-fd", type=int)
+        given = cls(**vars(parser.parse_args(arguments)))
+        for fd in (*given.weights_fds, given.fork_server_fd, given.lease_fd, given.arena_fd):
+            if fd is not None:
+                os.set_inheritable(fd, False)
+        return given
 
 
 def main() -> int:
     inherited = become_child("stentor-engine")
     client = Endpoint.attach(inherited.fds, inherited.parent_pid)
     try:
-        return anyio.run(partial(run, client, **_given(inherited.arguments)), backend_options={"use_uvloop": True})
+        return anyio.run(partial(run, client, *_Given.read(inherited.arguments)), backend_options={"use_uvloop": True})
     except PeerDied:
         # the server is gone: nobody is left to tell
         return 0

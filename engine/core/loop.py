@@ -59,7 +59,8 @@ from .grammar.structured_output import StructuredOutputManager
 from .request import NOTHING
 from .scheduler import MAX_IN_FLIGHT, Scheduler
 from .watchdog import StepWatch
-from .worker_life import OnProgress, Sleep, WorkerLife, WorkerLost
+from .worker_group import WorkerGroup
+from .worker_life import OnProgress, Sleep, WorkerLost
 
 logger = logging.getLogger(__name__)
 
@@ -125,8 +126,8 @@ class EngineLoop:
     def __init__(
         self,
         client: Endpoint,
-        worker: WorkerLife,
-        start_worker: Callable[[OnProgress], Awaitable[tuple[WorkerLife, WorkerReady]]],
+        worker: WorkerGroup,
+        start_worker: Callable[[OnProgress], Awaitable[tuple[WorkerGroup, WorkerReady]]],
         scheduler: Scheduler,
         config: RecoveryConfig,
         *,
@@ -386,7 +387,8 @@ class EngineLoop:
     async def _keep_worker(self) -> None:
         """Pumps the worker's results; when it is lost, tells the loop and starts the next."""
         while True:
-            lost: WorkerLost | None = await self._pump_worker()
+            async with self.worker.guarded():
+                lost: WorkerLost | None = await self._pump_worker()
             await self.worker.end(0.0)
             while lost is not None:
                 if lost.stuck:

@@ -11,7 +11,7 @@ import anyio
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
 from stentor.protocols.ipc.codec import decode_engine_worker, encoder
 from stentor.protocols.ipc.config import WorkerConfig
-from stentor.protocols.ipc.steps import Masks, StepPart, StepPlan, StepResult
+from stentor.protocols.ipc.steps import StepPart, StepResult
 
 from ..channel import ChannelClosed, ChannelError, ChannelPair, Endpoint, PeerDied
 from ..channel.pieces import ResultParts
@@ -34,7 +34,9 @@ Sleep = Callable[[float], Awaitable[None]]
 class WorkerLost(Exception):
     """The worker is dead or cannot be started; the message says why."""
 
-    def __init__(self, why: str, *, final: bool = False, hung: bool = False, stuck: bool = False) -> None:
+    def __init__(
+        self, why: str, *, final: bool = False, hung: bool = False, stuck: bool = False, of_peer: bool = False
+    ) -> None:
         super().__init__(f"{why}; the process does not die" if stuck else why)
         self.final = final or stuck
         """Whether another would be lost in the same way."""
@@ -42,6 +44,8 @@ class WorkerLost(Exception):
         """Whether it was killed because nothing moved."""
         self.stuck = stuck
         """Whether the process is still there, with all that it holds, and cannot be killed."""
+        self.of_peer = of_peer
+        """Whether it could not go on because another of its group was lost."""
 
 
 class WorkerLife:
@@ -58,6 +62,7 @@ class WorkerLife:
         self._verdict: str | None = None
         """Why it was killed."""
         self._hung = False
+        self._of_peer = False
         self._parts = ResultParts()
         self._giving_up: asyncio.TimerHandle | None = None
 
@@ -67,15 +72,15 @@ class WorkerLife:
         return self._verdict
 
     @classmethod
-    async def spawn(cls, source: WorkerSource) -> "WorkerLife":
-        """Start a process. Raises :class:`WorkerLost`."""
+    async def spawn(cls, source: WorkerSource, rank: int = 0, meeting_fd: int | None = None) -> "WorkerLife":
+        """Start a process; see :meth:`.worker_source.WorkerSource.start`. Raises :class:`WorkerLost`."""
         try:
             pair = ChannelPair.create()
         except (ChannelError, OSError) as error:
             raise WorkerLost(f"cannot start the worker process: {one_line(error)}") from error
         try:
             with anyio.fail_after(_SPAWN_SECONDS):
-                child = await source.start(pair.child_fds)
+                child = await source.start(pair.child_fds, rank, meeting_fd)
         except OSError as error:  # TimeoutError is one
             pair.parent.close()
             raise WorkerLost(f"cannot start the worker process: {one_line(error)}") from error
@@ -116,11 +121,11 @@ class WorkerLife:
             raise lost[0]
         return ready[0]
 
-    async def send(self, message: StepPlan | Masks) -> None:
-        """Send a step or its masks; waits while the ring is full. To a dead worker it sends nothing: :meth:`receive`
-        tells."""
+    async def send(self, frame: bytes) -> None:
+        """Send a step or its masks, encoded; waits while the ring is full. To a dead worker it sends nothing:
+        :meth:`receive` tells."""
         with contextlib.suppress(PeerDied, ChannelClosed):
-            await self._endpoint.send(encoder.encode(message))
+            await self._endpoint.send(frame)
 
     async def receive(self) -> list[StepResult]:
         """Results, with all of their parts; none where it says that it cannot go on, for which it is killed
@@ -137,7 +142,8 @@ class WorkerLife:
                         results.append(self._parts.joined(result))
                     case StepPart() as part:
                         self._parts.add(part)
-                    case Failed(message=why):
+                    case Failed(message=why, of_peer=of_peer):
+                        self._of_peer = of_peer and self._verdict is None
                         self.kill(why)
                     case Progress() | WorkerReady() as other:
                         raise RuntimeError(f"{type(other).__name__} came while the engine runs")
@@ -191,9 +197,10 @@ class WorkerLife:
                     case Progress() as progress:
                         silence.enter(progress.phase)
                         await on_progress(progress)
-                    case Failed(message=why):
+                    case Failed(message=why, of_peer=of_peer):
                         self.kill(why)
-                        raise WorkerLost(why, final=True, stuck=not await self._child.kill_and_wait())
+                        dead = await self._child.kill_and_wait()
+                        raise WorkerLost(why, final=not of_peer, stuck=not dead, of_peer=of_peer)
                     case other:
                         raise RuntimeError(f"{type(other).__name__} came before the worker was ready")
 
@@ -212,7 +219,7 @@ class WorkerLife:
             what = self._verdict
         elif dead:
             what = f"{what}: {self._child.description}"
-        return WorkerLost(what, hung=self._hung, stuck=not dead)
+        return WorkerLost(what, hung=self._hung, stuck=not dead, of_peer=self._of_peer)
 
 
 class _Silence:

@@ -7,6 +7,7 @@ or it is lost, the engine keeps one of its own. Where none forks, a worker is sp
 
 import logging
 import socket
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ..processes.fork_server_owner import WORKER_ENVIRONMENT, ForkServer, ForkServerLink, ForkServerLost
@@ -17,6 +18,7 @@ logger = logging.getLogger(__name__)
 WEIGHTS_OPTION: Final = "--weights-fd"
 LEASE_OPTION: Final = "--lease-fd"
 ARENA_OPTION: Final = "--arena-fd"
+MEETING_OPTION: Final = "--meeting-fd"
 
 
 class WorkerSource:
@@ -25,7 +27,7 @@ class WorkerSource:
     def __init__(
         self,
         module: str,
-        weights_fd: int | None,
+        weights_fds: Sequence[int] = (),
         fork_server_fd: int | None = None,
         lease_fd: int | None = None,
         arena_fd: int | None = None,
@@ -33,15 +35,16 @@ class WorkerSource:
         """
         Args:
             module: has a ``main``, and perhaps a ``preload``; see :mod:`..processes.fork_server`.
-            weights_fd: the memory file for prepared weights; it stays its owner's. None: there is none.
+            weights_fds: the memory files for prepared weights, one a rank; they stay their owner's. None keep none.
             fork_server_fd: a socket to a fork server, which this object takes over. None: there is none.
             lease_fd: the lease on a device that several models share; it stays its owner's. None: there is none.
             arena_fd: the memory file of media; it stays its owner's. None: requests bring none.
         """
         self._module = module
-        given = {WEIGHTS_OPTION: weights_fd, LEASE_OPTION: lease_fd, ARENA_OPTION: arena_fd}
+        given = {LEASE_OPTION: lease_fd, ARENA_OPTION: arena_fd}
         self._kept = {option: fd for option, fd in given.items() if fd is not None}
         """Descriptors that each worker gets, by their options."""
+        self._weights = tuple(weights_fds)
         self._own: ForkServer | None = None
         self._link = None if fork_server_fd is None else ForkServerLink(socket.socket(fileno=fork_server_fd))
 
@@ -50,16 +53,22 @@ class WorkerSource:
         """The pid of a fork server of this engine's own; None where it has none."""
         return None if self._own is None else self._own.pid
 
-    async def start(self, fds: tuple[int, ...]) -> Child:
-        """A worker that inherits ``fds`` as those of its channel. The first takes as long as its imports.
+    async def start(self, fds: tuple[int, ...], rank: int = 0, meeting_fd: int | None = None) -> Child:
+        """A worker that inherits ``fds`` as those of its channel, and as one of several ``meeting_fd``, by which they
+        find each other. The first takes as long as its imports.
 
         To be called in the main thread. Raises OSError.
         """
+        kept = dict(self._kept)
+        if rank < len(self._weights):
+            kept[WEIGHTS_OPTION] = self._weights[rank]
+        if meeting_fd is not None:
+            kept[MEETING_OPTION] = meeting_fd
         had_forked = self._link is not None and self._link.has_forked
-        child = await self._fork(fds)
+        child = await self._fork(fds, kept)
         if child is None and had_forked:
-            child = await self._fork(fds)
-        return self._spawn(fds) if child is None else child
+            child = await self._fork(fds, kept)
+        return self._spawn(fds, kept) if child is None else child
 
     def close(self) -> None:
         """Ends the workers that were forked, and this engine's own fork server. May be called again."""
@@ -70,13 +79,13 @@ class WorkerSource:
             self._own.close()
             self._own = None
 
-    async def _fork(self, fds: tuple[int, ...]) -> Child | None:
+    async def _fork(self, fds: tuple[int, ...], kept: Mapping[str, int]) -> Child | None:
         """None where the fork server is of no use; it is left then."""
         try:
             if self._link is None:
                 self._own = ForkServer(self._module)
                 self._link = ForkServerLink(self._own.connect())
-            return await self._link.fork((*fds, *self._kept.values()), tuple(self._kept), self._module)
+            return await self._link.fork((*fds, *kept.values()), tuple(kept), self._module)
         except (ForkServerLost, OSError) as error:
             logger.warning("%s; the next worker takes longer to start", error)
             self.close()
@@ -85,7 +94,7 @@ class WorkerSource:
             self.close()  # an answer that nobody awaits would be taken for the next one's
             raise
 
-    def _spawn(self, fds: tuple[int, ...]) -> Child:
-        arguments = [part for option, fd in self._kept.items() for part in (option, str(fd))]
-        kept = tuple(self._kept.values())
-        return spawn(self._module, fds, kept_fds=kept, arguments=arguments, env_extra=WORKER_ENVIRONMENT)
+    def _spawn(self, fds: tuple[int, ...], kept: Mapping[str, int]) -> Child:
+        arguments = [part for option, fd in kept.items() for part in (option, str(fd))]
+        kept_fds = tuple(kept.values())
+        return spawn(self._module, fds, kept_fds=kept_fds, arguments=arguments, env_extra=WORKER_ENVIRONMENT)

@@ -58,7 +58,7 @@ class Attention:
         self._dtype = context.dtype
         into, out = spec.projections(model.hidden_size)
         self.into = Linear.of(weights, prefix, into, context, adapters=model.adapters, dtype=context.dtype)
-        self.out = Linear.of(weights, prefix, out, context, adapters=model.adapters, dtype=context.stream)
+        self.out = Linear.of(weights, prefix, out, context, adapters=model.adapters, dtype=context.stream, summed=True)
         prefix = f"{prefix}.{spec.name}"
         if spec.tied_values:
             weights.share(f"{prefix}.k_proj", f"{prefix}.v_proj")

@@ -10,6 +10,7 @@ from stentor.kernels.native.memory import empty_huge
 
 from ..quantization.choose import Backend
 from ..quantization.formats import Format, OnlineFormat, QuantizedCheckpoint
+from .rank_group import RankGroup
 
 
 class Memory(Protocol):
@@ -41,6 +42,8 @@ class LayerContext:
     """What goes from layer to layer is float32, whatever ``dtype`` is."""
     tells_experts: bool = False
     """Mixtures of experts tell :attr:`.forward_batch.ForwardBatch.routed` of each token's, in a CPU's program too."""
+    ranks: RankGroup | None = None
+    """The workers that split the model; None where one has it all."""
     memory: Memory | None = None
     """Where the tensors lie, unless with :attr:`shapes_only`; None makes them where torch does."""
 

@@ -1,7 +1,7 @@
 """Linear layers, fused where a checkpoint stores them apart, in whatever format it stores them."""
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Protocol, overload
+from typing import Any, Protocol, overload
 
 import torch
 
@@ -87,15 +87,17 @@ class Linear:
         adapters: TaskAdapters | None = None,
         activation: kernels.ActivationKind | None = None,
         dtype: torch.dtype | None = None,
+        summed: bool = False,
     ) -> "Linear":
         """What a spec describes, of the layer whose tensors' names begin with ``prefix``; ``adapters`` are stored under
-        the name of the first part."""
+        the name of the first part. ``summed``: where workers split the model, each has some of the inputs."""
         parts = {f"{prefix}.{name}": outputs for name, outputs in projection.parts}
         inputs, outputs = projection.inputs, sum(parts.values())
         adapted = AdaptedLinear(weights, next(iter(parts)), inputs, outputs, adapters, context) if adapters else None
         biased = {f"{prefix}.{name}" for name, _ in projection.parts if name not in projection.unbiased}
         bias = biased if projection.bias else False
-        return cls(weights, parts, inputs, context, bias=bias, activation=activation, dtype=dtype, adapted=adapted)
+        made = SummedLinear if summed and context.ranks is not None else cls
+        return made(weights, parts, inputs, context, bias=bias, activation=activation, dtype=dtype, adapted=adapted)
 
     @property
     def input_scheme(self) -> ActivationScheme | None:
@@ -141,6 +143,29 @@ class Linear:
         if activation is not None:
             product = kernels.activate_(product, activation)
         return product if dtype is None else product.to(dtype)
+
+
+class SummedLinear(Linear):
+    """One of which each rank has some of the inputs: the products of all are added up."""
+
+    def __init__(
+        self, weights: WeightMap, parts: dict[str, int], inputs: int, context: LayerContext, **options: Any
+    ) -> None:
+        super().__init__(weights, parts, inputs, context, **options)
+        assert context.ranks is not None
+        self._ranks = context.ranks
+
+    @overload
+    def __call__(self, x: torch.Tensor | Quantized, tasks: Sequence[TaskRows] = ()) -> torch.Tensor: ...
+
+    @overload
+    def __call__(self, x: Input, tasks: Sequence[TaskRows] = ()) -> Stream: ...
+
+    def __call__(self, x: Input, tasks: Sequence[TaskRows] = ()) -> Stream:
+        product = super().__call__(x, tasks)
+        if isinstance(product, Traced):
+            return product.call("the sum over workers", lambda rows, _: self._ranks.sum_(rows), product.width)
+        return self._ranks.sum_(product)
 
 
 def _build(

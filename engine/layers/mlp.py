@@ -61,7 +61,7 @@ class MLP:
         fused = None if spec.gated or spec.activation == "relu" or spec.activation == "xielu" else spec.activation
         dtype = context.dtype if fused else context.stream  # what is activated is rounded as the next product would
         self.input = Linear.of(weights, prefix, into, context, adapters=adapters, activation=fused, dtype=dtype)
-        self._down = Linear.of(weights, prefix, out, context, adapters=adapters, dtype=context.stream)
+        self._down = Linear.of(weights, prefix, out, context, adapters=adapters, dtype=context.stream, summed=True)
         self._xielu = XIELU(weights, f"{prefix}.{spec.act}", context) if spec.activation == "xielu" else None
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:

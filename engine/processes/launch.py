@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -44,33 +44,37 @@ class EngineProcess(NamedTuple):
 
 def launch_engine(
     config: EngineConfig,
-    weights_fd: int | None = None,
+    weights_fds: Sequence[int] = (),
     fork_server: ForkServer | None = None,
     lease_fd: int | None = None,
     arena: Arena | None = None,
 ) -> EngineProcess:
     """Start an engine, which starts its worker at once. Raises :class:`..channel.ChannelError` and OSError.
 
-    ``weights_fd`` is the memory file in which workers keep prepared weights for those that come after them,
-    ``fork_server`` has imported what they need, and ``lease_fd`` is the lease of a device that other models are on too.
+    ``weights_fds`` are the memory files in which workers keep prepared weights for those that come after them, one a
+    rank, ``fork_server`` has imported what they need, and ``lease_fd`` is the lease of a device that other models are
+    on too.
     All stay the caller's, who keeps them for as long as engines are started. ``arena`` is that of an engine before.
     """
     began = time.monotonic()
     arena = Arena() if arena is None else arena
     with contextlib.ExitStack() as given:
-        named = {"--weights-fd": weights_fd, "--lease-fd": lease_fd, "--arena-fd": arena.fd}
+        named = {"--lease-fd": lease_fd, "--arena-fd": arena.fd}
         kept = {option: fd for option, fd in named.items() if fd is not None}
         if fork_server is not None:
             kept["--fork-server-fd"] = given.enter_context(fork_server.connect()).fileno()
-        arguments = [part for option, fd in kept.items() for part in (option, str(fd))]
+        pairs = [*(("--weights-fd", fd) for fd in weights_fds), *kept.items()]
+        arguments = [part for option, fd in pairs for part in (option, str(fd))]
         pair = ChannelPair.create()
         try:
-            child = spawn("stentor.engine.core.entry", pair.child_fds, kept_fds=[*kept.values()], arguments=arguments)
+            child = spawn(
+                "stentor.engine.core.entry", pair.child_fds, kept_fds=[fd for _, fd in pairs], arguments=arguments
+            )
         except BaseException:
             pair.parent.close()
             raise
     process = EngineProcess(
-        pair.parent, child, arena, began, partial(launch_engine, config, weights_fd, fork_server, lease_fd, arena)
+        pair.parent, child, arena, began, partial(launch_engine, config, weights_fds, fork_server, lease_fd, arena)
     )
     try:
         pair.parent.watch(child.pid, child.pidfd)

@@ -13,6 +13,8 @@ from stentor.protocols.ipc.actors import Failed
 from stentor.protocols.ipc.steps import Masks, StepPlan
 
 from ..channel import PeerDied
+from ..layers.rank_group import RankLost
+from ..processes.exception_groups import one_line
 from .async_compute import AsyncCompute, AsyncRunner, Launched
 from .device import Mark
 from .device_lease import AloneOnDevice, DeviceLease
@@ -329,5 +331,7 @@ def unexpected(masks: Masks, held: "AwaitingMasks[T] | None") -> str:
 
 def step_failure(plan: StepPlan, names: Names, error: Exception) -> Failed:
     """Logs the error that is being handled, with whose rows the step had, and says it in one line."""
+    if isinstance(error, RankLost):
+        return Failed(one_line(error), of_peer=True)
     logger.exception("step %d failed; it had rows of %s", plan.step, names_in(plan, names))
     return Failed(f"the worker failed in step {plan.step}: {type(error).__name__}")

@@ -17,6 +17,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowInput, RowSpan, RowStep, StepPlan
 
 from ..layers.layer_context import LayerContext
+from ..layers.rank_group import RankGroup
 from ..loading.checkpoint import Checkpoint
 from ..model_config.attention_spec import CacheSpec
 from ..model_config.whisper_config import ENCODER_BLOCK
@@ -67,6 +68,13 @@ class Sizes:
     """Of an encoder slot."""
     num_states: int = 0
     """Slots of recurrent states."""
+
+
+def agreed(sizes: Sizes, ranks: RankGroup | None) -> Sizes:
+    """What all have room for, where workers split a model."""
+    if ranks is None:
+        return sizes
+    return replace(sizes, blocks=ranks.least(sizes.blocks), max_model_len=ranks.least(sizes.max_model_len))
 
 
 class Family(Protocol):

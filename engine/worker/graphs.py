@@ -28,8 +28,9 @@ def default_sizes(max_rows: int) -> list[int]:
 
 
 def graph_sizes(config: WorkerConfig) -> list[int]:
-    """Rows of the decode steps to capture, ascending; none where graphs are off."""
-    if not config.cuda_graphs:
+    """Rows of the decode steps to capture, ascending; none where graphs are off, or where workers split the model:
+    each captures when it has time, and what it captures would wait for the others."""
+    if not config.cuda_graphs or config.tensor_parallel_size > 1:
         return []
     if not config.cuda_graph_sizes:
         return default_sizes(config.max_num_seqs)

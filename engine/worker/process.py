@@ -19,6 +19,7 @@ def main() -> int:
     parser.add_argument("--weights-fd", type=int)
     parser.add_argument("--lease-fd", type=int)
     parser.add_argument("--arena-fd", type=int)
+    parser.add_argument("--meeting-fd", type=int)
     given = parser.parse_args(inherited.arguments)
     # collections while a million objects are imported find nothing, and what was imported stays
     gc.disable()
@@ -29,7 +30,7 @@ def main() -> int:
 
     engine = Endpoint.attach(inherited.fds, inherited.parent_pid)
     try:
-        return Worker(engine, given.weights_fd, given.lease_fd, given.arena_fd).run()
+        return Worker(engine, given.weights_fd, given.lease_fd, given.arena_fd, given.meeting_fd).run()
     except PeerDied:
         return 0
 

@@ -6,6 +6,7 @@ import torch
 
 from stentor.protocols.ipc.steps import Masks, PromptLogprobs, RowStep, StepPlan, TokenLogprobs
 
+from ..layers.rank_group import RankGroup
 from .masks import NO_MASKS, slot_masks
 from .rows import PromptWork, RowTable
 from .sampler import Sampler
@@ -15,9 +16,12 @@ from .token_rules import RuleTable
 class RowSampler:
     """Rows that are pooled draw nothing, and take no place here."""
 
-    def __init__(self, rows: RowTable, vocab_size: int, slots: int, device: torch.device) -> None:
+    def __init__(
+        self, rows: RowTable, vocab_size: int, slots: int, device: torch.device, ranks: RankGroup | None = None
+    ) -> None:
+        """``ranks``: see :class:`.sampler.Sampler`."""
         self._rows = rows
-        self._sampler = Sampler(vocab_size, slots, device)
+        self._sampler = Sampler(vocab_size, slots, device, ranks)
         self._rules = RuleTable(vocab_size, device)
         self._vocab_size = vocab_size
 

@@ -10,6 +10,7 @@ from stentor.kernels import sampling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 
+from ..layers.rank_group import RankGroup
 from .logprobs import logprob_entries
 from .masks import NO_MASKS, SlotMasks, lowest, restrict_rows_
 from .sampler_rows import SampledRow
@@ -39,7 +40,9 @@ class Sampler:
     batch, not on who had its slot before, and not on whether it was preempted in between.
     """
 
-    def __init__(self, vocab_size: int, max_rows: int, device: torch.device) -> None:
+    def __init__(self, vocab_size: int, max_rows: int, device: torch.device, ranks: RankGroup | None = None) -> None:
+        """``ranks``: whose first draws for all, where workers split the model."""
+        self._ranks = ranks
         self._vocab_size = vocab_size
         self._device = device
         self._slot_params = sampling.SlotParams.empty(max_rows, device)
@@ -93,7 +96,7 @@ class Sampler:
         """
         rows = [self._row(slot) for slot in slots]
         if not masks and all(row.plain for row in rows):
-            sampled_token_ids = sampling.argmax(logits).tolist() if best is None else best
+            sampled_token_ids = self._agreed(sampling.argmax(logits).tolist() if best is None else best)
             return [row.append(token) for row, token in zip(rows, sampled_token_ids, strict=True)], None
 
         raw = self._raw_of_edited(logits, rows, slots, masks)
@@ -103,6 +106,7 @@ class Sampler:
             for at, slot in enumerate(slots):
                 if sampled_token_ids[at] < 0 and slot in masks:
                     sampled_token_ids[at] = lowest(masks[slot])
+        sampled_token_ids = self._agreed(sampled_token_ids)
         indices = [position for position, row in enumerate(rows) if row.logprobs is not None]
         tokens = [row.append(token) for row, token in zip(rows, sampled_token_ids, strict=True)]
         if not indices:
@@ -176,6 +180,10 @@ class Sampler:
             )
         tokens: list[int] = sampled_token_ids.tolist()
         return tokens
+
+    def _agreed(self, sampled_token_ids: list[int]) -> list[int]:
+        """What every rank takes: workers whose rows differ would compute other steps."""
+        return sampled_token_ids if self._ranks is None else self._ranks.told(sampled_token_ids)
 
     def _logprobs(
         self, logits: torch.Tensor, raw: dict[int, torch.Tensor], rows: list[SampledRow], tokens: list[int]

@@ -14,6 +14,7 @@ from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 from ..channel import Endpoint, PeerDied
 from ..channel.arena import ArenaReader
 from ..channel.pieces import result_frames
+from ..layers.rank_group import RankLost
 from ..layers.weights import WeightError
 from ..loading.errors import CheckpointError
 from ..processes.exception_groups import one_line
@@ -42,12 +43,16 @@ class Worker:
         weights_fd: int | None = None,
         lease_fd: int | None = None,
         arena_fd: int | None = None,
+        meeting_fd: int | None = None,
     ) -> None:
         """``weights_fd`` is the memory file where prepared weights are kept, ``lease_fd`` the lease on a device that
-        other models are on as well, and ``arena_fd`` the memory file where media lie; None: there is none."""
+        other models are on as well, ``arena_fd`` the memory file where media lie, and ``meeting_fd`` the one by which
+        workers that split a model find each other; None: there is none."""
         self._engine = engine
         self._weights_fd = weights_fd
         self._lease_fd = lease_fd
+        self._meeting_fd = meeting_fd
+        self._sends_results = True
         self._arena = None if arena_fd is None else ArenaReader(arena_fd)
         self._steps: Executor | None = None
 
@@ -61,7 +66,7 @@ class Worker:
                 match decode_worker.decode(frame):
                     case StartWorker(config=config):
                         if (failure := self._start(config)) is not None:
-                            self._send(Failed(failure))
+                            self._send(failure)
                             return 1
                     case StepPlan() as plan:
                         if not self._step(with_forks(plan)):
@@ -76,19 +81,25 @@ class Worker:
                     case other:
                         assert_never(other)
 
-    def _start(self, config: WorkerConfig) -> str | None:
+    def _start(self, config: WorkerConfig) -> Failed | None:
         """Loads the model and says so, or returns why it cannot."""
-        set_up_logging(config.log_level, config.log_format, process_name("worker", config.name))
+        process = "worker" if config.tensor_parallel_size == 1 else f"worker {config.rank}"
+        set_up_logging(config.log_level, config.log_format, process_name(process, config.name))
+        # the first of a group takes the device for all: the others wait for it in their first collective
+        lease_fd = self._lease_fd if config.rank == 0 else None
+        self._sends_results = config.rank == 0
         try:
-            member = None if self._lease_fd is None else Member(self._lease_fd, config.lease_member)
-            setup = set_up(config, _throttled(self._send_progress), self._weights_fd, member)
+            member = None if lease_fd is None else Member(lease_fd, config.lease_member)
+            setup = set_up(config, _throttled(self._send_progress), self._weights_fd, member, self._meeting_fd)
         except PeerDied:
             raise
+        except RankLost as error:
+            return Failed(one_line(error), of_peer=True)
         except (SetupError, CheckpointError, WeightError) as error:
-            return one_line(error)
+            return Failed(one_line(error))
         except Exception as error:
             logger.exception("start-up failed")
-            return f"the worker failed to start: {type(error).__name__}: {one_line(error)}"
+            return Failed(f"the worker failed to start: {type(error).__name__}: {one_line(error)}")
         # ready first: from here on only the stepper sends
         self._send(setup.ready)
         runner = setup.runner
@@ -114,6 +125,8 @@ class Worker:
 
     def _send(self, message: object) -> None:
         if isinstance(message, StepResult):
+            if not self._sends_results:
+                return
             for frame in result_frames(message):
                 self._engine.send_blocking(frame)
             return

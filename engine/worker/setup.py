@@ -17,6 +17,7 @@ from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.steps import StepPlan
 
 from ..layers.forward_batch import LayerCache
+from ..layers.rank_group import RankGroup
 from ..loading.checkpoint import Checkpoint, open_checkpoint
 from ..loading.pooling_checkpoint import open_pooling
 from ..model_config.model_spec import ModelSpec
@@ -34,7 +35,7 @@ from .device import Device
 from .device_lease import DeviceLease
 from .errors import SetupError
 from .executor import AsyncExecutor, Executor, Send, SyncExecutor
-from .families import Family, Settled, Sizes, StreamedTranscription, Text, Transcription, with_rows
+from .families import Family, Settled, Sizes, StreamedTranscription, Text, Transcription, agreed, with_rows
 from .limits import limits_of, with_limits
 from .media_family import TextWithMedia, sees
 from .memory import GIB, default_kv_bytes, resident_bytes
@@ -55,10 +56,12 @@ from .setup_parts import (
     prepare_kernels,
     share_threads,
 )
+from .split_text import split_family
 from .sync_compute import SyncCompute, SyncRunner
 from .transformers_family import TransformersText
 
 _WAITING: Final = "waiting for the device"
+_MEETING: Final = "waiting for the other workers"
 _CPU: Final = torch.device("cpu")
 _FAMILIES: Final[Mapping[type, Callable[[Checkpoint, str], Family]]] = {
     ModelSpec: Text,
@@ -71,21 +74,27 @@ _FAMILIES: Final[Mapping[type, Callable[[Checkpoint, str], Family]]] = {
 
 
 def set_up(
-    config: WorkerConfig, progress: ProgressCallback, weights_fd: int | None = None, member: Member | None = None
+    config: WorkerConfig,
+    progress: ProgressCallback,
+    weights_fd: int | None = None,
+    member: Member | None = None,
+    meeting_fd: int | None = None,
 ) -> Setup:
     """Loads the model, sizes the KV cache and completes a real step.
 
     ``weights_fd``: the memory file where weights prepared for a CPU are kept; None keeps none. ``member`` is this
     worker among those of other models on its device; None: it is alone there. On a GPU they take memory one after the
-    other.
+    other. ``meeting_fd``: where it finds the workers that it splits the model with, if there are any.
 
     Raises :class:`SetupError` and the loader's errors, each with one clear line.
     """
     place = choose_device(config.device)
     if place.type != "cuda":
-        return set_up_on(config, progress, weights_fd=weights_fd)
+        return set_up_on(config, progress, weights_fd=weights_fd, meeting_fd=meeting_fd)
+    if config.tensor_parallel_size > 1:
+        place = device_of_rank(config, torch.cuda.device_count())
     if member is None:
-        return set_up_on(config, progress, CudaDevice(place))
+        return set_up_on(config, progress, CudaDevice(place), meeting_fd=meeting_fd)
     waited = []
 
     def wait() -> None:
@@ -96,7 +105,7 @@ def set_up(
         if waited:
             progress(_WAITING, 1, 1)
         device = CudaDevice(place, member.memory_of_others)
-        setup = set_up_on(config, progress, device)
+        setup = set_up_on(config, progress, device, meeting_fd=meeting_fd)
         now = device.memory()
         member.note_memory(now.total - now.free)
     return setup
@@ -109,6 +118,13 @@ def choose_device(wanted: str) -> torch.device:
     return torch.device("cuda" if has_cuda and wanted != "cpu" else "cpu")
 
 
+def device_of_rank(config: WorkerConfig, count: int) -> torch.device:
+    """Each of the workers that split a model has a device of its own."""
+    if config.tensor_parallel_size > count:
+        raise SetupError(f"--tensor-parallel-size {config.tensor_parallel_size}: torch sees {count} CUDA devices here")
+    return torch.device("cuda", config.rank)
+
+
 def open_family(config: WorkerConfig, device: str) -> Family:
     """For a device of type ``cpu`` or ``cuda``. Raises :class:`..loading.errors.CheckpointError`."""
     path = Path(config.model)
@@ -116,13 +132,19 @@ def open_family(config: WorkerConfig, device: str) -> Family:
         checkpoint = open_pooling(path, config.pooler, config.model_impl)
     else:
         checkpoint = open_checkpoint(path, config.load_format, config.model_impl)
+    if config.tensor_parallel_size > 1:
+        return split_family(checkpoint, device, config)
     if (media := sees(checkpoint, config)) is not None and device == "cpu":
         return TextWithMedia(checkpoint, device, media)
     return _FAMILIES[type(checkpoint.config)](checkpoint, device)
 
 
 def set_up_on(
-    config: WorkerConfig, progress: ProgressCallback, device: Device | None = None, weights_fd: int | None = None
+    config: WorkerConfig,
+    progress: ProgressCallback,
+    device: Device | None = None,
+    weights_fd: int | None = None,
+    meeting_fd: int | None = None,
 ) -> Setup:
     """See :func:`set_up`; ``device`` is None on the host's own cores.
 
@@ -149,7 +171,8 @@ def set_up_on(
     )
     cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, at, family.groups)
     packed = packs and dtype in PLAIN
-    context = replace(layer_context(checkpoint, config, at, dtype), packed=packed)
+    ranks = None if meeting_fd is None else _joined(config, meeting_fd, at, progress)
+    context = replace(layer_context(checkpoint, config, at, dtype), packed=packed, ranks=ranks)
 
     @cache
     def shapes() -> Any:
@@ -162,8 +185,8 @@ def set_up_on(
     if device is None:
         budget = config.kv_cache_memory or 0
         if config.kv_cache_memory is None and settled is None:
-            budget = default_kv_bytes(_bytes_of(shapes()), config.memory_share)
-        sizes = family.size(config, shapes, wanted, cache_dtype, budget, settled)
+            budget = default_kv_bytes(_bytes_of(shapes()), config.memory_share / config.tensor_parallel_size)
+        sizes = agreed(family.size(config, shapes, wanted, cache_dtype, budget, settled), ranks)
     longest = wanted if sizes is None else sizes.max_model_len
     model = load_weights(
         lambda context: family.make(context, longest), family.fill, checkpoint, config, context, progress, kept
@@ -182,7 +205,7 @@ def set_up_on(
         if sizes is None:
             assert device is not None
             budget = _measured(config, family, model, wanted, device, cache_dtype, progress)
-            sizes = family.size(config, lambda: model, wanted, cache_dtype, budget)
+            sizes = agreed(family.size(config, lambda: model, wanted, cache_dtype, budget), ranks)
         config = with_rows(config, sizes.num_states)
         runner, calls, caches = _runner(config, family, model, sizes, at, cache_dtype)
         notes += call_notes(calls)
@@ -211,6 +234,14 @@ def set_up_on(
         sizes.blocks, sizes.max_model_len, memory, notes, limits, cache_groups(family.groups, sizes.pages)
     )
     return Setup(runner, executor, at, family.completed(ready, config, model, sizes), ahead)
+
+
+def _joined(config: WorkerConfig, meeting_fd: int, device: torch.device, progress: ProgressCallback) -> RankGroup:
+    """With the others of its group, once all have come."""
+    progress(_MEETING, 0, 1)
+    ranks = RankGroup(config.rank, config.tensor_parallel_size, meeting_fd, device)
+    progress(_MEETING, 1, 1)
+    return ranks
 
 
 def _bytes_of(model: Any) -> int:

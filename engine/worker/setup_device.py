@@ -15,7 +15,7 @@ from .async_compute import AsyncCompute, AsyncRunner
 from .caches import PageGroup, allocate_caches, cache_tensors, kv_block_bytes, of_groups, page_groups
 from .device import Device
 from .errors import SetupError
-from .families import Sizes, Text, fit_states, with_rows
+from .families import Sizes, Text, agreed, fit_states, with_rows
 from .graphs import graph_sizes
 from .memory import GIB
 from .profile import MemoryProfile, measure, run_plans, worst_steps
@@ -39,6 +39,7 @@ def run_ahead(
     pages = page_groups(family.groups, wanted)
     profile = _profile(config, family, device, model, wanted, graphs, cache_dtype, pages, progress)
     sizes = size_cache(config, spec, profile, wanted, cache_dtype, pages, StateDTypes.of(config, dtype).nbytes(spec))
+    sizes = agreed(sizes, model.context.ranks)
     config = with_rows(config, sizes.num_states)
     graphs = sorted({min(rows, config.max_num_seqs) for rows in graphs})
     caches = _allocate(config, spec, device, sizes.blocks + 1, cache_dtype, pages)

@@ -175,7 +175,7 @@ def prepare_kernels(config: WorkerConfig, progress: ProgressCallback, *, alone: 
     reason = native.unavailable_reason()
     if alone and reason is None:
         keep_freed_memory()
-        native.set_threads(config.threads or min(native.threads(), granted_cores()))
+        native.set_threads(_threads(config, native.threads()))
         torch.set_num_threads(1)
     else:
         share_threads(config)
@@ -184,7 +184,12 @@ def prepare_kernels(config: WorkerConfig, progress: ProgressCallback, *, alone: 
 
 def share_threads(config: WorkerConfig) -> None:
     """Torch has as many as there are, and our kernels those of torch."""
-    torch.set_num_threads(config.threads or min(torch.get_num_threads(), granted_cores()))
+    torch.set_num_threads(_threads(config, torch.get_num_threads()))
+
+
+def _threads(config: WorkerConfig, most: int) -> int:
+    """As asked, or this worker's part of the cores among those that split a model."""
+    return config.threads or max(1, min(most, granted_cores()) // config.tensor_parallel_size)
 
 
 M = TypeVar("M", bound=Decoder | TransformersDecoder | Whisper | VoxtralRealtime | PoolingModel)
@@ -211,7 +216,7 @@ def load_weights(
                     context.dtype,
                     context.device if checkpoint.format == "dummy" else None,  # files are read by the host
                     raw=model.weights.raw,
-                    shapes=_plain_shapes(make, context) if checkpoint.format == "dummy" else None,
+                    shapes=_stored_shapes(make, checkpoint, context) if checkpoint.format == "dummy" else None,
                     seed=config.seed,
                     progress=lambda done, total: progress("loading weights", done, total),
                 )
@@ -226,8 +231,12 @@ def load_weights(
         kept.begin()
 
 
-def _plain_shapes(make: Callable[[LayerContext], M], context: LayerContext) -> dict[str, tuple[int, ...]]:
-    """Of what a checkpoint of the model would hold."""
+def _stored_shapes(
+    make: Callable[[LayerContext], M], checkpoint: Checkpoint, context: LayerContext
+) -> dict[str, tuple[int, ...]]:
+    """Of what a checkpoint of the whole model would hold."""
+    if context.ranks is not None:
+        return checkpoint.decoder.shapes()
     plain = replace(context, device=torch.device("cpu"), quantized=None, packed=False, shapes_only=True)
     model = make(plain)
     return model.weights.shapes if isinstance(model, Decoder | TransformersDecoder | Whisper) else {}

@@ -59,7 +59,8 @@ class SyncCompute:
         self._caches = caches
         self._device = device
         self.rows = RowTable(slots, max_model_len, block_size, 1 + max((cache.group for cache in caches), default=0))
-        self._sampler = RowSampler(self.rows, model.config.vocab_size, slots, device)
+        ranks = model.context.ranks if isinstance(model, Decoder) else None
+        self._sampler = RowSampler(self.rows, model.config.vocab_size, slots, device, ranks)
         self._extras = extras
         self._programs = model.programs(caches) if isinstance(model, Decoder) else None
         self._step = (

@@ -190,6 +190,8 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed", gc=Fals
     message: str
     final: bool = True
     """Whether a new process in its place would fail the same way."""
+    of_peer: bool = False
+    """Whether a worker cannot go on because another of its group was lost: the cause is there."""
 
 
 class Stalled(msgspec.Struct, frozen=True, array_like=True, tag="stalled", gc=False):

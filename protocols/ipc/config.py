@@ -38,6 +38,17 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = "auto"
     device: Annotated[Device, Flag("where the model runs")] = "auto"
+    tensor_parallel_size: Annotated[
+        int,
+        Flag(
+            "workers that split the model's layers between them, each on a part of the cores or on a GPU of its own",
+            1,
+            64,
+            aliases=("tp",),
+        ),
+    ] = 1
+    rank: int = 0
+    """Which of these workers it is."""
     dtype: Annotated[DType, Flag("dtype of activations and KV cache")] = "auto"
     max_model_len: Annotated[
         int | None, Flag("longest prompt and output together, in tokens; by default the model's own limit", 1)

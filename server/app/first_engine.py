@@ -62,7 +62,7 @@ def check_kind(option: str, name: str, path: Path, wanted: ModelKind) -> None:
 @contextlib.contextmanager
 def first_engines(configs: Mapping[ModelRole, EngineConfig]) -> Iterator[dict[ModelRole, launch.EngineProcess]]:
     """All launched, from a thread that must outlive them. What stays for engines that may follow: prepared weights, a
-    file for each, a fork server for the workers of all, and the lease by which they share a device.
+    file for each of their workers, a fork server for the workers of all, and the lease by which they share a device.
 
     Raises :class:`..http.listening.StartError`.
     """
@@ -76,8 +76,9 @@ def first_engines(configs: Mapping[ModelRole, EngineConfig]) -> Iterator[dict[Mo
                 lease = create_lease([config.worker.lease_weight for config in configs.values()])
                 held.callback(os.close, lease)
             for kind, config in configs.items():
-                weights = create_weight_file()
-                held.callback(os.close, weights)
+                weights = [create_weight_file() for _ in range(config.worker.tensor_parallel_size)]
+                for file in weights:
+                    held.callback(os.close, file)
                 if config.worker_module not in fork_servers:
                     fork_server = fork_servers[config.worker_module] = ForkServer(config.worker_module)
                     held.callback(fork_server.close)

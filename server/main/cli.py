@@ -204,6 +204,7 @@ def _add_options(parser: Parser, options: tuple[Option, ...]) -> None:
             for name in option.names:
                 target.add_argument(
                     f"--{name}",
+                    *([f"-{name}"] if len(name) == 2 else []),  # vLLM's short ones, as -tp
                     dest=option.name,
                     action="append" if option.kind.many else "store",
                     default=argparse.SUPPRESS,

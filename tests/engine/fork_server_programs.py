@@ -58,7 +58,7 @@ def _facts(parent: int, arguments: tuple[str, ...]) -> dict[str, object]:
 
 
 async def _own_a_worker(owner: Endpoint) -> None:
-    source = WorkerSource(MODULE, None)
+    source = WorkerSource(MODULE)
     pair = ChannelPair.create()
     child = await source.start(pair.child_fds)
     pair.parent.watch(child.pid, child.pidfd)

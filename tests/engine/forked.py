@@ -1,6 +1,7 @@
 """Engines whose workers are forked from one process that has imported torch, once for all tests of this process."""
 
 import atexit
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -19,17 +20,22 @@ def fork_server() -> ForkServer:
     return server
 
 
-def client_of(config: EngineConfig, weights_fd: int | None = None) -> EngineClient:
+def client_of(config: EngineConfig, weights_fds: Sequence[int] = (), lease_fd: int | None = None) -> EngineClient:
     """Of an engine that has been launched already; :meth:`EngineClient.run` serves it, and ends it."""
-    return EngineClient(config, process=launch_engine(config, weights_fd, fork_server()))
+    return EngineClient(config, process=launch_engine(config, weights_fds, fork_server(), lease_fd))
 
 
 def worker_of(client: EngineClient) -> int | None:
     """The worker of its engine, which holds a descriptor of that process; None while there is none."""
+    return next(iter(workers_of(client)), None)
+
+
+def workers_of(client: EngineClient) -> list[int]:
+    """All of them, in the order in which they were started, which is that of their ranks."""
     watched: set[str] = set()
     for info in Path(f"/proc/{client.pid}/fdinfo").glob("*"):
         try:
             watched |= {line.split()[1] for line in info.read_text().splitlines() if line.startswith("Pid:")}
         except FileNotFoundError:  # closed meanwhile
             continue
-    return next((pid for pid in named(fork_server().pid, "stentor-worker") if str(pid) in watched), None)
+    return sorted(pid for pid in named(fork_server().pid, "stentor-worker") if str(pid) in watched)

@@ -4,7 +4,8 @@ What a prompt holds kills the worker whenever a row of that prompt is in a step:
 :data:`FAILS` has it say that it cannot go on, :data:`HANGS` stops it, :data:`ENDS_LATER` ends it in each step after the
 one that draws the first token of a life. ``WorkerConfig.model`` is a folder; its file ``starts`` says how each start
 goes, a word a line, the last for all that follow: ``ready``, ``vanishes``, ``silent``, ``refuses``, ``smaller`` (ready,
-with a quarter of the blocks) or ``deadly`` (ready, and ends in its first step).
+with a quarter of the blocks) or ``deadly`` (ready, and ends in its first step). Of a group the last dies of a prompt,
+and the others wait for it then.
 """
 
 import os
@@ -29,8 +30,8 @@ STATUS = 7
 _STEP_SECONDS = 0.002
 
 
-def mortal_config(folder: Path, *starts: str, recovery: RecoveryConfig | None = None) -> EngineConfig:
-    """An engine over such workers."""
+def mortal_config(folder: Path, *starts: str, recovery: RecoveryConfig | None = None, workers: int = 1) -> EngineConfig:
+    """An engine over such workers, in groups of so many."""
     (folder / "starts").write_text("\n".join(starts or ("ready",)))
     worker = WorkerConfig(
         str(folder),
@@ -39,6 +40,7 @@ def mortal_config(folder: Path, *starts: str, recovery: RecoveryConfig | None = 
         max_mixed_prefill_tokens=32,
         max_prefill_chunk=32,
         block_size=4,
+        tensor_parallel_size=workers,
     )
     return EngineConfig(
         worker, recovery=recovery or RecoveryConfig(), worker_module="stentor.tests.engine.mortal_worker"
@@ -46,7 +48,7 @@ def mortal_config(folder: Path, *starts: str, recovery: RecoveryConfig | None = 
 
 
 def lives(folder: Path) -> int:
-    """How many workers have been started."""
+    """How many workers have been started, or groups of them."""
     return len((folder / "lives").read_text()) if (folder / "lives").exists() else 0
 
 
@@ -67,6 +69,8 @@ class _Mortal:
     def __init__(self, engine: Endpoint) -> None:
         self._engine = engine
         self._manner = ""
+        self._first = self._last = True
+        """Of its group."""
         self._drawn: set[int] = set()
         """Slots whose rows have drawn a token."""
 
@@ -85,7 +89,8 @@ class _Mortal:
                         return 0
 
     def _start(self, config: WorkerConfig) -> int | None:
-        self._manner = _manner(Path(config.model))
+        self._first, self._last = config.rank == 0, config.rank == config.tensor_parallel_size - 1
+        self._manner = _manner(Path(config.model)) if self._first else "ready"
         match self._manner:
             case "vanishes":
                 return STATUS
@@ -118,7 +123,11 @@ class _Mortal:
         if result is None:
             return
         prompts = {row.slot: self._model.rows[row.slot].tokens for row in plan.rows}
-        if self._manner == "deadly" or any(ENDS in tokens for tokens in prompts.values()):
+        if self._manner == "deadly":
+            os._exit(STATUS)
+        if not self._last and any(not {ENDS, HANGS, FAILS}.isdisjoint(tokens) for tokens in prompts.values()):
+            time.sleep(60)
+        if any(ENDS in tokens for tokens in prompts.values()):
             os._exit(STATUS)
         if any(HANGS in tokens for tokens in prompts.values()):
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -129,7 +138,8 @@ class _Mortal:
         if any(ENDS_LATER in tokens and slot in self._drawn for slot, tokens in prompts.items()):
             os._exit(STATUS)
         self._drawn |= {row.slot for row in plan.rows if row.sample}
-        self._send(result)
+        if self._first:
+            self._send(result)
 
     def _send(self, message: object) -> None:
         self._engine.send_blocking(encoder.encode(message))

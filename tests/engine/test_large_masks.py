@@ -107,7 +107,7 @@ async def test_masks_and_results_larger_than_their_rings_pass_each_other() -> No
             with anyio.fail_after(30):
                 await received.until_ended(on.client, ROWS)
             tasks.cancel_scope.cancel()
-        on.loop.worker._endpoint.close()
+        on.loop.worker._first._endpoint.close()
         worker.join(60)
     assert max(largest) > 1 << 20
     assert received.tokens == dict.fromkeys(range(ROWS), [1] * TOKENS)

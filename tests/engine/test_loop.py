@@ -14,6 +14,7 @@ from stentor.engine.channel.pieces import PromptParts, result_frames
 from stentor.engine.core.grammar.vocabulary import pieces_of
 from stentor.engine.core.loop import EngineLoop
 from stentor.engine.core.scheduler import Scheduler
+from stentor.engine.core.worker_group import WorkerGroup
 from stentor.engine.core.worker_life import OnProgress, WorkerLife, WorkerLost
 from stentor.engine.processes.process import Child
 from stentor.protocols.ipc.actors import (
@@ -101,13 +102,13 @@ def stage(*, client_capacity: int = 1 << 16, num_blocks: int = 64, max_frame: in
             )
             life = WorkerLife(to_worker, process)
             recovery = RecoveryConfig(max_worker_deaths=1)
-            loop = EngineLoop(engine_side, life, _no_other, scheduler, recovery, max_frame=max_frame)
+            loop = EngineLoop(engine_side, WorkerGroup([life]), _no_other, scheduler, recovery, max_frame=max_frame)
             yield Stage(loop, client, worker, process)
     finally:
         process.close()
 
 
-async def _no_other(on_progress: OnProgress) -> tuple[WorkerLife, WorkerReady]:
+async def _no_other(on_progress: OnProgress) -> tuple[WorkerGroup, WorkerReady]:
     raise AssertionError("one death is the end here")
 
 
@@ -229,7 +230,7 @@ async def test_a_worker_found_dead_when_a_plan_is_sent_is_not_taken_for_the_clie
             tasks.start_soon(_outcome_of, on.loop, outcome)
             await anyio.wait_all_tasks_blocked()
             # what happens when the death is seen while a plan is about to be sent
-            on.loop.worker._endpoint._note_death()
+            on.loop.worker._first._endpoint._note_death()
             on.submit(0, tokens=5)
             await anyio.wait_all_tasks_blocked()
             on.process.kill()

@@ -158,7 +158,7 @@ async def test_a_worker_that_follows_one_that_was_killed_does_not_read_the_files
     (text,) = prompts(30)
     weights = create_weight_file()
     config = EngineConfig(WorkerConfig(str(tmp_path), dtype="float32", threads=1, is_pooling=True))
-    client = client_of(config, weights)
+    client = client_of(config, [weights])
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.run)

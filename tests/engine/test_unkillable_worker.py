@@ -44,7 +44,7 @@ class PlayedWorkers:
         self.endpoint: Endpoint | None = None
         self.started = 0
 
-    async def start(self, fds: tuple[int, ...]) -> Child:
+    async def start(self, fds: tuple[int, ...], rank: int, meeting_fd: int | None) -> Child:
         self.started += 1
         self.endpoint = Endpoint.attach([os.dup(fd) for fd in fds], os.getpid())
         return self.child

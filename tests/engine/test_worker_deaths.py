@@ -106,9 +106,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_requests_go_on_exactly_where_they_were_whenever_their_worker_is_killed(folder: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_requests_go_on_exactly_where_they_were_whenever_their_worker_is_killed(folder: Path, workers: int) -> None:
     with engine_process() as (engine, child):
-        send(engine, StartEngine(mortal_config(folder)))
+        send(engine, StartEngine(mortal_config(folder, workers=workers)))
         received = Received(engine)
         submits = [submit(rid, tokens=60, seeds=(1, 2)[: 1 + rid % 2]) for rid in range(12)]
         while not received.ready:
@@ -135,11 +136,14 @@ def test_requests_go_on_exactly_where_they_were_whenever_their_worker_is_killed(
         assert child.wait_blocking(SOON) == 0
 
 
-@pytest.mark.parametrize("special", [ENDS, FAILS, HANGS, pytest.param(ENDS_LATER, marks=pytest.mark.proof)])
-def test_a_request_that_always_kills_its_worker_is_failed_alone(folder: Path, special: int) -> None:
+@pytest.mark.parametrize(
+    ("special", "workers"),
+    [(ENDS, 1), (FAILS, 1), (HANGS, 1), (ENDS, 3), (HANGS, 2), pytest.param(ENDS_LATER, 1, marks=pytest.mark.proof)],
+)
+def test_a_request_that_always_kills_its_worker_is_failed_alone(folder: Path, special: int, workers: int) -> None:
     with engine_process() as (engine, child):
         recovery = IMPATIENT if special == HANGS else RecoveryConfig()
-        send(engine, StartEngine(mortal_config(folder, recovery=recovery)))
+        send(engine, StartEngine(mortal_config(folder, recovery=recovery, workers=workers)))
         received = Received(engine)
         while not received.ready:
             received.next()
@@ -314,9 +318,11 @@ def test_what_does_not_fit_into_a_smaller_cache_any_more_is_failed_and_the_rest_
         assert "KV cache holds 64" in str(received.ends[0, 0].message)
 
 
-def test_workers_that_die_leave_no_descriptor_and_no_process_in_their_engine(folder: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_that_die_leave_no_descriptor_and_no_process_in_their_engine(folder: Path, workers: int) -> None:
     with engine_process() as (engine, child):
-        send(engine, StartEngine(mortal_config(folder, recovery=RecoveryConfig(max_worker_deaths=100))))
+        recovery = RecoveryConfig(max_worker_deaths=100)
+        send(engine, StartEngine(mortal_config(folder, recovery=recovery, workers=workers)))
         received = Received(engine)
         counts = []
         for life in range(1, 6):

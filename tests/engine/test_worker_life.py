@@ -25,7 +25,7 @@ from stentor.protocols.ipc.actors import (
     TokensBatch,
     WorkerReady,
 )
-from stentor.protocols.ipc.codec import decode_client, decode_worker
+from stentor.protocols.ipc.codec import decode_client, decode_worker, encoder
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.steps import RowStep, StepPlan
 from stentor.tests.engine.odd_worker import answer
@@ -122,11 +122,11 @@ async def test_a_worker_that_settles_for_less_than_the_first_is_not_taken(monkey
     async with played() as first, played() as second, played() as third:
         lives = [first, second, third]
 
-        async def spawn(source: WorkerSource) -> WorkerLife:
+        async def spawn(source: WorkerSource, rank: int, meeting_fd: int | None) -> WorkerLife:
             return lives.pop(0).life
 
         monkeypatch.setattr(WorkerLife, "spawn", spawn)
-        keeper = WorkerKeeper(WorkerSource("m", None), WorkerConfig("m"))
+        keeper = WorkerKeeper(WorkerSource("m"), WorkerConfig("m"))
         first.send(READY)
         second.send(WorkerReady(64, 128, [], [], LIMITS))
         third.send(WorkerReady(99, 300, [], [], LIMITS))
@@ -300,7 +300,7 @@ async def test_a_message_to_a_worker_that_hangs_is_not_waited_for_any_longer_tha
     with unkillable(Unkillable) as child:
         async with played(child) as on, anyio.create_task_group() as tasks:
             plan = StepPlan(0, 0, [], [], [RowStep(0, 0, 1, list(range(1 << 20)), True)])
-            tasks.start_soon(on.life.send, plan)
+            tasks.start_soon(on.life.send, encoder.encode(plan))
             await anyio.wait_all_tasks_blocked()
             on.life.kill("the worker process hung in a step: it was killed", hung=True)
             with anyio.fail_after(60), pytest.raises(WorkerLost, match="does not die"):
@@ -420,5 +420,5 @@ async def test_an_idle_worker_that_dies_after_an_hour_is_no_row_with_those_befor
         await on.clock.move(3600.0)
         on.second.process.kill()
         await on.until(EngineReady)
-        assert on.loop.worker is on.third.life
+        assert on.loop.worker is on.third.group
         assert not on.lost

@@ -50,7 +50,7 @@ async def started(source: WorkerSource) -> AsyncIterator[tuple[Endpoint, Child]]
 
 @contextlib.contextmanager
 def source_of(module: str, weights_fd: int | None = None) -> Iterator[WorkerSource]:
-    source = WorkerSource(module, weights_fd)
+    source = WorkerSource(module, () if weights_fd is None else (weights_fd,))
     try:
         yield source
     finally:
@@ -230,7 +230,7 @@ def fork_server_of(module: str) -> Iterator[ForkServer]:
 
 async def test_engines_share_a_fork_server_and_each_ones_workers_end_with_it() -> None:
     with fork_server_of(MODULE) as fork_server:
-        sources = [WorkerSource(MODULE, None, fork_server.connect().detach()) for _ in range(2)]
+        sources = [WorkerSource(MODULE, (), fork_server.connect().detach()) for _ in range(2)]
         async with started(sources[0]) as (endpoint, child), started(sources[1]) as (other, _):
             os.kill(child.pid, signal.SIGSTOP)
             sources[0].close()
@@ -240,7 +240,7 @@ async def test_engines_share_a_fork_server_and_each_ones_workers_end_with_it() -
             assert (facts["preloaded in"], facts["parent"]) == (fork_server.pid, fork_server.pid)
             assert [source.own_fork_server for source in sources] == [None, None]
         sources[1].close()
-        third = WorkerSource(MODULE, None, fork_server.connect().detach())
+        third = WorkerSource(MODULE, (), fork_server.connect().detach())
         async with started(third) as (endpoint, _):
             assert (await facts_of(endpoint))["preloaded in"] == fork_server.pid
         third.close()
@@ -346,13 +346,13 @@ def test_a_fork_server_does_not_wait_for_a_status_that_a_debugger_holds(monkeypa
 async def test_a_fork_server_that_died_is_started_again_for_the_next_engine() -> None:
     with fork_server_of(MODULE) as fork_server:
         first = fork_server.pid
-        source = WorkerSource(MODULE, None, fork_server.connect().detach())
+        source = WorkerSource(MODULE, (), fork_server.connect().detach())
         async with started(source):
             os.kill(first, signal.SIGKILL)
         async with started(source) as (endpoint, _):
             assert (await facts_of(endpoint))["parent"] == source.own_fork_server, "until then an engine has its own"
         source.close()
-        source = WorkerSource(MODULE, None, fork_server.connect().detach())
+        source = WorkerSource(MODULE, (), fork_server.connect().detach())
         async with started(source) as (endpoint, _):
             assert (await facts_of(endpoint))["parent"] == fork_server.pid != first
         source.close()

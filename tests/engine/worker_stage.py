@@ -11,6 +11,7 @@ import anyio
 from stentor.engine.channel import ChannelPair, Endpoint
 from stentor.engine.core.loop import EngineLoop
 from stentor.engine.core.scheduler import Scheduler
+from stentor.engine.core.worker_group import WorkerGroup
 from stentor.engine.core.worker_life import OnProgress, WorkerLife, WorkerLost
 from stentor.engine.processes.process import Child
 from stentor.engine.sharing.co_tenants import CoTenants
@@ -64,6 +65,8 @@ class Played:
     life: WorkerLife
     worker: Endpoint
     process: Child
+    group: WorkerGroup
+    """Of it alone."""
 
     def send(self, message: object) -> None:
         assert self.worker.try_send(encoder.encode(message))
@@ -81,7 +84,7 @@ async def played(child: Child | None = None) -> AsyncIterator[Played]:
         pair.parent.watch(process.pid, process.pidfd)
         with Endpoint.attach([os.dup(fd) for fd in pair.child_fds], os.getpid()) as worker:
             life = WorkerLife(pair.parent, process)
-            yield Played(life, worker, process)
+            yield Played(life, worker, process, WorkerGroup([life]))
             await life.end(0.0)
     finally:
         process.close()
@@ -131,12 +134,19 @@ async def stage(
     async with played(child) as first, played() as second, played() as third:
         followers = iter((second, third))
 
-        async def start(on_progress: OnProgress) -> tuple[WorkerLife, WorkerReady]:
-            return next(followers).life, READY
+        async def start(on_progress: OnProgress) -> tuple[WorkerGroup, WorkerReady]:
+            return next(followers).group, READY
 
         with both_ends() as (client, engine):
             loop = EngineLoop(
-                engine, first.life, start, scheduler, config, clock=clock, sleep=clock.sleep, co_tenants=co_tenants
+                engine,
+                first.group,
+                start,
+                scheduler,
+                config,
+                clock=clock,
+                sleep=clock.sleep,
+                co_tenants=co_tenants,
             )
             on = Stage(loop, client, clock, first, second, third)
 

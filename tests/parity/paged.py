@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from stentor.engine.layers.rank_group import RankGroup
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.quantization.choose import Backend
@@ -44,25 +45,29 @@ class PagedDecoder:
         packed: bool | None = None,
         model_impl: ModelImpl = "auto",
         states: StateDType = "auto",
+        ranks: RankGroup | None = None,
     ) -> None:
         """``packed``: whether a pass is a program over packed weights, or a call an operation, as on a GPU; None: as
         a worker on this CPU settles it, but for kernels that were asked for by name. The cache is of ``dtype`` unless
-        another is named. ``states`` is what recurrent states are kept in."""
+        another is named. ``states`` is what recurrent states are kept in. With ``ranks`` it is a part of the model."""
         config = WorkerConfig(
             model=str(path),
             batch_invariant=invariant,
             quantization=quantization,
             model_impl=model_impl,
             mamba_cache_dtype=states,
+            tensor_parallel_size=1 if ranks is None else ranks.size,
+            rank=0 if ranks is None else ranks.rank,
         )
         family = open_family(config, "cpu")
         assert isinstance(family, Text)
         checkpoint, self.config = family.checkpoint, family.spec
         if packed is None:
             packed = family.packs and native.library() is not None and dtype in PLAIN and backend != "kernels"
-        place = replace(layer_context(checkpoint, config, torch.device("cpu"), dtype), backend=backend, packed=packed)
+        place = layer_context(checkpoint, config, torch.device("cpu"), dtype)
+        place = replace(place, backend=backend, packed=packed, ranks=ranks)
         self.model = family.make(place, max_model_len)
-        self.model.load(iterate_weights(checkpoint, place.dtype, raw=self.model.weights.raw))
+        family.fill(self.model, iterate_weights(checkpoint, place.dtype, raw=self.model.weights.raw))
         self.caches = allocate_caches(self.config.cache_groups, BLOCKS, BLOCK, place.device, cache_dtype or dtype)
         self._rows = RowTable(SLOTS, max_model_len, BLOCK)
         kept, dtypes = self.config.states, StateDTypes.of(config, place.dtype)

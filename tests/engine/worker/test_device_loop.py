@@ -14,6 +14,7 @@ import torch
 from stentor.engine.channel import Endpoint
 from stentor.engine.core.loop import EngineLoop
 from stentor.engine.core.scheduler import Scheduler
+from stentor.engine.core.worker_group import WorkerGroup
 from stentor.engine.core.worker_life import OnProgress, WorkerLife
 from stentor.engine.processes.process import Child
 from stentor.engine.worker import service
@@ -110,7 +111,7 @@ async def _ready(worker: Endpoint, config: WorkerConfig) -> WorkerReady:
             assert isinstance(message, Progress), message
 
 
-async def _no_other(on_progress: OnProgress) -> tuple[WorkerLife, WorkerReady]:
+async def _no_other(on_progress: OnProgress) -> tuple[WorkerGroup, WorkerReady]:
     raise AssertionError("the worker does not die here")
 
 
@@ -161,7 +162,9 @@ async def test_a_mixed_workload_gets_what_the_host_alone_would_draw(
                 sequences = sum(len(submission.seeds) for submission in submissions)
                 async with anyio.create_task_group() as tasks:
                     life = WorkerLife(to_worker, child)
-                    tasks.start_soon(EngineLoop(engine, life, _no_other, scheduler, RecoveryConfig()).run)
+                    tasks.start_soon(
+                        EngineLoop(engine, WorkerGroup([life]), _no_other, scheduler, RecoveryConfig()).run
+                    )
                     for submission in submissions[:6]:
                         await client.tell(submission)
                     while not client.tokens:

@@ -1,6 +1,8 @@
 """Setting up on a device, a fake one: what is measured, what the KV cache gets, and what is told."""
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.graphs import graph_sizes
 from stentor.engine.worker.profile import worst_steps
 from stentor.engine.worker.service import Worker
-from stentor.engine.worker.setup import set_up, set_up_on
+from stentor.engine.worker.setup import device_of_rank, set_up, set_up_on
 from stentor.engine.worker.setup_parts import Setup
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
@@ -313,3 +315,41 @@ def test_a_worker_whose_step_fails_on_the_device_says_so_and_ends(
         received = [decode_engine_worker.decode(frame) for frame in engine.try_receive()]
     assert received[-1] == Failed("the worker failed in step 7: ValueError")
     assert sum(isinstance(message, Failed) for message in received) == 1
+
+
+def test_ranks_settle_for_what_the_least_has_room_for_and_all_draw_what_the_first_draws(folder: Path) -> None:
+    plans = [
+        StepPlan(0, 0, [], [NewRow(0, [5] * 20, 20, SamplingParams(max_tokens=9), 7, [0, 1])], [_whole(20)]),
+        *(StepPlan(0, 1 + at, [], [], [RowStep(0, 20 + at, 1, [], True)]) for at in range(6)),
+    ]
+    meeting = os.memfd_create("ranks")
+
+    @force_variant("reference")
+    def run(rank: int, size: int, outside: int) -> tuple[Setup, list[int]]:
+        fields = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "kv_cache_memory": None}
+        config = model_config(folder, tensor_parallel_size=size, rank=rank, **fields)
+        joins = {"meeting_fd": meeting} if size > 1 else {}
+        setup = set_up_on(config, lambda *_: None, _device(outside=outside * MIB), **joins)
+        return setup, [token for plan in plans for token in setup.runner.step(plan).tokens]
+
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            (first, tokens), (second, theirs) = threads.map(run, (0, 1), (2, 2), (100, 200))
+    finally:
+        os.close(meeting)
+    alone, expected = run(0, 1, 200)
+    assert tokens == theirs == expected
+    assert first.ahead is not None
+    assert first.ready.num_blocks == second.ready.num_blocks
+    assert first.ready.num_blocks // 2 == pytest.approx(alone.ready.num_blocks, abs=1)
+    assert not first.ahead.captured
+
+
+def _whole(count: int) -> RowStep:
+    return RowStep(0, 0, count, [], True)
+
+
+def test_each_rank_has_a_device_of_its_own() -> None:
+    assert device_of_rank(WorkerConfig("", tensor_parallel_size=2, rank=1), 2) == torch.device("cuda", 1)
+    with pytest.raises(SetupError, match="--tensor-parallel-size 2: torch sees 1 CUDA devices here"):
+        device_of_rank(WorkerConfig("", tensor_parallel_size=2, rank=0), 1)

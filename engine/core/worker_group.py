@@ -1,0 +1,218 @@
+"""The workers that run one model together, as one: from their spawn to the death of the last.
+
+::
+
+              plans, masks ──► rank 0 ── results ──► engine
+    engine ──┤                   ║  collectives
+              plans, masks ──► rank 1 ── says when it cannot go on
+
+All get every plan and compute the same step, each with its part of the weights. The first sends the results. Whatever
+ends one ends all: those that are left would wait for it in their next collective. What follows is the recovery from the
+loss of one worker.
+
+A group of one is its worker, with nothing in between.
+"""
+
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final
+
+import anyio
+import msgspec
+
+from stentor.protocols.ipc.actors import Progress, WorkerReady
+from stentor.protocols.ipc.codec import encoder
+from stentor.protocols.ipc.config import WorkerConfig
+from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
+
+from .worker_life import OnProgress, Sleep, WorkerLife, WorkerLost
+from .worker_source import WorkerSource
+
+_CAUSE_SECONDS: Final = 1.0
+"""One that has lost another may say so before the death of that one is known."""
+
+
+class WorkerGroup:
+    """As :class:`.worker_life.WorkerLife` of all of them. Its owner must :meth:`end` it."""
+
+    def __init__(self, members: Sequence[WorkerLife]) -> None:
+        """In the order of their ranks."""
+        self._members = tuple(members)
+        self._first, *self._others = members
+        self._lost: list[WorkerLost] = []
+        """How others than the first were."""
+        self._cause: WorkerLost | None = None
+        """The first of these that was not the loss of a peer."""
+        self._caused, self._all_lost = anyio.Event(), anyio.Event()
+
+    @classmethod
+    async def spawn(cls, source: WorkerSource, size: int = 1) -> "WorkerGroup":
+        """Start so many processes. Raises :class:`.worker_life.WorkerLost`."""
+        meeting = os.memfd_create("stentor-group") if size > 1 else None
+        members: list[WorkerLife] = []
+        try:
+            for rank in range(size):
+                members.append(await WorkerLife.spawn(source, rank, meeting))
+        except BaseException:
+            for member in members:
+                await member.end(0.0)
+            raise
+        finally:
+            if meeting is not None:
+                os.close(meeting)
+        return cls(members)
+
+    @property
+    def verdict(self) -> str | None:
+        """Why it was killed; None where it was not."""
+        return self._first.verdict
+
+    async def start(
+        self,
+        config: WorkerConfig,
+        on_progress: OnProgress,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Sleep = anyio.sleep,
+    ) -> WorkerReady:
+        """Wait until all are ready; a phase is as far as the slowest. Raises :class:`.worker_life.WorkerLost`."""
+        if not self._others:
+            return await self._first.start(config, on_progress, clock=clock, sleep=sleep)
+        slowest = _Slowest(on_progress)
+        ready: dict[int, WorkerReady] = {}
+        losses: list[WorkerLost] = []
+
+        async def start_one(rank: int, member: WorkerLife) -> None:
+            own = msgspec.structs.replace(config, rank=rank)
+            try:
+                ready[rank] = await member.start(own, partial(slowest.take, rank), clock=clock, sleep=sleep)
+            except WorkerLost as lost:  # not through the group, which would wrap it
+                losses.append(lost)
+                tasks.cancel_scope.deadline = anyio.current_time() + (_CAUSE_SECONDS if lost.of_peer else 0.0)
+
+        async with anyio.create_task_group() as tasks:
+            for rank, member in enumerate(self._members):
+                tasks.start_soon(start_one, rank, member)
+        if losses:
+            raise min(losses, key=lambda lost: lost.of_peer)
+        return _merged([ready[rank] for rank in range(len(self._members))])
+
+    async def send(self, message: StepPlan | Masks) -> None:
+        """Send a step or its masks to all; waits while the ring of one is full. The dead get nothing: :meth:`receive`
+        tells."""
+        frame = encoder.encode(message)
+        for member in self._members:
+            await member.send(frame)
+
+    @asynccontextmanager
+    async def guarded(self) -> AsyncIterator[None]:
+        """Within, the loss of one that sends no results ends the group; :meth:`receive` is to be called there."""
+        if not self._others:
+            yield
+            return
+        async with anyio.create_task_group() as tasks:
+            for member in self._others:
+                tasks.start_soon(self._guard, member)
+            yield
+            tasks.cancel_scope.cancel()
+
+    async def receive(self) -> list[StepResult]:
+        """See :meth:`.worker_life.WorkerLife.receive`. Raises :class:`.worker_life.WorkerLost` with all of them dead,
+        or given up."""
+        try:
+            return await self._first.receive()
+        except WorkerLost as lost:
+            if not self._others:
+                raise
+            raise await self._end_with(lost) from None
+
+    def kill(self, why: str, *, hung: bool = False) -> None:
+        """End all by force, for a reason that is told in place of the signal; the first reason stands."""
+        for member in self._members:
+            member.kill(why, hung=hung)
+
+    async def end(self, grace: float) -> bool:
+        """End all, by force ``grace`` seconds after they were told to; False where one does not die.
+
+        May be called again.
+        """
+        if not self._others:
+            return await self._first.end(grace)
+        dead: list[bool] = []
+
+        async def end_one(member: WorkerLife) -> None:
+            dead.append(await member.end(grace))
+
+        async with anyio.create_task_group() as tasks:
+            for member in self._members:
+                tasks.start_soon(end_one, member)
+        return all(dead)
+
+    async def _guard(self, member: WorkerLife) -> None:
+        try:
+            while True:
+                if await member.receive():
+                    self.kill("a worker that is not the first of its group has sent results")
+        except WorkerLost as lost:
+            self._lost.append(lost)
+            if not lost.of_peer and self._cause is None:
+                self._cause = lost
+                self._caused.set()
+            cause = await self._cause_of(lost)
+            self.kill(str(cause), hung=cause.hung)
+            if len(self._lost) == len(self._others):
+                self._all_lost.set()
+
+    async def _end_with(self, lost: WorkerLost) -> WorkerLost:
+        """The first is lost: ends the others; what is told of it."""
+        cause = await self._cause_of(lost)
+        self.kill(str(cause))
+        await self._all_lost.wait()
+        stuck = any(each.stuck for each in (lost, *self._lost))
+        return cause if stuck == cause.stuck else WorkerLost(str(cause), hung=cause.hung, stuck=stuck)
+
+    async def _cause_of(self, lost: WorkerLost) -> WorkerLost:
+        """What is told of a loss: not that of a peer, if another is found."""
+        if lost.of_peer:
+            with anyio.move_on_after(_CAUSE_SECONDS):
+                await self._caused.wait()
+        return self._cause if lost.of_peer and self._cause is not None else lost
+
+
+class _Slowest:
+    """Merges the progress of several workers: a phase is as far as the last of those that have begun it."""
+
+    def __init__(self, tell: OnProgress) -> None:
+        self._tell = tell
+        self._done: dict[str, dict[int, int]] = {}
+        """Of each phase, by rank."""
+        self._told: dict[str, int] = {}
+
+    async def take(self, rank: int, progress: Progress) -> None:
+        done = self._done.setdefault(progress.phase, {})
+        done[rank] = progress.done
+        least = min(done.values())
+        if self._told.get(progress.phase) != least:
+            self._told[progress.phase] = least
+            await self._tell(Progress(progress.phase, least, progress.total))
+
+
+def _merged(ready: Sequence[WorkerReady]) -> WorkerReady:
+    """What the engine may count on. Raises :class:`.worker_life.WorkerLost` where they disagree."""
+    first = ready[0]
+    for rank, other in enumerate(ready):
+        if (other.limits, other.groups) != (first.limits, first.groups):
+            raise WorkerLost(
+                f"the worker of rank {rank} takes steps of {other.limits} and keeps {other.groups}; "
+                f"that of rank 0 takes {first.limits} and keeps {first.groups}",
+                final=True,
+            )
+    return msgspec.structs.replace(
+        first,
+        num_blocks=min(each.num_blocks for each in ready),
+        max_model_len=min(each.max_model_len for each in ready),
+        notes=[*first.notes, f"{len(ready)} workers split the model; memory is told of the first"],
+    )

@@ -1,0 +1,172 @@
+"""A model split over ranks gives the logits of the whole, and what is not split is refused."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import gguf
+import pytest
+import torch
+
+from stentor.engine.layers.rank_group import RankGroup
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.slices import sliced
+from stentor.engine.model_config.tensor_parallel import Cut
+from stentor.engine.worker.errors import SetupError
+from stentor.engine.worker.setup import open_family
+from stentor.protocols.ipc.config import WorkerConfig
+from stentor.tests.engine.loading.tiny_gguf import write_gguf
+from stentor.tests.engine.tiny_whisper import write_whisper
+from stentor.tests.parity import tiny
+from stentor.tests.parity.cuts import LENGTH, assert_close, expected_logits, prompt_of
+from stentor.tests.parity.paged import PagedDecoder
+
+CPU = torch.device("cpu")
+ARCHITECTURES = {
+    "mixtral": "MixtralForCausalLM",
+    "deepseek-v3-dense": "DeepseekV3ForCausalLM",
+    "lfm2": "Lfm2ForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "llama": "LlamaForCausalLM",
+}
+DENSE = (
+    "apertus",
+    "cohere",
+    "gemma3-seeing",
+    "glm4",
+    "granite-swa",
+    "llama-biased",
+    "nemotron",
+    "phi-normed",
+    "phi3",
+    "qwen3",
+    "qwen3.5-attending",
+    "starcoder2",
+)
+"""Each has something that the others lack: names, biases, norms, fused or gated projections, sinks, layers side by
+side."""
+
+
+def on_each_rank(size: int, run: Callable[[RankGroup], list[torch.Tensor]]) -> list[list[torch.Tensor]]:
+    """What ``run`` makes as each rank; all at once, for each waits for the others."""
+    meeting = os.memfd_create("ranks")
+    try:
+        with ThreadPoolExecutor(size) as threads:
+            return list(threads.map(lambda rank: run(RankGroup(rank, size, meeting, CPU)), range(size)))
+    finally:
+        os.close(meeting)
+
+
+def logits_of(folder: Path, size: int) -> list[list[torch.Tensor]]:
+    """Of two prompts in chunks and single tokens, by rank."""
+    prompt, other = prompt_of(1), prompt_of(2, 40)
+
+    def run(ranks: RankGroup) -> list[torch.Tensor]:
+        ours = PagedDecoder(folder, packed=False, ranks=ranks)
+        ours.add(0, prompt)
+        ours.add(1, other)
+        start, whole = ours.run((0, 0, 50), (1, 0, 40))
+        rest = [ours.run((0, at, 1))[0] for at in range(50, 53)]
+        (end,) = ours.run((0, 53, LENGTH - 53))
+        return [torch.cat([start, *rest, end]), whole]
+
+    return on_each_rank(size, run)
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_two_ranks_give_the_logits_of_transformers_and_the_same_on_each(name: str, tmp_path: Path) -> None:
+    model = tiny.make(name, tmp_path)
+    first, second = logits_of(tmp_path, 2)
+    for seed, ours, theirs, length in zip((1, 2), first, second, (LENGTH, 40), strict=True):
+        assert_close(ours, expected_logits(model, prompt_of(seed, length)))
+        assert torch.equal(ours, theirs)
+
+
+def test_ranks_share_key_value_heads_where_there_are_fewer(tmp_path: Path) -> None:
+    model = tiny.make("llama", tmp_path)
+    assert model.config.num_key_value_heads == 2
+    found = logits_of(tmp_path, 4)
+    for ours in found:
+        assert_close(ours[0], expected_logits(model, prompt_of(1)))
+        assert all(map(torch.equal, ours, found[0]))
+
+
+def write_q8_0(path: Path, inner: int) -> None:
+    """A Llama whose matrices are stored in blocks of 32 values."""
+    torch.manual_seed(0)
+    model = tiny.transformers.LlamaForCausalLM(
+        tiny.transformers.LlamaConfig(**{**tiny.SHAPE, "intermediate_size": inner})
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    write_gguf(path, model, "llama", gguf.GGMLQuantizationType.Q8_0)
+
+
+def test_a_quantised_gguf_file_is_split_between_its_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    write_q8_0(path, inner=128)
+    whole = PagedDecoder(path, packed=False)
+    whole.add(0, prompt_of(1))
+    (expected,) = whole.run((0, 0, LENGTH))
+    first, second = logits_of(path, 2)
+    assert_close(first[0], expected)
+    assert torch.equal(first[0], second[0])
+    write_q8_0(path, inner=96)
+    message = r"mlp.down_proj.weight is stored in blocks of 32 values \(Q8_0\), which do not divide the 48 values"
+    with pytest.raises(SetupError, match=message):
+        open_family(WorkerConfig(str(path), tensor_parallel_size=2), "cpu")
+
+
+def test_a_rank_holds_its_part_of_the_layers_and_no_more(tmp_path: Path) -> None:
+    tiny.make("llama", tmp_path)
+    whole = PagedDecoder(tmp_path, packed=False)
+
+    def run(ranks: RankGroup) -> list[torch.Tensor]:
+        ours = PagedDecoder(tmp_path, packed=False, ranks=ranks)
+        return [torch.tensor([ours.model.weights.total_bytes, ours.caches[0].k.nbytes])]
+
+    spec = whole.config
+    norms = (2 * len(spec.layers) + 1) * spec.hidden_size * 4
+    outside = 2 * spec.vocab_size * spec.hidden_size * 4 + norms
+    (own, cache) = (int(each) for each in on_each_rank(2, run)[0][0])
+    assert own - outside == (whole.model.weights.total_bytes - outside) // 2
+    assert cache == whole.caches[0].k.nbytes // 2
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "message"),
+    [
+        ("mixtral", 2, "MixtralForCausalLM has layers of Attention and MoE, which are not split"),
+        ("deepseek-v3-dense", 2, "has layers of LatentAttention and MLP, which are not split"),
+        ("lfm2", 2, "has layers of ShortConv and MLP, which are not split"),
+        ("olmo2", 2, "norms heads together"),
+        ("llama", 3, "--tensor-parallel-size 3: 2 key-value heads do not divide among 3 workers"),
+    ],
+)
+def test_what_is_not_split_is_refused_in_one_line(name: str, size: int, message: str, tmp_path: Path) -> None:
+    config = tiny.ARCHITECTURES[name]()
+    config.architectures = [ARCHITECTURES[name]]
+    config.save_pretrained(tmp_path)
+    with pytest.raises(SetupError, match=message) as refused:
+        open_family(WorkerConfig(str(tmp_path), load_format="dummy", tensor_parallel_size=size), "cpu")
+    assert "\n" not in str(refused.value)
+
+
+def test_what_draws_no_text_is_refused(tmp_path: Path) -> None:
+    write_whisper(tmp_path)
+    with pytest.raises(SetupError, match="WhisperForConditionalGeneration is no decoder of text, which alone is split"):
+        open_family(WorkerConfig(str(tmp_path), tensor_parallel_size=2), "cpu")
+    folder = tmp_path / "pooled"
+    tiny.make("qwen3", folder)
+    with pytest.raises(SetupError, match="is no decoder of text, which alone is split"):
+        open_family(WorkerConfig(str(folder), tensor_parallel_size=2, is_pooling=True), "cpu")
+
+
+def test_a_tensor_of_another_size_is_refused_before_it_is_cut() -> None:
+    stored = [("a", torch.zeros(6, 4)), ("b", torch.ones(3))]
+    cuts = {"a": Cut(1, 8, ((4, 4),)), "b": Cut(0, 3, ((0, 3),), zero=True)}
+    with pytest.raises(CheckpointError, match=r"a has shape \(6, 4\) in the checkpoint, expected 8 in dimension 1"):
+        list(sliced(stored, cuts))
+    assert not dict(sliced(stored[1:], cuts))["b"].any()
