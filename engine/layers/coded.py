@@ -6,9 +6,10 @@ import torch
 
 from stentor import kernels
 from stentor.kernels import ActivationScheme, CodedMatrices, CodeKind, empty_coded
+from stentor.kernels.linear_coded.blocks import BLOCK_KINDS, BlockKind, coded_blocks, empty_blocks
 from stentor.kernels.linear_w4.planes import unpack_codes
 
-from ..quantization.formats import Format, FP4Format, FP8Format, Int4Format
+from ..quantization.formats import Format, FP4Format, FP8Format, GGUFFormat, GroupedInt8Format, Int4Format, Int8Format
 from ..quantization.stored import (
     FP4Weight,
     Stored,
@@ -16,10 +17,11 @@ from ..quantization.stored import (
     endings,
     pack_int4,
     read_fp4,
+    read_int8,
     scale_rows,
 )
 from .layer_context import LayerContext
-from .weights import WeightMap
+from .weights import WeightError, WeightMap
 
 
 class CodedLinear:
@@ -64,6 +66,13 @@ def coded_matrices(format: Format, experts: int, outputs: int, inputs: int, devi
         case Int4Format():
             kind, group, zeros = "int4", format.group or inputs, not format.symmetric
             scales = getattr(torch, format.scales)
+        case GroupedInt8Format():
+            kind, group, zeros = "int8", format.group or inputs, not format.symmetric
+            scales = getattr(torch, format.scales)
+        case Int8Format():
+            kind, group, scales = "int8", inputs, torch.float32
+        case GGUFFormat():
+            return empty_blocks(block_kind(format), experts, outputs, inputs, device)
         case _:
             raise AssertionError(format)
     return empty_coded(
@@ -82,7 +91,7 @@ def gather_coded(
     nbytes: int,
 ) -> None:
     """Registers what fills outputs [first, first + outputs) of an expert, stored in ``format``."""
-    assert isinstance(format, FP4Format | FP8Format | Int4Format)
+    assert isinstance(format, FP4Format | FP8Format | Int4Format | Int8Format | GroupedInt8Format)
     shape = (outputs, whole.shape[2])
 
     def place(stored: dict[str, torch.Tensor]) -> None:
@@ -93,9 +102,37 @@ def gather_coded(
                 _put_fp8(whole, expert, first, format, stored, shape)
             case Int4Format():
                 _put_int4(whole, expert, first, format, stored, shape)
+            case Int8Format():
+                codes = checked_weight(stored, torch.int8, *shape).view(torch.uint8) ^ 0x80
+                _put_int8(whole, expert, first, codes, scale_rows(format, stored, *shape).unsqueeze(1), None)
+            case GroupedInt8Format():
+                _put_int8(whole, expert, first, *read_int8(format, stored, *shape)[:3])
 
     needed, ignored = endings(format)
     weights.gather(part, needed, place, nbytes=nbytes, ignored=ignored)
+
+
+def gather_blocks(
+    weights: WeightMap, name: str, whole: CodedMatrices, first: int, outputs: int, format: GGUFFormat, nbytes: int
+) -> None:
+    """Registers what fills outputs [first, first + outputs) of all experts, stored as blocks of one tensor."""
+    stem, _, ending = name.rpartition(".")
+
+    def place(stored: dict[str, torch.Tensor]) -> None:
+        try:
+            for expert, rows in enumerate(stored[ending].view(len(whole), outputs, -1)):
+                whole.put_(expert, first, coded_blocks(rows.to(whole.codes.device), block_kind(format)))
+        except (RuntimeError, ValueError) as error:
+            raise WeightError(f"{name}: {error}") from error
+
+    weights.ask_raw(name)
+    weights.gather(stem, (ending,), place, nbytes=nbytes)
+
+
+def block_kind(format: GGUFFormat) -> BlockKind:
+    found = next((kind for kind in BLOCK_KINDS if kind == format.kind), None)
+    assert found is not None, f"{format.kind} has no kernel"
+    return found
 
 
 def put_fp4(whole: CodedMatrices, expert: int, first: int, matrix: FP4Weight) -> None:
@@ -133,4 +170,14 @@ def _put_int4(
     _put_halves(whole.codes[expert, rows], unpack_codes(weight.codes, shape[1]))
     whole.scales[expert, rows].copy_(scales)
     if whole.zeros is not None:
+        whole.zeros[expert, rows].copy_(zeros)
+
+
+def _put_int8(
+    whole: CodedMatrices, expert: int, first: int, codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None
+) -> None:
+    rows = slice(first, first + len(codes))
+    whole.codes[expert, rows].copy_(codes)
+    whole.scales[expert, rows].copy_(scales)
+    if whole.zeros is not None and zeros is not None:
         whole.zeros[expert, rows].copy_(zeros)

@@ -17,7 +17,7 @@ from ..model_config.mlp_spec import ExpertNames, ExpertTensor, MoESpec
 from ..quantization.choose import Layer, Selection, select
 from ..quantization.formats import Format, FP4Format, GGUFFormat
 from ..quantization.stored import FP4Weight, gpt_oss_weight
-from .coded import coded_matrices, gather_coded, put_fp4
+from .coded import coded_matrices, gather_blocks, gather_coded, put_fp4
 from .layer_context import LayerContext
 from .linear import add_expanded
 from .packed import gather_packed, pack_fp4, packed_form, stored_kind
@@ -169,6 +169,9 @@ class StoredExperts(Experts):
         if isinstance(format, FP4Format) and format.packing == "gpt-oss":
             self._gather_fp4(weights, name, tensor, names, nbytes)
         elif isinstance(whole, kernels.CodedMatrices):
+            if isinstance(chosen, GGUFFormat) and tensor.expert is None:
+                gather_blocks(weights, name, whole, tensor.first, tensor.outputs, chosen, nbytes)
+                return
             if tensor.expert is None:
                 raise WeightError(f"{name} holds all experts in {whole.kind}, which is not read")
             gather_coded(weights, part, whole, tensor.expert, tensor.first, tensor.outputs, chosen, nbytes)

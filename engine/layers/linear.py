@@ -12,7 +12,16 @@ from stentor.kernels.quantize import ActivationScheme, Quantized
 from ..model_config.model_spec import TaskAdapters
 from ..model_config.projection import Projection
 from ..quantization.choose import Layer, Selection, select
-from ..quantization.formats import Format, FP4Format, FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
+from ..quantization.formats import (
+    Format,
+    FP4Format,
+    FP8Format,
+    GGUFFormat,
+    GroupedInt8Format,
+    Int4Format,
+    Int8Format,
+    OnlineFormat,
+)
 from ..quantization.stored import PartFormat, endings, expand
 from .coded import CodedLinear
 from .layer_context import LayerContext
@@ -182,8 +191,8 @@ def _build(
         kinds = {part: format for part, format in chosen.items() if isinstance(format, GGUFFormat)}
         return GGUFLinear(weights, parts, inputs, context, bias, kinds)
     match next(iter(chosen.values())):
-        case FP4Format() as fp4:
-            return CodedLinear(weights, parts, inputs, context, bias, fp4)
+        case FP4Format() | GroupedInt8Format() as coded:
+            return CodedLinear(weights, parts, inputs, context, bias, coded)
         case Int4Format() as int4:
             return Int4Linear(weights, parts, inputs, context, bias, int4)
         case FP8Format() | Int8Format() | OnlineFormat() as scaled:

@@ -12,8 +12,9 @@ from typing import Generic, TypeVar
 import torch
 
 from stentor import kernels
-from stentor.kernels import ActivationScheme, GGUFWeight, Quantized, W4Weight
+from stentor.kernels import ActivationScheme, CodedMatrices, GGUFWeight, Quantized, W4Weight
 from stentor.kernels.forward import Traced
+from stentor.kernels.linear_coded.blocks import coded_blocks, empty_blocks
 from stentor.kernels.linear_gguf import FORMATS as GGUF_FORMATS
 from stentor.kernels.linear_gguf import Kind
 from stentor.kernels.linear_gguf import empty_weight as empty_gguf
@@ -21,6 +22,7 @@ from stentor.kernels.linear_w4 import empty_weight as empty_w4
 
 from ..quantization.formats import FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
 from ..quantization.stored import checked_weight, endings, largest_input_scale, pack_int4, scale_rows
+from .coded import block_kind
 from .layer_context import LayerContext
 from .weights import Place, WeightError, WeightMap, check_shape
 
@@ -113,7 +115,9 @@ def _scheme(format: FP8Format | Int8Format | OnlineFormat, dtype: torch.dtype) -
     return None if activations == "none" else ActivationScheme(dtype, activations)
 
 
-W = TypeVar("W", W4Weight, GGUFWeight)
+Blocks = GGUFWeight | CodedMatrices
+"""Of GGUF: planes of evenly spaced codes, or codes that stand for the numbers of a table."""
+W = TypeVar("W", W4Weight, Blocks)
 
 
 class _PartsLinear(ABC, Generic[W]):
@@ -142,7 +146,7 @@ class _PartsLinear(ABC, Generic[W]):
         fused = self._fused
         if len(fused) == 1:
             return self._multiply(x, fused[0], self._bias)
-        outputs = [weight.shape[0] for weight in fused]
+        outputs = [weight.shape[-2] for weight in fused]
         biases = [None] * len(fused) if self._bias is None else self._bias.split(outputs)
         return torch.cat([self._multiply(x, *each) for each in zip(fused, biases, strict=True)], dim=1)
 
@@ -190,13 +194,12 @@ class Int4Linear(_PartsLinear[W4Weight]):
         return kernels.linear_w4(x, weight, bias)
 
 
-def _kind(format: GGUFFormat) -> Kind:
-    found: Kind | None = next((kind for kind in GGUF_FORMATS if kind == format.kind), None)
-    assert found is not None, f"{format.kind} has no kernel"
-    return found
+def _planes_of(format: GGUFFormat) -> Kind | None:
+    """The type of blocks that become planes; None for one that becomes codes of a table."""
+    return next((kind for kind in GGUF_FORMATS if kind == format.kind), None)
 
 
-class GGUFLinear(_PartsLinear[GGUFWeight]):
+class GGUFLinear(_PartsLinear[Blocks]):
     """GGUF's blocks; parts of one kind that stand beside each other are fused."""
 
     def __init__(
@@ -210,23 +213,42 @@ class GGUFLinear(_PartsLinear[GGUFWeight]):
     ) -> None:
         super().__init__(parts, bias)
         for part, size in parts.items():
-            kind = _kind(formats[part])
+            format = formats[part]
             weights.ask_raw(f"{part}.weight")
-            place = self._placer(part, size, inputs, context.device, kind)
-            weights.gather(part, ("weight",), place, nbytes=empty_gguf(size, inputs, kind, _NOWHERE).nbytes)
+            place = self._placer(part, size, inputs, context.device, format)
+            planes = _planes_of(format)
+            room: Blocks = (
+                empty_blocks(block_kind(format), 1, size, inputs, _NOWHERE)
+                if planes is None
+                else empty_gguf(size, inputs, planes, _NOWHERE)
+            )
+            weights.gather(part, ("weight",), place, nbytes=room.nbytes)
 
-    def _placer(self, part: str, outputs: int, inputs: int, device: torch.device, kind: Kind) -> Place:
+    def _placer(self, part: str, outputs: int, inputs: int, device: torch.device, format: GGUFFormat) -> Place:
         def place(stored: dict[str, torch.Tensor]) -> None:
-            weight = GGUFWeight.from_blocks(stored["weight"].to(device), kind)
-            if weight.shape != (outputs, inputs):
-                raise WeightError(f"{part}.weight has shape {weight.shape}, expected {(outputs, inputs)}")
+            planes, blocks = _planes_of(format), stored["weight"].to(device)
+            weight: Blocks = (
+                coded_blocks(blocks, block_kind(format)) if planes is None else GGUFWeight.from_blocks(blocks, planes)
+            )
+            if weight.shape[-2:] != (outputs, inputs):
+                raise WeightError(f"{part}.weight has shape {weight.shape[-2:]}, expected {(outputs, inputs)}")
             self._take(part, weight)
 
         return place
 
-    def _fuse(self, found: list[GGUFWeight]) -> list[GGUFWeight]:
+    def _fuse(self, found: list[Blocks]) -> list[Blocks]:
         alike = (list(group) for _, group in groupby(found, key=lambda weight: weight.kind))
-        return [GGUFWeight.concat(group) if len(group) > 1 else group[0] for group in alike]
+        return [_joined(group) if len(group) > 1 else group[0] for group in alike]
 
-    def _multiply(self, x: torch.Tensor, weight: GGUFWeight, bias: torch.Tensor | None) -> torch.Tensor:
+    def _multiply(self, x: torch.Tensor, weight: Blocks, bias: torch.Tensor | None) -> torch.Tensor:
+        if isinstance(weight, CodedMatrices):
+            return kernels.linear_coded(x, weight, bias)
         return kernels.linear_gguf(x, weight, bias)
+
+
+def _joined(weights: list[Blocks]) -> Blocks:
+    """Of one type."""
+    coded = [weight for weight in weights if isinstance(weight, CodedMatrices)]
+    return (
+        CodedMatrices.concat(coded) if coded else GGUFWeight.concat([w for w in weights if isinstance(w, GGUFWeight)])
+    )

@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 
+from stentor.kernels.linear_coded.blocks import BLOCK_KINDS
 from stentor.kernels.linear_packed import BLOCK, Stored
 
 from .formats import (
@@ -28,7 +29,7 @@ Backend = Literal["auto", "kernels", "packed", "expanded"]
 """``kernels``: stored as it came, multiplied by the kernel of its format. ``packed``: its codes laid out anew for a
 CPU's instructions. ``expanded``: turned into plain weights."""
 
-GGUF_KERNELS = frozenset({"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q5_0", "Q5_1", "Q5_K"})
+GGUF_KERNELS: frozenset[str] = frozenset(BLOCK_KINDS)
 PACKED_GGUF: tuple[Stored, ...] = (
     "Q4_0",
     "Q4_1",
@@ -42,7 +43,7 @@ PACKED_GGUF: tuple[Stored, ...] = (
     "MXFP4",
 )
 INT4_GROUPS = (32, 64, 128)
-EXPERTS_GROUPS = (16, 32, 64, 128)
+CODED_GROUPS = (16, 32, 64, 128)
 
 
 @dataclass(frozen=True)
@@ -146,11 +147,15 @@ def _experts_shape(layer: Layer) -> str | None:
         case FP8Format(granularity="block", block=(rows, _)) if any(size % rows for size in layer.outputs):
             return f"experts of {', '.join(map(str, layer.outputs))} outputs do not join at whole blocks of {rows}"
         case FP8Format(granularity="block", block=(_, group)) | Int4Format(act_order=False, group=group) if (
-            group and group not in EXPERTS_GROUPS
+            group and group not in CODED_GROUPS
         ):
-            return f"they take groups of {', '.join(map(str, EXPERTS_GROUPS))} inputs, not {group}"
-        case FP4Format() | Int4Format(act_order=False) | FP8Format():
+            return f"they take groups of {', '.join(map(str, CODED_GROUPS))} inputs, not {group}"
+        case FP4Format() | Int4Format(act_order=False) | FP8Format() | Int8Format():
             return None
+        case GroupedInt8Format():
+            return _grouped_int8_shape(layer)
+        case GGUFFormat():
+            return _gguf_shape(layer)
     return "no kernel multiplies by such codes of experts"
 
 
@@ -190,8 +195,13 @@ def _fp4_shape(layer: Layer) -> str | None:
     return None
 
 
-def _no_kernel(layer: Layer) -> str | None:
-    return "they do not take it yet"
+def _grouped_int8_shape(layer: Layer) -> str | None:
+    assert isinstance(layer.format, GroupedInt8Format)
+    if layer.format.act_order:
+        return "they take groups in the order of the inputs"
+    if layer.format.group and layer.format.group not in CODED_GROUPS:
+        return f"they take groups of {', '.join(map(str, CODED_GROUPS))} inputs, not {layer.format.group}"
+    return None
 
 
 def _any_shape(layer: Layer) -> str | None:
@@ -204,7 +214,7 @@ _SHAPES: Mapping[type[Format], Callable[[Layer], str | None]] = {
     Int4Format: _int4_shape,
     GGUFFormat: _gguf_shape,
     FP4Format: _fp4_shape,
-    GroupedInt8Format: _no_kernel,
+    GroupedInt8Format: _grouped_int8_shape,
     OnlineFormat: _any_shape,
 }
 

@@ -17,53 +17,88 @@ def e2m1(code):
 
 
 @triton.jit
-def by_group(groups, row, start, inputs, wanted, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, FORM: tl.constexpr):
-    """One value for each group of inputs, spread over [BLOCK_N, BLOCK_K], or [BLOCK_N, 1] where a block is within
-    one."""
-    GROUP: tl.constexpr = FORM[1]
-    ROWS: tl.constexpr = FORM[2]
+def number_of(code, KIND: tl.constexpr):
+    """What a code of four bits of a table stands for, float32."""
+    if KIND == "iq4nl":
+        # of ggml's table the values less -128, a byte each
+        low: tl.constexpr = 0x766A5D4F3F2D1801
+        high: tl.constexpr = 0xF1D9C5B5A6998D81 - (1 << 64)
+        word = tl.where(code < 8, low, high).to(tl.int64)
+        return (((word >> ((code & 7) * 8)) & 255).to(tl.int32) - 128).to(tl.float32)
+    else:
+        return e2m1(code)
+
+
+@triton.jit
+def by_group(
+    groups,
+    row,
+    start,
+    inputs,
+    wanted,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    APART: tl.constexpr,
+):
+    """One value for each ``GROUP`` of inputs (0: all), ``APART`` from one to the next, spread over [BLOCK_N, BLOCK_K],
+    or [BLOCK_N, 1] where a block is within one group."""
     if GROUP == 0:
-        return tl.load(groups + row // ROWS, mask=wanted, other=0.0)[:, None]
+        return tl.load(groups + row // ROWS * APART, mask=wanted, other=0.0)[:, None]
     elif GROUP < BLOCK_K:
         each = tl.cdiv(inputs, GROUP)
         first = row // ROWS * each + start // GROUP
         number = tl.arange(0, BLOCK_K // GROUP)
         mask = wanted[:, None] & (start // GROUP + number < each)[None, :]
-        values = tl.load(groups + first[:, None] + number[None, :], mask=mask, other=0.0)
+        values = tl.load(groups + (first[:, None] + number[None, :]) * APART, mask=mask, other=0.0)
         spread = tl.broadcast_to(values[:, :, None], [BLOCK_N, BLOCK_K // GROUP, GROUP])
         return tl.reshape(spread, [BLOCK_N, BLOCK_K])
     else:
         at = row // ROWS * tl.cdiv(inputs, GROUP) + start // GROUP
-        return tl.load(groups + at, mask=wanted, other=0.0)[:, None]
+        return tl.load(groups + at * APART, mask=wanted, other=0.0)[:, None]
 
 
 @triton.jit
 def expanded(stored, row, start, inputs, wanted, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, FORM: tl.constexpr):
     """float32 [BLOCK_N, BLOCK_K]; what is outside is no weight, but finite."""
-    CODES: tl.constexpr = FORM[0]
-    codes, scales, factors, zeros = stored
-    scale = by_group(scales, row, start, inputs, wanted, BLOCK_N, BLOCK_K, FORM)
-    scale = (scale.to(tl.int32) << 23).to(tl.float32, bitcast=True) if CODES == "mxfp4" else scale.to(tl.float32)
-    if CODES == "nvfp4":
-        scale *= tl.load(factors + row, mask=wanted, other=0.0)[:, None]
-    if CODES == "fp8":
+    KIND: tl.constexpr = FORM[0]
+    GROUP: tl.constexpr = FORM[1]
+    ROWS: tl.constexpr = FORM[2]
+    SHIFT: tl.constexpr = FORM[3]
+    SPAN: tl.constexpr = FORM[4]
+    codes, scales, factors, shifts = stored
+    scale = by_group(scales, row, start, inputs, wanted, BLOCK_N, BLOCK_K, GROUP, ROWS, 1)
+    scale = (scale.to(tl.int32) << 23).to(tl.float32, bitcast=True) if KIND == "mxfp4" else scale.to(tl.float32)
+    if SPAN >= 0:
+        APART: tl.constexpr = 2 if SHIFT == "mins" else 1
+        scale *= by_group(factors, row, start, inputs, wanted, BLOCK_N, BLOCK_K, SPAN, 1, APART).to(tl.float32)
+    if KIND == "fp8" or KIND == "int8":
         k = start + tl.arange(0, BLOCK_K)
         mask = wanted[:, None] & (k < inputs)[None, :]
-        return tl.load(codes + row[:, None] * inputs + k[None, :], mask=mask, other=0.0).to(tl.float32) * scale
+        at = codes + row[:, None] * inputs + k[None, :]
+        code = tl.load(at, mask=mask, other=0.0).to(tl.float32) if KIND == "fp8" else tl.load(at, mask=mask, other=0)
     else:
         # of each byte the low half is the first
         k = start // 2 + tl.arange(0, BLOCK_K // 2)
         mask = wanted[:, None] & (2 * k < inputs)[None, :]
         byte = tl.load(codes + row[:, None] * (inputs // 2) + k[None, :], mask=mask, other=0).to(tl.int32)
         code = tl.reshape(tl.join(byte & 15, byte >> 4), [BLOCK_N, BLOCK_K])
-        if CODES == "int4":
-            if FORM[3]:
-                zero = by_group(zeros, row, start, inputs, wanted, BLOCK_N, BLOCK_K, FORM).to(tl.int32)
-                return (code - zero).to(tl.float32) * scale
-            else:
-                return (code - 8).to(tl.float32) * scale
+    if KIND == "fp8":
+        return code * scale
+    elif KIND == "int4" or KIND == "int8":
+        if SHIFT == "zeros":
+            zero = by_group(shifts, row, start, inputs, wanted, BLOCK_N, BLOCK_K, GROUP, ROWS, 1).to(tl.int32)
+            return (code.to(tl.int32) - zero).to(tl.float32) * scale
+        elif SHIFT == "mins":
+            low = by_group(shifts, row, start, inputs, wanted, BLOCK_N, BLOCK_K, GROUP, ROWS, 1).to(tl.float32)
+            if SPAN >= 0:
+                low *= by_group(factors + 1, row, start, inputs, wanted, BLOCK_N, BLOCK_K, SPAN, 1, 2).to(tl.float32)
+            return code.to(tl.float32) * scale + low
         else:
-            return e2m1(code) * scale
+            return (code.to(tl.int32) - (8 if KIND == "int4" else 128)).to(tl.float32) * scale
+    else:
+        return number_of(code, KIND) * scale
 
 
 @triton.jit
@@ -99,15 +134,17 @@ def weights_at(
 
 
 def tensors_of(weight: Tensor | CodedMatrices) -> tuple[Tensor | None, ...]:
-    """What :func:`weights_at` reads: weights or codes, scales, factors and zeros."""
+    """What :func:`weights_at` reads: weights or codes, scales, factors, and zeros or minima."""
     if isinstance(weight, CodedMatrices):
-        return weight.codes, weight.scales, weight.factors, weight.zeros
+        return weight.codes, weight.scales, weight.factors, weight.mins if weight.zeros is None else weight.zeros
     return weight, None, None, None
 
 
-def code_form_of(weight: Tensor | CodedMatrices) -> tuple[str, int, int, bool]:
-    """Its kind of codes, inputs (0: all) and outputs that share a scale, and whether it has zeros."""
-    if isinstance(weight, CodedMatrices):
-        group = 0 if weight.group >= weight.shape[2] else weight.group
-        return weight.kind, group, weight.rows, weight.zeros is not None
-    return "plain", 1, 1, False
+def code_form_of(weight: Tensor | CodedMatrices) -> tuple[str, int, int, str, int]:
+    """Its kind of codes, inputs (0: all) and outputs that share a scale, whether it has ``zeros`` or ``mins``, and
+    inputs that share a factor (-1: there is none)."""
+    if not isinstance(weight, CodedMatrices):
+        return "plain", 1, 1, "", -1
+    group = 0 if weight.group >= weight.shape[2] else weight.group
+    shift = "zeros" if weight.zeros is not None else "mins" if weight.mins is not None else ""
+    return weight.kind, group, weight.rows, shift, -1 if weight.factors is None else weight.span

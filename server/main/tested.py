@@ -197,6 +197,7 @@ FORMATS: Final[Mapping[str, tuple[FormatCheck, ...]]] = {
         FormatCheck("FP8", _EXPERTS, ("fp8",)),
         FormatCheck("GPTQ", _EXPERTS, ("gptq",)),
         FormatCheck("AWQ", _EXPERTS, ("awq",)),
+        FormatCheck("int8", _EXPERTS, ("int8", "gptq8")),
         FormatCheck("NVFP4", _EXPERTS, ("nvfp4",)),
     ),
     "GptOssForCausalLM": (FormatCheck("MXFP4", _EXPERTS, ("gpt-oss",)),),

@@ -1,10 +1,13 @@
 """What the compiler makes of the kernels of experts at the shapes of real models."""
 
+from typing import get_args
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.kernels import CodedMatrices, CodeKind, Router, Routing, empty_coded, experts_mlp, route
+from stentor.kernels.linear_coded.blocks import BLOCK_KINDS, empty_blocks
 from stentor.tests.kernels.dry_run import CompiledKernel, dry_run
 
 pytestmark = pytest.mark.compiles
@@ -14,7 +17,7 @@ QWEN, GPT_OSS, NEMOTRON = (128, 8, 2048, 768), (32, 4, 2880, 2880), (128, 6, 268
 
 
 def compiled(
-    sizes: tuple[int, int, int, int], tokens: int, capability: int = 90, kind: CodeKind | None = None
+    sizes: tuple[int, int, int, int], tokens: int, capability: int = 90, kind: str | None = None
 ) -> dict[str, CompiledKernel]:
     experts, top_k, hidden, inner = sizes
     biased = sizes == GPT_OSS
@@ -25,8 +28,7 @@ def compiled(
     def matrices(outputs: int, inputs: int) -> torch.Tensor | CodedMatrices:
         if kind is None:
             return empty(experts, outputs, inputs)
-        group, rows = {"mxfp4": (32, 1), "nvfp4": (16, 1), "int4": (32, 1), "fp8": (128, 128)}[kind]
-        return empty_coded(kind, experts, outputs, inputs, group=group, rows=rows, device=torch.device("cuda"))
+        return in_codes(kind, experts, outputs, inputs)
 
     with FakeTensorMode(), dry_run(capability) as kernels:
         experts_mlp(
@@ -42,6 +44,16 @@ def compiled(
         assert kernel.stack_bytes == 0, kernel.name
         assert kernel.shared_bytes <= 227 * 1024, kernel.name
     return {kernel.name: kernel for kernel in kernels}
+
+
+def in_codes(kind: str, experts: int, outputs: int, inputs: int) -> CodedMatrices:
+    device = torch.device("cuda")
+    for block in BLOCK_KINDS:
+        if block == kind:
+            return empty_blocks(block, experts, outputs, inputs, device)
+    code: CodeKind = next(code for code in get_args(CodeKind) if code == kind)
+    group, rows = {"mxfp4": (32, 1), "nvfp4": (16, 1), "int4": (32, 1), "fp8": (128, 128), "int8": (128, 1)}[kind]
+    return empty_coded(code, experts, outputs, inputs, group=group, rows=rows, device=device)
 
 
 @pytest.mark.parametrize("sizes", [QWEN, GPT_OSS, NEMOTRON])
@@ -67,11 +79,22 @@ def test_many_tokens_are_sorted_on_the_device_and_meet_tiles_of_one_expert(
 
 @pytest.mark.parametrize("tokens", [4, 512])
 @pytest.mark.parametrize(
-    ("sizes", "kind"), [(GPT_OSS, "mxfp4"), (QWEN, "nvfp4"), (QWEN, "int4"), (QWEN, "fp8"), (NEMOTRON, "nvfp4")]
+    ("sizes", "kind"),
+    [
+        (GPT_OSS, "mxfp4"),
+        (QWEN, "nvfp4"),
+        (QWEN, "int4"),
+        (QWEN, "fp8"),
+        (QWEN, "int8"),
+        (NEMOTRON, "nvfp4"),
+        (QWEN, "Q4_0"),
+        (QWEN, "Q4_K"),
+        (QWEN, "Q6_K"),
+        (QWEN, "Q5_1"),
+        (GPT_OSS, "IQ4_NL"),
+    ],
 )
-def test_experts_in_codes_are_expanded_in_registers(
-    sizes: tuple[int, int, int, int], kind: CodeKind, tokens: int
-) -> None:
+def test_experts_in_codes_are_expanded_in_registers(sizes: tuple[int, int, int, int], kind: str, tokens: int) -> None:
     kernels = compiled(sizes, tokens, kind=kind)
     for name in ("gate_up_kernel", "down_kernel"):
         assert kernels[name].uses_tensor_cores == (tokens > 8)
@@ -79,7 +102,9 @@ def test_experts_in_codes_are_expanded_in_registers(
 
 
 def test_a_newer_gpu_expands_codes_too() -> None:
-    assert compiled(GPT_OSS, 512, capability=100, kind="mxfp4")["gate_up_kernel"].uses_tensor_cores
+    for kind in ("mxfp4", "Q4_K"):
+        sizes = GPT_OSS if kind == "mxfp4" else QWEN
+        assert compiled(sizes, 512, capability=100, kind=kind)["gate_up_kernel"].uses_tensor_cores
 
 
 def test_an_older_gpu_is_served() -> None:

@@ -3,7 +3,9 @@
 import torch
 
 from stentor.kernels import CodedMatrices, CodeKind, empty_coded
+from stentor.kernels.linear_coded.blocks import BlockKind, coded_blocks, empty_blocks
 from stentor.tests.kernels.gpu import DEVICE
+from stentor.tests.kernels.test_linear_gguf import random_blocks
 
 CODES: list[tuple[CodeKind, int, int, bool]] = [
     ("mxfp4", 32, 1, False),
@@ -13,8 +15,23 @@ CODES: list[tuple[CodeKind, int, int, bool]] = [
     ("int4", 64, 1, True),
     ("fp8", 32, 16, False),
     ("fp8", 0, 1, False),
+    ("iq4nl", 32, 1, False),
+    ("int8", 16, 1, True),
+    ("int8", 32, 1, False),
+    ("int8", 0, 1, True),
 ]
 """Kind, inputs (0: all) and outputs that share a scale, and whether there are zeros."""
+_SPREAD: dict[CodeKind, int] = {"iq4nl": 16, "int8": 16}
+"""How much further apart codes are than those of int4."""
+
+
+def coded_of_blocks(stored: BlockKind, count: int, outputs: int, inputs: int, seed: int) -> CodedMatrices:
+    """Of random blocks of GGUF."""
+    made = empty_blocks(stored, count, outputs, inputs, torch.device(DEVICE))
+    for number in range(count):
+        blocks = random_blocks(stored, outputs, inputs, seed=seed * count + number)
+        made.put_(number, 0, coded_blocks(blocks.to(DEVICE), stored))
+    return made
 
 
 def coded(
@@ -32,9 +49,10 @@ def coded(
     if kind == "mxfp4":
         made.scales.copy_(torch.randint(120, 126, made.scales.shape, generator=draw, dtype=torch.uint8))
     else:
-        made.scales.copy_(torch.rand(made.scales.shape, generator=draw) * 0.05 + 0.02)
+        made.scales.copy_((torch.rand(made.scales.shape, generator=draw) * 0.05 + 0.02) / _SPREAD.get(kind, 1))
     if made.factors is not None:
         made.factors.copy_(torch.rand(made.factors.shape, generator=draw) + 0.5)
     if made.zeros is not None:
-        made.zeros.copy_(torch.randint(0, 17, made.zeros.shape, generator=draw, dtype=torch.uint8))
+        most = 17 if kind == "int4" else 257
+        made.zeros.copy_(torch.randint(0, most, made.zeros.shape, generator=draw, dtype=made.zeros.dtype))
     return made

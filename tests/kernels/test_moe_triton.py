@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from stentor.kernels import CodeKind, Router, Routing, experts_mlp, route
+from stentor.kernels import CodedMatrices, CodeKind, Router, Routing, experts_mlp, route
 from stentor.kernels.activation.gated import KINDS, ActivationKind
+from stentor.kernels.linear_coded.blocks import BLOCK_KINDS, BlockKind
 from stentor.kernels.moe import (
     ACTIVATIONS,
     FEW_TOKENS,
@@ -19,7 +20,7 @@ from stentor.kernels.moe import (
 from stentor.kernels.moe.operands import Operands
 from stentor.kernels.moe.tunables import tunables
 from stentor.kernels.tuning import Config, overridden
-from stentor.tests.kernels.coded import CODES, coded
+from stentor.tests.kernels.coded import CODES, coded, coded_of_blocks
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal
 
@@ -139,9 +140,22 @@ def test_experts_without_a_gate_are_the_reference(name: str, activation: Activat
 def test_codes_are_expanded_to_the_weights_that_they_stand_for(
     name: str, dtype: torch.dtype, kind: CodeKind, group: int, rows: int, zeros: bool, hidden: int, inner: int
 ) -> None:
-    x = normal(4, hidden, seed=6).to(dtype).to(DEVICE)
     gate_up = coded(kind, EXPERTS, 2 * inner, hidden, group, rows, zeros, 1)
     down = coded(kind, EXPERTS, hidden, inner, group, rows, zeros, 2)
+    assert_expands(name, dtype, gate_up, down)
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("stored", BLOCK_KINDS)
+def test_blocks_of_gguf_are_expanded_to_the_weights_that_they_stand_for(name: str, stored: BlockKind) -> None:
+    """Of another type for what goes out."""
+    gate_up, down = coded_of_blocks(stored, EXPERTS, 64, 256, 1), coded_of_blocks("Q8_0", EXPERTS, 256, 32, 2)
+    assert_expands(name, torch.float32, gate_up, down)
+
+
+def assert_expands(name: str, dtype: torch.dtype, gate_up: CodedMatrices, down: CodedMatrices) -> None:
+    x = normal(4, gate_up.shape[2], seed=6).to(dtype).to(DEVICE)
     of = Operands(x, *routed(4, 2, 3), gate_up=gate_up, down=down, activation="silu")
     plain = [torch.stack([each.values(expert, dtype) for expert in range(EXPERTS)]) for each in (gate_up, down)]
     whole = replace(of, gate_up=plain[0].to(DEVICE), down=plain[1].to(DEVICE))

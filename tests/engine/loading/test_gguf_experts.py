@@ -85,6 +85,18 @@ def test_quantised_experts_are_packed_in_bfloat16_and_expanded_in_float32(kind: 
     assert error.mean() < 0.05
 
 
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q5_0", "Q5_1", "Q5_K", "IQ4_NL", "MXFP4"])
+def test_experts_that_stay_in_their_blocks_give_what_expanded_ones_give(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    model = made("qwen3moe", hidden_size=256, moe_intermediate_size=256, head_dim=64)
+    write_gguf(path, model, "qwen3moe", gguf.GGMLQuantizationType[kind])
+    coded = PagedDecoder(path, packed=False, backend="kernels")
+    assert experts_note(coded) == f"weights of experts in {kind}: multiplied as they are stored (6 projections)"
+    expanded = PagedDecoder(path, packed=False, backend="expanded")
+    torch.testing.assert_close(logits_of(coded), logits_of(expanded), rtol=1e-4, atol=2e-4)
+    assert coded.model.weights.total_bytes < expanded.model.weights.total_bytes / 2
+
+
 def experts_note(ours: PagedDecoder) -> str:
     (note,) = (line for line in ours.model.weights.note_lines() if "experts" in line)
     return note

@@ -166,7 +166,7 @@ def test_expanded_weights_give_the_logits_of_their_format(made: Callable[[str], 
     torch.testing.assert_close(our_logits(found.folder, "expanded"), found.logits, rtol=1e-4, atol=5e-4)
 
 
-@pytest.mark.parametrize("name", [*WEIGHT_ONLY, *FP4])
+@pytest.mark.parametrize("name", [*WEIGHT_ONLY, *FP4, *INT8_GROUPS])
 def test_weights_multiplied_as_stored_give_the_same(made: Callable[[str], Made], name: str) -> None:
     found = made(name)
     torch.testing.assert_close(our_logits(found.folder, "kernels"), found.logits, rtol=1e-4, atol=5e-4)
@@ -215,13 +215,25 @@ def test_quantising_what_is_quantised_is_refused(made: Callable[[str], Made]) ->
         PagedDecoder(made("awq").folder, quantization="int8")
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q5_0", "Q5_1", "MXFP4"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q5_0", "Q5_1", "MXFP4", "IQ4_NL"])
 def test_gguf_blocks_multiplied_as_stored_give_what_expanded_ones_do(kind: str, tmp_path: Path) -> None:
-    """Query and key rows change places on the way; what no kernel takes is expanded either way."""
+    """Query and key rows change places on the way."""
     write_gguf(tmp_path / "m.gguf", make.tiny_llama(), "llama", gguf.GGMLQuantizationType[kind])
-    expanded = our_logits(tmp_path / "m.gguf", "expanded")
+    assert_stored_blocks_are_multiplied(tmp_path / "m.gguf")
+
+
+def test_gguf_blocks_of_evenly_spaced_codes_and_of_tables_stand_beside_each_other(tmp_path: Path) -> None:
+    others = {"v_proj": gguf.GGMLQuantizationType.Q5_0, "up_proj": gguf.GGMLQuantizationType.MXFP4}
+    write_gguf(tmp_path / "m.gguf", make.tiny_llama(), "llama", gguf.GGMLQuantizationType.IQ4_NL, others=others)
+    assert_stored_blocks_are_multiplied(tmp_path / "m.gguf")
+
+
+def assert_stored_blocks_are_multiplied(path: Path) -> None:
+    notes = PagedDecoder(path, backend="kernels").model.weights.note_lines()
+    assert all(": multiplied as they are stored" in note for note in notes)
+    expanded = our_logits(path, "expanded")
     assert expanded.std() > 0.3
-    torch.testing.assert_close(our_logits(tmp_path / "m.gguf", "kernels"), expanded, rtol=1e-4, atol=5e-4)
+    torch.testing.assert_close(our_logits(path, "kernels"), expanded, rtol=1e-4, atol=5e-4)
 
 
 @torch.inference_mode()

@@ -26,12 +26,29 @@ transformers: Any = untyped_transformers
 BF16 = torch.bfloat16
 LAYERS, EXPERTS, INNER = 2, 4, 64
 
+INT8 = {
+    "quant_method": "compressed-tensors",
+    "format": "int-quantized",
+    "config_groups": {
+        "group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel"}}
+    },
+}
+
+
+def int8_by_channel(weight: torch.Tensor) -> tuple[make.Tensors, torch.Tensor]:
+    scale = weight.abs().amax(1, keepdim=True) / 127
+    codes = torch.round(weight / scale)
+    return {"weight": codes.to(torch.int8), "weight_scale": scale}, codes * scale
+
+
 FORMATS: dict[str, tuple[dict[str, Any], Pack]] = {
     "fp8": ({"quant_method": "fp8", "weight_block_size": [32, 32]}, make.fp8_by_block(32)),
     "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 32}, make.gptq(32)),
     "gptq-symmetric": ({"quant_method": "gptq", "bits": 4, "group_size": 32}, make.gptq(32, symmetric=True)),
     "awq": ({"quant_method": "awq", "bits": 4, "group_size": 64}, make.awq(64)),
     "nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, make.fp4("nvfp4", "modelopt")),
+    "gptq8": ({"quant_method": "gptq", "bits": 8, "group_size": 32}, make.gptq(32, bits=8)),
+    "int8": (INT8, int8_by_channel),
 }
 
 
@@ -115,8 +132,8 @@ def test_experts_that_stay_in_their_codes_give_what_expanded_ones_give(name: str
             torch.testing.assert_close(found, values, rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("name", ["gptq", "gptq-symmetric", "awq", "nvfp4"])
-def test_experts_of_four_bits_are_packed_in_bfloat16(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["gptq", "gptq-symmetric", "awq", "nvfp4", "gptq8", "int8"])
+def test_experts_in_codes_are_packed_in_bfloat16(name: str, tmp_path: Path) -> None:
     expected = made(tmp_path, *FORMATS[name])
     ours = PagedDecoder(tmp_path, dtype=BF16)
     (note,) = notes_of(ours)
