@@ -37,7 +37,7 @@ RULES: list[dict[str, Any]] = [
 ]
 
 
-def _submit_all(pair: Pair, *, seed: int = 0, tokens: int = 14, requests: int = len(RULES)) -> None:
+def _submit_all(pair: Pair, *, seed: int = 0, tokens: int = 9, requests: int = len(RULES)) -> None:
     rng = random.Random(seed)
     for number in range(requests):
         params = SamplingParams(max_tokens=rng.randrange(1, tokens), **RULES[number % len(RULES)])
@@ -71,7 +71,7 @@ def test_preemptions_prefix_hits_and_slots_that_change_hands_change_nothing(
 ) -> None:
     pair = Pair(model, sizes=sizes, blocks=6, budget=budget)
     pair.capture_all()
-    _submit_all(pair, seed=3, tokens=18, requests=len(RULES))
+    _submit_all(pair, seed=3, tokens=12, requests=len(RULES))
     pair.run()
     stats = pair.scheduler.stats()
     assert stats.preemptions > 0
@@ -88,7 +88,7 @@ def test_layers_with_windows_find_their_blocks_by_their_own_tables(tmp_path: Pat
         pair = Pair(model, sizes=sizes, blocks=blocks, budget=24)
         pair.capture_all()
         assert pair.scheduler._memory.windows == (24, 24, 0)
-        _submit_all(pair, seed=4, tokens=18, requests=len(RULES))
+        _submit_all(pair, seed=4, tokens=12, requests=len(RULES))
         pair.run()
         stats = pair.scheduler.stats()
         assert (stats.preemptions > 0, stats.prefix_hits > 0) == (bool(sizes), not sizes)
@@ -111,7 +111,7 @@ def test_recurrent_states_follow_their_rows(
     tiny.make_of(hybrids.configs(tiny.SHAPE)[architecture](), architecture, tmp_path)
     pair = Pair(load(tmp_path), sizes=sizes, blocks=blocks, budget=40, chunk=32)
     pair.capture_all()
-    _submit_all(pair, seed=6, tokens=24)
+    _submit_all(pair, seed=6, tokens=16)
     pair.run()
     stats = pair.scheduler.stats()
     assert (stats.preemptions > 0) == (blocks == 8)
@@ -125,7 +125,7 @@ def test_recurrent_states_follow_their_rows(
 
 def test_graphs_that_are_captured_between_steps_change_nothing(model: WatchedDecoder) -> None:
     pair = Pair(model, sizes=SIZES)
-    _submit_all(pair, seed=5, tokens=16)
+    _submit_all(pair, seed=5, tokens=10)
     pair.run(capture_between=True)
     assert pair.compute.captured == list(SIZES)
     assert all(graph.replays for graph in pair.device.graphs[:2])
