@@ -18,12 +18,13 @@ from stentor.engine.loading.hub import DEFAULT_MODEL, DEMO_EMBEDDING_MODEL, DEMO
 
 from ..client import STREAMED, complete
 from ..peers.libraries import connect, transcriber, vectors_of
+from ..peers.prompts import Words
 from ..record import Spread
 from ..server_process import ServerProcess
 from ..serving.measure import spread
 from ..tool import ToolError
 from ..voice.clips import SENTENCES, half_minute, spoken
-from .texts import Texts, skewed
+from .speed import skewed
 
 ALONE: Final = "alone"
 EMBEDDING: Final = "beside a job of texts"
@@ -85,9 +86,8 @@ class Isolation(msgspec.Struct, frozen=True):
 
 def measure_latency(job_texts: int, alone: int, threads: int) -> Latency:
     """``alone`` sentences, then a job with sentences for as long as it takes, its requests all sent at once."""
-    texts = Texts(resolve_model(DEMO_EMBEDDING_MODEL))
-    job = texts.of(skewed(job_texts, seed=1), seed=1)
-    sentences = texts.of([SHORT_TOKENS] * 64, seed=2)
+    words, lengths = Words(resolve_model(DEMO_EMBEDDING_MODEL)), skewed(job_texts, seed=1)
+    job, sentences = words.texts(lengths, seed=1), words.texts([SHORT_TOKENS] * 64, seed=2)
     arguments = [DEMO_EMBEDDING_MODEL, "--threads", str(threads)]
     with ServerProcess(arguments) as server, closing(connect(server.port)) as connection:
         ask = partial(vectors_of, DEMO_EMBEDDING_MODEL, connection)
@@ -98,8 +98,8 @@ def measure_latency(job_texts: int, alone: int, threads: int) -> Latency:
         with Company([partial(_job, server, part) for part in parts]) as company:
             busy = probe(ask, sentences, lambda _: company.running)
             seconds = time.perf_counter() - began
-    tokens = sum(map(texts.count, job))
-    return Latency(DEMO_EMBEDDING_MODEL, arguments, spread(quiet), spread(busy), company.done, tokens, seconds)
+    found = spread(quiet), spread(busy), company.done, sum(lengths), seconds
+    return Latency(DEMO_EMBEDDING_MODEL, arguments, *found)
 
 
 def probe(
@@ -129,7 +129,7 @@ def measure(rounds: int, tokens: int, threads: int, *, transcription: bool = Tru
     one device and equal shares of its time."""
     arguments = [DEFAULT_MODEL, "--embedding-model", DEMO_EMBEDDING_MODEL, "--threads", str(threads)]
     arguments += ["--transcription-model", DEMO_TRANSCRIPTION_MODEL] if transcription else []
-    job = Texts(resolve_model(DEMO_EMBEDDING_MODEL)).of(skewed(JOB_TEXTS, seed=3), seed=3)
+    job = Words(resolve_model(DEMO_EMBEDDING_MODEL)).texts(skewed(JOB_TEXTS, seed=3), seed=3)
     gaps: dict[str, list[float]] = {}
     done: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as scratch, ServerProcess(arguments) as server:

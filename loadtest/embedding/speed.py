@@ -5,6 +5,8 @@ side finds the batch that suits it best.
 """
 
 import base64
+import math
+import random
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -26,16 +28,19 @@ from ..peers.libraries import (
     sentence_transformers,
     timed_fields,
 )
+from ..peers.prompts import Words
 from ..server_process import ServerProcess
-from .texts import MEDIAN_TOKENS, Texts, skewed
 
 LENGTHS: Final = (16, 64, 256)
 MIXED: Final = "mixed"
 CONNECTIONS: Final = 4
 BATCHES: Final[dict[str, tuple[int, ...]]] = {OURS: (32, 128), "sentence-transformers": (8, 16, 32, 64)}
 """Sizes that each side tries: of its requests, of what the model gets at a time."""
-_MEAN_SKEWED: Final = 38
-"""Tokens of a text, about."""
+MEDIAN_TOKENS: Final = 24
+"""Of mixed lengths, as the next two; their mean is about :data:`_MEAN_TOKENS`."""
+LEAST_TOKENS: Final = 4
+MOST_TOKENS: Final = 256
+_MEAN_TOKENS: Final = 38
 
 
 class TimedTexts(Timed, frozen=True, kw_only=True):
@@ -68,9 +73,10 @@ class Speed(msgspec.Struct, frozen=True):
 def measure(dtypes: Sequence[str], rounds: int, tokens: int, threads: int, *, peer: bool = True) -> Speed:
     """``tokens`` a load, about. Raises :class:`..tool.ToolError` where the peer is not installed."""
     folder = resolve_model(DEMO_EMBEDDING_MODEL)
-    texts = Texts(folder)
-    loads = [loads_of(texts, tokens, number) for number in range(rounds + 1)]
-    counts = {name: sum(map(texts.count, load)) for name, load in loads[-1].items()}
+    words, lengths = Words(folder), lengths_of(tokens)
+    # the texts of two rounds differ, their lengths do not
+    loads = [{name: words.texts(each, number) for name, each in lengths.items()} for number in range(rounds + 1)]
+    counts = {name: sum(each) for name, each in lengths.items()}
     timed, version = [], ""
     for dtype in dtypes:
         with ExitStack() as at_end:
@@ -85,11 +91,17 @@ def measure(dtypes: Sequence[str], rounds: int, tokens: int, threads: int, *, pe
     return Speed(DEMO_EMBEDDING_MODEL, CONNECTIONS, version, rounds, timed)
 
 
-def loads_of(texts: Texts, tokens: int, number: int) -> dict[str, Load]:
-    """What every side gets in one round, by name. The texts of two rounds differ, their lengths do not."""
-    lengths = {str(length): [length] * max(1, tokens // length) for length in LENGTHS}
-    lengths[MIXED] = skewed(max(1, tokens // _MEAN_SKEWED), seed=MEDIAN_TOKENS)
-    return {name: texts.of(each, seed=number) for name, each in lengths.items()}
+def lengths_of(tokens: int) -> dict[str, list[int]]:
+    """The texts that every side gets in one round, by the load's name: ``tokens`` in all, about."""
+    equal = {str(length): [length] * max(1, tokens // length) for length in LENGTHS}
+    return {**equal, MIXED: skewed(max(1, tokens // _MEAN_TOKENS), seed=MEDIAN_TOKENS)}
+
+
+def skewed(count: int, seed: int) -> list[int]:
+    """Lengths in tokens as people's texts have them: most are sentences, one in ten is some paragraphs."""
+    chance = random.Random(seed)
+    drawn = (round(chance.lognormvariate(math.log(MEDIAN_TOKENS), 1.0)) for _ in range(count))
+    return [min(max(length, LEAST_TOKENS), MOST_TOKENS) for length in drawn]
 
 
 def best_batches(sides: Sequence[Side], loads: Mapping[str, Load]) -> dict[tuple[str, str], int]:

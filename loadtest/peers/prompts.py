@@ -6,12 +6,13 @@ many tokens; being random, no two prompts share a prefix that a cache could use.
 
 import random
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from .weights import WeightsError
 
-_WORD: Final = re.compile("[Ġ▁]([a-z]{2,})")
+_WORD: Final = re.compile("[Ġ▁]?([a-z]{2,})")
 _FEWEST: Final = 256
 
 
@@ -30,6 +31,8 @@ class Words:
         from tokenizers import Tokenizer  # late: nobody who only asks for --help needs it
 
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
         words = [
             (number, match[1]) for piece, number in tokenizer.get_vocab().items() if (match := _WORD.fullmatch(piece))
         ]
@@ -41,6 +44,15 @@ class Words:
             raise WeightsError(
                 f"the tokenizer in {folder} has {len(self._words)} words of one token, expected at least {_FEWEST}"
             )
+
+        self._added = tokenizer.num_special_tokens_to_add(False)
+
+    def texts(self, lengths: Sequence[int], seed: int) -> list[str]:
+        """A text of every length, in tokens with those that the model adds. Raises ``ValueError`` where none can be."""
+        if (least := min(lengths, default=1)) <= self._added:
+            raise ValueError(f"no text of {least} tokens can be made: the model adds {self._added}")
+        rng = random.Random(seed)
+        return [self.prompt(length - self._added, rng).text for length in lengths]
 
     def prompt(self, tokens: int, rng: random.Random) -> Prompt:
         """``tokens`` words, drawn with replacement."""

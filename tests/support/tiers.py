@@ -1,8 +1,9 @@
 """Which tests run.
 
 ``make test`` runs every behaviour once, and a fifth of the tests that are marked ``proof`` or compile kernels; all of
-these are ``make proof``. The *turn*, which is the number of commits, chooses the fifth and the cases of the interpreted
-kernels: five merges cover the tier, and one commit always runs the same tests.
+these are ``make proof``. The *turn*, which is the number of commits, chooses the fifth and the cases of kernels that are
+interpreted or compiled without a GPU: one commit always runs the same tests, and five merges run each value of every
+parameter of the tier.
 """
 
 import random
@@ -33,10 +34,12 @@ def beyond_the_share(items: Iterable[pytest.Item], turn: int) -> set[pytest.Item
 
 
 def beyond_the_sample(items: Iterable[pytest.Item], turn: int) -> set[pytest.Item]:
-    """Cases of interpreted kernels that are not in the sample, which has each value of every parameter."""
+    """Cases of kernels that are interpreted or only compiled and not in the sample, which has each value of every
+    parameter."""
     cases: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("triton") and not item.get_closest_marker("gpu"):
+        kernel = item.get_closest_marker("triton") or item.get_closest_marker("compiles")
+        if kernel and not item.get_closest_marker("gpu"):
             cases[item.path, getattr(item, "originalname", item.name)].append(item)
     left_out: set[pytest.Item] = set()
     for (path, name), group in cases.items():

@@ -293,7 +293,7 @@ class TranscriptionMachine(AnyOrder):
 
 
 TestTranscriptionInAnyOrder = TranscriptionMachine.TestCase
-TestTranscriptionInAnyOrder.settings = many(120)
+TestTranscriptionInAnyOrder.settings = many(60)
 
 
 def test_a_sequence_without_a_row_has_no_place() -> None:

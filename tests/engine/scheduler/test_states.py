@@ -33,7 +33,7 @@ class StatesMachine(AnyOrder):
 
 
 TestStatesInAnyOrder = StatesMachine.TestCase
-TestStatesInAnyOrder.settings = many(80)
+TestStatesInAnyOrder.settings = many(50)
 
 
 def engine_of(**changes: Any) -> Engine:

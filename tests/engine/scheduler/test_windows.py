@@ -37,7 +37,7 @@ def test_many_requests_in_a_pool_too_small_for_them_give_what_each_gives_alone(
     windows: tuple[int, ...], max_drafts: int
 ) -> None:
     preemptions = hits = 0
-    for seed in range(6):
+    for seed in range(3):
         rng = random.Random(seed)
         engine = Engine(
             num_blocks=rng.randint(8, 12) * len(windows) + 8,
