@@ -15,12 +15,33 @@ class TextBlock(msgspec.Struct, tag="text", tag_field="type", frozen=True):
     text: str
 
 
+class Base64Source(msgspec.Struct, tag="base64", tag_field="type", frozen=True):
+    """The content itself."""
+
+    media_type: str
+    data: Annotated[str, Meta(min_length=1)]
+
+
+class UrlSource(msgspec.Struct, tag="url", tag_field="type", frozen=True):
+    url: Annotated[str, Meta(min_length=1)]
+
+
+class FileSource(msgspec.Struct, tag="file", tag_field="type", frozen=True):
+    """A file that the caller has uploaded."""
+
+    file_id: Identifier
+
+
+ImageSource = Base64Source | UrlSource | FileSource
+
+
 class ImageBlock(msgspec.Struct, tag="image", tag_field="type", frozen=True):
-    """Understood, so that it can be refused as what it is."""
+    source: Any = None
+    """An :data:`ImageSource`, checked where the block's place is known."""
 
 
 class SearchResultBlock(msgspec.Struct, tag="search_result", tag_field="type", frozen=True):
-    """Likewise."""
+    """Understood, so that it can be refused as what it is."""
 
 
 class ServerToolUseBlock(msgspec.Struct, tag="server_tool_use", tag_field="type", frozen=True):
@@ -36,24 +57,16 @@ class ContentSource(msgspec.Struct, tag="content", tag_field="type", frozen=True
     content: "str | list[TextBlock | ImageBlock]"
 
 
-class Base64Source(msgspec.Struct, tag="base64", tag_field="type", frozen=True):
-    """Refused: a PDF."""
-
-
-class UrlSource(msgspec.Struct, tag="url", tag_field="type", frozen=True):
-    """Likewise."""
-
-
-class FileSource(msgspec.Struct, tag="file", tag_field="type", frozen=True):
-    """Likewise."""
-
-
 class Citations(msgspec.Struct, frozen=True):
     enabled: bool | None = None
 
 
+DocumentSource = PlainTextSource | ContentSource | Base64Source | UrlSource | FileSource
+
+
 class DocumentBlock(msgspec.Struct, tag="document", tag_field="type", frozen=True):
-    source: PlainTextSource | ContentSource | Base64Source | UrlSource | FileSource
+    source: Any = None
+    """A :data:`DocumentSource`, checked where the block's place is known."""
     title: str | None = None
     context: str | None = None
     citations: Citations | None = None

@@ -3,13 +3,12 @@
 from typing import Any, Final
 
 from ..common.errors import missing, refused, wrong
+from .media_parts import MEDIA_PARTS, check_media_part, refuse_closed
 from .sampling import not_served
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 TEXT_PARTS: Final = ("text", "refusal")
 """Part types; the field that holds the text has the same name."""
-MEDIA_PARTS: Final = ("image_url", "image_embeds", "input_audio", "audio_url", "video_url", "file")
-
 
 _INSTEAD_OF_CONTENT: Final = ("tool_calls", "function_call", "refusal", "reasoning", "reasoning_content")
 
@@ -53,9 +52,12 @@ def _check_message(message: dict[str, Any], where: str) -> None:
 def _check_part(part: Any, where: str) -> None:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in MEDIA_PARTS:
-        raise not_served(where, f"A content part of type `{kind}`")
+        check_media_part(part, where)
+        return
     if kind not in TEXT_PARTS:
-        raise wrong(where, "must be an object of type `text`")
+        if isinstance(kind, str):
+            refuse_closed(kind, where)
+        raise wrong(where, f"must be an object of type `text`, or one of {', '.join(MEDIA_PARTS)}")
     if not isinstance(part.get(kind), str):
         raise wrong(f"{where}.{kind}", "must be a string")
 

@@ -6,6 +6,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ..sandbox.child import Growth, bounded_child, receive, send
@@ -17,6 +18,8 @@ from .resample import MAX_RATE, MIN_RATE, Resampler
 if TYPE_CHECKING:
     import av
     from av.container import InputContainer
+
+Allow = Callable[[float], object]
 
 MAX_MEMORY: Final = 1 << 30
 """Bytes of address space."""
@@ -71,13 +74,15 @@ def _rehearse() -> None:
     _allow(0)
 
 
-def decode(job: DecodeJob, piece: Any) -> DecodedPart:
-    """The last answer; ``piece`` is called with pcm before it."""
+def decode(job: DecodeJob, piece: Any, allow: Allow | None = None) -> DecodedPart:
+    """The last answer; ``piece`` is called with pcm before it. ``allow`` is told before each stretch of work how many
+    seconds of this process's time it may take; None has the kernel see to it."""
     import av
 
-    _allow(FIRST_SECONDS)
+    allow = allow or _allow
+    allow(FIRST_SECONDS)
     try:
-        output = _Output(job.max_seconds, piece)
+        output = _Output(job.max_seconds, piece, allow)
         _decode(job, output)
         rest = output.finish()
     except Refused as refused:
@@ -181,9 +186,10 @@ def _decode_stream(container: "InputContainer", output: "_Output") -> None:
 class _Output:
     """From the frames of a decoder to pieces of pcm."""
 
-    def __init__(self, most: float, piece: Any) -> None:
+    def __init__(self, most: float, piece: Any, allow: Allow) -> None:
         self._most = most
         self._piece = piece
+        self._allow = allow
         self._source: object = None
         self._mixer: _Mixer | None = None
         self._resampler: Resampler | None = None
@@ -223,7 +229,7 @@ class _Output:
         while len(self._pcm) >= _PIECE_BYTES:
             self._piece(bytes(self._pcm[:_PIECE_BYTES]))
             del self._pcm[:_PIECE_BYTES]
-            _allow(PIECE_SECONDS)
+            self._allow(PIECE_SECONDS)
 
     def _flush(self) -> None:
         if self._resampler is not None:

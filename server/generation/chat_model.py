@@ -12,6 +12,7 @@ from ..common.loop_turns import LoopTurns
 from ..config.model_registry import ModelRegistry
 from ..config.models import ModelConfig
 from ..grammar.checker import Grammars
+from ..media.collect import TEXT_ONLY, Accepted
 from ..observability.metrics import Metrics
 from ..parsing.output import OutputFormat
 from ..state.admission_control import AdmissionControl
@@ -61,6 +62,8 @@ class ChatModel:
     registry: ModelRegistry
     """Of all models of the server."""
     metrics: Metrics
+    accepted: Accepted = TEXT_ONLY
+    """What conversations may hold besides text."""
     turns: LoopTurns = field(default_factory=LoopTurns)
     """For whatever would keep the event loop from all other requests."""
 

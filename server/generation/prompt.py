@@ -11,6 +11,7 @@ from stentor.protocols.openai.chat import ChatRequest, TemplateOptions, template
 from stentor.protocols.openai.tools import CUSTOM_INPUT, OfferedTool, ToolUse
 
 from ..common.errors import Overloaded
+from ..media.collect import collect_media
 from ..parsing.interface import Tool
 from ..parsing.thinking import ThinkingOptions, thinking_options
 from ..text.errors import TemplateError, TemplatesWait, TextTooLong
@@ -38,7 +39,8 @@ async def write_prompt(chat: ChatModel, body: ChatRequest, use: ToolUse, most_to
         effort=body.reasoning_effort,
         budget=body.thinking_token_budget,
     )
-    messages = with_functions_as_tools(body.messages)
+    messages, _ = collect_media(body.messages, chat.accepted)
+    messages = with_functions_as_tools(messages)
     tools = template_tools(use.tools) if use.mode != "none" else []
     if (tools or mentions_tools(messages)) and not chat.renderer.takes_tools(body.chat_template):
         messages, tools = inject_tool_prompt(messages, tools), []

@@ -1,21 +1,132 @@
-"""Pictures of clients, decoded by Pillow. Runs in the child that may be killed: see :mod:`.processor_child`."""
+"""Pictures of clients, decoded by Pillow. Pure functions, for a child that may be killed.
+
+What a picture will take is known from its head, before a pixel is decoded. Of a format with several pictures the first
+is taken; colour profiles, comments and whatever follows the picture's end are not looked at.
+"""
 
 import io
+import struct
 import warnings
+from typing import TYPE_CHECKING, Final
 
-from PIL import Image, ImageOps
+from .decoded import DecodedLimits, check_image, too_much
+from .refusal import Refusal
 
-from .decoded import DecodedLimits, check_image
-from .refusal import REFUSED, Refusal
+if TYPE_CHECKING:
+    from PIL import Image
+
+FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+"""By their names in Pillow."""
+_KNOWN: Final = "PNG, JPEG, WebP, GIF, BMP or TIFF"
+_SCANS: Final = 12
+"""Passes over a JPEG of as many pixels as may be; a smaller one may have more. Each is as much work as a whole file."""
+_START_OF_SCAN: Final = b"\xff\xda"
+_CANVAS_OF_VP8X: Final = slice(24, 30)
 
 
-def decode_image(data: bytes, limits: DecodedLimits) -> Image.Image:
-    """The picture, upright and in RGB. Raises :class:`.refusal.Refusal` for whatever is none or is too large."""
+def decode_image(data: bytes, limits: DecodedLimits) -> "Image.Image":
+    """The picture, upright and in RGB, what is transparent on white.
+
+    Raises :class:`.refusal.Refusal` for what is none of :data:`FORMATS`, broken, cut short or too large.
+    """
+    from PIL import Image
+
     try:
-        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(data)) as image:
-            check_image(*image.size, limits)
-            return ImageOps.exif_transpose(image).convert("RGB")
+        with warnings.catch_warnings(action="ignore"):
+            _check_head(data, limits)
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+                check_image(*image.size, limits)
+                _check_scans(data, image, limits)
+                image.load()
+                check_image(*image.size, limits)
+                shown = _upright(_in_rgb(image), _orientation(image))
+                shown.info = {}  # a colour profile among others
+                return shown
     except Refusal:
         raise
-    except (OSError, ValueError, SyntaxError, ArithmeticError, LookupError, TypeError, EOFError):
-        raise Refusal("it is no picture that can be read", REFUSED) from None
+    except Image.DecompressionBombError:
+        raise too_much("image", "more pixels", f"{limits.pixels} pixels") from None
+    except MemoryError:
+        raise Refusal("the image needs too much memory to decode") from None
+    except Exception:  # whatever a decoder trips over in a broken file
+        raise Refusal(f"this is no image that can be read, or it is cut short ({_KNOWN} are read)") from None
+
+
+def _check_head(data: bytes, limits: DecodedLimits) -> None:
+    """The size of a WebP file, whose reader takes memory for its canvas as soon as it is opened."""
+    if data[:4] != b"RIFF" or data[8:12] != b"WEBP":
+        return
+    match data[12:16]:
+        case b"VP8X" if len(data) >= _CANVAS_OF_VP8X.stop:
+            canvas = data[_CANVAS_OF_VP8X]
+            size = int.from_bytes(canvas[:3], "little") + 1, int.from_bytes(canvas[3:], "little") + 1
+        case b"VP8L" if len(data) >= 25:
+            bits = int.from_bytes(data[21:25], "little")
+            size = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+        case b"VP8 " if len(data) >= 30:
+            width, height = struct.unpack_from("<HH", data, 26)
+            size = width & 0x3FFF, height & 0x3FFF
+        case _:
+            raise Refusal("the WebP image is broken")
+    check_image(*size, limits)
+
+
+def _check_scans(data: bytes, image: "Image.Image", limits: DecodedLimits) -> None:
+    """A progressive JPEG of a few kilobytes may go over all its pixels a thousand times."""
+    if image.format not in ("JPEG", "MPO"):
+        return
+    scans = data.count(_START_OF_SCAN)
+    if scans * image.width * image.height > _SCANS * limits.pixels:
+        raise too_much("image", f"{scans} passes over its pixels", f"{_SCANS} over {limits.pixels} pixels")
+
+
+def _in_rgb(image: "Image.Image") -> "Image.Image":
+    from PIL import Image
+
+    if image.mode.startswith("I") or image.mode == "F":
+        return _in_eight_bits(image)
+    if "transparency" in image.info or image.mode in ("RGBA", "LA", "PA", "RGBa", "La"):
+        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        white.alpha_composite(image.convert("RGBA"))
+        return white.convert("RGB")
+    return image.convert("RGB")
+
+
+def _upright(image: "Image.Image", orientation: object) -> "Image.Image":
+    """``orientation`` as EXIF counts: mirrored, turned, or both."""
+    from PIL import Image
+
+    turns = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_270,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_90,
+    }
+    turn = turns.get(orientation) if isinstance(orientation, int) else None
+    return image if turn is None else image.transpose(turn)
+
+
+def _orientation(image: "Image.Image") -> object:
+    """Which way is up, as far as the file says it readably."""
+    from PIL import ExifTags
+
+    try:
+        return image.getexif().get(ExifTags.Base.Orientation)
+    except Exception:  # whatever its reader trips over: the picture itself may be whole
+        return None
+
+
+def _in_eight_bits(image: "Image.Image") -> "Image.Image":
+    """Grey of 16 or more bits a pixel."""
+    import numpy as np
+    from PIL import Image
+
+    grey = np.asarray(image)
+    if image.mode == "F":
+        grey = np.nan_to_num(grey) * (255 if np.nanmax(grey, initial=0) <= 1 else 1)
+    elif image.mode.startswith("I;16") or grey.max(initial=0) > 255:
+        grey = grey.astype(np.int64) >> 8
+    return Image.fromarray(np.clip(grey, 0, 255).astype(np.uint8)).convert("RGB")

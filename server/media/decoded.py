@@ -15,20 +15,28 @@ class DecodedLimits:
 
     pixels: int = 64 * 2**20
     """Of one image or one frame."""
+    edge: int = 1 << 16
+    """Pixels of its longer side."""
     audio_seconds: float = 3600.0
     video_seconds: float = 600.0
     frames: int = 18_000
-    """Of one video, or of one animated image."""
+    """Of one video."""
+    video_pixels: int = 160 * 2**20
+    """Of all frames of a video that a model is given; larger frames are made smaller."""
+    video_work: int = 2**34
+    """Pixels of all frames of a video: what is decoded of it, also of frames that nobody sees."""
+    cpu_seconds: float = 20.0
+    """Of the decoder's own time, for one video."""
 
 
-def check_image(width: int, height: int, limits: DecodedLimits, frames: int = 1) -> None:
+def check_image(width: int, height: int, limits: DecodedLimits, what: str = "image") -> None:
     """Raises :class:`.refusal.Refusal`, also for an image without pixels."""
-    if width < 1 or height < 1 or frames < 1:
-        raise Refusal("the image has no pixels")
+    if width < 1 or height < 1:
+        raise Refusal(f"the {what} has no pixels")
     if width * height > limits.pixels:
-        raise _too_much("image", f"{width} x {height} pixels", f"{limits.pixels} pixels")
-    if frames > limits.frames:
-        raise _too_much("image", f"{frames} frames", str(limits.frames))
+        raise too_much(what, f"{width} x {height} pixels", f"{limits.pixels} pixels")
+    if max(width, height) > limits.edge:
+        raise too_much(what, f"{width} x {height} pixels", f"{limits.edge} in a row")
 
 
 def check_audio(seconds: float, limits: DecodedLimits) -> None:
@@ -38,12 +46,13 @@ def check_audio(seconds: float, limits: DecodedLimits) -> None:
 
 def check_video(width: int, height: int, seconds: float, frames: int, limits: DecodedLimits) -> None:
     """Raises :class:`.refusal.Refusal`, also for a length that is no number of seconds."""
-    if width < 1 or height < 1 or frames < 1:
-        raise Refusal("the video has no pixels")
-    if width * height > limits.pixels:
-        raise _too_much("video", f"{width} x {height} pixels", f"{limits.pixels} pixels")
+    check_image(width, height, limits, "video")
+    if frames < 1:
+        raise Refusal("the video has no frames")
+    if frames * width * height > limits.video_work:
+        raise too_much("video", f"{frames} frames of {width} x {height} pixels", f"{limits.video_work} pixels")
     if frames > limits.frames:
-        raise _too_much("video", f"{frames} frames", str(limits.frames))
+        raise too_much("video", f"{frames} frames", str(limits.frames))
     _check_seconds("video", seconds, limits.video_seconds)
 
 
@@ -51,8 +60,8 @@ def _check_seconds(what: str, seconds: float, limit: float) -> None:
     if not seconds >= 0:  # nor is it for what is not a number
         raise Refusal(f"the {what} has no length")
     if seconds > limit:
-        raise _too_much(what, f"{seconds:.0f} seconds", f"{limit:g}")
+        raise too_much(what, f"{seconds:.0f} seconds", f"{limit:g}")
 
 
-def _too_much(what: str, has: str, most: str) -> Refusal:
+def too_much(what: str, has: str, most: str) -> Refusal:
     return Refusal(f"the {what} has {has}; this server decodes at most {most}", TOO_LARGE)

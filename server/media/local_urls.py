@@ -90,4 +90,4 @@ def decode_data_url(url: str, limit: int) -> tuple[bytes, str]:
     try:
         return base64.b64decode(url[at:], validate=True), kind
     except (binascii.Error, ValueError):
-        raise Refusal("the content of the `data:` URL is not base64") from None
+        raise Refusal("its content is not base64") from None

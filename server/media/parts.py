@@ -1,8 +1,11 @@
 """Media as a request names them."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from stentor.engine.model_config.media_spec import Modality
+
+Detail = Literal["auto", "low", "high", "original"]
 
 
 @dataclass(frozen=True)
@@ -11,11 +14,15 @@ class MediaPart:
 
     modality: Modality
     url: str
-    """``data:``, ``https:`` or another that the operator has opened; "" where only ``uuid`` names it."""
+    """``data:``, ``https:`` or another that the operator has opened; "" where ``file`` or only ``uuid`` names it."""
     param: str
     """The field that holds it, for errors."""
     uuid: str = ""
     """The client's own name for it: media sent under it before need not be sent again."""
+    file: str = ""
+    """The id of one of the caller's stored files."""
+    detail: Detail = "auto"
+    """How finely a picture should be seen."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from stentor.protocols.openai.chat import template_kwargs
 from stentor.protocols.pooling.common import InputFields, PoolingFields, Side, Text
 
 from ..common.errors import Overloaded
+from ..media.collect import TEXT_ONLY, collect_media
 from ..text.errors import TemplateError, TemplatesWait, TextTooLong
 from .affix_tokens import AffixTokens
 from .model import EmbeddingModel
@@ -164,6 +165,7 @@ async def read_messages(
 
     Raises BadRequest, and Overloaded where too many templates of requests wait.
     """
+    messages, _ = collect_media(messages, TEXT_ONLY, where)
     template, known = fields.chat_template, model.pool.chat_template
     if template is None and not model.pool.tokenizer.template_source:
         raise refused(where, "the model has no chat template; send texts as `input`", "unsupported")

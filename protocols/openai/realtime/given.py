@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -11,6 +12,7 @@ from ...common.bounds import chars_at_most, total_chars_at_most
 from ...common.decoding import converted
 from ...common.errors import missing, refused, wrong
 from ...common.limits import MAX_NAME_LENGTH, Limits
+from ..media_parts import check_detail, check_url
 from ..sampling import not_served
 from .client import Id
 from .items import Content, FunctionCallItem, FunctionCallOutputItem, Item, MessageItem, Role
@@ -52,11 +54,16 @@ class _Part(msgspec.Struct, frozen=True):
     text: str | None = None
     audio: str | None = None
     transcript: str | None = None
+    image_url: str | None = None
+    detail: str | None = None
 
 
 class _Reference(msgspec.Struct, frozen=True):
     id: Id
     type: Literal["item_reference"]
+
+
+NO_IMAGES: Final[Mapping[int, str]] = {}
 
 
 class GivenItem(NamedTuple):
@@ -65,6 +72,8 @@ class GivenItem(NamedTuple):
     item: Item
     audio: bytes | None
     """Of its one part that is heard."""
+    images: Mapping[int, str] = NO_IMAGES
+    """URLs of its pictures, by the places of their parts."""
 
 
 def read_item(value: dict[str, Any], where: str, limits: Limits) -> GivenItem:
@@ -96,9 +105,13 @@ def _message(read: _Message, where: str, limits: Limits) -> GivenItem:
     if not read.content or len(read.content) > MAX_PARTS:
         raise wrong(f"{where}.content", f"must hold 1 to {MAX_PARTS} parts", "invalid_value")
     content, audio, length = [], None, 0
+    images = {}
     for index, raw in enumerate(read.content):
         place = f"{where}.content[{index}]"
-        part, found_audio = _part(converted(raw, _Part, place), read.role, place)
+        given = converted(raw, _Part, place)
+        part, found_audio = _part(given, read.role, place)
+        if given.type == "input_image" and given.image_url is not None:
+            images[index] = given.image_url
         if found_audio is not None:
             if audio is not None:
                 raise refused(place, "a message may have one part of audio", "invalid_value")
@@ -106,16 +119,20 @@ def _message(read: _Message, where: str, limits: Limits) -> GivenItem:
         length += len(part.text or "") + len(part.transcript or "")
         content.append(part)
     total_chars_at_most(length, limits.max_prompt_chars, f"{where}.content")
-    return GivenItem(MessageItem(read.id or "", read.role, content), audio)
+    return GivenItem(MessageItem(read.id or "", read.role, content), audio, images)
 
 
 def _part(given: _Part, role: Role, where: str) -> tuple[Content, bytes | None]:
     kind = given.type
     if kind not in _TYPES[role]:
-        expected = " or ".join(f"`{name}`" for name in _TYPES[role] if name != "input_image")
+        expected = " or ".join(f"`{name}`" for name in _TYPES[role])
         raise wrong(f"{where}.type", f"must be {expected} in a message of role `{role}`", "invalid_value")
     if kind == "input_image":
-        raise not_served(where, f"`{where}`: an image")
+        if given.image_url is None:
+            raise missing(f"{where}.image_url")
+        check_url(given.image_url, f"{where}.image_url")
+        check_detail(given.detail, f"{where}.detail")
+        return Content("input_image", transcript=UNSET, detail=given.detail or "auto"), None
     if kind == "input_audio":
         if given.audio is None:
             raise missing(f"{where}.audio")

@@ -12,11 +12,14 @@ Role = Literal["system", "user", "assistant"]
 class Content(msgspec.Struct):
     """One part of a message. Which fields it has, its ``type`` says."""
 
-    type: Literal["input_text", "input_audio", "output_text", "output_audio"]
+    type: Literal["input_text", "input_audio", "input_image", "output_text", "output_audio"]
     text: str | UnsetType = UNSET
     transcript: str | UnsetType | None = UNSET
     audio: str | UnsetType = UNSET
     """Base64; only where the item is retrieved."""
+    image_url: str | UnsetType = UNSET
+    """Likewise."""
+    detail: str | UnsetType = UNSET
 
 
 class MessageItem(msgspec.Struct, tag_field="type", tag="message"):

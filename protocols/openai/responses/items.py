@@ -9,6 +9,7 @@ from ...common.bounds import chars_at_most, items_at_most, total_chars_at_most
 from ...common.decoding import converted
 from ...common.errors import BadRequest, missing, wrong
 from ...common.limits import MAX_NAME_LENGTH, Limits
+from ..media_parts import check_audio, check_detail, check_file, check_named
 from ..sampling import not_served
 from . import client_tools
 from .tools import check_tools
@@ -56,7 +57,8 @@ _LOADED: Final = ("function", "custom", "namespace")
 _ROLES: Final = ("user", "assistant", "system", "developer")
 _STATUSES: Final = ("in_progress", "completed", "incomplete")
 _TEXT_PARTS: Final = ("input_text", "output_text", "text")
-_MEDIA_PARTS: Final = ("input_image", "input_file", "input_audio")
+MEDIA_PARTS: Final = ("input_image", "input_file", "input_audio")
+"""Types of parts that are no texts; they are kept as the client wrote them."""
 
 
 def read_items(given: str | list[dict[str, Any]], limits: Limits, new_id: NewId, field: str = "input") -> list[Item]:
@@ -72,10 +74,31 @@ def read_items(given: str | list[dict[str, Any]], limits: Limits, new_id: NewId,
 
 
 def _chars(value: Any) -> int:
+    """Of texts; media are bounded as the body is."""
     if isinstance(value, str):
         return len(value)
+    if isinstance(value, dict) and value.get("type") in MEDIA_PARTS:
+        return 0
     values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return sum(map(_chars, values))
+
+
+def read_media(part: dict[str, Any], where: str) -> dict[str, Any]:
+    """One of :data:`MEDIA_PARTS`, with the fields that count. Raises BadRequest naming the field."""
+    match part["type"]:
+        case "input_image":
+            check_named(part, where, "image_url")
+            named = {"file_id": part.get("file_id"), "image_url": part.get("image_url")}
+            return {"type": "input_image", "detail": part.get("detail") or "auto", **named}
+        case "input_audio":
+            check_audio(part.get("input_audio"), f"{where}.input_audio")
+            given = part["input_audio"]
+            return {"type": "input_audio", "input_audio": {"data": given["data"], "format": given["format"]}}
+        case _:
+            check_file(part, where)
+            check_detail(part.get("detail"), f"{where}.detail")
+            names = ("file_data", "file_id", "file_url", "filename", "detail")
+            return {"type": "input_file", **{name: part[name] for name in names if part.get(name) is not None}}
 
 
 class _Reader:
@@ -291,9 +314,11 @@ class _Reader:
 
     def _part(self, part: Any, field: str, target: str) -> dict[str, Any]:
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind in _MEDIA_PARTS:
+        if kind in MEDIA_PARTS:
             where = f"{self._where}.{field}"
-            raise not_served(where, f"`{where}`: a part of type `{kind}`")
+            if target == "output_text":
+                raise not_served(where, f"`{where}`: a part of type `{kind}` in a message of the assistant")
+            return read_media(part, where)
         if kind == "refusal" and target == "output_text":
             if not isinstance(part.get("refusal"), str):
                 raise self._wrong(f"{field}.refusal", "must be a string")

@@ -6,15 +6,13 @@ is a field of its message, and neighbours of one role are one message, as Anthro
 
 import json
 from collections.abc import Sequence
-from typing import Any, Final, assert_never
+from typing import Any, assert_never
 
 from stentor.protocols.anthropic.content import (
-    ContentSource,
     DocumentBlock,
     ImageBlock,
     InputBlock,
     InputMessage,
-    PlainTextSource,
     RedactedThinkingBlock,
     SearchResultBlock,
     ServerToolUseBlock,
@@ -23,11 +21,9 @@ from stentor.protocols.anthropic.content import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from stentor.protocols.common.errors import BadRequest, refused, wrong
-from stentor.protocols.openai.sampling import not_served
+from stentor.protocols.common.errors import refused, wrong
 
-BLOCKS_JOIN: Final = "\n"
-"""Between texts that the client wrote as blocks of their own. Those of a model are pieces of one text."""
+from .parts import BLOCKS_JOIN, Part, as_parts, block_parts, joined, refused_block
 
 
 def chat_messages(messages: Sequence[InputMessage]) -> list[dict[str, Any]]:
@@ -54,23 +50,23 @@ class _Writer:
     def user(self, blocks: Sequence[InputBlock], where: str) -> None:
         if not blocks:
             raise wrong(where, "must hold at least one block")
-        texts = []
+        parts: list[Part] = []
         for index, block in enumerate(blocks):
             place = f"{where}[{index}]"
             match block:
                 case TextBlock() | DocumentBlock() | ImageBlock() | SearchResultBlock():
-                    texts.append(_text_of(block, place))
+                    parts += block_parts(block, place)
                 case ToolResultBlock():
                     self._result(block, place)
                 case ThinkingBlock() | RedactedThinkingBlock() | ToolUseBlock():
                     raise refused(f"{place}.type", "such a block belongs to an assistant's message")
                 case ServerToolUseBlock():
-                    raise _not_served(block, place)
+                    raise refused_block(block, place)
                 case other:
                     assert_never(other)
-        if texts:
+        if parts:
             # behind the results, wherever the client put it: they answer the calls of the message before
-            self._say("user", BLOCKS_JOIN.join(texts))
+            self._say("user", parts)
 
     def assistant(self, blocks: Sequence[InputBlock], where: str) -> None:
         texts, thoughts, calls = [], [], []
@@ -88,10 +84,10 @@ class _Writer:
                 case ToolResultBlock():
                     raise refused(f"{place}.type", "a result belongs to a user's message")
                 case DocumentBlock() | ImageBlock() | SearchResultBlock() | ServerToolUseBlock():
-                    raise _not_served(block, place)
+                    raise refused_block(block, place)
                 case other:
                     assert_never(other)
-        message = self._say("assistant", "".join(texts))
+        message = self._say("assistant", ["".join(texts)])
         if thought := BLOCKS_JOIN.join(text for text in thoughts if text):
             before = message.get("reasoning_content")
             message["reasoning_content"] = thought if before is None else before + BLOCKS_JOIN + thought
@@ -103,12 +99,12 @@ class _Writer:
         if self.messages and self.messages[-1].get("tool_calls"):
             raise wrong(f"messages[{last}]", "calls tools; a message of role `user` with their results must follow")
 
-    def _say(self, role: str, text: str) -> dict[str, Any]:
+    def _say(self, role: str, parts: list[Part]) -> dict[str, Any]:
         if self.messages and self.messages[-1]["role"] == role:
             message = self.messages[-1]
-            message["content"] = BLOCKS_JOIN.join(part for part in (message["content"], text) if part)
+            message["content"] = joined([*as_parts(message["content"]), *parts])
         else:
-            message = {"role": role, "content": text}
+            message = {"role": role, "content": joined(parts)}
             self.messages.append(message)
         return message
 
@@ -126,50 +122,22 @@ class _Writer:
                 f"{place}.tool_use_id", "is the id of no `tool_use` block in front of it that still has no result"
             )
         self._open.remove(block.tool_use_id)
-        text = _result_text(block, f"{place}.content")
+        if isinstance(block.content, str):
+            parts: list[Part] = [block.content]
+        else:
+            place = f"{place}.content"
+            found = enumerate(block.content or ())
+            parts = [part for index, each in found for part in block_parts(each, f"{place}[{index}]")]
         self.messages.append(
             {
                 "role": "tool",
                 "tool_call_id": block.tool_use_id,
                 "name": self._names[block.tool_use_id],
-                "content": f"Error: {text}" if block.is_error else text,
+                "content": joined(_as_error(parts) if block.is_error else parts),
             }
         )
 
 
-def _result_text(block: ToolResultBlock, where: str) -> str:
-    if block.content is None or isinstance(block.content, str):
-        return block.content or ""
-    return BLOCKS_JOIN.join(_text_of(part, f"{where}[{index}]") for index, part in enumerate(block.content))
-
-
-def _text_of(block: TextBlock | DocumentBlock | ImageBlock | SearchResultBlock, place: str) -> str:
-    match block:
-        case TextBlock():
-            return block.text
-        case DocumentBlock():
-            return _document_text(block, place)
-        case _:
-            raise _not_served(block, place)
-
-
-def _document_text(block: DocumentBlock, place: str) -> str:
-    """A document that is text, under its title."""
-    if block.citations is not None and block.citations.enabled:
-        raise not_served(f"{place}.citations", f"`{place}.citations`")
-    match block.source:
-        case PlainTextSource(data=text):
-            pass
-        case ContentSource(content=str() as text):
-            pass
-        case ContentSource(content=list() as parts):
-            where = f"{place}.source.content"
-            text = BLOCKS_JOIN.join(_text_of(part, f"{where}[{index}]") for index, part in enumerate(parts))
-        case _:
-            raise not_served(f"{place}.source", f"`{place}.source`: a document that is no plain text")
-    return BLOCKS_JOIN.join(part for part in (block.title, block.context, text) if part)
-
-
-def _not_served(block: InputBlock, place: str) -> BadRequest:
-    kind = type(block).__struct_config__.tag
-    return not_served(place, f"`{place}`: a block of type `{kind}`")
+def _as_error(parts: list[Part]) -> list[Part]:
+    first, rest = (parts[0], parts[1:]) if parts and isinstance(parts[0], str) else ("", parts)
+    return [f"Error: {first}", *rest]

@@ -22,7 +22,8 @@ from stentor.protocols.common.errors import wrong
 from stentor.protocols.openai.chat import ChatRequest, chat_of
 
 from ...generation.error_fields import map_error_fields
-from .conversation import BLOCKS_JOIN, chat_messages
+from .conversation import chat_messages
+from .parts import BLOCKS_JOIN
 
 _LEAST_TOP_P: Final = 1e-6
 """Chat has none of 0; either keeps the likeliest token alone."""

@@ -20,7 +20,7 @@ from ...overload.request_context import RequestContext
 from ..responses.conversion import messages_of
 from ..responses.naming import map_response_fields
 from ..responses.preparing import fewest
-from .conversation import Entry, RealtimeConversation, text_of
+from .conversation import Entry, RealtimeConversation, parts_of, text_of
 
 ANSWER_SHARE: Final = 4
 """At least one part in so many of the context is the answer's, or as many tokens as it may have."""
@@ -59,7 +59,7 @@ def whole_calls(entries: Sequence[Entry]) -> list[Entry]:
     for entry in entries:
         match entry.item:
             case MessageItem():
-                if not text_of(entry).strip():
+                if not entry.images and not text_of(entry).strip():
                     continue
             case FunctionCallItem(status="completed", call_id=call_id):
                 calls.add(call_id)
@@ -75,6 +75,8 @@ def _input_item(entry: Entry) -> dict[str, Any]:
     """In the words of the Responses API."""
     match entry.item:
         case MessageItem(role=role):
+            if entry.images:
+                return {"id": entry.item.id, "type": "message", "role": role, "content": _parts(entry)}
             kind = "output_text" if role == "assistant" else "input_text"
             return {"type": "message", "role": role, "content": [{"type": kind, "text": text_of(entry)}]}
         case FunctionCallItem() as call:
@@ -86,6 +88,15 @@ def _input_item(entry: Entry) -> dict[str, Any]:
             }
         case FunctionCallOutputItem() as output:
             return {"type": "function_call_output", "call_id": output.call_id, "output": output.output}
+
+
+def _parts(entry: Entry) -> list[dict[str, Any]]:
+    return [
+        {"type": "input_text", "text": part}
+        if isinstance(part, str)
+        else {"type": "input_image", "image_url": part[0], "file_id": None, "detail": part[1]}
+        for part in parts_of(entry)
+    ]
 
 
 class AnswerGenerator:

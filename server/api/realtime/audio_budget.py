@@ -8,7 +8,7 @@
 
 What one session may hold is bounded, but as many as there may be can hold more than a machine has memory for. Audio is
 counted where it lies: in the input buffer as it came and as it is heard, again in the turn that is heard, and in the
-items that keep it.
+items that keep it. Pictures in items count as audio does.
 """
 
 import math
@@ -26,10 +26,11 @@ _RETRY_SECONDS: Final = 5
 class AudioFull(Overloaded):
     """What would be held is not taken; what is held is kept."""
 
-    def __init__(self, most: float) -> None:
+    def __init__(self, most: float, field: str = "audio") -> None:
         message = (
-            f"`audio`: the realtime sessions of this server hold as much audio as they may (of "
-            f"{most / (1 << 20):.0f} MiB). Commit or clear what is yours, or send this again later."
+            f"`{field}`: the realtime sessions of this server hold as much audio as they may (of "
+            f"{most / (1 << 20):.0f} MiB, with images). Commit, clear or delete what is yours, or send this again "
+            "later."
         )
         super().__init__(message, "realtime_audio_full", _RETRY_SECONDS)
 
@@ -49,11 +50,11 @@ class HeldAudio:
         """For one session, until the block around it ends."""
         return AudioShare(self)
 
-    def _check(self, size: int, own: int) -> None:
+    def _check(self, size: int, own: int, field: str) -> None:
         small = (own + size) * self._sessions <= self._most * RESERVED
         if self.bytes + size > self._most * (1 if small else 1 - RESERVED):
             self._on_refused()
-            raise AudioFull(self._most)
+            raise AudioFull(self._most, field)
 
 
 class AudioShare(AbstractContextManager["AudioShare"]):
@@ -65,9 +66,9 @@ class AudioShare(AbstractContextManager["AudioShare"]):
         self.bytes = 0
         held._sessions += 1
 
-    def check(self, size: int) -> None:
-        """Raises AudioFull where there is no room for so many bytes more."""
-        self._held._check(size, self.bytes)
+    def check(self, size: int, field: str = "audio") -> None:
+        """Raises AudioFull where there is no room for so many bytes more, which stand in ``field``."""
+        self._held._check(size, self.bytes, field)
 
     def hold(self) -> "AudioBudget":
         return AudioBudget(self)

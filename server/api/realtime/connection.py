@@ -54,6 +54,7 @@ from ..responses.ids import short_id
 from .audio_budget import AudioShare
 from .conversation import Entry, RealtimeConversation
 from .event_queue import Dialect, EventQueue
+from .images import check_images
 from .interfaces import (
     CommittedAudio,
     InputAudio,
@@ -242,7 +243,8 @@ class Connection:
         given.item.id = given.item.id or short_id("item")
         if isinstance(given.item, FunctionCallItem):
             given.item.call_id = given.item.call_id or short_id("call")
-        entry = Entry(given.item)
+        check_images(given, "item", self._services.chat.accepted)
+        entry = Entry(given.item, images=given.images)
         if given.audio is not None:
             self._conversation.check_insert(entry, event.previous_item_id)  # or it would be heard for nothing
             entry.turn = self._opened_input_audio().turn_of(entry.item.id, given.audio)

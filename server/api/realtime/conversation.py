@@ -5,7 +5,7 @@ their characters, and the audio that is kept to be retrieved.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,7 +15,7 @@ from msgspec import UNSET
 from stentor.protocols.common.errors import BadRequest, refused, wrong
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.given import encode_audio
-from stentor.protocols.openai.realtime.items import FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
+from stentor.protocols.openai.realtime.items import Content, FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
 
 from .audio_budget import AudioShare, unbounded
 from .interfaces import CommittedAudio
@@ -50,6 +50,8 @@ class Entry:
     """What of an answer's audio has been sent."""
     counted: int = 0
     """Characters of it that its conversation has counted."""
+    images: Mapping[int, str] = field(default_factory=dict)
+    """URLs of its pictures, by the places of their parts; they have been checked."""
 
     @property
     def open(self) -> bool:
@@ -68,6 +70,10 @@ class Entry:
                 return len(self.item.output)
 
     @property
+    def image_chars(self) -> int:
+        return sum(map(len, self.images.values()))
+
+    @property
     def waits(self) -> bool:
         """It is not known yet what was said in it."""
         return self.turn is not None and self.transcript is None and self.failure is None
@@ -78,8 +84,11 @@ class RealtimeConversation:
 
     def __init__(self, id: str, limits: Limits, share: AudioShare | None = None) -> None:
         self.id: Final = id
-        self._audio = (share or unbounded()).hold()
+        self._share = share or unbounded()
+        self._audio = self._share.hold()
         """Of the client, in the items."""
+        self._pictures = self._share.hold()
+        """Likewise."""
         self._limits = limits
         self._entries: list[Entry] = []
         self._by_id: dict[str, Entry] = {}
@@ -112,7 +121,7 @@ class RealtimeConversation:
             raise refused("item.id", f"there is an item `{shown}` already", DUPLICATE_ITEM)
         if isinstance(entry.item, FunctionCallOutputItem):
             self._check_call(entry.item)
-        self.check_room(entry.size)
+        self.check_room(entry.size, entry.image_chars)
         if previous == ROOT:
             return 0
         if previous is None:
@@ -129,6 +138,7 @@ class RealtimeConversation:
     def _enter(self, entry: Entry) -> None:
         self._by_id[entry.item.id] = entry
         self.count(entry)
+        self._pictures.set(self._pictures.bytes + entry.image_chars)
         if entry.turn is not None:
             self._audio.set(self._audio.bytes + len(entry.turn.audio))
 
@@ -145,8 +155,8 @@ class RealtimeConversation:
                 "item.call_id", f"the conversation has no call `{output.call_id[:80]}`", "invalid_tool_call_id"
             )
 
-    def check_room(self, chars: int = 0) -> None:
-        """Raises BadRequest where the conversation is as long as it may be."""
+    def check_room(self, chars: int = 0, image_chars: int = 0) -> None:
+        """Raises BadRequest where the conversation is as long as it may be, and AudioFull."""
         limits = self._limits
         if len(self._entries) >= limits.max_messages:
             raise BadRequest(
@@ -162,6 +172,16 @@ class RealtimeConversation:
                 "item",
                 "string_above_max_length",
             )
+        if image_chars:
+            held = self._pictures.bytes + image_chars
+            if held > limits.max_body_bytes:
+                raise BadRequest(
+                    f"The conversation's images have {held} bytes; this server allows at most {limits.max_body_bytes}: "
+                    "delete some items.",
+                    "item",
+                    "string_above_max_length",
+                )
+            self._share.check(image_chars, "item")
 
     def find(self, id: str, asked: Event, field: str = "item_id") -> Entry:
         """The item that ``asked`` names in ``field``. Raises BadRequest."""
@@ -192,6 +212,7 @@ class RealtimeConversation:
         del self._by_id[id]
         self._chars -= entry.counted
         self._dropped.discard(id)
+        self._pictures.set(self._pictures.bytes - entry.image_chars)
         self._forget_audio_of(entry)
 
     def check_truncate(self, id: str, content_index: int) -> Entry:
@@ -245,12 +266,9 @@ class RealtimeConversation:
         """The item with the audio that is still there. Raises BadRequest."""
         entry = self.find(id, Event.RETRIEVE_ITEM)
         item = entry.item
-        if not isinstance(item, MessageItem) or entry.turn is None:
+        if not isinstance(item, MessageItem) or (entry.turn is None and not entry.images):
             return item
-        content = [
-            msgspec.structs.replace(part, audio=encode_audio(entry.turn.audio)) if part.type == "input_audio" else part
-            for part in item.content
-        ]
+        content = [_with_media(part, entry, place) for place, part in enumerate(item.content)]
         return msgspec.structs.replace(item, content=content)
 
     # ---- what the model sees
@@ -268,10 +286,32 @@ def text_of(entry: Entry) -> str:
     """What a message says, however it was said."""
     item = entry.item
     assert isinstance(item, MessageItem)
-    texts = []
-    for part in item.content:
-        said = part.text if part.text is not UNSET else part.transcript
-        if part.type == "input_audio" and entry.transcript is not None:
-            said = entry.transcript
-        texts.append(said if isinstance(said, str) else "")
-    return "\n".join(text for text in texts if text)
+    return "\n".join(text for part in item.content if (text := _said(part, entry)))
+
+
+def parts_of(entry: Entry) -> list[str | tuple[str, str, int]]:
+    """A message with pictures, in order: texts, and of each picture its URL, its detail and the place of its part."""
+    item = entry.item
+    assert isinstance(item, MessageItem)
+    found: list[str | tuple[str, str, int]] = []
+    for place, part in enumerate(item.content):
+        if place in entry.images:
+            found.append((entry.images[place], part.detail or "auto", place))
+        elif text := _said(part, entry):
+            found.append(text)
+    return found
+
+
+def _said(part: Content, entry: Entry) -> str:
+    said = part.text if part.text is not UNSET else part.transcript
+    if part.type == "input_audio" and entry.transcript is not None:
+        said = entry.transcript
+    return said if isinstance(said, str) else ""
+
+
+def _with_media(part: Content, entry: Entry, place: int) -> Content:
+    if part.type == "input_audio" and entry.turn is not None:
+        return msgspec.structs.replace(part, audio=encode_audio(entry.turn.audio))
+    if place in entry.images:
+        return msgspec.structs.replace(part, image_url=entry.images[place])
+    return part

@@ -22,6 +22,7 @@ from stentor.protocols.openai.realtime.update import ResponseFields, read_fields
 from ..responses.ids import short_id
 from .answer import Emit, ResponseWriter
 from .conversation import Entry, RealtimeConversation
+from .images import check_images
 from .interfaces import InputAudio
 from .machine import Event, SessionMachine
 from .responding import Responding, ResponseHost
@@ -114,7 +115,8 @@ class ResponseManager:
                 entries.append(self._conversation.find(reference, Event.RESPOND, f"{where}.id"))
                 continue
             given = read_item(item, where, self._host.services.limits)
-            entry = Entry(given.item)
+            check_images(given, where, self._host.services.chat.accepted)
+            entry = Entry(given.item, images=given.images)
             if given.audio is not None:
                 audio_entries.append((entry, given.audio))
             entries.append(entry)

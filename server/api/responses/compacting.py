@@ -58,7 +58,7 @@ async def compact(
         "content": [{"type": "input_text", "text": _ASKS}],
     }
     room = min(MAX_SUMMARY_TOKENS, (services.chat.max_model_len or 4) // 4)
-    chat = await fitting(services.chat, asked, [*items, wish], seal, room)
+    chat = await fitting(services.chat, asked, [*items, wish], seal, max_tokens=room)
     summary, usage = await _answer(services.chat, chat, caller, context)
     sealed = seal.seal(encode(Compacted(_said(items, seal), summary)).decode())
     made = {"id": random_id("cmp"), "type": "compaction", "encrypted_content": sealed}

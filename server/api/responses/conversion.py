@@ -1,14 +1,15 @@
 """Items and fields of the Responses API as a request for a chat completion."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.chat import ChatRequest, chat_of
+from stentor.protocols.openai.media_parts import FIELD
 from stentor.protocols.openai.responses import client_tools
-from stentor.protocols.openai.responses.items import CALLS, CLIENT_CALLS, CLIENT_OUTPUTS, Item
+from stentor.protocols.openai.responses.items import CALLS, CLIENT_CALLS, CLIENT_OUTPUTS, MEDIA_PARTS, Item
 from stentor.protocols.openai.responses.request import ContextFields, ResponseRequest, TextFormat
 from stentor.protocols.openai.responses.tools import chat_choice, chat_tools, client_functions, function_name
 from stentor.protocols.openai.sampling import SamplingFields
@@ -38,12 +39,16 @@ class Compacted(msgspec.Struct, frozen=True):
     """Of all that was said and done, by the model."""
 
 
+NO_FIELDS: Final[Mapping[str, str]] = {}
 COMPACTED: Final = "A summary of the conversation so far, whose beginning was left out:\n\n"
 
 
-def chat_request(request: ContextFields, items: Sequence[Item], unseal: Unseal) -> ChatRequest:
-    """``items`` are the whole conversation, without references. Fields must have been checked. Raises BadRequest."""
-    messages = messages_of(items, unseal)
+def chat_request(
+    request: ContextFields, items: Sequence[Item], unseal: Unseal, fields_of: Mapping[str, str] = NO_FIELDS
+) -> ChatRequest:
+    """``items`` are the whole conversation, without references. Fields must have been checked. ``fields_of`` says by
+    ids of items which field of the request they are. Raises BadRequest."""
+    messages = messages_of(items, unseal, fields_of)
     if request.instructions is not None:
         messages.insert(0, {"role": "system", "content": request.instructions})
     fields: dict[str, Any] = {"model": request.model, "messages": messages}
@@ -74,7 +79,7 @@ def _response_format(form: TextFormat) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": kept}
 
 
-def messages_of(items: Sequence[Item], unseal: Unseal) -> list[Message]:
+def messages_of(items: Sequence[Item], unseal: Unseal, fields_of: Mapping[str, str] = NO_FIELDS) -> list[Message]:
     """What one answer of the model was (reasoning, text, calls in a row) becomes one message of the assistant."""
     messages: list[Message] = []
     names: dict[str, str] = {}
@@ -101,13 +106,14 @@ def messages_of(items: Sequence[Item], unseal: Unseal) -> list[Message]:
             continue
         match item["type"]:
             case "message":
-                messages.append({"role": item["role"], "content": _content(item["content"])})
+                field = _field(item, "content", fields_of)
+                messages.append({"role": item["role"], "content": _content(item["content"], field)})
             case "tool_search_output" | "tool_search_call" if item["call_id"] is None:
                 pass  # a server's: the model has the tools that were found, and did not ask for them here
             case kind if kind in CLIENT_OUTPUTS:
                 call_id = item["id"] if kind == "local_shell_call_output" else item["call_id"]
                 call_id = call_ids.get(call_id, call_id)
-                message: Message = {"role": "tool", "tool_call_id": call_id, "content": _output_text(item)}
+                message: Message = {"role": "tool", "tool_call_id": call_id, "content": _output(item, fields_of)}
                 if call_id in names:
                     message["name"] = names[call_id]
                 messages.append(message)
@@ -195,10 +201,13 @@ def _call(item: Item, name: str, arguments: str) -> Message:
     return {"id": item["call_id"], "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _output_text(item: Item) -> str:
+def _output(item: Item, fields_of: Mapping[str, str]) -> str | list[dict[str, Any]]:
     match item["type"]:
         case "function_call_output" | "custom_tool_call_output":
-            return text_of(item["output"])
+            output = item["output"]
+            if isinstance(output, list) and any(part["type"] in MEDIA_PARTS for part in output):
+                return _content(output, _field(item, "output", fields_of))
+            return text_of(output)
         case "tool_search_output":
             found = client_functions(item["tools"])
             described = [{"name": name, "description": one.tool.get("description")} for name, one in found.items()]
@@ -216,14 +225,35 @@ def _thought(item: Item, unseal: Unseal) -> str:
 
 
 def text_of(content: str | list[dict[str, Any]]) -> str:
-    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+    """Of all its parts; media say nothing."""
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content if "text" in part)
 
 
-def _content(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
-    if len(parts) == 1:
+def _content(parts: list[dict[str, Any]], field: str) -> str | list[dict[str, Any]]:
+    """As chat has it; ``field`` is what the client knows the list as, "" where it is none of the request's."""
+    if len(parts) == 1 and "text" in parts[0]:
         text: str = parts[0]["text"]
         return text
-    return [{"type": "text", "text": part["text"]} for part in parts]
+    return [_part(part, field and f"{field}[{index}]") for index, part in enumerate(parts)]
+
+
+def _part(part: dict[str, Any], field: str) -> dict[str, Any]:
+    match part["type"]:
+        case "input_image":
+            named = {"url": part["image_url"]} if part["file_id"] is None else {"file_id": part["file_id"]}
+            read = {"type": "image_url", "image_url": {**named, "detail": part["detail"]}}
+        case "input_audio":
+            read = {"type": "input_audio", "input_audio": part["input_audio"]}
+        case "input_file":
+            read = {"type": "file", "file": {name: value for name, value in part.items() if name != "type"}}
+        case _:
+            return {"type": "text", "text": part["text"]}
+    return {**read, FIELD: field} if field else read
+
+
+def _field(item: Item, name: str, fields_of: Mapping[str, str]) -> str:
+    field = fields_of.get(item.get("id", ""))
+    return "" if field is None else f"{field}.{name}"
 
 
 def droppable(items: Sequence[Item]) -> Iterator[int]:

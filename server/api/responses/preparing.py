@@ -1,7 +1,7 @@
 """From a request to the conversation that it means: its own items, those it refers to, and those that came before."""
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -32,7 +32,7 @@ from ...storage import conversations, responses, secrets
 from ...storage.database import Database
 from ...tools.servers import Server
 from .approvals import check_approvals
-from .conversion import chat_request, droppable
+from .conversion import NO_FIELDS, chat_request, droppable
 from .encrypted_content import EncryptedContent
 from .ids import Ids, random_id
 from .naming import map_response_fields
@@ -57,6 +57,11 @@ class ConversationItems:
     @property
     def items(self) -> list[Item]:
         return self.history + self.given
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Of the request's own items, by their ids: the paths that its client knows them by."""
+        return {item["id"]: f"input[{index}]" for index, item in enumerate(self.given)}
 
 
 @dataclass(frozen=True)
@@ -145,7 +150,7 @@ async def prepare(
     seal = await seal_of(services.store, caller)
     shown = _shown(services.chat, request, response_id)
     request = with_loaded(request, conversation.items)
-    chat = await fitting(services.chat, request, conversation.items, seal, own_tools=tools)
+    chat = await fitting(services.chat, request, conversation.items, seal, conversation.fields, own_tools=tools)
     return Prepared(request, shown, conversation, chat, caller, seal, Ids(response_id), servers, locked, memory.size)
 
 
@@ -154,17 +159,19 @@ async def fitting(
     request: ContextFields,
     items: list[Item],
     seal: EncryptedContent,
+    fields_of: Mapping[str, str] = NO_FIELDS,
     max_tokens: int | None = None,
     own_tools: Sequence[dict[str, Any]] | None = None,
 ) -> ChatRequest:
     """The request for the answer; with ``truncation`` auto, without as many of the oldest items as do not fit.
 
-    ``own_tools``: those that the client knows by their places, where they are not the request's.
+    ``fields_of`` as :attr:`ConversationItems.fields`. ``own_tools``: those that the client knows by their places, where
+    they are not the request's.
     """
     named = request.tools if own_tools is None else own_tools
 
     def asking(kept: list[Item]) -> ChatRequest:
-        chat = chat_request(request, kept, seal.open)
+        chat = chat_request(request, kept, seal.open, fields_of)
         return chat if max_tokens is None else msgspec.structs.replace(chat, max_completion_tokens=max_tokens)
 
     whole = asking(items)
@@ -212,7 +219,7 @@ async def count_context(services: ResponseServices, request: ContextFields, call
     if servers:
         request = asking(request, offered_beside(request, servers, known_lists(conversation.items)))
     named = request.tools if servers else own
-    chat = await fitting(services.chat, request, conversation.items, seal, own_tools=named)
+    chat = await fitting(services.chat, request, conversation.items, seal, conversation.fields, own_tools=named)
     return await count_tokens(services.chat, chat, named)
 
 

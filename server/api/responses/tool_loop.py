@@ -138,7 +138,8 @@ class ToolLoop:
         client = self._replay.submitter(number, services.chat.client)
         arrival = time.monotonic() if number else None
         with blaming(prepared.request, self._tools), map_response_fields(request.tools or ()):
-            chat = await fitting(services.chat, request, prepared.conversation.items + said, prepared.seal)
+            conversation = prepared.conversation
+            chat = await fitting(services.chat, request, conversation.items + said, prepared.seal, conversation.fields)
             return await prepare_generation(
                 services.chat, chat, prepared.caller, self._context, copies=COPIES, client=client, arrival=arrival
             )

@@ -55,6 +55,10 @@ def plain(said: str, **more: Any) -> dict[str, Any]:
     return {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": said}, **more}
 
 
+def image(kind: str, **source: Any) -> dict[str, Any]:
+    return {"type": "image", "source": {"type": kind, **source}}
+
+
 def test_a_line_that_changes_with_each_request_does_not_stand_in_front_of_all() -> None:
     header = "x-anthropic-billing-header: cc_version=2.1; cch=a1b2c;"
     assert conversation(HELLO, system=[text(header), text("Be brief.")])[0]["content"] == "Be brief."
@@ -215,6 +219,57 @@ def test_what_is_without_effect_is_taken() -> None:
     )
 
 
+def test_pictures_stand_between_texts_where_they_stood() -> None:
+    picture = image("base64", media_type="image/png", data="AAAA")
+    (message,) = conversation(
+        user(text("a"), text("b"), picture, text("c")), user(image("url", url="https://x.test/y"))
+    )
+    assert message["content"] == [
+        {"type": "text", "text": "a\nb"},
+        {
+            "type": "image_url",
+            "image_url": {"url": "data:image/png;base64,AAAA"},
+            "_field": "messages[0].content[2]",
+        },
+        {"type": "text", "text": "c"},
+        {"type": "image_url", "image_url": {"url": "https://x.test/y"}, "_field": "messages[1].content[0]"},
+    ]
+
+
+def test_the_result_of_a_tool_may_hold_pictures() -> None:
+    shown = user(result([text("seen"), image("file", file_id="file-1")], is_error=True))
+    *_, message = conversation(HELLO, assistant(use()), shown)
+    assert message["content"] == [
+        {"type": "text", "text": "Error: seen"},
+        {"type": "image_url", "image_url": {"file_id": "file-1"}, "_field": "messages[2].content[0].content[1]"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "file"),
+    [
+        (
+            {"type": "base64", "media_type": "application/pdf", "data": "JVBE"},
+            {"file_data": "data:application/pdf;base64,JVBE"},
+        ),
+        ({"type": "url", "url": "https://x.test/a.pdf"}, {"file_url": "https://x.test/a.pdf"}),
+        ({"type": "file", "file_id": "file-1"}, {"file_id": "file-1"}),
+    ],
+)
+def test_a_document_that_is_no_text_is_a_file_under_its_title(source: dict[str, Any], file: dict[str, Any]) -> None:
+    (message,) = conversation(user({"type": "document", "title": "T", "source": source}))
+    assert message["content"] == [
+        {"type": "text", "text": "T"},
+        {"type": "file", "file": file, "_field": "messages[0].content[0]"},
+    ]
+
+
+def test_a_document_of_blocks_may_hold_pictures() -> None:
+    blocks = [text("one"), image("url", url="https://x.test/y")]
+    (message,) = conversation(user({"type": "document", "source": {"type": "content", "content": blocks}}))
+    assert [part["type"] for part in message["content"]] == ["text", "image_url"]
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -225,9 +280,20 @@ def test_what_is_without_effect_is_taken() -> None:
         ({"messages": [user()]}, "messages[0].content"),
         ({"messages": [user(text("a"), {"type": "text"})]}, "messages[0].content[1].text"),
         ({"messages": [user({"type": "telepathy"})]}, "messages[0].content[0].type"),
-        ({"messages": [user({"type": "image", "source": {}})]}, "messages[0].content[0]"),
+        ({"messages": [user({"type": "image"})]}, "messages[0].content[0].source"),
+        ({"messages": [user({"type": "image", "source": {}})]}, "messages[0].content[0].source.type"),
+        ({"messages": [user(image("url"))]}, "messages[0].content[0].source.url"),
+        ({"messages": [user(image("base64", media_type="image/png"))]}, "messages[0].content[0].source.data"),
+        (
+            {"messages": [user(image("base64", media_type="image/bmp", data="AA"))]},
+            "messages[0].content[0].source.media_type",
+        ),
+        ({"messages": [user(image("text", data="a"))]}, "messages[0].content[0].source.type"),
         ({"messages": [user({"type": "search_result"})]}, "messages[0].content[0]"),
-        ({"messages": [user({"type": "document", "source": {"type": "base64"}})]}, "messages[0].content[0].source"),
+        (
+            {"messages": [user({"type": "document", "source": {"type": "base64"}})]},
+            "messages[0].content[0].source.media_type",
+        ),
         ({"messages": [user(plain("a", citations={"enabled": True}))]}, "messages[0].content[0].citations"),
         ({"messages": [HELLO, assistant({"type": "image"})]}, "messages[1].content[0]"),
         ({"messages": [user(use())]}, "messages[0].content[0].type"),
@@ -237,7 +303,7 @@ def test_what_is_without_effect_is_taken() -> None:
         ({"messages": [HELLO, assistant(use(), use())]}, "messages[1].content[1].id"),
         (
             {"messages": [HELLO, assistant(use()), user(result([{"type": "image"}]))]},
-            "messages[2].content[0].content[0]",
+            "messages[2].content[0].content[0].source",
         ),
         ({"messages": [{"role": "system", "content": [{"type": "image"}]}, HELLO]}, "messages[0].content[0].type"),
         ({"system": [{"type": "image"}]}, "system[0].type"),

@@ -1,13 +1,15 @@
 """The order of items, and what a conversation may hold."""
 
 import pytest
+from msgspec import UNSET
 
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
-from stentor.protocols.openai.realtime.given import decode_audio, encode_audio
+from stentor.protocols.openai.realtime.given import decode_audio, encode_audio, read_item
 from stentor.protocols.openai.realtime.items import Content, FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
 from stentor.server.api.realtime import conversation as module
 from stentor.server.api.realtime.answer_generator import chat_request, whole_calls
+from stentor.server.api.realtime.audio_budget import AudioFull, HeldAudio
 from stentor.server.api.realtime.conversation import Entry, RealtimeConversation
 from stentor.server.api.realtime.interfaces import Transcript
 from stentor.server.api.realtime.machine import Event
@@ -125,3 +127,45 @@ def test_a_conversation_may_be_long_without_being_slow() -> None:
 
     _, *costs = [insert(number) for number in range(1000)]
     assert min(costs) == max(costs)
+
+
+PNG = "data:image/png;base64,AAAA"
+
+
+def pictured(id: str, url: str = PNG) -> Entry:
+    parts = [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": url, "detail": "low"}]
+    given = read_item({"type": "message", "role": "user", "id": id, "content": parts}, "item", Limits())
+    return Entry(given.item, images=given.images)
+
+
+def test_a_picture_is_told_where_its_item_is_retrieved_and_to_the_model() -> None:
+    conversation = RealtimeConversation("conv", Limits())
+    conversation.insert(pictured("a"))
+    (entry,) = conversation
+    assert isinstance(entry.item, MessageItem)
+    assert entry.item.content[1] == Content("input_image", transcript=UNSET, detail="low")
+    retrieved = conversation.retrieved("a")
+    assert isinstance(retrieved, MessageItem)
+    assert retrieved.content[1].image_url == PNG
+    (message,) = chat_request(BEGUN, [entry]).messages[-1:]
+    assert message["content"] == [
+        {"type": "text", "text": "a"},
+        {"type": "image_url", "image_url": {"url": PNG, "detail": "low"}},
+    ]
+
+
+def test_pictures_are_bounded_by_conversation_and_over_all_sessions() -> None:
+    held = HeldAudio(100)
+    with held.share() as share:
+        conversation = RealtimeConversation("conv", Limits(max_body_bytes=60), share)
+        conversation.insert(pictured("a"))
+        assert held.bytes == len(PNG)
+        conversation.insert(pictured("b"))
+        with pytest.raises(BadRequest, match="images have 78 bytes") as refused:
+            conversation.insert(pictured("c"))
+        assert refused.value.param == "item"
+        conversation.delete("a")
+        assert held.bytes == len(PNG)
+        wide = RealtimeConversation("conv", Limits(), share)
+        with pytest.raises(AudioFull, match="`item`"):
+            wide.insert(pictured("d", PNG + "A" * 80))

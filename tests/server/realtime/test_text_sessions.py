@@ -231,6 +231,9 @@ async def test_items_are_put_where_the_client_wants_them_and_taken_out() -> None
         assert prompt_of(engine_of(running)) == "<user>a\n<user>b\n<user>c\n<assistant>"
 
 
+PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+
+
 @pytest.mark.parametrize(
     ("event", "param"),
     [
@@ -243,7 +246,12 @@ async def test_items_are_put_where_the_client_wants_them_and_taken_out() -> None
         ),
         (
             {"type": "conversation.item.create", "item": user("x") | {"content": [{"type": "input_image"}]}},
-            "item.content[0]",
+            "item.content[0].image_url",
+        ),
+        ({"type": "conversation.item.create", "item": user("x") | {"content": [PICTURE]}}, "item.content[0]"),
+        (
+            {"type": "response.create", "response": {"input": [user("x") | {"content": [PICTURE]}]}},
+            "response.input[0].content[0]",
         ),
         ({"type": "conversation.item.create", "item": {"type": "mcp_call"}}, "item.type"),
         ({"type": "conversation.item.delete", "item_id": "gone"}, "item_id"),

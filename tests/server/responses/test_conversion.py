@@ -51,6 +51,36 @@ def test_calls_of_a_realtime_conversation_need_no_ids_of_items() -> None:
     assert found[1]["name"] == "f"
 
 
+PNG = "data:image/png;base64,AAAA"
+
+
+def test_media_stand_in_messages_and_outputs_where_they_stood_and_are_known_by_the_client_s_fields() -> None:
+    audio = {"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}}
+    text = {"type": "input_text", "text": "a"}
+    asked = {"role": "user", "content": [text, {"type": "input_image", "image_url": PNG, "detail": "low"}, audio]}
+    shown = {"type": "input_image", "file_id": "file-1"}
+    read = {"type": "input_file", "filename": "a.pdf", "file_url": "https://x.test/a.pdf", "unknown": 5}
+    output = {"type": "function_call_output", "call_id": "c1", "output": [shown, read]}
+    items = read_items([asked, CALL, output], Limits(), random_id)
+    fields = {items[0]["id"]: "input[0]"}
+    first, _, last = messages_of(items, lambda text: text, fields)
+    assert first["content"] == [
+        {"type": "text", "text": "a"},
+        {"type": "image_url", "image_url": {"url": PNG, "detail": "low"}, "_field": "input[0].content[1]"},
+        {**audio, "_field": "input[0].content[2]"},
+    ]
+    assert last["content"] == [
+        {"type": "image_url", "image_url": {"file_id": "file-1", "detail": "auto"}},
+        {"type": "file", "file": {"filename": "a.pdf", "file_url": "https://x.test/a.pdf"}},
+    ]
+
+
+def test_media_do_not_count_as_characters_of_texts() -> None:
+    limits = Limits(max_prompt_chars=100)
+    picture = {"type": "input_image", "image_url": PNG}
+    read_items([{"role": "user", "content": [{"type": "input_text", "text": "a"}] + [picture] * 9}], limits, random_id)
+
+
 def test_sealed_reasoning_is_opened_and_a_summary_stands_for_what_is_not_there() -> None:
     sealed = {"type": "reasoning", "summary": [], "encrypted_content": "abc"}
     assert messages(sealed, SAID, unseal=str.upper)[0]["reasoning_content"] == "ABC"

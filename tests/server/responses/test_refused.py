@@ -18,6 +18,11 @@ def part(**fields: Any) -> dict[str, Any]:
     return {"input": [USER, {"role": "user", "content": [{"type": "input_text", "text": "a"}, fields]}]}
 
 
+def output(**fields: Any) -> dict[str, Any]:
+    call = {"type": "function_call", "name": "f", "arguments": "{}", "call_id": "c"}
+    return {"input": [call, {"type": "function_call_output", "call_id": "c", "output": [fields]}]}
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -32,6 +37,12 @@ def part(**fields: Any) -> dict[str, Any]:
         ({"input": [{"type": "reasoning", "summary": "x"}]}, "input[0].summary"),
         (part(type="input_image", image_url="http://x/y.png"), "input[1].content[1]"),
         (part(type="input_file", file_id="f"), "input[1].content[1]"),
+        (part(type="input_image"), "input[1].content[1].image_url"),
+        (part(type="input_image", image_url="x", detail="all"), "input[1].content[1].detail"),
+        (part(type="input_file"), "input[1].content[1].file_data"),
+        (part(type="input_audio", input_audio={"data": "AA", "format": "x"}), "input[1].content[1].input_audio.format"),
+        (part(type="input_audio", input_audio={"data": "AA", "format": "wav"}), "input[1].content[1]"),
+        (output(type="input_image", image_url="http://x/y.png"), "input[1].output[0]"),
         (part(type="input_text"), "input[1].content[1].text"),
         ({"input": "x", "conversation": "conv_1", "previous_response_id": "resp_1"}, "conversation"),
         ({"input": "x", "background": True, "store": False}, "background"),

@@ -333,3 +333,12 @@ async def test_a_response_that_is_cancelled_before_anything_was_said_has_a_whole
         live.cancel()
         kinds = [frame.event for frame in frames_of((await task).text)]
         assert kinds == ["response.created", "response.incomplete", None]
+
+
+async def test_a_conversation_keeps_pictures_as_they_came() -> None:
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "low"}
+    items = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}, picture]}]
+    async with in_memory(fake_state()) as client:
+        made = await client.post("/v1/conversations", json={"items": items})
+        listed = await client.get(f"/v1/conversations/{made.json()['id']}/items")
+    assert listed.json()["data"][0]["content"] == [items[0]["content"][0], {**picture, "file_id": None}]

@@ -1,0 +1,121 @@
+"""The media of a conversation: which of its parts are some, and whether the model and the operator take them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from stentor.engine.model_config.media_spec import MediaSpec, Modality
+from stentor.protocols.common.bounds import LIST_TOO_LONG
+from stentor.protocols.common.errors import BadRequest, refused
+from stentor.protocols.openai.media_parts import MEDIA_PARTS, field_of
+
+from ..config.media import MediaConfig
+from .parts import Detail, MediaPart
+
+Message = dict[str, Any]
+
+_MODALITIES: Final[Mapping[str, Modality]] = {
+    "image_url": "image",
+    "video_url": "video",
+    "audio_url": "audio",
+    "input_audio": "audio",
+}
+_PLURALS: Final[Mapping[Modality, str]] = {"image": "images", "video": "videos", "audio": "audio"}
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What a prompt may hold besides text."""
+
+    counts: Mapping[Modality, int]
+    """The most of each; what is missing the model cannot take."""
+    closed: bool = False
+    """The model could take some, but the operator has closed it to all."""
+
+    @classmethod
+    def of(cls, spec: MediaSpec | None, config: MediaConfig) -> "Accepted":
+        """``spec`` is the model's."""
+        if spec is None:
+            return TEXT_ONLY
+        if config.language_model_only:
+            return cls({}, closed=True)
+        return cls({modality: getattr(config.counts, modality) for modality in spec.placeholders})
+
+
+TEXT_ONLY: Final = Accepted({})
+
+
+def collect_media(
+    messages: Sequence[Message], accepted: Accepted, where: str = "messages"
+) -> tuple[list[Message], list[MediaPart]]:
+    """The messages with ``{"type": "image"}``, ``video`` or ``audio``, which chat templates know, in place of each of
+    their media; and the media in order.
+
+    The messages have been checked, and files in them have been read (:mod:`.files`). Messages without media are the
+    caller's own; ``where`` is the field that they stand in. Raises BadRequest naming the part that the model does not
+    take, or that is one too many.
+    """
+    collector = _Collector(accepted)
+    told = [collector.message(message, f"{where}[{index}]") for index, message in enumerate(messages)]
+    return told, collector.found
+
+
+class _Collector:
+    def __init__(self, accepted: Accepted) -> None:
+        self._accepted = accepted
+        self._counts: dict[Modality, int] = {}
+        self.found: list[MediaPart] = []
+
+    def message(self, message: Message, where: str) -> Message:
+        content = message.get("content")
+        if not isinstance(content, list) or not any(map(_is_media, content)):
+            return message
+        parts = [self._part(part, f"{where}.content[{index}]") for index, part in enumerate(content)]
+        return {**message, "content": parts}
+
+    def _part(self, part: Any, where: str) -> Any:
+        if not _is_media(part):
+            return part
+        place, param = field_of(part, where)
+        if part["type"] == "file":
+            raise refused(place, "files are not read here; send its text", "unsupported")
+        modality = _MODALITIES[part["type"]]
+        self._count(modality, place)
+        self.found.append(_media_part(part, modality, param))
+        return {"type": modality}
+
+    def _count(self, modality: Modality, place: str) -> None:
+        check_modality(modality, place, self._accepted)
+        most = self._accepted.counts[modality]
+        count = self._counts[modality] = self._counts.get(modality, 0) + 1
+        if count > most:
+            named = modality if most == 1 or modality == "audio" else f"{modality}s"
+            limit = f"at most {most} {named} in one prompt (--limit-mm-per-prompt)"
+            raise BadRequest(f"`{place}`: this server takes {limit}.", place, LIST_TOO_LONG)
+
+
+def check_modality(modality: Modality, place: str, accepted: Accepted) -> None:
+    """Raises BadRequest for media, which stand at ``place``, that the model does not take."""
+    if accepted.closed:
+        raise refused(place, "this server takes no media (--language-model-only); leave it out", "unsupported")
+    if modality not in accepted.counts:
+        others = ", ".join(_PLURALS[known] for known in accepted.counts)
+        instead = f"it takes text and {others}" if others else "it takes text only"
+        raise refused(place, f"the model takes no {_PLURALS[modality]}; {instead}", "unsupported")
+
+
+def _is_media(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") in MEDIA_PARTS
+
+
+def _media_part(part: dict[str, Any], modality: Modality, param: str) -> MediaPart:
+    value = part.get(part["type"])
+    uuid = part.get("uuid") or ""
+    if value is None:
+        return MediaPart(modality, "", param, uuid)
+    if isinstance(value, str):
+        return MediaPart(modality, value, param, uuid)
+    if part["type"] == "input_audio":
+        return MediaPart(modality, f"data:audio/{value['format']};base64,{value['data']}", param, uuid)
+    detail: Detail = value.get("detail") or "auto"
+    return MediaPart(modality, value.get("url") or "", param, uuid, value.get("file_id") or "", detail)

@@ -1,0 +1,30 @@
+"""Sounds of clients for a model that hears, decoded as transcription decodes them. For a child that may be killed."""
+
+from typing import TYPE_CHECKING
+
+from ..audio.decode_child import decode
+from ..audio.decode_process import RATE, TOO_LONG, DecodeJob
+from .decoded import DecodedLimits
+from .refusal import REFUSED, TOO_LARGE, Refusal
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+SAMPLE_RATE = RATE
+
+
+def decode_audio(data: bytes, limits: DecodedLimits) -> "NDArray[np.float32]":
+    """Samples of one channel at :data:`SAMPLE_RATE`, from -1 to 1; also the sound of a video.
+
+    Raises :class:`.refusal.Refusal` for what holds no sound, is broken or too long; of a file that is cut short, what
+    there is of it is taken. Who calls it bounds this process's time.
+    """
+    import numpy as np
+
+    pcm = bytearray()
+    last = decode(DecodeJob(data, limits.audio_seconds), pcm.extend, lambda _seconds: None)
+    if last.why:
+        raise Refusal(f"the audio: {last.why}", TOO_LARGE if last.code == TOO_LONG else REFUSED)
+    pcm += last.pcm
+    return np.divide(np.frombuffer(pcm, "<i2"), np.float32(32768), dtype=np.float32)

@@ -1,0 +1,266 @@
+"""Videos of clients, decoded by PyAV. Pure functions, for a child that may be killed.
+
+What a file says of its length and its frames is not believed: packets are counted first, which costs little, then the
+frames that the model is given are picked while all of them go by.
+"""
+
+import io
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ..audio.containers import demuxer_of
+from .decoded import DecodedLimits, check_video, too_much
+from .refusal import Refusal
+
+if TYPE_CHECKING:
+    import av
+    import numpy as np
+    from av.container import InputContainer
+    from numpy.typing import NDArray
+
+DEMUXERS: Final = ("mov", "matroska", "webm", "avi", "gif")
+"""By their names in FFmpeg; ``mov`` is mp4, too."""
+DECODERS: Final = ("h264", "hevc", "vp8", "libvpx", "vp9", "libvpx-vp9", "libdav1d", "av1", "mpeg4", "mjpeg", "gif")
+_KNOWN: Final = "mp4, webm, mkv, avi or gif"
+_OPTIONS: Final = {
+    "format_whitelist": ",".join(DEMUXERS),
+    "codec_whitelist": ",".join(DECODERS),
+    "protocol_whitelist": "none",  # a file may name others
+    "probesize": str(4 << 20),
+}
+_LEAST_FPS: Final = 0.01
+_MOST_FPS: Final = 1000.0
+_BAD_PACKETS: Final = 100
+"""In a row, that are passed over."""
+
+
+@dataclass(frozen=True)
+class VideoFacts:
+    """What is known of a video before it is decoded."""
+
+    frames: int
+    """Packets that hold some."""
+    fps: float
+    """By the times of its packets, or by what the file says where these say nothing."""
+    width: int
+    height: int
+
+    @property
+    def seconds(self) -> float:
+        return self.frames / self.fps
+
+
+@dataclass(frozen=True)
+class DecodedVideo:
+    frames: "NDArray[np.uint8]"
+    """[frames, height, width, 3], upright."""
+    indices: list[int]
+    """Of these among the frames of the file."""
+    facts: VideoFacts
+
+
+Choose = Callable[[VideoFacts], Sequence[int]]
+"""Which frames a model is to see, by their places."""
+
+
+def uniform(num_frames: int | None = None, fps: float | None = None) -> Choose:
+    """Frames at equal distances from the first on, as transformers takes them: ``num_frames`` of the whole video, or
+    else ``fps`` of each second; all where neither is said."""
+
+    def choose(facts: VideoFacts) -> list[int]:
+        wanted = num_frames if fps is None or num_frames is not None else int(facts.seconds * fps)
+        count = facts.frames if wanted is None else min(max(wanted, 1), facts.frames)
+        return [int(place * facts.frames / count) for place in range(count)]
+
+    return choose
+
+
+def decode_video(data: bytes, limits: DecodedLimits, choose: Choose) -> DecodedVideo:
+    """The frames of ``data`` that ``choose`` asks for, and fewer where the video ends early.
+
+    Frames that are larger together than ``limits`` say are made smaller, all alike. Raises :class:`.refusal.Refusal`
+    for what is no video, broken, too long or too large.
+    """
+    import av
+
+    until = time.process_time() + limits.cpu_seconds
+    demuxer = _demuxer_of(data)
+    try:
+        with _opened(data, demuxer) as container:
+            facts = _facts(container, limits, until)
+        wanted = sorted({index for index in choose(facts) if 0 <= index < facts.frames}) or [0]
+        with _opened(data, demuxer) as container:
+            return _picked(container, facts, wanted, limits, until)
+    except (Refusal, MemoryError):
+        raise
+    except (av.FFmpegError, ValueError, ArithmeticError, LookupError, AttributeError, TypeError):
+        # what FFmpeg says of a broken file, and what PyAV trips over
+        raise _broken() from None
+
+
+def rehearse() -> None:
+    """Imports all that a video needs, while files can still be opened."""
+    import av
+
+    out = io.BytesIO()
+    with av.open(out, "w", format="matroska") as container:
+        stream = container.add_stream("mjpeg", rate=1)
+        stream.width, stream.height, stream.pix_fmt = 16, 16, "yuvj420p"
+        for packet in (*stream.encode(av.VideoFrame(16, 16, "yuvj420p")), *stream.encode(None)):
+            container.mux(packet)
+    decode_video(out.getvalue(), DecodedLimits(), uniform())
+
+
+def _demuxer_of(data: bytes) -> str:
+    if data[:4] == b"RIFF" and data[8:12] == b"AVI ":
+        return "avi"
+    if data[:6] in (b"GIF87a", b"GIF89a"):
+        return "gif"
+    found = demuxer_of(data)
+    if found not in DEMUXERS:
+        raise _broken()
+    return found
+
+
+def _opened(data: bytes, demuxer: str) -> "InputContainer":
+    import av
+
+    container = av.open(io.BytesIO(data), "r", format=demuxer, options=_OPTIONS, metadata_errors="ignore")
+    try:
+        stream = _video_of(container)
+        for other in container.streams:
+            if other is not stream:
+                other.discard = av.stream.Discard.all
+    except BaseException:
+        container.close()
+        raise
+    return container
+
+
+def _video_of(container: "InputContainer") -> "av.VideoStream":
+    if not container.streams.video:
+        raise Refusal("the file holds no video")
+    stream = container.streams.video[0]
+    if stream.codec_context.codec.name not in DECODERS:
+        raise Refusal(f"the video's codec is not among those of {_KNOWN}")
+    return stream
+
+
+def _facts(container: "InputContainer", limits: DecodedLimits, until: float) -> VideoFacts:
+    """Raises Refusal for a video beyond ``limits``, as soon as that shows."""
+    stream = _video_of(container)
+    context = stream.codec_context
+    width, height = context.width, context.height
+    times = []
+    frames = 0
+    check_video(width, height, 0, 1, limits)
+    for packet in _packets(container, stream):
+        if not packet.size:
+            continue
+        frames += 1
+        if packet.pts is not None:
+            times.append(packet.pts)
+        check_video(width, height, 0, frames, limits)
+        _check_time(until)
+    span = max(times) - min(times) if len(times) > 1 else 0
+    unit = stream.time_base
+    said = float(stream.average_rate or stream.guessed_rate or 0)
+    fps = (len(times) - 1) / float(span * unit) if span and unit else said
+    facts = VideoFacts(frames, min(max(fps, _LEAST_FPS), _MOST_FPS) if fps else 1.0, width, height)
+    check_video(width, height, facts.seconds, frames, limits)
+    return facts
+
+
+def _packets(container: "InputContainer", stream: "av.VideoStream") -> Iterator["av.Packet[av.VideoStream]"]:
+    """As far as the file goes: what comes before damage is taken."""
+    import av
+
+    packets = container.demux(stream)
+    while True:
+        try:
+            packet = next(packets)
+        except (StopIteration, av.FFmpegError):
+            return
+        yield packet
+
+
+def _picked(
+    container: "InputContainer", facts: VideoFacts, wanted: Sequence[int], limits: DecodedLimits, until: float
+) -> DecodedVideo:
+    import numpy as np
+
+    stream = _video_of(container)
+    stream.codec_context.thread_count = 1
+    size = _size(facts, len(wanted), limits)
+    ahead = iter(wanted)
+    following = next(ahead, None)
+    frames: list[NDArray[np.uint8]] = []
+    indices = []
+    for index, frame in enumerate(_frames(container, stream, limits, until)):
+        if index == following:
+            frames.append(_upright(frame, size))
+            indices.append(index)
+            following = next(ahead, None)
+        if following is None:
+            break
+    if not frames:
+        raise _broken()
+    return DecodedVideo(np.stack(frames), indices, facts)
+
+
+def _frames(
+    container: "InputContainer", stream: "av.VideoStream", limits: DecodedLimits, until: float
+) -> Iterator["av.VideoFrame"]:
+    import av
+
+    bad = 0
+    count = 0
+    for packet in _packets(container, stream):
+        _check_time(until)
+        try:
+            found = packet.decode()
+        except (av.error.EOFError, av.error.BlockingIOError):
+            return
+        except av.error.InvalidDataError:
+            bad += 1
+            if bad > _BAD_PACKETS:
+                return
+            continue
+        for frame in found:
+            bad = 0
+            count += 1
+            # each frame may have another size than the head says
+            check_video(frame.width, frame.height, 0, count, limits)
+            yield frame
+
+
+def _size(facts: VideoFacts, count: int, limits: DecodedLimits) -> tuple[int, int]:
+    """Width and height of ``count`` frames that have no more pixels than may be kept."""
+    scale = min(1.0, math.sqrt(limits.video_pixels / (count * facts.width * facts.height)))
+    if scale == 1.0:
+        return facts.width, facts.height
+    width, height = int(facts.width * scale), int(facts.height * scale)
+    if width < 2 or height < 2:
+        raise too_much("video", f"{count} frames to look at", f"{limits.video_pixels} pixels of them")
+    return width, height
+
+
+def _upright(frame: "av.VideoFrame", size: tuple[int, int]) -> "NDArray[np.uint8]":
+    import numpy as np
+
+    width, height = size
+    shown = frame.to_ndarray(format="rgb24", width=width, height=height, interpolation="BICUBIC")
+    turns = round(frame.rotation / 90) % 4
+    return np.ascontiguousarray(np.rot90(shown, turns))
+
+
+def _check_time(until: float) -> None:
+    if time.process_time() > until:
+        raise Refusal("the video takes too long to decode")
+
+
+def _broken() -> Refusal:
+    return Refusal(f"this is no video that can be read ({_KNOWN} are read)")
