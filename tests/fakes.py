@@ -216,6 +216,7 @@ class FakeEngine:
         self.grammars: list[str] = []
         """Of every request; this engine does not keep to them."""
         self.thinking: list[Thinking | None] = []
+        self.media: list[Sequence[Media]] = []
         self.controls: list[str] = []
         self._runs = asyncio.Event()
         self._runs.set()
@@ -257,6 +258,7 @@ class FakeEngine:
         self.names.append(name)
         self.grammars.append(grammar)
         self.thinking.append(thinking)
+        self.media.append(media)
         self.streams.append(FakeStream(self, len(self.streams), prompt, params, len(seeds)))
         if resumed is not None:
             self.streams[-1].skip(resumed)
