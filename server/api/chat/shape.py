@@ -1,13 +1,12 @@
 """What a chat completion is to hold, streamed or whole."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from secrets import token_hex
 
 from stentor.protocols.ipc.deltas import Finish
 from stentor.protocols.openai.chat import ChatFinishReason
 from stentor.protocols.openai.tools import NO_TOOLS, ToolUse
-from stentor.protocols.openai.usage import NO_MEDIA
 
 from ..common.chunks import AnswerShape
 
@@ -22,7 +21,7 @@ class ChatShape(AnswerShape):
     include_reasoning: bool = True
     """False: nor are its tokens and their log-probabilities shown, in which it could be read."""
     tools: ToolUse = NO_TOOLS
-    media_tokens: Mapping[str, int] = NO_MEDIA
+    media_tokens: Mapping[str, int] = field(default_factory=dict)
     """Of the prompt, how many stand for media of each modality."""
 
     def finish_reason(self, finish: Finish, called: bool, whole: bool) -> ChatFinishReason:
