@@ -94,7 +94,7 @@ class ObservedGeneration:
             self._generation = generate(self._client, chat.pool, named, self._observe, chat.turns)
         except ArenaFull:
             message = "As many images, sounds and videos are being worked on as this server holds; try again shortly."
-            raise Overloaded(message, "media_full", _RETRY_SECONDS) from None
+            raise Overloaded(message, "memory_full", _RETRY_SECONDS) from None
         return self._generation
 
     def _observe(self, deltas: list[Delta]) -> None:
