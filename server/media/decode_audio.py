@@ -27,4 +27,6 @@ def decode_audio(data: bytes, limits: DecodedLimits) -> "NDArray[np.float32]":
     if last.why:
         raise Refusal(f"the audio: {last.why}", TOO_LARGE if last.code == TOO_LONG else REFUSED)
     pcm += last.pcm
-    return np.divide(np.frombuffer(pcm, "<i2"), np.float32(32768), dtype=np.float32)
+    samples: NDArray[np.float32] = np.frombuffer(pcm, "<i2").astype(np.float32)
+    samples /= 32768
+    return samples

@@ -11,7 +11,7 @@ from .refusal import TOO_LARGE, Refusal
 
 @dataclass(frozen=True)
 class DecodedLimits:
-    """The most that is decoded of one image, sound or video."""
+    """The most that is decoded of one image, sound, video or document."""
 
     pixels: int = 64 * 2**20
     """Of one image or one frame."""
@@ -26,7 +26,15 @@ class DecodedLimits:
     video_work: int = 2**34
     """Pixels of all frames of a video: what is decoded of it, also of frames that nobody sees."""
     cpu_seconds: float = 20.0
-    """Of the decoder's own time, for one video."""
+    """Of the decoder's own time, for one video or one document."""
+    pages: int = 100
+    """Of one document."""
+    page_seconds: float = 1.7
+    """Of the reader's own time: to open a document, and for each page."""
+    page_edge: int = 1568
+    """Pixels of the longer side of a page that is seen as a picture."""
+    document_chars: int = 8 << 20
+    """Of the text of one document."""
 
 
 def check_image(width: int, height: int, limits: DecodedLimits, what: str = "image") -> None:

@@ -1,0 +1,82 @@
+"""One child that reads PDFs, as its owner sees it.
+
+PDFium reads what clients bring in C++, and some pages keep it busy for ever. So that happens in a child with bounds on
+its memory and its time, which can open nothing, and which is replaced when it dies or is late.
+"""
+
+import socket
+from typing import Final
+
+import msgspec
+
+from ..sandbox.child import receive, send
+from ..sandbox.killable_child import ChildDied, KillableChild
+from .decoded import DecodedLimits
+from .documents import Page
+from .refusal import REFUSED, TIMEOUT, Refusal
+
+MODULE: Final = "stentor.server.media.document_child"
+SECONDS: Final = 60.0
+"""For one document, once it has its turn; the child ends itself sooner where it is the one that is slow."""
+
+
+class Ready(msgspec.Struct, frozen=True, array_like=True):
+    """The first message of a child."""
+
+
+class DocumentJob(msgspec.Struct, frozen=True, array_like=True):
+    data: bytes
+    limits: DecodedLimits
+
+
+class DocumentPages(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to a job."""
+
+    pages: list[Page] = []
+    why: str = ""
+    """Why the document cannot be used."""
+    code: str = REFUSED
+    worn: bool = False
+    """The child has grown and wants to be replaced."""
+
+
+def _greet(connection: socket.socket, deadline: float) -> None:
+    receive(connection, Ready, deadline)
+
+
+class DocumentProcess:
+    """One thread does all the calls but :meth:`abandon`. It must outlive the child."""
+
+    def __init__(self, limits: DecodedLimits, timeout: float = SECONDS) -> None:
+        """``timeout`` in seconds for each document."""
+        self._limits = limits
+        self._timeout = timeout
+        self._child = KillableChild(MODULE, "a process that reads documents", _greet)
+        self.start = self._child.start
+        self.abandon = self._child.abandon
+        self.close = self._child.close
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child, while there is one."""
+        return self._child.pid
+
+    def read(self, data: bytes) -> list[Page]:
+        """The pages of a PDF. Blocks. Raises :class:`.refusal.Refusal`, and Abandoned and ChildNotStarted as
+        :meth:`..sandbox.killable_child.KillableChild.ask` does."""
+
+        def exchange(connection: socket.socket, deadline: float) -> DocumentPages:
+            send(connection, DocumentJob(data, self._limits))
+            return receive(connection, DocumentPages, deadline)
+
+        try:
+            answer = self._child.ask(exchange, self._timeout)
+        except ChildDied:
+            raise Refusal("the document: its reader does not survive it") from None
+        except TimeoutError:
+            raise Refusal("the document takes too long to read", TIMEOUT) from None
+        if answer.worn:
+            self.close()
+        if answer.why:
+            raise Refusal(answer.why, answer.code)
+        return answer.pages

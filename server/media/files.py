@@ -1,0 +1,102 @@
+"""Files in messages, in the form in which a model is told of them: texts and pictures."""
+
+import base64
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from stentor.protocols.common.bounds import message_chars_at_most
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.media_parts import FIELD, field_of
+
+from .documents import Page, kind_of, read_text
+from .parts import Media
+from .refusal import Refusal
+
+Message = dict[str, Any]
+Load = Callable[[str, str, str], Awaitable[Media]]
+"""From a URL, or else the id of a stored file, and the field that holds it, to what it names. Raises BadRequest."""
+ReadPdf = Callable[[bytes], Awaitable[Sequence[Page]]]
+"""As :func:`.documents.read_pdf`, in a child."""
+
+_BINARY: Final = "data:application/octet-stream;base64,"
+_KNOWN: Final = "PDFs, images and plain texts are read"
+
+
+def has_files(messages: Sequence[Message]) -> bool:
+    return any(_is_file(part) for message in messages for part in _parts(message))
+
+
+async def read_files(
+    messages: Sequence[Message], load: Load, read_pdf: ReadPdf, most_chars: int, where: str = "messages"
+) -> list[Message]:
+    """The same with texts and pictures in place of each ``file``; ``where`` is the field of the messages.
+
+    Messages without files are the caller's own. Raises BadRequest naming the part for a file that cannot be loaded or
+    read, and for messages whose texts have more than ``most_chars`` characters then.
+    """
+    told = []
+    for place, message in enumerate(messages):
+        if any(map(_is_file, _parts(message))):
+            parts: list[Any] = []
+            for index, part in enumerate(message["content"]):
+                found = f"{where}[{place}].content[{index}]"
+                parts += await _read(part, found, load, read_pdf) if _is_file(part) else [part]
+            message = {**message, "content": parts}
+        told.append(message)
+    message_chars_at_most(told, most_chars, where)
+    return told
+
+
+def _parts(message: Message) -> list[Any]:
+    content = message.get("content")
+    return content if isinstance(content, list) else []
+
+
+def _is_file(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "file"
+
+
+async def _read(part: dict[str, Any], where: str, load: Load, read_pdf: ReadPdf) -> list[dict[str, Any]]:
+    place, param = field_of(part, where)
+    file = part["file"]
+    url = file.get("file_url") or file.get("file_data") or ""
+    if file.get("file_data") and url[:5].lower() != "data:":
+        url = _BINARY + url
+    media = await load(url, file.get("file_id") or "", param)
+    try:
+        match kind_of(media.data):
+            case "pdf":
+                told = _pages(await read_pdf(media.data))
+            case "image":
+                told = [_image(media.data, media.content_type or "image/png")]
+            case "text":
+                told = [_text(read_text(media.data))]
+            case _:
+                raise Refusal(f"files of this kind are not read; {_KNOWN}")
+    except Refusal as refusal:
+        raise BadRequest(f"`{param}`: {refusal}.", param, refusal.code) from None
+    if file.get("filename") and told[0]["type"] == "text":
+        told[0] = _text(f"{file['filename']}\n\n{told[0]['text']}")
+    return [{**one, FIELD: place} if one["type"] == "image_url" else one for one in told]
+
+
+def _pages(pages: Sequence[Page]) -> list[dict[str, Any]]:
+    """Neighbouring texts are one."""
+    told: list[dict[str, Any]] = []
+    for page in pages:
+        if page.image:
+            told.append(_image(page.image, "image/jpeg"))
+        elif told and told[-1]["type"] == "text":
+            told[-1] = _text(f"{told[-1]['text']}\n\n{page.text}")
+        else:
+            told.append(_text(page.text))
+    return told
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _image(data: bytes, kind: str) -> dict[str, Any]:
+    kind = kind if kind.startswith("image/") else "image/png"
+    return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{base64.b64encode(data).decode()}"}}
