@@ -204,7 +204,7 @@ async def _run(
         speech = state.auxiliary.speech
         speaking = {} if speech is None else {names["speech"]: speech.pid}
         report_ready(console, named, speaking, address, time.monotonic() - began)
-        if state.chat.media is not None:
+        if state.chat.media is not None and state.chat.media.processor is not None:
             supervisor.start("the start of the media processor", state.chat.media.processor.warm_up)
         await engines.wait_ended()
         # every stream has got its error by now; what is left is to write them out
@@ -280,9 +280,8 @@ async def load_state(
         spec = spec_of(config, checkpoint.folder)
     except CheckpointError as error:
         raise StartError(str(error)) from error
-    media = open_media(config, checkpoint.folder, spec, metrics.registry)
-    if media is not None:
-        at_end.callback(media.processor.close)
+    media = open_media(config, checkpoint.folder, spec, store, metrics.registry)
+    at_end.callback(media.close)
     runners: dict[ModelRole, ModelRunner] = {"chat": client, **beside}
     if auxiliary.speech is not None:
         runners["speech"] = auxiliary.speech

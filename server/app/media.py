@@ -1,4 +1,4 @@
-"""Opens what a chat model that takes media needs for them."""
+"""Opens what a chat model needs for what conversations hold besides text."""
 
 from pathlib import Path
 
@@ -10,9 +10,12 @@ from stentor.engine.model_config.media_spec import MediaSpec, media_spec
 from ..config.config import Config
 from ..generation.media import ChatMedia
 from ..media.decoded import DecodedLimits
+from ..media.document_reader import DocumentReader
 from ..media.fetcher import Fetcher
+from ..media.loading import MediaLoader
 from ..media.metrics import MediaMetrics
 from ..media.processor import MediaProcessor
+from ..storage.database import Database
 
 
 def spec_of(config: Config, folder: Path) -> MediaSpec | None:
@@ -24,10 +27,14 @@ def spec_of(config: Config, folder: Path) -> MediaSpec | None:
     return media_spec(read_json(file))
 
 
-def open_media(config: Config, folder: Path, spec: MediaSpec | None, figures: CollectorRegistry) -> ChatMedia | None:
-    """None where the model takes none, or the operator has closed it to them. No process is started yet."""
+def open_media(
+    config: Config, folder: Path, spec: MediaSpec | None, store: Database, figures: CollectorRegistry
+) -> ChatMedia:
+    """No process is started yet. Must be closed."""
+    loader = MediaLoader(Fetcher(config.media), store, config.media.max_bytes)
+    limits, decoded = config.limits.processor, DecodedLimits()
+    documents = DocumentReader(limits, decoded)
     if spec is None or config.media.language_model_only:
-        return None
+        return ChatMedia(loader, documents)
     metrics = MediaMetrics(figures, config.model.served_names[0])
-    processor = MediaProcessor(folder, config.limits.processor, metrics, DecodedLimits())
-    return ChatMedia(Fetcher(config.media), processor, spec)
+    return ChatMedia(loader, documents, MediaProcessor(folder, limits, metrics, decoded), spec)

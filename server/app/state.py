@@ -130,7 +130,7 @@ def compose(
 ) -> ServerState:
     """``client`` is the main model's, ``runners`` are those of all models, and ``engines`` those that are engines.
 
-    ``spec`` is what the chat model takes besides text, ``media`` what it needs for that.
+    ``spec`` is what the chat model takes besides text, ``media`` what it needs for that and for documents.
     """
     admission = AdmissionControl(config.limits.request, config.overload, metrics, runners)
     grammars = Grammars(lambda: token_bytes_of(pool.tokenizer, defaults.eos_token_ids), config.limits.grammar)

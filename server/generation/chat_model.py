@@ -66,7 +66,7 @@ class ChatModel:
     accepted: Accepted = TEXT_ONLY
     """What conversations may hold besides text."""
     media: ChatMedia | None = None
-    """For that; None where it is nothing."""
+    """For that, and for documents; None where neither is read."""
     turns: LoopTurns = field(default_factory=LoopTurns)
     """For whatever would keep the event loop from all other requests."""
 

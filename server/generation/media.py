@@ -1,7 +1,9 @@
 """The media of a conversation on their way to the engine: fetched, made into a model's inputs, placed in its prompt."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -12,7 +14,9 @@ from stentor.engine.processes.exception_groups import first_cause
 from stentor.protocols.common.errors import BadRequest
 
 from ..common.fair_queue import current_owner
-from ..media.fetcher import Fetcher
+from ..media.document_reader import DocumentReader
+from ..media.files import Message, has_files, read_files
+from ..media.loading import MediaLoader
 from ..media.parts import MediaPart
 from ..media.processed_cache import ProcessedMedia
 from ..media.processor import MediaProcessor, Wanted
@@ -69,12 +73,33 @@ class PlacedMedia:
 
 
 class ChatMedia:
-    """What a chat model that takes media needs for them."""
+    """What a chat model needs for what conversations hold besides text."""
 
-    def __init__(self, fetcher: Fetcher, processor: MediaProcessor, spec: MediaSpec) -> None:
-        self._fetcher = fetcher
+    def __init__(
+        self,
+        loader: MediaLoader,
+        documents: DocumentReader,
+        processor: MediaProcessor | None = None,
+        spec: MediaSpec | None = None,
+    ) -> None:
+        """``processor`` and ``spec`` are of a model that takes media; of one of text alone, files become texts."""
+        self._loader = loader
+        self._documents = documents
         self.processor: Final = processor
-        self._ids = spec.placeholders
+        self._ids: Mapping[Modality, int] = {} if spec is None else spec.placeholders
+
+    def close(self) -> None:
+        """Ends the processes."""
+        self._documents.close()
+        if self.processor is not None:
+            self.processor.close()
+
+    async def read_files(self, messages: Sequence[Message], most_chars: int) -> Sequence[Message]:
+        """As :func:`..media.files.read_files`, with the caller's own files."""
+        if not has_files(messages):
+            return messages
+        load = partial(self._loader.named, owner=current_owner.get())
+        return await read_files(messages, load, self._documents.read, most_chars)
 
     async def prepare(
         self,
@@ -84,7 +109,7 @@ class ChatMedia:
         loading_kwargs: Mapping[str, Any] | None,
         memory: MemoryShare | None,
     ) -> ConversationMedia:
-        """Fetches the media and makes the model's inputs of them, side by side. What is held of them counts in
+        """Loads the media and makes the model's inputs of them, side by side. What is held of them counts in
         ``memory``. Raises BadRequest naming the part, Unavailable and Overloaded."""
         options = {**processor_options(processor_kwargs), **loading_options(loading_kwargs)}
         modalities = [part.modality for part in parts]
@@ -108,16 +133,14 @@ class ChatMedia:
     async def _prepare(
         self, part: MediaPart, options: dict[str, object], alone: bool, memory: MemoryShare | None
     ) -> ProcessedMedia:
-        data = (await self._fetcher.fetch(part.url, part.param)).data if part.url else None
-        fetched = 0 if data is None or memory is None else len(data)
-        if memory is not None:
-            memory.add(fetched, part.param)
-        try:
+        assert self.processor is not None, "media are refused where there is none"
+        owner = current_owner.get()
+        named = bool(part.url or part.file)
+        data = (await self._loader.load(part, owner)).data if named else None
+        fetched = 0 if data is None else len(data)
+        with _held(memory, fetched, part.param):
             wanted = Wanted(part.modality, data, part.param, part.uuid, options, alone)
-            made = await self.processor.process(wanted, current_owner.get())
-        finally:
-            if memory is not None:
-                memory.add(-fetched)
+            made = await self.processor.process(wanted, owner)
         if memory is not None:
             memory.add(made.bytes, part.param)
         return made
@@ -161,6 +184,19 @@ class ChatMedia:
             if id is not None and (count := media.replacement.count(tokenizer.name_of(id))):
                 return id, count
         raise _forged()
+
+
+@contextmanager
+def _held(memory: MemoryShare | None, size: int, param: str) -> Iterator[None]:
+    """While the block uses it."""
+    if memory is None:
+        yield
+        return
+    memory.add(size, param)
+    try:
+        yield
+    finally:
+        memory.add(-size)
 
 
 def _forged() -> BadRequest:

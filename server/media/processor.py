@@ -8,46 +8,29 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import anyio
 import anyio.to_thread
 
 from stentor.protocols.common.errors import BadRequest
 
-from ..common.errors import Overloaded, ServerError
-from ..common.fair_queue import QueueFull
 from ..config.limits import ProcessorLimits
-from ..overload.process_pool import PoolClosed, ProcessPool
-from ..sandbox.killable_child import Abandoned, ChildNotStarted
+from ..overload.process_pool import ProcessPool
 from .decoded import DecodedLimits
+from .helpers import MediaUnavailable, run_in
 from .metrics import MediaMetrics
 from .processed_cache import Names, ProcessedCache, ProcessedMedia, content_digest, media_digest
 from .processor_process import Described, MediaRefused, Modality, ProcessorJob, ProcessorProcess
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-_RETRY_SECONDS: Final = 2
 _INLINE_BYTES: Final = 64 << 10
 """More are digested in a thread."""
 _NAMES: Final = 1 << 16
 """Of media that clients name, remembered for all of them together."""
-
-
-class MediaUnavailable(ServerError):
-    """No process can be started to prepare media in."""
-
-    status = 503
-    kind = "service_unavailable_error"
-    code = "media_unavailable"
-
-    def __init__(self) -> None:
-        super().__init__("Media cannot be prepared for the model just now; the log of the server says why.")
 
 
 @dataclass(frozen=True)
@@ -101,12 +84,12 @@ class MediaProcessor:
         return self._cache.bytes
 
     async def describe(self) -> Described:
-        """What the model takes. Starts a process where there has been none: seconds. Raises :class:`MediaUnavailable`
-        and Overloaded."""
+        """What the model takes. Starts a process where there has been none: seconds. Raises as :func:`.helpers.run_in`
+        does."""
         if self._described is None:
             async with self._describing:
                 if self._described is None:
-                    self._described = await self._run(_described, 0)
+                    self._described = await run_in(self._pool, _described, 0)
         return self._described
 
     async def warm_up(self) -> None:
@@ -125,7 +108,7 @@ class MediaProcessor:
         """What the model is given of it. ``owner`` is who sent it, whose names for media are nobody else's.
 
         Raises BadRequest naming the field, :class:`..common.errors.Overloaded` where too many others wait, and
-        :class:`MediaUnavailable`.
+        :class:`.helpers.MediaUnavailable`.
         """
         self._metrics.queries.inc()
         described = await self.describe()
@@ -165,7 +148,7 @@ class MediaProcessor:
         running = self._running[digest] = asyncio.get_running_loop().create_future()
         job = ProcessorJob(wanted.modality, len(data), wanted.options, alone)
         try:
-            answer, payload = await self._run(lambda process: process.process(job, data), len(data))
+            answer, payload = await run_in(self._pool, lambda process: process.process(job, data), len(data))
         except MediaRefused as refused:
             running.set_exception(refused)
             running.exception()  # nobody need be there to hear it
@@ -182,20 +165,9 @@ class MediaProcessor:
         running.set_result(made)
         return made
 
-    async def _run(self, job: Callable[[ProcessorProcess], T], size: int) -> T:
-        try:
-            return await self._pool.run(job, size)
-        except QueueFull:
-            message = "Too many images, sounds and videos wait to be prepared; try again shortly."
-            raise Overloaded(message, "media_full", _RETRY_SECONDS) from None
-        except (Abandoned, PoolClosed):
-            raise MediaUnavailable from None
-        except ChildNotStarted as error:
-            logger.error("media cannot be prepared for the model: %s", error)
-            raise MediaUnavailable from None
-
     def close(self) -> None:
-        """Ends the processes and whatever they do; who waits gets :class:`MediaUnavailable`. May be called again."""
+        """Ends the processes and whatever they do; who waits gets :class:`.helpers.MediaUnavailable`. May be called
+        again."""
         self._pool.close()
 
 

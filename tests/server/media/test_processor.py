@@ -16,9 +16,10 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.server.common.errors import Overloaded
 from stentor.server.config.limits import ProcessorLimits
 from stentor.server.media.decoded import DecodedLimits
+from stentor.server.media.helpers import MediaUnavailable
 from stentor.server.media.metrics import MediaMetrics
 from stentor.server.media.model_processor import ModelProcessor
-from stentor.server.media.processor import MediaProcessor, MediaUnavailable, Wanted
+from stentor.server.media.processor import MediaProcessor, Wanted
 from stentor.tests.server.media.pictures import picture, png
 from stentor.tests.support.vision_models import qwen2_5_vl
 
@@ -92,8 +93,8 @@ def test_a_picture_is_made_once_and_its_refusals_name_the_field(
         assert counts(processor) == (before[0] + 11, before[1] + 8)
         for data, why in (
             (b"", "empty"),
-            (b"none", "no picture"),
-            (png(40, 30)[:200], "no picture"),
+            (b"none", "no image that can be read"),
+            (png(40, 30)[:200], "no image that can be read"),
             (png(1100, 1000), "1100 x 1000 pixels"),
         ):
             with pytest.raises(BadRequest, match=why) as error:

@@ -12,15 +12,19 @@ from prometheus_client import CollectorRegistry
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.media_spec import media_spec
 from stentor.protocols.common.errors import BadRequest
+from stentor.server.config.config import StoreConfig
 from stentor.server.config.limits import ProcessorLimits
 from stentor.server.config.media import MediaConfig
 from stentor.server.generation.media import ChatMedia, ConversationMedia, PlacedMedia
 from stentor.server.media.decoded import DecodedLimits
+from stentor.server.media.document_reader import DocumentReader
 from stentor.server.media.fetcher import Fetcher
+from stentor.server.media.loading import MediaLoader
 from stentor.server.media.metrics import MediaMetrics
 from stentor.server.media.model_processor import ModelProcessor
 from stentor.server.media.processed_cache import ProcessedMedia
 from stentor.server.media.processor import MediaProcessor
+from stentor.server.storage.opening import make_store
 from stentor.server.text.errors import TemplateError
 from stentor.server.text.loading import load_tokenizer
 from stentor.server.text.placeholders import MediaText
@@ -91,7 +95,8 @@ def family_in(folder: Path) -> Family:
     spec = media_spec(read_json(folder / "config.json"))
     assert spec is not None
     unused = MediaProcessor(folder, ProcessorLimits(), MediaMetrics(CollectorRegistry(), "m"), DecodedLimits())
-    media = ChatMedia(Fetcher(MediaConfig()), unused, spec)
+    loader = MediaLoader(Fetcher(MediaConfig()), make_store(StoreConfig()), 1 << 20)
+    media = ChatMedia(loader, DocumentReader(ProcessorLimits(), DecodedLimits()), unused, spec)
     return Family(ModelProcessor(folder), TokenizerPool(load_tokenizer(folder)), media)
 
 

@@ -14,13 +14,17 @@ from safetensors.numpy import load
 from stentor.engine.model_config.media_spec import MediaSpec
 from stentor.protocols.ipc.inputs import EncoderShape
 from stentor.server.app.state import ServerState
+from stentor.server.config.config import StoreConfig
 from stentor.server.config.limits import ProcessorLimits
 from stentor.server.config.media import MediaConfig
 from stentor.server.generation.media import ChatMedia
 from stentor.server.media.decoded import DecodedLimits
+from stentor.server.media.document_reader import DocumentReader
 from stentor.server.media.fetcher import Fetcher
+from stentor.server.media.loading import MediaLoader
 from stentor.server.media.metrics import MediaMetrics
 from stentor.server.media.processor import MediaProcessor
+from stentor.server.storage.opening import make_store
 from stentor.server.text.loading import load_tokenizer
 from stentor.server.text.pool import TokenizerPool
 from stentor.tests.fakes import FakeEngine, fake_state, says
@@ -38,17 +42,21 @@ def run_shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[U
     """Runs what is done with a server that sees, whose process stays alive from test to test."""
     folder = tmp_path_factory.mktemp("qwen2_5_vl")
     qwen2_5_vl(folder)
-    opened: list[MediaProcessor] = []
+    opened: list[ChatMedia] = []
+    store = make_store(StoreConfig())
 
     def open_media(figures: CollectorRegistry) -> ChatMedia:
-        opened.append(MediaProcessor(folder, ProcessorLimits(), MediaMetrics(figures, "fake/model"), DecodedLimits()))
-        return ChatMedia(Fetcher(MediaConfig()), opened[0], SPEC)
+        loader = MediaLoader(Fetcher(MediaConfig()), store, 1 << 20)
+        documents = DocumentReader(ProcessorLimits(), DecodedLimits())
+        processor = MediaProcessor(folder, ProcessorLimits(), MediaMetrics(figures, "fake/model"), DecodedLimits())
+        opened.append(ChatMedia(loader, documents, processor, SPEC))
+        return opened[0]
 
     engine = FakeEngine(answer=says("a cat"), max_model_len=2048)
     assert engine.ready is not None
     engine.ready = msgspec.structs.replace(engine.ready, encoder=EncoderShape(1024))
     pool = TokenizerPool(load_tokenizer(folder))
-    state = fake_state(engine, pool=pool, vocab_size=VOCAB, media=open_media, spec=SPEC)
+    state = fake_state(engine, pool=pool, vocab_size=VOCAB, media=open_media, spec=SPEC, store=store)
 
     async def body(use: Use) -> None:
         async with in_memory(state) as client:
@@ -221,5 +229,19 @@ def test_an_engine_without_its_encoder_is_told(run_shared: Callable[[Use], None]
         engine.ready = sees
         assert response.status_code == 400
         assert "served without its encoder" in response.json()["error"]["message"]
+
+    run_shared(use)
+
+
+def test_a_file_is_read_as_text_and_pictures_of_it_are_seen(run_shared: Callable[[Use], None]) -> None:
+    async def use(client: httpx.AsyncClient, state: ServerState, engine: FakeEngine) -> None:
+        content = base64.b64encode(b"a plain text").decode()
+        named = {"type": "file", "file": {"file_data": f"data:text/plain;base64,{content}", "filename": "a.txt"}}
+        assert (await client.post(CHAT, json=asked(named))).status_code == 200
+        assert "a.txt\n\na plain text" in await state.chat.pool.decode(engine.streams[-1].prompt)
+        drawn = base64.b64encode(png(40, 30)).decode()
+        seen = {"type": "file", "file": {"file_data": f"data:image/png;base64,{drawn}"}}
+        assert (await client.post(CHAT, json=asked(seen))).status_code == 200
+        assert [each.grid for each in engine.media[-1]] == [(1, 4, 5)]
 
     run_shared(use)
