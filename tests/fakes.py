@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Self
 
+from prometheus_client import CollectorRegistry
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
@@ -14,6 +15,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from stentor.engine.client.client import EngineClient, EngineUnavailable
 from stentor.engine.client.media import Media
+from stentor.engine.model_config.media_spec import MediaSpec
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.actors import (
     EngineReady,
@@ -34,6 +36,7 @@ from stentor.server.config.limits import ConnectionLimits, GrammarLimits, Limits
 from stentor.server.config.model_registry import ModelRegistry, ModelRole, ServedModel
 from stentor.server.config.models import JsonWhitespace, ModelConfig
 from stentor.server.generation.chat_model import GenerationDefaults
+from stentor.server.generation.media import ChatMedia
 from stentor.server.grammar.checker import Grammars
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.observability.metrics import Metrics
@@ -216,6 +219,7 @@ class FakeEngine:
         self.grammars: list[str] = []
         """Of every request; this engine does not keep to them."""
         self.thinking: list[Thinking | None] = []
+        self.media: list[Sequence[Media]] = []
         self.controls: list[str] = []
         self._runs = asyncio.Event()
         self._runs.set()
@@ -257,6 +261,7 @@ class FakeEngine:
         self.names.append(name)
         self.grammars.append(grammar)
         self.thinking.append(thinking)
+        self.media.append(media)
         self.streams.append(FakeStream(self, len(self.streams), prompt, params, len(seeds)))
         if resumed is not None:
             self.streams[-1].skip(resumed)
@@ -296,8 +301,13 @@ def fake_state(
     embedding: EmbeddingModel | None = None,
     speech: Any = None,
     runners: Mapping[ModelRole, Any] | None = None,
+    media: Callable[[CollectorRegistry], ChatMedia] | None = None,
+    spec: MediaSpec | None = None,
 ) -> ServerState:
-    """A server's state over a fake engine. ``registry`` may leave out the chat model, and ``runners`` its engine."""
+    """A server's state over a fake engine. ``registry`` may leave out the chat model, and ``runners`` its engine.
+
+    ``media`` makes what a model needs that takes what ``spec`` says, with its metrics in a registry.
+    """
     client: Any = engine or FakeEngine()
     tokens = byte_pool() if pool is None else pool
     models = [] if registry is None else list(registry)
@@ -331,6 +341,8 @@ def fake_state(
         registry=ModelRegistry(models),
         store=make_store(storing) if store is None else store,
         auxiliary=AuxiliaryModels(transcription, decoder, embedding, speech),
+        spec=spec,
+        media=None if media is None else media(metrics.registry),
         runners={"chat": client, **(runners or {})},
         engines=[client],
     )

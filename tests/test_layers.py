@@ -14,8 +14,11 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("protocols", "kernels", "engine", "server", "loadtest")
 HEAVY = {"worker", "layers", "models", "quantization"}
 """Below engine/; what is in loading/ imports torch where it builds tensors, and not elsewhere."""
-HEAVY_MODULE = "stentor.engine.tts.vits"
-"""The speech process alone imports it."""
+HEAVY_MODULES = (
+    "stentor.engine.tts.vits",  # the speech process alone imports it
+    "stentor.server.media.model_processor",  # and these the media process: they are transformers' processors
+    "stentor.server.media.pixtral_processor",
+)
 
 WITHOUT_TORCH = """
 import importlib, sys
@@ -49,8 +52,7 @@ def _torch_free() -> list[str]:
         folder, *rest = path.relative_to(ROOT).parts
         if folder in ("protocols", "server") or (folder == "engine" and rest[0] not in HEAVY | {"loading"}):
             names.append(_module(path))
-    names.remove(HEAVY_MODULE)
-    return names
+    return [name for name in names if name not in HEAVY_MODULES]
 
 
 def test_the_contracts_hold() -> None:

@@ -30,8 +30,6 @@ IGNORED_FIELDS: Final = (
     "prediction",
     "verbosity",
     "length_penalty",
-    "mm_processor_kwargs",
-    "media_io_kwargs",
     "session_id",
     "stream_interval",
 )

@@ -1,11 +1,25 @@
 """Token counts and prompt log-probabilities, the same in every response."""
 
+from collections.abc import Mapping
+from typing import Final
+
 import msgspec
 from msgspec import UNSET, UnsetType
+
+NO_MEDIA: Final[Mapping[str, int]] = {}
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int
+    image_tokens: int | UnsetType = UNSET
+    """Of the prompt, those that stand for media; only where it has some."""
+    audio_tokens: int | UnsetType = UNSET
+    video_tokens: int | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, cached: int, media: Mapping[str, int]) -> "PromptTokensDetails":
+        """``media``: tokens by modality."""
+        return cls(cached, *(media.get(modality, UNSET) for modality in ("image", "audio", "video")))
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True, gc=False):
@@ -22,9 +36,17 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     """Of chat alone."""
 
     @classmethod
-    def of(cls, prompt: int, completion: int, cached: int, reasoning: int | None = None) -> "Usage":
+    def of(
+        cls,
+        prompt: int,
+        completion: int,
+        cached: int,
+        reasoning: int | None = None,
+        media: Mapping[str, int] = NO_MEDIA,
+    ) -> "Usage":
+        """``media``: tokens of the prompt that stand for it, by modality."""
         details = UNSET if reasoning is None else CompletionTokensDetails(reasoning)
-        return cls(prompt, completion, prompt + completion, PromptTokensDetails(cached), details)
+        return cls(prompt, completion, prompt + completion, PromptTokensDetails.of(cached, media), details)
 
 
 class PromptLogprob(msgspec.Struct, frozen=True, gc=False):

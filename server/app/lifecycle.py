@@ -64,6 +64,7 @@ from .application import create_answering_app, create_app
 from .auxiliary_models import open_auxiliary_models
 from .draining import drain_on_signals
 from .engines import Engines
+from .media import open_media, spec_of
 from .startup import StartupDisplay, format_bytes, report_ready
 from .state import ServerState, compose
 
@@ -203,6 +204,8 @@ async def _run(
         speech = state.auxiliary.speech
         speaking = {} if speech is None else {names["speech"]: speech.pid}
         report_ready(console, named, speaking, address, time.monotonic() - began)
+        if state.chat.media is not None and state.chat.media.processor is not None:
+            supervisor.start("the start of the media processor", state.chat.media.processor.warm_up)
         await engines.wait_ended()
         # every stream has got its error by now; what is left is to write them out
         await state.admission.drained(_CLOSE_SECONDS)
@@ -273,6 +276,12 @@ async def load_state(
         names[0], client, {model.names[0]: beside[model.kind] for model in registry if model.kind in beside}
     )
     auxiliary = await open_auxiliary_models(config, engines, metrics.registry, pool.room, supervisor, at_end)
+    try:
+        spec = spec_of(config, checkpoint.folder)
+    except CheckpointError as error:
+        raise StartError(str(error)) from error
+    media = open_media(config, checkpoint.folder, spec, store, metrics.registry)
+    at_end.callback(media.close)
     runners: dict[ModelRole, ModelRunner] = {"chat": client, **beside}
     if auxiliary.speech is not None:
         runners["speech"] = auxiliary.speech
@@ -290,6 +299,8 @@ async def load_state(
         registry=registry,
         store=store,
         auxiliary=auxiliary,
+        spec=spec,
+        media=media,
         runners=runners,
         engines=engines.clients.values(),
     )

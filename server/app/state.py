@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from stentor.engine.client.client import EngineClient
+from stentor.engine.model_config.media_spec import MediaSpec
 
 from ..api.audio.speech import SpeechServices
 from ..api.audio.transcriptions import TranscriptionServices
@@ -18,7 +19,9 @@ from ..batches.runner import BatchRunner
 from ..config.config import Config
 from ..config.model_registry import ModelRegistry, ModelRole
 from ..generation.chat_model import ChatModel, GenerationDefaults
+from ..generation.media import ChatMedia
 from ..grammar.checker import Grammars
+from ..media.collect import Accepted
 from ..middleware.access_control import AccessControl
 from ..observability.metrics import Metrics
 from ..observability.observer import Observer
@@ -120,10 +123,15 @@ def compose(
     registry: ModelRegistry,
     store: Database,
     auxiliary: AuxiliaryModels,
+    spec: MediaSpec | None = None,
+    media: ChatMedia | None = None,
     runners: Mapping[ModelRole, ModelRunner],
     engines: Collection[Engine],
 ) -> ServerState:
-    """``client`` is the main model's, ``runners`` are those of all models, and ``engines`` those that are engines."""
+    """``client`` is the main model's, ``runners`` are those of all models, and ``engines`` those that are engines.
+
+    ``spec`` is what the chat model takes besides text, ``media`` what it needs for that and for documents.
+    """
     admission = AdmissionControl(config.limits.request, config.overload, metrics, runners)
     grammars = Grammars(lambda: token_bytes_of(pool.tokenizer, defaults.eos_token_ids), config.limits.grammar)
     chat = ChatModel(
@@ -138,6 +146,8 @@ def compose(
         admission=admission,
         registry=registry,
         metrics=metrics,
+        accepted=Accepted.of(spec, config.media),
+        media=media,
     )
     return ServerState(
         config=config,

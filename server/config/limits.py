@@ -188,6 +188,58 @@ class AudioLimits(msgspec.Struct, frozen=True):
     ] = 256
 
 
+class ProcessorLimits(msgspec.Struct, frozen=True):
+    """What making a model's inputs of pictures, sounds and videos may take."""
+
+    processes: Annotated[
+        int,
+        Flag(
+            "processes that make a model's inputs of media at the same time, some 100 MB each",
+            1,
+            64,
+            name="mm-processor-processes",
+            group="media",
+        ),
+    ] = 1
+    timeout: Annotated[
+        float,
+        Flag(
+            "how long one image, sound or video may take to become a model's input, once it has its turn",
+            kind="some_seconds",
+            name="mm-processor-timeout",
+            group="media",
+        ),
+    ] = 30.0
+    cache_bytes: Annotated[
+        int,
+        Flag(
+            "memory for what was made of media, so that they cost nothing the second time; 0 keeps nothing",
+            kind="size",
+            name="mm-processor-cache-size",
+            group="media",
+        ),
+    ] = 512 << 20
+    max_waiting: Annotated[
+        int,
+        Flag(
+            "images, sounds and videos that may wait to become a model's inputs; a further one gets 429",
+            1,
+            2**16,
+            name="max-queued-media",
+            group="overload",
+        ),
+    ] = 256
+    max_waiting_bytes: Annotated[
+        int,
+        Flag(
+            "bytes of images, sounds and videos that may wait; a further one gets 429",
+            kind="size",
+            name="max-queued-media-bytes",
+            group="overload",
+        ),
+    ] = 256 << 20
+
+
 class LimitsConfig(msgspec.Struct, frozen=True):
     """What one client may take up; each part goes to the one who holds to it."""
 
@@ -196,3 +248,4 @@ class LimitsConfig(msgspec.Struct, frozen=True):
     template: TemplateLimits = TemplateLimits()
     grammar: GrammarLimits = GrammarLimits()
     audio: AudioLimits = AudioLimits()
+    processor: ProcessorLimits = ProcessorLimits()

@@ -19,6 +19,7 @@ from ..state.admission_control import AdmissionControl
 from ..text.grammar_tokens import special_tokens_of
 from ..text.pool import TokenizerPool
 from ..text.renderers.interface import Renderer
+from .media import ChatMedia
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class ChatModel:
     metrics: Metrics
     accepted: Accepted = TEXT_ONLY
     """What conversations may hold besides text."""
+    media: ChatMedia | None = None
+    """For that, and for documents; None where neither is read."""
     turns: LoopTurns = field(default_factory=LoopTurns)
     """For whatever would keep the event loop from all other requests."""
 

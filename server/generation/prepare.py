@@ -5,8 +5,10 @@ of the :class:`PreparedGeneration`. Errors name the fields of chat completions; 
 of the client's protocol.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from stentor.engine.model_config.media_spec import Modality
 from stentor.protocols.ipc.deltas import Delta
 from stentor.protocols.ipc.steps import ExpertShape
 from stentor.protocols.openai.chat import ChatRequest
@@ -48,6 +50,8 @@ class PreparedGeneration:
     experts: ExpertShape | None
     """Of what is told of each token; None: nothing is."""
     tools: ToolUse
+    media_tokens: Mapping[Modality, int]
+    """Of the prompt, how many stand for media of each modality."""
     batches: Batches[list[Delta]]
     """Goes to the engine when iterating begins; must be closed."""
 
@@ -81,8 +85,9 @@ async def prepare_generation(
     budget = Budget(wanted_tokens, body.wanted_tokens, body.max_tokens_field, "messages")
     most_tokens = most_prompt_tokens(chat) if body.truncate_prompt_tokens is None else None
     use = tool_use(body, chat.limits)
-    prompted = await write_prompt(chat, body, use, most_tokens)
+    prompted = await write_prompt(chat, body, use, most_tokens, context.queue_slot.memory)
     prompt = truncate(prompted.tokens, body.truncate_prompt_tokens, budget, max_len)
+    media = prompted.media.without(len(prompted.tokens) - len(prompt))
     check_prompt(prompt, chat, "messages")
     experts = first_position(chat, body, wanted_tokens=body.wanted_tokens) if tells_experts else None
     check_start(experts, len(prompt))
@@ -98,7 +103,7 @@ async def prepare_generation(
     )
     params = await with_bad_words(chat, params, body.bad_words, context.queue_slot.memory)
     constraints = await constraints_of(chat, body, use, prompt, prompted.thinking)
-    wanted = generation_request(body, prompt, params, caller, constraints)
+    wanted = generation_request(body, prompt, params, caller, constraints, media.spans)
     return PreparedGeneration(
         model=model,
         prompt=prompt,
@@ -107,6 +112,7 @@ async def prepare_generation(
         max_tokens=params.max_tokens,
         experts=None if experts is None else expert_shape(chat),
         tools=use,
+        media_tokens=media.tokens,
         batches=ObservedGeneration(
             chat, wanted, context.arrival if arrival is None else arrival, context.queue_slot, client
         ),

@@ -1,23 +1,26 @@
 """From a conversation, with its tools and its thinking, to the tokens of its prompt."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, refused
 from stentor.protocols.openai.chat import ChatRequest, TemplateOptions, template_kwargs
 from stentor.protocols.openai.tools import CUSTOM_INPUT, OfferedTool, ToolUse
 
 from ..common.errors import Overloaded
 from ..media.collect import collect_media
+from ..overload.memory_budget import MemoryShare
 from ..parsing.interface import Tool
 from ..parsing.thinking import ThinkingOptions, thinking_options
 from ..text.errors import TemplateError, TemplatesWait, TextTooLong
+from ..text.placeholders import MediaText
 from ..text.renderers.interface import RenderRequest
 from .admission import too_long
 from .chat_model import ChatModel
+from .media import NO_MEDIA, PlacedMedia
 from .tool_prompt import inject_tool_prompt, mentions_tools
 
 _RETRY_SECONDS: Final = 2
@@ -28,10 +31,13 @@ NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 class Prompted:
     tokens: list[int]
     thinking: ThinkingOptions
+    media: PlacedMedia = field(default_factory=PlacedMedia)
 
 
-async def write_prompt(chat: ChatModel, body: ChatRequest, use: ToolUse, most_tokens: int | None) -> Prompted:
-    """As :func:`render_messages`, with its errors."""
+async def write_prompt(
+    chat: ChatModel, body: ChatRequest, use: ToolUse, most_tokens: int | None, memory: MemoryShare | None = None
+) -> Prompted:
+    """As :func:`render_messages`, with its errors, and those of media, which are fetched and held in ``memory``."""
     options = thinking_options(
         chat.output,
         _template_of(chat, body),
@@ -39,7 +45,19 @@ async def write_prompt(chat: ChatModel, body: ChatRequest, use: ToolUse, most_to
         effort=body.reasoning_effort,
         budget=body.thinking_token_budget,
     )
-    messages, _ = collect_media(body.messages, chat.accepted)
+    messages = body.messages
+    if chat.media is not None:
+        messages = await chat.media.read_files(messages, chat.limits.max_prompt_chars)
+    messages, parts = collect_media(messages, chat.accepted)
+    media = NO_MEDIA
+    if parts and chat.media is not None:
+        _check_encoder(chat, parts[0].param)
+        media = await chat.media.prepare(
+            parts,
+            processor_kwargs=body.mm_processor_kwargs,
+            loading_kwargs=body.media_io_kwargs,
+            memory=memory,
+        )
     messages = with_functions_as_tools(messages)
     tools = template_tools(use.tools) if use.mode != "none" else []
     if (tools or mentions_tools(messages)) and not chat.renderer.takes_tools(body.chat_template):
@@ -47,8 +65,17 @@ async def write_prompt(chat: ChatModel, body: ChatRequest, use: ToolUse, most_to
     fields = body
     if options.template_kwargs != (body.chat_template_kwargs or {}):
         fields = msgspec.structs.replace(body, chat_template_kwargs=options.template_kwargs)
-    tokens = await render_messages(chat, fields, messages, body.add_special_tokens, most_tokens, tools)
-    return Prompted(tokens, options)
+    text = media.text
+    tokens = await render_messages(chat, fields, messages, body.add_special_tokens, most_tokens, tools, text)
+    if chat.media is None or text is None:
+        return Prompted(tokens, options)
+    return Prompted(tokens, options, chat.media.place(tokens, media, text.order, chat.pool.tokenizer))
+
+
+def _check_encoder(chat: ChatModel, param: str) -> None:
+    """Raises BadRequest where the engine has loaded the model's text part alone."""
+    if chat.client.ready is not None and chat.client.ready.encoder is None:
+        raise refused(param, "the model is served without its encoder: it takes text only", "unsupported")
 
 
 def _template_of(chat: ChatModel, body: ChatRequest) -> str:
@@ -64,6 +91,7 @@ async def render_messages(
     add_special_tokens: bool,
     most_tokens: int | None = None,
     tools: Sequence[Mapping[str, Any]] = (),
+    media: MediaText | None = None,
 ) -> list[int]:
     """Raises BadRequest for arguments that the template may not be given, where the template fails, and for
     messages that cannot have as few as ``most_tokens``; and Overloaded where too many templates wait."""
@@ -81,6 +109,7 @@ async def render_messages(
                 chat_template=fields.chat_template,
                 template_kwargs=kwargs,
                 add_special_tokens=add_special_tokens,
+                media=media,
                 most_tokens=most_tokens,
             )
         )

@@ -1,13 +1,18 @@
 """The one path from a request to its deltas, whatever the protocol: generate, and observe."""
 
 import logging
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
+from stentor.engine.channel.arena import ArenaFull
+from stentor.engine.client.media import Media
 from stentor.protocols.ipc.deltas import Delta, PromptProcessed
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.openai.sampling import SamplingFields
 
+from ..common.errors import Overloaded
 from ..common.keys import Caller
 from ..observability.metrics import RequestTracker
 from ..observability.request import current_record, current_request_id
@@ -20,6 +25,8 @@ from .constraints import FREE, Constraints
 
 logger = logging.getLogger(__name__)
 
+_RETRY_SECONDS: Final = 2
+
 
 def generation_request(
     request: SamplingFields,
@@ -27,6 +34,7 @@ def generation_request(
     params: SamplingParams,
     caller: Caller,
     constraints: Constraints = FREE,
+    media: Sequence[Media] = (),
 ) -> GenerationRequest:
     return GenerationRequest(
         prompt=prompt,
@@ -42,6 +50,7 @@ def generation_request(
         thinking=constraints.thinking,
         priority=request.priority,
         salt=caller.cache_salt(request.cache_salt),
+        media=tuple(media),
     )
 
 
@@ -75,12 +84,17 @@ class ObservedGeneration:
         self._processed = False
 
     def __aiter__(self) -> Generation:
-        """May be called once. Raises :class:`stentor.engine.client.client.EngineUnavailable`."""
+        """May be called once. Raises :class:`stentor.engine.client.client.EngineUnavailable`, and Overloaded where
+        there is no room for the request's media."""
         chat, request = self._chat, self._request
         tracker = chat.metrics.track(len(request.prompt), len(request.seeds), request.params.max_tokens, self._arrival)
         self._tracker = tracker
         named = msgspec.structs.replace(request, name=current_request_id())  # by now the body has had its say
-        self._generation = generate(self._client, chat.pool, named, self._observe, chat.turns)
+        try:
+            self._generation = generate(self._client, chat.pool, named, self._observe, chat.turns)
+        except ArenaFull:
+            message = "As many images, sounds and videos are being worked on as this server holds; try again shortly."
+            raise Overloaded(message, "memory_full", _RETRY_SECONDS) from None
         return self._generation
 
     def _observe(self, deltas: list[Delta]) -> None:

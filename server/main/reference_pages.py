@@ -14,6 +14,7 @@ from stentor.engine.model_config.hf_config import DECODERS
 from stentor.protocols.ipc.actors import EngineReady, Stats
 
 from ..common import exit_codes
+from ..media.metrics import MediaMetrics
 from ..observability.metrics import Metrics
 from ..parsing.output import AUTO, TOOL_FORMATS, settle_output
 from ..parsing.reasoning.formats import REASONING_FORMATS
@@ -50,6 +51,7 @@ def metric_families() -> list[Metric]:
     registry = Metrics("MODEL", _IdleEngine()).registry
     SpeechMetrics(registry, "MODEL")
     EmbeddingMetrics(registry, "MODEL")
+    MediaMetrics(registry, "MODEL")
     return [family for family in registry.collect() if not family.name.endswith("_created")]
 
 

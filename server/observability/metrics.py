@@ -37,6 +37,7 @@ REJECTIONS: Final = (
     *("queue_full", "queue_tokens_full", "memory_full", "templates_full", "background_full", "grammars_full"),
     "speech_full",
     "audio_full",
+    "media_full",
 )
 CUT_OFFS: Final = ("deadline_exceeded", "shutting_down", "aborted", "slow_reader")
 TOOL_OUTCOMES: Final = ("completed", "failed", "cut_off")

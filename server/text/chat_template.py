@@ -40,6 +40,7 @@ class RenderOptions(TypedDict, total=False):
     template_kwargs: Mapping[str, Any] | None
     tools: Sequence[Mapping[str, Any]] | None
     documents: Sequence[Mapping[str, Any]] | None
+    written: Mapping[str, str] | None
 
 
 class _Compiled:
@@ -53,9 +54,9 @@ class _Compiled:
         self.takes_one_call: Final = takes_one_call(environment.parse(source))
         self.harmony: Final = is_harmony(source)
 
-    def prepare(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def prepare(self, messages: Sequence[Mapping[str, Any]], written: Mapping[str, str]) -> list[dict[str, Any]]:
         """Fresh copies of a conversation's messages as this template renders them. Raises :class:`TemplateError`."""
-        ready = prepare_messages(messages, self.format, knows_developer=self.knows_developer)
+        ready = prepare_messages(messages, self.format, knows_developer=self.knows_developer, written=written)
         if self.takes_one_call:
             ready = one_call_each(ready)
         return for_harmony(ready, REASONING_NAMES) if self.harmony and self.format == "string" else ready
@@ -120,17 +121,19 @@ class ChatTemplate:
         template_kwargs: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
+        written: Mapping[str, str] | None = None,
     ) -> str:
         """The prompt text of a conversation.
 
         ``chat_template`` is the name of one of the model's templates. With ``continue_final_message`` the text ends
-        where the content of the last message ends, for the model to go on. Raises :class:`TemplateError`.
+        where the content of the last message ends, for the model to go on. ``written`` is what stands for media, by
+        modality, in a template that takes texts alone. Raises :class:`TemplateError`.
         """
         self._check(messages, add_generation_prompt, continue_final_message, template_kwargs or {})
         compiled = self._get(chat_template, with_tools=bool(tools))
         self._environment.set_deadline(time.thread_time() + self._max_seconds)
         try:
-            chat = compiled.prepare(messages)
+            chat = compiled.prepare(messages, written or {})
             final = _mark_end(chat[-1]) if continue_final_message else None
             text = compiled.template.render(
                 {

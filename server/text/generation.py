@@ -1,11 +1,12 @@
 """One request on the engine, seen as typed deltas: engine events in, text, tokens and endings out."""
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, Protocol, Self, assert_never
 
 import msgspec
 
+from stentor.engine.client.media import Media
 from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens, Thinking
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -51,6 +52,7 @@ class Submitter(Protocol):
         name: str = "",
         grammar: str = "",
         thinking: Thinking | None = None,
+        media: Sequence[Media] = (),
         resumed: list[list[int]] | None = None,
     ) -> EngineEventStream:
         """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests."""
@@ -81,6 +83,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     salt: str = ""
     name: str = ""
     """The request's id, for logs."""
+    media: tuple[Media, ...] = ()
+    """What stands in the prompt besides tokens."""
 
 
 class Generation:
@@ -145,6 +149,7 @@ class Generation:
             name=request.name,
             grammar=request.grammar,
             thinking=request.thinking,
+            media=request.media,
         )
 
     def __aiter__(self) -> Self:

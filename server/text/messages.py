@@ -11,6 +11,7 @@ from .errors import TemplateError
 ContentFormat = Literal["string", "list", "mixed"]
 """What a template does with ``message.content``: prints it, loops over its parts, or asks which it is."""
 
+NO_MEDIA: Final[Mapping[str, str]] = {}
 REASONING_NAMES: Final = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -106,7 +107,11 @@ class _ContentFinder:
 
 
 def prepare_messages(
-    messages: Sequence[Mapping[str, Any]], format: ContentFormat, *, knows_developer: bool
+    messages: Sequence[Mapping[str, Any]],
+    format: ContentFormat,
+    *,
+    knows_developer: bool,
+    written: Mapping[str, str] = NO_MEDIA,
 ) -> list[dict[str, Any]]:
     """Fresh copies of ``messages`` for a template.
 
@@ -114,18 +119,21 @@ def prepare_messages(
     is always there, since templates join it to other text, and is the refusal or nothing where it was None. Role
     ``developer`` becomes ``system`` for a template that does not know it. Arguments of tool calls become objects,
     which templates expect, where they are JSON of one. Reasoning is found under each name that templates use for it.
+    A template that prints content gets what is ``written`` for each modality in front of the text, as vLLM has it.
     Raises :class:`TemplateError` for content that the template cannot hold.
     """
-    return [_prepare(message, place, format, knows_developer) for place, message in enumerate(messages)]
+    return [_prepare(message, place, format, knows_developer, written) for place, message in enumerate(messages)]
 
 
-def _prepare(message: Mapping[str, Any], place: int, format: ContentFormat, knows_developer: bool) -> dict[str, Any]:
+def _prepare(
+    message: Mapping[str, Any], place: int, format: ContentFormat, knows_developer: bool, written: Mapping[str, str]
+) -> dict[str, Any]:
     ready = {name: value for name, value in message.items() if value is not None}
     if ready.get("role") == "developer" and not knows_developer:
         ready["role"] = "system"
     if ready.get("role") == "tool" and format == "mixed":
         format = "string"  # those that take both seldom mean results of tools by that, and some print the parts
-    ready["content"] = _content(ready.get("content", ready.get("refusal", "")), place, format)
+    ready["content"] = _content(ready.get("content", ready.get("refusal", "")), place, format, written)
     if calls := ready.pop("tool_calls", None):  # templates ask whether there are some by the key
         ready["tool_calls"] = [_tool_call(call) for call in calls]
     reasoning = next((ready[name] for name in REASONING_NAMES if ready.get(name)), None)
@@ -134,14 +142,16 @@ def _prepare(message: Mapping[str, Any], place: int, format: ContentFormat, know
     return ready
 
 
-def _content(content: Any, place: int, format: ContentFormat) -> Any:
+def _content(content: Any, place: int, format: ContentFormat, written: Mapping[str, str]) -> Any:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if format == "list" else content
     if not isinstance(content, list):
         raise TemplateError(f"messages[{place}].content is neither text nor a list of parts.")
     if format != "string":
         return [dict(part) if isinstance(part, Mapping) else {"type": "text", "text": part} for part in content]
-    return "\n".join(_text_of(part, place) for part in content)
+    media = [part["type"] for part in content if isinstance(part, Mapping) and part.get("type") in written]
+    texts = [part for part in content if not (isinstance(part, Mapping) and part.get("type") in written)]
+    return "\n".join([*(written[modality] for modality in media), *(_text_of(part, place) for part in texts)])
 
 
 def _text_of(part: Any, place: int) -> str:

@@ -16,6 +16,7 @@ from ..config.limits import DEFAULT_CHARS, DEFAULT_SECONDS, DEFAULT_WAITING
 from .chat_template import ChatTemplate, RenderOptions
 from .detokenizer import Detokenizers
 from .errors import TemplatesWait, TextTooLong
+from .placeholders import MediaText
 from .template_process import RenderJob, TemplateProcess
 from .tokenizer import Tokenizer
 
@@ -30,6 +31,10 @@ ENCODING_BYTES: Final = 256
 that have been seen before take some 70."""
 DEFAULT_ENCODING_BYTES: Final = 1 << 29
 """For all texts that are encoded at the same time, where nobody named another bound."""
+
+
+def _as_it_is(text: str) -> str:
+    return text
 
 
 class TokenizationBudget:
@@ -153,20 +158,25 @@ class TokenizerPool:
         chat_template: str | None = None,
         add_special_tokens: bool = False,
         most_tokens: int | None = None,
+        media: MediaText | None = None,
         **options: Unpack[RenderOptions],
     ) -> list[int]:
         """Token ids of a conversation, as the chat template writes it.
 
         ``chat_template`` is the name of one of the model's templates, or a template itself, which
         is then rendered in another process. With ``add_special_tokens`` a BOS that the template has
-        written is not written again. ``most_tokens`` as in :meth:`encode`. Raises
+        written is not written again. ``media`` are put where the template says that they stand. ``most_tokens`` as in
+        :meth:`encode`. Raises
         :class:`~.errors.TemplateError`, and :class:`~.errors.TemplatesWait` where too many of the latter wait.
         """
+        expand = _as_it_is
+        if media is not None:
+            options, expand = {**options, "written": media.written}, media.expand
         if chat_template is None or self.chat_template.has(chat_template):
             render = partial(self.chat_template.render, messages, chat_template=chat_template, **options)
-            return await self.run(lambda: self._encode_chat(render(), add_special_tokens, most_tokens))
+            return await self.run(lambda: self._encode_chat(expand(render()), add_special_tokens, most_tokens))
         text = await self._render_foreign(RenderJob(messages, chat_template, options))
-        return await self.run(lambda: self._encode_chat(text, add_special_tokens, most_tokens))
+        return await self.run(lambda: self._encode_chat(expand(text), add_special_tokens, most_tokens))
 
     async def encode_rendered(self, render: Callable[[], str], most_tokens: int | None = None) -> list[int]:
         """Token ids of what ``render`` writes, all markers included; ``most_tokens`` as in :meth:`encode`."""

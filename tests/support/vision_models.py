@@ -1,5 +1,5 @@
-"""Tiny random checkpoints of models that see, whole as the published ones are: weights, tokenizer with the special tokens
-of their pictures, processor and chat template."""
+"""Tiny random checkpoints of models that see, whole as the published ones are: weights, tokenizer with the special
+tokens of their pictures, processor and chat template."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -48,6 +48,7 @@ async def chat_completions(chat: ChatModel, request: Request, content: bytes, co
         top_logprobs=body.wanted_logprobs,
         include_reasoning=body.include_reasoning,
         tools=turn.tools,
+        media_tokens=turn.media_tokens,
         experts=turn.experts,
     )
     if body.stream:

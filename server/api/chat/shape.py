@@ -1,6 +1,7 @@
 """What a chat completion is to hold, streamed or whole."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from secrets import token_hex
 
 from stentor.protocols.ipc.deltas import Finish
@@ -20,6 +21,8 @@ class ChatShape(AnswerShape):
     include_reasoning: bool = True
     """False: nor are its tokens and their log-probabilities shown, in which it could be read."""
     tools: ToolUse = NO_TOOLS
+    media_tokens: Mapping[str, int] = field(default_factory=dict)
+    """Of the prompt, how many stand for media of each modality."""
 
     def finish_reason(self, finish: Finish, called: bool, whole: bool) -> ChatFinishReason:
         """As OpenAI has it: where the client named the one tool to call, an answer that has called it has stopped.

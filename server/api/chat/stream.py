@@ -175,4 +175,4 @@ class ChatStream:
         return self._usage_of(self._completion_tokens, self._cached_tokens, self._reasoning_tokens)
 
     def _usage_of(self, completion: int, cached: int, reasoning: int) -> Usage:
-        return Usage.of(len(self._shape.prompt), completion, cached, reasoning)
+        return Usage.of(len(self._shape.prompt), completion, cached, reasoning, self._shape.media_tokens)

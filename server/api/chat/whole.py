@@ -58,7 +58,11 @@ async def chat_answer(
             )
         )
     usage = Usage.of(
-        len(shape.prompt), generation.completion_tokens, generation.cached_tokens, generation.reasoning_tokens
+        len(shape.prompt),
+        generation.completion_tokens,
+        generation.cached_tokens,
+        generation.reasoning_tokens,
+        shape.media_tokens,
     )
     response = ChatResponse(
         id=shape.response_id,

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ..placeholders import MediaText
+
 
 @dataclass(frozen=True, kw_only=True)
 class RenderRequest:
@@ -23,6 +25,8 @@ class RenderRequest:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """What the request says to the template; others take what they know of it (``reasoning_effort``, ``thinking``)."""
     add_special_tokens: bool = False
+    media: MediaText | None = None
+    """Of the conversation; its messages hold ``{"type": "image"}`` and the like where each stands."""
     most_tokens: int | None = None
     """A conversation that cannot have as few may be refused before it costs anything."""
 

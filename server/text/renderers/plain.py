@@ -12,6 +12,8 @@ def refuse_template(conversation: RenderRequest, name: str) -> None:
     """Raises TemplateError for what only templates know."""
     if conversation.chat_template is not None:
         raise TemplateError(f"The {name} renderer takes no chat_template; leave it out.")
+    if conversation.media is not None:
+        raise TemplateError(f"The {name} renderer takes no media; leave them out.")
     if conversation.documents:
         raise TemplateError(f"The {name} renderer takes no documents; put them into a message.")
     if not conversation.messages:

@@ -1,6 +1,7 @@
 """Engine events in, typed deltas out, over scripted streams."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Self
 
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.client.client import EngineUnavailable
+from stentor.engine.client.media import Media
 from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens, Thinking
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Text
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -42,6 +44,7 @@ class Script:
         name: str = "",
         grammar: str = "",
         thinking: Thinking | None = None,
+        media: Sequence[Media] = (),
         resumed: list[list[int]] | None = None,
     ) -> Self:
         self.submitted = (prompt, params, seeds, priority, salt)

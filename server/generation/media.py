@@ -1,0 +1,207 @@
+"""The media of a conversation on their way to the engine: fetched, made into a model's inputs, placed in its prompt."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import anyio
+
+from stentor.engine.client.media import Media
+from stentor.engine.model_config.media_spec import MediaSpec, Modality
+from stentor.engine.processes.exception_groups import first_cause
+from stentor.protocols.common.errors import BadRequest
+
+from ..common.fair_queue import current_owner
+from ..media.document_reader import DocumentReader
+from ..media.files import Message, has_files, read_files
+from ..media.loading import MediaLoader
+from ..media.parts import MediaPart
+from ..media.processed_cache import ProcessedMedia
+from ..media.processor import MediaProcessor, Wanted
+from ..media.processor_options import loading_options, processor_options
+from ..overload.memory_budget import MemoryShare
+from ..text.placeholders import MediaText
+from ..text.tokenizer import Tokenizer
+
+_AT_ONCE: Final = 8
+"""Media of one request that are fetched or made at the same time."""
+
+
+@dataclass(frozen=True)
+class ConversationMedia:
+    """What a model is given of the media of one conversation, in their order."""
+
+    made: Sequence[ProcessedMedia] = ()
+
+    @property
+    def text(self) -> MediaText | None:
+        """How they stand in the text of the prompt; None where there are none."""
+        if not self.made:
+            return None
+        replacements: dict[str, list[str]] = {}
+        for media in self.made:
+            replacements.setdefault(media.modality, []).append(media.replacement)
+        return MediaText({media.modality: media.written for media in self.made}, replacements)
+
+
+NO_MEDIA: Final = ConversationMedia()
+
+
+@dataclass(frozen=True)
+class PlacedMedia:
+    """Media where they stand in a prompt."""
+
+    spans: list[Media] = field(default_factory=list)
+    tokens: Mapping[Modality, int] = field(default_factory=dict)
+    """Of the prompt, how many stand for media of each modality."""
+
+    def without(self, count: int) -> "PlacedMedia":
+        """Where the first ``count`` tokens of the prompt are cut off. Raises BadRequest where that cuts a piece of
+        media."""
+        if not count or not self.spans:
+            return self
+        for span in self.spans:
+            if span.start < count < span.start + span.length:
+                raise BadRequest(
+                    "`truncate_prompt_tokens` cuts through an image, sound or video; name another number.",
+                    "truncate_prompt_tokens",
+                )
+        kept = [span._replace(start=span.start - count) for span in self.spans if span.start >= count]
+        return PlacedMedia(kept, self.tokens)
+
+
+class ChatMedia:
+    """What a chat model needs for what conversations hold besides text."""
+
+    def __init__(
+        self,
+        loader: MediaLoader,
+        documents: DocumentReader,
+        processor: MediaProcessor | None = None,
+        spec: MediaSpec | None = None,
+    ) -> None:
+        """``processor`` and ``spec`` are of a model that takes media; of one of text alone, files become texts."""
+        self._loader = loader
+        self._documents = documents
+        self.processor: Final = processor
+        self._ids: Mapping[Modality, int] = {} if spec is None else spec.placeholders
+
+    def close(self) -> None:
+        """Ends the processes."""
+        self._documents.close()
+        if self.processor is not None:
+            self.processor.close()
+
+    async def read_files(self, messages: Sequence[Message], most_chars: int) -> Sequence[Message]:
+        """As :func:`..media.files.read_files`, with the caller's own files."""
+        if not has_files(messages):
+            return messages
+        load = partial(self._loader.named, owner=current_owner.get())
+        return await read_files(messages, load, self._documents.read, most_chars)
+
+    async def prepare(
+        self,
+        parts: Sequence[MediaPart],
+        *,
+        processor_kwargs: Mapping[str, Any] | None,
+        loading_kwargs: Mapping[str, Any] | None,
+        memory: MemoryShare | None,
+    ) -> ConversationMedia:
+        """Loads the media and makes the model's inputs of them, side by side. What is held of them counts in
+        ``memory``. Raises BadRequest naming the part, Unavailable and Overloaded."""
+        options = {**processor_options(processor_kwargs), **loading_options(loading_kwargs)}
+        modalities = [part.modality for part in parts]
+        made: list[ProcessedMedia | None] = [None] * len(parts)
+        places = anyio.Semaphore(_AT_ONCE)
+
+        async def prepare_one(place: int, part: MediaPart) -> None:
+            looked_at = {**options, "detail": "low"} if part.detail == "low" else options
+            alone = modalities.count(part.modality) == 1
+            async with places:
+                made[place] = await self._prepare(part, looked_at, alone, memory)
+
+        try:
+            async with anyio.create_task_group() as group:
+                for place, part in enumerate(parts):
+                    group.start_soon(prepare_one, place, part)
+        except BaseExceptionGroup as errors:
+            raise first_cause(errors) from None
+        return ConversationMedia([each for each in made if each is not None])
+
+    async def _prepare(
+        self, part: MediaPart, options: dict[str, object], alone: bool, memory: MemoryShare | None
+    ) -> ProcessedMedia:
+        assert self.processor is not None, "media are refused where there is none"
+        owner = current_owner.get()
+        named = bool(part.url or part.file)
+        data = (await self._loader.load(part, owner)).data if named else None
+        fetched = 0 if data is None else len(data)
+        with _held(memory, fetched, part.param):
+            wanted = Wanted(part.modality, data, part.param, part.uuid, options, alone)
+            made = await self.processor.process(wanted, owner)
+        if memory is not None:
+            memory.add(made.bytes, part.param)
+        return made
+
+    def place(
+        self, tokens: Sequence[int], media: ConversationMedia, order: Sequence[str], tokenizer: Tokenizer
+    ) -> PlacedMedia:
+        """Finds where the media stand in the tokens of their prompt; ``order``: modalities, as its text has them.
+
+        Raises BadRequest where it holds other placeholders than theirs: what a client writes into a text cannot be told
+        from them.
+        """
+        if not media.made:
+            return PlacedMedia()
+        following: dict[str, list[ProcessedMedia]] = {}
+        for one in reversed(media.made):
+            following.setdefault(one.modality, []).append(one)
+        spans: list[Media] = []
+        counts: dict[Modality, int] = {}
+        at = 0
+        ids = set(self._ids.values())
+        places = [place for place, token in enumerate(tokens) if token in ids]
+        for modality in order:
+            one = following[modality].pop()
+            id, count = self._count(one, tokenizer)
+            own = places[at : at + count]
+            if len(own) < count or any(tokens[place] != id for place in own):
+                raise _forged()
+            at += count
+            counts[one.modality] = counts.get(one.modality, 0) + count
+            spans.append(Media(one.payload, one.digest, own[0], own[-1] + 1 - own[0], one.grid))
+        if at != len(places):
+            raise _forged()
+        return PlacedMedia(spans, counts)
+
+    def _count(self, media: ProcessedMedia, tokenizer: Tokenizer) -> tuple[int, int]:
+        """The token that embeddings of ``media`` stand for, and how many there are. Videos of some models are
+        pictures to them."""
+        for modality in (media.modality, "image"):
+            id = self._ids.get(modality)  # type: ignore[call-overload]
+            if id is not None and (count := media.replacement.count(tokenizer.name_of(id))):
+                return id, count
+        raise _forged()
+
+
+@contextmanager
+def _held(memory: MemoryShare | None, size: int, param: str) -> Iterator[None]:
+    """While the block uses it."""
+    if memory is None:
+        yield
+        return
+    memory.add(size, param)
+    try:
+        yield
+    finally:
+        memory.add(-size)
+
+
+def _forged() -> BadRequest:
+    return BadRequest(
+        "`messages`: a text holds a token that stands for images, sounds or videos; leave it out.",
+        "messages",
+        "invalid_value",
+    )

@@ -1,0 +1,206 @@
+"""transformers' processor of a model, put together without what it does not need. Runs in the child.
+
+transformers' own way to load one (``AutoProcessor``) wants torchvision wherever a model takes videos too. The image
+processors that use Pillow and numpy do without, so they are loaded here, one by one, on every machine: the same picture
+then gives the same tensors everywhere.
+"""
+
+import inspect
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import transformers as untyped_transformers
+from PIL import Image
+from safetensors.numpy import save
+
+from .frame_processor import FrameProcessor
+from .pixtral_processor import PixtralProcessor
+from .processor_name import processor_name
+from .processor_options import LOW_DETAIL_PIXELS
+from .processor_process import Modality
+from .refusal import Refusal
+
+transformers: Any = untyped_transformers
+
+_ELSEWHERE: Final[Mapping[str, str]] = {"SmolVLMProcessor": "Idefics3Processor"}
+"""Processors that need a package for their videos alone, by one that does the same with pictures."""
+_OWN: Final[Mapping[str, Any]] = {"PixtralProcessor": PixtralProcessor}
+_COUNTED: Final = frozenset({"rows", "cols", "num_crops", "num_patches"})
+"""What processors return besides tensors of the model: figures for the text."""
+_BY_COMPANY: Final = frozenset({"LlavaOnevisionProcessor"})
+"""Processors that cut a picture into tiles only where it is the conversation's only one."""
+_SIZES: Final = ("size", "min_pixels", "max_pixels")
+_OF_VIDEOS: Final = ("fps", "num_frames")
+UNKNOWN_OPTION: Final = "unknown_processor_option"
+_DOT: Final = Image.new("RGB", (1, 1))
+
+
+class ProcessorError(Exception):
+    """The model's processor cannot be loaded; one line for the operator."""
+
+
+class ModelInputs(NamedTuple):
+    """What a processor makes of one piece of media."""
+
+    payload: bytes
+    """safetensors."""
+    replacement: str
+    grid: tuple[int, int, int] | None
+
+
+class ModelProcessor:
+    """A model's processor, for one piece of media at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises :class:`ProcessorError`."""
+        self._name = _class_name(folder)
+        self._processor = _load(folder, self._name)
+        self.written: dict[Modality, str] = {}
+        self.missing: dict[Modality, str] = {}
+        image = getattr(self._processor, "image_token", None)
+        if image is not None and getattr(self._processor, "image_processor", None) is not None:
+            self.written["image"] = image
+
+    @property
+    def by_company(self) -> bool:
+        """Whether a picture is cut up otherwise where it is not the only one of its conversation."""
+        return self._name in _BY_COMPANY
+
+    def image(self, picture: Image.Image, options: Mapping[str, object], *, alone: bool) -> ModelInputs:
+        """Raises :class:`.refusal.Refusal` where the model cannot see the picture."""
+        processor = self._processor
+        arguments = self._arguments(options)
+        apart = alone or not self.by_company
+        images, *_ = processor.prepare_inputs_layout(images=[picture] if apart else [[picture, _DOT]])
+        try:
+            found, (replacement, *_) = processor._process_images(images, **arguments)
+        except (ValueError, ZeroDivisionError) as error:
+            why = " ".join(str(error).split())[:200]
+            raise Refusal(f"the model's processor refuses the picture: {why}", "invalid_image") from None
+        tensors = _tensors(found, processor.unused_input_names)
+        if not apart:
+            tensors = {name: values[:1] for name, values in tensors.items()}
+            tensors["batch_num_images"] = np.array([2])
+        return ModelInputs(_payload(tensors, "image"), replacement, self._grid(tensors.get("image_grid_thw")))
+
+    def _arguments(self, options: Mapping[str, object]) -> dict[str, Any]:
+        """Of the image processor: the model's own, and what a request may change of them."""
+        images = self._processor.image_processor
+        known = getattr(images, "valid_kwargs", None)
+        names: dict[str, Any] = getattr(known, "__annotations__", {})
+        given = dict(options)
+        if given.pop("detail", "auto") == "low":
+            given = {**_low_detail(images, names), **given}
+        edges = _edges(images, given)
+        given = {name: value for name, value in given.items() if name not in (*_SIZES, *_OF_VIDEOS)}
+        if unknown := given.keys() - names.keys():
+            raise Refusal(f"the model's processor has no {min(unknown)}", UNKNOWN_OPTION)
+        merged: dict[str, Any] = self._processor._merge_kwargs(**given)["images_kwargs"]
+        return {**merged, **edges, "return_tensors": "np"}
+
+    def _grid(self, patches: Any) -> tuple[int, int, int] | None:
+        """``patches``: frames, rows and columns, of each picture."""
+        if patches is None:
+            return None
+        merge = int(getattr(self._processor.image_processor, "merge_size", 1))
+        frames, rows, columns = (int(number) for number in patches[0])
+        return frames, rows // merge, columns // merge
+
+
+def _low_detail(images: Any, names: Mapping[str, object]) -> dict[str, object]:
+    """As few tiles as there can be, or as few pixels as :data:`.processor_options.LOW_DETAIL_PIXELS`."""
+    if "do_image_splitting" in names:
+        return {"do_image_splitting": False}
+    if "crop_to_patches" in names:
+        return {"crop_to_patches": False}
+    if "max_pixels" in names:
+        return {"max_pixels": LOW_DETAIL_PIXELS}
+    if getattr(images.size, "longest_edge", None):
+        return {"size": {"longest_edge": int(LOW_DETAIL_PIXELS**0.5)}}
+    return {}
+
+
+def _edges(images: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """``size``, where the request has something to say of it: never more than the model itself sees, for which its
+    tower need not be made."""
+    own = {edge: getattr(images.size, edge, None) for edge in ("shortest_edge", "longest_edge")}
+    wanted = dict(given.get("size") or {})
+    if "min_pixels" in given:
+        wanted["shortest_edge"] = given["min_pixels"]
+    if "max_pixels" in given:
+        wanted["longest_edge"] = given["max_pixels"]
+    most = own["longest_edge"]
+    if not wanted:
+        return {}
+    if most is None:
+        raise Refusal("the model sees all pictures in one size", UNKNOWN_OPTION)
+    longest = min(wanted.get("longest_edge", most), most)
+    if own["shortest_edge"] is None:
+        return {"size": {"longest_edge": longest}}
+    shortest = min(wanted.get("shortest_edge", own["shortest_edge"]), longest)
+    return {"size": {"shortest_edge": shortest, "longest_edge": longest}}
+
+
+def _tensors(found: Mapping[str, Any], unused: Sequence[str]) -> dict[str, Any]:
+    tensors = {}
+    for name, value in found.items():
+        if name not in _COUNTED and name not in unused:
+            array = np.asarray(value)
+            tensors[name] = array.astype(np.float32) if array.dtype == np.float64 else array
+    return tensors
+
+
+def _payload(tensors: Mapping[str, Any], modality: Modality) -> bytes:
+    whole = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+    return save(whole, metadata={"modality": modality})
+
+
+def _class_name(folder: Path) -> str:
+    if (said := processor_name(folder)) is not None:
+        return said
+    known = transformers.models.auto.processing_auto.PROCESSOR_MAPPING_NAMES
+    model_type = json.loads((folder / "config.json").read_text()).get("model_type")
+    found = known.get(model_type)
+    if not isinstance(found, str):
+        raise ProcessorError(f"no file of {folder} names a processor_class, and none is known for {model_type!r}")
+    return found
+
+
+def _load(folder: Path, name: str) -> Any:
+    kind = _OWN.get(name) or getattr(transformers, _ELSEWHERE.get(name, name), None)
+    if kind is None:
+        raise ProcessorError(f"transformers {transformers.__version__} has no {name}")
+    try:
+        settings, _ = kind.get_processor_dict(os.fspath(folder))
+        parts = {part: _part(folder, part) for part in kind.get_attributes()}
+        taken = inspect.signature(kind.__init__).parameters.keys() - parts.keys()
+        return _unchecked(kind)(**parts, **{name: value for name, value in settings.items() if name in taken})
+    except ProcessorError:
+        raise
+    except Exception as error:  # whatever transformers trips over: the operator is told
+        raise ProcessorError(f"{name}: {' '.join(str(error).split())[:300]}") from error
+
+
+def _unchecked(kind: Any) -> Any:
+    """The same class, which takes its parts as they are: to check a video processor's, transformers looks through
+    classes that need torchvision."""
+    return type(kind.__name__, (kind,), {"check_argument_for_proper_class": lambda *_: None})
+
+
+def _part(folder: Path, part: str) -> Any:
+    path = os.fspath(folder)
+    match part:
+        case "image_processor":
+            return transformers.AutoImageProcessor.from_pretrained(path, backend="pil")
+        case "tokenizer":
+            return transformers.AutoTokenizer.from_pretrained(path)
+        case "video_processor":
+            return FrameProcessor()
+        case "feature_extractor" | "audio_processor":
+            return transformers.AutoFeatureExtractor.from_pretrained(path)
+        case _:
+            raise ProcessorError(f"it has a part {part}, which is not known here")

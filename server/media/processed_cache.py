@@ -1,0 +1,96 @@
+"""What was made of media, kept by what they are, so that the same picture costs nothing the second time."""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from .processor_process import Modality
+
+DIGEST_BYTES: Final = 16
+_ENTRY_BYTES: Final = 512
+"""Of one that is kept, besides its payload and its text."""
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class ProcessedMedia:
+    """One piece of media as the model is given it; the same for all who bring it."""
+
+    modality: Modality
+    digest: bytes
+    """Names it together with how it was looked at. 16 bytes."""
+    payload: bytes
+    """safetensors, by the names of the arguments of the model's encoder."""
+    written: str
+    """What the chat template writes where it stands."""
+    replacement: str
+    """What stands there in the prompt's text."""
+    grid: tuple[int, int, int] | None = None
+    """Frames, rows and columns of its embeddings, where positions follow them."""
+
+    @property
+    def bytes(self) -> int:
+        return len(self.payload) + len(self.replacement) + _ENTRY_BYTES
+
+
+def content_digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def media_digest(modality: Modality, content: bytes, options: dict[str, object], *, alone: bool) -> bytes:
+    """Names media of this content, looked at in this way."""
+    said = msgspec.msgpack.encode((modality, content, sorted(options.items()), alone))
+    return blake2b(said, digest_size=DIGEST_BYTES).digest()
+
+
+class ProcessedCache:
+    """The latest used, up to so many bytes. For the event loop."""
+
+    def __init__(self, most: int) -> None:
+        """``most`` in bytes; 0 keeps nothing."""
+        self._most = most
+        self._kept: OrderedDict[bytes, ProcessedMedia] = OrderedDict()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, digest: bytes) -> ProcessedMedia | None:
+        found = self._kept.get(digest)
+        if found is not None:
+            self._kept.move_to_end(digest)
+        return found
+
+    def put(self, media: ProcessedMedia) -> None:
+        """Drops the least recently used for it; one that is larger than all may be is not kept."""
+        if media.bytes > self._most or media.digest in self._kept:
+            return
+        self._kept[media.digest] = media
+        self.bytes += media.bytes
+        while self.bytes > self._most:
+            self.bytes -= self._kept.popitem(last=False)[1].bytes
+
+
+class Names(Generic[Key]):
+    """What clients call their media by, the latest ``most``."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._named: OrderedDict[Key, bytes] = OrderedDict()
+
+    def get(self, key: Key) -> bytes | None:
+        found = self._named.get(key)
+        if found is not None:
+            self._named.move_to_end(key)
+        return found
+
+    def put(self, key: Key, content: bytes) -> None:
+        self._named[key] = content
+        self._named.move_to_end(key)
+        if len(self._named) > self._most:
+            self._named.popitem(last=False)

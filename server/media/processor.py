@@ -1,0 +1,183 @@
+"""What a model is given of media: made in processes of their own, kept by what the media are.
+
+::
+
+    made = await processor.process(Wanted("image", data, param), owner)     # BadRequest names the field
+    made.payload                                                  # tensors, for the model's encoder
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import anyio
+import anyio.to_thread
+
+from stentor.protocols.common.errors import BadRequest
+
+from ..config.limits import ProcessorLimits
+from ..overload.process_pool import ProcessPool
+from .decoded import DecodedLimits
+from .helpers import MediaUnavailable, run_in
+from .metrics import MediaMetrics
+from .processed_cache import Names, ProcessedCache, ProcessedMedia, content_digest, media_digest
+from .processor_process import Described, MediaRefused, Modality, ProcessorJob, ProcessorProcess
+
+logger = logging.getLogger(__name__)
+
+_INLINE_BYTES: Final = 64 << 10
+"""More are digested in a thread."""
+_NAMES: Final = 1 << 16
+"""Of media that clients name, remembered for all of them together."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One piece of media of a request, as the client sent it."""
+
+    modality: Modality
+    data: bytes | None
+    """None: only its name was sent."""
+    param: str
+    """The field that holds it, for errors."""
+    uuid: str = ""
+    """The client's own name for it."""
+    options: dict[str, object] = field(default_factory=dict)
+    """How to look at it; see :mod:`.processor_options`."""
+    alone: bool = True
+    """Whether it is the only one of its modality in the conversation."""
+
+
+class MediaProcessor:
+    """Of one model, for the event loop that it is used from. It must be closed.
+
+    So many pieces of media are processed at a time, each in a process of its own; the others wait, bounded, and owners
+    take turns. What is asked for while it is being made is made once.
+    """
+
+    def __init__(self, folder: Path, limits: ProcessorLimits, metrics: MediaMetrics, decoded: DecodedLimits) -> None:
+        """``folder`` holds the model."""
+        self._pool = ProcessPool(
+            lambda: ProcessorProcess(str(folder), decoded, limits.timeout),
+            processes=limits.processes,
+            max_waiting=limits.max_waiting,
+            max_waiting_bytes=limits.max_waiting_bytes,
+            thread_name="media",
+        )
+        self._metrics = metrics
+        self._cache = ProcessedCache(limits.cache_bytes)
+        self._names: Names[tuple[str, Modality, str]] = Names(_NAMES)
+        self._running: dict[bytes, asyncio.Future[ProcessedMedia | None]] = {}
+        """By digest; None comes of one whose caller has gone."""
+        self._described: Described | None = None
+        self._describing = anyio.Lock()
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes that there are."""
+        return self._pool.pids
+
+    @property
+    def cached_bytes(self) -> int:
+        return self._cache.bytes
+
+    async def describe(self) -> Described:
+        """What the model takes. Starts a process where there has been none: seconds. Raises as :func:`.helpers.run_in`
+        does."""
+        if self._described is None:
+            async with self._describing:
+                if self._described is None:
+                    self._described = await run_in(self._pool, _described, 0)
+        return self._described
+
+    async def warm_up(self) -> None:
+        """Starts the first process, so that the first picture need not wait for that, and logs what it takes."""
+        try:
+            found = await self.describe()
+        except MediaUnavailable:
+            return  # it has been logged
+        taken = ", ".join(found.written) or "nothing"
+        mebibytes = found.resident_bytes / (1 << 20)
+        logger.info("media: the model takes %s; its processor has a process of %.0f MiB", taken, mebibytes)
+        for modality, why in found.missing.items():
+            logger.warning("media: no %s is taken: %s", modality, why)
+
+    async def process(self, wanted: Wanted, owner: str) -> ProcessedMedia:
+        """What the model is given of it. ``owner`` is who sent it, whose names for media are nobody else's.
+
+        Raises BadRequest naming the field, :class:`..common.errors.Overloaded` where too many others wait, and
+        :class:`.helpers.MediaUnavailable`.
+        """
+        self._metrics.queries.inc()
+        described = await self.describe()
+        named = (owner, wanted.modality, wanted.uuid)
+        if wanted.data is None:
+            content = self._names.get(named)
+        else:
+            content = await _digest(wanted.data)
+        alone = wanted.alone or not described.by_company
+        digest = b"" if content is None else media_digest(wanted.modality, content, wanted.options, alone=alone)
+        try:
+            made = await self._made(digest, wanted, alone)
+        except MediaRefused as refused:
+            raise BadRequest(f"`{wanted.param}`: {refused}.", wanted.param, refused.code) from None
+        if wanted.uuid and content is not None:
+            self._names.put(named, content)
+        return made
+
+    async def _made(self, digest: bytes, wanted: Wanted, alone: bool) -> ProcessedMedia:
+        while True:
+            if (found := self._cache.get(digest)) is not None:
+                self._metrics.hits.inc()
+                return found
+            running = self._running.get(digest)
+            if running is None:
+                return await self._make(digest, wanted, alone)
+            if (joined := await asyncio.shield(running)) is not None:
+                self._metrics.hits.inc()
+                return joined
+
+    async def _make(self, digest: bytes, wanted: Wanted, alone: bool) -> ProcessedMedia:
+        data = wanted.data
+        if data is None:
+            raise MediaRefused("nothing is kept under this uuid; send the media itself with it", "media_not_found")
+        if not data:
+            raise MediaRefused("it is empty")
+        running = self._running[digest] = asyncio.get_running_loop().create_future()
+        job = ProcessorJob(wanted.modality, len(data), wanted.options, alone)
+        try:
+            answer, payload = await run_in(self._pool, lambda process: process.process(job, data), len(data))
+        except MediaRefused as refused:
+            running.set_exception(refused)
+            running.exception()  # nobody need be there to hear it
+            raise
+        except BaseException:
+            running.set_result(None)
+            raise
+        finally:
+            del self._running[digest]
+        described = await self.describe()
+        written = described.written[wanted.modality]
+        made = ProcessedMedia(wanted.modality, digest, payload, written, answer.replacement, answer.grid)
+        self._cache.put(made)
+        running.set_result(made)
+        return made
+
+    def close(self) -> None:
+        """Ends the processes and whatever they do; who waits gets :class:`.helpers.MediaUnavailable`. May be called
+        again."""
+        self._pool.close()
+
+
+def _described(process: ProcessorProcess) -> Described:
+    process.start()
+    assert process.described is not None
+    return process.described
+
+
+async def _digest(data: bytes) -> bytes:
+    if len(data) <= _INLINE_BYTES:
+        return content_digest(data)
+    return await anyio.to_thread.run_sync(content_digest, data)

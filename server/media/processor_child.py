@@ -1,0 +1,108 @@
+"""The process that makes a model's inputs of media; see :mod:`.processor_process`."""
+
+import io
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from stentor.engine.processes.freed_memory import resident_bytes
+
+from ..sandbox.child import Growth, bound_growth, bounded_child, receive, receive_bytes, send, send_bytes
+from .decode_image import decode_image
+from .decoded import DecodedLimits
+from .processor_name import NEEDS_TORCH, processor_name
+from .processor_process import Described, Processed, ProcessorJob, Setup
+from .refusal import REFUSED, TOO_LARGE, Refusal
+
+if TYPE_CHECKING:
+    from .model_processor import ModelInputs, ModelProcessor
+
+MAX_GROWTH: Final = 3 << 30
+"""Bytes of address space for one job, on top of what the libraries take."""
+CPU_SECONDS: Final = 30.0
+"""Of this process's own time for one job; then the kernel ends it."""
+MAX_PAYLOAD: Final = 255 << 20
+"""Bytes of tensors that are made of one piece of media."""
+_LEFT_BEHIND: Final = 512 << 20
+"""Bytes by which jobs may let this process grow: to start another one takes seconds."""
+_NICENESS: Final = 10
+"""Whoever waits for a token goes first."""
+
+
+def main() -> int:
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = "1"  # before numpy and torch start one for each core
+    os.environ["HF_HUB_OFFLINE"] = "1"  # what the folder lacks is not looked for elsewhere
+    os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+    with bounded_child("stentor-media") as connection:
+        os.nice(_NICENESS)
+        setup = receive(connection, Setup)
+        if processor_name(Path(setup.folder)) not in NEEDS_TORCH:
+            sys.modules["torch"] = None  # type: ignore[assignment]  # to transformers, it is not installed
+        from .model_processor import ModelProcessor, ProcessorError
+
+        try:
+            processor = ModelProcessor(Path(setup.folder))
+        except ProcessorError as error:
+            send(connection, Described({}, {}, False, 0, str(error)))
+            return 0
+        _rehearse(processor, setup.limits)
+        growth = Growth(_LEFT_BEHIND)
+        bound_growth(MAX_GROWTH)
+        # nothing more can be opened: the only number that is left is taken; 0 would forbid to wait for the socket
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, 1))
+        send(connection, Described(processor.written, processor.missing, processor.by_company, resident_bytes()))
+        while True:
+            job = receive(connection, ProcessorJob)
+            data = bytes(receive_bytes(connection, job.length))
+            answer, payload = process(processor, job, data, setup.limits, growth)
+            send(connection, answer)
+            send_bytes(connection, payload)
+            del job, data, answer, payload
+    return 0
+
+
+def _rehearse(processor: "ModelProcessor", limits: DecodedLimits) -> None:
+    """Imports all that a job does, while files can still be opened."""
+    from PIL import Image
+
+    Image.init()  # the readers of all formats
+    growth = Growth()
+    drawn = io.BytesIO()
+    Image.new("RGB", (64, 48)).save(drawn, "PNG")
+    for data in (drawn.getvalue(), b"none"):
+        for detail in ("auto", "low"):
+            process(processor, ProcessorJob("image", len(data), {"detail": detail}), data, limits, growth)
+
+
+def process(
+    processor: "ModelProcessor", job: ProcessorJob, data: bytes, limits: DecodedLimits, growth: Growth
+) -> tuple[Processed, bytes]:
+    """The answer to one job, with the payload."""
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+    try:
+        inputs = _inputs(processor, job, data, limits)
+        if len(inputs.payload) > MAX_PAYLOAD:
+            has = f"what the model is given of it has {len(inputs.payload)} bytes"
+            raise Refusal(f"{has}; this server takes at most {MAX_PAYLOAD}: send it smaller", TOO_LARGE)
+        answer = Processed(len(inputs.payload), inputs.replacement, inputs.grid, worn=growth.too_much)
+        return answer, inputs.payload
+    except Refusal as refusal:
+        return Processed(why=str(refusal), code=refusal.code, worn=growth.too_much), b""
+    except MemoryError:
+        return Processed(why="it needs too much memory to decode", code=REFUSED, worn=True), b""
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _inputs(processor: "ModelProcessor", job: ProcessorJob, data: bytes, limits: DecodedLimits) -> "ModelInputs":
+    if job.modality not in processor.written:
+        raise Refusal(processor.missing.get(job.modality, f"the model takes no {job.modality}"))
+    return processor.image(decode_image(data, limits), job.options, alone=job.alone)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

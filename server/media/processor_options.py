@@ -1,0 +1,77 @@
+"""What a request may tell a model's processor, and how its own words for it are understood."""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from stentor.protocols.common.errors import wrong
+
+Detail = Literal["low", "high", "auto"]
+
+_FLAGS: Final = frozenset({"do_image_splitting", "do_pan_and_scan", "crop_to_patches"})
+_COUNTS: Final = frozenset(
+    {
+        *("min_pixels", "max_pixels", "min_patches", "max_patches", "num_frames"),
+        *("pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops", "max_soft_tokens"),
+    }
+)
+_NUMBERS: Final = frozenset({"fps", "pan_and_scan_min_ratio_to_activate"})
+_EDGES: Final = frozenset({"shortest_edge", "longest_edge"})
+_MOST: Final = 1 << 31
+_NESTED: Final = ("images_kwargs", "videos_kwargs", "audio_kwargs")
+PROCESSOR_FIELD: Final = "mm_processor_kwargs"
+LOADING_FIELD: Final = "media_io_kwargs"
+LOW_DETAIL_PIXELS: Final = 512 * 512
+"""Of a picture that is asked for in low detail, at most, as OpenAI's models see them."""
+
+
+def processor_options(given: Mapping[str, Any] | None, field: str = PROCESSOR_FIELD) -> dict[str, object]:
+    """The arguments of a request for the processor, in their checked form.
+
+    Taken are those that decide how finely media are looked at. Others would make tensors that the model was not made
+    for. Raises BadRequest naming ``field``.
+    """
+    options: dict[str, object] = {}
+    for name, value in (given or {}).items():
+        if name in _NESTED and isinstance(value, Mapping):
+            options |= processor_options(value, f"{field}.{name}")
+        else:
+            options[name] = _checked(name, value, f"{field}.{name}")
+    return options
+
+
+def _checked(name: str, value: object, field: str) -> object:
+    if name in _FLAGS:
+        if isinstance(value, bool):
+            return value
+        raise wrong(field, "must be true or false")
+    if name in _COUNTS:
+        return _count(value, field)
+    if name in _NUMBERS:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _MOST:
+            return value
+        raise wrong(field, "must be a number above 0")
+    if name == "size":
+        if not isinstance(value, Mapping) or not value or not value.keys() <= _EDGES:
+            raise wrong(field, "must be an object of `shortest_edge` and `longest_edge`")
+        return {edge: _count(length, f"{field}.{edge}") for edge, length in value.items()}
+    known = ", ".join(f"`{known}`" for known in sorted((*_FLAGS, *_COUNTS, *_NUMBERS, "size")))
+    raise wrong(field, f"is not taken; known are {known}")
+
+
+def _count(value: object, field: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MOST:
+        return value
+    raise wrong(field, "must be a whole number above 0")
+
+
+def loading_options(given: Mapping[str, Any] | None) -> dict[str, object]:
+    """Of vLLM's ``media_io_kwargs``, by modality: how a video's frames are chosen. Raises BadRequest."""
+    options: dict[str, object] = {}
+    for modality, values in (given or {}).items():
+        field = f"{LOADING_FIELD}.{modality}"
+        if modality != "video" or not isinstance(values, Mapping) or not values.keys() <= {"num_frames", "fps"}:
+            raise wrong(field, "is not taken; known is `video` with `num_frames` and `fps`")
+        for name, value in values.items():
+            if value != -1:  # vLLM's word for what the model itself says
+                options[name] = _checked(name, value, f"{field}.{name}")
+    return options

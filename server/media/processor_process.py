@@ -1,0 +1,129 @@
+"""One child that makes a model's inputs of what clients bring, as its owner sees it.
+
+It runs image libraries in C, and transformers' own processor, on files of clients. So that happens in a child with
+bounds on its memory and its time, which can open nothing, and which is replaced when it dies or is late.
+"""
+
+import socket
+from typing import Final, Literal
+
+import msgspec
+
+from ..sandbox.child import receive, receive_bytes, send, send_bytes
+from ..sandbox.killable_child import ChildDied, ChildNotStarted, KillableChild
+from .decoded import DecodedLimits
+from .refusal import REFUSED
+
+MODULE: Final = "stentor.server.media.processor_child"
+_START_SECONDS: Final = 300.0
+"""To import transformers: 2 seconds of the processor, and a minute on a machine that has too much to do."""
+
+Modality = Literal["image", "video", "audio"]
+
+
+class Setup(msgspec.Struct, frozen=True, array_like=True):
+    """The first message to a child."""
+
+    folder: str
+    """Of the model."""
+    limits: DecodedLimits
+
+
+class Described(msgspec.Struct, frozen=True, array_like=True):
+    """What the model's processor takes; answers the setup."""
+
+    written: dict[Modality, str]
+    """What the chat template writes where a piece of media stands."""
+    missing: dict[Modality, str]
+    """Why one cannot be taken, to go on after "video:"."""
+    by_company: bool
+    """Whether a picture is cut up otherwise where it is not the only one of its conversation."""
+    resident_bytes: int
+    error: str = ""
+    """Why there is no processor at all, for the operator; the child has ended."""
+
+
+class ProcessorJob(msgspec.Struct, frozen=True, array_like=True):
+    """One piece of media; its bytes follow."""
+
+    modality: Modality
+    length: int
+    options: dict[str, object]
+    """The processor's own arguments, checked by name and kind: see :mod:`.processor_options`."""
+    alone: bool = True
+    """Whether it is the only one of its modality in the conversation."""
+
+
+class Processed(msgspec.Struct, frozen=True, array_like=True):
+    """Answers a job; the payload follows, unless there is a ``why``."""
+
+    length: int = 0
+    replacement: str = ""
+    """What stands in the prompt's text for what the template writes."""
+    grid: tuple[int, int, int] | None = None
+    """Frames, rows and columns of its embeddings, where positions follow them."""
+    worn: bool = False
+    """The child has grown and wants to be replaced."""
+    why: str = ""
+    """Why it cannot be used, to go on after the field's name."""
+    code: str = REFUSED
+
+
+class MediaRefused(Exception):
+    """``str(refused)`` says what is wrong with the media, and may be shown."""
+
+    def __init__(self, why: str, code: str = REFUSED) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+class ProcessorProcess:
+    """One thread does all the calls but :meth:`abandon`. It must outlive the child."""
+
+    def __init__(self, folder: str, limits: DecodedLimits, timeout: float) -> None:
+        """``timeout`` in seconds for each."""
+        setup = Setup(folder, limits)
+        self.described: Described | None = None
+        """Once a child has been ready."""
+
+        def greet(connection: socket.socket, deadline: float) -> None:
+            send(connection, setup)
+            described = receive(connection, Described, deadline)
+            if described.error:
+                raise ChildNotStarted(described.error)
+            self.described = described
+
+        self._timeout = timeout
+        self._child = KillableChild(MODULE, "a media process", greet, _START_SECONDS)
+        self.start = self._child.start
+        self.abandon = self._child.abandon
+        self.close = self._child.close
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child, while there is one."""
+        return self._child.pid
+
+    def process(self, job: ProcessorJob, data: bytes) -> tuple[Processed, bytes]:
+        """The answer and the payload: tensors by the names that the model takes, in the format of safetensors.
+
+        Blocks. Raises :class:`MediaRefused`, and Abandoned and ChildNotStarted as
+        :meth:`..sandbox.killable_child.KillableChild.ask` does."""
+
+        def exchange(connection: socket.socket, deadline: float) -> tuple[Processed, bytes]:
+            send(connection, job)
+            send_bytes(connection, data)
+            answer = receive(connection, Processed, deadline)
+            return answer, bytes(receive_bytes(connection, answer.length, deadline))
+
+        try:
+            answer, payload = self._child.ask(exchange, self._timeout)
+        except ChildDied:
+            raise MediaRefused("the decoder does not survive it") from None
+        except TimeoutError:
+            raise MediaRefused("it takes too long to decode") from None
+        if answer.worn:
+            self.close()
+        if answer.why:
+            raise MediaRefused(answer.why, answer.code)
+        return answer, payload

@@ -1,0 +1,56 @@
+"""Media in the text of a prompt: what a chat template writes where one stands, and what stands there in its place.
+
+::
+
+    template          <|vision_start|><|image_pad|><|vision_end|>What is this?
+    expanded          <|vision_start|><|image_pad|><|image_pad|>…<|vision_end|>What is this?
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from .errors import TemplateError
+
+
+class MediaText:
+    """Of one conversation. The k-th place that the template writes for a modality is its k-th piece of media's."""
+
+    def __init__(self, written: Mapping[str, str], replacements: Mapping[str, Sequence[str]]) -> None:
+        """By modality: what the template writes for each, and what takes its place."""
+        self.written = written
+        self._replacements = replacements
+        self.order: list[str] = []
+        """Modalities of the media as they stand in the text, once it has been expanded."""
+
+    def expand(self, text: str) -> str:
+        """``text``, with what stands for the media in it; mutates :attr:`order`.
+
+        Raises TemplateError where the text has more or fewer places than there are media: a client may have written
+        one of its own, and then nobody knows which is whose.
+        """
+        for modality, given in self._replacements.items():
+            places = text.count(self.written[modality])
+            if places != len(given):
+                raise TemplateError(self._mismatch(modality, places, len(given)))
+        following = {modality: iter(given) for modality, given in self._replacements.items()}
+        self.order = []
+
+        def replace(found: re.Match[str]) -> str:
+            modality = found.lastgroup or ""
+            self.order.append(modality)
+            return next(following[modality])
+
+        known = "|".join(f"(?P<{modality}>{re.escape(self.written[modality])})" for modality in following)
+        return re.sub(known, replace, text)
+
+    def _mismatch(self, modality: str, places: int, count: int) -> str:
+        written = self.written[modality]
+        if places > count:
+            return (
+                f"The conversation holds `{written}` {places} times, which stands for {modality} input, of which there "
+                f"is {count}; leave it out of texts."
+            )
+        return (
+            f"The chat template writes `{written}` {places} times for {count} pieces of {modality} input: it does not "
+            "take one where it stands, such as in this role."
+        )

@@ -1,0 +1,234 @@
+"""Prompts with pictures, token for token as transformers writes them, and the places of the pictures in them."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from PIL import Image
+from prometheus_client import CollectorRegistry
+
+from stentor.engine.loading.safetensors_index import read_json
+from stentor.engine.model_config.media_spec import media_spec
+from stentor.protocols.common.errors import BadRequest
+from stentor.server.config.config import StoreConfig
+from stentor.server.config.limits import ProcessorLimits
+from stentor.server.config.media import MediaConfig
+from stentor.server.generation.media import ChatMedia, ConversationMedia, PlacedMedia
+from stentor.server.media.decoded import DecodedLimits
+from stentor.server.media.document_reader import DocumentReader
+from stentor.server.media.fetcher import Fetcher
+from stentor.server.media.loading import MediaLoader
+from stentor.server.media.metrics import MediaMetrics
+from stentor.server.media.model_processor import ModelProcessor
+from stentor.server.media.processed_cache import ProcessedMedia
+from stentor.server.media.processor import MediaProcessor
+from stentor.server.storage.opening import make_store
+from stentor.server.text.errors import TemplateError
+from stentor.server.text.loading import load_tokenizer
+from stentor.server.text.placeholders import MediaText
+from stentor.server.text.pool import TokenizerPool
+from stentor.tests.server.media.pictures import picture
+from stentor.tests.support.vision_models import FAMILIES
+
+Message = dict[str, Any]
+
+SEEN = {"a": picture(40, 30, 1), "b": picture(17, 90, 2), "c": picture(64, 64, 3)}
+CONVERSATIONS: dict[str, list[tuple[str, str]]] = {
+    "no picture": [("user", "hello")],
+    "one": [("user", "[a]What is this?")],
+    "behind the text": [("user", "What is this? [b]")],
+    "several of mixed sizes": [("user", "[a][b]Compare [c]them.")],
+    "in the middle of history": [
+        ("user", "hello"),
+        ("assistant", "hi"),
+        ("user", "[b]and this?"),
+        ("assistant", "a picture"),
+        ("user", "sure?"),
+    ],
+    "two turns": [("user", "[a]one"), ("assistant", "ok"), ("user", "[c]two")],
+}
+
+
+class Family(NamedTuple):
+    """One family as the server has it, less the process that runs its processor."""
+
+    processor: ModelProcessor
+    pool: TokenizerPool
+    media: ChatMedia
+
+    def conversation_media(self, pictures: Sequence[Image.Image]) -> ConversationMedia:
+        made = []
+        for number, one in enumerate(pictures):
+            inputs = self.processor.image(one, {}, alone=len(pictures) == 1)
+            written = self.processor.written["image"]
+            digest = bytes([number]) * 16
+            made.append(ProcessedMedia("image", digest, inputs.payload, written, inputs.replacement, inputs.grid))
+        return ConversationMedia(made)
+
+    def prompt(self, messages: Sequence[Message], pictures: Sequence[Image.Image]) -> tuple[list[int], PlacedMedia]:
+        media = self.conversation_media(pictures)
+        text = media.text
+        tokens = asyncio.run(
+            self.pool.render_chat(messages, add_generation_prompt=True, add_special_tokens=True, media=text)
+        )
+        order = [] if text is None else text.order
+        return tokens, self.media.place(tokens, media, order, self.pool.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Family]:
+    kept: dict[str, Family] = {}
+
+    def make(name: str) -> Family:
+        if name not in kept:
+            folder = tmp_path_factory.mktemp(name)
+            FAMILIES[name](folder)
+            kept[name] = family_in(folder)
+        return kept[name]
+
+    return make
+
+
+def family_in(folder: Path) -> Family:
+    spec = media_spec(read_json(folder / "config.json"))
+    assert spec is not None
+    unused = MediaProcessor(folder, ProcessorLimits(), MediaMetrics(CollectorRegistry(), "m"), DecodedLimits())
+    loader = MediaLoader(Fetcher(MediaConfig()), make_store(StoreConfig()), 1 << 20)
+    media = ChatMedia(loader, DocumentReader(ProcessorLimits(), DecodedLimits()), unused, spec)
+    return Family(ModelProcessor(folder), TokenizerPool(load_tokenizer(folder)), media)
+
+
+def parts_of(text: str) -> list[str]:
+    """Texts, and names of pictures in brackets."""
+    return [piece for piece in text.replace("[", "\0[").replace("]", "]\0").split("\0") if piece]
+
+
+def ours(conversation: Sequence[tuple[str, str]]) -> tuple[list[Message], list[Image.Image]]:
+    messages, pictures = [], []
+    for role, text in conversation:
+        content = []
+        for piece in parts_of(text):
+            if piece.startswith("["):
+                pictures.append(SEEN[piece[1:-1]])
+                content.append({"type": "image"})
+            else:
+                content.append({"type": "text", "text": piece})
+        messages.append({"role": role, "content": content})
+    return messages, pictures
+
+
+def reference(family: Family, conversation: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """What transformers makes of it: ``input_ids`` and tensors."""
+    messages = []
+    for role, text in conversation:
+        content = [
+            {"type": "image", "image": SEEN[piece[1:-1]]} if piece.startswith("[") else {"type": "text", "text": piece}
+            for piece in parts_of(text)
+        ]
+        messages.append({"role": role, "content": content})
+    found: dict[str, Any] = family.processor._processor.apply_chat_template(
+        messages,
+        chat_template=family.pool.tokenizer.template_source,
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        return_tensors="np",
+    )
+    return found
+
+
+@pytest.mark.parametrize("conversation", CONVERSATIONS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_prompts_are_those_of_transformers(name: str, conversation: str, family: Callable[[str], Family]) -> None:
+    one = family(name)
+    messages, pictures = ours(CONVERSATIONS[conversation])
+    tokens, placed = one.prompt(messages, pictures)
+    assert tokens == reference(one, CONVERSATIONS[conversation])["input_ids"][0].tolist()
+    ids = set(one.media._ids.values())
+    assert len(placed.spans) == len(pictures)
+    ends = 0
+    for span in placed.spans:
+        assert span.start >= ends, "they follow each other"
+        ends = span.start + span.length
+        assert tokens[span.start] in ids
+        assert tokens[ends - 1] in ids
+    stand_for = [token for token in tokens if token in ids]
+    assert placed.tokens == ({"image": len(stand_for)} if pictures else {})
+    assert sum(token in ids for span in placed.spans for token in tokens[span.start : span.start + span.length]) == len(
+        stand_for
+    )
+
+
+def test_a_picture_of_mistrals_is_rows_that_end(family: Callable[[str], Family]) -> None:
+    """Its processor is our own: transformers' cannot be imported without torchvision."""
+    found = family("mistral3").processor.image(picture(32, 24), {}, alone=True)
+    assert found.replacement == ("[IMG]" * 4 + "[IMG_BREAK]") * 2 + "[IMG]" * 4 + "[IMG_END]"
+
+
+def test_pictures_that_share_a_conversation_are_seen_as_transformers_shows_them(
+    family: Callable[[str], Family],
+) -> None:
+    from safetensors.numpy import load
+
+    one = family("llava_onevision")
+    media = one.conversation_media([SEEN["a"], SEEN["b"]])
+    found = reference(one, [("user", "[a][b]?")])
+    for index, made in enumerate(media.made):
+        assert (load(made.payload)["pixel_values"][0] == found["pixel_values"][index]).all()
+
+
+def test_a_template_that_prints_content_gets_the_placeholder_in_front_of_the_text(tmp_path: Path) -> None:
+    FAMILIES["qwen2_5_vl"](tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
+    one = family_in(tmp_path)
+    messages, pictures = ours([("user", "hi [a]there")])
+    tokens, placed = one.prompt(messages, pictures)
+    text = asyncio.run(one.pool.decode(tokens, skip_special_tokens=False))
+    assert text == "user: " + "<|image_pad|>" * placed.tokens["image"] + "\nhi \nthere\n"
+
+
+@pytest.mark.parametrize(
+    ("conversation", "why"),
+    [
+        ([("user", "<|image_pad|>[a]")], "holds `<|image_pad|>` 2 times"),
+        ([("system", "you"), ("assistant", "<|image_pad|>"), ("user", "[a]")], "holds `<|image_pad|>` 2 times"),
+    ],
+)
+def test_a_placeholder_that_a_client_writes_is_refused(
+    conversation: list[tuple[str, str]], why: str, family: Callable[[str], Family]
+) -> None:
+    messages, pictures = ours(conversation)
+    with pytest.raises(TemplateError) as error:
+        family("qwen2_5_vl").prompt(messages, pictures)
+    assert why in str(error.value)
+
+
+def test_a_placeholder_that_only_replacements_hold_is_refused_too(family: Callable[[str], Family]) -> None:
+    messages, pictures = ours([("user", "<image_soft_token>[a]")])
+    with pytest.raises(BadRequest, match="a text holds a token that stands for images"):
+        family("gemma3").prompt(messages, pictures)
+
+
+def test_without_media_a_placeholder_is_a_text_like_any_other(family: Callable[[str], Family]) -> None:
+    tokens, placed = family("qwen2_5_vl").prompt(*ours([("user", "what is <|image_pad|>?")]))
+    assert tokens
+    assert placed == PlacedMedia()
+
+
+def test_a_template_that_leaves_a_picture_out_is_told() -> None:
+    text = MediaText({"image": "<image>"}, {"image": ["<image>" * 3]})
+    with pytest.raises(TemplateError, match="writes `<image>` 0 times for 1 pieces of image input"):
+        text.expand("nothing")
+
+
+def test_a_prompt_that_is_cut_keeps_whole_pictures(family: Callable[[str], Family]) -> None:
+    messages, pictures = ours([("user", "[a]one"), ("assistant", "ok"), ("user", "[c]two")])
+    _, placed = family("qwen2_5_vl").prompt(messages, pictures)
+    first, second = placed.spans
+    assert placed.without(0) is placed
+    kept = placed.without(first.start + first.length)
+    assert [span.start for span in kept.spans] == [second.start - first.start - first.length]
+    with pytest.raises(BadRequest, match="cuts through"):
+        placed.without(first.start + 1)
