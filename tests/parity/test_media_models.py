@@ -109,7 +109,7 @@ def test_rows_that_lost_their_blocks_or_their_worker_go_on_with_their_pictures(m
     def dies() -> bool:
         if engine.steps == begun + 5:
             engine.scheduler.recompute()
-        return engine.steps == begun + 10 and not engine.deaths
+        return engine.steps == begun + 8 and not engine.deaths
 
     engine.run(check=True, dies=dies)
     assert engine.deaths == 1
