@@ -1,5 +1,5 @@
-"""The text part of models that take media too: their config.json holds that of a decoder, and their checkpoints hold its
-tensors below a prefix, beside those of what sees or hears."""
+"""The text part of models that take media too: their config.json holds that of a decoder, and their checkpoints hold
+its tensors below a prefix, beside those of what sees or hears."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -133,10 +133,9 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "LlavaNextForConditionalGeneration": Seeing("llava_next", "llama"),
     "LlavaOnevisionForConditionalGeneration": Seeing("llava_onevision", "qwen2"),
     "Mistral3ForConditionalGeneration": Seeing("mistral3", "mistral"),
-    "Ovis2ForConditionalGeneration": Seeing("ovis2", "qwen2"),
-    "Qwen2AudioForConditionalGeneration": Seeing("qwen2_audio", "qwen2"),
     "Qwen2VLForConditionalGeneration": Seeing("qwen2_vl", "qwen2_vl_text"),
     "Qwen2_5_VLForConditionalGeneration": Seeing("qwen2_5_vl", "qwen2_5_vl_text"),
+    "Qwen3ASRForConditionalGeneration": Seeing("qwen3_asr", "qwen3"),
     "Qwen3VLForConditionalGeneration": Seeing("qwen3_vl", "qwen3_vl_text"),
     "Qwen3VLMoeForConditionalGeneration": Seeing("qwen3_vl_moe", "qwen3_vl_moe_text"),
     "Qwen3_5ForConditionalGeneration": Seeing("qwen3_5", "qwen3_5_text"),
@@ -174,7 +173,7 @@ def _text(seeing: Seeing, readers: Mapping[str, Reader], fields: Fields, name: s
         spec = _sees_pictures_whole(spec, windows_alone=False)
     elif kind == "gemma4_text" and Fields(text).text("use_bidirectional_attention", "") == "vision":
         spec = _sees_pictures_whole(spec, windows_alone=True)
-    return replace(spec, text_part=True)
+    return replace(spec, text_part=True, scales_media=kind.startswith("granite"))
 
 
 def text_name(stored: str) -> str | None:

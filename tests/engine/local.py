@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stentor.engine.channel.pieces import PromptParts
+from stentor.engine.client.media import Media
 from stentor.engine.client.told_experts import ToldExperts
 from stentor.engine.core.scheduler import MAX_IN_FLIGHT, Scheduler
 from stentor.engine.layers.layer_context import LayerContext
@@ -13,7 +14,6 @@ from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.rows import with_forks
 from stentor.engine.worker.setup import set_up
-from stentor.engine.client.media import Media
 from stentor.protocols.ipc.actors import Finished, PromptDone, Submit, TokensBatch
 from stentor.protocols.ipc.config import SchedulerConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
