@@ -271,7 +271,7 @@ def _voxtral_sound(random: torch.Generator, size: int) -> Picture:
 
 _QWEN_PICTURES: Final = Kind(qwen_picture, token("<|image_pad|>"), cat())
 _IMAGE: Final = token("<image>")
-_CONFIGS: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
+_FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "qwen2_vl": (_qwen2_vl, _QWEN_PICTURES),
     "qwen3_vl_moe": (_qwen3_vl_moe, _QWEN_PICTURES),
     "qwen3_5": (_qwen3_5, _QWEN_PICTURES),
@@ -309,6 +309,7 @@ def _made(config: Callable[[], Any]) -> Maker:
     return make
 
 
-MAKERS: Final[Mapping[str, Maker]] = {name: _made(config) for name, (config, _) in _CONFIGS.items()}
-KINDS: Final[Mapping[str, Kind]] = {**PICTURES, **{name: kind for name, (_, kind) in _CONFIGS.items()}}
+CONFIGS: Final[Mapping[str, Callable[[], Any]]] = {name: config for name, (config, _) in _FAMILIES.items()}
+MAKERS: Final[Mapping[str, Maker]] = {name: _made(config) for name, config in CONFIGS.items()}
+KINDS: Final[Mapping[str, Kind]] = {**PICTURES, **{name: kind for name, (_, kind) in _FAMILIES.items()}}
 """Of all families."""

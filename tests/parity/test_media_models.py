@@ -53,7 +53,7 @@ class Seeing:
 
 OF_EACH_KIND = ("idefics3", "qwen3_vl", "qwen3_5", "gemma3", "gemma4_small", "gemma4_large")
 """Text between the embeddings of a picture, m-rope with features behind layers, with recurrent states, pictures that
-see themselves whole, embeddings of their own for each layer, pictures that see themselves whole in some layers alone."""
+see themselves whole, embeddings of their own for each layer, pictures that see themselves whole in some layers."""
 
 
 @pytest.fixture(scope="module", params=OF_EACH_KIND)
