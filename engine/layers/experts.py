@@ -98,7 +98,10 @@ class Experts(ABC):
                 yield f"{prefix}.{each.name}", Target(_part(whole, each), each.shape, read)
 
     def _fill(self, tensor: ExpertTensor, names: ExpertNames, name: str, stored: torch.Tensor) -> None:
-        """What is stored plain. Raises :class:`WeightError`."""
+        """What is stored plain: with inputs first, or as transformers 5 saves it. Raises :class:`WeightError`."""
+        turned = (*tensor.shape[:-2], tensor.shape[-1], tensor.shape[-2])
+        if names.transposed and tuple(stored.shape) == turned != tensor.shape:
+            stored = stored.transpose(-1, -2)
         check_shape(name, stored, tensor.shape)
         check_plain(name, stored)
         self._put(tensor, _matrices(stored, tensor, names))

@@ -97,11 +97,15 @@ class MediaBatch:
     """By layer: [n, hidden], added to the stream behind it."""
     spans: Sequence[kernels.WholeSpan] = ()
 
-    def put(self, x: torch.Tensor) -> torch.Tensor:
-        """x [tokens, hidden], where media stand in place of tokens."""
+    def put(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        """x [tokens, hidden], where media times ``scale`` stand in place of tokens."""
         if self.places is None or self.embeddings is None:
             return x
-        return x.index_copy(0, self.places, self.embeddings.to(x.dtype))
+        return x.index_copy(0, self.places, (self.embeddings * scale).to(x.dtype))
+
+    def named(self, tokens: torch.Tensor, token: int) -> torch.Tensor:
+        """The tokens, int64 [tokens], where this one stands for all media."""
+        return tokens if self.places is None else tokens.index_fill(0, self.places, token)
 
     def add(self, layer: int, x: torch.Tensor) -> torch.Tensor:
         """x [tokens, hidden] behind this layer, with what belongs there."""

@@ -10,7 +10,7 @@ from stentor.kernels.forward import Traced
 from ..model_config.model_spec import Backbone, PerLayerSpec
 from ..model_config.projection import Projection
 from .elementwise import elementwise
-from .forward_batch import ForwardBatch
+from .forward_batch import ForwardBatch, MediaBatch
 from .layer_context import LayerContext
 from .linear import Linear, PlainLinear, plain_weight
 from .norm import RMSNorm
@@ -37,14 +37,18 @@ class PerLayerInputs:
         projection = Projection((("per_layer_model_projection", columns),), model.hidden_size, False)
         self._projection = plain_weight(weights, "model", projection, context)
         self._norm = RMSNorm(weights, "model.per_layer_projection_norm", spec.dim, model.norm_eps, context)
+        self._media_token = spec.media_token
         self._scale = torch.tensor(spec.dim**0.5, dtype=context.dtype).item()
         self._projected_scale = model.hidden_size**-0.5
 
-    def of(self, layer: int, tokens: torch.Tensor) -> torch.Tensor:
-        """int64 [tokens] → [tokens, dim]"""
+    def of(self, layer: int, tokens: torch.Tensor, media: MediaBatch | None = None) -> torch.Tensor:
+        """int64 [tokens] → [tokens, dim]; media are projected as they are, and named by a token of their own."""
         columns = slice(layer * self._dim, (layer + 1) * self._dim)
         product = PlainLinear(self._projection[columns], None, invariant=self._invariant)
-        projected = self._norm.plain(product(self._embed(tokens)) * self._projected_scale)
+        embedded = self._embed(tokens)
+        if media is not None:
+            embedded, tokens = media.put(embedded), media.named(tokens, self._media_token)
+        projected = self._norm.plain(product(embedded) * self._projected_scale)
         inputs: torch.Tensor = (projected + self._table[:, columns][tokens] * self._scale) * 2**-0.5
         return inputs
 
@@ -71,7 +75,7 @@ class PerLayer:
 
     def _made(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
         gate = elementwise(_gelu, self._gate(x.to(self._dtype)))
-        return self._norm.exact(self._out(gate * self._inputs.of(self._layer, batch.tokens)))
+        return self._norm.exact(self._out(gate * self._inputs.of(self._layer, batch.tokens, batch.media)))
 
 
 def _gelu(x: torch.Tensor) -> torch.Tensor:

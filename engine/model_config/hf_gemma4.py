@@ -41,13 +41,14 @@ def gemma4(fields: Fields, name: str) -> ModelSpec:
     layers = tuple(_layer(fields, spec, kinds, number, first) for number in range(len(spec.layers)))
     default = 0 if "hidden_size_per_layer_input" in fields.values else 256  # null is none
     dim = fields.integer("hidden_size_per_layer_input", default, least=0)
+    per_layer = fields.integer("vocab_size_per_layer_input", 262_144)
     return replace(
         spec,
         layers=layers,
         max_position=fields.integer("max_position_embeddings"),
         embedding_scale=math.sqrt(spec.hidden_size),
         logits_softcap=softcap_of(fields, "final_logit_softcapping", 0.0),
-        per_layer=PerLayerSpec(fields.integer("vocab_size_per_layer_input", 262_144), dim) if dim else None,
+        per_layer=PerLayerSpec(per_layer, dim, fields.token_id("pad_token_id") or 0) if dim else None,
     )
 
 

@@ -84,7 +84,9 @@ def _rope(rope: Fields, config: Fields, head_dim: int, theta: float) -> RopeConf
     )
 
 
-def media_axes(config: Mapping[str, object], default: tuple[int, ...], *, interleaved: bool) -> tuple[int, ...]:
+def media_axes(
+    config: Mapping[str, object], default: tuple[int, ...], pairs: int, *, interleaved: bool
+) -> tuple[int, ...]:
     """By which of frame, row and column each rotating pair turns: ``mrope_section`` says how many turn by each, one
     after another, or with ``interleaved`` in turn as long as there are any. Raises :class:`ConfigError`."""
     fields = Fields(config)
@@ -92,9 +94,11 @@ def media_axes(config: Mapping[str, object], default: tuple[int, ...], *, interl
     sections = tuple(int(each) for each in table.numbers("mrope_section")) or default
     if len(sections) != 3 or min(sections) < 0:
         raise ConfigError(f"mrope_section is {list(sections)}, expected three counts of rotating pairs")
-    if not interleaved:
-        return tuple(axis for axis, count in enumerate(sections) for _ in range(count))
-    return tuple(axis if pair < 3 * sections[axis] else 0 for pair in range(sum(sections)) for axis in (pair % 3,))
+    if interleaved:
+        return tuple(axis if pair < 3 * sections[axis] else 0 for pair in range(pairs) for axis in (pair % 3,))
+    if sum(sections) != pairs:
+        raise ConfigError(f"mrope_section is {list(sections)}, expected {pairs} rotating pairs in all")
+    return tuple(axis for axis, count in enumerate(sections) for _ in range(count))
 
 
 def stretched_context(rope: RopeConfig, longest: int) -> int:

@@ -1,10 +1,10 @@
-"""The text part of models that take media too: their config.json holds that of a decoder, and their checkpoints hold its
-tensors below a prefix, beside those of what sees or hears."""
+"""The text part of models that take media too: their config.json holds that of a decoder, and their checkpoints hold
+its tensors below a prefix, beside those of what sees or hears."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from . import hf_dense, hf_hybrid, hf_moe, hf_variants
 from .attention_spec import AttentionSpec
@@ -57,21 +57,14 @@ def _turned(read: Reader, default: tuple[int, int, int], *, interleaved: bool) -
     """The same, whose rotating pairs turn by frame, row or column."""
 
     def reader(fields: Fields, name: str) -> ModelSpec:
-        axes = media_axes(fields.values, default, interleaved=interleaved)
-        return _by_axes(read(fields, name), axes)
+        spec = read(fields, name)
+        mixer = next(each for layer in spec.layers if isinstance(each := layer.mixer, AttentionSpec))
+        assert mixer.rope is not None
+        pairs = (mixer.rope.rotary_dim or mixer.head_dim) // 2
+        axes = media_axes(fields.values, default, pairs, interleaved=interleaved)
+        return with_mixers(spec, rope=replace(mixer.rope, axes=axes))
 
     return reader
-
-
-def _by_axes(spec: ModelSpec, axes: tuple[int, ...]) -> ModelSpec:
-    def turned(mixer: Any) -> Any:
-        if not isinstance(mixer, AttentionSpec) or mixer.rope is None:
-            return mixer
-        if len(axes) != (pairs := (mixer.rope.rotary_dim or mixer.head_dim) // 2):
-            raise ConfigError(f"mrope_section has {len(axes)} rotating pairs, expected {pairs}")
-        return replace(mixer, rope=replace(mixer.rope, axes=axes))
-
-    return replace(spec, layers=tuple(replace(layer, mixer=turned(layer.mixer)) for layer in spec.layers))
 
 
 def _qwen3_vl_moe(fields: Fields, name: str) -> ModelSpec:
@@ -117,6 +110,8 @@ class Seeing(NamedTuple):
     model_type: str
     text: str
     """The model type of its text part, where its config.json does not say."""
+    takes: str = "images"
+    """What tests show that it takes besides text."""
 
 
 SEEING: Final[Mapping[str, Seeing]] = {
@@ -133,16 +128,15 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "LlavaNextForConditionalGeneration": Seeing("llava_next", "llama"),
     "LlavaOnevisionForConditionalGeneration": Seeing("llava_onevision", "qwen2"),
     "Mistral3ForConditionalGeneration": Seeing("mistral3", "mistral"),
-    "Ovis2ForConditionalGeneration": Seeing("ovis2", "qwen2"),
-    "Qwen2AudioForConditionalGeneration": Seeing("qwen2_audio", "qwen2"),
-    "Qwen2VLForConditionalGeneration": Seeing("qwen2_vl", "qwen2_vl_text"),
-    "Qwen2_5_VLForConditionalGeneration": Seeing("qwen2_5_vl", "qwen2_5_vl_text"),
-    "Qwen3VLForConditionalGeneration": Seeing("qwen3_vl", "qwen3_vl_text"),
-    "Qwen3VLMoeForConditionalGeneration": Seeing("qwen3_vl_moe", "qwen3_vl_moe_text"),
-    "Qwen3_5ForConditionalGeneration": Seeing("qwen3_5", "qwen3_5_text"),
-    "Qwen3_5MoeForConditionalGeneration": Seeing("qwen3_5_moe", "qwen3_5_moe_text"),
+    "Qwen2VLForConditionalGeneration": Seeing("qwen2_vl", "qwen2_vl_text", "images, video"),
+    "Qwen2_5_VLForConditionalGeneration": Seeing("qwen2_5_vl", "qwen2_5_vl_text", "images, video"),
+    "Qwen3ASRForConditionalGeneration": Seeing("qwen3_asr", "qwen3", "audio"),
+    "Qwen3VLForConditionalGeneration": Seeing("qwen3_vl", "qwen3_vl_text", "images, video"),
+    "Qwen3VLMoeForConditionalGeneration": Seeing("qwen3_vl_moe", "qwen3_vl_moe_text", "images, video"),
+    "Qwen3_5ForConditionalGeneration": Seeing("qwen3_5", "qwen3_5_text", "images, video"),
+    "Qwen3_5MoeForConditionalGeneration": Seeing("qwen3_5_moe", "qwen3_5_moe_text", "images, video"),
     "SmolVLMForConditionalGeneration": Seeing("smolvlm", "llama"),
-    "VoxtralForConditionalGeneration": Seeing("voxtral", "llama"),
+    "VoxtralForConditionalGeneration": Seeing("voxtral", "llama", "audio"),
 }
 """By the name of their architecture."""
 
@@ -174,7 +168,7 @@ def _text(seeing: Seeing, readers: Mapping[str, Reader], fields: Fields, name: s
         spec = _sees_pictures_whole(spec, windows_alone=False)
     elif kind == "gemma4_text" and Fields(text).text("use_bidirectional_attention", "") == "vision":
         spec = _sees_pictures_whole(spec, windows_alone=True)
-    return replace(spec, text_part=True)
+    return replace(spec, text_part=True, scales_media=kind.startswith("granite"))
 
 
 def text_name(stored: str) -> str | None:

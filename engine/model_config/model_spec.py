@@ -139,6 +139,8 @@ class PerLayerSpec:
 
     vocab_size: int
     dim: int
+    media_token: int = 0
+    """Stands for all media, which have no tokens."""
 
     def outer_shapes(self, layers: int, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Of what all layers share."""
@@ -214,6 +216,8 @@ class ModelSpec(Backbone):
     final_norm: str = "model.norm"
     """The name of the last norm, which is one of the kind that the layers have."""
     embedding_scale: float = 1.0
+    scales_media: bool = False
+    """What stands in place of embeddings is multiplied by :attr:`embedding_scale` too (Granite)."""
     embedding_norm: bool = False
     """Embeddings are normed, without weights."""
     logits_divisor: float = 1.0

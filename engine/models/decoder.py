@@ -113,7 +113,8 @@ class Decoder:
         residual, delta = self._embedded(batch.tokens), None
         media = batch.media
         if media is not None:
-            residual = _changed(residual, "media in place of tokens", _put, batch)
+            put = partial(_put, self._embedding_scale if self.config.scales_media else 1.0)
+            residual = _changed(residual, "media in place of tokens", put, batch)
         if self._embedding_norm is not None:
             residual = self._embedding_norm.plain(residual)
             residual = residual.settled() if isinstance(residual, Traced) else residual
@@ -216,9 +217,9 @@ def _changed(x: Stream, what: str, change: Callable[[torch.Tensor, Any], torch.T
     return change(x, batch)
 
 
-def _put(x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+def _put(scale: float, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
     assert batch.media is not None
-    return batch.media.put(x)
+    return batch.media.put(x, scale)
 
 
 def _add(layer: int, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:

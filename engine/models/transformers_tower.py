@@ -1,4 +1,4 @@
-"""What turns media into embeddings, run by transformers' own modules: a model's tower and projector, without its decoder.
+"""What turns media into embeddings, run by transformers' own modules: a model's tower and projector.
 
 A model class of transformers has one method for each modality (``get_image_features``), which takes what its processor
 makes and returns what stands in place of tokens. The class is made whole, without values; its decoder and head are
@@ -27,8 +27,6 @@ class Encoded:
     """[embeddings, hidden], in place of those of placeholder tokens."""
     behind: Mapping[int, torch.Tensor] = field(default_factory=dict)
     """By layer: [embeddings, hidden], added to the stream behind it."""
-    tokens: Mapping[int, torch.Tensor] = field(default_factory=dict)
-    """By token id: [hidden], in place of the embedding of that token of text where it stands in a span."""
 
     @property
     def nbytes(self) -> int:
@@ -42,6 +40,8 @@ class _Nothing(torch.nn.Module):
         raise RuntimeError("the tower of a model has called its decoder")
 
 
+_PROJECTED_LATER: Final = ("Llama4ForConditionalGeneration",)
+"""Classes whose methods leave out the projector, which their whole pass calls."""
 _FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -106,6 +106,8 @@ class TransformersTower:
         except (TypeError, RuntimeError, ValueError, IndexError, AttributeError) as error:
             what = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in payload.tensors.items())
             raise ValueError(f"the model's encoder of {payload.modality}s cannot take {what}: {error}") from error
+        if type(self._model).__name__ in _PROJECTED_LATER:
+            return Encoded(self._model.multi_modal_projector(_rows(found.last_hidden_state)))
         return _read(found)
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:

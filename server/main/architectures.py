@@ -6,10 +6,11 @@ from typing import Final
 from stentor.engine.model_config.attention_spec import LatentAttentionSpec
 from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.hf_config import DECODERS
+from stentor.engine.model_config.hf_text_part import SEEING
 from stentor.engine.model_config.mlp_spec import MoESpec
 from stentor.engine.model_config.model_spec import ModelSpec, checked
 
-from .tested import FORMATS, PARITY
+from .tested import FORMATS, MEDIA, PARITY
 
 _SMALL: Final[Mapping[str, object]] = {
     "vocab_size": 320,
@@ -31,6 +32,8 @@ _GEMMA4: Final = {
     "layer_types": ["sliding_attention", "full_attention"] * 2,
     "num_kv_shared_layers": 2,
 }
+_WHOLE, _HALF, _QUARTER = ({"type": "mrope", "mrope_section": each} for each in ([4, 2, 2], [2, 1, 1], [1, 1, 0]))
+_TURNED: Final = ("Glm4v", "Glm46V", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Qwen3VLMoe")
 _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "Lfm2ForCausalLM": {"full_attn_idxs": [2]},
     "Lfm2MoeForCausalLM": {"full_attn_idxs": [2]},
@@ -42,7 +45,10 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "CohereForCausalLM": {"use_qk_norm": True},
     "PhiForCausalLM": {"qk_layernorm": True},
     "StableLmForCausalLM": {"qk_layernorm": True},
-    "Qwen3_5MoeForConditionalGeneration": {"model_type": "qwen3_5_moe_text"},
+    "Glm4vMoeForConditionalGeneration": {"partial_rotary_factor": 0.5, "rope_scaling": _HALF},
+    **{f"{name}ForConditionalGeneration": {"rope_scaling": _WHOLE} for name in _TURNED},
+    "Qwen3_5ForConditionalGeneration": {"rope_scaling": _QUARTER},
+    "Qwen3_5MoeForConditionalGeneration": {"model_type": "qwen3_5_moe_text", "rope_scaling": _QUARTER},
     "Gemma4ForCausalLM": _GEMMA4,
     "Gemma4ForConditionalGeneration": _GEMMA4,
 }
@@ -76,6 +82,11 @@ def kinds(spec: ModelSpec) -> list[str]:
     return found or ["dense"]
 
 
+def takes(architecture: str) -> str:
+    """What it takes besides text."""
+    return SEEING[architecture].takes if architecture in SEEING else ""
+
+
 def computed(spec: ModelSpec) -> str:
     """How a CPU runs its steps."""
     from stentor.engine.worker.recorded import calls_of  # late: torch
@@ -88,7 +99,7 @@ def parity_models(architecture: str) -> list[str]:
     """The models that parity tests have of it, or of what the same reader reads; none where there are none."""
     read = DECODERS[architecture].read
     alike = [architecture, *(name for name in DECODERS if DECODERS[name].read is read)]
-    return list(next((PARITY[name] for name in alike if name in PARITY), ()))
+    return [*next((PARITY[name] for name in alike if name in PARITY), ()), *MEDIA.get(architecture, ())]
 
 
 def tested_formats(architecture: str) -> list[str]:
@@ -101,7 +112,7 @@ def remarks(architecture: str, spec: ModelSpec) -> list[str]:
     """What is not done for it, and what else is to be known."""
     found = []
     if spec.text_part:
-        found.append("vision part not loaded")
+        found.append("what sees or hears is transformers' code")
     if spec.draft_layers or spec.draft_prefix:
         found.append("layers that predict further tokens are passed over")
     if not parity_models(architecture):

@@ -20,9 +20,9 @@ from ..parsing.output import AUTO, TOOL_FORMATS, settle_output
 from ..parsing.reasoning.formats import REASONING_FORMATS
 from ..pooling.metrics import EmbeddingMetrics
 from ..tts.metrics import SpeechMetrics
-from .architectures import computed, described, kinds, parity_models, remarks, tested_formats
+from .architectures import computed, described, kinds, parity_models, remarks, takes, tested_formats
 from .request_fields import fields_page
-from .tested import PARITY_FILE
+from .tested import MEDIA_FILE, PARITY_FILE
 
 _GENERATED: Final = "This page is generated from the program: `make reference`."
 _COMMON_LABELS: Final = frozenset({"model_name", "le"})
@@ -132,7 +132,7 @@ def models_page() -> str:
         told = (
             f"`{name}`",
             ", ".join(kinds(spec)),
-            "text" if spec.text_part else "",
+            takes(name),
             _codes(gguf_names(name)),
             computed(spec),
             ", ".join(tested_formats(name)),
@@ -144,13 +144,14 @@ def models_page() -> str:
         rows.append(f"| {' | '.join(told)} |")
     head = (
         "The decoders that Stentor's own code runs, by the `architectures` of their `config.json`. `dense`: attention "
-        "and a network in every layer. `part`: `text` where a model that sees images too is served for its text. "
+        "and a network in every layer. `media`: what it takes besides text, as far as tests show. "
         "`GGUF`: the `general.architecture` of GGUF files that are read. "
         "`CPU`: a step is one native call, a program, but for what models of it may call between; a GPU runs an "
         "operation a call, in CUDA graphs. `weights`: the formats that tests have of the architecture. A format "
         "belongs to a weight, and the same code reads it in every architecture. `parity`: the tiny models of which "
-        f"`{PARITY_FILE}` compares logits and tokens with transformers' in float32, as they stand in brackets behind "
-        "the names of its tests. `remarks`: what is not done, and what else is to be known. "
+        f"`{PARITY_FILE}` compares logits and tokens with transformers' in float32, or `{MEDIA_FILE}` where there are "
+        "media in their prompts, as they stand in brackets behind the names of its tests. "
+        "`remarks`: what is not done, and what else is to be known. "
         "`reasoning` and `tool calls`: the format that the architecture tells where the chat template does not; "
         "all others are told by the template alone ([parsers](parsers.md)). What these names are models of, and other "
         "kinds of models: [models and formats](../guides/models.md)."
@@ -158,7 +159,7 @@ def models_page() -> str:
     columns = (
         "architecture",
         "layers",
-        "part",
+        "media",
         "GGUF",
         "CPU",
         "weights",

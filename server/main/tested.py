@@ -174,6 +174,33 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
 stand in brackets behind the names of its tests."""
 
 
+MEDIA_FILE: Final = "tests/parity/test_media_models.py"
+MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
+    "Gemma3ForConditionalGeneration": ("gemma3",),
+    "Gemma4ForConditionalGeneration": ("gemma4_small", "gemma4_large"),
+    "Glm4vForConditionalGeneration": ("glm4v",),
+    "Glm4vMoeForConditionalGeneration": ("glm4v_moe",),
+    "Idefics3ForConditionalGeneration": ("idefics3",),
+    "InternVLForConditionalGeneration": ("internvl",),
+    "Lfm2VlForConditionalGeneration": ("lfm2_vl",),
+    "Llama4ForConditionalGeneration": ("llama4",),
+    "LlavaForConditionalGeneration": ("llava", "pixtral"),
+    "LlavaNextForConditionalGeneration": ("granite_vision",),
+    "LlavaOnevisionForConditionalGeneration": ("llava_onevision",),
+    "Mistral3ForConditionalGeneration": ("mistral3",),
+    "Qwen2VLForConditionalGeneration": ("qwen2_vl", "qwen2_vl_film"),
+    "Qwen2_5_VLForConditionalGeneration": ("qwen2_5_vl",),
+    "Qwen3ASRForConditionalGeneration": ("qwen3_asr",),
+    "Qwen3VLForConditionalGeneration": ("qwen3_vl",),
+    "Qwen3VLMoeForConditionalGeneration": ("qwen3_vl_moe",),
+    "Qwen3_5ForConditionalGeneration": ("qwen3_5", "qwen3_5_film"),
+    "Qwen3_5MoeForConditionalGeneration": ("qwen3_5_moe",),
+    "SmolVLMForConditionalGeneration": ("smolvlm",),
+    "VoxtralForConditionalGeneration": ("voxtral",),
+}
+"""By architecture: the tiny models of which :data:`MEDIA_FILE` does the same with media in their prompts."""
+
+
 class FormatCheck(NamedTuple):
     format: str
     file: str

@@ -334,6 +334,8 @@ class FakeWorker:
     def _encode(self, plan: StepPlan) -> None:
         before = {slot: self._unread(row) for slot, row in self.rows.items() if row.computed is not None}
         assert len(plan.encode) <= self.max_encodings, "more media than a step may encode"
+        for slot in plan.forgotten:
+            self.encoded.pop(slot, None)
         slots = [job.encoder_slot for job in plan.encode]
         assert len(set(slots)) == len(slots), "a slot is filled twice"
         for job in plan.encode:
@@ -359,7 +361,11 @@ class FakeWorker:
         ]
 
     def _look(self, step: RowStep, row: Row) -> None:
-        """Media that the step's positions read lie in their slots."""
+        """Media that the step's positions read lie in their slots, and are whole where they are to be."""
+        if self.encoder is not None and self.encoder.whole:
+            end = step.start + step.count
+            for one in row.media:
+                assert not one.start < end < one.start + one.length, f"slot {step.slot} computes a part of its media"
         for span in row.spans:
             if span.start < step.start + step.count and (span.start < 0 or span.start + span.length > step.start):
                 found = self.encoded.get(span.encoder_slot)

@@ -42,7 +42,8 @@ class Kind:
     """The tensors of several pictures as a pass of transformers takes them."""
 
 
-def _cat(dim: int = 0) -> Merge:
+def cat(dim: int = 0) -> Merge:
+    """Each tensor of several pictures as one."""
     return lambda parts: {name: torch.cat([part[name] for part in parts], dim) for name in parts[0]}
 
 
@@ -58,7 +59,7 @@ def _padded(parts: Sequence[Tensors]) -> dict[str, torch.Tensor]:
     return {"pixel_values": torch.cat(filled), "image_sizes": torch.cat([part["image_sizes"] for part in parts])}
 
 
-def _qwen(random: torch.Generator, size: int) -> Picture:
+def qwen_picture(random: torch.Generator, size: int) -> Picture:
     rows, columns = ((4, 6), (6, 4), (4, 4), (8, 6))[size]
     pixels = torch.randn(rows * columns, 3 * 2 * PATCH * PATCH, generator=random)
     inside = [token("<|image_pad|>")] * (rows * columns // 4)
@@ -77,7 +78,7 @@ def _tiled(random: torch.Generator, size: int) -> Picture:
     return Picture({"pixel_values": pixels}, [*tokens, token("<fake_token_around_image>")])
 
 
-def _square(placeholder: str, count: int, around: tuple[str, ...] = ()) -> Callable[[torch.Generator, int], Picture]:
+def square(placeholder: str, count: int, around: tuple[str, ...] = ()) -> Callable[[torch.Generator, int], Picture]:
     def draw(random: torch.Generator, size: int) -> Picture:
         pixels = torch.randn(1, 3, SIDE, SIDE, generator=random)
         inside = [token(placeholder)] * count
@@ -114,21 +115,21 @@ def _patches(random: torch.Generator, size: int) -> Picture:
     return Picture({"pixel_values": pixels}, [token("<img>"), *inside, token("</img>")])
 
 
-_QWEN: Final = Kind(_qwen, token("<|image_pad|>"), _cat())
-_IDEFICS: Final = Kind(_tiled, token("<image>"), _cat(1))
+_QWEN: Final = Kind(qwen_picture, token("<|image_pad|>"), cat())
+_IDEFICS: Final = Kind(_tiled, token("<image>"), cat(1))
 PICTURES: Final[Mapping[str, Kind]] = {
     "qwen2_5_vl": _QWEN,
     "qwen3_vl": _QWEN,
     "idefics3": _IDEFICS,
     "smolvlm": _IDEFICS,
-    "llava": Kind(_square("<image>", 16), token("<image>"), _cat()),
-    "llava_onevision": Kind(_anyres, token("<image>"), _cat()),
+    "llava": Kind(square("<image>", 16), token("<image>"), cat()),
+    "llava_onevision": Kind(_anyres, token("<image>"), cat()),
     "gemma3": Kind(
-        _square("<image_soft_token>", 4, ("<start_of_image>", "<end_of_image>")), token("<image_soft_token>"), _cat()
+        square("<image_soft_token>", 4, ("<start_of_image>", "<end_of_image>")), token("<image_soft_token>"), cat()
     ),
     "pixtral": Kind(_pixtral(1), token("[IMG]"), _padded),
     "mistral3": Kind(_pixtral(2), token("[IMG]"), _padded),
-    "internvl": Kind(_patches, token("<IMG_CONTEXT>"), _cat()),
+    "internvl": Kind(_patches, token("<IMG_CONTEXT>"), cat()),
 }
 """By the name of the family."""
 
@@ -163,7 +164,8 @@ def reference(model: Any, kind: Kind, prompt: Prompt, more: Sequence[int] = ()) 
     """transformers' logits [tokens, vocabulary] of a prompt and tokens behind it, in one pass."""
     ids = torch.tensor([[*prompt.tokens, *more]])
     given: dict[str, Any] = kind.merge([each.tensors for each in prompt.pictures]) if prompt.pictures else {}
-    types = (ids == kind.placeholder).long()
+    film = any(each.modality == "video" for each in prompt.pictures)
+    types = (ids == kind.placeholder).long() * (2 if film else 1)
     for name in ("mm_token_type_ids", "token_type_ids"):
         if name in inspect.signature(model.forward).parameters:
             given[name] = types
@@ -176,8 +178,10 @@ def reference(model: Any, kind: Kind, prompt: Prompt, more: Sequence[int] = ()) 
 
 
 def greedy(model: Any, kind: Kind, prompt: Prompt, count: int) -> list[int]:
-    """transformers' own answer."""
+    """transformers' own answer, in which no placeholder stands."""
     found: list[int] = []
     for _ in range(count):
-        found.append(int(reference(model, kind, prompt, found)[-1].argmax()))
+        logits = reference(model, kind, prompt, found)[-1]
+        logits[kind.placeholder] = -torch.inf
+        found.append(int(logits.argmax()))
     return found

@@ -9,13 +9,15 @@ from stentor.engine.model_config.gguf_architectures import ARCHITECTURES
 from stentor.engine.model_config.gguf_families import TRANSLATIONS
 from stentor.engine.model_config.hf_config import DECODERS, model_spec_from_hf, named_architecture
 from stentor.server.main.architectures import computed, described, kinds, parity_models, remarks
-from stentor.server.main.tested import FORMATS, PARITY, PARITY_FILE, FormatCheck
+from stentor.server.main.tested import FORMATS, MEDIA, MEDIA_FILE, PARITY, PARITY_FILE, FormatCheck
 from stentor.tests.engine.loading import test_gguf_experts, tiny_gguf
-from stentor.tests.parity import test_architectures, test_gguf_families, tiny
+from stentor.tests.parity import test_architectures, test_gguf_families, test_media_models, tiny
+from stentor.tests.parity.seeing import CONFIGS
+from stentor.tests.support.vision_models import FAMILIES
 
 ROOT = Path(stentor.__file__).parent
-UNTESTED = {"IQuestCoderForCausalLM"}
-"""transformers has no model of it."""
+UNTESTED = {"IQuestCoderForCausalLM", "Glm46VForConditionalGeneration"}
+"""transformers has no model of the one, and the other is one of two that are tested."""
 
 
 @pytest.mark.parametrize("model", tiny.ARCHITECTURES)
@@ -35,7 +37,15 @@ def test_the_page_names_the_parity_models_of_each_architecture_and_no_others() -
         architecture = named_architecture(build().to_dict(), known)
         found[architecture] = (*found.get(architecture, ()), model)
     assert found == PARITY, "a new architecture or model has a row in server/main/tested.py"
+    seen = {**{name: name for name in FAMILIES}, "pixtral": "llava"}
+    seen |= {name: config().model_type for name, config in CONFIGS.items()}
+    of_type = {kind: name for name, kind in known.items()}
+    with_media: dict[str, set[str]] = {}
+    for model, kind in seen.items():
+        with_media.setdefault(of_type[kind], set()).add(model)
+    assert with_media == {name: {*models} for name, models in MEDIA.items()}
     assert {name for name in DECODERS if not parity_models(name)} == UNTESTED
+    assert Path(test_media_models.__file__) == ROOT / MEDIA_FILE
     assert Path(test_architectures.__file__) == ROOT / PARITY_FILE
 
 

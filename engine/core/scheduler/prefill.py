@@ -111,7 +111,7 @@ def _within_spans(draft: StepBuilder, spans: list[InputSpan], start: int, count:
 
 
 def _make_room(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, count: int) -> bool:
-    """Whether there are blocks for so many positions; where nobody else has work, the least important rows make room."""
+    """Whether there are blocks for so many positions; where nobody else has work, less important rows make it."""
     while memory.affordable(sequence, count) < count:
         if draft.rows or memory.rows.running[-1] is sequence:
             return False

@@ -1,0 +1,148 @@
+"""Requests with media in their prompts: what is encoded when, what is shared, what is computed in one step."""
+
+import random
+from hashlib import blake2b
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule
+
+from stentor.engine.client.media import Media
+from stentor.protocols.ipc.inputs import EncoderShape
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.tests.engine.fake_engine import Engine
+from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, random_prompt, sizes
+
+LENGTHS = (5, 3, 4, 6)
+"""Of media by number."""
+
+
+def picture(number: int, start: int, grid: tuple[int, int, int] | None = None) -> Media:
+    data = number.to_bytes(2, "little") * 8
+    return Media(data, blake2b(data, digest_size=16).digest(), start, LENGTHS[number % len(LENGTHS)], grid)
+
+
+def seeing(**changes: int) -> Engine:
+    sizes = {"encoder_capacity": 16, "max_encodings": 2, "max_num_batched_tokens": 64, "num_blocks": 32, **changes}
+    return Engine(**sizes)  # type: ignore[arg-type]
+
+
+def test_media_are_encoded_once_for_all_who_bring_them_and_found_again_later() -> None:
+    engine = seeing()
+    for number in range(3):
+        engine.submit([number, *[9] * 6], media=[picture(0, 1)])
+    engine.drain()
+    engine.submit([8, *[9] * 6], media=[picture(0, 1)])
+    engine.drain()
+    engine.check_clients()
+    assert [job.encoder_slot for plan in engine.plans for job in plan.encode] == [0]
+
+
+def test_a_worker_is_told_what_nobody_finds_any_more() -> None:
+    engine = seeing(encoder_capacity=8)
+    for number in range(3):  # of 5, 3 and 4 embeddings
+        engine.submit([number, *[9] * 6], media=[picture(number, 1)])
+        engine.drain()
+    engine.check_clients()
+    assert [(plan.forgotten, len(plan.encode)) for plan in engine.plans if plan.encode] == [([], 1), ([], 1), ([0], 1)]
+
+
+def test_a_row_is_told_of_all_its_pictures_that_have_a_grid_and_reads_those_that_are_ahead() -> None:
+    engine = seeing(prefix_cache=True)
+    media = [picture(0, 1, (1, 1, 5)), picture(1, 8, (1, 1, 3))]
+    prompt = [5, *[9] * 5, 6, 6, *[9] * 3, 7, 7]
+    for end in ([3], [4]):
+        engine.submit([*prompt, *end], media=media)
+        engine.drain()
+    engine.check_clients()
+    first, again = (plan.new[0].spans for plan in engine.plans if plan.new)
+    assert [(span.encoder_slot, span.start, span.grid) for span in first] == [(0, 1, (1, 1, 5)), (1, 8, (1, 1, 3))]
+    assert [span.encoder_slot for span in again] == [-1, -1], "their blocks were known"
+
+
+def test_a_prompt_is_cut_before_a_span_that_is_computed_in_one_step_and_not_within_it() -> None:
+    engine = seeing(max_prefill_chunk=4, whole_spans=6)
+    engine.submit([1, 2, *[9] * 5, 3, 4, 5, 6, 7, *[9] * 3, 8], media=[picture(0, 2), picture(1, 12)], max_tokens=1)
+    engine.drain()
+    engine.check_clients()
+    steps = [(row.start, row.count) for plan in engine.plans for row in plan.rows]
+    assert steps == [(0, 2), (2, 5), (7, 4), (11, 4), (15, 1)]
+
+
+def test_a_span_goes_beyond_the_budget_beside_rows_that_decode() -> None:
+    engine = seeing(max_mixed_prefill_tokens=2, whole_spans=6)
+    engine.submit([1, 2], max_tokens=12)
+    engine.step()
+    engine.submit([1, *[9] * 5, 3], media=[picture(0, 1)], max_tokens=1)
+    engine.drain()
+    engine.check_clients()
+    assert [row.count for plan in engine.plans for row in plan.rows if row.count > 2] == [5]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"whole_spans": 4}, "a piece of media takes 5 positions, and the model computes it in one step, of at most 4"),
+        ({"encoder_capacity": 4}, "the media of the prompt take 5 embeddings, and the encoder cache holds 4"),
+    ],
+)
+def test_media_that_never_fit_are_refused(changes: dict[str, int], message: str) -> None:
+    engine = seeing(**changes)
+    rid = engine.submit([1, *[9] * 5, 3], media=[picture(0, 1)])
+    assert message in (engine.clients[rid].finished[0].message or "")
+
+
+def submit_random(engine: Engine, rng: random.Random) -> int:
+    prompt = random_prompt(rng)
+    media = []
+    for number in rng.sample(range(6), rng.randint(0, 2)):
+        grid = (1, 1, LENGTHS[number % len(LENGTHS)]) if rng.random() < 0.5 else None
+        media.append(picture(number, len(prompt), grid))
+        prompt = [*prompt, *[9] * media[-1].length, *random_prompt(rng)[: rng.randint(1, 6)]]
+    params = SamplingParams(
+        max_tokens=rng.choice([0, 1, 2, 5, 9]),
+        eos_token_ids=rng.choice([(), (0,), (0, 1)]),
+        prompt_logprobs=rng.choice([None, None, None, 0]),
+    )
+    seeds = [rng.getrandbits(64) for _ in range(rng.choice([1, 1, 3]))]
+    return engine.submit(prompt, params, seeds=seeds, priority=rng.choice([0, 0, -3, 7]), media=media)
+
+
+class MediaMachine(AnyOrder):
+    @initialize(
+        sizes=sizes(
+            st.integers(70, 120),
+            max_num_batched_tokens=st.sampled_from([14, 24, 64]),
+            encoder_capacity=st.sampled_from([12, 20]),
+            max_encodings=st.integers(1, 3),
+            whole_spans=st.sampled_from([0, 6]),
+            windows=st.sampled_from([(0,), (0, 5)]),
+        ),
+        seed=SEEDS,
+    )
+    def start(self, sizes: dict[str, Any], seed: int) -> None:
+        if sizes["whole_spans"]:
+            sizes = {**sizes, "max_prefill_chunk": max(6, sizes["max_prefill_chunk"])}
+        self.begin(seed, max_model_len=60, **sizes)
+
+    @rule()
+    def submit(self) -> None:
+        submit_random(self.engine, self.rng)
+
+    @rule()
+    def kill_worker(self) -> None:
+        self.engine.restart_with(self.engine.scheduler._encoder)
+
+    @rule(capacity=st.integers(6, 20))
+    def kill_worker_and_start_one_of_another_size(self, capacity: int) -> None:
+        assert self.engine.encoder is not None
+        self.engine.restart_with(EncoderShape(capacity, whole=self.engine.encoder.whole))
+
+    def end(self) -> None:
+        super().end()
+        assert not self.engine.scheduler._memory.encoder_cache.num_holders
+
+
+TestMediaInAnyOrder = MediaMachine.TestCase
+TestMediaInAnyOrder.settings = many(120)

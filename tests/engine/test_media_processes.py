@@ -1,0 +1,95 @@
+"""Real engine and worker processes of a model that sees, which die in the middle of an answer."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+import torch
+
+from stentor.engine.client.client import EngineClient
+from stentor.protocols.ipc.actors import Finished, SequenceTokens
+from stentor.protocols.ipc.config import EngineConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.tests.engine.forked import client_of, worker_of
+from stentor.tests.engine.local import model_config
+from stentor.tests.parity.pictures import PICTURES, Prompt, prompt_of
+from stentor.tests.support.vision_models import FAMILIES
+
+pytestmark = pytest.mark.anyio
+
+ANSWER = 40
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("qwen3_vl")
+    FAMILIES["qwen3_vl"](made)
+    return made
+
+
+@asynccontextmanager
+async def seeing_client(folder: Path, **changes: object) -> AsyncIterator[EngineClient]:
+    client = client_of(EngineConfig(model_config(folder, max_model_len=256, kv_cache_memory=8 << 20, **changes)))
+    with anyio.fail_after(90):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.run)
+            await client.wait_started()
+            try:
+                yield client
+            finally:
+                tasks.cancel_scope.cancel()
+
+
+def prompts() -> list[Prompt]:
+    kind = PICTURES["qwen3_vl"]
+    pictures = [kind.draw(torch.Generator().manual_seed(number), number % 3) for number in range(4)]
+    return [prompt_of(kind, [40 + number], pictures[number], [50, 51], pictures[0], [60]) for number in range(4)]
+
+
+async def answers(client: EngineClient, victim: str = "") -> list[list[int]]:
+    """All prompts at once; the worker or the engine is killed once tokens have come."""
+    found: list[list[int]] = [[] for _ in prompts()]
+    begun = anyio.Event()
+
+    async def read(number: int, prompt: Prompt) -> None:
+        params = SamplingParams(max_tokens=ANSWER, temperature=0.8)
+        async for events in client.submit(prompt.tokens, params, [number], media=prompt.media):
+            for event in events:
+                if isinstance(event, SequenceTokens):
+                    found[number] += event.tokens
+                    if len(found[number]) > 3:
+                        begun.set()
+                elif isinstance(event, Finished):
+                    assert event.reason == "length", event.message
+
+    async with anyio.create_task_group() as tasks:
+        for number, prompt in enumerate(prompts()):
+            tasks.start_soon(read, number, prompt)
+        if victim:
+            await begun.wait()
+            pid = worker_of(client) if victim == "worker" else client.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+    return found
+
+
+async def test_answers_about_pictures_go_on_after_their_worker_or_engine_was_killed(folder: Path) -> None:
+    async with seeing_client(folder) as client:
+        expected = await answers(client)
+        assert {len(each) for each in expected} == {ANSWER}
+        assert await answers(client, "worker") == expected
+        assert (client.stats.worker_restarts, client.engine_restarts) == (1, 0)
+        assert await answers(client, "engine") == expected
+        assert client.engine_restarts == 1
+
+
+async def test_a_model_that_is_to_read_text_alone_refuses_pictures(folder: Path) -> None:
+    async with seeing_client(folder, language_model_only=True) as client:
+        prompt = prompts()[0]
+        stream = client.submit(prompt.tokens, SamplingParams(max_tokens=1), [0], media=prompt.media)
+        ends = [event async for events in stream for event in events if isinstance(event, Finished)]
+        assert [end.message for end in ends] == ["the model reads tokens alone: it takes no audio or other media"]

@@ -1,0 +1,93 @@
+"""Rows with pictures: where their tokens stand, and that they are bitwise the same whatever shares their steps."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from stentor.engine.models.payload import Payload, read_payload, write_payload
+from stentor.engine.worker.media_positions import MediaPositions
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import RowSpan, TokenLogprobs
+from stentor.tests.engine.local import LocalEngine, model_config
+from stentor.tests.parity.pictures import PICTURES, Picture, Prompt, prompt_of
+from stentor.tests.support.vision_models import FAMILIES
+
+
+def test_text_stands_behind_the_longer_side_of_a_picture() -> None:
+    span = RowSpan(0, 2, 6, (1, 2, 3))
+    positions = MediaPositions.of(10, [(span, [(2, 8)])])
+    assert positions.of_text(0, 12).tolist()[:2] == [0, 1]
+    assert positions.of_text(8, 4).tolist() == [5, 6, 7, 8]
+    at, axes = positions.of_media(3, 4)
+    assert at.tolist() == [3, 4, 5, 6]
+    assert axes.tolist() == [[2, 2, 3], [2, 2, 4], [2, 3, 2], [2, 3, 3]]
+
+
+def test_frames_between_which_text_stands_are_pictures_each() -> None:
+    span = RowSpan(0, 1, 6, (2, 1, 2))
+    positions = MediaPositions.of(8, [(span, [(1, 3), (5, 7)])])
+    assert positions.axes[:, 0].tolist() == [0, 1, 1, 3, 4, 5, 5, 7]
+    assert positions.axes[:, 2].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert positions.shift == 0
+
+
+def test_frames_are_as_far_apart_as_their_interval_says() -> None:
+    positions = MediaPositions.of(9, [(RowSpan(0, 0, 8, (4, 1, 2), 1.5), [(0, 8)])])
+    assert positions.axes[::2, 0].tolist() == [0, 1, 3, 4, 2]
+    assert positions.shift == -4
+
+
+def test_placeholders_that_do_not_fit_a_grid_are_an_error() -> None:
+    with pytest.raises(ValueError, match="media of 1 frames of 2 x 3 embeddings stand at runs of"):
+        MediaPositions.of(6, [(RowSpan(0, 0, 5, (1, 2, 3)), [(0, 5)])])
+
+
+def test_a_payload_is_read_as_it_was_written() -> None:
+    tensors = {"pixel_values": torch.randn(2, 3), "image_grid_thw": torch.tensor([[1, 2, 3]])}
+    found = read_payload(memoryview(write_payload(Payload("image", tensors))))
+    assert found.modality == "image"
+    assert all(torch.equal(found.tensors[name], tensor) for name, tensor in tensors.items())
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00" * 7, b"\xff" * 64, write_payload(Payload("image", {}))[:-1]])
+def test_what_is_no_payload_is_an_error(data: bytes) -> None:
+    with pytest.raises(ValueError, match=f"{len(data)} bytes of media are no payload"):
+        read_payload(data)
+
+
+class _Served:
+    def __init__(self, name: str, folder: Path) -> None:
+        FAMILIES[name](folder)
+        self.kind = PICTURES[name]
+        self.engine = LocalEngine(
+            model_config(folder, max_model_len=256, kv_cache_memory=8 << 20, batch_invariant=True)
+        )
+
+    def prompt(self, *parts: list[int] | int) -> Prompt:
+        """A number is a picture's."""
+        return prompt_of(self.kind, *(part if isinstance(part, list) else self._picture(part) for part in parts))
+
+    def _picture(self, number: int) -> Picture:
+        return self.kind.draw(torch.Generator().manual_seed(number), 0)
+
+    def told(self, *prompts: Prompt, budget: int = 0) -> list[Sequence[TokenLogprobs | None]]:
+        """What is told of the prompts and of the answers, computed together."""
+        engine = self.engine
+        engine.restart(engine.ready.num_blocks, prefix_cache=False, max_num_batched_tokens=budget)
+        params = SamplingParams(max_tokens=8, temperature=0.0, prompt_logprobs=4, logprobs=4)
+        rids = [engine.submit(prompt.tokens, params, media=prompt.media) for prompt in prompts]
+        engine.run()
+        return [[*(engine.prompts[rid].logprobs or ()), *engine.outcomes[rid, 0].logprobs] for rid in rids]
+
+
+@pytest.mark.parametrize("name", ["qwen3_vl", "gemma3", "idefics3"])
+def test_rows_are_bitwise_the_same_beside_pictures_and_cut_within_them(name: str, tmp_path: Path) -> None:
+    served = _Served(name, tmp_path)
+    text, seen = served.prompt([*range(40, 70)]), served.prompt([50, 51, 52], 1, [60, 61], 2, [*range(70, 80)])
+    alone = [*served.told(text), *served.told(seen)]
+    assert served.told(text, seen) == alone
+    assert served.told(seen, text, budget=9)[::-1] == alone
+    assert np.isfinite([each.logprob for each in alone[1] if each is not None]).all()

@@ -1,0 +1,315 @@
+"""Tiny random models that see or hear, besides those of :mod:`stentor.tests.support.vision_models`, and what they
+take."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import transformers as untyped_transformers
+
+from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture, square
+from stentor.tests.support.vision_models import BOS, EOS, PAD, PATCH, SIDE, VOCAB, Maker, token
+
+transformers: Any = untyped_transformers
+"""Its configs take more than their signatures say."""
+
+_SIZES: Final[Mapping[str, Any]] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+_TEXT: Final[Mapping[str, Any]] = {
+    **_SIZES,
+    "vocab_size": VOCAB,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "bos_token_id": token(BOS),
+    "eos_token_id": token(EOS),
+    "pad_token_id": token(PAD),
+}
+_PLAIN: Final = {"rope_type": "default", "rope_theta": 10000.0}
+_QWEN: Final = {
+    "image_token_id": token("<|image_pad|>"),
+    "video_token_id": token("<|video_pad|>"),
+    "vision_start_token_id": token("<|vision_start|>"),
+    "vision_end_token_id": token("<|vision_end|>"),
+}
+
+
+def _qwen2_vl() -> Any:
+    vision = {"depth": 2, "embed_dim": 32, "hidden_size": 64, "num_heads": 2, "patch_size": PATCH, "mlp_ratio": 2}
+    text = {**_TEXT, "rope_parameters": {**_PLAIN, "mrope_section": [2, 3, 3]}}
+    return transformers.Qwen2VLConfig(text_config=text, vision_config=vision, **_QWEN)
+
+
+def _new_qwen_vision(**more: object) -> dict[str, Any]:
+    return {
+        **{"depth": 2, "hidden_size": 64, "out_hidden_size": 64, "intermediate_size": 96, "num_heads": 4},
+        **{"patch_size": PATCH, "num_position_embeddings": 36, **more},
+    }
+
+
+def _qwen3_vl_moe() -> Any:
+    rope = {**_PLAIN, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
+    text = {**_TEXT, "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": rope, "decoder_sparse_step": 1}
+    text |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+    vision = _new_qwen_vision(deepstack_visual_indexes=[0])
+    return transformers.Qwen3VLMoeConfig(text_config=text, vision_config=vision, **_QWEN)
+
+
+def _recurrent() -> dict[str, Any]:
+    rope = {**_PLAIN, "mrope_section": [2, 1, 1], "mrope_interleaved": True, "partial_rotary_factor": 0.5}
+    return {
+        **{**_TEXT, "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": rope},
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        **{"linear_num_key_heads": 2, "linear_num_value_heads": 4},
+        **{"linear_key_head_dim": 16, "linear_value_head_dim": 16},
+    }
+
+
+def _qwen3_5() -> Any:
+    return transformers.Qwen3_5Config(text_config=_recurrent(), vision_config=_new_qwen_vision(), **_QWEN)
+
+
+def _qwen3_5_moe() -> Any:
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+    text = {**_recurrent(), **experts, "shared_expert_intermediate_size": 48}
+    return transformers.Qwen3_5MoeConfig(text_config=text, vision_config=_new_qwen_vision(), **_QWEN)
+
+
+def _glm4v() -> Any:
+    vision = {"depth": 2, "hidden_size": 64, "out_hidden_size": 64, "intermediate_size": 96, "num_heads": 4}
+    vision |= {"patch_size": PATCH, "image_size": 32}
+    text = {**_TEXT, "rope_parameters": {**_PLAIN, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}}
+    return transformers.Glm4vConfig(text_config=text, vision_config=vision, **_glm_tokens())
+
+
+def _glm4v_moe() -> Any:
+    vision = {"depth": 2, "hidden_size": 64, "out_hidden_size": 64, "intermediate_size": 96, "num_heads": 4}
+    vision |= {"patch_size": PATCH, "image_size": 32}
+    text = {**_TEXT, "rope_parameters": {**_PLAIN, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}}
+    text |= {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "first_k_dense_replace": 1}
+    text |= {"head_dim": 16, "n_shared_experts": 1, "attention_bias": True}
+    return transformers.Glm4vMoeConfig(text_config=text, vision_config=vision, **_glm_tokens())
+
+
+def _glm_tokens() -> dict[str, int]:
+    return {
+        "image_token_id": token("<|image_pad|>"),
+        "video_token_id": token("<|video_pad|>"),
+        "image_start_token_id": token("<|vision_start|>"),
+        "image_end_token_id": token("<|vision_end|>"),
+        "video_start_token_id": token("<start_of_image>"),
+        "video_end_token_id": token("<end_of_image>"),
+    }
+
+
+def _lfm2_vl() -> Any:
+    text = {**_TEXT, "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "model_type": "lfm2"}
+    text |= {"block_auto_adjust_ff_dim": False, "block_ff_dim": 96}
+    vision = {**_SIZES, "patch_size": PATCH, "num_patches": 16, "model_type": "siglip2_vision_model"}
+    return transformers.Lfm2VlConfig(
+        text_config=text,
+        vision_config={**vision, "vision_use_head": False},
+        image_token_id=token("<image>"),
+        projector_hidden_size=64,
+    )
+
+
+def _llava_next(text: Mapping[str, Any]) -> Any:
+    vision = {"model_type": "siglip_vision_model", **_SIZES, "image_size": SIDE, "patch_size": PATCH}
+    return transformers.LlavaNextConfig(
+        text_config={**_TEXT, **text},
+        vision_config={**vision, "vision_use_head": False},
+        image_token_index=token("<image>"),
+        image_grid_pinpoints=[[SIDE, 2 * SIDE], [2 * SIDE, SIDE]],
+        vision_feature_select_strategy="full",
+        vision_feature_layer=-1,
+    )
+
+
+def _granite_vision() -> Any:
+    return _llava_next({"model_type": "granite", "embedding_multiplier": 6.0, "residual_multiplier": 0.3})
+
+
+def _gemma4(**more: object) -> Any:
+    text = {**_TEXT, "num_hidden_layers": 4, "head_dim": 16, "global_head_dim": 32, "sliding_window": 32}
+    text |= {"layer_types": ["sliding_attention", "full_attention"] * 2, "hidden_size_per_layer_input": 0}
+    vision = {**_SIZES, "num_key_value_heads": 4, "head_dim": 16, "patch_size": PATCH, "pooling_kernel_size": 2}
+    vision |= {"position_embedding_size": 64}
+    return transformers.Gemma4Config(
+        text_config={**text, "vocab_size_per_layer_input": VOCAB, **more},
+        vision_config=vision,
+        audio_config=None,
+        image_token_id=token("<image_soft_token>"),
+        video_token_id=token("<video>"),
+        boi_token_id=token("<start_of_image>"),
+        eoi_token_id=token("<end_of_image>"),
+    )
+
+
+def _gemma4_small() -> Any:
+    return _gemma4(hidden_size_per_layer_input=16, num_kv_shared_layers=2, use_bidirectional_attention=None)
+
+
+def _gemma4_large() -> Any:
+    return _gemma4(use_bidirectional_attention="vision")
+
+
+def _qwen3_asr() -> Any:
+    audio = {"encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 96, "d_model": 64}
+    return transformers.Qwen3ASRConfig(
+        text_config={"model_type": "qwen3", **_TEXT, "head_dim": 16, "tie_word_embeddings": True},
+        audio_config={**audio, "num_mel_bins": 8, "max_source_positions": 16, "output_dim": 64},
+        audio_token_id=token("<video>"),
+        pad_token_id=token(PAD),
+        eos_token_id=token(EOS),
+    )
+
+
+def _llama4() -> Any:
+    text = {**_TEXT, "num_hidden_layers": 4, "head_dim": 16, "intermediate_size_mlp": 96, "num_local_experts": 4}
+    text |= {"num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "no_rope_layers": [1, 1, 1, 0]}
+    text |= {"attention_chunk_size": 48, "moe_layers": [1, 3]}
+    vision = {**_SIZES, "image_size": SIDE, "patch_size": PATCH, "vision_output_dim": 64, "intermediate_size": 256}
+    vision |= {"projector_input_dim": 64, "projector_output_dim": 64, "pixel_shuffle_ratio": 0.5}
+    return transformers.Llama4Config(text_config=text, vision_config=vision, image_token_index=token("<image>"))
+
+
+def _voxtral() -> Any:
+    audio = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "hidden_size": 32}
+    return transformers.VoxtralConfig(
+        text_config={"model_type": "llama", **_TEXT, "head_dim": 16},
+        audio_config={**audio, "num_mel_bins": 8, "max_source_positions": 16, "head_dim": 8, "num_key_value_heads": 4},
+        audio_token_id=token("<video>"),
+    )
+
+
+def _film(random: torch.Generator, size: int) -> Picture:
+    """Two frames one behind the other, as Qwen2-VL takes a video."""
+    rows, columns = ((4, 6), (6, 4), (4, 4), (2, 4))[size]
+    pixels = torch.randn(2 * rows * columns, 3 * 2 * PATCH * PATCH, generator=random)
+    inside = [token("<|video_pad|>")] * (2 * rows * columns // 4)
+    return Picture(
+        {"pixel_values_videos": pixels, "video_grid_thw": torch.tensor([[2, rows, columns]])},
+        [token("<|vision_start|>"), *inside, token("<|vision_end|>")],
+        (2, rows // 2, columns // 2),
+        "video",
+    )
+
+
+def _frames(random: torch.Generator, size: int) -> Picture:
+    """The same with a time before each frame, as Qwen3-VL takes it."""
+    whole = _film(random, size)
+    frame = [token("<|vision_start|>"), *whole.tokens[1:-1][: len(whole.tokens) // 2 - 1], token("<|vision_end|>")]
+    return Picture(whole.tensors, [61, *frame, 62, 63, *frame], whole.grid, "video")
+
+
+def _siglip2(random: torch.Generator, size: int) -> Picture:
+    rows, columns = ((4, 6), (6, 4), (4, 4), (2, 4))[size]
+    pixels = torch.randn(1, rows * columns, 3 * PATCH * PATCH, generator=random)
+    mask, shapes = torch.ones(1, rows * columns, dtype=torch.int64), torch.tensor([[rows, columns]])
+    tensors = {"pixel_values": pixels, "pixel_attention_mask": mask, "spatial_shapes": shapes}
+    return Picture(tensors, [token("<image>")] * (rows * columns // 4))
+
+
+def _siglip2_padded(parts: Any) -> dict[str, torch.Tensor]:
+    longest = max(part["pixel_values"].shape[1] for part in parts)
+
+    def filled(name: str) -> torch.Tensor:
+        rows = []
+        for part in parts:
+            tensor = part[name]
+            rows.append(torch.cat([tensor, tensor.new_zeros(1, longest - tensor.shape[1], *tensor.shape[2:])], 1))
+        return torch.cat(rows)
+
+    return {
+        "pixel_values": filled("pixel_values"),
+        "pixel_attention_mask": filled("pixel_attention_mask"),
+        "spatial_shapes": torch.cat([part["spatial_shapes"] for part in parts]),
+    }
+
+
+def _anyres(random: torch.Generator, size: int) -> Picture:
+    pixels = torch.randn(1, 3, 3, SIDE, SIDE, generator=random)
+    sizes = torch.tensor([[SIDE, 2 * SIDE]])
+    return Picture({"pixel_values": pixels, "image_sizes": sizes}, [token("<image>")] * (16 + 4 * 9))
+
+
+def _gemma4_picture(random: torch.Generator, size: int) -> Picture:
+    rows, columns = ((4, 6), (6, 4), (4, 4), (2, 4))[size]
+    pixels = torch.rand(1, rows * columns, 3 * PATCH * PATCH, generator=random)
+    places = torch.tensor([[[column, row] for row in range(rows) for column in range(columns)]])
+    inside = [token("<image_soft_token>")] * (rows * columns // 4)
+    tokens = [token("<start_of_image>"), *inside, token("<end_of_image>")]
+    return Picture({"pixel_values": pixels, "image_position_ids": places}, tokens)
+
+
+def _gemma4_padded(parts: Any) -> dict[str, torch.Tensor]:
+    longest = max(part["pixel_values"].shape[1] for part in parts)
+    pixels, places = [], []
+    for part in parts:
+        pad = longest - part["pixel_values"].shape[1]
+        pixels.append(torch.nn.functional.pad(part["pixel_values"], (0, 0, 0, pad)))
+        places.append(torch.nn.functional.pad(part["image_position_ids"], (0, 0, 0, pad), value=-1))
+    return {"pixel_values": torch.cat(pixels), "image_position_ids": torch.cat(places)}
+
+
+def _sound(random: torch.Generator, size: int) -> Picture:
+    features = torch.randn(1, 8, 100, generator=random)
+    mask = torch.ones(1, 100, dtype=torch.int64)
+    tensors = {"input_features": features, "input_features_mask": mask}
+    return Picture(tensors, [token("<video>")] * 13, modality="audio")
+
+
+def _voxtral_sound(random: torch.Generator, size: int) -> Picture:
+    features = torch.randn(1, 8, 32, generator=random)
+    return Picture({"input_features": features}, [token("<video>")] * 4, modality="audio")
+
+
+_QWEN_PICTURES: Final = Kind(qwen_picture, token("<|image_pad|>"), cat())
+_IMAGE: Final = token("<image>")
+_FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
+    "qwen2_vl": (_qwen2_vl, _QWEN_PICTURES),
+    "qwen3_vl_moe": (_qwen3_vl_moe, _QWEN_PICTURES),
+    "qwen3_5": (_qwen3_5, _QWEN_PICTURES),
+    "qwen3_5_moe": (_qwen3_5_moe, _QWEN_PICTURES),
+    "glm4v": (_glm4v, _QWEN_PICTURES),
+    "glm4v_moe": (_glm4v_moe, _QWEN_PICTURES),
+    "qwen2_vl_film": (_qwen2_vl, Kind(_film, token("<|video_pad|>"), cat())),
+    "qwen3_5_film": (_qwen3_5, Kind(_frames, token("<|video_pad|>"), cat())),
+    "lfm2_vl": (_lfm2_vl, Kind(_siglip2, _IMAGE, _siglip2_padded)),
+    "granite_vision": (_granite_vision, Kind(_anyres, _IMAGE, cat())),
+    "gemma4_small": (_gemma4_small, Kind(_gemma4_picture, token("<image_soft_token>"), _gemma4_padded)),
+    "gemma4_large": (_gemma4_large, Kind(_gemma4_picture, token("<image_soft_token>"), _gemma4_padded)),
+    "llama4": (_llama4, Kind(square("<image>", 4), _IMAGE, cat())),
+    "qwen3_asr": (_qwen3_asr, Kind(_sound, token("<video>"), cat())),
+    "voxtral": (_voxtral, Kind(_voxtral_sound, token("<video>"), cat())),
+}
+
+
+def _made(config: Callable[[], Any]) -> Maker:
+    def make(folder: Path) -> Any:
+        made = config()
+        torch.manual_seed(sum(map(ord, made.model_type)))
+        model = transformers.AutoModelForMultimodalLM.from_config(made).float().eval()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "norm" in name and name.endswith("weight"):
+                    parameter.add_(torch.empty_like(parameter).uniform_(-0.4, 0.4))
+                    if name.endswith("q_norm.weight") and made.model_type.startswith("gemma4"):
+                        parameter.mul_(0.25)  # nothing else scales scores: a peaked softmax would magnify rounding
+                else:
+                    parameter.normal_(0, 0.15)
+        model.save_pretrained(folder)
+        return model
+
+    return make
+
+
+CONFIGS: Final[Mapping[str, Callable[[], Any]]] = {name: config for name, (config, _) in _FAMILIES.items()}
+MAKERS: Final[Mapping[str, Maker]] = {name: _made(config) for name, config in CONFIGS.items()}
+KINDS: Final[Mapping[str, Kind]] = {**PICTURES, **{name: kind for name, (_, kind) in _FAMILIES.items()}}
+"""Of all families."""
