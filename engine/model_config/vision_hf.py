@@ -70,17 +70,23 @@ def _attention(heads: int, hidden: int, *, bias: bool, turns: bool = False) -> A
     return AttentionSpec(heads, heads, head_dim, head_dim**-0.5, rope, qkv_bias=bias, output_bias=bias)
 
 
-def _siglip(model: _Model, projector: ProjectorSpec, *, patch: int, width: int, heads: int) -> VisionSpec:
-    """Of a picture of the size that positions were learned for; ``patch``, ``width`` and ``heads`` are defaults."""
+def _siglip(
+    model: _Model,
+    projector: ProjectorSpec,
+    *,
+    patch: int = 16,
+    width: int = 768,
+    heads: int = 12,
+    activation: str = "gelu_pytorch_tanh",
+    eps: float = 1e-6,
+) -> VisionSpec:
+    """Of a picture of the size that positions were learned for; the options are defaults."""
     vision = model.vision
     hidden = vision.integer("hidden_size", width)
     side = _side(vision, "image_size", 224) // (size := _side(vision, "patch_size", patch))
     mixer = replace(_attention(vision.integer("num_attention_heads", heads), hidden, bias=True), out="out_proj")
-    inner, activation = (
-        vision.integer("intermediate_size", 3072),
-        _activation(vision, "hidden_act", "gelu_pytorch_tanh"),
-    )
-    mlp = MLPSpec(inner, activation, True, ("mlp.fc1",), "mlp.fc2", gated=False)
+    act = _activation(vision, "hidden_act", activation)
+    mlp = MLPSpec(vision.integer("intermediate_size", 3072), act, True, ("mlp.fc1",), "mlp.fc2", gated=False)
     return VisionSpec(
         architecture=model.whole.text("model_type"),
         names="siglip",
@@ -88,7 +94,7 @@ def _siglip(model: _Model, projector: ProjectorSpec, *, patch: int, width: int, 
         hidden_size=hidden,
         layers=(LayerSpec(mixer, mlp, _SIGLIP_NORMS),) * vision.integer("num_hidden_layers", 12, most=MOST_LAYERS),
         max_position=side * side,
-        norm_eps=vision.positive("layer_norm_eps", 1e-6),
+        norm_eps=vision.positive("layer_norm_eps", eps),
         prefix="encoder.layers",
         patch=size,
         channels=vision.integer("num_channels", 3),
@@ -97,6 +103,52 @@ def _siglip(model: _Model, projector: ProjectorSpec, *, patch: int, width: int, 
         final_norm="post_layernorm",
         unused=_SIGLIP_HEAD,
     )
+
+
+def _clip(model: _Model, projector: ProjectorSpec) -> VisionSpec:
+    """As :func:`_siglip`, with a class token, which takes the first of the positions."""
+    spec = _siglip(model, projector, patch=32, activation="quick_gelu", eps=1e-5)
+    return replace(
+        spec,
+        max_position=spec.max_position + 1,
+        patch_bias=False,
+        class_token=True,
+        first_norm="pre_layrnorm",
+    )
+
+
+def _pixtral(model: _Model, projector: ProjectorSpec) -> VisionSpec:
+    vision = model.vision
+    hidden = vision.integer("hidden_size", 1024)
+    mixer = _attention(vision.integer("num_attention_heads", 16), hidden, bias=False, turns=True)
+    names = tuple(f"feed_forward.{which}_proj" for which in ("gate", "up", "down"))
+    activation = _activation(vision, "hidden_act", "gelu")
+    mlp = MLPSpec(vision.integer("intermediate_size", 4096), activation, into=names[:2], out=names[2])
+    norms = Norms(mixer_in="attention_norm", mlp_in="ffn_norm")
+    layer = LayerSpec(replace(mixer, name="attention"), mlp, norms)
+    return VisionSpec(
+        architecture=model.whole.text("model_type"),
+        names="siglip",
+        vocab_size=0,
+        hidden_size=hidden,
+        layers=(layer,) * vision.integer("num_hidden_layers", 24, most=MOST_LAYERS),
+        max_position=0,
+        norm_eps=1e-5,
+        prefix="transformer.layers",
+        source="sized",
+        patch=_side(vision, "patch_size", 16),
+        channels=vision.integer("num_channels", 3),
+        patch_name="patch_conv",
+        patch_bias=False,
+        rope=AxialRope(_theta(vision), columns_between=True),
+        first_norm="ln_pre",
+        projector=projector,
+    )
+
+
+def _theta(vision: Fields) -> float:
+    """The rotary base, which files of both generations name."""
+    return Fields(vision.table("rope_parameters") or {}).positive("rope_theta", vision.positive("rope_theta", 10_000.0))
 
 
 def _idefics3(model: _Model) -> VisionSpec:
@@ -113,7 +165,7 @@ def _gemma3(model: _Model) -> VisionSpec:
         join="mean",
         norm=ProjectorNorm("projector.mm_soft_emb_norm", "rms", eps, plus_one=True, joined=True),
     )
-    spec = _siglip(model, projector, patch=16, width=768, heads=12)
+    spec = _siglip(model, projector)
     tokens = model.whole.integer("mm_tokens_per_image", 256)
     side = int(tokens**0.5)
     if side * side != tokens or spec.side % side:
@@ -145,7 +197,6 @@ def _qwen(
         mlp,
         Norms(mixer_in="norm1", mlp_in="norm2", kind=kind, bias=biased),
     )
-    rope = Fields(vision.table("rope_parameters") or {})
     return VisionSpec(
         architecture=model.whole.text("model_type"),
         names="qwen",
@@ -161,7 +212,7 @@ def _qwen(
         frames=vision.integer("temporal_patch_size", 2, most=_MOST_SIDE),
         patch_name="patch_embed.proj",
         patch_bias=False,
-        rope=AxialRope(rope.positive("rope_theta", 10_000.0)),
+        rope=AxialRope(_theta(vision)),
         merge=merge,
         projector=ProjectorSpec(
             (
@@ -195,7 +246,9 @@ def _qwen2_5_vl(model: _Model) -> VisionSpec:
     spec = _qwen(model, mlp, hidden=hidden, depth=32, kind="rms", patch=14, merger=_QWEN2_MERGER, outputs=outputs)
     window = vision.integer("window_size", 112) // spec.merge // spec.patch
     if not window:
-        raise ConfigError(f"a window of attention has less than {spec.merge} patches of {spec.patch} pixels on each side")
+        raise ConfigError(
+            f"a window of attention has less than {spec.merge} patches of {spec.patch} pixels on each side"
+        )
     whole = _numbers(vision, "fullatt_block_indexes", (7, 15, 23, 31))
     return replace(spec, window=window, whole_layers=whole)
 
@@ -203,7 +256,10 @@ def _qwen2_5_vl(model: _Model) -> VisionSpec:
 def _qwen3_vl(model: _Model) -> VisionSpec:
     vision = model.vision
     hidden = vision.integer("hidden_size", 1152)
-    inner, activation = vision.integer("intermediate_size", 4304), _activation(vision, "hidden_act", "gelu_pytorch_tanh")
+    inner, activation = (
+        vision.integer("intermediate_size", 4304),
+        _activation(vision, "hidden_act", "gelu_pytorch_tanh"),
+    )
     mlp = MLPSpec(inner, activation, True, ("mlp.linear_fc1",), "mlp.linear_fc2", gated=False)
     outputs = vision.integer("out_hidden_size", 3584)
     spec = _qwen(model, mlp, hidden=hidden, depth=27, kind="layer", patch=16, merger=_QWEN3_MERGER, outputs=outputs)
@@ -214,9 +270,13 @@ def _qwen3_vl(model: _Model) -> VisionSpec:
         positions="bilinear",
         position_name="pos_embed",
         max_position=vision.integer("num_position_embeddings", 2304),
-        deepstack=_numbers(vision, "deepstack_visual_indexes", () if "3_5" in spec.architecture else (8, 16, 24)),
+        deepstack=_numbers(vision, "deepstack_visual_indexes", (8, 16, 24)),
         deepstack_projector=replace(spec.projector, norm=replace(spec.projector.norm, joined=True)),
     )
+
+
+def _qwen3_5(model: _Model) -> VisionSpec:
+    return replace(_qwen3_vl(model), deepstack=())
 
 
 def _numbers(fields: Fields, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
@@ -224,15 +284,63 @@ def _numbers(fields: Fields, name: str, default: tuple[int, ...]) -> tuple[int, 
     return tuple(int(number) for number in fields.numbers(name)) if fields.has(name) else default
 
 
+def _llava(model: _Model) -> VisionSpec:
+    """Of any of these towers, up to the layer whose output is taken before it is normed."""
+    towers = {"clip_vision_model": _clip, "siglip_vision_model": _siglip, "pixtral": _pixtral}
+    kind = model.vision.text("model_type", "clip_vision_model")
+    if kind not in towers:
+        raise ConfigError(f"vision_config.model_type is {kind[:40]!r}, expected one of {', '.join(towers)}")
+    strategy = model.whole.text("vision_feature_select_strategy", "default")
+    if (strategy == "default") != (kind == "clip_vision_model"):
+        raise ConfigError(f"vision_feature_select_strategy is {strategy[:40]!r}, which a {kind} has no native form of")
+    projector = ProjectorSpec(_two_products(model, biased=True))
+    return _up_to(towers[kind](model, projector), model.whole.integer("vision_feature_layer", -2, least=-MOST_LAYERS))
+
+
+def _mistral3(model: _Model) -> VisionSpec:
+    merge = model.whole.integer("spatial_merge_size", 2, most=_MOST_SIDE)
+    text = Fields(model.whole.table("text_config") or {})
+    width = model.vision.integer("hidden_size", 1024)
+    projector = ProjectorSpec(
+        (
+            ProjectorProduct("projector.patch_merger.merging_layer", width, False, channels_first=True),
+            *_two_products(model, biased=False),
+        ),
+        norm=ProjectorNorm("projector.norm", "rms", text.positive("rms_norm_eps", 1e-6)),
+    )
+    spec = replace(_pixtral(model, projector), merge=merge)
+    return _up_to(spec, model.whole.integer("vision_feature_layer", -1, least=-MOST_LAYERS))
+
+
+def _two_products(model: _Model, *, biased: bool) -> tuple[ProjectorProduct, ProjectorProduct]:
+    """``biased`` is a default."""
+    bias = model.whole.flag("multimodal_projector_bias", biased)
+    activation = _activation(model.whole, "projector_hidden_act", "gelu")
+    return (
+        ProjectorProduct("projector.linear_1", model.hidden, bias, activation),
+        ProjectorProduct("projector.linear_2", model.hidden, bias),
+    )
+
+
+def _up_to(spec: VisionSpec, output: int) -> VisionSpec:
+    """Without the layers behind an output: number 0 is what the first layer takes, -1 what the last one gives."""
+    count = output if output >= 0 else len(spec.layers) + 1 + output
+    if not 0 < count <= len(spec.layers):
+        raise ConfigError(f"vision_feature_layer is {output}, expected one of {len(spec.layers)} layers")
+    return replace(spec, layers=spec.layers[:count], final_norm="", unused=(*spec.unused, "post_layernorm."))
+
+
 _READERS: Final[Mapping[str, Callable[[_Model], VisionSpec]]] = {
     "idefics3": _idefics3,
     "smolvlm": _idefics3,
     "gemma3": _gemma3,
+    "llava": _llava,
+    "mistral3": _mistral3,
     "qwen2_vl": _qwen2_vl,
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen3_vl": _qwen3_vl,
     "qwen3_vl_moe": _qwen3_vl,
-    "qwen3_5": _qwen3_vl,
-    "qwen3_5_moe": _qwen3_vl,
+    "qwen3_5": _qwen3_5,
+    "qwen3_5_moe": _qwen3_5,
 }
 """By the model type of the whole."""

@@ -14,8 +14,9 @@ from .config_fields import ConfigError
 from .mlp_spec import Activation
 from .model_spec import Backbone, NormKind
 
-PatchSource = Literal["pixels", "patches"]
-"""``pixels``: pictures as rectangles of pixels, ``patches``: as patches already, beside a grid (Qwen2-VL)."""
+PatchSource = Literal["pixels", "sized", "patches"]
+"""``pixels``: pictures as rectangles of pixels; ``sized``: the same, beside how much of each is picture (Pixtral);
+``patches``: as patches already, beside a grid (Qwen2-VL)."""
 PositionKind = Literal["none", "exact", "buckets", "bilinear"]
 """How a patch finds its row in a learned square of positions. ``exact``: the picture has the square's own size.
 ``buckets``: by the part of the picture's height and width that lies before the patch (Idefics3). ``bilinear``: the
@@ -163,6 +164,10 @@ class VisionSpec(Backbone):
 
     def check(self) -> None:
         """Raises :class:`ConfigError` where its parts contradict each other."""
+        if not self.layers:
+            raise ConfigError("the tower has no layer whose output is taken")
+        if self.class_token and (self.positions != "exact" or self.window):
+            raise ConfigError("a tower with a class token sees pictures of one size, and these whole")
         for layer in dict.fromkeys(self.layers):
             layer.check()
             if self.rope is not None and layer.attention.head_dim % 4:

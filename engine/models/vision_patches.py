@@ -35,9 +35,9 @@ def read_patches(spec: VisionSpec, tensors: Mapping[str, torch.Tensor]) -> Patch
             f"pixel_values has shape {list(pixels.shape)}, expected [pictures, {spec.channels}, height, width] of at "
             f"least {spec.patch} pixels a side"
         )
-    if mask is None:
-        return _cut(spec, pixels, None)
-    return _cut(spec, pixels, mask.flatten(0, -3))
+    if spec.source == "sized":
+        return _of_sizes(spec, pixels, tensors.get("image_sizes"))
+    return _cut(spec, pixels, None if mask is None else mask.flatten(0, -3))
 
 
 def _given(tensors: Mapping[str, torch.Tensor], *names: str) -> torch.Tensor:
@@ -77,6 +77,24 @@ def _in_squares(pixels: torch.Tensor, grid: Grid, patch: int, merge: int) -> tor
     cut = pixels[:, :, : grid[0] * patch, : grid[1] * patch]
     cut = cut.reshape(pictures, channels, down, merge, patch, across, merge, patch)
     return cut.permute(0, 2, 5, 3, 6, 1, 4, 7).reshape(-1, channels * patch * patch)
+
+
+def _of_sizes(spec: VisionSpec, pixels: torch.Tensor, sizes: torch.Tensor | None) -> Patches:
+    """Each picture is the first ``sizes`` [pictures, 2] of its rows and columns."""
+    height, width = pixels.shape[2:]
+    if sizes is None:
+        sizes = torch.tensor([[height, width]] * len(pixels))
+    if sizes.shape != (len(pixels), 2) or sizes.min() < spec.patch or (sizes > torch.tensor([height, width])).any():
+        raise ValueError(
+            f"image_sizes is {sizes.tolist()}, expected for each of {len(pixels)} pictures a height and a width from "
+            f"{spec.patch} to {height} and {width} pixels"
+        )
+    grids = tuple((rows // spec.patch, columns // spec.patch) for rows, columns in sizes.tolist())
+    cut = [
+        _in_squares(picture.unsqueeze(0), grid, spec.patch, spec.merge)
+        for picture, grid in zip(pixels, grids, strict=True)
+    ]
+    return Patches(torch.cat(cut), grids)
 
 
 def _of_grid(spec: VisionSpec, tensors: Mapping[str, torch.Tensor]) -> Patches:

@@ -1,4 +1,5 @@
-"""Vision towers on our own layers: SigLIP (arXiv:2303.15343) as Idefics3, SmolVLM and Gemma 3 have it.
+"""Vision towers on our own layers: SigLIP's (arXiv:2303.15343), CLIP's (arXiv:2103.00020), Pixtral's (arXiv:2410.07073)
+and Qwen-VL's (arXiv:2409.12191, arXiv:2502.13923).
 
 They differ by :class:`..model_config.vision_spec.VisionSpec`, not by code. Pictures of several sizes are computed in
 one pass, one after another and without padding: each is a sequence that sees itself.
@@ -70,6 +71,9 @@ class VisionTower:
             dtype=context.stream,
         )
         self._positions = self._table(spec.position_name, spec.max_position) if spec.positions != "none" else None
+        self._class = context.empty(hidden, dtype=context.stream) if spec.class_token else None
+        if self._class is not None:
+            weights.add(f"{spec.class_name}.weight", self._class)
         self._first_norm = self._norm(spec.first_norm)
         rotary = RotaryTables(1, 1, context)
         self._layers = [Layer(weights, layer, spec, rotary, context) for layer in range(len(spec.layers))]
@@ -116,6 +120,8 @@ class VisionTower:
         x = self._patches(values)
         if self._positions is not None:
             x += self._positions_of(patches, self._positions)
+        if self._class is not None:
+            x = self._with_class_tokens(x, self._class, len(layouts))
         if self._first_norm is not None:
             x = self._first_norm.plain(x)
         whole, near = self._batches(patches, layouts)
@@ -133,8 +139,17 @@ class VisionTower:
                 after_layer()
         return Embedded(self._embeddings(self._projector, joined(delta, residual, self._final_norm), back), behind)
 
+    def _with_class_tokens(self, x: torch.Tensor, token: torch.Tensor, pictures: int) -> torch.Tensor:
+        """One before the patches of each of so many pictures of one size."""
+        assert self._positions is not None
+        tokens = (token + self._positions[0]).expand(pictures, 1, -1)
+        return torch.cat((tokens, x.view(pictures, -1, x.shape[1])), dim=1).flatten(0, 1)
+
     def _embeddings(self, projector: Projector, hidden: Input, back: torch.Tensor | None) -> torch.Tensor:
         assert isinstance(hidden, torch.Tensor)
+        if self._class is not None:
+            side = self.spec.side
+            hidden = hidden.view(-1, 1 + side * side, self.spec.hidden_size)[:, 1:].flatten(0, 1)
         made = projector(hidden)
         return made if back is None else made[back]
 
@@ -142,13 +157,15 @@ class VisionTower:
         """What tells each patch where it is, [patches, hidden]."""
         spec = self.spec
         sizes = zip(patches.grids, patches.filled or patches.grids, strict=True)
-        made = [learned(*each, spec.merge, spec.window, spec.side, spec.positions).of(table) for each in sizes]
+        of_patches = table[spec.class_token :]
+        made = [learned(*each, spec.merge, spec.window, spec.side, spec.positions).of(of_patches) for each in sizes]
         return torch.cat(made)
 
     def _batches(self, patches: Patches, layouts: Sequence[Layout]) -> tuple[ForwardBatch, ForwardBatch | None]:
         """For layers whose patches see a whole picture, and for those that see a window."""
         spec, device = self.spec, self._context.device
-        positions = torch.arange(len(patches.values), device=device)
+        lengths = [len(each.rows) + spec.class_token for each in layouts]
+        positions = torch.arange(sum(lengths), device=device)
         turned = None
         if spec.rope is not None:
             rows, columns = (
@@ -157,9 +174,7 @@ class VisionTower:
             head_dim = spec.layers[0].attention.head_dim
             cos, sin = turns(spec.rope, head_dim, rows.to(device), columns.to(device))
             turned = cos, sin
-        whole = ForwardBatch(
-            positions, positions, texts=_texts([len(each.rows) for each in layouts], device, patches.real), turns=turned
-        )
+        whole = ForwardBatch(positions, positions, texts=_texts(lengths, device, patches.real), turns=turned)
         if not spec.window:
             return whole, None
         return whole, replace(whole, texts=_texts([length for each in layouts for length in each.windows], device))

@@ -177,9 +177,17 @@ static inline void dots2(vf (*acc)[N], const vu* w, const bf16* const* x, int64_
         vf wide[N];
         for (int j = 0; j < N; ++j) wide[j] = widened(w[j]);
         for (int r = 0; r < R; ++r) {
+            const bf16* at = x[r];
             uint32_t two;
-            std::memcpy(&two, x[r] + k, 4);
-            const vf value = widened(vu{} + two);
+#if defined(__AVX2__)
+            asm volatile("" : "+r"(at));  // GCC would keep for the second half what it has loaded for the first
+#endif
+            std::memcpy(&two, at + k, 4);
+            vu both = vu{} + two;
+#if defined(__AVX2__)
+            asm volatile("" : "+x"(both));  // and shift one value, and bring it to the vectors by way of two more moves
+#endif
+            const vf value = widened(both);
             for (int j = 0; j < N; ++j) acc[r][j] = fma(wide[j], value, acc[r][j]);
         }
     }

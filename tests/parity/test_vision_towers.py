@@ -9,8 +9,6 @@ import torch
 import transformers as untyped_transformers
 
 from stentor.engine.layers.layer_context import LayerContext
-from stentor.engine.layers.weights import WeightError
-from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.vision_hf import vision_spec_from_hf
 from stentor.engine.models.vision_tower import VisionTower
 
@@ -62,7 +60,51 @@ def gemma3(_kind: str) -> Any:
     )
 
 
-CONFIGS: Final[Mapping[str, Callable[[str], Any]]] = {"idefics3": idefics3, "smolvlm": idefics3, "gemma3": gemma3}
+def qwen(kind: str) -> Any:
+    vision: dict[str, Any] = {
+        **{"depth": 3, "hidden_size": 32, "out_hidden_size": HIDDEN, "intermediate_size": 56, "num_heads": 2},
+        **{"patch_size": 4, "window_size": 16, "fullatt_block_indexes": [1]},
+        **{"num_position_embeddings": 36, "deepstack_visual_indexes": [0, 2]},
+    }
+    if kind == "qwen2_vl":
+        vision = {"depth": 3, "embed_dim": 32, "hidden_size": HIDDEN, "num_heads": 2, "patch_size": 4}
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 2, 2]}
+    text = {**TEXT, "num_experts": 2, "moe_intermediate_size": 16, "rope_parameters": rope}
+    return transformers.AutoConfig.for_model(kind, vision_config=vision, text_config=text)
+
+
+def llava(kind: str) -> Any:
+    tower = kind.split("-")[1]
+    return transformers.LlavaConfig(
+        vision_config={"model_type": tower, **SIZES, "image_size": 16},
+        text_config={"model_type": "llama", **TEXT},
+        vision_feature_layer=-1 if tower == "pixtral" else -2,
+        vision_feature_select_strategy="default" if tower == "clip_vision_model" else "full",
+    )
+
+
+def mistral3(_kind: str) -> Any:
+    return transformers.Mistral3Config(
+        vision_config={"model_type": "pixtral", **SIZES, "image_size": 32},
+        text_config={"model_type": "mistral", **TEXT},
+        spatial_merge_size=2,
+    )
+
+
+CONFIGS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "idefics3": idefics3,
+    "smolvlm": idefics3,
+    "gemma3": gemma3,
+    "qwen2_vl": qwen,
+    "qwen2_5_vl": qwen,
+    "qwen3_vl": qwen,
+    "qwen3_vl_moe": qwen,
+    "qwen3_5": qwen,
+    "llava-clip_vision_model": llava,
+    "llava-siglip_vision_model": llava,
+    "llava-pixtral": llava,
+    "mistral3": mistral3,
+}
 
 
 @torch.no_grad()
@@ -143,3 +185,40 @@ def test_gemma3_sees_as_transformers_does() -> None:
     tower = ours(model)
     for count in (1, 2):
         agree(model, tower, {"pixel_values": pictures(count, 32, 32)})
+
+
+QWENS: Final = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5")
+
+
+def patched(*grids: tuple[int, int, int]) -> dict[str, torch.Tensor]:
+    """Patches of pictures or videos of so many frames, rows and columns."""
+    count = sum(frames * rows * columns for frames, rows, columns in grids)
+    values = torch.randn(count, 3 * 2 * 4 * 4, generator=torch.Generator().manual_seed(1))
+    return {"pixel_values": values, "image_grid_thw": torch.tensor(grids)}
+
+
+@pytest.mark.parametrize("kind", QWENS)
+def test_qwens_towers_see_as_transformers_does(kind: str) -> None:
+    model = theirs(kind)
+    tower = ours(model)
+    agree(model, tower, patched((1, 6, 6)))
+    agree(model, tower, patched((1, 4, 10), (1, 14, 6), (1, 2, 2)))  # windows that pictures do not fill
+    video = patched((3, 6, 8), (2, 4, 4))
+    video = {"pixel_values_videos": video["pixel_values"], "video_grid_thw": video["image_grid_thw"]}
+    agree(model, tower, video, "video")
+
+
+@pytest.mark.parametrize("kind", ["llava-clip_vision_model", "llava-siglip_vision_model"])
+def test_llava_takes_the_output_of_a_layer_before_the_last(kind: str) -> None:
+    model = theirs(kind)
+    tower = ours(model)
+    assert len(tower.spec.layers) == 2
+    for count in (1, 3):
+        agree(model, tower, {"pixel_values": pictures(count, 16, 16)})
+
+
+@pytest.mark.parametrize("kind", ["llava-pixtral", "mistral3"])
+def test_pixtral_sees_pictures_of_several_sizes_at_once(kind: str) -> None:
+    model = theirs(kind)
+    sizes = torch.tensor([[32, 16], [8, 24], [24, 32]])
+    agree(model, ours(model), {"pixel_values": pictures(3, 32, 32), "image_sizes": sizes})
