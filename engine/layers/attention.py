@@ -134,8 +134,10 @@ class Attention:
         """Each token sees all of its text; [tokens, heads, head_dim] each → the same of q."""
         texts, spec = batch.texts, self._spec
         assert texts is not None
-        q, k = self._turned(q, k, batch.positions)
+        q, k = self._turned(q, k, batch)
         q = self._scaled(q, batch.positions)
+        if texts.seen is not None:
+            k, v = k[texts.seen], v[texts.seen]
         if texts.bias is not None:
             return _attend_biased(q, k, v, texts, spec.scale)
         assert not spec.chunked, "no embedder attends in chunks"
@@ -155,13 +157,14 @@ class Attention:
             layout=texts.layout,
         )
 
-    def _turned(self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _turned(self, q: torch.Tensor, k: torch.Tensor, batch: ForwardBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Queries and keys normed by head and rotated, in the spec's order; mutates what it is given."""
         norms, last = self._head_norms, self._spec.turned_first
         if norms is not None and not last:
             q, k = norms[0].plain(q), norms[1].plain(k)
         if self._spec.rope is not None:
-            kernels.rotary_(q, k, self._cos, self._sin, positions, interleaved=self._interleaved)
+            cos, sin = (self._cos, self._sin) if batch.turns is None else batch.turns
+            kernels.rotary_(q, k, cos, sin, batch.positions, interleaved=self._interleaved)
         return (norms[0].plain(q), norms[1].plain(k)) if norms is not None and last else (q, k)
 
     def _scaled(self, q: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -176,7 +179,7 @@ class Attention:
         q_norm, k_norm = self._head_norms or (None, None)
         k_scale, v_scale = (self._k_scale, self._v_scale) if cache.scaled else (None, None)
         if spec.turned_first:
-            q, k = self._turned(q, k, batch.positions)
+            q, k = self._turned(q, k, batch)
             kernels.write_kv_(k, v, cache.k, cache.v, paged.slots, k_scale=k_scale, v_scale=v_scale)
         else:
             q = rotate_and_write_kv_(

@@ -58,6 +58,8 @@ class Texts:
     """float32 [heads, longest, longest], on scores by query and key."""
     padded: Sequence[Padded] = ()
     """The texts again, where there is a bias."""
+    seen: torch.Tensor | None = None
+    """int64, ascending: the tokens whose keys are seen, which ``cu_seqlens`` counts; None: those of all tokens."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,9 @@ class ForwardBatch:
     """Of each text the number of its task's adapter, -1 for none; empty: none has one."""
     task_rows: Sequence[TaskRows] = ()
     """The same by task, as linear layers take it."""
+    turns: tuple[torch.Tensor, torch.Tensor] | None = None
+    """Cosines and sines by which queries and keys turn in place of those of the layers' tables, float32
+    [positions, rotating pairs] each."""
     after_layer: Callable[[], None] | None = None
     """Called behind every layer that sees whole texts: others may compute on the device then."""
 

@@ -31,6 +31,9 @@ struct Relu2 {
         return positive * positive;
     }
 };
+struct QuickGelu {
+    static vf apply(vf x) { return x / (set1(1.0f) + exp(x * set1(-1.702f))); }
+};
 // gpt-oss: of a gate and what it gates. A comparison with what is no number keeps it.
 struct SwigluOai {
     static vf apply(vf gate, vf up) {

@@ -13,6 +13,8 @@ def gated_activation(gate_up: Tensor, kind: str) -> Tensor:
 def activation(x: Tensor, kind: str) -> Tensor:
     if kind == "silu":
         return functional.silu(x.float()).to(x.dtype)
+    if kind == "quick_gelu":
+        return (x.float() * torch.sigmoid(1.702 * x.float())).to(x.dtype)
     if kind == "relu2":
         return functional.relu(x.float()).square().to(x.dtype)
     return functional.gelu(x.float(), approximate="tanh" if kind == "gelu_tanh" else "none").to(x.dtype)

@@ -41,6 +41,8 @@ def gated_activation_kernel(
         activated = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
     elif KIND == "relu2":
         activated = tl.where(gate < 0.0, 0.0, gate * gate)
+    elif KIND == "quick_gelu":
+        activated = gate * tl.sigmoid(1.702 * gate)
     else:
         activated = gate * (0.5 + 0.5 * tl.erf(gate * 0.7071067811865476))
     y = (activated * up).to(gate_up_ptr.dtype.element_ty).to(tl.float32)

@@ -13,11 +13,13 @@ namespace attention {
 constexpr int64_t RUN = 16;   // keys that lie side by side in every block, whatever its size
 constexpr int64_t KEYS = 64;  // keys of one online-softmax update
 constexpr int64_t RUNS = KEYS / RUN;
-constexpr int WIDE = 4;       // vectors across in the register tiles
+// Vectors across and rows down in the register tiles.
 #if defined(__AVX512F__)
-constexpr int DEEP = 4;       // rows down: 16 sums keep two units busy, and the next rows' begin before these are done
+constexpr int WIDE = 4, DEEP = 4;  // 16 sums keep two units busy, and the next rows' begin before these are done
+#elif defined(__AVX2__)
+constexpr int WIDE = 2, DEEP = 6;  // 12 of 16 registers are sums, which meet three loads for every four products
 #else
-constexpr int DEEP = 2;
+constexpr int WIDE = 4, DEEP = 2;
 #endif
 static_assert(RUN % LANES == 0 && KEYS % (WIDE * LANES) == 0, "tiles are whole vectors");
 

@@ -166,15 +166,37 @@ static inline DotSum<WIDE> add_dots(DotSum<WIDE> sum, vb codes, const int8_t* x)
         return add_pairs(sum, codes, x);
 }
 
-// Each lane gains the two products of its bfloat16 pair with the pair at x.
-static inline vf dot2(vf acc, vu pairs, const bf16* x) {
+// Each lane of acc[r][j] gains the two products of its bfloat16 pair of w[j] with the pair at x[r] + k.
+template <int R, int N>
+static inline void dots2(vf (*acc)[N], const vu* w, const bf16* const* x, int64_t k) {
 #if defined(__AVX512BF16__)
-    int32_t two;
-    std::memcpy(&two, x, 4);
-    return (vf)_mm512_dpbf16_ps((__m512)acc, (__m512bh)pairs, (__m512bh)_mm512_set1_epi32(two));
+    for (int r = 0; r < R; ++r) {
+        int32_t two;
+        std::memcpy(&two, x[r] + k, 4);
+        const __m512bh values = (__m512bh)_mm512_set1_epi32(two);
+        for (int j = 0; j < N; ++j) acc[r][j] = (vf)_mm512_dpbf16_ps((__m512)acc[r][j], (__m512bh)w[j], values);
+    }
 #else
-    acc = fma((vf)(pairs << 16), set1(widen(x[0])), acc);
-    return fma((vf)(pairs & 0xffff0000u), set1(widen(x[1])), acc);
+    // All first halves, then all second ones: both at a time would need more registers than there are.
+    for (int half = 0; half < 2; ++half) {
+        const auto widened = [half](vu pairs) { return (vf)(half ? pairs & 0xffff0000u : pairs << 16); };
+        vf wide[N];
+        for (int j = 0; j < N; ++j) wide[j] = widened(w[j]);
+        for (int r = 0; r < R; ++r) {
+            const bf16* at = x[r];
+            uint32_t two;
+#if defined(__AVX2__)
+            asm volatile("" : "+r"(at));  // GCC would keep for the second half what it has loaded for the first
+#endif
+            std::memcpy(&two, at + k, 4);
+            vu both = vu{} + two;
+#if defined(__AVX2__)
+            asm volatile("" : "+x"(both));  // and shift one value, and bring it to the vectors by way of two more moves
+#endif
+            const vf value = widened(both);
+            for (int j = 0; j < N; ++j) acc[r][j] = fma(wide[j], value, acc[r][j]);
+        }
+    }
 #endif
 }
 

@@ -24,6 +24,7 @@ static inline vf activated(vf x, int64_t activation) {
         case 1: return GeluTanh::apply(x);
         case 2: return Gelu::apply(x);
         case 3: return Relu2::apply(x);
+        case 4: return QuickGelu::apply(x);
         default: return x;
     }
 }

@@ -22,8 +22,7 @@ static inline void brain_tiles(const uint8_t* codes, int64_t apart, const Prepar
             fetch(at);
             for (int i = 0; i < REGISTERS; ++i) w[t * REGISTERS + i] = load_as<vu>(at + i * sizeof(vu));
         }
-        for (int r = 0; r < R; ++r)
-            for (int j = 0; j < T * REGISTERS; ++j) acc[r][j] = dot2(acc[r][j], w[j], from[r] + 2 * p);
+        dots2<R, T * REGISTERS>(acc, w, from, 2 * p);
     }
 }
 

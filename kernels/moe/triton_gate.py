@@ -14,6 +14,8 @@ def activated(x, KIND: tl.constexpr):
         return x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
     elif KIND == "gelu":
         return x * (0.5 + 0.5 * tl.erf(x * 0.7071067811865476))
+    elif KIND == "quick_gelu":
+        return x * tl.sigmoid(1.702 * x)
     else:
         x = tl.where(x < 0.0, 0.0, x)
         return x * x

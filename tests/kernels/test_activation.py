@@ -5,7 +5,7 @@ from stentor.kernels import ActivationKind, activate_, gated_activation
 from stentor.kernels.activation import choose, choose_plain
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
 
-KINDS: tuple[ActivationKind, ...] = ("silu", "gelu_tanh", "gelu", "relu2")
+KINDS: tuple[ActivationKind, ...] = ("silu", "gelu_tanh", "gelu", "relu2", "quick_gelu")
 DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -35,6 +35,8 @@ def test_it_is_exact_to_a_few_units_over_the_whole_range(kind: ActivationKind) -
 def gated_activation_in_double(gate: torch.Tensor, kind: ActivationKind) -> torch.Tensor:
     if kind == "silu":
         return torch.nn.functional.silu(gate.double())
+    if kind == "quick_gelu":
+        return gate.double() * torch.sigmoid(1.702 * gate.double())
     if kind == "relu2":
         return torch.nn.functional.relu(gate.double()).square()
     return torch.nn.functional.gelu(gate.double(), approximate="tanh" if kind == "gelu_tanh" else "none")
@@ -65,7 +67,7 @@ def test_rows_may_be_strided() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="kind must be one of silu, gelu_tanh, gelu, relu2, not 'relu'"):
+    with pytest.raises(ValueError, match="kind must be one of silu, gelu_tanh, gelu, relu2, quick_gelu, not 'relu'"):
         gated_activation(torch.ones(2, 8), "relu")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"must be \[T, 2I\]"):
         gated_activation(torch.ones(2, 7), "silu")

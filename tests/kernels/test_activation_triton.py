@@ -15,7 +15,7 @@ from stentor.tests.kernels.quantized_results import assert_within_a_step, scale_
 # interpreted, exp is numpy's, which speaks up where a sigmoid is 0
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
 
-KINDS: tuple[ActivationKind, ...] = ("silu", "gelu_tanh", "gelu", "relu2")
+KINDS: tuple[ActivationKind, ...] = ("silu", "gelu_tanh", "gelu", "relu2", "quick_gelu")
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 
@@ -44,6 +44,8 @@ def test_it_is_exact_to_a_few_units_over_the_whole_range(kind: ActivationKind) -
     actual = gated_activation(both, kind, variant="triton")[0].cpu()
     if kind == "silu":
         wide = torch.nn.functional.silu(gate.double())
+    elif kind == "quick_gelu":
+        wide = gate.double() * torch.sigmoid(1.702 * gate.double())
     elif kind == "relu2":
         wide = torch.nn.functional.relu(gate.double()).square()
     else:

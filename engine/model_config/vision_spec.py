@@ -1,0 +1,176 @@
+"""What a vision tower is made of, and what brings its output into the space of a decoder. Torch-free.
+
+Towers are bidirectional encoders over patches of pictures. Their layers are those of other encoders; what they have
+besides are values here: how patches are cut, how their positions are told, who sees whom, and how neighbours become one
+embedding. Layers behind the one whose output is taken are left out.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from .config_fields import ConfigError
+from .mlp_spec import Activation
+from .model_spec import Backbone, NormKind
+
+PatchSource = Literal["pixels", "sized", "patches"]
+"""``pixels``: pictures as rectangles of pixels; ``sized``: the same, beside how much of each is picture (Pixtral);
+``patches``: as patches already, beside a grid (Qwen2-VL)."""
+PositionKind = Literal["none", "exact", "buckets", "bilinear"]
+"""How a patch finds its row in a learned square of positions. ``exact``: the picture has the square's own size.
+``buckets``: by the part of the picture's height and width that lies before the patch (Idefics3). ``bilinear``: the
+square is stretched to the picture (Qwen3-VL)."""
+JoinKind = Literal["beside", "mean"]
+
+
+@dataclass(frozen=True)
+class AxialRope:
+    """The first half of the rotating pairs turns by the row of a patch, the second by its column."""
+
+    theta: float
+    columns_between: bool = False
+    """Columns turn by the frequencies that lie between those of rows (Pixtral), not by the same."""
+
+
+@dataclass(frozen=True)
+class ProjectorNorm:
+    name: str
+    kind: NormKind
+    eps: float
+    bias: bool = False
+    plus_one: bool = False
+    joined: bool = False
+    """It is taken over what has been joined, not over each patch."""
+
+
+@dataclass(frozen=True)
+class ProjectorProduct:
+    name: str
+    outputs: int
+    bias: bool
+    activation: Activation | None = None
+    """Of its output."""
+    channels_first: bool = False
+    """The stored matrix has the neighbours of each channel beside each other, not the channels of each neighbour
+    (Mistral 3)."""
+    transposed: bool = False
+    """Stored as [inputs, outputs] under its bare name (Gemma 3)."""
+
+
+@dataclass(frozen=True)
+class ProjectorSpec:
+    """From patches to embeddings: neighbours are joined, and products follow."""
+
+    products: tuple[ProjectorProduct, ...]
+    join: JoinKind = "beside"
+    norm: ProjectorNorm | None = None
+
+    def inputs(self, hidden: int, merge: int) -> tuple[int, ...]:
+        """Of each product."""
+        first = hidden * (merge * merge if self.join == "beside" else 1)
+        return (first, *(product.outputs for product in self.products[:-1]))
+
+    def shapes(self, prefix: str, hidden: int, merge: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Of what is stored."""
+        if self.norm is not None:
+            size = self.inputs(hidden, merge)[0] if self.norm.joined else hidden
+            yield f"{prefix}{self.norm.name}.weight", (size,)
+            if self.norm.bias:
+                yield f"{prefix}{self.norm.name}.bias", (size,)
+        for product, inputs in zip(self.products, self.inputs(hidden, merge), strict=True):
+            yield f"{prefix}{product.name}.weight", (product.outputs, inputs)
+            if product.bias:
+                yield f"{prefix}{product.name}.bias", (product.outputs,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionSpec(Backbone):
+    """One tower; ``max_position`` are the positions that are learned, ``layers`` those up to the one that is taken."""
+
+    names: str
+    """Whose names its tensors have."""
+    patch: int
+    """Pixels of a side."""
+    projector: ProjectorSpec
+    channels: int = 3
+    frames: int = 1
+    """Of a video, that a patch spans."""
+    source: PatchSource = "pixels"
+    patch_name: str = "embeddings.patch_embedding"
+    patch_bias: bool = True
+    positions: PositionKind = "none"
+    position_name: str = "embeddings.position_embedding"
+    class_token: bool = False
+    """A token of its own stands before the patches of each picture; it has no embedding."""
+    class_name: str = "embeddings.class_embedding"
+    rope: AxialRope | None = None
+    first_norm: str = ""
+    """The name of a norm of what layers take."""
+    final_norm: str = ""
+    """The name of a norm of what they give."""
+    merge: int = 1
+    """Patches on each side of the square that becomes one embedding."""
+    window: int = 0
+    """Embeddings on each side of the square whose patches see each other; 0: all of a picture do."""
+    whole_layers: tuple[int, ...] = ()
+    """Where patches see the whole picture all the same."""
+    deepstack: tuple[int, ...] = ()
+    """Layers whose output is projected too, for the first layers of the decoder."""
+    deepstack_projector: ProjectorSpec | None = None
+    unused: tuple[str, ...] = ()
+    """Beginnings of names that checkpoints may hold and nothing is made of."""
+
+    @property
+    def side(self) -> int:
+        """Of the square of learned positions."""
+        return int((self.max_position - self.class_token) ** 0.5)
+
+    @property
+    def patch_values(self) -> int:
+        """Numbers of a patch."""
+        return self.channels * self.frames * self.patch * self.patch
+
+    @property
+    def embedding_size(self) -> int:
+        return self.projector.products[-1].outputs
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of every tensor of a checkpoint of plain weights, by the names that
+        :class:`..models.vision_tower.VisionTower` has for them."""
+        hidden = self.hidden_size
+        found: dict[str, tuple[int, ...]] = {f"{self.patch_name}.weight": (hidden, self.patch_values)}
+        if self.patch_bias:
+            found[f"{self.patch_name}.bias"] = (hidden,)
+        if self.class_token:
+            found[f"{self.class_name}.weight"] = (hidden,)
+        if self.positions != "none":
+            found[f"{self.position_name}.weight"] = (self.max_position, hidden)
+        for name in filter(None, (self.first_norm, self.final_norm)):
+            found[f"{name}.weight"] = (hidden,)
+            if self.layers[0].norms.bias:
+                found[f"{name}.bias"] = (hidden,)
+        for number, layer in enumerate(self.layers):
+            found.update(layer.shapes(f"{self.prefix}.{number}", hidden))
+        found.update(self.projector.shapes("", hidden, self.merge))
+        for number in range(len(self.deepstack)):
+            assert self.deepstack_projector is not None
+            found.update(self.deepstack_projector.shapes(f"deepstack.{number}.", hidden, self.merge))
+        return found
+
+    @property
+    def parameters(self) -> int:
+        return sum(map(math.prod, self.shapes().values()))
+
+    def check(self) -> None:
+        """Raises :class:`ConfigError` where its parts contradict each other."""
+        if not self.layers:
+            raise ConfigError("the tower has no layer whose output is taken")
+        if self.class_token and (self.positions != "exact" or self.window):
+            raise ConfigError("a tower with a class token sees pictures of one size, and these whole")
+        for layer in dict.fromkeys(self.layers):
+            layer.check()
+            if self.rope is not None and layer.attention.head_dim % 4:
+                raise ConfigError(f"heads of {layer.attention.head_dim} dimensions do not turn by row and column")
+        if self.positions != "none" and self.side**2 + self.class_token != self.max_position:
+            raise ConfigError(f"{self.max_position} learned positions are no square")

@@ -1,0 +1,121 @@
+"""Where the patches of a picture lie: their order, their positions, and who sees whom.
+
+Patches that become one embedding stand beside each other, row by row, and embeddings follow each other row by row.
+Where layers attend in windows, embeddings of one window stand beside each other instead, so that both kinds of
+attention are over sequences without gaps.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from ..model_config.vision_spec import AxialRope, PositionKind
+
+Grid = tuple[int, int]
+"""Rows and columns of patches of a picture, or of a frame of a video."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Of one grid."""
+
+    rows: torch.Tensor
+    """int64 [patches]: the row of each, in the order in which they are computed."""
+    columns: torch.Tensor
+    windows: tuple[int, ...]
+    """Patches of each window."""
+    order: torch.Tensor | None
+    """int64 [embeddings]: the embeddings in that order; None where it is row by row."""
+
+
+@lru_cache(maxsize=64)
+def layout(grid: Grid, merge: int, window: int) -> Layout:
+    """``window``: embeddings on each side of one; 0: none. Raises ValueError for a grid that squares of ``merge``
+    patches a side do not fill."""
+    height, width = grid
+    if height % merge or width % merge or not height * width:
+        raise ValueError(f"a picture of {height} x {width} patches is not made of squares of {merge} x {merge}")
+    down, across = height // merge, width // merge
+    rows, columns = (
+        places.reshape(down, merge, across, merge).transpose(1, 2).reshape(-1, merge * merge)
+        for places in torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    )
+    if not window:
+        return Layout(rows.flatten(), columns.flatten(), (), None)
+    of_window = (rows[:, 0] // (merge * window)) * across + columns[:, 0] // (merge * window)
+    order = torch.argsort(of_window, stable=True)
+    lengths = torch.unique(of_window, return_counts=True)[1] * merge * merge
+    return Layout(rows[order].flatten(), columns[order].flatten(), tuple(lengths.tolist()), order)
+
+
+def turns(
+    rope: AxialRope, head_dim: int, rows: torch.Tensor, columns: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines of patches, float32 [patches, head_dim / 2] each."""
+    pairs = torch.arange(0, head_dim, 4, dtype=torch.float32, device=rows.device)
+    by_row = 1.0 / rope.theta ** (pairs / head_dim)
+    by_column = 1.0 / rope.theta ** ((pairs + 2) / head_dim) if rope.columns_between else by_row
+    angles = torch.cat((torch.outer(rows.float(), by_row), torch.outer(columns.float(), by_column)), dim=1)
+    return angles.cos(), angles.sin()
+
+
+@dataclass(frozen=True)
+class Learned:
+    """Rows of a table, of which each patch has one, or several that are weighed and added."""
+
+    rows: torch.Tensor
+    """int64 [patches] or [patches, n]"""
+    weights: torch.Tensor | None = None
+    """float32 [patches, n]"""
+
+    def of(self, table: torch.Tensor) -> torch.Tensor:
+        """table [positions, hidden] → [patches, hidden]"""
+        found = table[self.rows.to(table.device)]
+        if self.weights is None:
+            return found
+        return (found * self.weights.to(table.device).unsqueeze(2)).sum(dim=1).to(table.dtype)
+
+
+@lru_cache(maxsize=64)
+def learned(grid: Grid, filled: Grid, merge: int, window: int, side: int, kind: PositionKind) -> Learned:
+    """Which rows of a learned square of ``side`` a side tell the patches of a grid where they are, in their order: the
+    first row where it has been filled up behind ``filled``. Raises ValueError for a grid that has none."""
+    at = layout(grid, merge, window)
+    match kind:
+        case "exact" if grid != (side, side):
+            raise ValueError(f"a picture has {grid[0]} x {grid[1]} patches, expected {side} x {side}")
+        case "exact":
+            return Learned(at.rows * side + at.columns)
+        case "buckets":
+            rows, columns = (
+                _buckets(size, side)[places.clamp(max=size - 1)]
+                for size, places in zip(filled, (at.rows, at.columns), strict=True)
+            )
+            real = (at.rows < filled[0]) & (at.columns < filled[1])
+            return Learned(torch.where(real, rows * side + columns, 0))
+        case _:
+            return _stretched(grid, side, at)
+
+
+def _stretched(grid: Grid, side: int, at: Layout) -> Learned:
+    """The four rows around each patch once the square has the size of the grid."""
+    (row, down), (column, right) = _between(grid[0], side, at.rows), _between(grid[1], side, at.columns)
+    rows, columns = ((place, (place + 1).clamp(max=side - 1)) for place in (row, column))
+    corners = [each * side + beside for each in rows for beside in columns]
+    weights = [vertical * level for vertical in (1 - down, down) for level in (1 - right, right)]
+    return Learned(torch.stack(corners, dim=1), torch.stack(weights, dim=1))
+
+
+def _buckets(size: int, side: int) -> torch.Tensor:
+    """int64 [size]: of each place along a side of a picture, the one of ``side`` places that lies as far along."""
+    bounds = torch.arange(1 / side, 1.0, 1 / side)
+    along = torch.arange(size, dtype=torch.float32) * (1.0 / torch.tensor(size))
+    return torch.bucketize(along.clamp(max=1.0 - 1e-6), bounds, right=True)
+
+
+def _between(size: int, side: int, at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The place of ``side`` at or before each, where first and last meet, and how far it lies behind that."""
+    exact = at.float() * (side - 1) / max(size - 1, 1)
+    low = exact.floor()
+    return low.long(), exact - low

@@ -1,0 +1,110 @@
+"""From what a model's processor makes of media to the patches that its tower takes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from ..model_config.vision_spec import VisionSpec
+from .vision_grids import Grid, layout
+
+
+@dataclass(frozen=True)
+class Patches:
+    """Of pictures, or frames of videos, one after another."""
+
+    values: torch.Tensor
+    """[patches, channels · frames · patch · patch], in the order of :func:`.vision_grids.layout`."""
+    grids: tuple[Grid, ...]
+    real: torch.Tensor | None = None
+    """bool [patches]: false where a picture was filled up, which no patch sees; None: nowhere."""
+    filled: tuple[Grid, ...] | None = None
+    """Of each picture the rows and columns that are real."""
+
+
+def read_patches(spec: VisionSpec, tensors: Mapping[str, torch.Tensor]) -> Patches:
+    """``tensors`` are a payload's. Raises ValueError for those that the tower does not take."""
+    if spec.source == "patches":
+        return _of_grid(spec, tensors)
+    pixels = _given(tensors, "pixel_values")
+    if pixels.dim() == 5:
+        pixels = pixels.flatten(0, 1)
+    mask = tensors.get("pixel_attention_mask")
+    if pixels.dim() != 4 or pixels.shape[1] != spec.channels or min(pixels.shape[-2:]) < spec.patch:
+        raise ValueError(
+            f"pixel_values has shape {list(pixels.shape)}, expected [pictures, {spec.channels}, height, width] of at "
+            f"least {spec.patch} pixels a side"
+        )
+    if spec.source == "sized":
+        return _of_sizes(spec, pixels, tensors.get("image_sizes"))
+    return _cut(spec, pixels, None if mask is None else mask.flatten(0, -3))
+
+
+def _given(tensors: Mapping[str, torch.Tensor], *names: str) -> torch.Tensor:
+    for name in names:
+        if name in tensors:
+            return tensors[name]
+    raise ValueError(f"media come as {', '.join(tensors) or 'no tensors'}, expected {' or '.join(names)}")
+
+
+def _cut(spec: VisionSpec, pixels: torch.Tensor, mask: torch.Tensor | None) -> Patches:
+    """Pictures of one size. Those that are all zero stand for none; ``mask`` [pictures, height, width] is 0 where a
+    picture was filled up."""
+    if spec.positions == "buckets":
+        there = pixels.flatten(1).any(dim=1)
+        pixels = pixels[there]
+        mask = None if mask is None else mask[there]
+    grid = pixels.shape[2] // spec.patch, pixels.shape[3] // spec.patch
+    values = _in_squares(pixels, grid, spec.patch, spec.merge)
+    if mask is None or bool(mask.all()):
+        return Patches(values, (grid,) * len(pixels))
+    if mask.shape != pixels[:, 0].shape:
+        raise ValueError(f"pixel_attention_mask has shape {list(mask.shape)}, expected {list(pixels[:, 0].shape)}")
+    real = _in_squares(mask.unsqueeze(1), grid, spec.patch, spec.merge).any(dim=1)
+    at, of_picture = layout(grid, spec.merge, 0), real.view(len(pixels), -1)
+    filled = tuple((int(each[at.columns == 0].sum()), int(each[at.rows == 0].sum())) for each in of_picture.cpu())
+    if not all(map(all, filled)):
+        raise ValueError("pixel_attention_mask hides the first rows or columns of a picture, expected its last ones")
+    return Patches(values, (grid,) * len(pixels), real, filled)
+
+
+def _in_squares(pixels: torch.Tensor, grid: Grid, patch: int, merge: int) -> torch.Tensor:
+    """[pictures, channels, height, width] → [pictures · patches, channels · patch · patch]: patches of a square of
+    ``merge`` a side beside each other; what is left of a picture behind whole patches is left out."""
+    layout(grid, merge, 0)  # refuses what squares do not fill
+    pictures, channels = pixels.shape[:2]
+    down, across = grid[0] // merge, grid[1] // merge
+    cut = pixels[:, :, : grid[0] * patch, : grid[1] * patch]
+    cut = cut.reshape(pictures, channels, down, merge, patch, across, merge, patch)
+    return cut.permute(0, 2, 5, 3, 6, 1, 4, 7).reshape(-1, channels * patch * patch)
+
+
+def _of_sizes(spec: VisionSpec, pixels: torch.Tensor, sizes: torch.Tensor | None) -> Patches:
+    """Each picture is the first ``sizes`` [pictures, 2] of its rows and columns."""
+    height, width = pixels.shape[2:]
+    if sizes is None:
+        sizes = torch.tensor([[height, width]] * len(pixels))
+    if sizes.shape != (len(pixels), 2) or sizes.min() < spec.patch or (sizes > torch.tensor([height, width])).any():
+        raise ValueError(
+            f"image_sizes is {sizes.tolist()}, expected for each of {len(pixels)} pictures a height and a width from "
+            f"{spec.patch} to {height} and {width} pixels"
+        )
+    grids = tuple((rows // spec.patch, columns // spec.patch) for rows, columns in sizes.tolist())
+    cut = [
+        _in_squares(picture.unsqueeze(0), grid, spec.patch, spec.merge)
+        for picture, grid in zip(pixels, grids, strict=True)
+    ]
+    return Patches(torch.cat(cut), grids)
+
+
+def _of_grid(spec: VisionSpec, tensors: Mapping[str, torch.Tensor]) -> Patches:
+    """Patches in squares already, beside (frames, rows, columns) of each picture or video."""
+    values = _given(tensors, "pixel_values", "pixel_values_videos").flatten(0, -2)
+    thw = _given(tensors, "image_grid_thw", "video_grid_thw").reshape(-1, 3).tolist()
+    grids = tuple((rows, columns) for frames, rows, columns in thw for _ in range(frames))
+    if values.shape != (sum(rows * columns for rows, columns in grids), spec.patch_values):
+        raise ValueError(
+            f"pixel_values has shape {list(values.shape)}, expected {spec.patch_values} numbers for each patch of "
+            f"{', '.join(' x '.join(map(str, each)) for each in thw)}"
+        )
+    return Patches(values, grids)

@@ -1,0 +1,75 @@
+"""From a tower's patches to embeddings of a decoder: neighbours are joined, normed, and multiplied."""
+
+from functools import partial
+
+import torch
+
+from ..layers.layer_context import LayerContext
+from ..layers.linear import Linear
+from ..layers.norm import LayerNorm, Norm, RMSNorm
+from ..layers.weights import WeightMap
+from ..model_config.vision_spec import ProjectorNorm, ProjectorSpec
+
+
+class Projector:
+    """What a :class:`..model_config.vision_spec.ProjectorSpec` describes."""
+
+    def __init__(
+        self, weights: WeightMap, spec: ProjectorSpec, hidden: int, merge: int, context: LayerContext, prefix: str = ""
+    ) -> None:
+        """``hidden``: of a patch; ``merge``: patches on each side of what is joined; ``prefix`` is put before names."""
+        self._hidden, self._merge, self._mean = hidden, merge, spec.join == "mean"
+        self._stream = context.stream
+        self._joined_first = spec.norm is not None and spec.norm.joined
+        inputs = spec.inputs(hidden, merge)
+        self._norm = spec.norm and _norm(
+            weights, prefix, spec.norm, inputs[0] if self._joined_first else hidden, context
+        )
+        self._products = [
+            Linear(
+                weights,
+                {prefix + product.name: product.outputs},
+                size,
+                context,
+                bias=product.bias,
+                activation=product.activation,
+                dtype=context.dtype if product.activation else context.stream,
+            )
+            for product, size in zip(spec.products, inputs, strict=True)
+        ]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [patches, hidden], those that are joined beside each other → [embeddings, outputs]"""
+        if self._norm is not None and not self._joined_first:
+            x = self._norm.plain(x)
+        x = self._joined(x)
+        if self._norm is not None and self._joined_first:
+            x = self._norm.plain(x)
+        for product in self._products:
+            x = product(x)
+        return x
+
+    def _joined(self, x: torch.Tensor) -> torch.Tensor:
+        if self._merge == 1:
+            return x
+        beside = x.view(-1, self._merge * self._merge, self._hidden)
+        return beside.float().mean(dim=1).to(x.dtype) if self._mean else beside.flatten(1)
+
+
+def stored_as_multiplied(spec: ProjectorSpec, hidden: int, merge: int, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """A projector's stored weight as the matrix [outputs, inputs] that patches are multiplied by."""
+    for product in spec.products:
+        if name == f"{product.name}.weight" and product.transposed:
+            return tensor.T
+        if name == f"{product.name}.weight" and product.channels_first:
+            return tensor.view(-1, hidden, merge * merge).transpose(1, 2).flatten(1)
+    return tensor
+
+
+def _norm(weights: WeightMap, prefix: str, spec: ProjectorNorm, size: int, context: LayerContext) -> Norm:
+    make = (
+        partial(RMSNorm, plus_one=spec.plus_one)
+        if spec.kind == "rms"
+        else partial(LayerNorm, bias=spec.bias, plus_one=spec.plus_one)
+    )
+    return make(weights, prefix + spec.name, size, spec.eps, context)

@@ -1,0 +1,231 @@
+"""Vision towers on our own layers: SigLIP's (arXiv:2303.15343), CLIP's (arXiv:2103.00020), Pixtral's (arXiv:2410.07073)
+and Qwen-VL's (arXiv:2409.12191, arXiv:2502.13923).
+
+They differ by :class:`..model_config.vision_spec.VisionSpec`, not by code. Pictures of several sizes are computed in
+one pass, one after another and without padding: each is a sequence that sees itself.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+import torch
+
+from stentor import kernels
+
+from ..layers.forward_batch import ForwardBatch, Texts
+from ..layers.layer import Layer
+from ..layers.layer_context import LayerContext
+from ..layers.linear import Linear
+from ..layers.norm import Norm, joined, make_norm
+from ..layers.quantized import Input, Stream
+from ..layers.rotary import RotaryTables
+from ..layers.varlen_batch import VarlenBatch
+from ..layers.weights import WeightMap
+from ..model_config.vision_spec import VisionSpec
+from ..quantization.formats import OnlineFormat, QuantizedCheckpoint
+from .vision_grids import Layout, layout, learned, turns
+from .vision_names import tower_tensors
+from .vision_patches import Patches, read_patches
+from .vision_projector import Projector
+
+_PASS: Final = 2048
+"""Patches from which on a pass takes no further picture: more would only leave the processor's caches."""
+
+
+class Media(Protocol):
+    """One piece of media as a model's processor leaves it."""
+
+    @property
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """By the names that transformers' towers take them as."""
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Media as a decoder takes them."""
+
+    embeddings: torch.Tensor
+    """[embeddings, hidden], in place of those of placeholder tokens."""
+    behind: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    """By layer of the decoder: [embeddings, hidden], added to the stream behind it."""
+
+
+class VisionTower:
+    """Takes what a model's processor makes of pictures or videos, and returns their embeddings."""
+
+    def __init__(self, spec: VisionSpec, context: LayerContext) -> None:
+        self.spec = spec
+        self.weights = weights = WeightMap()
+        self._context = context = replace(
+            context, float32_stream=context.packed, quantized=_online(context), tells_experts=False
+        )
+        plain = replace(context, quantized=None)
+        hidden = spec.hidden_size
+        self._patches = Linear(
+            weights,
+            {spec.patch_name: hidden},
+            spec.patch_values,
+            plain,
+            bias=spec.patch_bias,
+            dtype=context.stream,
+        )
+        self._positions = self._table(spec.position_name, spec.max_position) if spec.positions != "none" else None
+        self._class = context.empty(hidden, dtype=context.stream) if spec.class_token else None
+        if self._class is not None:
+            weights.add(f"{spec.class_name}.weight", self._class)
+        self._first_norm = self._norm(spec.first_norm)
+        rotary = RotaryTables(1, 1, context)
+        self._layers = [Layer(weights, layer, spec, rotary, context) for layer in range(len(spec.layers))]
+        self._final_norm = self._norm(spec.final_norm)
+        self._projector = Projector(weights, spec.projector, hidden, spec.merge, context)
+        self._deepstack = [
+            Projector(weights, projector, hidden, spec.merge, context, f"deepstack.{number}.")
+            for number, projector in enumerate([spec.deepstack_projector] * len(spec.deepstack))
+            if projector is not None
+        ]
+
+    def _table(self, name: str, rows: int) -> torch.Tensor:
+        table = self._context.empty(rows, self.spec.hidden_size, dtype=self._context.stream)
+        self.weights.add(f"{name}.weight", table)
+        return table
+
+    def _norm(self, name: str) -> Norm | None:
+        norms = self.spec.layers[0].norms
+        return make_norm(self.weights, name, norms, self.spec, self._context) if name else None
+
+    def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Fills it from a checkpoint's tensors that are not the decoder's. Raises
+        :class:`..layers.weights.WeightError`."""
+        self.weights.load(tower_tensors(self.spec, tensors))
+
+    @torch.inference_mode()
+    def encode(self, media: Media, after_layer: Callable[[], None] | None = None) -> Embedded:
+        """``after_layer`` is called behind every layer: others may compute on the device then. Raises ValueError for
+        tensors that the tower does not take."""
+        patches = read_patches(self.spec, media.tensors)
+        found = [self._pass(some, after_layer) for some in _passes(patches)]
+        if not found:
+            return Embedded(self._context.empty(0, self.spec.embedding_size, dtype=self._context.stream))
+        behind = {layer: torch.cat([each.behind[layer] for each in found]) for layer in found[0].behind}
+        return Embedded(torch.cat([each.embeddings for each in found]), behind)
+
+    def _pass(self, patches: Patches, after_layer: Callable[[], None] | None) -> Embedded:
+        spec, device = self.spec, self._context.device
+        layouts = [layout(grid, spec.merge, spec.window) for grid in patches.grids]
+        order = _order([each.order for each in layouts])
+        values = patches.values.to(device, self._context.dtype)
+        if order is not None:
+            values = values.view(len(order), -1)[order.to(device)].view(values.shape)
+        x = self._patches(values)
+        if self._positions is not None:
+            x += self._positions_of(patches, self._positions)
+        if self._class is not None:
+            x = self._with_class_tokens(x, self._class, len(layouts))
+        if self._first_norm is not None:
+            x = self._first_norm.plain(x)
+        whole, near = self._batches(patches, layouts)
+        back = None if order is None else torch.argsort(order).to(device)
+        behind: dict[int, torch.Tensor] = {}
+        delta: Stream | None = None
+        residual: Stream = x
+        for number, layer in enumerate(self._layers):
+            batch = near if near is not None and number not in spec.whole_layers else whole
+            delta, residual = layer(delta, residual, batch)
+            if number in spec.deepstack:
+                residual, delta = joined(delta, residual, None), None
+                behind[len(behind)] = self._embeddings(self._deepstack[len(behind)], residual, back)
+            if after_layer is not None:
+                after_layer()
+        return Embedded(self._embeddings(self._projector, joined(delta, residual, self._final_norm), back), behind)
+
+    def _with_class_tokens(self, x: torch.Tensor, token: torch.Tensor, pictures: int) -> torch.Tensor:
+        """One before the patches of each of so many pictures of one size."""
+        assert self._positions is not None
+        tokens = (token + self._positions[0]).expand(pictures, 1, -1)
+        return torch.cat((tokens, x.view(pictures, -1, x.shape[1])), dim=1).flatten(0, 1)
+
+    def _embeddings(self, projector: Projector, hidden: Input, back: torch.Tensor | None) -> torch.Tensor:
+        assert isinstance(hidden, torch.Tensor)
+        if self._class is not None:
+            side = self.spec.side
+            hidden = hidden.view(-1, 1 + side * side, self.spec.hidden_size)[:, 1:].flatten(0, 1)
+        made = projector(hidden)
+        return made if back is None else made[back]
+
+    def _positions_of(self, patches: Patches, table: torch.Tensor) -> torch.Tensor:
+        """What tells each patch where it is, [patches, hidden]."""
+        spec = self.spec
+        sizes = zip(patches.grids, patches.filled or patches.grids, strict=True)
+        of_patches = table[spec.class_token :]
+        made = [learned(*each, spec.merge, spec.window, spec.side, spec.positions).of(of_patches) for each in sizes]
+        return torch.cat(made)
+
+    def _batches(self, patches: Patches, layouts: Sequence[Layout]) -> tuple[ForwardBatch, ForwardBatch | None]:
+        """For layers whose patches see a whole picture, and for those that see a window."""
+        spec, device = self.spec, self._context.device
+        lengths = [len(each.rows) + spec.class_token for each in layouts]
+        positions = torch.arange(sum(lengths), device=device)
+        turned = None
+        if spec.rope is not None:
+            rows, columns = (
+                torch.cat(places) for places in zip(*((each.rows, each.columns) for each in layouts), strict=True)
+            )
+            head_dim = spec.layers[0].attention.head_dim
+            cos, sin = turns(spec.rope, head_dim, rows.to(device), columns.to(device))
+            turned = cos, sin
+        whole = ForwardBatch(positions, positions, texts=_texts(lengths, device, patches.real), turns=turned)
+        if not spec.window:
+            return whole, None
+        return whole, replace(whole, texts=_texts([length for each in layouts for length in each.windows], device))
+
+
+def _online(context: LayerContext) -> QuantizedCheckpoint | None:
+    """The context's formats where weights are quantised as they are loaded: towers are stored plain, under names that
+    rules for stored formats do not mean."""
+    quantized = context.quantized
+    return quantized if quantized and all(isinstance(rule.format, OnlineFormat) for rule in quantized.rules) else None
+
+
+def _passes(patches: Patches) -> Iterator[Patches]:
+    """Whole pictures, as many as a pass takes."""
+    first = begin = end = 0
+    for number, (height, width) in enumerate(patches.grids):
+        end += height * width
+        if end - begin >= _PASS or number == len(patches.grids) - 1:
+            real = None if patches.real is None else patches.real[begin:end]
+            some = slice(first, number + 1)
+            filled = None if patches.filled is None else patches.filled[some]
+            yield Patches(patches.values[begin:end], patches.grids[some], real, filled)
+            first, begin = number + 1, end
+
+
+def _order(orders: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    """Of the embeddings of all pictures, in the order in which they are computed."""
+    found: list[torch.Tensor] = []
+    first = 0
+    for each in orders:
+        if each is None:
+            return None
+        found.append(each + first)
+        first += len(each)
+    return torch.cat(found) if found else None
+
+
+def _texts(lengths: Sequence[int], device: torch.device, real: torch.Tensor | None = None) -> Texts:
+    """Sequences of so many patches, of which all are seen, or the ``real`` ones."""
+    starts = _starts(torch.tensor(lengths))
+    varlen = VarlenBatch(starts, max(lengths))
+    if real is None:
+        seen, query_starts = None, None
+    else:
+        owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+        seen, query_starts = real.nonzero().flatten().to(device), starts.to(device)
+        starts = _starts(torch.bincount(owner[real.cpu()], minlength=len(lengths)))
+    starts = starts.to(device)
+    return Texts(varlen, starts, kernels.lay_out_keys(starts), query_starts, seen=seen)
+
+
+def _starts(lengths: torch.Tensor) -> torch.Tensor:
+    """int32 [n + 1]"""
+    return torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()

@@ -1,0 +1,224 @@
+"""Towers on our own layers against transformers', in float32: the same embeddings for the same pictures."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+import torch
+import transformers as untyped_transformers
+
+from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.model_config.vision_hf import vision_spec_from_hf
+from stentor.engine.models.vision_tower import VisionTower
+
+transformers: Any = untyped_transformers
+"""Its configs take more than their signatures say."""
+
+HIDDEN: Final = 48
+"""Of the decoder."""
+SIZES: Final[Mapping[str, Any]] = {
+    "hidden_size": 32,
+    "intermediate_size": 56,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "patch_size": 4,
+}
+TEXT: Final[Mapping[str, Any]] = {
+    "hidden_size": HIDDEN,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 12,
+    "vocab_size": 64,
+    "pad_token_id": 0,
+}
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a payload holds."""
+
+    tensors: Mapping[str, torch.Tensor]
+
+
+def idefics3(kind: str) -> Any:
+    return transformers.AutoConfig.for_model(
+        kind,
+        vision_config={**SIZES, "image_size": 32},
+        text_config={"model_type": "llama", **TEXT},
+        scale_factor=2,
+    )
+
+
+def gemma3(_kind: str) -> Any:
+    return transformers.Gemma3Config(
+        vision_config={"model_type": "siglip_vision_model", **SIZES, "image_size": 32, "vision_use_head": False},
+        text_config=dict(TEXT),
+        mm_tokens_per_image=4,
+    )
+
+
+def qwen(kind: str) -> Any:
+    vision: dict[str, Any] = {
+        **{"depth": 3, "hidden_size": 32, "out_hidden_size": HIDDEN, "intermediate_size": 56, "num_heads": 2},
+        **{"patch_size": 4, "window_size": 16, "fullatt_block_indexes": [1]},
+        **{"num_position_embeddings": 36, "deepstack_visual_indexes": [0, 2]},
+    }
+    if kind == "qwen2_vl":
+        vision = {"depth": 3, "embed_dim": 32, "hidden_size": HIDDEN, "num_heads": 2, "patch_size": 4}
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 2, 2]}
+    text = {**TEXT, "num_experts": 2, "moe_intermediate_size": 16, "rope_parameters": rope}
+    return transformers.AutoConfig.for_model(kind, vision_config=vision, text_config=text)
+
+
+def llava(kind: str) -> Any:
+    tower = kind.split("-")[1]
+    return transformers.LlavaConfig(
+        vision_config={"model_type": tower, **SIZES, "image_size": 16},
+        text_config={"model_type": "llama", **TEXT},
+        vision_feature_layer=-1 if tower == "pixtral" else -2,
+        vision_feature_select_strategy="default" if tower == "clip_vision_model" else "full",
+    )
+
+
+def mistral3(_kind: str) -> Any:
+    return transformers.Mistral3Config(
+        vision_config={"model_type": "pixtral", **SIZES, "image_size": 32},
+        text_config={"model_type": "mistral", **TEXT},
+        spatial_merge_size=2,
+    )
+
+
+CONFIGS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "idefics3": idefics3,
+    "smolvlm": idefics3,
+    "gemma3": gemma3,
+    "qwen2_vl": qwen,
+    "qwen2_5_vl": qwen,
+    "qwen3_vl": qwen,
+    "qwen3_vl_moe": qwen,
+    "qwen3_5": qwen,
+    "llava-clip_vision_model": llava,
+    "llava-siglip_vision_model": llava,
+    "llava-pixtral": llava,
+    "mistral3": mistral3,
+}
+
+
+@torch.no_grad()
+def theirs(kind: str) -> Any:
+    """transformers' model with random weights."""
+    torch.manual_seed(3)
+    model = transformers.AutoModelForImageTextToText.from_config(CONFIGS[kind](kind)).float().eval()
+    for name, parameter in model.named_parameters():
+        if "norm" in name and name.endswith("weight"):
+            parameter.add_(torch.empty_like(parameter).uniform_(-0.4, 0.4))
+        else:
+            parameter.normal_(0, 0.15)
+    return model
+
+
+def ours(model: Any, *, packed: bool = True, dtype: torch.dtype = torch.float32) -> VisionTower:
+    """A tower with the weights that transformers would write to a file."""
+    spec = vision_spec_from_hf(model.config.to_dict(), HIDDEN)
+    tower = VisionTower(spec, LayerContext(torch.device("cpu"), dtype, True, packed=packed))
+    tensors = [(name, tensor) for name, tensor in model.state_dict().items() if not is_text(name)]
+    tower.load(tensors)
+    return tower
+
+
+def is_text(name: str) -> bool:
+    return "lm_head" in name or "language_model" in name or "text_model" in name
+
+
+def pictures(count: int, height: int, width: int, seed: int = 1) -> torch.Tensor:
+    return torch.randn(count, 3, height, width, generator=torch.Generator().manual_seed(seed))
+
+
+def rows(found: Any) -> torch.Tensor:
+    """What transformers' method returns, as rows of one piece of media."""
+    parts = [found] if isinstance(found, torch.Tensor) else list(found)
+    return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
+
+
+@torch.no_grad()
+def agree(model: Any, tower: VisionTower, tensors: Mapping[str, torch.Tensor], modality: str = "image") -> None:
+    expected = getattr(model, f"get_{modality}_features")(**tensors, return_dict=True)
+    found = tower.encode(Given(tensors))
+    torch.testing.assert_close(found.embeddings, rows(expected.pooler_output), rtol=1e-4, atol=1e-4)
+    behind = getattr(expected, "deepstack_features", None) or ()
+    assert len(found.behind) == len(behind)
+    for layer, features in enumerate(behind):
+        torch.testing.assert_close(found.behind[layer], rows(features), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("kind", ["idefics3", "smolvlm"])
+def test_idefics3_sees_as_transformers_does(kind: str, packed: bool) -> None:
+    model = theirs(kind)
+    tower = ours(model, packed=packed)
+    for count in (1, 3):
+        agree(model, tower, {"pixel_values": pictures(count, 32, 32).unsqueeze(0)})
+    agree(model, tower, {"pixel_values": pictures(2, 24, 24).unsqueeze(0)})  # smaller than positions were learned for
+
+
+def test_patches_of_padding_are_not_seen() -> None:
+    model = theirs("idefics3")
+    mask = torch.ones(1, 2, 32, 32, dtype=torch.int64)
+    mask[0, 1, 20:] = 0
+    mask[0, 1, :, 27:] = 0  # a patch that is padding in part is seen
+    values = pictures(2, 32, 32).unsqueeze(0) * mask.unsqueeze(2)
+    agree(model, ours(model), {"pixel_values": values, "pixel_attention_mask": mask})
+
+
+def test_pictures_without_a_single_value_are_left_out() -> None:
+    model = theirs("idefics3")
+    values = pictures(3, 32, 32).unsqueeze(0)
+    values[0, 1] = 0
+    agree(model, ours(model), {"pixel_values": values, "pixel_attention_mask": torch.ones(1, 3, 32, 32).long()})
+
+
+def test_gemma3_sees_as_transformers_does() -> None:
+    model = theirs("gemma3")
+    tower = ours(model)
+    for count in (1, 2):
+        agree(model, tower, {"pixel_values": pictures(count, 32, 32)})
+
+
+QWENS: Final = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5")
+
+
+def patched(*grids: tuple[int, int, int]) -> dict[str, torch.Tensor]:
+    """Patches of pictures or videos of so many frames, rows and columns."""
+    count = sum(frames * rows * columns for frames, rows, columns in grids)
+    values = torch.randn(count, 3 * 2 * 4 * 4, generator=torch.Generator().manual_seed(1))
+    return {"pixel_values": values, "image_grid_thw": torch.tensor(grids)}
+
+
+@pytest.mark.parametrize("kind", QWENS)
+def test_qwens_towers_see_as_transformers_does(kind: str) -> None:
+    model = theirs(kind)
+    tower = ours(model)
+    agree(model, tower, patched((1, 6, 6)))
+    agree(model, tower, patched((1, 4, 10), (1, 14, 6), (1, 2, 2)))  # windows that pictures do not fill
+    video = patched((3, 6, 8), (2, 4, 4))
+    video = {"pixel_values_videos": video["pixel_values"], "video_grid_thw": video["image_grid_thw"]}
+    agree(model, tower, video, "video")
+
+
+@pytest.mark.parametrize("kind", ["llava-clip_vision_model", "llava-siglip_vision_model"])
+def test_llava_takes_the_output_of_a_layer_before_the_last(kind: str) -> None:
+    model = theirs(kind)
+    tower = ours(model)
+    assert len(tower.spec.layers) == 2
+    for count in (1, 3):
+        agree(model, tower, {"pixel_values": pictures(count, 16, 16)})
+
+
+@pytest.mark.parametrize("kind", ["llava-pixtral", "mistral3"])
+def test_pixtral_sees_pictures_of_several_sizes_at_once(kind: str) -> None:
+    model = theirs(kind)
+    sizes = torch.tensor([[32, 16], [8, 24], [24, 32]])
+    agree(model, ours(model), {"pixel_values": pictures(3, 32, 32), "image_sizes": sizes})
