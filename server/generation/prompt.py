@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from stentor.protocols.common.errors import BadRequest, refused
+from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.openai.chat import ChatRequest, TemplateOptions, template_kwargs
 from stentor.protocols.openai.tools import CUSTOM_INPUT, OfferedTool, ToolUse
 
@@ -74,7 +75,7 @@ async def write_prompt(
 
 def _check_encoder(chat: ChatModel, param: str) -> None:
     """Raises BadRequest where the engine has loaded the model's text part alone."""
-    if chat.client.ready is not None and chat.client.ready.encoder is None:
+    if chat.client.ready is not None and group_of(chat.client.ready.groups, "cross") is None:
         raise refused(param, "the model is served without its encoder: it takes text only", "unsupported")
 
 

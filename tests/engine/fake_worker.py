@@ -362,7 +362,7 @@ class FakeWorker:
 
     def _look(self, step: RowStep, row: Row) -> None:
         """Media that the step's positions read lie in their slots, and are whole where they are to be."""
-        if self.encoder is not None and self.encoder.whole:
+        if self.cross is not None and self.cross.whole:
             end = step.start + step.count
             for one in row.media:
                 assert not one.start < end < one.start + one.length, f"slot {step.slot} computes a part of its media"

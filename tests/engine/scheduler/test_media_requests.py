@@ -4,12 +4,13 @@ import random
 from hashlib import blake2b
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from stentor.engine.client.media import Media
-from stentor.protocols.ipc.inputs import EncoderShape
+from stentor.protocols.ipc.cache_groups import CacheGroup, group_of
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.fake_engine import Engine
 from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, random_prompt, sizes
@@ -132,12 +133,16 @@ class MediaMachine(AnyOrder):
 
     @rule()
     def kill_worker(self) -> None:
-        self.engine.restart_with(self.engine.scheduler._encoder)
+        self.engine.restart_with(self._cross())
 
     @rule(capacity=st.integers(6, 20))
     def kill_worker_and_start_one_of_another_size(self, capacity: int) -> None:
-        assert self.engine.encoder is not None
-        self.engine.restart_with(EncoderShape(capacity, whole=self.engine.encoder.whole))
+        self.engine.restart_with(msgspec.structs.replace(self._cross(), capacity=capacity))
+
+    def _cross(self) -> CacheGroup:
+        found = group_of(self.engine.sizes["groups"], "cross")
+        assert found is not None
+        return found
 
     def end(self) -> None:
         super().end()

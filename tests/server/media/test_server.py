@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from safetensors.numpy import load
 
 from stentor.engine.model_config.media_spec import MediaSpec
-from stentor.protocols.ipc.inputs import EncoderShape
+from stentor.protocols.ipc.cache_groups import CacheGroup
 from stentor.server.app.state import ServerState
 from stentor.server.config.config import StoreConfig
 from stentor.server.config.limits import ProcessorLimits
@@ -54,7 +54,9 @@ def run_shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[U
 
     engine = FakeEngine(answer=says("a cat"), max_model_len=2048)
     assert engine.ready is not None
-    engine.ready = msgspec.structs.replace(engine.ready, encoder=EncoderShape(1024))
+    engine.ready = msgspec.structs.replace(
+        engine.ready, groups=(CacheGroup("full"), CacheGroup("cross", capacity=1024))
+    )
     pool = TokenizerPool(load_tokenizer(folder))
     state = fake_state(engine, pool=pool, vocab_size=VOCAB, media=open_media, spec=SPEC, store=store)
 
