@@ -226,7 +226,7 @@ def test_a_picture_sent_once_need_not_be_sent_again(run_shared: Callable[[Use], 
 def test_an_engine_without_its_encoder_is_told(run_shared: Callable[[Use], None]) -> None:
     async def use(client: httpx.AsyncClient, state: ServerState, engine: FakeEngine) -> None:
         assert engine.ready is not None
-        sees, engine.ready = engine.ready, msgspec.structs.replace(engine.ready, encoder=None)
+        sees, engine.ready = engine.ready, msgspec.structs.replace(engine.ready, groups=(CacheGroup("full"),))
         response = await client.post(CHAT, json=asked(image(png(40, 30))))
         engine.ready = sees
         assert response.status_code == 400
