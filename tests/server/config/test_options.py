@@ -67,6 +67,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "cuda-graph-sizes": ("8,1,64,8", (1, 8, 64)),
     "cuda-graph-stall": ("0.2", 0.2),
     "batch-invariant": ("true", True),
+    "tensor-parallel-size": ("4", 4),
     "threads": ("3", 3),
     "seed": ("11", 11),
     "max-worker-deaths": ("2", 2),
@@ -364,6 +365,7 @@ def test_a_name_that_an_option_had_before_is_taken_and_not_shown(capsys: pytest.
         ("tool-server", "calc=http://127.0.0.1:1/mcp", "mcp-server"),
         ("gpu-memory-utilization", "0.5", "gpu-memory-fraction"),
         ("max-num-queued-reqs", "3", "max-queued-requests"),
+        ("tp", "2", "tensor-parallel-size"),
     ],
 )
 def test_names_of_before_and_of_vllm_are_taken(spelling: str, given: str, name: str) -> None:
@@ -372,6 +374,10 @@ def test_names_of_before_and_of_vllm_are_taken(spelling: str, given: str, name: 
     assert reduce(getattr, option.path.split("."), config) == option.kind.parse(given)
     parsed = _build_parser()[0].parse_args(["serve", f"--{spelling}", given]).__dict__[name]
     assert parsed in (given, [given])
+
+
+def test_the_short_option_of_vllm_is_taken() -> None:
+    assert _build_parser()[0].parse_args(["serve", "-tp", "2"]).__dict__["tensor-parallel-size"] == "2"
 
 
 def test_a_switch_may_be_turned_off_by_the_name_that_vllm_has_for_it(tmp_path: Path) -> None:
