@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 
 from stentor.kernels.native.memory import empty_huge
+from stentor.protocols.ipc.config import MoEBackend
 
 from ..quantization.choose import Backend
 from ..quantization.formats import Format, OnlineFormat, QuantizedCheckpoint
@@ -41,6 +42,8 @@ class LayerContext:
     """What goes from layer to layer is float32, whatever ``dtype`` is."""
     tells_experts: bool = False
     """Mixtures of experts tell :attr:`.forward_batch.ForwardBatch.routed` of each token's, in a CPU's program too."""
+    moe_backend: MoEBackend = "auto"
+    """Who the operator wants to multiply by plain experts."""
     memory: Memory | None = None
     """Where the tensors lie, unless with :attr:`shapes_only`; None makes them where torch does."""
 
