@@ -17,7 +17,7 @@ from .linear_heads import linear_heads
 from .linear_int8 import linear_int8
 from .linear_w4 import W4Weight, linear_w4
 from .mamba2 import mamba2
-from .moe import ExpertActivation, Router, Routing, experts_mlp, packed_experts_mlp, route
+from .moe import ExpertActivation, Router, Routing, choose_experts, experts_mlp, packed_experts_mlp, route
 from .norm import (
     add_layer_norm,
     add_rms_norm,
@@ -59,6 +59,7 @@ __all__ = [
     "attend_whole_spans_",
     "attention",
     "causal_conv",
+    "choose_experts",
     "embedding",
     "empty_coded",
     "experts_mlp",

@@ -12,6 +12,7 @@ from stentor import kernels
 from stentor.kernels.forward import Traced
 from stentor.kernels.linear_packed import empty_packed, pack_gguf_, pack_plain_
 from stentor.kernels.linear_packed.weight import TILE
+from stentor.protocols.ipc.config import MoEBackend
 
 from ..model_config.mlp_spec import ExpertNames, ExpertTensor, MoESpec
 from ..quantization.choose import Layer, Selection, select
@@ -151,6 +152,24 @@ class StoredExperts(Experts):
 
     def __init__(self, weights: WeightMap, prefix: str, spec: MoESpec, hidden: int, context: LayerContext) -> None:
         super().__init__(weights, prefix, spec, hidden, context, context.dtype)
+        self._provider = self._choose_provider(weights, context)
+
+    def _choose_provider(self, weights: WeightMap, context: LayerContext) -> MoEBackend:
+        """Who multiplies; told the operator where there is more than one on the device, or one is asked for."""
+        chosen = kernels.choose_experts(
+            context.device,
+            context.dtype,
+            (self._hidden, self._spec.inner),
+            coded=any(format is not None for format in self._formats),
+            biased=self._spec.bias,
+            weight_input=self._spec.weight_input,
+            invariant=context.invariant,
+            own_gate=self._spec.activation == "swiglu_oai",
+            wanted=context.moe_backend,
+        )
+        if context.device.type == "cuda" or context.moe_backend != "auto":
+            weights.notes[chosen.describe("products of experts")] += 2
+        return "triton" if chosen.provider is None else chosen.provider.name
 
     def _make(self, prefix: str, context: LayerContext) -> None:
         experts, inner, hidden = self._spec.experts, self._spec.inner, self._hidden
@@ -209,6 +228,7 @@ class StoredExperts(Experts):
             down_bias=self._down_bias,
             weight_input=self._spec.weight_input,
             invariant=self._invariant,
+            provider=self._provider,
         )
 
 

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 
 from stentor.kernels.native.memory import empty_huge
+from stentor.protocols.ipc.config import MoEBackend
 
 from ..quantization.choose import Backend
 from ..quantization.formats import Format, OnlineFormat, QuantizedCheckpoint
@@ -44,6 +45,8 @@ class LayerContext:
     """Mixtures of experts tell :attr:`.forward_batch.ForwardBatch.routed` of each token's, in a CPU's program too."""
     ranks: RankGroup | None = None
     """The workers that split the model; None where one has it all."""
+    moe_backend: MoEBackend = "auto"
+    """Who the operator wants to multiply by plain experts."""
     memory: Memory | None = None
     """Where the tensors lie, unless with :attr:`shapes_only`; None makes them where torch does."""
 

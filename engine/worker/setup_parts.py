@@ -166,7 +166,9 @@ def layer_context(
         rule = QuantizationRule(("Linear",), OnlineFormat(wanted))
         quantized = QuantizedCheckpoint(f"--quantization {wanted}", (rule,), ignore=("lm_head",))
     tells = config.return_routed_experts
-    return LayerContext(device, dtype, config.batch_invariant, quantized, tells_experts=tells)
+    return LayerContext(
+        device, dtype, config.batch_invariant, quantized, tells_experts=tells, moe_backend=config.moe_backend
+    )
 
 
 def prepare_kernels(config: WorkerConfig, progress: ProgressCallback, *, alone: bool) -> list[str]:

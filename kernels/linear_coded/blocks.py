@@ -23,7 +23,7 @@ class _Form(NamedTuple):
     scales: torch.dtype | None = None
 
 
-FORMS: Final[Mapping[BlockKind, _Form]] = {
+BLOCK_FORMS: Final[Mapping[BlockKind, _Form]] = {
     "Q4_0": _Form("int4"),
     "Q4_1": _Form("int4", mins=True),
     "Q8_0": _Form("int8"),
@@ -44,7 +44,7 @@ def empty_blocks(
     stored: BlockKind, experts: int, outputs: int, inputs: int, device: torch.device | None = None
 ) -> CodedMatrices:
     """Not filled yet."""
-    form = FORMS[stored]
+    form = BLOCK_FORMS[stored]
     return empty_coded(
         form.kind,
         experts,
@@ -62,7 +62,7 @@ def coded_blocks(blocks: Tensor, stored: BlockKind) -> CodedMatrices:
     """One matrix of rows of blocks, uint8 [outputs, bytes of a row]. Raises ValueError for rows of no whole blocks."""
     if stored not in _SMALL:
         kind: PlaneKind = next(kind for kind in FORMATS if kind == stored)
-        return _from_planes(GGUFWeight.from_blocks(blocks, kind), FORMS[stored])
+        return _from_planes(GGUFWeight.from_blocks(blocks, kind), BLOCK_FORMS[stored])
     nbytes = _SMALL[stored]
     if blocks.dim() != 2 or blocks.dtype != torch.uint8 or blocks.shape[1] % nbytes:
         raise ValueError(f"{tuple(blocks.shape)} {blocks.dtype} are not rows of {stored}'s blocks of {nbytes} bytes")
@@ -70,7 +70,7 @@ def coded_blocks(blocks: Tensor, stored: BlockKind) -> CodedMatrices:
     scales, nibbles = taken[:, :, : nbytes - 16], taken[:, :, nbytes - 16 :]
     codes = torch.cat((nibbles & 15, nibbles >> 4), dim=2).flatten(1)
     scales = scales.contiguous().view(torch.float16 if stored == "IQ4_NL" else torch.uint8).squeeze(2)
-    return CodedMatrices(FORMS[stored].kind, _halves(codes), scales.unsqueeze(0), 32)
+    return CodedMatrices(BLOCK_FORMS[stored].kind, _halves(codes), scales.unsqueeze(0), 32)
 
 
 def _from_planes(weight: GGUFWeight, form: _Form) -> CodedMatrices:

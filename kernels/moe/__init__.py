@@ -12,9 +12,11 @@ from ..linear import NATIVE as _PRODUCTS
 from ..linear import linear
 from ..linear_coded import CodedMatrices
 from ..native import NativeFunction, threads
+from ..providers import Wanted
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .checks import ACTIVATIONS, ExpertActivation, check_experts, check_gate
+from .grouped import choose_experts, grouped, unsupported_reason
 from .operands import Operands
 from .packed import choose_packed, packed_experts, packed_experts_mlp
 from .router import GroupScore, Router, RouterStruct, Routing, Score, router_struct
@@ -29,6 +31,7 @@ __all__ = [
     "Score",
     "check_gate",
     "choose",
+    "choose_experts",
     "choose_packed",
     "choose_route",
     "experts_mlp",
@@ -125,6 +128,7 @@ def experts_mlp(
     down_bias: Tensor | None = None,
     weight_input: bool = False,
     invariant: bool = False,
+    provider: Wanted = "triton",
     variant: Choice = "auto",
 ) -> Tensor:
     """Σ over the chosen experts of weight · down(act(gate(x)) · up(x)), summed in float32; without a gate of weight ·
@@ -144,13 +148,14 @@ def experts_mlp(
         weight_input: the weight multiplies the expert's input in place of its output (Llama 4).
         invariant: the same token whatever the others, bitwise, as for :func:`stentor.kernels.linear`; on CUDA by block
             sizes that do not depend on how many tokens there are.
+        provider: whose implementation, as :func:`choose_experts` says; of ``triton``, ours, ``variant`` is one.
         variant: forces an implementation.
 
     Returns:
         [tokens, hidden], a new contiguous tensor.
 
     Raises:
-        ValueError: an unknown activation, shapes or dtypes that do not fit.
+        ValueError: an unknown activation, shapes or dtypes that do not fit, or a provider that cannot run.
         IndexError: an expert that there is not, on the CPU. On CUDA nobody waits to look, and it adds nothing.
     """
     check_experts("experts_mlp", x, routing, activation)
@@ -170,22 +175,25 @@ def experts_mlp(
             given.check()
         elif given is not None and given.dtype != x.dtype:
             raise ValueError(f"experts_mlp: {describe(given)} must have the dtype of x {describe(x)}")
+    operands = Operands(
+        x,
+        routing.experts.contiguous(),
+        routing.weights.contiguous(),
+        gate_up,
+        down,
+        activation,
+        None if gate_up_bias is None else gate_up_bias.contiguous(),
+        None if down_bias is None else down_bias.contiguous(),
+        weight_input,
+        invariant,
+    )
+    if provider == "torch":
+        if (reason := unsupported_reason(operands)) is not None:
+            raise ValueError(f"experts_mlp: torch's grouped product cannot run: {reason}")
+        return grouped(operands)
     chosen = choose(x, gate_up, down, variant)
     if chosen == "triton":
-        return _run_triton(
-            Operands(
-                x,
-                routing.experts.contiguous(),
-                routing.weights.contiguous(),
-                gate_up,
-                down,
-                activation,
-                None if gate_up_bias is None else gate_up_bias.contiguous(),
-                None if down_bias is None else down_bias.contiguous(),
-                weight_input,
-                invariant,
-            )
-        )
+        return _run_triton(operands)
     own: Choice = "auto" if chosen == "native" else "reference"
     return reference.experts_mlp(
         x,

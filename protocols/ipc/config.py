@@ -17,6 +17,7 @@ CacheDType = Literal["auto", "float32", "bfloat16", "float16", "fp8"]
 """``auto`` is the dtype of the activations; ``fp8`` is float8_e4m3 with a scale a head."""
 StateDType = Literal["auto", "float32", "float16", "bfloat16"]
 OnlineQuantization = Literal["none", "fp8", "int8"]
+MoEBackend = Literal["auto", "triton", "torch"]
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,6 +110,13 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quantization: Annotated[
         OnlineQuantization, Flag("quantise the weights of an unquantised model while they load")
     ] = "none"
+    moe_backend: Annotated[
+        MoEBackend,
+        Flag(
+            "who multiplies by plain experts on a GPU: this server's kernels (triton) or torch's grouped product "
+            "(bfloat16, compute capability 9.0 and 10.0); start-up says who does, and why not the other"
+        ),
+    ] = "auto"
     return_routed_experts: Annotated[
         bool,
         Flag(

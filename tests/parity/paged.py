@@ -20,7 +20,7 @@ from stentor.engine.worker.setup import open_family
 from stentor.engine.worker.setup_parts import layer_context
 from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN
-from stentor.protocols.ipc.config import ModelImpl, OnlineQuantization, StateDType, WorkerConfig
+from stentor.protocols.ipc.config import ModelImpl, MoEBackend, OnlineQuantization, StateDType, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
@@ -46,6 +46,7 @@ class PagedDecoder:
         model_impl: ModelImpl = "auto",
         states: StateDType = "auto",
         ranks: RankGroup | None = None,
+        moe_backend: MoEBackend = "auto",
     ) -> None:
         """``packed``: whether a pass is a program over packed weights, or a call an operation, as on a GPU; None: as
         a worker on this CPU settles it, but for kernels that were asked for by name. The cache is of ``dtype`` unless
@@ -58,6 +59,7 @@ class PagedDecoder:
             mamba_cache_dtype=states,
             tensor_parallel_size=1 if ranks is None else ranks.size,
             rank=0 if ranks is None else ranks.rank,
+            moe_backend=moe_backend,
         )
         family = open_family(config, "cpu")
         assert isinstance(family, Text)

@@ -158,6 +158,32 @@ def test_experts_are_quantised_at_load(tmp_path: Path) -> None:
     assert ((logits_of(ours) - expected).abs() / expected.std()).mean() < 0.05
 
 
+# ---- who multiplies by plain experts
+
+
+def test_torchs_grouped_product_gives_what_ours_does(tmp_path: Path) -> None:
+    tiny.make("qwen3-moe-steps", tmp_path)
+    ours = PagedDecoder(tmp_path, dtype=BF16, packed=False)
+    assert notes_of(ours) == []
+    theirs = PagedDecoder(tmp_path, dtype=BF16, packed=False, moe_backend="torch")
+    (note,) = notes_of(theirs)
+    assert note.startswith("products of experts run on torch's grouped product (")
+    expected, found = logits_of(ours), logits_of(theirs)
+    assert ((found - expected).abs() / expected.std()).mean() < 0.02
+    for backend, model in (("triton", ours), ("torch", theirs)):
+        assert all(isinstance(each, StoredExperts) and each._provider == backend for each in experts_in(model))
+
+
+def test_experts_in_codes_stay_with_ours_whoever_is_asked_for(tmp_path: Path) -> None:
+    made(tmp_path, *FORMATS["gptq"])
+    coded = PagedDecoder(tmp_path, dtype=BF16, packed=False, backend="kernels", moe_backend="torch")
+    assert any(
+        "run on this server's kernels (Triton); torch's grouped product does not run: it does not take weights in codes"
+        in note
+        for note in notes_of(coded)
+    )
+
+
 # ---- MXFP4
 
 
