@@ -127,7 +127,7 @@ def models_page() -> str:
         output = settle_output(AUTO, AUTO, "", name)
         thinks = "" if output.reasoning is None else _codes((output.reasoning.name,))
         calls = _codes((output.tools.name,)) if output.harmony and output.tools is not None else ""
-        told = (
+        cells = (
             f"`{name}`",
             ", ".join(kinds(spec)),
             "text" if spec.text_part else "",
@@ -139,7 +139,7 @@ def models_page() -> str:
             calls,
             "; ".join(remarks(name, spec)),
         )
-        rows.append(f"| {' | '.join(told)} |")
+        rows.append(f"| {' | '.join(cells)} |")
     head = (
         "The decoders that Stentor's own code runs, by the `architectures` of their `config.json`. `dense`: attention "
         "and a network in every layer. `part`: `text` where a model that sees images too is served for its text. "

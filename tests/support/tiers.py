@@ -1,9 +1,9 @@
 """Which tests run.
 
 ``make test`` runs every behaviour once, and a fifth of the tests that are marked ``proof`` or compile kernels; all of
-these are ``make proof``. The *turn*, which is the number of commits, chooses the fifth and the cases of kernels that are
-interpreted or compiled without a GPU: one commit always runs the same tests, and five merges run each value of every
-parameter of the tier.
+these are ``make proof``. The *turn*, which is the number of commits, chooses the fifth, and the cases of kernels that
+are interpreted or compiled without a GPU: one commit always runs the same tests, and five merges run each value of
+every parameter of the tier.
 """
 
 import random
