@@ -66,7 +66,7 @@ async def _ask(client: EngineClient, prompt: list[int], output: int) -> Answer:
 
 
 async def _run_rounds(config: WorkerConfig, vocab_size: int, rounds: Sequence[Round]) -> list[list[Answer]]:
-    draw = random.Random(config.seed)
+    draw, found = random.Random(config.seed), list[list[Answer]]()
     once = RecoveryConfig(max_engine_deaths=1, max_worker_deaths=1)  # what was recovered from is no measurement
     with Console(stderr=True).status("starting the engine") as status:
 
@@ -79,16 +79,15 @@ async def _run_rounds(config: WorkerConfig, vocab_size: int, rounds: Sequence[Ro
             try:
                 await client.wait_started()
                 status.stop()
-                found = []
                 for lengths in rounds:
                     prompts = [[draw.randrange(vocab_size) for _ in range(prompt)] for prompt, _ in lengths]
                     asked = [_ask(client, prompt, output) for prompt, (_, output) in zip(prompts, lengths, strict=True)]
                     found.append(await asyncio.gather(*asked))
-                return found
             except EngineUnavailable as error:
                 raise ToolError(str(error)) from error
             finally:
                 tasks.cancel_scope.cancel()
+    return found
 
 
 def run_rounds(config: WorkerConfig, rounds: Sequence[Round]) -> list[list[Answer]]:

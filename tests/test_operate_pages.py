@@ -99,11 +99,11 @@ def test_the_generated_page_of_metrics_is_made_of_what_a_server_has() -> None:
         for family in fake_state().metrics.registry.collect()
         if not family.name.endswith("_created")
     }
-    told = {metric_name(family): (family.type, family.documentation) for family in metric_families()}
-    assert there.items() <= told.items()
+    reported = {metric_name(family): (family.type, family.documentation) for family in metric_families()}
+    assert there.items() <= reported.items()
     assert all(
         name.startswith(("stentor:speech_", "stentor:embedding_", "stentor:mm_cache_"))
-        for name in told.keys() - there.keys()
+        for name in reported.keys() - there.keys()
     )
 
 

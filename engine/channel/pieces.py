@@ -100,9 +100,9 @@ def result_frames(result: StepResult, max_bytes: int = PIECE_BYTES) -> Iterator[
         for part in _cut(data, max_bytes - _overhead(StepPart([], [PooledPart(row.slot, b"")]))):
             yield encoder.encode(StepPart([], [PooledPart(row.slot, part)]))
         bare.append(RowPooled(row.slot, Pooled(row.pooled.rows, row.pooled.columns, b"")))
-    for told in result.routed:
-        for start, count, data in _positions(told, max_bytes - _overhead(StepPart([], [], [_without_data(told)]))):
-            yield encoder.encode(StepPart([], [], [RowExperts(told.slot, start, count, data)]))
+    for routed in result.routed:
+        for start, count, data in _positions(routed, max_bytes - _overhead(StepPart([], [], [_without_data(routed)]))):
+            yield encoder.encode(StepPart([], [], [RowExperts(routed.slot, start, count, data)]))
     yield encoder.encode(msgspec.structs.replace(result, prompt_logprobs=[], pooled=bare, routed=[]))
 
 
@@ -224,11 +224,11 @@ def _divided(batch: TokensBatch, size: int, max_bytes: int) -> list[TokensBatch]
                 found.append(_batch_of([PromptPart(part.rid, start, group)]))
                 start += len(group)
             return found
-        case [SequenceExperts() as told] if told.count > 1:
-            room = max_bytes - _overhead(_batch_of([_without_data(told)]))
+        case [SequenceExperts() as routed] if routed.count > 1:
+            room = max_bytes - _overhead(_batch_of([_without_data(routed)]))
             return [
-                _batch_of([SequenceExperts(told.rid, told.index, start, count, data)])
-                for start, count, data in _positions(told, room)
+                _batch_of([SequenceExperts(routed.rid, routed.index, start, count, data)])
+                for start, count, data in _positions(routed, room)
             ]
         case [PromptDone(pooled=Pooled() as pooled) as done] if pooled.data or pooled.ids:
             data = pooled.data + pooled.ids
@@ -285,18 +285,18 @@ def _groups(items: Sequence[T], size: int, max_bytes: int) -> Iterator[list[T]]:
     return ([*items[start : start + each]] for start in range(0, len(items), each))
 
 
-def _without_data(told: E) -> E:
+def _without_data(routed: E) -> E:
     """What says most of where it belongs."""
-    return msgspec.structs.replace(told, data=b"")
+    return msgspec.structs.replace(routed, data=b"")
 
 
-def _positions(told: RowExperts | SequenceExperts, room: int) -> Iterator[tuple[int, int, bytes]]:
+def _positions(routed: RowExperts | SequenceExperts, room: int) -> Iterator[tuple[int, int, bytes]]:
     """(start, count, data) of positions whose data take about ``room`` bytes together, and one at least."""
-    each = len(told.data) // told.count
+    each = len(routed.data) // routed.count
     step = max(1, room // max(1, each))
-    for first in range(0, told.count, step):
-        count = min(step, told.count - first)
-        yield told.start + first, count, told.data[first * each : (first + count) * each]
+    for first in range(0, routed.count, step):
+        count = min(step, routed.count - first)
+        yield routed.start + first, count, routed.data[first * each : (first + count) * each]
 
 
 def _cut(data: bytes, size: int) -> Iterator[bytes]:

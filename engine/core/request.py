@@ -473,21 +473,21 @@ class Sequence:
         request = self.request
         if request.params.routed_experts is None:
             return request.cacheable_len
-        told = request.experts_told if request.experts_told < request.prompt_len else self.experts_told
-        return min(request.cacheable_len, told)
+        sent = request.experts_told if request.experts_told < request.prompt_len else self.experts_told
+        return min(request.cacheable_len, sent)
 
     def take_experts(self, row: RowExperts) -> Iterator[SequenceExperts]:
         """What of a row's experts the client has not been told, which it is now; mutates. What a lost row has computed
         is computed again, and told once."""
         request, end = self.request, row.start + row.count
-        told = request.experts_told
-        if row.start <= told < min(end, request.prompt_len):
+        sent = request.experts_told
+        if row.start <= sent < min(end, request.prompt_len):
             request.experts_told = min(end, request.prompt_len)
-            yield _experts(request.rid, -1, row, told, request.experts_told)
-        told = self.experts_told
-        if row.start <= told < end:
+            yield _experts(request.rid, -1, row, sent, request.experts_told)
+        sent = self.experts_told
+        if row.start <= sent < end:
             self.experts_told = end
-            yield _experts(request.rid, self.index, row, told, end)
+            yield _experts(request.rid, self.index, row, sent, end)
 
     def block_digests(self, count: int, block_size: int) -> list[bytes]:
         """Digests of at least the first ``count`` blocks, all of whose tokens must be known."""

@@ -118,8 +118,8 @@ def smollm3(fields: Fields, name: str) -> ModelSpec:
     """A Llama of which every fourth layer does not tell positions apart; those may slide."""
     spec = llama(Fields({"tie_word_embeddings": True, "rope_theta": 2_000_000.0, **fields.values}), name)
     period = fields.integer("no_rope_layer_interval", 4)
-    told = fields.numbers("no_rope_layers")  # 1 for a layer that rotates
-    still = [not rotates for rotates in told] if told else [not slides for slides in alternating(spec, period)]
+    stated = fields.numbers("no_rope_layers")  # 1 for a layer that rotates
+    still = [not rotates for rotates in stated] if stated else [not slides for slides in alternating(spec, period)]
     spec = with_mixers(spec, still, rope=None)
     if not fields.flag("use_sliding_window"):
         return spec

@@ -131,7 +131,7 @@ def whisper_config_from_hf(config: Mapping[str, object], generation: Mapping[str
 
     Raises :class:`ConfigError` when a field is missing or wrong.
     """
-    fields, told = Fields(config), Fields(generation)
+    fields, generated = Fields(config), Fields(generation)
     activation = fields.text("activation_function", "gelu")
     if activation != "gelu":
         raise ConfigError(f"activation_function is {activation!r}, expected 'gelu'")
@@ -139,7 +139,7 @@ def whisper_config_from_hf(config: Mapping[str, object], generation: Mapping[str
         raise ConfigError("scale_embedding is set, and only models that do not scale their embeddings are supported")
     if not fields.flag("tie_word_embeddings", True):
         raise ConfigError("tie_word_embeddings is off, and only models whose head is the embedding are supported")
-    suppressed = {name: _first_of(name, told, fields) for name in ("suppress_tokens", "begin_suppress_tokens")}
+    suppressed = {name: _first_of(name, generated, fields) for name in ("suppress_tokens", "begin_suppress_tokens")}
     return checked_whisper(
         WhisperConfig(
             architecture=ARCHITECTURE,
@@ -155,10 +155,10 @@ def whisper_config_from_hf(config: Mapping[str, object], generation: Mapping[str
             intermediate_size=fields.integer("decoder_ffn_dim", 1536),
             max_position=fields.integer("max_target_positions", 448, most=_MOST_POSITIONS),
             bos_token_id=fields.token_id("bos_token_id"),
-            eos_token_ids=told.token_ids("eos_token_id") or fields.token_ids("eos_token_id"),
+            eos_token_ids=generated.token_ids("eos_token_id") or fields.token_ids("eos_token_id"),
             suppressed=suppressed["suppress_tokens"],
             suppressed_first=suppressed["begin_suppress_tokens"],
-            alignment_heads=_pairs(told, "alignment_heads"),
+            alignment_heads=_pairs(generated, "alignment_heads"),
             median_filter=fields.integer("median_filter_width", 7, most=_MOST_POSITIONS),
         )
     )

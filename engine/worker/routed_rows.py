@@ -58,14 +58,14 @@ class RoutedRows:
         if not batch.forward.routed:
             return Findings()
         every = torch.stack(batch.forward.routed, dim=1).cpu().numpy()  # [tokens, layers, top_k]
-        told = []
+        gathered = []
         for row, start in zip(rows, batch.starts, strict=True):
             first = max(row.start, self._first.get(row.slot, row.start + row.count))
             count = row.start + row.count - first
             if count > 0:
                 of_row = every[start + row.count - count : start + row.count]
-                told.append(RowExperts(row.slot, first, count, of_row.astype(f"<u{self._shape.width}").tobytes()))
-        return Findings(routed=told)
+                gathered.append(RowExperts(row.slot, first, count, of_row.astype(f"<u{self._shape.width}").tobytes()))
+        return Findings(routed=gathered)
 
 
 class JoinedExtras:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
 from ..kv_cache import check_caches, check_scales, native_cache_unsupported_reason
-from ..native import by_dtype, threads
+from ..native import by_dtype, pointers, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .batch import MAX_DECODE_QUERY_LEN, AttentionBatch
@@ -17,7 +17,6 @@ __all__ = ["MAX_DECODE_QUERY_LEN", "AttentionBatch", "choose", "paged_attention"
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _I, _F, _I, _F, _P, _I, ctypes.c_bool, _I)
 _NATIVE = by_dtype("stentor_paged_attention", *_ARGUMENTS, restype=_I)
-_NO_MEMORY = -2
 MAX_TRITON_DIM = 256
 """Dims of a head that the Triton kernels' tiles hold."""
 
@@ -137,34 +136,13 @@ def attend_native(
     blocks, kv_heads, _, size = k_cache.shape
     out = torch.empty((tokens, heads, dim), dtype=q.dtype)
     fault = _NATIVE[q.dtype](
-        q.data_ptr(),
-        k_cache.data_ptr(),
-        v_cache.data_ptr(),
-        out.data_ptr(),
-        batch.query_start.data_ptr(),
-        batch.seq_lens.data_ptr(),
-        batch.block_tables.data_ptr(),
-        batch.num_sequences,
-        tokens,
-        heads,
-        kv_heads,
-        dim,
-        size,
-        blocks,
-        batch.block_tables.shape[1],
-        q.stride(0),
-        scale,
-        window,
-        softcap,
-        None if sinks is None else sinks.data_ptr(),
-        after,
-        fewer,
+        *pointers(q, k_cache, v_cache, out),
+        *batch.addresses,
+        *(tokens, heads, kv_heads, dim, size, blocks, batch.block_tables.shape[1], q.stride(0)),
+        *(scale, window, softcap),
+        *pointers(sinks),
+        *(after, fewer),
         threads(),
     )
-    if fault == _NO_MEMORY:
-        raise MemoryError(f"paged_attention: no room to plan {tokens} tokens of {batch.num_sequences} sequences")
-    if fault >= 0:
-        raise IndexError(
-            f"paged_attention: the lengths or the block table of sequence {fault} lead outside the batch or the cache"
-        )
+    batch.check_fault(fault, "paged_attention")
     return out

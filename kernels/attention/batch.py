@@ -7,6 +7,8 @@ from torch import Tensor
 
 from ..guards import describe
 
+_NO_MEMORY = -2
+"""What native functions return where they cannot plan a batch."""
 MAX_DECODE_QUERY_LEN = 8
 """Most new tokens of a sequence among the decode rows."""
 
@@ -64,6 +66,22 @@ class AttentionBatch:
                 f"AttentionBatch: {self.decode_rows} decode rows of {self.decode_query_len} tokens do not fit "
                 f"{sequences} sequences of {self.num_tokens} tokens"
             )
+
+    @property
+    def addresses(self) -> tuple[int, int, int, int]:
+        """For native functions: where the lengths and tables lie, and how many sequences there are."""
+        tables = self.block_tables.data_ptr()
+        return self.query_start.data_ptr(), self.seq_lens.data_ptr(), tables, self.num_sequences
+
+    def check_fault(self, fault: int, operation: str, what: str = "the lengths or the block table") -> None:
+        """Raises what a native function says went wrong: MemoryError, or IndexError that names a sequence whose
+        ``what`` lead elsewhere."""
+        if fault == _NO_MEMORY:
+            raise MemoryError(
+                f"{operation}: no room to plan {self.num_tokens} tokens of {self.num_sequences} sequences"
+            )
+        if fault >= 0:
+            raise IndexError(f"{operation}: {what} of sequence {fault} lead outside the batch or the cache")
 
     @property
     def num_sequences(self) -> int:

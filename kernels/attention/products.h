@@ -42,6 +42,34 @@ static void by_rows(int64_t rows, const Body& body) {
     }
 }
 
+// sums[r][...] += weights[r][key] * value[key][at ...] over keys [begin, end), which lie in runs, for R rows and V vectors;
+// `lanes` is less than LANES only where the last vector of a row is not whole.
+template <int R, int V, class T>
+static void add_columns(const float* weights, const T* const* runs, int64_t dim, int64_t begin, int64_t end, int64_t at,
+                        int64_t lanes, float* sums, int64_t stride) {
+    vf acc[R][V];
+    #pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+        #pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) acc[r][v] = load(sums + r * stride + v * LANES);
+    for (int64_t key = begin; key < end; ++key) {
+        const T* from = runs[key / RUN] + at + key % RUN * dim;
+        vf value[V];
+        #pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) value[v] = lanes == LANES ? load(from + v * LANES) : load_part(from, lanes);
+        #pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            const vf weight = set1(weights[r * KEYS + key]);
+            #pragma GCC unroll 8
+            for (int v = 0; v < V; ++v) acc[r][v] = fma(weight, value[v], acc[r][v]);
+        }
+    }
+    #pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+        #pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) store(sums + r * stride + v * LANES, acc[r][v]);
+}
+
 // A tile of keys as an item's rows meet it.
 template <class T>
 struct Tile {
@@ -112,39 +140,13 @@ struct Singles {
             float* to = sums + row * stride;
             int64_t d = 0;
             for (; d + WIDE * LANES <= tile.dim; d += WIDE * LANES)
-                columns<R, WIDE>(mine, tile, d, LANES, to + d, stride);
-            for (; d + 2 * LANES <= tile.dim; d += 2 * LANES) columns<R, 2>(mine, tile, d, LANES, to + d, stride);
+                add_columns<R, WIDE>(mine, tile.values, tile.dim, tile.begin, tile.end, d, LANES, to + d, stride);
+            for (; d + 2 * LANES <= tile.dim; d += 2 * LANES)
+                add_columns<R, 2>(mine, tile.values, tile.dim, tile.begin, tile.end, d, LANES, to + d, stride);
             for (; d < tile.dim; d += LANES)
-                columns<R, 1>(mine, tile, d, std::min<int64_t>(LANES, tile.dim - d), to + d, stride);
+                add_columns<R, 1>(mine, tile.values, tile.dim, tile.begin, tile.end, d,
+                                  std::min<int64_t>(LANES, tile.dim - d), to + d, stride);
         });
-    }
-
-   private:
-    // V vectors wide; `lanes` is less than LANES only where the last vector of a row is not whole.
-    template <int R, int V>
-    static void columns(const float* weights, const Tile<T>& tile, int64_t at, int64_t lanes, float* sums,
-                        int64_t stride) {
-        vf acc[R][V];
-        #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r)
-            #pragma GCC unroll 8
-            for (int v = 0; v < V; ++v) acc[r][v] = load(sums + r * stride + v * LANES);
-        for (int64_t key = tile.begin; key < tile.end; ++key) {
-            const T* from = tile.values[key / RUN] + at + key % RUN * tile.dim;
-            vf value[V];
-            #pragma GCC unroll 8
-            for (int v = 0; v < V; ++v) value[v] = lanes == LANES ? load(from + v * LANES) : load_part(from, lanes);
-            #pragma GCC unroll 8
-            for (int r = 0; r < R; ++r) {
-                const vf weight = set1(weights[r * KEYS + key]);
-                #pragma GCC unroll 8
-                for (int v = 0; v < V; ++v) acc[r][v] = fma(weight, value[v], acc[r][v]);
-            }
-        }
-        #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r)
-            #pragma GCC unroll 8
-            for (int v = 0; v < V; ++v) store(sums + r * stride + v * LANES, acc[r][v]);
     }
 };
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
-from ..native import by_dtype, threads
+from ..native import by_dtype, pointers, threads
 from ..state_rows import StateRows
 from ..variants import Choice, Variant, select_variant
 from . import reference
@@ -81,17 +81,9 @@ def causal_conv(
     if chosen == "native":
         out = torch.empty(x.shape, dtype=x.dtype)
         bad = _NATIVE[x.dtype](
-            x.data_ptr(),
-            weight.data_ptr(),
-            None if bias is None else bias.data_ptr(),
-            state.data_ptr(),
-            out.data_ptr(),
+            *pointers(x, weight, bias, state, out),
             *rows.addresses,
-            len(state),
-            len(x),
-            x.stride(0),
-            channels,
-            weight.shape[1],
+            *(len(state), len(x), x.stride(0), channels, weight.shape[1]),
             activation == "silu",
             rows.state_dtype(state),
             threads(),

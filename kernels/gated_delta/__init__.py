@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..guards import check_heads, describe, native_unsupported_reason, triton_unsupported_reason
-from ..native import by_dtype, threads
+from ..native import by_dtype, pointers, threads
 from ..state_rows import StateRows
 from ..variants import Choice, Variant, select_variant
 from . import reference
@@ -84,23 +84,10 @@ def gated_delta(
     if chosen == "native":
         out = torch.empty(v.shape, dtype=v.dtype)
         bad = _NATIVE[q.dtype](
-            q.data_ptr(),
-            k.data_ptr(),
-            v.data_ptr(),
-            decay.data_ptr(),
-            beta.data_ptr(),
-            state.data_ptr(),
-            out.data_ptr(),
+            *pointers(q, k, v, decay, beta, state, out),
             *rows.addresses,
-            len(state),
-            tokens,
-            q.stride(0),
-            k.stride(0),
-            v.stride(0),
-            q.shape[1],
-            v_heads,
-            q.shape[2],
-            v_dim,
+            *(len(state), tokens, q.stride(0), k.stride(0), v.stride(0)),
+            *(q.shape[1], v_heads, q.shape[2], v_dim),
             scale,
             l2norm,
             rows.state_dtype(state),

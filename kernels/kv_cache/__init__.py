@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
-from ..native import NativeFunction, threads
+from ..native import NativeFunction, pointers, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .layout import (
@@ -82,18 +82,8 @@ def write_kv_(
         reference.write_kv_(k, v, k_cache, v_cache, slots, k_scale, v_scale)
         return
     bad = _NATIVE[k.dtype](
-        k.data_ptr(),
-        v.data_ptr(),
-        k_cache.data_ptr(),
-        v_cache.data_ptr(),
-        slots.data_ptr(),
-        slots.shape[0],
-        heads,
-        dim,
-        size,
-        blocks,
-        k.stride(0),
-        v.stride(0),
+        *pointers(k, v, k_cache, v_cache, slots),
+        *(slots.shape[0], heads, dim, size, blocks, k.stride(0), v.stride(0)),
         threads(),
     )
     if bad >= 0:

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..attention import AttentionBatch
 from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
 from ..kv_cache.layout import BLOCK_MULTIPLE
-from ..native import by_dtype, threads
+from ..native import by_dtype, pointers, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .reference import latents_of
@@ -18,7 +18,6 @@ __all__ = ["choose", "latent_attention", "latent_cache_shape", "latents_of", "wr
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _ARGUMENTS = (_P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _P, _I, _F, _I)
 _NATIVE = by_dtype("stentor_latent_attention", *_ARGUMENTS, restype=_I)
-_NO_MEMORY = -2
 
 
 def latent_cache_shape(num_blocks: int, dim: int, block_size: int) -> tuple[int, int, int]:
@@ -124,30 +123,13 @@ def latent_attention(
     blocks, size, _ = cache.shape
     out = q.new_empty((tokens, heads, rank))
     fault = _NATIVE[q.dtype](
-        q.data_ptr(),
-        cache.data_ptr(),
-        out.data_ptr(),
-        batch.query_start.data_ptr(),
-        batch.seq_lens.data_ptr(),
-        batch.block_tables.data_ptr(),
-        batch.num_sequences,
-        tokens,
-        heads,
-        dim,
-        rank,
-        size,
-        blocks,
-        batch.block_tables.shape[1],
-        None if chosen is None else chosen.data_ptr(),
+        *pointers(q, cache, out),
+        *batch.addresses,
+        *(tokens, heads, dim, rank, size, blocks, batch.block_tables.shape[1]),
+        *pointers(chosen),
         0 if chosen is None else chosen.shape[1],
         scale,
         threads(),
     )
-    if fault == _NO_MEMORY:
-        raise MemoryError(f"latent_attention: no room to plan {tokens} tokens of {batch.num_sequences} sequences")
-    if fault >= 0:
-        raise IndexError(
-            f"latent_attention: the lengths, the block table or the choices of sequence {fault} lead outside the batch "
-            "or the cache"
-        )
+    batch.check_fault(fault, "latent_attention", "the lengths, the block table or the choices")
     return out

@@ -5,6 +5,7 @@
 // the parts of 512 that they add up to. A row takes the tiles of a part in order and its parts in order: its result
 // depends on its own position, query and latents, and not on the rows beside it, nor on who computed which part.
 // Where a token sees chosen latents alone, these stand for all: number i of them is at position i of its tiles.
+#include "../attention/products.h"
 #include "../attention/softmax.h"
 #include "../linear/tiles.h"
 #include "paged.h"
@@ -18,20 +19,11 @@ namespace stentor {
 namespace {
 
 using namespace attention;
-using paged::RUN;
 
-constexpr int64_t KEYS = 64;  // latents of one online-softmax update
-constexpr int64_t RUNS = KEYS / RUN;
 constexpr int64_t PART = 512;       // latents that are summed by themselves
 constexpr int64_t HEADS = 32;       // of an item, at most
 constexpr int64_t SMALL = 1 << 17;  // multiply-adds below which a second thread does not pay
-constexpr int WIDE = 4;             // vectors across in the tiles of sums
-#if defined(__AVX512F__)
-constexpr int DEEP = 4;             // rows down
-#else
-constexpr int DEEP = 2;
-#endif
-static_assert(RUN % products::GROUP == 0 && RUN % LANES == 0, "runs are whole groups of columns, and whole vectors");
+static_assert(RUN % products::GROUP == 0 && RUN == paged::RUN, "runs are whole groups of columns");
 
 template <class T>
 struct Call {
@@ -55,43 +47,6 @@ struct Item {
 template <class T>
 using Kind = std::conditional_t<std::is_same_v<T, float>, products::Single, products::Brain>;
 
-// Calls body(row, R) for rows [0, rows) in groups of R, an integral constant of up to DEEP.
-template <int MOST, class Body>
-void by_rows(int64_t rows, const Body& body) {
-    int64_t row = 0;
-    for (; row + MOST <= rows; row += MOST) body(row, std::integral_constant<int, MOST>());
-    if constexpr (MOST > 1)
-        by_rows<MOST - 1>(rows - row, [&](int64_t more, auto deep) { body(row + more, deep); });
-}
-
-// sums[r][...] += weights[r][key] * latent[key][at ...] for R rows and V vectors; `lanes` is less than LANES only where
-// the last vector is not whole.
-template <int R, int V, class T>
-void add_columns(const float* weights, const T* const* runs, int64_t dim, int64_t count, int64_t at, int64_t lanes,
-                 float* sums, int64_t width) {
-    vf acc[R][V];
-    #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
-        #pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) acc[r][v] = load(sums + r * width + v * LANES);
-    for (int64_t key = 0; key < count; ++key) {
-        const T* from = runs[key / RUN] + key % RUN * dim + at;
-        vf value[V];
-        #pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) value[v] = lanes == LANES ? load(from + v * LANES) : load_part(from, lanes);
-        #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-            const vf weight = set1(weights[r * KEYS + key]);
-            #pragma GCC unroll 8
-            for (int v = 0; v < V; ++v) acc[r][v] = fma(weight, value[v], acc[r][v]);
-        }
-    }
-    #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
-        #pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) store(sums + r * width + v * LANES, acc[r][v]);
-}
-
 template <class T>
 void accumulate(const Call<T>& c, int64_t rows, const float* weights, const T* const* runs, int64_t count,
                 const Running& state) {
@@ -101,9 +56,10 @@ void accumulate(const Call<T>& c, int64_t rows, const float* weights, const T* c
         float* to = state.sums + row * state.width;
         int64_t d = 0;
         for (; d + WIDE * LANES <= c.rank; d += WIDE * LANES)
-            add_columns<R, WIDE>(mine, runs, c.dim, count, d, LANES, to + d, state.width);
+            add_columns<R, WIDE>(mine, runs, c.dim, 0, count, d, LANES, to + d, state.width);
         for (; d < c.rank; d += LANES)
-            add_columns<R, 1>(mine, runs, c.dim, count, d, std::min<int64_t>(LANES, c.rank - d), to + d, state.width);
+            add_columns<R, 1>(mine, runs, c.dim, 0, count, d, std::min<int64_t>(LANES, c.rank - d), to + d,
+                              state.width);
     });
 }
 

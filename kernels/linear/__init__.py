@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..guards import describe, native_unsupported_reason
-from ..native import by_dtype, threads
+from ..native import by_dtype, pointers, threads
 from ..variants import Choice, Variant, select_variant, wanted
 from . import reference
 
@@ -67,15 +67,8 @@ def linear(
     columns = weight.shape[0]
     out = x.new_empty((rows, columns))
     NATIVE[x.dtype](
-        x.data_ptr(),
-        weight.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        out.data_ptr(),
-        rows,
-        columns,
-        inner,
-        x.stride(0),
-        weight.stride(0),
+        *pointers(x, weight, bias, out),
+        *(rows, columns, inner, x.stride(0), weight.stride(0)),
         threads(),
     )
     return out

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..guards import check_heads, describe, native_unsupported_reason, triton_unsupported_reason
-from ..native import by_dtype, threads
+from ..native import by_dtype, pointers, threads
 from ..state_rows import StateRows
 from ..variants import Choice, Variant, select_variant
 from . import reference
@@ -84,24 +84,10 @@ def mamba2(
     if chosen == "native":
         out = torch.empty(x.shape, dtype=x.dtype)
         bad = _NATIVE[x.dtype](
-            x.data_ptr(),
-            dt.data_ptr(),
-            A.data_ptr(),
-            B.data_ptr(),
-            C.data_ptr(),
-            D.data_ptr(),
-            state.data_ptr(),
-            out.data_ptr(),
+            *pointers(x, dt, A, B, C, D, state, out),
             *rows.addresses,
-            len(state),
-            tokens,
-            x.stride(0),
-            B.stride(0),
-            C.stride(0),
-            heads,
-            B.shape[1],
-            head_dim,
-            B.shape[2],
+            *(len(state), tokens, x.stride(0), B.stride(0), C.stride(0)),
+            *(heads, B.shape[1], head_dim, B.shape[2]),
             rows.state_dtype(state),
             threads(),
         )

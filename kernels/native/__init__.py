@@ -10,7 +10,17 @@ Start-up calls :func:`prepare`, with a progress callback, before the first opera
 """
 
 from .build import BuildError, ProgressCallback, default_cache_dir
-from .load import NativeFunction, NativeLibrary, by_dtype, library, prepare, set_threads, threads, unavailable_reason
+from .load import (
+    NativeFunction,
+    NativeLibrary,
+    by_dtype,
+    library,
+    pointers,
+    prepare,
+    set_threads,
+    threads,
+    unavailable_reason,
+)
 
 __all__ = [
     "BuildError",
@@ -20,6 +30,7 @@ __all__ = [
     "by_dtype",
     "default_cache_dir",
     "library",
+    "pointers",
     "prepare",
     "set_threads",
     "threads",

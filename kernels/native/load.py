@@ -2,7 +2,7 @@
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,11 @@ def by_dtype(name: str, *argtypes: type[Any], restype: type[Any] | None = None) 
     """An operation's functions for float32 and bfloat16, which C++ calls ``NAME_f32`` and ``NAME_bf16``."""
     suffixes = {torch.float32: "f32", torch.bfloat16: "bf16"}
     return {dtype: NativeFunction(f"{name}_{end}", *argtypes, restype=restype) for dtype, end in suffixes.items()}
+
+
+def pointers(*tensors: torch.Tensor | None) -> Iterator[int | None]:
+    """Where tensors lie, for a native function; None where there is none."""
+    return (None if tensor is None else tensor.data_ptr() for tensor in tensors)
 
 
 _own_threads: int | None = None

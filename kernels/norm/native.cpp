@@ -1,5 +1,6 @@
 // Root mean square and layer norms, one row at a time; see reference.py for where they round.
 #include "parallel.h"
+#include "rms.h"
 #include "vec.h"
 
 namespace stentor {
@@ -19,23 +20,6 @@ static inline vf scaled(vf x, vf weight, float factor, bool plus_one) {
     const vf normed = x * set1(factor);
     if (plus_one) return normed * (set1(1.0f) + weight);
     return rounded_as(normed, (const T*)nullptr) * weight;
-}
-
-template <class T>
-float inverse_rms(const T* x, int64_t width, float eps) {
-    vf sum[4] = {};
-    int64_t i = 0;
-    for (; i + 4 * LANES <= width; i += 4 * LANES)
-        for (int j = 0; j < 4; ++j) {
-            const vf v = load(x + i + j * LANES);
-            sum[j] = fma(v, v, sum[j]);
-        }
-    for (; i < width; i += LANES) {
-        const vf v = i + LANES <= width ? load(x + i) : load_part(x + i, width - i);
-        sum[0] = fma(v, v, sum[0]);
-    }
-    const float total = hsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
-    return 1.0f / std::sqrt(total / (float)width + eps);
 }
 
 template <class T>

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..guards import native_unsupported_reason
-from ..native import by_dtype, threads
+from ..native import by_dtype, pointers, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .rows import check_residual, check_rows, dims_unsupported_reason, row_unsupported_reason, rows_of
@@ -81,15 +81,8 @@ def _run_native(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, 
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     number, inner, outer_stride, inner_stride = rows_of(x)
     _NATIVE[x.dtype](
-        x.data_ptr(),
-        weight.data_ptr(),
-        out.data_ptr(),
-        None if residual is None else residual.data_ptr(),
-        number // max(inner, 1),
-        inner,
-        outer_stride,
-        inner_stride,
-        x.shape[-1],
+        *pointers(x, weight, out, residual),
+        *(number // max(inner, 1), inner, outer_stride, inner_stride, x.shape[-1]),
         eps,
         plus_one,
         threads(),

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
-from ..native import by_dtype, threads
+from ..native import by_dtype, pointers, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
 
@@ -74,19 +74,9 @@ def rotary_(
         return
     tokens, q_heads, dim = q.shape
     bad = _NATIVE[q.dtype](
-        q.data_ptr(),
-        k.data_ptr(),
-        cos.data_ptr(),
-        sin.data_ptr(),
-        positions.data_ptr(),
-        tokens,
-        q_heads,
-        k.shape[1],
-        dim,
-        cos.shape[1],
-        q.stride(0),
-        k.stride(0),
-        cos.shape[0],
+        *pointers(q, k, cos, sin, positions),
+        *(tokens, q_heads, k.shape[1], dim, cos.shape[1]),
+        *(q.stride(0), k.stride(0), cos.shape[0]),
         interleaved,
         threads(),
     )

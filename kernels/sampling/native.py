@@ -4,7 +4,7 @@ from ctypes import c_int64, c_void_p
 
 import torch
 
-from ..native import NativeFunction, threads
+from ..native import NativeFunction, pointers, threads
 from .slot_params import SlotParams
 
 _LISTS = (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64, c_void_p)
@@ -71,15 +71,10 @@ def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, slot_
     status = _draw(
         logits.data_ptr(),
         *logits.shape,
-        slots.data_ptr(),
-        indices.data_ptr(),
+        *pointers(slots, indices),
         slot_params.seed.shape[0],
-        slot_params.inverse_temperature.data_ptr(),
-        slot_params.top_k.data_ptr(),
-        slot_params.min_p_threshold.data_ptr(),
-        slot_params.top_p.data_ptr(),
-        slot_params.seed.data_ptr(),
-        tokens.data_ptr(),
+        *pointers(slot_params.inverse_temperature, slot_params.top_k, slot_params.min_p_threshold),
+        *pointers(slot_params.top_p, slot_params.seed, tokens),
         threads(),
     )
     if status:
@@ -100,13 +95,9 @@ def logprobs(
         logits.data_ptr(),
         *logits.shape,
         wanted,
-        rows.data_ptr(),
-        tokens.data_ptr(),
+        *pointers(rows, tokens),
         top,
-        values.data_ptr(),
-        ranks.data_ptr(),
-        best.data_ptr(),
-        best_values.data_ptr(),
+        *pointers(values, ranks, best, best_values),
         threads(),
     )
     if status:
@@ -127,8 +118,7 @@ def _edit(
         logits.data_ptr(),
         *logits.shape,
         rows.shape[0],
-        rows.data_ptr(),
-        offsets.data_ptr(),
+        *pointers(rows, offsets),
         ids.shape[0],
         ids.data_ptr(),
         *rest,

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..attention import AttentionBatch
 from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
 from ..kv_cache.layout import BLOCK_MULTIPLE
-from ..native import by_dtype, threads
+from ..native import by_dtype, pointers, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
 
@@ -17,7 +17,6 @@ __all__ = ["choose", "top_tokens"]
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _I)
 _NATIVE = by_dtype("stentor_top_tokens", *_ARGUMENTS, restype=_I)
-_NO_MEMORY = -2
 
 
 def choose(q: Tensor, variant: Choice = "auto") -> Variant:
@@ -80,27 +79,10 @@ def top_tokens(
     blocks, size, _ = cache.shape
     out = torch.empty((tokens, top_k), dtype=torch.int32)
     fault = _NATIVE[q.dtype](
-        q.data_ptr(),
-        weights.data_ptr(),
-        cache.data_ptr(),
-        out.data_ptr(),
-        batch.query_start.data_ptr(),
-        batch.seq_lens.data_ptr(),
-        batch.block_tables.data_ptr(),
-        batch.num_sequences,
-        tokens,
-        heads,
-        dim,
-        size,
-        blocks,
-        batch.block_tables.shape[1],
-        top_k,
+        *pointers(q, weights, cache, out),
+        *batch.addresses,
+        *(tokens, heads, dim, size, blocks, batch.block_tables.shape[1], top_k),
         threads(),
     )
-    if fault == _NO_MEMORY:
-        raise MemoryError(f"top_tokens: no room to score {tokens} tokens of {batch.num_sequences} sequences")
-    if fault >= 0:
-        raise IndexError(
-            f"top_tokens: the lengths or the block table of sequence {fault} lead outside the batch or the cache"
-        )
+    batch.check_fault(fault, "top_tokens")
     return out

@@ -266,18 +266,18 @@ def markdown(report: Report) -> str:
 
 def remarks(report: Report) -> list[str]:
     """What a reader has to know of single columns: failed, skipped, disturbed."""
-    told = []
+    notes = []
     for column in report.columns:
         if column.failed is not None:
-            told.append(f"{column.name} failed: {column.failed}")
+            notes.append(f"{column.name} failed: {column.failed}")
         for figure, who in (("others_cores", "other servers of the run"), ("strangers_cores", "other processes")):
             seen = [figures[figure] for rounds in column.rounds.values() for figures in rounds if figure in figures]
             if seen and statistics.median(seen) > DISTURBED:
-                told.append(
+                notes.append(
                     f"{column.name}: {who} used {statistics.median(seen):.2f} cores meanwhile: "
                     "do not trust these figures, measure on a quiet machine"
                 )
-    return [*told, *(f"{name} skipped: {why}" for name, why in report.skipped.items())]
+    return [*notes, *(f"{name} skipped: {why}" for name, why in report.skipped.items())]
 
 
 def _cells(columns: Sequence[Column], row: Measure, bold: str) -> list[str]:

@@ -32,9 +32,9 @@ class Weights:
     def __init__(self, source: Path, shelf: Path, quantizer: Path) -> None:
         self.source = source
         self._quantizer = quantizer
-        told = source.stat()
+        status = source.stat()
         # changes with the file: its forms are then made anew
-        key = hashlib.sha256(f"{source.resolve()} {told.st_size} {told.st_mtime_ns}".encode()).hexdigest()[:12]
+        key = hashlib.sha256(f"{source.resolve()} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:12]
         self._shelf = shelf / f"{source.stem}-{key}"
 
     def form(self, form: Form, progress: Progress = lambda what: None) -> Path:

@@ -123,15 +123,15 @@ def most_tokens_of(
     plain = scores is None and body.prompt_logprobs is None and not body.return_token_ids and experts is None
     if not whole or plain:
         return tokens
-    told = expert_bytes(chat, experts)
-    per_token = told + (0 if scores is None else copies * described_bytes(scores))
+    routed = expert_bytes(chat, experts)
+    per_token = routed + (0 if scores is None else copies * described_bytes(scores))
     prompt_token_bytes = 0 if body.prompt_logprobs is None else ranked_bytes(body.prompt_logprobs)
     if body.return_token_ids:
         per_token, prompt_token_bytes = per_token + TOKEN_ID_BYTES, prompt_token_bytes + TOKEN_ID_BYTES
     size = AnswerSize(
         n=body.choices,
         prompt_tokens=len(prompt),
-        prompt_bytes=prompt_token_bytes * len(prompt) + body.choices * told * (len(prompt) - (experts or 0)),
+        prompt_bytes=prompt_token_bytes * len(prompt) + body.choices * routed * (len(prompt) - (experts or 0)),
         repeated=False,
         most_tokens=tokens,
         token_bytes=per_token,

@@ -129,7 +129,7 @@ def models_page() -> str:
         output = settle_output(AUTO, AUTO, "", name)
         thinks = "" if output.reasoning is None else _codes((output.reasoning.name,))
         calls = _codes((output.tools.name,)) if output.harmony and output.tools is not None else ""
-        told = (
+        cells = (
             f"`{name}`",
             ", ".join(kinds(spec)),
             takes(name),
@@ -141,7 +141,7 @@ def models_page() -> str:
             calls,
             "; ".join(remarks(name, spec)),
         )
-        rows.append(f"| {' | '.join(told)} |")
+        rows.append(f"| {' | '.join(cells)} |")
     head = (
         "The decoders that Stentor's own code runs, by the `architectures` of their `config.json`. `dense`: attention "
         "and a network in every layer. `media`: what it takes besides text, as far as tests show. "

@@ -107,8 +107,8 @@ def test_a_spoken_turn_is_answered_with_a_voice_that_can_be_interrupted(browser:
         # the recording begins again while the story is being told
         expect(page.locator("#voice-messages .assistant.cut").first).to_be_visible(timeout=SECONDS)
         expect(page.locator("#voice-interruption")).to_contain_text("ms")
-        told = page.locator("#voice-log-list li[data-type='conversation.item.truncated'] code").first
-        expect(told).to_contain_text("audio_end_ms", timeout=SECONDS)
+        truncated = page.locator("#voice-log-list li[data-type='conversation.item.truncated'] code").first
+        expect(truncated).to_contain_text("audio_end_ms", timeout=SECONDS)
         # of an answer that was interrupted the page shows what was heard, and not what was still to be said
         kept = page.locator("#voice-log-list li[data-type='conversation.item.retrieved']").first
         expect(kept).to_be_visible(timeout=SECONDS)

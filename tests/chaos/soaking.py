@@ -208,13 +208,13 @@ async def _load(server: ServerProcess, seconds: float, seed: int, note: Note) ->
 
 async def sample_memory(server: int, samples: list[Sample], note: Note) -> None:
     """Until it is cancelled."""
-    told = began = time.monotonic()
+    noted = began = time.monotonic()
     while True:
         usage = usage_by_role(server)
         now = time.monotonic()
         samples.append(Sample(now, {role: one.resident_bytes for role, one in usage.items()}))
-        if now - told >= _TELL_SECONDS:
-            told = now
+        if now - noted >= _TELL_SECONDS:
+            noted = now
             sizes = ", ".join(f"{role} {one.resident_bytes >> 20}" for role, one in sorted(usage.items()))
             note(f"{now - began:.0f} s of load; resident MiB: {sizes}")
         await asyncio.sleep(_SAMPLE_SECONDS)

@@ -19,11 +19,11 @@ FEWER = Amount(1, 1, 0, 32, 20, 40)
 
 
 def _run(server: ServerProcess, amount: Amount, *, exact: bool) -> Outcome:
-    told: list[str] = []
+    notes: list[str] = []
     try:
-        outcome = measure(server, amount, SEED, exact=exact, note=told.append)
+        outcome = measure(server, amount, SEED, exact=exact, note=notes.append)
     except TimeoutError as error:
-        pytest.fail(f"{error}; seed {SEED}, {told[-1]}\n{server.output()[-5000:]}")
+        pytest.fail(f"{error}; seed {SEED}, {notes[-1]}\n{server.output()[-5000:]}")
     assert not outcome.problems, f"seed {SEED}: {outcome.problems[:5]}\n{server.output()[-5000:]}"
     assert outcome.incomplete == 0
     assert outcome.survivors >= outcome.streams_at_once, "no stream was hit"

@@ -11,6 +11,7 @@ from stentor.kernels.causal_conv import triton as conv_triton
 from stentor.kernels.causal_conv.tunables import tunables as conv_tunables
 from stentor.kernels.gated_delta import choose as choose_delta
 from stentor.kernels.gated_delta import triton as delta_triton
+from stentor.kernels.gated_delta import triton_chunks as delta_chunks
 from stentor.kernels.gated_delta.tunables import tunables as delta_tunables
 from stentor.kernels.mamba2 import choose as choose_mamba
 from stentor.kernels.mamba2 import triton as mamba_triton
@@ -97,7 +98,7 @@ def test_the_tuner_times_what_launches_look_up(
         return default
 
     monkeypatch.setattr(module, "pick", pick)
-    for where in (module, delta_triton.triton_chunks):
+    for where in (module, delta_chunks):
         monkeypatch.setattr(where, "launch", lambda *_, **__: None)
     with FakeTensorMode(), dry_run():
         for tunable in tunables():

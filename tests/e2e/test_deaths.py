@@ -101,12 +101,12 @@ def test_a_death_while_loading_leaves_nothing_and_is_one_clear_line(
         os.kill(server.pid if victim == "server" else below(server.pid, victim)[0], signal.SIGKILL)
         output, _ = server.communicate(timeout=SECONDS)
         eventually(lambda: not any(map(alive, processes)), SECONDS, "no process is left")
-        told = [line for line in output.splitlines() if " INFO " not in line]
+        errors = [line for line in output.splitlines() if " INFO " not in line]
         if victim == "server":
-            assert told == []
+            assert errors == []
         else:
             assert server.returncode == FAILED
-            (line,) = told
+            (line,) = errors
             assert f"the {victim} process was lost" in line
             assert line.endswith("killed by SIGKILL")
     finally:

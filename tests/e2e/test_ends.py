@@ -90,15 +90,17 @@ def test_what_does_not_end_in_time_is_told_so_and_the_code_names_the_signal(tmp_
         assert "3 requests were cut off" in server.output()
 
 
-@pytest.mark.parametrize(("told", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_second_signal_ends_at_once_but_not_without_a_word(tmp_path: Path, told: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize(("reported", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_second_signal_ends_at_once_but_not_without_a_word(
+    tmp_path: Path, reported: signal.Signals, code: int
+) -> None:
     with ServerProcess([*describe(tmp_path), "--shutdown-timeout", "600"], ECHO) as server:
         processes = tree(server.pid)
         stream = Asker(server, stream=True)
         assert stream.begun.wait(SECONDS)
-        os.kill(server.pid, told)
+        os.kill(server.pid, reported)
         eventually(lambda: _get(server, "/health").status_code == 503, SECONDS, "the server drains")
-        os.kill(server.pid, told)
+        os.kill(server.pid, reported)
         assert server.wait(SECONDS) == code
         assert json.loads(stream.events[-1])["error"]["code"] == "shutting_down"
         eventually(lambda: not any(map(alive, processes)), SECONDS, "no process is left")

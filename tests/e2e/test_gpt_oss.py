@@ -119,14 +119,16 @@ def test_an_answer_that_keeps_to_a_schema_is_a_final_message(server: ServerProce
     assert answer["choices"][0]["finish_reason"] == "stop"
 
 
-@pytest.mark.parametrize(("effort", "told"), [("low", "low"), ("high", "high"), ("minimal", "low"), (None, "medium")])
-def test_the_effort_stands_in_the_system_message(client: openai.OpenAI, effort: Any, told: str) -> None:
+@pytest.mark.parametrize(
+    ("effort", "reported"), [("low", "low"), ("high", "high"), ("minimal", "low"), (None, "medium")]
+)
+def test_the_effort_stands_in_the_system_message(client: openai.OpenAI, effort: Any, reported: str) -> None:
     fields = {} if effort is None else {"reasoning_effort": effort}
     answer: Any = client.chat.completions.create(
         **{**GREEDY, "max_tokens": 1}, messages=QUESTION, extra_body={"return_token_ids": True}, **fields
     )
     prompt = TOKENIZER.decode(answer.model_extra["prompt_token_ids"], skip_special_tokens=False)
-    assert f"\nReasoning: {told}\n" in prompt
+    assert f"\nReasoning: {reported}\n" in prompt
     assert prompt.endswith("<|end|><|start|>assistant")
 
 

@@ -91,8 +91,8 @@ def test_a_transcription_session_tells_the_text_of_a_turn_before_it_is_committed
         early = read(socket, f"{kind}.delta")
         tell(socket, "input_audio_buffer.commit")
         events = early + read(socket, f"{kind}.completed")
-    told = "".join(event["delta"] for event in events if event["type"] == f"{kind}.delta")
-    assert told == events[-1]["transcript"] != ""
+    joined = "".join(event["delta"] for event in events if event["type"] == f"{kind}.delta")
+    assert joined == events[-1]["transcript"] != ""
 
 
 def test_told_to_end_a_server_of_several_models_finishes_what_runs_and_leaves_no_process(server: ServerProcess) -> None:

@@ -65,15 +65,15 @@ def test_a_budget_ends_thinking_and_the_rest_is_the_answer(client: openai.OpenAI
 
 def test_a_stream_thinks_and_answers_the_same(client: openai.OpenAI) -> None:
     whole = ask(client).choices[0].message
-    told = {"content": "", "reasoning": ""}
+    streamed = {"content": "", "reasoning": ""}
     reasoning_tokens = None
     for chunk in ask(client, stream=True, stream_options={"include_usage": True}):
         if chunk.usage is not None:
             reasoning_tokens = chunk.usage.completion_tokens_details.reasoning_tokens
         for choice in chunk.choices:
-            for field in told:
-                told[field] += getattr(choice.delta, field, None) or ""
-    assert told == {"content": whole.content, "reasoning": whole.model_extra["reasoning"]}
+            for field in streamed:
+                streamed[field] += getattr(choice.delta, field, None) or ""
+    assert streamed == {"content": whole.content, "reasoning": whole.model_extra["reasoning"]}
     assert reasoning_tokens == ask(client).usage.completion_tokens_details.reasoning_tokens
 
 

@@ -149,8 +149,8 @@ def test_a_stream_of_events_says_the_same_with_its_logprobs(client: openai.OpenA
     *deltas, done = events
     assert "".join(event.delta for event in deltas) == done.text == whole.text
     assert [one.logprob for event in deltas for one in event.logprobs] == [one.logprob for one in done.logprobs]
-    told = b"".join(bytes(one.bytes) for one in done.logprobs).decode().strip()
-    assert told == whole.text
+    joined = b"".join(bytes(one.bytes) for one in done.logprobs).decode().strip()
+    assert joined == whole.text
     assert all(one.logprob <= 0 for one in whole.logprobs or ())
 
 

@@ -208,9 +208,9 @@ def test_a_client_of_vllm_is_served_in_its_own_dialect(server: ServerProcess, se
 
         samples = soxr.resample(np.frombuffer(speech.pcm, "<i2"), 24_000, 16_000)
         pcm = samples.astype("<i2").tobytes()
-        told = []
+        received = []
         async with connect(f"ws://127.0.0.1:{server.port}/v1/realtime", compression=None, proxy=None) as socket:
-            told.append(json.loads(await socket.recv()))
+            received.append(json.loads(await socket.recv()))
             for message in (
                 {"type": "session.update", "model": "whisper-1"},
                 {"type": "input_audio_buffer.commit"},
@@ -221,9 +221,9 @@ def test_a_client_of_vllm_is_served_in_its_own_dialect(server: ServerProcess, se
                 {"type": "input_audio_buffer.commit", "final": True},
             ):
                 await socket.send(json.dumps(message))
-            while told[-1]["type"] not in ("transcription.done", "error"):
-                told.append(json.loads(await socket.recv()))
-        return told
+            while received[-1]["type"] not in ("transcription.done", "error"):
+                received.append(json.loads(await socket.recv()))
+        return received
 
     created, *deltas, done = asyncio.run(run())
     assert created["type"] == "session.created"

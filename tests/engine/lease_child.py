@@ -39,14 +39,14 @@ def main() -> None:
         print("noted", flush=True)
         sys.stdin.read()
         return
-    if what == "told":
+    if what == "line":
         clock: Any = SimpleNamespace(monotonic_ns=lambda: _WORD.unpack_from(board, CLOCK)[0])
         vars(lease)["time"] = clock
         member.acquire()
         _WORD.pack_into(board, HOLDS, number + 1)
-        for told in sys.stdin:
+        for line in sys.stdin:
             _WORD.pack_into(board, HOLDS, 0)
-            if told == "yield\n":
+            if line == "yield\n":
                 member.yield_device()
                 print("done", flush=True)
             else:

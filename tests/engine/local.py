@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stentor.engine.channel.pieces import PromptParts
 from stentor.engine.client.media import Media
-from stentor.engine.client.told_experts import ToldExperts
+from stentor.engine.client.stream import RoutedExperts
 from stentor.engine.core.scheduler import MAX_IN_FLIGHT, Scheduler
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.model_config.model_spec import ModelSpec
@@ -77,7 +77,7 @@ class LocalEngine:
         self.outcomes: dict[tuple[int, int], Outcome] = {}
         self.prompts: dict[int, PromptDone] = {}
         self._parts: dict[int, PromptParts] = {}
-        self._experts: dict[int, ToldExperts] = {}
+        self._experts: dict[int, RoutedExperts] = {}
         self._clock = 0.0
         self._next_rid = 0
 
@@ -97,7 +97,7 @@ class LocalEngine:
             self.outcomes[rid, index] = Outcome()
         request = Submit(rid, prompt, params, seeds, 0, salt, self._clock)
         if params.routed_experts is not None:
-            self._experts[rid] = ToldExperts(params.routed_experts, len(prompt))
+            self._experts[rid] = RoutedExperts(params.routed_experts, len(prompt))
         request = self.shelf.bring(request, group_of(self.ready.groups, "cross"), audio, streamed, media)
         refused = self.scheduler.submit(request, self._clock)
         self._clock += 1e-3
@@ -143,8 +143,8 @@ class LocalEngine:
         self.shelf.store.released(self.scheduler.take_released())
         for part in batch.parts:
             self._parts.setdefault(part.rid, PromptParts()).add(part)
-        for told in batch.experts:
-            self._experts[told.rid].add(told)
+        for routed in batch.experts:
+            self._experts[routed.rid].add(routed)
         for prompt in batch.prompts:
             self.prompts[prompt.rid] = self._parts.pop(prompt.rid, PromptParts()).joined(prompt)
         for gained in batch.tokens:

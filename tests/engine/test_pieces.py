@@ -16,7 +16,7 @@ from stentor.engine.channel.pieces import (
     submit_frames,
     without_requests,
 )
-from stentor.engine.client.told_experts import ToldExperts
+from stentor.engine.client.stream import RoutedExperts
 from stentor.protocols.ipc.actors import (
     Finished,
     PromptDone,
@@ -135,8 +135,8 @@ def test_a_batch_comes_whole_and_in_order_out_of_frames_of_which_none_is_too_lar
         joined.prompts.extend(parts[done.rid].joined(done) for done in each.prompts)
         joined.tokens.extend(each.tokens)
         joined.finished.extend(each.finished)
-    told = {part.rid: [None, *part.logprobs] for part in batch.parts}
-    whole = [msgspec.structs.replace(done, logprobs=told.get(done.rid)) for done in batch.prompts]
+    gathered = {part.rid: [None, *part.logprobs] for part in batch.parts}
+    whole = [msgspec.structs.replace(done, logprobs=gathered.get(done.rid)) for done in batch.prompts]
     assert joined == TokensBatch(whole, batch.tokens, batch.finished)
 
 
@@ -155,7 +155,7 @@ def test_experts_of_many_positions_come_in_frames_of_whole_positions() -> None:
     assert isinstance(whole, StepResult)
     pieces = parts.joined(whole).routed
     assert all(len(piece.data) == 6 * piece.count for piece in pieces)
-    told = ToldExperts(20, 500)
+    gathered = RoutedExperts(20, 500)
     for piece in pieces:
         if piece.slot == 4:
             for index, start, end in ((-1, piece.start, min(piece.start + piece.count, 500)), (0, 500, 720)):
@@ -168,22 +168,22 @@ def test_experts_of_many_positions_come_in_frames_of_whole_positions() -> None:
                         received = decode_client.decode(small)
                         assert isinstance(received, TokensBatch)
                         for each in received.experts:
-                            told.add(each)
-    assert told.of(0, 221) == data
-    assert told.of(0, 1) == data[: 480 * 6]
+                            gathered.add(each)
+    assert gathered.of(0, 221) == data
+    assert gathered.of(0, 1) == data[: 480 * 6]
 
 
 def test_experts_that_come_again_are_known_and_those_behind_a_gap_are_missing() -> None:
-    told = ToldExperts(2, 4)
-    told.add(SequenceExperts(0, -1, 2, 2, b"aabb"))
-    told.add(SequenceExperts(0, -1, 2, 1, b"xx"))
-    told.add(SequenceExperts(0, 1, 4, 1, b"cc"))
-    told.add(SequenceExperts(0, 1, 4, 2, b"xxdd"))
-    assert told.of(1, 3) == b"aabbccdd"
-    assert told.of(1, 0) == told.of(0, 1) == b"aabb"
-    told.add(SequenceExperts(0, 1, 8, 1, b"ee"))
+    gathered = RoutedExperts(2, 4)
+    gathered.add(SequenceExperts(0, -1, 2, 2, b"aabb"))
+    gathered.add(SequenceExperts(0, -1, 2, 1, b"xx"))
+    gathered.add(SequenceExperts(0, 1, 4, 1, b"cc"))
+    gathered.add(SequenceExperts(0, 1, 4, 2, b"xxdd"))
+    assert gathered.of(1, 3) == b"aabbccdd"
+    assert gathered.of(1, 0) == gathered.of(0, 1) == b"aabb"
+    gathered.add(SequenceExperts(0, 1, 8, 1, b"ee"))
     with pytest.raises(ValueError, match="the experts of 6 of 7 positions"):
-        told.of(1, 4)
+        gathered.of(1, 4)
 
 
 def test_what_comes_again_replaces_what_had_come() -> None:

@@ -30,11 +30,11 @@ def submit(streamed: Streamed | None) -> Submit:
 
 def listening() -> tuple[RequestStream, list[Append], ArenaReader]:
     """A request that has heard b"ab", what it has told, and what reads it."""
-    told: list[Append] = []
+    appended: list[Append] = []
     heard = StreamedMedia(ARENA, [])
     heard.append(b"ab", last=False)
-    stream = RequestStream(submit(heard.streamed()), lambda stream, index: None, told.append, heard)
-    return stream, told, ArenaReader(os.dup(ARENA.fd))
+    stream = RequestStream(submit(heard.streamed()), lambda stream, index: None, appended.append, heard)
+    return stream, appended, ArenaReader(os.dup(ARENA.fd))
 
 
 def pcm_of(reader: ArenaReader, pieces: list[ArenaRef]) -> bytes:
@@ -42,11 +42,11 @@ def pcm_of(reader: ArenaReader, pieces: list[ArenaRef]) -> bytes:
 
 
 def test_what_is_appended_is_told_and_kept_for_another_engine() -> None:
-    stream, told, reader = listening()
+    stream, appended, reader = listening()
     stream.append(b"cd")
     stream.append(b"")
     stream.append(b"ef", last=True)
-    assert [(pcm_of(reader, more.pieces), more.last) for more in told] == [(b"cd", False), (b"ef", True)]
+    assert [(pcm_of(reader, more.pieces), more.last) for more in appended] == [(b"cd", False), (b"ef", True)]
     heard = stream.resubmission().streamed
     assert heard is not None
     assert (pcm_of(reader, heard.pieces), heard.ended) == (b"abcdef", True)
@@ -59,7 +59,7 @@ def test_what_is_appended_is_told_and_kept_for_another_engine() -> None:
 
 
 def test_what_cannot_be_appended_is_refused_and_changes_nothing() -> None:
-    stream, told, reader = listening()
+    stream, appended, reader = listening()
     with pytest.raises(ValueError, match="whole samples"):
         stream.append(b"c")
     with pytest.raises(ValueError, match="at most 33554432 bytes"):
@@ -67,20 +67,20 @@ def test_what_cannot_be_appended_is_refused_and_changes_nothing() -> None:
     stream.append(b"", last=True)
     with pytest.raises(ValueError, match="has had its end"):
         stream.append(b"cd")
-    assert told == [Append(3, [], True)]
+    assert appended == [Append(3, [], True)]
     heard = stream.resubmission().streamed
     assert heard is not None
     assert (pcm_of(reader, heard.pieces), heard.ended) == (b"ab", True)
     with pytest.raises(ValueError, match="without streamed audio"):
-        RequestStream(submit(None), lambda stream, index: None, told.append).append(b"cd")
+        RequestStream(submit(None), lambda stream, index: None, appended.append).append(b"cd")
 
 
 def test_nobody_hears_what_comes_after_the_end_of_a_request_and_it_takes_no_memory() -> None:
-    stream, told, _ = listening()
+    stream, appended, _ = listening()
     used = ARENA.used
     stream.push_end(Finished(3, 0, "abort", None, None))
     stream.append(bytes(1 << 20))
-    assert not told
+    assert not appended
     assert ARENA.used == used
 
 

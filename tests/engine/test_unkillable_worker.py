@@ -113,15 +113,15 @@ async def test_an_engine_whose_worker_cannot_be_killed_says_so_and_ends_for_good
         await on.until(Failed)
     assert on.codes == [1]
     assert on.workers.started == 1
-    told = [each for each in on.seen if isinstance(each, Stalled | TokensBatch | Failed)]
+    ends = [each for each in on.seen if isinstance(each, Stalled | TokensBatch | Failed)]
     why = "the worker failed in step 0: RuntimeError"
     stuck = f"{why}; the process does not die"
-    assert [type(each) for each in told] == [Stalled, TokensBatch, Failed]
-    assert isinstance(told[0], Stalled)
-    assert told[0].message == why
-    assert isinstance(told[1], TokensBatch)
-    assert [(end.reason, end.message) for end in told[1].finished] == [("error", stuck)]
-    assert told[2] == Failed(stuck, final=True)
+    assert [type(each) for each in ends] == [Stalled, TokensBatch, Failed]
+    assert isinstance(ends[0], Stalled)
+    assert ends[0].message == why
+    assert isinstance(ends[1], TokensBatch)
+    assert [(end.reason, end.message) for end in ends[1].finished] == [("error", stuck)]
+    assert ends[2] == Failed(stuck, final=True)
 
 
 async def test_an_engine_that_is_told_to_end_ends_though_its_worker_does_not(

@@ -254,7 +254,7 @@ def test_a_fork_server_waits_for_a_worker_that_cannot_be_killed_for_a_while_and_
     owner, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     engine, engines_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     worker = subprocess.Popen(["sleep", "60"])
-    pidfd, (told, note) = os.pidfd_open(worker.pid), os.pipe()
+    pidfd, (reported, note) = os.pidfd_open(worker.pid), os.pipe()
     serving = fork_server._ForkServer(ours)
     serving._engines[engine.fileno()] = engine
     serving._workers[pidfd] = fork_server._Worker(worker.pid, pidfd, note, engine.fileno())
@@ -268,9 +268,9 @@ def test_a_fork_server_waits_for_a_worker_that_cannot_be_killed_for_a_while_and_
     owner.close()
     assert serving.serve() is None
     assert not serving._workers
-    assert process.STATUS.unpack(os.read(told, process.STATUS.size)) == (-signal.SIGKILL,)
+    assert process.STATUS.unpack(os.read(reported, process.STATUS.size)) == (-signal.SIGKILL,)
     worker.returncode = -signal.SIGKILL
-    os.close(told)
+    os.close(reported)
     ours.close()
     engines_end.close()
 
@@ -319,8 +319,8 @@ def test_while_a_worker_dies_the_next_engine_waits_and_those_that_live_are_answe
 def test_a_fork_server_does_not_wait_for_a_status_that_a_debugger_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     owner, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     worker = subprocess.Popen(["sleep", "60"])
-    pidfd, (told, note) = os.pidfd_open(worker.pid), os.pipe()
-    child = process.AdoptedChild(worker.pid, os.dup(pidfd), told, "worker")
+    pidfd, (reported, note) = os.pidfd_open(worker.pid), os.pipe()
+    child = process.AdoptedChild(worker.pid, os.dup(pidfd), reported, "worker")
     serving = fork_server._ForkServer(ours)
     serving._workers[pidfd] = fork_server._Worker(worker.pid, pidfd, note, fork_server._NOBODY)
     serving._poll.register(pidfd, select.POLLIN)

@@ -7,6 +7,7 @@ import torch
 
 from stentor.kernels import StateRows
 from stentor.kernels.gated_delta import triton as delta_triton
+from stentor.kernels.gated_delta import triton_chunks as delta_chunks
 from stentor.kernels.mamba2 import triton as mamba_triton
 from stentor.kernels.tuning import Config, overridden
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
@@ -70,7 +71,7 @@ def test_long_rows_are_cut_into_chunks(
     module: ModuleType, batch: str, chunks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launched: list[str] = []
-    for where in (module, delta_triton.triton_chunks):
+    for where in (module, delta_chunks):
         monkeypatch.setattr(where, "launch", lambda kernel, *_, **__: launched.append(kernel.fn.__name__))
     mixer = Delta(1, 2, 16, 48) if module is delta_triton else Mamba(2, 1, 16, 32)
     lengths, reads, writes = BATCHES[batch]

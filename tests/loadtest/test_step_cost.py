@@ -34,15 +34,15 @@ def test_a_curve_that_grows_with_its_work_is_no_surprise(times: dict[int, float]
 
 
 @pytest.mark.parametrize(
-    ("times", "told"),
+    ("times", "reported"),
     [
         ({16: 20.0, 24: 21.0, 32: 60.0}, "21.00 ms at 24 rows, 60.00 ms at 32: 2.86 times, for 1.33 times the work"),
         ({16: 20.0, 24: 15.0}, "although there is more to do"),
     ],
 )
-def test_a_cliff_and_a_dip_are_surprises(times: dict[int, float], told: str) -> None:
+def test_a_cliff_and_a_dip_are_surprises(times: dict[int, float], reported: str) -> None:
     (found,) = surprises([_figure("decode", time, rows=rows) for rows, time in times.items()])
-    assert told in found
+    assert reported in found
 
 
 def test_time_over_context_is_a_straight_line() -> None:

@@ -70,9 +70,9 @@ def test_the_parameters_that_a_token_uses_are_told_beside_all(tmp_path: Path) ->
     total = sum(parameter.numel() for parameter in model.parameters())
     idle = 2 * (6 - 2) * 3 * 64 * 32  # of two sparse layers, which take 2 of 6 experts
     assert (spec.parameters, spec.active_parameters) == (total, total - idle)
-    told = describe_model(tmp_path, ())
-    assert f"{total / 1e6:.1f} M, {(total - idle) / 1e6:.1f} M of them active for a token" in told
-    assert "2 of 6 experts, silu of 32" in told
+    reported = describe_model(tmp_path, ())
+    assert f"{total / 1e6:.1f} M, {(total - idle) / 1e6:.1f} M of them active for a token" in reported
+    assert "2 of 6 experts, silu of 32" in reported
 
 
 def test_a_token_is_multiplied_with_the_experts_that_it_takes(tmp_path: Path) -> None:

@@ -52,8 +52,8 @@ def asking(first: int = 0, **fields: Any) -> SamplingParams:
 @torch.inference_mode()
 def chosen(model: Any, tokens: list[int], top_k: int) -> npt.NDArray[np.uint8]:
     """By transformers' routers, in the order of experts: how near scores are ordered is nobody's business."""
-    told = model(torch.tensor([tokens]), output_router_logits=True).router_logits
-    logits = [layer for layer in told if layer is not None]
+    reported = model(torch.tensor([tokens]), output_router_logits=True).router_logits
+    logits = [layer for layer in reported if layer is not None]
     best = [layer.view(len(tokens), -1).topk(top_k, dim=-1).indices for layer in logits]
     return np.sort(torch.stack(best, dim=1).numpy().astype(np.uint8), axis=2)
 

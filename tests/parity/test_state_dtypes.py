@@ -61,13 +61,13 @@ def test_the_dtype_of_recurrences_is_that_of_all_states_unless_it_is_named(
 def test_a_worker_has_room_for_more_states_where_they_are_smaller(tmp_path: Path) -> None:
     tiny.make("granite4-hybrid", tmp_path)
 
-    def told(**changes: object) -> tuple[int, int]:
+    def reported(**changes: object) -> tuple[int, int]:
         ready = set_up(model_config(tmp_path, kv_cache_memory=1 << 20, **changes), lambda *_: None).ready
         states = group_of(ready.groups, "state")
         assert states is not None
         return states.capacity, next(line.bytes for line in ready.memory if line.what == "recurrent states")
 
-    (count, taken), (more, as_much) = told(), told(mamba_ssm_cache_dtype="float16")
+    (count, taken), (more, as_much) = reported(), reported(mamba_ssm_cache_dtype="float16")
     assert more > count
     assert as_much / more < taken / count
 

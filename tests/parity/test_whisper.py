@@ -82,12 +82,12 @@ def test_encoder_and_decoder_are_transformers(pair: tuple[Any, Path], packed: bo
     first = ours.step(prompts)
     later = ours.step([[5], [], [6, 8, 77]])
     last = ours.step([[190], [3, 4], [199]])
-    told = [
+    reported = [
         [*prompts[0], 5, 190],
         [*prompts[1], 3, 4],
         [*prompts[2], 6, 8, 77, 199],
     ]
-    for row, tokens in enumerate(told):
+    for row, tokens in enumerate(reported):
         with torch.inference_mode():
             wanted = model(encoder_outputs=(expected[row][None],), decoder_input_ids=torch.tensor([tokens])).logits[0]
         found = torch.cat([part[row] for part in (first, later, last) if len(part[row])])
@@ -125,8 +125,8 @@ def test_a_checkpoint_of_ctranslate2_is_the_same_model(dtype: torch.dtype, tmp_p
     assert found.format == "ct2"
     assert found.dtype == str(dtype).removeprefix("torch.")
     assert found.defaults.eos_token_ids == found.whisper.eos_token_ids == (150,)
-    told = (found.whisper.suppressed, found.whisper.suppressed_first, found.whisper.alignment_heads)
-    assert told == ((3, 4), (5,), ((1, 2),))
+    reported = (found.whisper.suppressed, found.whisper.suppressed_first, found.whisper.alignment_heads)
+    assert reported == ((3, 4), (5,), ((1, 2),))
     for name in (
         "vocab_size",
         "hidden_size",

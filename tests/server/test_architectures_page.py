@@ -24,10 +24,10 @@ UNTESTED = {"IQuestCoderForCausalLM", "Glm46VForConditionalGeneration"}
 def test_a_model_has_no_kind_of_layer_that_the_page_keeps_from_its_architecture(model: str) -> None:
     config = tiny.ARCHITECTURES[model]().to_dict()
     architecture = named_architecture(config, {name: decoder.model_type for name, decoder in DECODERS.items()})
-    spec, told = model_spec_from_hf(config), described(architecture)
-    assert {*kinds(spec)} - {"dense"} <= {*kinds(told)}
-    assert {*remarks(architecture, spec)} <= {*remarks(architecture, told)}
-    assert spec.text_part == told.text_part
+    spec, reported = model_spec_from_hf(config), described(architecture)
+    assert {*kinds(spec)} - {"dense"} <= {*kinds(reported)}
+    assert {*remarks(architecture, spec)} <= {*remarks(architecture, reported)}
+    assert spec.text_part == reported.text_part
 
 
 def test_the_page_names_the_parity_models_of_each_architecture_and_no_others() -> None:
@@ -51,10 +51,10 @@ def test_the_page_names_the_parity_models_of_each_architecture_and_no_others() -
 
 @pytest.mark.parametrize("architecture", PARITY)
 def test_a_model_calls_nothing_that_the_page_keeps_from_its_architecture(architecture: str) -> None:
-    told = computed(described(architecture))
+    reported = computed(described(architecture))
     for model in PARITY[architecture]:
         called = test_architectures.CALLED.get(model, set())
-        assert [what for what in called if what not in told] == [], model
+        assert [what for what in called if what not in reported] == [], model
 
 
 @pytest.mark.parametrize("format", {each for formats in FORMATS.values() for each in formats})

@@ -33,7 +33,7 @@ async def post(engine: FakeEngine, path: str, limits: Limits | None = None, **bo
         return await client.post(path, json=body)
 
 
-def told(choice: dict[str, Any]) -> npt.NDArray[np.integer[Any]]:
+def reported(choice: dict[str, Any]) -> npt.NDArray[np.integer[Any]]:
     found: npt.NDArray[np.integer[Any]] = np.load(io.BytesIO(base64.b64decode(choice["routed_experts"])))
     return found
 
@@ -42,20 +42,20 @@ def told(choice: dict[str, Any]) -> npt.NDArray[np.integer[Any]]:
 async def test_each_choice_has_an_array_of_positions_by_layers_by_experts(shape: ExpertShape, dtype: type) -> None:
     engine = FakeEngine(answer=says("hello"), experts=shape)
     answer = await post(engine, COMPLETIONS, prompt=[PROMPT, PROMPT[:9]], n=2, max_tokens=5)
-    lengths = [len(told(choice)) for choice in answer.json()["choices"]]
+    lengths = [len(reported(choice)) for choice in answer.json()["choices"]]
     assert lengths == [40 + 5 - 1] * 2 + [9 + 5 - 1] * 2
-    first = told(answer.json()["choices"][0])
+    first = reported(answer.json()["choices"][0])
     assert first.dtype == dtype
     assert first.shape[1:] == (3, 2)
     assert (first[7] & 255 == 7).all()
     (choice,) = (await post(engine, CHAT, messages=HELLO, max_tokens=5)).json()["choices"]
-    assert len(told(choice)) == len(engine.streams[-1].prompt) + 5 - 1
+    assert len(reported(choice)) == len(engine.streams[-1].prompt) + 5 - 1
 
 
 async def test_positions_that_the_client_has_are_left_out() -> None:
     engine = FakeEngine(answer=says("hello"), experts=BYTES)
     answer = await post(engine, COMPLETIONS, prompt=PROMPT, max_tokens=5, routed_experts_prompt_start=40)
-    found = told(answer.json()["choices"][0])
+    found = reported(answer.json()["choices"][0])
     assert found[:, 0, 0].tolist() == [40, 41, 42, 43]
 
 
@@ -97,7 +97,7 @@ async def test_experts_count_to_the_size_of_an_answer_before_anything_is_compute
     assert refused.json()["error"]["code"] == "response_too_large"
     assert not engine.streams
     rest = await post(engine, COMPLETIONS, size, **fields, routed_experts_prompt_start=300)
-    assert len(told(rest.json()["choices"][0])) == 100 + 5 - 1
+    assert len(reported(rest.json()["choices"][0])) == 100 + 5 - 1
     refused = await post(engine, CHAT, size, messages=HELLO, max_tokens=400)
     assert refused.json()["error"]["param"] == "max_tokens"
     fitting = await post(engine, CHAT, size, messages=HELLO)

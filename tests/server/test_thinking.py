@@ -111,9 +111,9 @@ async def test_a_stream_says_what_the_whole_says(stop: list[str]) -> None:
     text = "<think>Hm </b>\n</think>\n\n<think>Hi"
     whole = (await ask(text, stop=stop)).message
     streamed = await ask(text, stop=stop, stream=True)
-    told = {"content": "", "reasoning": ""}
+    reported = {"content": "", "reasoning": ""}
     for chunk in chunks_of(streamed.response.text):
         for choice in chunk["choices"]:
-            for field in told:
-                told[field] += choice["delta"].get(field) or ""
-    assert told == {field: whole.get(field) or "" for field in told}
+            for field in reported:
+                reported[field] += choice["delta"].get(field) or ""
+    assert reported == {field: whole.get(field) or "" for field in reported}

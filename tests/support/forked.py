@@ -86,14 +86,14 @@ class Forked:
 
     def _fork(self, first: Sequence[int] = ()) -> "_Child":
         """A process that runs what is in ``first``, and then units."""
-        told, tell = os.pipe()
+        reported, tell = os.pipe()
         self._started += 1
         pid = os.fork()
         if pid == 0:
             _run(self._session, _Untaken(self._units, self._untaken, tell), first, f"process{self._started}", tell)
         os.close(tell)
-        os.set_blocking(told, False)
-        return _Child(pid, told, list(first))
+        os.set_blocking(reported, False)
+        return _Child(pid, reported, list(first))
 
     def _take(self, child: "_Child") -> None:
         hook = self._session.config.hook

@@ -86,11 +86,11 @@ class InFlightStep(NamedTuple):
                         f"the worker tells experts of positions {routed.start} to {routed.start + routed.count} of "
                         f"slot {routed.slot} in step {self.step}, which ends at {owner[2]}"
                     )
-            for told in result.drafts:
-                owner = owners.get(told.slot)
-                if owner is None or not owner[3] or owner[0].constraint is None or min(told.tokens, default=0) < 0:
+            for draft in result.drafts:
+                owner = owners.get(draft.slot)
+                if owner is None or not owner[3] or owner[0].constraint is None or min(draft.tokens, default=0) < 0:
                     raise ValueError(
-                        f"the worker drafts {told.tokens} for slot {told.slot} in step {self.step}, which needs none"
+                        f"the worker drafts {draft.tokens} for slot {draft.slot} in step {self.step}, which needs none"
                     )
 
     def _drawn(self, counts: list[int]) -> int:

@@ -144,7 +144,7 @@ def _check_answer(chat: ChatModel, body: CompletionRequest, jobs: Sequence[Promp
     per_token = TOKEN_TEXT_BYTES + (TOKEN_ID_BYTES if body.return_token_ids else 0)
     per_token += 0 if body.logprobs is None else listed_bytes(body.logprobs)
     tokens = sum(len(job.prompt.tokens) for job in jobs)
-    told = expert_bytes(chat, experts)
+    routed = expert_bytes(chat, experts)
     prompt_experts = sum(len(job.prompt.tokens) - (experts or 0) for job in jobs)
     AnswerSize(
         n=body.choices,
@@ -152,9 +152,9 @@ def _check_answer(chat: ChatModel, body: CompletionRequest, jobs: Sequence[Promp
         prompt_tokens=tokens,
         prompt_bytes=prompt_token_bytes * tokens
         + sum(len(job.prompt.echo or "") for job in jobs)
-        + told * prompt_experts,
+        + routed * prompt_experts,
         most_tokens=sum(job.max_tokens for job in jobs),
-        token_bytes=0 if body.stream else per_token + told,
+        token_bytes=0 if body.stream else per_token + routed,
         scores=_prompt_logprobs(body) if prompt_token_bytes else body.logprobs,
         scores_field="logprobs" if body.prompt_logprobs is None else "prompt_logprobs",
     ).check(chat.limits.max_answer_bytes)

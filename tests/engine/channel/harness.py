@@ -39,11 +39,11 @@ def count_wakes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Lists what loops are told from now on: that a bell rang, or that a peer exited."""
     wakes: list[str] = []
     for kind, name in ((LoopBell, "_on_ring"), (LoopBells, "_on_exit")):
-        told = getattr(kind, name)
+        inner = getattr(kind, name)
 
-        def counted(self: LoopBell | LoopBells, name: str = name, told: Callable[..., None] = told) -> None:
+        def counted(self: LoopBell | LoopBells, name: str = name, inner: Callable[..., None] = inner) -> None:
             wakes.append(name)
-            told(self)
+            inner(self)
 
         monkeypatch.setattr(kind, name, counted)
     return wakes

@@ -144,9 +144,9 @@ def test_layers_for_drafts_of_tokens_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_what_a_token_keeps_is_told(folder: Path) -> None:
-    told = describe_model(folder, ())
-    assert "attention of 4 heads to latents of 32 and 8 rotated, sees all before; silu of 96" in told
-    assert f"{3 * (32 + 8) * 2 / 1024:.1f} KiB in bfloat16 of 3 layers, latent" in told
+    description = describe_model(folder, ())
+    assert "attention of 4 heads to latents of 32 and 8 rotated, sees all before; silu of 96" in description
+    assert f"{3 * (32 + 8) * 2 / 1024:.1f} KiB in bfloat16 of 3 layers, latent" in description
 
 
 def test_an_embedder_whose_texts_see_themselves_whole_is_refused(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_layers_for_drafts_of_tokens_are_passed_over(folder: Path, tmp_path: Pat
 
 
 def test_what_a_token_keeps_and_sees_is_told(folder: Path) -> None:
-    told = describe_model(folder, ())
-    assert "sees the 24 best of all before by an index of 16 heads of 16" in told
-    assert "sees the 24 best of all before, as the layer before chose them" in told
-    assert f"{3 * (40 + 16) * 2 / 1024:.1f} KiB in bfloat16 of 3 layers, latent" in told
+    description = describe_model(folder, ())
+    assert "sees the 24 best of all before by an index of 16 heads of 16" in description
+    assert "sees the 24 best of all before, as the layer before chose them" in description
+    assert f"{3 * (40 + 16) * 2 / 1024:.1f} KiB in bfloat16 of 3 layers, latent" in description

@@ -45,7 +45,7 @@ class Trap:
 
 
 @pytest.mark.parametrize(
-    ("what", "told"),
+    ("what", "reported"),
     [
         ({"w": Trap()}, "it calls|it asks for"),
         ([torch.ones(1)], "it asks for|no dictionary"),
@@ -54,10 +54,10 @@ class Trap:
     ],
 )
 def test_what_is_more_than_tensors_is_refused_and_not_run(
-    what: Any, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: Any, reported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match=told):
+    with pytest.raises(CheckpointError, match=reported):
         read_pt(saved(what, tmp_path))
     assert not (tmp_path / "sprung").exists()
 

@@ -74,7 +74,7 @@ def test_a_folder_without_them_is_read_by_its_kind(tmp_path: Path, causal: bool,
 
 
 @pytest.mark.parametrize(
-    ("files", "told"),
+    ("files", "reported"),
     [
         ({"modules.json": modules("Transformer", "LSTM")}, "a module 'LSTM', which is not known"),
         ({"modules.json": {}}, "expected a JSON array of objects"),
@@ -100,6 +100,6 @@ def test_a_folder_without_them_is_read_by_its_kind(tmp_path: Path, causal: bool,
         ),
     ],
 )
-def test_what_cannot_be_run_is_said_in_a_line(tmp_path: Path, files: dict[str, Any], told: str) -> None:
-    with pytest.raises(CheckpointError, match=told):
+def test_what_cannot_be_run_is_said_in_a_line(tmp_path: Path, files: dict[str, Any], reported: str) -> None:
+    with pytest.raises(CheckpointError, match=reported):
         read_sentence_modules(write(tmp_path, files), causal=False)

@@ -130,13 +130,13 @@ def test_progress_rises_to_the_total(form: str, tmp_path: Path) -> None:
         write_gguf(path, model, "llama")
     checkpoint = open_checkpoint(path, "dummy" if form == "dummy" else "auto")
     assert checkpoint.format == form
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     shapes = checkpoint.decoder.shapes()
-    for _ in iterate_weights(checkpoint, torch.float32, shapes=shapes, progress=lambda *at: told.append(at)):
+    for _ in iterate_weights(checkpoint, torch.float32, shapes=shapes, progress=lambda *at: reports.append(at)):
         pass
-    done = [at for at, _ in told]
+    done = [at for at, _ in reports]
     assert done == sorted(done)
-    assert {total for _, total in told} == {done[-1]}
+    assert {total for _, total in reports} == {done[-1]}
     assert done[-1] == 4 * sum(p.numel() for p in model.parameters())
 
 

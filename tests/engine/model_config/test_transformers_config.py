@@ -132,9 +132,9 @@ def test_auto_takes_transformers_modules_only_where_there_is_no_native_model() -
 def test_what_a_description_does_not_tell_is_found_before_weights_are_read(
     config: Any, architecture: str, reason: str
 ) -> None:
-    told = described(config, architecture)
-    spec = read_config(told, {})
+    description = described(config, architecture)
+    spec = read_config(description, {})
     assert isinstance(spec, TransformersSpec)
     with pytest.raises(ConfigError) as caught:
-        probed(told, spec)
+        probed(description, spec)
     assert str(caught.value) == f"transformers' {architecture} cannot run over a paged cache: {reason}"

@@ -288,9 +288,9 @@ def test_a_draft_that_is_not_allowed_has_no_masks_behind_it() -> None:
     behind = sorted(grammar.allowed([*result.tokens, allowed[0]]))
     refused = next(token for token in range(1, 12) if token not in behind)
     engine.results.clear()
-    told = [RowDrafts(0, [allowed[0], refused, 1])]
+    drafted = [RowDrafts(0, [allowed[0], refused, 1])]
     engine.plan()
-    engine.receive(engine.scheduler.complete(StepResult(0, 0, result.tokens, None, [], 0.0, drafts=told), 0.0))
+    engine.receive(engine.scheduler.complete(StepResult(0, 0, result.tokens, None, [], 0.0, drafts=drafted), 0.0))
     masks, _ = engine.scheduler.masks()
     assert [row.slot for row in masks.rows] == [0, 0]
     assert [row.ids for row in masks.rows] == [allowed, behind]
@@ -311,12 +311,12 @@ def test_counts_that_a_step_cannot_have_are_an_error() -> None:
     assert rows.engine.clients[rows.rid].finished[0].reason == "length"
 
 
-@pytest.mark.parametrize("told", [RowDrafts(0, [1]), RowDrafts(3, [1])])
-def test_drafts_of_a_row_that_needs_none_are_an_error(told: RowDrafts) -> None:
+@pytest.mark.parametrize("drafted", [RowDrafts(0, [1]), RowDrafts(3, [1])])
+def test_drafts_of_a_row_that_needs_none_are_an_error(drafted: RowDrafts) -> None:
     rows = Rows()
     rows.plan()
     with pytest.raises(ValueError, match="which needs none"):
-        rows.scheduler.complete(StepResult(0, 1, [1], None, [], 0.0, drafts=[told]), 0.0)
+        rows.scheduler.complete(StepResult(0, 1, [1], None, [], 0.0, drafts=[drafted]), 0.0)
 
 
 def test_a_negative_number_of_drafts_is_refused() -> None:

@@ -116,8 +116,8 @@ def results_of(engine: LocalEngine, rids: list[int]) -> list[object]:
         outcome, alignment = engine.outcomes[rid, 0], engine.prompts[rid].alignment
         assert outcome.finished is not None
         numbers = [entry.logprob for entry in outcome.logprobs]
-        told = None if alignment is None else (alignment.no_speech, *alignment.times, *alignment.probabilities)
-        found.append((outcome.tokens, outcome.finished.reason, numbers, told))
+        reported = None if alignment is None else (alignment.no_speech, *alignment.times, *alignment.probabilities)
+        found.append((outcome.tokens, outcome.finished.reason, numbers, reported))
     return found
 
 
@@ -217,10 +217,10 @@ def test_start_up_says_where_memory_goes_and_what_suits_a_model_that_hears(folde
 
 
 def test_what_a_window_and_a_token_keep_is_told_before_the_model_is_loaded(folder: Path) -> None:
-    told = {" ".join(line.split()) for line in describe_model(folder, ()).splitlines()}
-    assert "KV a token 0.2 KiB in bfloat16 of 2 layers, full" in told
-    assert "KV a window 0.4 MiB in bfloat16 of 2 layers, 1,500 positions of the encoder" in told
-    assert any(line.startswith("fits this host") and "transcripts in" in line for line in told)
+    reported = {" ".join(line.split()) for line in describe_model(folder, ()).splitlines()}
+    assert "KV a token 0.2 KiB in bfloat16 of 2 layers, full" in reported
+    assert "KV a window 0.4 MiB in bfloat16 of 2 layers, 1,500 positions of the encoder" in reported
+    assert any(line.startswith("fits this host") and "transcripts in" in line for line in reported)
 
 
 def test_little_memory_holds_fewer_windows_and_says_so(folder: Path, engine: LocalEngine) -> None:

@@ -145,13 +145,13 @@ def test_an_operators_cache_is_taken_as_it_is(folder: Path, model: ModelSpec) ->
 
 
 def test_every_kind_of_step_has_run_before_the_worker_is_ready(folder: Path) -> None:
-    told: list[tuple[str, int, int]] = []
+    reported: list[tuple[str, int, int]] = []
     config = model_config(folder, max_num_seqs=4, max_num_batched_tokens=32, kv_cache_memory=None)
     with force_variant("reference"):
-        set_up_on(config, lambda *progress: told.append(progress), _device())
-    phases = list(dict.fromkeys(phase for phase, _, _ in told))
+        set_up_on(config, lambda *progress: reported.append(progress), _device())
+    phases = list(dict.fromkeys(phase for phase, _, _ in reported))
     assert phases == ["loading weights", "measuring memory", "preparing kernels", "warming up"]
-    prepared = [(done, total) for phase, done, total in told if phase == "preparing kernels"]
+    prepared = [(done, total) for phase, done, total in reported if phase == "preparing kernels"]
     assert len(prepared) > 20
     assert prepared == [(done, prepared[0][1]) for done in range(prepared[0][1] + 1)]
 

@@ -87,7 +87,7 @@ def test_a_step_of_many_rows_forbids_what_each_row_alone_forbids(seed: int, coun
         for token in outputs[early:]:
             table.append(slot, token)
         rows.append((outputs, rules))
-    expected = [permitted(row.tolist(), *told) for row, told in zip(logits, rows, strict=True)]
+    expected = [permitted(row.tolist(), *reported) for row, reported in zip(logits, rows, strict=True)]
     assert drawable(table, logits, list(range(count))) == expected
 
 

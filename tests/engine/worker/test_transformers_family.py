@@ -36,23 +36,23 @@ def _notes(folder: Path, **changes: Any) -> list[str]:
 
 
 def test_start_up_says_whose_modelling_code_runs(folder: Path, tmp_path: Path) -> None:
-    told = "GPT2LMHeadModel runs on transformers' modelling code, slower than a native model"
-    assert any(note.startswith(told) for note in _notes(folder))
+    reported = "GPT2LMHeadModel runs on transformers' modelling code, slower than a native model"
+    assert any(note.startswith(reported) for note in _notes(folder))
     tiny.make("llama", tmp_path)
     assert not any("transformers" in note for note in _notes(tmp_path))
-    told = "LlamaForCausalLM runs on transformers' modelling code"
-    assert any(note.startswith(told) for note in _notes(tmp_path, model_impl="transformers"))
+    reported = "LlamaForCausalLM runs on transformers' modelling code"
+    assert any(note.startswith(reported) for note in _notes(tmp_path, model_impl="transformers"))
 
 
 def test_env_tells_what_such_a_model_is_made_of(folder: Path) -> None:
-    told = describe_model(folder, ())
+    reported = describe_model(folder, ())
     parameters = (320 + 128) * 64 + 3 * (12 * 64 * 64 + 13 * 64) + 2 * 64
-    lines = [" ".join(line.split()) for line in told.splitlines()]
+    lines = [" ".join(line.split()) for line in reported.splitlines()]
     assert "architecture GPT2LMHeadModel" in lines
     assert "runs on transformers' modelling code, an operation a call" in lines
     assert f"parameters {parameters / 1e6:.1f} M as stored" in lines
     assert "3 of attention of 4 heads to 4 of 16, sees all before; a network of transformers' own" in lines
-    assert "work a token" not in told, "the products of another library's modules are not known"
+    assert "work a token" not in reported, "the products of another library's modules are not known"
 
 
 @pytest.mark.parametrize(

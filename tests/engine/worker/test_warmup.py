@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def _warm_up(pair: Pair, *, slots: int = SLOTS, tokens: int = BUDGET, context: int = CONTEXT) -> list[tuple[int, int]]:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     with force_variant("reference"):
         warm_up(
             pair.runner,
@@ -24,9 +24,9 @@ def _warm_up(pair: Pair, *, slots: int = SLOTS, tokens: int = BUDGET, context: i
             tokens,
             context,
             tiny.VOCAB,
-            lambda _, done, total: told.append((done, total)),
+            lambda _, done, total: reported.append((done, total)),
         )
-    return told
+    return reported
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 16, 24, 100, 256, 2048])
@@ -59,8 +59,8 @@ def test_prefills_decodes_mixed_steps_and_log_probabilities_all_run(
 
     monkeypatch.setattr(pair.runner, "step", watched_step)
     monkeypatch.setattr(pair.compute, "warm_decode", watched_warm)
-    told = _warm_up(pair)
-    assert told == [(done, len(plans) + len(decodes)) for done in range(len(told))]
+    reported = _warm_up(pair)
+    assert reported == [(done, len(plans) + len(decodes)) for done in range(len(reported))]
     assert decodes == counts(SLOTS)[::-1]
     sums = {sum(row.count for row in plan.rows) for plan in plans}
     assert sums >= set(counts(BUDGET))

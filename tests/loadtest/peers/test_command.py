@@ -32,9 +32,9 @@ def test_a_mistake_is_told_in_one_line_before_anything_starts(
     options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bench.main(["peers", *options]) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert message in reported
+    assert reported.count("\n") == 1
 
 
 @pytest.mark.parametrize("options", [["--rounds", "0"], ["--starts", "-1"], ["--output-tokens", "1"]])
@@ -134,7 +134,7 @@ def test_the_terminal_shows_a_table_of_medians_and_one_of_ratios() -> None:
 
 
 def test_a_reader_is_told_what_to_doubt() -> None:
-    told = "\n".join(remarks(_report()))
-    assert "stentor-q4_0: other processes used 0.50 cores meanwhile: do not trust" in told
-    assert "vllm-bf16 skipped: not installed" in told
+    reported = "\n".join(remarks(_report()))
+    assert "stentor-q4_0: other processes used 0.50 cores meanwhile: do not trust" in reported
+    assert "vllm-bf16 skipped: not installed" in reported
     assert json.loads(msgspec.json.encode(_report()))["kind"] == "peers"

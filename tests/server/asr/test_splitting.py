@@ -90,5 +90,5 @@ def test_words_are_shared_out_by_the_tokens_of_each_part() -> None:
     parts = [Part(0, 1, 10.0, 11.0), Part(1, 2, 11.0, 12.0)]
     words = timed((" ab", 0.0, 0.5), (" cd", 0.5, 1.0), (" ef", 1.0, 2.0))
     give_to_parts(words, parts, [6, 3], pace_of(words), 10.0, 0.0)
-    told = [[(word.word, word.start, word.end) for word in part.words or ()] for part in parts]
-    assert told == [[(" ab", 10.0, 10.5), (" cd", 10.5, 11.0)], [(" ef", 11.0, 12.0)]]
+    reported = [[(word.word, word.start, word.end) for word in part.words or ()] for part in parts]
+    assert reported == [[(" ab", 10.0, 10.5), (" cd", 10.5, 11.0)], [(" ef", 11.0, 12.0)]]

@@ -14,13 +14,13 @@ PIECES = st.lists(st.text(st.sampled_from("a é\n日"), max_size=4), max_size=6)
 
 @given(st.lists(PIECES, max_size=4))
 def test_the_text_is_what_was_told_and_that_of_each_stretch_after_a_space(stretches: list[list[str]]) -> None:
-    written, told = JoinedText(), ""
+    written, reported = JoinedText(), ""
     for pieces in stretches:
         for piece in pieces:
-            told += written.add(piece)
-            assert told == written.text == told.strip()
+            reported += written.add(piece)
+            assert reported == written.text == reported.strip()
         written.begin()
-    assert told == " ".join(text for text in ("".join(pieces).strip() for pieces in stretches) if text)
+    assert reported == " ".join(text for text in ("".join(pieces).strip() for pieces in stretches) if text)
 
 
 @pytest.mark.anyio

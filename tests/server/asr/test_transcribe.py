@@ -253,8 +253,8 @@ async def test_words_say_where_the_next_window_begins() -> None:
 async def test_logprobs_are_those_of_each_segment() -> None:
     model = model_of(in_turn(Said(says(0.0, " a", 1.0, 1.0, " bc", 2.0))))
     found = await segments_of(model, sound(3), TranscriptionOptions(language="en", logprobs=True))
-    told = [[one.token for one in segment.logprobs or ()] for segment in found]
-    assert told == [says(0.0, " a", 1.0), [*says(1.0, " bc", 2.0), VOCABULARY.eot]]
+    reported = [[one.token for one in segment.logprobs or ()] for segment in found]
+    assert reported == [says(0.0, " a", 1.0), [*says(1.0, " bc", 2.0), VOCABULARY.eot]]
 
 
 async def test_a_model_that_gets_nowhere_comes_to_an_end() -> None:

@@ -164,15 +164,15 @@ def test_pull_and_env_and_version_run_without_torch_or_the_server(demo_model: Pa
 
 def test_env_of_a_model_tells_what_it_is_made_of_and_what_it_costs(run: Run, demo_model: Path) -> None:
     done = run("env", str(demo_model))
-    told = dict(re.findall(r"^(\S.*?) {2,}(.*)$", done.stdout, flags=re.MULTILINE))
+    reported = dict(re.findall(r"^(\S.*?) {2,}(.*)$", done.stdout, flags=re.MULTILINE))
     assert done.returncode == 0, done.stderr
-    assert told["architecture"] == "LlamaForCausalLM"
-    assert told["parameters"] == "134.5 M"
-    assert told["layers"] == "30 of 576 columns"
-    assert told["KV a token"] == "22.5 KiB in bfloat16 of 30 layers, full"
-    assert told["KV at 8,192"] == "180.0 MiB"
-    assert "MiB in Q4_1" in told["weights"]
-    assert re.fullmatch(r"[\d,]+ tokens in [\d.]+ GiB of KV cache, by default", told["fits this host"])
+    assert reported["architecture"] == "LlamaForCausalLM"
+    assert reported["parameters"] == "134.5 M"
+    assert reported["layers"] == "30 of 576 columns"
+    assert reported["KV a token"] == "22.5 KiB in bfloat16 of 30 layers, full"
+    assert reported["KV at 8,192"] == "180.0 MiB"
+    assert "MiB in Q4_1" in reported["weights"]
+    assert re.fullmatch(r"[\d,]+ tokens in [\d.]+ GiB of KV cache, by default", reported["fits this host"])
 
 
 def test_env_tells_what_a_bug_report_needs_and_no_secret(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def encoder(**options: Any) -> ResponseEncoder:
     return ResponseEncoder(response, Ids("resp_1").new, **options)
 
 
-def told(made: ResponseEncoder, batches: list[list[Delta]]) -> tuple[str, dict[str, Any]]:
+def reported(made: ResponseEncoder, batches: list[list[Delta]]) -> tuple[str, dict[str, Any]]:
     """The stream, checked, and the response that it comes to."""
     events = made.begin()
     made.begin_turn(7, NAMES)
@@ -92,7 +92,7 @@ def test_any_order_of_deltas_makes_a_stream_that_the_sdk_takes(
     deltas += [Text(0, "Done.", [5], [logprobs_of(5, 1)]), Finish(0, reason, None, None)]
     batches = [deltas] if together else [[delta] for delta in deltas]
     made = encoder(top_logprobs=1, tools=client_functions([{"type": "custom", "name": "run"}]))
-    _, answer = told(made, batches)
+    _, answer = reported(made, batches)
     reasoning, message, function, custom, last = answer["output"]
     assert reasoning["content"] == [{"type": "reasoning_text", "text": "Höw 😀?"}]
     assert message["content"][0]["text"] == "Let me see — 好."
@@ -107,25 +107,25 @@ def test_any_order_of_deltas_makes_a_stream_that_the_sdk_takes(
 
 def test_the_same_batches_make_the_same_events() -> None:
     batches: list[list[Delta]] = [[Text(0, "a", [1], None)], call(0, "f", ["{}"]), [Finish(0, "stop", None, None)]]
-    assert told(encoder(), batches)[1]["output"] == told(encoder(), batches)[1]["output"]
+    assert reported(encoder(), batches)[1]["output"] == reported(encoder(), batches)[1]["output"]
 
 
 def test_a_call_that_was_cut_off_is_incomplete() -> None:
-    _, answer = told(encoder(), [[*call(0, "f", ['{"a":'], ends=False), Finish(0, "length", None, None)]])
+    _, answer = reported(encoder(), [[*call(0, "f", ['{"a":'], ends=False), Finish(0, "length", None, None)]])
     (item,) = answer["output"]
     assert (item["status"], item["arguments"]) == ("incomplete", '{"a":')
     assert (answer["status"], answer["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
 
 
 def test_reasoning_that_was_cut_off_is_incomplete() -> None:
-    _, answer = told(encoder(), [[Reasoning(0, "Let me", [1], None), Finish(0, "length", None, None)]])
+    _, answer = reported(encoder(), [[Reasoning(0, "Let me", [1], None), Finish(0, "length", None, None)]])
     (item,) = answer["output"]
     assert (item["type"], item["status"]) == ("reasoning", "incomplete")
     assert (answer["status"], answer["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
 
 
 def test_an_empty_answer_is_a_message_without_text() -> None:
-    _, answer = told(encoder(), [[Finish(0, "stop", None, None)]])
+    _, answer = reported(encoder(), [[Finish(0, "stop", None, None)]])
     assert answer["output"][0]["content"][0]["text"] == ""
 
 
@@ -144,7 +144,9 @@ def test_a_failure_ends_what_is_open_and_says_why_without_secrets() -> None:
 
 def test_sealed_reasoning_goes_with_the_item() -> None:
     made = encoder(seal=lambda text: f"sealed {len(text)}")
-    _, answer = told(made, [[Reasoning(0, "why", [1], None), Text(0, "so", [2], None), Finish(0, "stop", None, None)]])
+    _, answer = reported(
+        made, [[Reasoning(0, "why", [1], None), Text(0, "so", [2], None), Finish(0, "stop", None, None)]]
+    )
     assert answer["output"][0]["encrypted_content"] == "sealed 3"
 
 

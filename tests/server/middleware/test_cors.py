@@ -24,7 +24,7 @@ def preflight(origin: str = APP, headers: str = SDK_HEADERS) -> dict[str, str]:
     return {"origin": origin, "access-control-request-method": "POST", "access-control-request-headers": headers}
 
 
-def told(response: httpx.Response) -> set[str]:
+def reported(response: httpx.Response) -> set[str]:
     return {name for name in response.headers if name.startswith("access-control-")}
 
 
@@ -35,7 +35,7 @@ async def test_nothing_is_told_unless_an_origin_is_named() -> None:
                 await client.get("/v1/models", headers={"origin": APP}),
                 await client.options(CHAT, headers=preflight()),
             ):
-                assert (refused.status_code, told(refused)) == (status, set())
+                assert (refused.status_code, reported(refused)) == (status, set())
 
 
 async def test_a_preflight_is_answered_without_a_key_and_lists_what_sdks_send() -> None:

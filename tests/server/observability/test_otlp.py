@@ -198,14 +198,14 @@ async def test_the_end_of_a_server_does_not_wait_for_a_collector_that_hangs(
 
 
 async def test_one_who_is_told_and_fails_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    told: list[object] = []
+    reported: list[object] = []
 
     def fail(_record: object) -> None:
         raise RuntimeError("no")
 
-    state = fake_state(observer=Observer([fail, told.append]))
+    state = fake_state(observer=Observer([fail, reported.append]))
     assert await ask(state, CHAT, {"messages": HELLO, "max_tokens": 1}) == 200
-    assert len(told) == 1
+    assert len(reported) == 1
     assert "a request could not be recorded" in caplog.text
 
 

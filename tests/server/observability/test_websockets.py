@@ -61,8 +61,8 @@ async def test_an_opened_websocket_has_one_line_at_its_end_with_its_id_and_whose
         await until(lambda: records)
     (line,) = [record for record in caplog.records if record.name == "stentor.access"]
     assert line.message.startswith(f"GET {path} 101 in ")
-    told: Any = line
-    assert (told.request_id, told.fields["status"], told.fields["key"]) == ("mine", 101, "api-2")
+    reported: Any = line
+    assert (reported.request_id, reported.fields["status"], reported.fields["key"]) == ("mine", 101, "api-2")
     assert (records[0].route, records[0].error) == (path, "")
     assert responses(state, "101") == 1
     assert "sesame" not in caplog.text

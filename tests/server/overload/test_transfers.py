@@ -98,8 +98,8 @@ async def test_a_download_that_is_cut_off_is_short_and_counted_and_logged_as_cut
     lines = [(record.levelname, record.message.partition(" in ")[0]) for record in caplog.records]
     assert ("WARNING", "a response was cut off: The server is shutting down and had to give up the request; it may be "
             "sent again.") in lines  # fmt: skip
-    (told,) = [record.fields for record in caplog.records if "/content" in record.message]  # type: ignore[attr-defined]
-    assert (told["status"], told["error"]) == (200, "shutting_down")
+    (reported,) = [record.fields for record in caplog.records if "/content" in record.message]  # type: ignore[attr-defined]
+    assert (reported["status"], reported["error"]) == (200, "shutting_down")
     assert not [line for line in lines if line[0] == "ERROR"], "it is no failure of ours"
 
 

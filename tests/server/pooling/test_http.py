@@ -102,9 +102,9 @@ async def test_bytes_are_the_numbers_themselves(fields: dict[str, str], dtype: s
         FakePooler(), EMBEDDINGS, {"model": NAME, "input": ["a", "b"], "encoding_format": "bytes", **fields}
     )
     assert answer.headers["content-type"] == "application/octet-stream"
-    told = json.loads(answer.headers["metadata"])
-    assert (told["model"], told["usage"]["prompt_tokens"]) == (NAME, 6)
-    for item, letter in zip(told["data"], (A, A + 1), strict=True):
+    reported = json.loads(answer.headers["metadata"])
+    assert (reported["model"], reported["usage"]["prompt_tokens"]) == (NAME, 6)
+    for item, letter in zip(reported["data"], (A, A + 1), strict=True):
         found = np.frombuffer(answer.content[item["start"] : item["end"]], dtype).reshape(item["shape"])
         assert np.allclose(found, wanted([CLS, letter, SEP], Pooling("embed")), atol=1e-3)
     bare = await post(FakePooler(), EMBEDDINGS, {"input": ["a", "b"], "encoding_format": "bytes_only", **fields})

@@ -61,23 +61,23 @@ hypotheses = st.lists(st.text(" abc.,天", max_size=30), max_size=8)
 @given(hypotheses, st.text(" abc.,天", max_size=30))
 def test_what_is_told_is_what_is_settled_whatever_the_model_says(guesses: list[str], last: str) -> None:
     agreement = LocalAgreement()
-    told = ""
+    reported = ""
     for guess in guesses:
-        told += texts(agreement.add(guess))
-        assert agreement.text == told
-    told += texts(agreement.finish(last))
-    assert agreement.text == told
+        reported += texts(agreement.add(guess))
+        assert agreement.text == reported
+    reported += texts(agreement.finish(last))
+    assert agreement.text == reported
     if not guesses:
-        assert told == last.rstrip()
+        assert reported == last.rstrip()
 
 
 @settings(max_examples=examples(60, 10 * 200), deadline=None)
 @given(st.lists(st.sampled_from(["one", "two,", "three.", "Four"]), max_size=12), st.data())
 def test_growing_hypotheses_of_one_text_are_told_as_that_text(words: list[str], data: st.DataObject) -> None:
     text = "".join(f" {word}" for word in words)
-    agreement, told = LocalAgreement(), ""
+    agreement, reported = LocalAgreement(), ""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(words)), max_size=6)))
     for cut in cuts:
-        told += texts(agreement.add("".join(f" {word}" for word in words[:cut])))
-        assert text.startswith(told)
-    assert told + texts(agreement.finish(text)) == text
+        reported += texts(agreement.add("".join(f" {word}" for word in words[:cut])))
+        assert text.startswith(reported)
+    assert reported + texts(agreement.finish(text)) == text

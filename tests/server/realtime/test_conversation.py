@@ -114,7 +114,7 @@ def test_the_model_is_told_of_whole_calls_and_of_words_alone() -> None:
     entries = [Entry(item) for item in items]
     assert [entry.item.id for entry in whole_calls(entries)] == ["2", "3", "7"]
     messages = chat_request(BEGUN, entries).messages
-    assert [told["role"] for told in messages] == ["assistant", "tool", "user"]
+    assert [reported["role"] for reported in messages] == ["assistant", "tool", "user"]
     assert messages[-1]["content"] == "So?\nAnd?"
 
 

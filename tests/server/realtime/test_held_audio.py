@@ -432,12 +432,12 @@ async def test_the_option_bounds_what_sockets_bring_and_the_page_shows_it(vllm: 
         serving(state) as address,
         test_socket.opened(address, "" if vllm else "?intent=transcription") as socket,
     ):
-        await test_socket.told(socket, "session.created")
+        await test_socket.reported(socket, "session.created")
         if vllm:
             await test_socket.say(socket, type="session.update", model="whisper")
         for size in (SECOND, 20 * SECOND):
             await test_socket.say(socket, type=APPEND, audio=encoded(bytes(size)))
-        error = (await test_socket.told(socket, "error"))[-1]
+        error = (await test_socket.reported(socket, "error"))[-1]
         assert (error if vllm else error["error"])["code"] == "realtime_audio_full"
         held = on_page(state, "stentor:realtime_audio_bytes")
         assert held is not None

@@ -39,13 +39,13 @@ class DeliveredText:
 async def transcribing(
     model: Model, settings: TranscriptionSettings | None = None, begin: int = 0, pace: PartialPace | None = None
 ) -> AsyncIterator[tuple[IncrementalTranscriber, DeliveredText]]:
-    told = DeliveredText()
+    reported = DeliveredText()
     turn = IncrementalTranscriber(
-        begin, model, settings or TranscriptionSettings(), pace or PartialPace(), told.tell, told.guesses.append
+        begin, model, settings or TranscriptionSettings(), pace or PartialPace(), reported.tell, reported.guesses.append
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(turn.run)
-        yield turn, told
+        yield turn, reported
         tasks.cancel_scope.cancel()
 
 
@@ -59,7 +59,7 @@ PARTIALS = TranscriptionSettings(partials=True)
 
 async def test_a_turn_is_transcribed_once_it_is_complete() -> None:
     model = Model()
-    async with transcribing(model) as (turn, told):
+    async with transcribing(model) as (turn, reported):
         turn.push(words(1, 2))
         await anyio.sleep(0.02)
         assert model.calls == []
@@ -68,7 +68,7 @@ async def test_a_turn_is_transcribed_once_it_is_complete() -> None:
         transcript = await turn.transcript()
         assert await turn.transcript() == transcript
     assert transcript == ("w1 w2 w3", 3 * WORD_MS / 1000, None)
-    assert (told.text, len(model.calls)) == ("w1 w2 w3", 1)
+    assert (reported.text, len(model.calls)) == ("w1 w2 w3", 1)
     assert turn.lag is not None
 
 
@@ -81,16 +81,16 @@ async def test_what_comes_after_the_end_is_not_heard() -> None:
 
 async def test_the_transcript_is_there_when_the_pause_that_ends_the_turn_has_lasted_long_enough() -> None:
     model = Model()
-    async with transcribing(model) as (turn, told):
+    async with transcribing(model) as (turn, reported):
         turn.push(words(1, 2) + silence(100))
         turn.pause()
-        await until(lambda: told.guesses == ["w1 w2"])
+        await until(lambda: reported.guesses == ["w1 w2"])
         turn.push(silence(100))
         turn.finish()
         with anyio.fail_after(60):
             assert (await turn.transcript()).text == "w1 w2"
     assert len(model.calls) == 1
-    assert told.pieces == ["w1 w2"]
+    assert reported.pieces == ["w1 w2"]
 
 
 async def test_a_transcript_that_is_being_made_when_the_turn_ends_is_waited_for() -> None:
@@ -109,10 +109,10 @@ async def test_a_transcript_that_is_being_made_when_the_turn_ends_is_waited_for(
 
 async def test_a_caller_who_goes_on_after_a_pause_is_heard_again() -> None:
     model = Model()
-    async with transcribing(model) as (turn, told):
+    async with transcribing(model) as (turn, reported):
         turn.push(words(1) + silence(200))
         turn.pause()
-        await until(lambda: bool(told.guesses))
+        await until(lambda: bool(reported.guesses))
         turn.resume()
         turn.push(words(2))
         turn.finish()
@@ -136,28 +136,28 @@ async def test_a_guess_that_has_become_stale_is_given_up() -> None:
 
 async def test_words_are_told_while_the_caller_speaks_and_never_taken_back(quick: None) -> None:
     model = Model()
-    async with transcribing(model, PARTIALS) as (turn, told):
+    async with transcribing(model, PARTIALS) as (turn, reported):
         for number in range(1, 9):
             for _ in range(3):
                 turn.push(word(number, ms=WORD_MS // 3))
                 await anyio.sleep(0.02)
-        assert told.text.startswith("w1 w2 w3")
-        assert "cut" not in told.text
-        before = told.text
+        assert reported.text.startswith("w1 w2 w3")
+        assert "cut" not in reported.text
+        before = reported.text
         turn.finish()
         transcript = await turn.transcript()
-    assert transcript.text == told.text == "w1 w2 w3 w4 w5 w6 w7 w8"
+    assert transcript.text == reported.text == "w1 w2 w3 w4 w5 w6 w7 w8"
     assert transcript.text.startswith(before)
     assert any(continued for _, continued, final in model.calls if not final)
 
 
 async def test_without_partials_nothing_is_told_before_the_end(quick: None) -> None:
     model = Model()
-    async with transcribing(model) as (turn, told):
+    async with transcribing(model) as (turn, reported):
         for number in range(1, 5):
             turn.push(word(number))
             await anyio.sleep(0.02)
-        assert (told.pieces, model.calls) == ([], [])
+        assert (reported.pieces, model.calls) == ([], [])
 
 
 async def test_a_partial_hypothesis_makes_way_for_what_is_waited_for(quick: None) -> None:
@@ -187,14 +187,14 @@ async def test_a_turn_that_waits_for_its_place_among_others_is_not_kept_from_its
 async def test_a_long_turn_without_a_pause_is_cut_where_it_is_quietest() -> None:
     model = Model()
     numbers = [at % 9 for at in range(140)]
-    async with transcribing(model) as (turn, told):
+    async with transcribing(model) as (turn, reported):
         for at, number in enumerate(numbers):
             turn.push(word(number, ms=WORD_MS) + silence(120 if at % 10 == 9 else 0))
             await anyio.sleep(0)
         turn.finish()
         transcript = await turn.transcript()
     assert transcript.text == " ".join(f"w{number}" for number in understood_runs(numbers))
-    assert told.text == transcript.text
+    assert reported.text == transcript.text
     assert model.longest_ms <= MAX_WINDOW_MS
     assert transcript.seconds == pytest.approx((140 * WORD_MS + 14 * 120) / 1000)
 
@@ -207,10 +207,10 @@ def understood_runs(numbers: list[int]) -> list[int]:
 async def test_a_long_window_is_settled_at_a_pause() -> None:
     model = Model()
     count = SETTLE_MS // WORD_MS + 1
-    async with transcribing(model) as (turn, told):
+    async with transcribing(model) as (turn, reported):
         turn.push(words(*(at % 9 for at in range(count))) + silence(200))
         turn.pause()
-        await until(lambda: bool(told.text))
+        await until(lambda: bool(reported.text))
         turn.resume()
         turn.push(words(3))
         turn.finish()
@@ -222,10 +222,10 @@ async def test_a_long_window_is_settled_at_a_pause() -> None:
 async def test_a_turn_that_ends_at_the_pause_where_it_was_settled_is_not_heard_again() -> None:
     model = Model()
     count = SETTLE_MS // WORD_MS + 1
-    async with transcribing(model) as (turn, told):
+    async with transcribing(model) as (turn, reported):
         turn.push(words(*(at % 9 for at in range(count))) + silence(200))
         turn.pause()
-        await until(lambda: bool(told.text))
+        await until(lambda: bool(reported.text))
         turn.push(silence(300))
         turn.finish()
         await turn.transcript()
@@ -243,14 +243,14 @@ async def test_what_comes_all_at_once_is_heard_window_by_window() -> None:
 
 
 async def test_the_tokens_that_are_told_join_to_the_text(quick: None) -> None:
-    async with transcribing(Model(), TranscriptionSettings(logprobs=True, partials=True)) as (turn, told):
+    async with transcribing(Model(), TranscriptionSettings(logprobs=True, partials=True)) as (turn, reported):
         for number in range(1, 7):
             turn.push(word(number))
             await anyio.sleep(0.02)
         turn.finish()
         transcript = await turn.transcript()
-    assert transcript.logprobs == told.tokens
-    assert "".join(token.token for token in told.tokens).strip() == transcript.text
+    assert transcript.logprobs == reported.tokens
+    assert "".join(token.token for token in reported.tokens).strip() == transcript.text
 
 
 @pytest.mark.parametrize("error", [GenerationFailed(), BadRequest("no")], ids=["ours", "theirs"])
@@ -367,7 +367,7 @@ async def test_no_guess_is_begun_while_somebody_waits_for_a_transcript() -> None
 async def test_a_guess_that_fails_costs_the_turn_nothing(quick: None) -> None:
     model = Model()
     model.error = GenerationFailed()
-    async with transcribing(model, PARTIALS) as (turn, told):
+    async with transcribing(model, PARTIALS) as (turn, reported):
         turn.push(words(1, 2) + silence(200))
         await until(lambda: len(model.calls) == 1)
         turn.pause()
@@ -376,7 +376,7 @@ async def test_a_guess_that_fails_costs_the_turn_nothing(quick: None) -> None:
         assert len(model.calls) == 2
         model.error = None
         turn.finish()
-        assert (await turn.transcript()).text == told.text == "w1 w2"
+        assert (await turn.transcript()).text == reported.text == "w1 w2"
 
 
 async def test_who_always_has_transcripts_to_wait_for_keeps_nobodys_guesses_away(

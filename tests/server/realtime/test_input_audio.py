@@ -135,15 +135,15 @@ async def test_what_is_said_is_told_while_it_is_said(monkeypatch: pytest.MonkeyP
 async def test_nothing_is_told_of_a_turn_before_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partial_pace, "MIN_SECONDS", 0.0)
     async with session(AudioInput(transcription=WRITTEN, turn_detection=ServerVad())) as running:
-        told: list[str] = []
-        running.input_audio._on_partial = lambda item_id, text, tokens: told.append(item_id)
-        running.input_audio._on_speech_event = lambda heard: told.append(f"{type(heard).__name__} {heard.item_id}")
+        reported: list[str] = []
+        running.input_audio._on_partial = lambda item_id, text, tokens: reported.append(item_id)
+        running.input_audio._on_speech_event = lambda heard: reported.append(f"{type(heard).__name__} {heard.item_id}")
         await running.input_audio.append(
             quiet(1000) + speech(*range(8), *range(8)) + quiet(900) + speech(1) + quiet(5000)
         )
-        await until(lambda: told.count("item2") >= 1)
+        await until(lambda: reported.count("item2") >= 1)
         for item in ("item1", "item2"):
-            assert told.index(f"SpeechStarted {item}") < told.index(item)
+            assert reported.index(f"SpeechStarted {item}") < reported.index(item)
 
 
 async def test_manual_turns_end_where_the_client_says() -> None:

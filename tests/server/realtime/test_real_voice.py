@@ -78,7 +78,7 @@ async def test_any_cut_of_the_same_speech_gives_the_same_turns(speeches: list[Sp
     input = AudioInput(turn_detection=ServerVad(silence_duration_ms=SILENCE_MS))
     cut = random.Random(7)
 
-    def told(found: list[SpeechEvent]) -> list[tuple[object, ...]]:
+    def reported(found: list[SpeechEvent]) -> list[tuple[object, ...]]:
         return [
             ("stopped", one.audio_end_ms, one.turn.audio)
             if isinstance(one, SpeechStopped)
@@ -87,10 +87,10 @@ async def test_any_cut_of_the_same_speech_gives_the_same_turns(speeches: list[Sp
             if not hasattr(one, "audio_start_ms") or isinstance(one, SpeechStarted)
         ]
 
-    whole = told(await events_of(audio, [], input))
+    whole = reported(await events_of(audio, [], input))
     assert len(whole) == 6
     for longest in (100, 5_000, 100_000):
-        assert told(await events_of(audio, [cut.randint(1, longest) for _ in range(4000)], input)) == whole
+        assert reported(await events_of(audio, [cut.randint(1, longest) for _ in range(4000)], input)) == whole
 
 
 @pytest.mark.parametrize("law", ["pcmu", "pcma"])

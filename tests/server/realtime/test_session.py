@@ -63,11 +63,11 @@ def realtime(update: dict[str, Any], session: Session = BEGUN, *, has_spoken: bo
 
 
 def test_a_session_begins_as_the_protocol_says() -> None:
-    told = json.loads(msgspec.json.encode(BEGUN))
-    check_object(RealtimeSessionCreateRequest, told, EXTENSIONS)
-    assert told["output_modalities"] == ["audio"]
-    assert told["max_output_tokens"] == "inf"
-    assert told["audio"] == {
+    reported = json.loads(msgspec.json.encode(BEGUN))
+    check_object(RealtimeSessionCreateRequest, reported, EXTENSIONS)
+    assert reported["output_modalities"] == ["audio"]
+    assert reported["max_output_tokens"] == "inf"
+    assert reported["audio"] == {
         "input": {
             "format": {"type": "audio/pcm", "rate": 24000},
             "transcription": None,
@@ -160,8 +160,8 @@ def test_an_empty_language_is_none() -> None:
 
 
 def test_what_the_server_tells_can_be_sent_back() -> None:
-    told = json.loads(msgspec.json.encode(realtime({"tools": [TOOL], "audio": {"input": {"transcription": {}}}})))
-    assert msgspec.to_builtins(realtime(told)) == told
+    reported = json.loads(msgspec.json.encode(realtime({"tools": [TOOL], "audio": {"input": {"transcription": {}}}})))
+    assert msgspec.to_builtins(realtime(reported)) == reported
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ async def opened(address: str, query: str = "", **options: Any) -> AsyncIterator
         yield socket
 
 
-async def told(socket: ClientConnection, kind: str) -> list[dict[str, Any]]:
+async def reported(socket: ClientConnection, kind: str) -> list[dict[str, Any]]:
     """Everything up to the first event of that type."""
     events: list[dict[str, Any]] = []
     while not events or events[-1]["type"] != kind:
@@ -74,7 +74,7 @@ async def test_browsers_bring_their_key_among_the_subprotocols() -> None:
         offered = [Subprotocol("realtime"), Subprotocol("openai-insecure-api-key.secret")]
         async with opened(address, "?model=fake", subprotocols=offered) as socket:
             assert socket.subprotocol == "realtime"
-            (event,) = await told(socket, "session.created")
+            (event,) = await reported(socket, "session.created")
             assert event["session"]["model"] == "fake"
         for wrong in (["realtime"], ["realtime", "openai-insecure-api-key.guess"], ["openai-insecure-api-key."]):
             with pytest.raises(websockets.exceptions.InvalidStatus, match="401"):
@@ -84,10 +84,10 @@ async def test_browsers_bring_their_key_among_the_subprotocols() -> None:
 
 async def test_a_model_of_another_name_is_the_one_that_is_served(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(answering()) as address, opened(address, "?model=gpt-realtime") as socket:
-        (event,) = await told(socket, "session.created")
+        (event,) = await reported(socket, "session.created")
         assert event["session"]["model"] == "fake/model"
         await say(socket, type="session.update", session={"type": "realtime", "model": "gpt-realtime"})
-        (event,) = await told(socket, "session.updated")
+        (event,) = await reported(socket, "session.updated")
         assert event["session"]["model"] == "fake/model"
         body = {"session": {"type": "realtime", "model": "gpt-realtime"}}
         assert (await made(address, body)).json()["session"]["model"] == "fake/model"
@@ -96,7 +96,7 @@ async def test_a_model_of_another_name_is_the_one_that_is_served(caplog: pytest.
 
 async def test_a_model_of_another_kind_is_told_and_the_connection_ends() -> None:
     async with serving(voice_state()) as address, opened(address, "?model=fake-voice") as socket:
-        (error,) = await told(socket, "error")
+        (error,) = await reported(socket, "error")
         Ledger().take(error)
         assert (error["error"]["code"], error["error"]["param"]) == ("model_not_supported", "model")
         with pytest.raises(websockets.exceptions.ConnectionClosed):
@@ -106,25 +106,25 @@ async def test_a_model_of_another_kind_is_told_and_the_connection_ends() -> None
 
 async def test_without_a_model_that_hears_there_is_no_transcription_session() -> None:
     async with serving(answering()) as address, opened(address, "?intent=transcription") as socket:
-        (error,) = await told(socket, "error")
+        (error,) = await reported(socket, "error")
         assert "--transcription-model" in error["error"]["message"]
 
 
 @pytest.mark.parametrize("query", ["?intent=transcription", "?model=fake-whisper", "?intent=transcription&model=fake"])
 async def test_transcription_sessions_have_a_model_that_hears(query: str) -> None:
     async with serving(voice_state(speaks=False)) as address, opened(address, query) as socket:
-        (event,) = await told(socket, "session.created")
+        (event,) = await reported(socket, "session.created")
         Ledger().take(event)
         assert event["session"]["type"] == "transcription"
         assert event["session"]["audio"]["input"]["transcription"] == {"model": "fake-whisper"}
         await say(socket, type="response.create")
-        assert (await told(socket, "error"))[-1]["error"]["code"] == "invalid_event"
+        assert (await reported(socket, "error"))[-1]["error"]["code"] == "invalid_event"
 
 
 async def test_a_session_ends_when_its_time_is_up() -> None:
     state = answering(realtime=RealtimeConfig(max_seconds=0.2))
     async with serving(state) as address, opened(address, "?model=fake") as socket:
-        assert (await told(socket, "error"))[-1]["error"]["code"] == "session_expired"
+        assert (await reported(socket, "error"))[-1]["error"]["code"] == "session_expired"
         with pytest.raises(websockets.exceptions.ConnectionClosedOK):
             await socket.recv()
 
@@ -135,7 +135,7 @@ async def test_what_runs_ends_with_the_connection() -> None:
     async with serving(state) as address:
         async with opened(address, "?model=fake") as socket:
             await say(socket, type="response.create")
-            await told(socket, "response.output_text.delta")
+            await reported(socket, "response.output_text.delta")
             assert b'websocket_connections_active{model_name="fake/model"} 1.0' in state.metrics.render()
         gone = b'websocket_connections_active{model_name="fake/model"} 0.0'
         await until(lambda: not engine.live and not state.admission.live_requests and gone in state.metrics.render())
@@ -145,14 +145,14 @@ async def test_messages_in_bytes_end_the_connection() -> None:
     async with serving(answering()) as address, opened(address, "?model=fake") as socket:
         await socket.send(b"{}")
         with pytest.raises(websockets.exceptions.ConnectionClosedError):
-            await told(socket, "error")
+            await reported(socket, "error")
         assert socket.close_code == 1003
 
 
 async def test_a_message_may_have_21_mebibytes() -> None:
     async with serving(voice_state(speaks=False)) as address, opened(address, "?model=fake") as socket:
         await say(socket, type="input_audio_buffer.append", audio="A" * (21 << 20))
-        error = (await told(socket, "error"))[-1]["error"]
+        error = (await reported(socket, "error"))[-1]["error"]
         assert (error["param"], error["code"]) == ("audio", "string_above_max_length")
 
 
@@ -170,12 +170,12 @@ async def test_a_client_secret_opens_sessions_of_its_kind_and_nothing_else() -> 
             ({}, [Subprotocol("realtime"), Subprotocol(f"openai-insecure-api-key.{secret.value}")]),
         ):
             async with opened(address, additional_headers=headers, subprotocols=offered) as socket:
-                (event,) = await told(socket, "session.created")
+                (event,) = await reported(socket, "session.created")
                 Ledger().take(event)
                 assert event["session"]["instructions"] == "Be brief."
                 assert event["session"]["id"] != json.loads(response.content)["session"]["id"]
                 await say(socket, type="response.create")
-                done = (await told(socket, "response.done"))[-1]["response"]
+                done = (await reported(socket, "response.done"))[-1]["response"]
                 assert done["max_output_tokens"] == 5
         async with httpx.AsyncClient(base_url=f"http://{address}", trust_env=False) as client:
             for path in ("/v1/models", f"{URL}/client_secrets"):
@@ -199,7 +199,7 @@ async def test_a_client_secret_is_for_the_model_that_it_names() -> None:
         value = (await made(address, {"session": {"type": "realtime", "model": "one"}})).json()["value"]
         headers = {"authorization": f"Bearer {value}"}
         async with opened(address, "?model=two", additional_headers=headers) as socket:
-            (error,) = await told(socket, "error")
+            (error,) = await reported(socket, "error")
             assert error["error"]["param"] == "model"
 
 
@@ -214,13 +214,13 @@ async def test_secrets_expire_and_are_bounded() -> None:
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "client_secrets_full")
         headers = {"authorization": f"Bearer {values[0]}"}
         async with opened(address, additional_headers=headers) as socket:
-            await told(socket, "session.created")
+            await reported(socket, "session.created")
             now[0] += 600
             with pytest.raises(websockets.exceptions.InvalidStatus, match="401"):
                 async with opened(address, additional_headers=headers):
                     pass
             await say(socket, type="response.create")  # a session outlives its secret
-            await told(socket, "response.done")
+            await reported(socket, "response.done")
         assert (await made(address, {})).status_code == 200
         assert len(secrets) == 1
 
@@ -247,7 +247,7 @@ async def test_a_session_that_a_secret_opens_stays_of_its_type() -> None:
             value = (await made(address, {"session": {"type": kind}})).json()["value"]
             async with opened(address, additional_headers={"authorization": f"Bearer {value}"}) as socket:
                 await say(socket, type="session.update", session={"type": other})
-                assert (await told(socket, "error"))[-1]["error"]["param"] == "session.type"
+                assert (await reported(socket, "error"))[-1]["error"]["param"] == "session.type"
 
 
 async def test_what_secrets_configure_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,7 +302,7 @@ async def test_clients_of_the_beta_meet_its_names(by: str) -> None:
         options = {"subprotocols": [Subprotocol("realtime"), Subprotocol("openai-beta.realtime-v1")]}
     state = answering(served_names=("gpt-realtime",))  # the SDK knows no other
     async with serving(state) as address, opened(address, "?model=gpt-realtime", **options) as socket:
-        events = await told(socket, "session.created")
+        events = await reported(socket, "session.created")
         old = {
             "modalities": ["text"],
             "instructions": "Be brief.",
@@ -312,7 +312,7 @@ async def test_clients_of_the_beta_meet_its_names(by: str) -> None:
             "max_response_output_tokens": 20,
         }
         await say(socket, type="session.update", session=old)
-        events += await told(socket, "session.updated")
+        events += await reported(socket, "session.updated")
         session = events[-1]["session"]
         assert {name: session[name] for name in old if name not in ("turn_detection", "temperature")} == {
             name: value for name, value in old.items() if name not in ("turn_detection", "temperature")
@@ -320,10 +320,10 @@ async def test_clients_of_the_beta_meet_its_names(by: str) -> None:
         assert session["turn_detection"]["threshold"] == 0.7
         item = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "Well."}]}
         await say(socket, type="conversation.item.create", item=item)
-        events += await told(socket, "conversation.item.created")
+        events += await reported(socket, "conversation.item.created")
         assert events[-1]["item"]["content"] == [{"type": "text", "text": "Well."}]
         await say(socket, type="response.create", response={"modalities": ["text"], "max_response_output_tokens": 9})
-        events += await told(socket, "response.done")
+        events += await reported(socket, "response.done")
         assert events[-1]["response"]["modalities"] == ["text"]
         assert events[-1]["response"]["output"][0]["content"][0]["type"] == "text"
         kinds = [event["type"] for event in events]
@@ -332,7 +332,7 @@ async def test_clients_of_the_beta_meet_its_names(by: str) -> None:
         for event in events:
             check_event(BetaEvent, event, BETA_EXTENSIONS)
         await say(socket, type="session.update", session={"modalitys": []})
-        assert (await told(socket, "error"))[-1]["error"]["param"] == "session.modalitys"
+        assert (await reported(socket, "error"))[-1]["error"]["param"] == "session.modalitys"
 
 
 async def test_the_beta_has_client_secrets_of_its_own() -> None:
@@ -343,4 +343,4 @@ async def test_the_beta_has_client_secrets_of_its_own() -> None:
         assert (session["instructions"], session["modalities"]) == ("Hm.", ["text"])
         headers = {"authorization": f"Bearer {session['client_secret']['value']}", "openai-beta": "realtime=v1"}
         async with opened(address, "?model=fake", additional_headers=headers) as socket:
-            assert (await told(socket, "session.created"))[-1]["session"]["instructions"] == "Hm."
+            assert (await reported(socket, "session.created"))[-1]["session"]["instructions"] == "Hm."

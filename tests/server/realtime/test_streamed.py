@@ -44,12 +44,12 @@ class DeliveredText:
 async def hearing(
     engine: StreamingEngine, wanted: TranscriptionSettings = LOGPROBS, begin: int = 0
 ) -> AsyncIterator[tuple[StreamedTurn, DeliveredText]]:
-    told = DeliveredText()
+    reported = DeliveredText()
     transcriber = StreamTranscriber(streaming_model(engine), passes(), "salt", "name")
-    turn = StreamedTurn(begin, transcriber, wanted, told.tell, told.guesses.append)
+    turn = StreamedTurn(begin, transcriber, wanted, reported.tell, reported.guesses.append)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(turn.run)
-        yield turn, told
+        yield turn, reported
         tasks.cancel_scope.cancel()
 
 
@@ -61,18 +61,18 @@ async def say(turn: StreamedTurn, pcm: bytes, piece: int = 1000) -> None:
 
 async def test_text_is_told_while_audio_comes_and_ends_with_it() -> None:
     engine = StreamingEngine()
-    async with hearing(engine) as (turn, told):
+    async with hearing(engine) as (turn, reported):
         assert not engine.streams
         await say(turn, words(1, 2) + silence(400))
-        await until(lambda: "".join(told.pieces) == "ẃ1 ẃ2")
+        await until(lambda: "".join(reported.pieces) == "ẃ1 ẃ2")
         await say(turn, words(3))
         turn.finish()
         transcript = await turn.transcript()
-    assert transcript.text == "".join(told.pieces) == "ẃ1 ẃ2 ẃ3"
+    assert transcript.text == "".join(reported.pieces) == "ẃ1 ẃ2 ẃ3"
     assert transcript.seconds == pytest.approx(3 * 0.48 + 0.4)
-    assert transcript.logprobs == told.tokens
-    assert b"".join(bytes(token.bytes) for token in told.tokens).decode() == " ẃ1 ẃ2 ẃ3"
-    assert "\ufffd" not in "".join(told.pieces)
+    assert transcript.logprobs == reported.tokens
+    assert b"".join(bytes(token.bytes) for token in reported.tokens).decode() == " ẃ1 ẃ2 ẃ3"
+    assert "\ufffd" not in "".join(reported.pieces)
     assert turn.lag is not None
     (stream,) = engine.streams
     assert (engine.salts, stream.ended, stream.aborted) == (["salt"], True, False)
@@ -98,24 +98,24 @@ async def test_a_turn_without_sound_asks_nothing() -> None:
 async def test_what_nobody_speaks_into_ends_and_goes_on_with_the_next_audio(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streamed_module, "IDLE_SECONDS", 0.03)
     engine = StreamingEngine()
-    async with hearing(engine) as (turn, told):
+    async with hearing(engine) as (turn, reported):
         await say(turn, words(1))
         await until(lambda: bool(engine.streams) and not engine.live)
-        assert "".join(told.pieces) == "ẃ1"
+        assert "".join(reported.pieces) == "ẃ1"
         await anyio.sleep(0.05)
         assert len(engine.streams) == 1
         await say(turn, words(2))
         turn.finish()
-        assert (await turn.transcript()).text == "".join(told.pieces) == "ẃ1 ẃ2"
+        assert (await turn.transcript()).text == "".join(reported.pieces) == "ẃ1 ẃ2"
     assert len(engine.streams) == 2
 
 
 async def test_what_is_too_long_for_one_request_is_several() -> None:
     engine = StreamingEngine(max_model_len=1 + STREAMS.left_pad + STREAMS.right_pad + 24)
-    async with hearing(engine) as (turn, told):
+    async with hearing(engine) as (turn, reported):
         await say(turn, words(*range(1, 10)), 7000)
         turn.finish()
-        assert (await turn.transcript()).text == "".join(told.pieces) == " ".join(f"ẃ{n}" for n in range(1, 10))
+        assert (await turn.transcript()).text == "".join(reported.pieces) == " ".join(f"ẃ{n}" for n in range(1, 10))
     assert [len(stream.audio) // (2 * STEP) for stream in engine.streams] == [37, 37, 19]
 
 
@@ -162,19 +162,19 @@ async def test_failures_of_the_engine_are_the_turns(failure: str | None, expecte
 
 async def test_what_was_said_before_a_pause_is_guessed_once_it_is_heard() -> None:
     engine = StreamingEngine()
-    async with hearing(engine) as (turn, told):
+    async with hearing(engine) as (turn, reported):
         await say(turn, words(1))
         turn.pause()
         await anyio.sleep(0.01)
-        assert told.guesses == []  # the text comes later than the audio
+        assert reported.guesses == []  # the text comes later than the audio
         await say(turn, silence(1000))
-        await until(lambda: bool(told.guesses))
+        await until(lambda: bool(reported.guesses))
         turn.resume()
         await say(turn, words(2) + silence(1000))
         turn.pause()
         await say(turn, silence(600))
-        await until(lambda: len(told.guesses) == 2)
-    assert told.guesses[1] == "ẃ1 ẃ2"
+        await until(lambda: len(reported.guesses) == 2)
+    assert reported.guesses[1] == "ẃ1 ẃ2"
 
 
 async def test_audio_that_waits_is_counted_until_it_is_heard() -> None:
@@ -268,7 +268,7 @@ async def test_a_commit_ends_what_is_heard_and_clear_takes_it_back() -> None:
 
 
 async def test_vllms_dialect_is_told_the_text_as_it_comes() -> None:
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
     send, sent = anyio.create_memory_object_stream[bytes](100)
 
     async def room() -> None:
@@ -278,7 +278,7 @@ async def test_vllms_dialect_is_told_the_text_as_it_comes() -> None:
         StreamTranscriber(streaming_model(), passes()),
         PartialPace(),
         lambda name: None,
-        lambda message: told.append(json.loads(message)),
+        lambda message: reported.append(json.loads(message)),
         room,
     )
 
@@ -292,13 +292,13 @@ async def test_vllms_dialect_is_told_the_text_as_it_comes() -> None:
             for number in (1, 2, 3):
                 audio = base64.b64encode(words(number)).decode()
                 await send.send(message("input_audio_buffer.append", audio=audio))
-            await until(lambda: any(one["type"] == "transcription.delta" for one in told))
+            await until(lambda: any(one["type"] == "transcription.delta" for one in reported))
             await send.send(message("input_audio_buffer.commit", final=True))
-            await until(lambda: told[-1]["type"] == "transcription.done")
+            await until(lambda: reported[-1]["type"] == "transcription.done")
             tasks.cancel_scope.cancel()
-    assert told[-1]["text"] == "".join(one["delta"] for one in told[:-1]) == "ẃ1 ẃ2 ẃ3"
+    assert reported[-1]["text"] == "".join(one["delta"] for one in reported[:-1]) == "ẃ1 ẃ2 ẃ3"
     written, heard = len(" ẃ1 ẃ2 ẃ3".encode()), len(words(1, 2, 3)) // STREAMS.step_bytes
-    assert told[-1]["usage"] == {
+    assert reported[-1]["usage"] == {
         "prompt_tokens": heard,
         "completion_tokens": written,
         "total_tokens": heard + written,

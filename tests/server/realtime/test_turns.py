@@ -22,7 +22,7 @@ def run(detector: TurnDetector, probabilities: list[float]) -> list[TurnEvent]:
     return [event for probability in probabilities for event in detector.push(probability)]
 
 
-def told(events: list[TurnEvent]) -> list[TurnEvent]:
+def reported(events: list[TurnEvent]) -> list[TurnEvent]:
     """What a client hears of."""
     return [event for event in events if not isinstance(event, Paused | Resumed)]
 
@@ -33,13 +33,13 @@ def ms(stretches: int) -> int:
 
 def test_a_turn_begins_with_its_padding_and_ends_with_the_silence_that_ended_it() -> None:
     detector = TurnDetector(TurnRules.server(silence_duration_ms=200))
-    events = told(run(detector, [0.0] * 20 + [0.9] * 10 + [0.0] * 10))
+    events = reported(run(detector, [0.0] * 20 + [0.9] * 10 + [0.0] * 10))
     assert events == [SpeechStarted(ms(20) - 300), SpeechStopped(ms(20) - 300, ms(30) + 200, ms(30))]
 
 
 def test_the_padding_does_not_reach_before_the_audio_or_into_the_last_turn() -> None:
     detector = TurnDetector(TurnRules.server(prefix_padding_ms=500, silence_duration_ms=100))
-    events = told(run(detector, [0.9] * 5 + [0.0] * 5 + [0.9] * 5 + [0.0] * 5))
+    events = reported(run(detector, [0.9] * 5 + [0.0] * 5 + [0.9] * 5 + [0.0] * 5))
     end = ms(5) + 100
     assert events[:3] == [SpeechStarted(0), SpeechStopped(0, end, ms(5)), SpeechStarted(end)]
 
@@ -51,7 +51,7 @@ def test_one_stretch_is_a_click_and_begins_no_turn() -> None:
 def test_between_the_thresholds_speech_neither_begins_nor_ends() -> None:
     rules = TurnRules.server(threshold=0.5, silence_duration_ms=64)
     assert run(TurnDetector(rules), [0.45] * 50) == []
-    events = told(run(TurnDetector(rules), [0.9] * 3 + [0.4] * 50))
+    events = reported(run(TurnDetector(rules), [0.9] * 3 + [0.4] * 50))
     assert events == [SpeechStarted(0)]
 
 
@@ -86,7 +86,7 @@ def test_a_threshold_of_its_own_hears_only_what_is_surer() -> None:
 
 def test_a_turn_that_is_too_long_is_cut_and_another_begins_where_it_ended() -> None:
     detector = TurnDetector(TurnRules(max_turn_ms=ms(10)))
-    events = told(run(detector, [0.9] * 15))
+    events = reported(run(detector, [0.9] * 15))
     assert events == [SpeechStarted(0), SpeechStopped(0, ms(10), ms(10)), SpeechStarted(ms(10))]
 
 
@@ -136,14 +136,14 @@ def test_a_judgement_is_forgotten_when_the_caller_goes_on() -> None:
     detector = TurnDetector(TurnRules.semantic("high"))
     run(detector, [0.9] * 5 + [0.0] * 6)
     assert detector.judge(1000) is None
-    events = told(run(detector, [0.9] * 5 + [0.0] * 100))
+    events = reported(run(detector, [0.9] * 5 + [0.0] * 100))
     assert events == [SpeechStopped(0, ms(16) + 2000, ms(16))]
 
 
 @pytest.mark.parametrize(("eagerness", "most"), [("low", 8000), ("medium", 4000), ("high", 2000), ("auto", 4000)])
 def test_without_a_judgement_the_longest_pause_ends_the_turn(eagerness: str, most: int) -> None:
     detector = TurnDetector(TurnRules.semantic(eagerness))
-    assert told(run(detector, [0.9] * 5 + [0.0] * 400)) == [SpeechStarted(0), SpeechStopped(0, ms(5) + most, ms(5))]
+    assert reported(run(detector, [0.9] * 5 + [0.0] * 400)) == [SpeechStarted(0), SpeechStopped(0, ms(5) + most, ms(5))]
 
 
 def test_a_judgement_comes_too_late_when_the_caller_speaks() -> None:

@@ -162,12 +162,12 @@ class Ledger:
     def _end_item(self, item: _Item, event: dict[str, Any]) -> None:
         _that(item.step == "part done", f"an item ends at {item.step}")
         item.step = "done"
-        told = event["item"]
-        _that(told["status"] in ("completed", "incomplete"), "an item ends in progress")
+        reported = event["item"]
+        _that(reported["status"] in ("completed", "incomplete"), "an item ends in progress")
         if item.kind == "function_call":
-            _that(told["arguments"] == item.text, "the call has other arguments")
+            _that(reported["arguments"] == item.text, "the call has other arguments")
         else:
-            (part,) = told["content"]
+            (part,) = reported["content"]
             _that((part.get("text") or part.get("transcript") or "") == item.text, "the item says something else")
 
     def _end(self, response: dict[str, Any]) -> None:

@@ -53,10 +53,10 @@ def test_what_was_thought_is_kept_until_the_next_question() -> None:
 
 
 def test_tools_are_explained_first_in_the_models_words() -> None:
-    told = text(ASKED, tools=[WEATHER])
-    assert told.startswith("<｜begin▁of▁sentence｜>\n\n## Tools\nYou have access to a set of tools")
-    assert '<functions>\n{"name": "weather", "description": "Of a city", "parameters": ' in told
-    assert told.index("</functions>") < told.index("Be brief.")
+    reported = text(ASKED, tools=[WEATHER])
+    assert reported.startswith("<｜begin▁of▁sentence｜>\n\n## Tools\nYou have access to a set of tools")
+    assert '<functions>\n{"name": "weather", "description": "Of a city", "parameters": ' in reported
+    assert reported.index("</functions>") < reported.index("Be brief.")
 
 
 def test_an_answer_can_be_continued() -> None:

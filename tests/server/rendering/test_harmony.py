@@ -85,9 +85,9 @@ def test_tools_that_the_model_was_made_with_are_in_their_own_namespace() -> None
     }
     ran = {"id": "c3", "type": "function", "function": {"name": "python.python", "arguments": '{"code": "1 + 1"}'}}
     run: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [ran]}
-    told, _, made = written([messages[0], run], tools=[code])
+    reported, _, made = written([messages[0], run], tools=[code])
     assert (made["recipient"], made["channel"], made["content"][0]["text"]) == ("python", "analysis", "1 + 1")
-    assert told["content"][0]["tools"]["python"] == {"name": "python", "description": "Runs it", "tools": []}
+    assert reported["content"][0]["tools"]["python"] == {"name": "python", "description": "Runs it", "tools": []}
     both: Any = written(messages, tools=[search, WEATHER])
     assert [tool["name"] for tool in both[1]["content"][0]["tools"]["functions"]["tools"]] == ["weather"]
 

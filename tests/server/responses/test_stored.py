@@ -316,9 +316,9 @@ async def test_a_stream_that_breaks_off_ends_with_an_event_of_its_own_kind() -> 
     """A server with a file in which it goes on later leaves a background response unfinished when it ends."""
     frames = ResponseFrames(7)
     frames.encode([b'{"type":"response.created"}', b'{"type":"response.queued"}'])
-    (told,) = frames_of(frames.error(ShutDown()))
-    assert told.event == "error"
-    event = check_event(ResponseStreamEvent, told.data)
+    (reported,) = frames_of(frames.error(ShutDown()))
+    assert reported.event == "error"
+    event = check_event(ResponseStreamEvent, reported.data)
     assert (event.code, event.sequence_number) == ("shutting_down", 9)
 
 

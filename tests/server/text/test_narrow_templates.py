@@ -97,7 +97,7 @@ def test_gpt_oss_may_be_given_a_tool_without_a_description() -> None:
         "type": "function",
         "function": {"name": "now", "parameters": {"type": "object", "properties": {}}},
     }
-    told = {"type": "function", "function": {"name": "f", "description": "Does it."}}
-    assert "{\n// \ntype now = (_: any) => any;\n// Does it.\ntype f =" in harmony([USER], tools=[tool, told])
+    reported = {"type": "function", "function": {"name": "f", "description": "Does it."}}
+    assert "{\n// \ntype now = (_: any) => any;\n// Does it.\ntype f =" in harmony([USER], tools=[tool, reported])
     null = {"type": "function", "function": {**tool["function"], "description": None}}
     assert harmony([USER], tools=[null]) == harmony([USER], tools=[tool])

@@ -194,13 +194,13 @@ def harmony() -> dict[str, Any]:
 
 def test_a_call_is_deltas_of_its_own_and_its_tokens_ride_in_empty_text() -> None:
     deltas = run([[says(CALLS), ends("stop")]], request(**harmony()))
-    told = [delta for delta in deltas if not isinstance(delta, Text | Finish)]
-    assert told[0] == Reasoning(0, "Hm", ids("Hm<|end|>"), None)
-    assert told[1] == ToolCallStart(0, 0, "weather", None)
-    assert told[-1] == ToolCallEnd(0, 0)
-    arguments = [delta for delta in told if isinstance(delta, ToolCallArguments)]
+    reported = [delta for delta in deltas if not isinstance(delta, Text | Finish)]
+    assert reported[0] == Reasoning(0, "Hm", ids("Hm<|end|>"), None)
+    assert reported[1] == ToolCallStart(0, 0, "weather", None)
+    assert reported[-1] == ToolCallEnd(0, 0)
+    arguments = [delta for delta in reported if isinstance(delta, ToolCallArguments)]
     assert "".join(delta.text for delta in arguments) == '{"city": "Ü"}'
-    assert len(told) == 3 + len(arguments)
+    assert len(reported) == 3 + len(arguments)
     assert not any(delta.text for delta in deltas if isinstance(delta, Text))
     whole = gathered(deltas).choices[0]
     assert whole.tokens == ids(CALLS)

@@ -359,8 +359,8 @@ async def test_gpt_oss_writes_code_for_a_python_of_the_operator_s(tools_url: str
     called = answer["output"][1]
     assert (called["type"], called["code"], called["status"]) == ("code_interpreter_call", code, "completed")
     assert called["outputs"] == [{"type": "logs", "logs": f"ran {code!r}"}]
-    told = [frame.event for frame in frames_of(response.text) if frame.event and "code_interpreter" in frame.event]
-    assert [kind.removeprefix("response.code_interpreter_call") for kind in told] == [
+    reported = [frame.event for frame in frames_of(response.text) if frame.event and "code_interpreter" in frame.event]
+    assert [kind.removeprefix("response.code_interpreter_call") for kind in reported] == [
         ".in_progress", "_code.delta", "_code.done", ".interpreting", ".completed"
     ]  # fmt: skip
     assert (json.loads(called["arguments"]), called["output"]) == ({"code": code}, f"ran {code!r}")
