@@ -144,5 +144,5 @@ def _in_eight_bits(image: "Image.Image") -> "Image.Image":
     if image.mode == "F":
         grey = np.nan_to_num(grey) * (255 if np.nanmax(grey, initial=0) <= 1 else 1)
     elif image.mode.startswith("I;16") or grey.max(initial=0) > 255:
-        grey = grey.astype(np.int64) >> 8
+        grey = grey >> 8
     return Image.fromarray(np.clip(grey, 0, 255).astype(np.uint8)).convert("RGB")
