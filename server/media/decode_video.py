@@ -102,9 +102,11 @@ def decode_video(data: bytes, limits: DecodedLimits, choose: Choose) -> DecodedV
 
 
 def rehearse() -> None:
-    """Imports all that a video needs, while files can still be opened."""
+    """Imports all that a video needs, while files can still be opened, and has FFmpeg keep to itself what is wrong with
+    a file."""
     import av
 
+    av.logging.set_level(None)
     out = io.BytesIO()
     with av.open(out, "w", format="matroska") as container:
         stream = container.add_stream("mjpeg", rate=1)
