@@ -21,6 +21,7 @@ class Media(NamedTuple):
     length: int = 0
     """Positions; 0: as many as the model makes of any."""
     grid: tuple[int, int, int] | None = None
+    interval: float = 1.0
 
 
 class StreamedMedia:
@@ -93,7 +94,7 @@ class MediaStore:
         try:
             for one in media:
                 held.append(self.arena.share(one.digest, one.data))
-                spans.append(InputSpan(one.start, one.length or each, one.digest, held[-1], one.grid))
+                spans.append(InputSpan(one.start, one.length or each, one.digest, held[-1], one.grid, one.interval))
         except BaseException:
             self._free(rid)
             raise

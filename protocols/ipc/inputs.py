@@ -39,6 +39,8 @@ class InputSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     data: ArenaRef
     grid: tuple[int, int, int] | None = None
     """Frames, rows and columns of its embeddings, where the model turns positions by where they lie in a picture."""
+    interval: float = 1.0
+    """How far the positions of two frames are apart, where frames have a time."""
 
     @property
     def end(self) -> int:
@@ -54,6 +56,9 @@ class EncoderShape(msgspec.Struct, frozen=True, array_like=True, gc=False):
     attended: int = 0
     """Embeddings of each span, where all positions attend to it: a request has one such. 0 where spans stand in the
     prompt: a request has any number."""
+    whole: int = 0
+    """Positions of the longest span, where all of one is computed in one step since they see each other; 0: a prompt
+    is cut anywhere."""
 
 
 class StreamShape(msgspec.Struct, frozen=True, array_like=True, gc=False):
