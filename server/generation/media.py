@@ -171,7 +171,7 @@ class ChatMedia:
                 raise _forged()
             at += count
             counts[one.modality] = counts.get(one.modality, 0) + count
-            spans.append(Media(one.payload, one.digest, own[0], own[-1] + 1 - own[0], one.grid))
+            spans.append(Media(one.payload, one.digest, own[0], own[-1] + 1 - own[0], one.grid, one.interval))
         if at != len(places):
             raise _forged()
         return PlacedMedia(spans, counts)

@@ -8,7 +8,7 @@ then gives the same tensors everywhere.
 import inspect
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +17,10 @@ import transformers as untyped_transformers
 from PIL import Image
 from safetensors.numpy import save
 
+from .decode_audio import SAMPLE_RATE
+from .decode_video import Choose, DecodedVideo
 from .frame_processor import FrameProcessor
+from .model_videos import VideoInputs, VideoSettings, paired, pooled, tiles
 from .pixtral_processor import PixtralProcessor
 from .processor_name import processor_name
 from .processor_options import LOW_DETAIL_PIXELS
@@ -50,6 +53,29 @@ class ModelInputs(NamedTuple):
     """safetensors."""
     replacement: str
     grid: tuple[int, int, int] | None
+    interval: float = 1.0
+    """How far the positions of two frames are apart."""
+
+
+class Videos(NamedTuple):
+    """How a family looks at videos."""
+
+    make: Callable[[Any, DecodedVideo, VideoSettings, float], VideoInputs]
+    settings: VideoSettings
+    step: int = 1
+    """Frames at a time."""
+
+
+_QWEN2: Final = VideoSettings(shortest_edge=128 * 28 * 28, longest_edge=768 * 28 * 28)
+_QWEN3: Final = VideoSettings(shortest_edge=128 * 32 * 32, longest_edge=768 * 32 * 32)
+VIDEOS: Final[Mapping[str, Videos]] = {
+    "Qwen2VLProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=False, beat=0), _QWEN2, 2),
+    "Qwen2_5_VLProcessor": Videos(lambda i, v, s, beat: paired(i, v, s, share=False, beat=beat), _QWEN2, 2),
+    "Qwen3VLProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=True, beat=0), _QWEN3, 2),
+    "InternVLProcessor": Videos(lambda i, v, _s, _b: tiles(i, v), VideoSettings(num_frames=8)),
+    "LlavaOnevisionProcessor": Videos(lambda i, v, _s, _b: pooled(i, v), VideoSettings(num_frames=32)),
+}
+"""By the name of the processor."""
 
 
 class ModelProcessor:
@@ -61,9 +87,19 @@ class ModelProcessor:
         self._processor = _load(folder, self._name)
         self.written: dict[Modality, str] = {}
         self.missing: dict[Modality, str] = {}
-        image = getattr(self._processor, "image_token", None)
-        if image is not None and getattr(self._processor, "image_processor", None) is not None:
-            self.written["image"] = image
+        parts: dict[Modality, str] = {"image": "image_processor", "audio": "_audio_processor"}
+        for modality, part in parts.items():
+            said = getattr(self._processor, f"{modality}_token", None)
+            if said is not None and getattr(self._processor, part, None) is not None:
+                self.written[modality] = said
+        self._videos = VIDEOS.get(self._name)
+        video = getattr(self._processor, "video_token", None)
+        if video is not None and self._videos is not None:
+            self.written["video"] = video
+            self._video_settings = VideoSettings.of(folder, self._videos.settings)
+            self._beat = _tokens_per_second(folder)
+        elif video is not None:
+            self.missing["video"] = f"frames of {self._name}'s videos are put together by torchvision alone"
 
     @property
     def by_company(self) -> bool:
@@ -79,13 +115,39 @@ class ModelProcessor:
         try:
             found, (replacement, *_) = processor._process_images(images, **arguments)
         except (ValueError, ZeroDivisionError) as error:
-            why = " ".join(str(error).split())[:200]
-            raise Refusal(f"the model's processor refuses the picture: {why}", "invalid_image") from None
+            raise _refused("picture", error) from None
         tensors = _tensors(found, processor.unused_input_names)
         if not apart:
             tensors = {name: values[:1] for name, values in tensors.items()}
             tensors["batch_num_images"] = np.array([2])
         return ModelInputs(_payload(tensors, "image"), replacement, self._grid(tensors.get("image_grid_thw")))
+
+    def choose_frames(self, options: Mapping[str, object]) -> Choose:
+        """Which frames of a video the model sees."""
+        assert self._videos is not None
+        return self._video_settings.choose(options, self._videos.step)
+
+    def video(self, video: DecodedVideo) -> ModelInputs:
+        """Raises :class:`.refusal.Refusal` where the model cannot see the video."""
+        assert self._videos is not None
+        images = self._processor.image_processor
+        try:
+            found = self._videos.make(images, video, self._video_settings, self._beat)
+            replacement = self._processor.replace_video_token(found.figures, 0)
+        except (ValueError, ZeroDivisionError) as error:
+            raise _refused("video", error) from None
+        modality: Modality = "image" if found.as_pictures else "video"
+        return ModelInputs(_payload(found.tensors, modality), replacement, found.grid, found.interval)
+
+    def audio(self, samples: Any) -> ModelInputs:
+        """``samples``: of one channel, at :data:`.decode_audio.SAMPLE_RATE`. Raises :class:`.refusal.Refusal`."""
+        processor = self._processor
+        arguments = {**processor._merge_kwargs()["audio_kwargs"], "sampling_rate": SAMPLE_RATE, "return_tensors": "np"}
+        try:
+            found, (replacement, *_) = processor._process_audio([samples], **arguments)
+        except (ValueError, ZeroDivisionError) as error:
+            raise _refused("sound", error) from None
+        return ModelInputs(_payload(_tensors(found, processor.unused_input_names), "audio"), replacement, None)
 
     def _arguments(self, options: Mapping[str, object]) -> dict[str, Any]:
         """Of the image processor: the model's own, and what a request may change of them."""
@@ -109,6 +171,17 @@ class ModelProcessor:
         merge = int(getattr(self._processor.image_processor, "merge_size", 1))
         frames, rows, columns = (int(number) for number in patches[0])
         return frames, rows // merge, columns // merge
+
+
+def _refused(what: str, error: Exception) -> Refusal:
+    return Refusal(f"the model's processor refuses the {what}: {' '.join(str(error).split())[:200]}")
+
+
+def _tokens_per_second(folder: Path) -> float:
+    """Positions of a second of a video; 0 where frames are not told apart by them."""
+    file = folder / "config.json"
+    vision = json.loads(file.read_text()).get("vision_config") if file.is_file() else None
+    return float(vision.get("tokens_per_second") or 0) if isinstance(vision, dict) else 0.0
 
 
 def _low_detail(images: Any, names: Mapping[str, object]) -> dict[str, object]:
@@ -176,7 +249,9 @@ def _load(folder: Path, name: str) -> Any:
         raise ProcessorError(f"transformers {transformers.__version__} has no {name}")
     try:
         settings, _ = kind.get_processor_dict(os.fspath(folder))
-        parts = {part: _part(folder, part) for part in kind.get_attributes()}
+        parts: dict[str, Any] = {}
+        for part in kind.get_attributes():
+            parts[part] = FrameProcessor(parts["image_processor"]) if part == "video_processor" else _part(folder, part)
         taken = inspect.signature(kind.__init__).parameters.keys() - parts.keys()
         return _unchecked(kind)(**parts, **{name: value for name, value in settings.items() if name in taken})
     except ProcessorError:
@@ -198,8 +273,6 @@ def _part(folder: Path, part: str) -> Any:
             return transformers.AutoImageProcessor.from_pretrained(path, backend="pil")
         case "tokenizer":
             return transformers.AutoTokenizer.from_pretrained(path)
-        case "video_processor":
-            return FrameProcessor()
         case "feature_extractor" | "audio_processor":
             return transformers.AutoFeatureExtractor.from_pretrained(path)
         case _:

@@ -32,6 +32,8 @@ class ProcessedMedia:
     """What stands there in the prompt's text."""
     grid: tuple[int, int, int] | None = None
     """Frames, rows and columns of its embeddings, where positions follow them."""
+    interval: float = 1.0
+    """How far the positions of two frames are apart."""
 
     @property
     def bytes(self) -> int:

@@ -160,7 +160,9 @@ class MediaProcessor:
             del self._running[digest]
         described = await self.describe()
         written = described.written[wanted.modality]
-        made = ProcessedMedia(wanted.modality, digest, payload, written, answer.replacement, answer.grid)
+        made = ProcessedMedia(
+            wanted.modality, digest, payload, written, answer.replacement, answer.grid, answer.interval
+        )
         self._cache.put(made)
         running.set_result(made)
         return made

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from stentor.engine.processes.freed_memory import resident_bytes
 
+from ..audio.encode import wav_header
 from ..sandbox.child import Growth, bound_growth, bounded_child, receive, receive_bytes, send, send_bytes
+from .decode_audio import SAMPLE_RATE, decode_audio
 from .decode_image import decode_image
+from .decode_video import DecodedVideo, VideoFacts, decode_video, rehearse
 from .decoded import DecodedLimits
 from .processor_name import NEEDS_TORCH, processor_name
 from .processor_process import Described, Processed, ProcessorJob, Setup
@@ -67,6 +70,7 @@ def main() -> int:
 
 def _rehearse(processor: "ModelProcessor", limits: DecodedLimits) -> None:
     """Imports all that a job does, while files can still be opened."""
+    import numpy as np
     from PIL import Image
 
     Image.init()  # the readers of all formats
@@ -76,6 +80,13 @@ def _rehearse(processor: "ModelProcessor", limits: DecodedLimits) -> None:
     for data in (drawn.getvalue(), b"none"):
         for detail in ("auto", "low"):
             process(processor, ProcessorJob("image", len(data), {"detail": detail}), data, limits, growth)
+    if "video" in processor.written:
+        rehearse()
+        seen = DecodedVideo(np.zeros((2, 48, 64, 3), np.uint8), [0, 1], VideoFacts(2, 1.0, 64, 48))
+        processor.video(seen)
+    if "audio" in processor.written:
+        sound = wav_header(SAMPLE_RATE, 2 * SAMPLE_RATE) + bytes(2 * SAMPLE_RATE)
+        process(processor, ProcessorJob("audio", len(sound), {}), sound, limits, growth)
 
 
 def process(
@@ -88,7 +99,7 @@ def process(
         if len(inputs.payload) > MAX_PAYLOAD:
             has = f"what the model is given of it has {len(inputs.payload)} bytes"
             raise Refusal(f"{has}; this server takes at most {MAX_PAYLOAD}: send it smaller", TOO_LARGE)
-        answer = Processed(len(inputs.payload), inputs.replacement, inputs.grid, worn=growth.too_much)
+        answer = Processed(len(inputs.payload), inputs.replacement, inputs.grid, inputs.interval, growth.too_much)
         return answer, inputs.payload
     except Refusal as refusal:
         return Processed(why=str(refusal), code=refusal.code, worn=growth.too_much), b""
@@ -101,7 +112,13 @@ def process(
 def _inputs(processor: "ModelProcessor", job: ProcessorJob, data: bytes, limits: DecodedLimits) -> "ModelInputs":
     if job.modality not in processor.written:
         raise Refusal(processor.missing.get(job.modality, f"the model takes no {job.modality}"))
-    return processor.image(decode_image(data, limits), job.options, alone=job.alone)
+    match job.modality:
+        case "image":
+            return processor.image(decode_image(data, limits), job.options, alone=job.alone)
+        case "video":
+            return processor.video(decode_video(data, limits, processor.choose_frames(job.options)))
+        case "audio":
+            return processor.audio(decode_audio(data, limits))
 
 
 if __name__ == "__main__":

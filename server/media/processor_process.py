@@ -62,6 +62,8 @@ class Processed(msgspec.Struct, frozen=True, array_like=True):
     """What stands in the prompt's text for what the template writes."""
     grid: tuple[int, int, int] | None = None
     """Frames, rows and columns of its embeddings, where positions follow them."""
+    interval: float = 1.0
+    """How far the positions of two frames are apart."""
     worn: bool = False
     """The child has grown and wants to be replaced."""
     why: str = ""

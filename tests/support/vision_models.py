@@ -127,6 +127,7 @@ def qwen2_5_vl(folder: Path) -> Any:
     text = {**_TEXT, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
     config = transformers.Qwen2_5_VLConfig(text_config=text, vision_config=vision, **_qwen_tokens())
     _write_processor(folder, "Qwen2_5_VLProcessor", _qwen_images(), QWEN)
+    _write_videos(folder)
     return _write_model(folder, config)
 
 
@@ -139,6 +140,7 @@ def qwen3_vl(folder: Path) -> Any:
     text = {**_TEXT, "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": rope}
     config = transformers.Qwen3VLConfig(text_config=text, vision_config=vision, **_qwen_tokens())
     _write_processor(folder, "Qwen3VLProcessor", _qwen_images(), QWEN)
+    _write_videos(folder)
     return _write_model(folder, config)
 
 
@@ -149,6 +151,11 @@ def _qwen_tokens() -> dict[str, int]:
         "vision_start_token_id": token("<|vision_start|>"),
         "vision_end_token_id": token("<|vision_end|>"),
     }
+
+
+def _write_videos(folder: Path) -> None:
+    size = {"shortest_edge": 4 * 64, "longest_edge": 64 * 64}
+    _change(folder / "video_preprocessor_config.json", size=size, fps=2, min_frames=2, max_frames=8)
 
 
 def _qwen_images() -> Any:

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load
 
+from stentor.server.media.decode_video import DecodedVideo, VideoFacts
 from stentor.server.media.model_processor import ModelInputs, ModelProcessor
 from stentor.server.media.refusal import Refusal
 from stentor.tests.server.media.pictures import picture
@@ -131,3 +133,80 @@ def test_an_option_that_the_model_has_not_is_refused(
     processor, _ = made(family)
     with pytest.raises(Refusal, match=why):
         processor.image(picture(30, 40), options, alone=True)
+
+
+def film(count: int, fps: float = 2.0, *, still: bool = False) -> DecodedVideo:
+    """Frames of noise."""
+    frames = np.stack([np.asarray(picture(40, 30, 0 if still else number)) for number in range(count)])
+    return DecodedVideo(frames, list(range(count)), VideoFacts(count, fps, 40, 30))
+
+
+def video_embeddings(model: Any, payload: bytes) -> torch.Tensor:
+    tensors = load(payload)
+    method = model.model.get_image_features if "pixel_values" in tensors else model.model.get_video_features
+    with torch.no_grad():
+        found = method(**tensors)
+    found = getattr(found, "pooler_output", found)
+    rows = torch.cat(list(found)) if isinstance(found, list | tuple) else found
+    return rows.reshape(-1, rows.shape[-1])
+
+
+@pytest.mark.parametrize("frames", [1, 5, 6])
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl", "internvl", "llava_onevision"])
+def test_a_video_has_as_many_placeholders_as_embeddings(family: str, frames: int, made: Callable[[str], Made]) -> None:
+    processor, model = made(family)
+    inputs = processor.video(film(frames))
+    tokenizer = processor._processor.tokenizer
+    config = model.config
+    ids = {getattr(config, "video_token_id", None), getattr(config, "video_token_index", None), config.image_token_id}
+    text = tokenizer(inputs.replacement, add_special_tokens=False)["input_ids"]
+    count = sum(token in ids for token in text)
+    assert count == len(video_embeddings(model, inputs.payload)) > 0
+    if family.startswith("qwen"):
+        assert inputs.grid is not None
+        assert inputs.grid[0] == (frames + 1) // 2
+        assert count == inputs.grid[0] * inputs.grid[1] * inputs.grid[2]
+    else:
+        assert inputs.grid is None
+
+
+def test_two_equal_frames_are_a_picture(made: Callable[[str], Made]) -> None:
+    """Of which the model sees two as well."""
+    processor, _ = made("qwen2_5_vl")
+    seen = load(processor.image(picture(40, 30), {}, alone=True).payload)
+    film_of_it = load(processor.video(film(2, still=True)).payload)
+    assert torch.equal(film_of_it["pixel_values_videos"], seen["pixel_values"])
+    assert torch.equal(film_of_it["video_grid_thw"], seen["image_grid_thw"])
+
+
+def test_frames_lie_on_each_other_as_transformers_lays_them(made: Callable[[str], Made]) -> None:
+    """The formula of its video processor, which cannot be run without torchvision."""
+    processor, _ = made("qwen2_5_vl")
+    rows = load(processor.video(film(4)).payload)["pixel_values_videos"]
+    images = processor._processor.image_processor
+    grid_t, grid_h, grid_w = 2, 8, 10
+    each = [images([picture(40, 30, number)], return_tensors="pt")["pixel_values"] for number in range(4)]
+    for pair in range(grid_t):
+        shown = rows[pair * grid_h * grid_w : (pair + 1) * grid_h * grid_w].view(-1, 3, 2, 16)
+        for lies in range(2):
+            assert torch.equal(shown[:, :, lies], each[2 * pair + lies].view(-1, 3, 2, 16)[:, :, 0])
+
+
+def test_frames_of_a_video_have_their_times(made: Callable[[str], Made]) -> None:
+    processor, _ = made("qwen3_vl")
+    assert processor.video(film(4, fps=2.0)).replacement.startswith("<0.2 seconds><|vision_start|><|video_pad|>")
+    timed, _ = made("qwen2_5_vl")
+    assert timed.video(film(4, fps=2.0)).interval == pytest.approx(4 * 2 / 2), "positions a second, times two frames"
+
+
+@pytest.mark.parametrize(
+    ("options", "count"), [({}, 8), ({"num_frames": 4}, 4), ({"fps": 0.5}, 4), ({"num_frames": 100}, 8)]
+)
+def test_a_request_says_which_frames_are_seen(
+    options: dict[str, object], count: int, made: Callable[[str], Made]
+) -> None:
+    processor, _ = made("qwen3_vl")
+    chosen = processor.choose_frames(options)(VideoFacts(80, 10.0, 40, 30))
+    assert len(chosen) == count
+    assert chosen[0] == 0
+    assert chosen[-1] == 79

@@ -1,0 +1,147 @@
+"""Videos as a model's inputs, by its image processor, frame by frame. Runs in the child.
+
+transformers' own video processors need torchvision. What they do beside choosing frames is to look at each as a
+picture, and to lay patches of neighbouring frames on top of each other where the model takes two at a time.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .decode_video import Choose, DecodedVideo, VideoFacts
+
+_SETTINGS: Final = "video_preprocessor_config.json"
+
+
+@dataclass(frozen=True)
+class VideoInputs:
+    """What a model is given of a video, and what its processor needs to write its text."""
+
+    tensors: Mapping[str, Any]
+    figures: Mapping[str, Any]
+    """For ``replace_video_token`` of transformers' processor."""
+    grid: tuple[int, int, int] | None = None
+    interval: float = 1.0
+    """How far the positions of two frames are apart."""
+    as_pictures: bool = False
+    """Whether the model has one encoder and one placeholder for pictures and videos."""
+
+
+@dataclass
+class _Stated:
+    """What is known of a video, by transformers' names."""
+
+    fps: float
+    frames_indices: list[int]
+
+
+@dataclass(frozen=True)
+class VideoSettings:
+    """Which frames a model sees, and how large; as its files say, or as its family has it."""
+
+    num_frames: int | None = None
+    """Of any video; None: as many as ``fps`` of it have, within the bounds."""
+    fps: float = 2.0
+    min_frames: int = 4
+    max_frames: int = 768
+    shortest_edge: int | None = None
+    longest_edge: int | None = None
+
+    @classmethod
+    def of(cls, folder: Path, own: "VideoSettings") -> "VideoSettings":
+        """``own`` is the family's, where the model's files say nothing."""
+        said = _read(folder)
+        size = said.get("size") if isinstance(said.get("size"), dict) else {}
+        found = {
+            **{name: said.get(name) for name in ("num_frames", "fps", "min_frames", "max_frames")},
+            "shortest_edge": said.get("min_pixels") or size.get("shortest_edge"),
+            "longest_edge": said.get("max_pixels") or size.get("longest_edge"),
+        }
+        return cls(**{name: getattr(own, name) if value is None else value for name, value in found.items()})
+
+    def choose(self, options: Mapping[str, object], step: int) -> Choose:
+        """As many frames as a request says, or else these settings; a multiple of ``step`` of them if there are."""
+        wanted, fps = options.get("num_frames"), options.get("fps")
+
+        def choose(facts: VideoFacts) -> list[int]:
+            count = self._count(facts, wanted if isinstance(wanted, int) else None, fps)
+            count = max(1, min(count, facts.frames))
+            count = count // step * step or count
+            return [int(index) for index in np.linspace(0, facts.frames - 1, count).round()]
+
+        return choose
+
+    def _count(self, facts: VideoFacts, wanted: int | None, fps: object) -> int:
+        if wanted is None and fps is None:
+            wanted = self.num_frames
+        if wanted is not None:
+            return min(wanted, self.max_frames)
+        rate = float(fps) if isinstance(fps, int | float) else self.fps
+        return min(max(int(facts.seconds * rate), self.min_frames), self.max_frames)
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    for name, part in ((_SETTINGS, None), ("processor_config.json", "video_processor")):
+        file = folder / name
+        if file.is_file():
+            said = json.loads(file.read_text())
+            found = said if part is None else said.get(part)
+            if isinstance(found, dict):
+                return found
+    return {}
+
+
+def paired(images: Any, video: DecodedVideo, settings: VideoSettings, *, share: bool, beat: float) -> VideoInputs:
+    """Of Qwen's models: two frames at a time. ``images`` is the image processor; with ``share``, bounds of pixels are
+    those of all frames together. ``beat``: positions a second, 0 where frames have their times as text."""
+    count = len(video.frames)
+    bounds = {"shortest_edge": settings.shortest_edge, "longest_edge": settings.longest_edge}
+    parts = count if share else 1
+    size = {edge: max(1, pixels // parts) for edge, pixels in bounds.items() if pixels is not None}
+    found = images(list(video.frames), return_tensors="np", **({"size": size} if size else {}))
+    _, rows, columns = (int(number) for number in found["image_grid_thw"][0])
+    step = int(images.temporal_patch_size)
+    pixels = _on_top(found["pixel_values"], count, rows * columns, step, int(images.patch_size))
+    grid = [-(-count // step), rows, columns]
+    merge = int(images.merge_size)
+    metadata = _Stated(video.facts.fps, list(video.indices))
+    sampled = video.facts.fps * count / video.facts.frames
+    return VideoInputs(
+        {"pixel_values_videos": pixels, "video_grid_thw": np.array([grid])},
+        {"video_grid_thw": np.array([grid]), "video_metadata": [metadata]},
+        (grid[0], rows // merge, columns // merge),
+        beat * step / sampled if beat else 1.0,
+    )
+
+
+def _on_top(pixels: Any, frames: int, patches: int, step: int, side: int) -> NDArray[np.float32]:
+    """From [frames * patches, channels * step * side * side], where each frame lies on itself, to the same of fewer
+    rows, where ``step`` neighbouring frames lie on each other. The last one stands for those that are missing."""
+    each = np.asarray(pixels, np.float32).reshape(frames, patches, -1, step, side * side)[:, :, :, 0]
+    missing = -frames % step
+    each = np.concatenate([each, *[each[-1:]] * missing])
+    pairs = each.reshape(len(each) // step, step, *each.shape[1:]).transpose(0, 2, 3, 1, 4)
+    return np.ascontiguousarray(pairs.reshape(len(pairs) * patches, -1))
+
+
+def tiles(images: Any, video: DecodedVideo) -> VideoInputs:
+    """Of InternVL: each frame is a picture of one tile."""
+    found = np.asarray(images(list(video.frames), return_tensors="np", crop_to_patches=False)["pixel_values"])
+    return VideoInputs({"pixel_values": found}, {"pixel_values_videos": [found]}, as_pictures=True)
+
+
+def pooled(images: Any, video: DecodedVideo) -> VideoInputs:
+    """Of LLaVA-OneVision: each frame is a picture that is not cut up."""
+    tile = [[images.size.height, images.size.width]]
+    # what is made first of a picture is the whole of it, in the size of a tile
+    frames = [
+        images([[frame]], return_tensors="np", image_grid_pinpoints=tile)["pixel_values"][0][0]
+        for frame in video.frames
+    ]
+    found = np.stack(frames)[None]
+    return VideoInputs({"pixel_values_videos": found}, {"pixel_values_videos": found})

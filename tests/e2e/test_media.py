@@ -1,0 +1,130 @@
+"""Pictures through the OpenAI SDK: a real server over a tiny model that sees, against transformers."""
+
+import base64
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import openai
+import pytest
+import torch
+
+from stentor.loadtest.server_process import ServerProcess
+from stentor.server.media.model_processor import ModelProcessor
+from stentor.tests.e2e.made_up import EXACT
+from stentor.tests.server.media.pictures import picture, png
+from stentor.tests.support.vision_models import qwen3_vl
+
+NAME: Final = "sees"
+SIZES: Final = {"small": (40, 30), "wide": (90, 20), "large": (64, 64)}
+
+
+class Made(NamedTuple):
+    folder: Path
+    model: Any
+    processor: Any
+    """transformers' own."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("qwen3_vl")
+    model = qwen3_vl(folder)
+    return Made(folder, model, ModelProcessor(folder)._processor)
+
+
+@pytest.fixture(scope="module")
+def server(made: Made) -> Iterator[ServerProcess]:
+    arguments = [str(made.folder), *EXACT, "--served-model-name", NAME, "--kv-cache-memory", "64MiB"]
+    with ServerProcess(arguments) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="unused", max_retries=0) as client:
+        yield client
+
+
+Turn = tuple[str, Sequence[str]]
+"""A role, and texts or names of pictures."""
+
+
+def conversation(turns: Sequence[Turn], *, sent: bool) -> Any:
+    """``sent``: as a client sends it; else as transformers takes it."""
+
+    def part(text: str) -> dict[str, Any]:
+        if text not in SIZES:
+            return {"type": "text", "text": text}
+        if not sent:
+            return {"type": "image", "image": picture(*SIZES[text])}
+        url = "data:image/png;base64," + base64.b64encode(png(*SIZES[text])).decode()
+        return {"type": "image_url", "image_url": {"url": url}}
+
+    return [{"role": role, "content": [part(text) for text in texts]} for role, texts in turns]
+
+
+def said_by_transformers(made: Made, turns: Sequence[Turn], count: int) -> tuple[list[int], list[int]]:
+    """The prompt, and what greedy decoding makes of it."""
+    inputs = made.processor.apply_chat_template(
+        conversation(turns, sent=False),
+        chat_template=(made.folder / "chat_template.jinja").read_text(),
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        return_tensors="pt",
+    )
+    with torch.no_grad():
+        whole = made.model.generate(**inputs, max_new_tokens=count, do_sample=False)[0].tolist()
+    prompt = inputs["input_ids"][0].tolist()
+    return prompt, whole[len(prompt) :]
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        [("user", ["hello"])],
+        [("user", ["small", "what is it?"])],
+        [("user", ["wide", "and", "large", "and", "small", "?"])],
+        [("user", ["hi"]), ("assistant", ["yes"]), ("user", ["large", "this"]), ("assistant", ["ok"]), ("user", ["?"])],
+    ],
+    ids=["no picture", "one", "several of mixed sizes", "in the middle of history"],
+)
+def test_an_answer_to_pictures_is_that_of_transformers(
+    client: openai.OpenAI, made: Made, turns: Sequence[Turn]
+) -> None:
+    prompt, wanted = said_by_transformers(made, turns, 12)
+    for _ in range(2):  # the second time, out of the caches
+        found: Any = client.chat.completions.create(
+            model=NAME,
+            messages=conversation(turns, sent=True),
+            max_tokens=12,
+            temperature=0,
+            extra_body={"return_token_ids": True},
+        )
+        assert found.prompt_token_ids == prompt
+        assert found.choices[0].token_ids == wanted
+        assert found.usage.prompt_tokens == len(prompt)
+
+
+def test_the_same_picture_is_found_again_and_another_is_not_taken_for_it(client: openai.OpenAI) -> None:
+    def ask(seed: int) -> Any:
+        url = "data:image/png;base64," + base64.b64encode(png(50, 50, seed)).decode()
+        content: Any = [{"type": "text", "text": "look at this: "}, {"type": "image_url", "image_url": {"url": url}}]
+        return client.chat.completions.create(
+            model=NAME, messages=[{"role": "user", "content": content}], max_tokens=1, temperature=0
+        )
+
+    first, again, other = ask(1), ask(1), ask(2)
+    assert first.usage.prompt_tokens_details.image_tokens == 36
+    assert again.usage.prompt_tokens_details.cached_tokens == first.usage.prompt_tokens // 16 * 16
+    assert other.usage.prompt_tokens_details.cached_tokens == 16, "what stands in front of the picture"
+    assert again.choices[0].message == first.choices[0].message
+
+
+def test_a_picture_that_cannot_be_read_is_refused_by_its_field(client: openai.OpenAI) -> None:
+    url = "data:image/png;base64," + base64.b64encode(b"no picture").decode()
+    content: Any = [{"type": "image_url", "image_url": {"url": url}}]
+    with pytest.raises(openai.BadRequestError) as error:
+        client.chat.completions.create(model=NAME, messages=[{"role": "user", "content": content}], max_tokens=1)
+    assert error.value.param == "messages[0].content[0].image_url.url"
