@@ -68,7 +68,7 @@ class MediaRows:
         self,
         tower: Tower,
         placeholders: Iterable[int],
-        place: Callable[[torch.Tensor], torch.Tensor],
+        place: Callable[[torch.Tensor], int],
         device: torch.device,
         *,
         turns: bool,
@@ -122,7 +122,8 @@ class MediaRows:
 
     def with_media(self, batch: ForwardBatch, rows: Sequence[PlacedRow]) -> ForwardBatch:
         """The batch with what stands in place of tokens of these rows, and with the positions at which they stand."""
-        return replace(batch, media=self._media(rows), positions=self._positions(batch.positions, rows))
+        positions = self.positions(batch.positions.cpu().numpy(), rows)
+        return replace(batch, media=self.batch(rows), positions=torch.from_numpy(positions).to(self._device))
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
         return Findings()
@@ -140,7 +141,9 @@ class MediaRows:
             positions = MediaPositions.of(len(tokens), runs)
         return _Row([span for span in spans if span.encoder_slot >= 0], positions)
 
-    def _media(self, rows: Sequence[PlacedRow]) -> MediaBatch | None:
+    def batch(self, rows: Sequence[PlacedRow]) -> MediaBatch | None:
+        """What stands in place of tokens in a pass over these rows; None where nothing does. Raises ValueError for
+        media that are not as long as their prompt says."""
         places: list[Int64] = []
         parts: list[tuple[Encoded, int, int]] = []
         whole: list[WholeSpan] = []
@@ -176,8 +179,9 @@ class MediaRows:
             spans=whole,
         )
 
-    def _positions(self, positions: torch.Tensor, rows: Sequence[PlacedRow]) -> torch.Tensor:
-        """Those of all tokens of the pass; text of rows with media stands where their pictures end."""
+    def positions(self, positions: Int64, rows: Sequence[PlacedRow]) -> Int64:
+        """Those of all tokens of the next pass; text of rows with media stands where their pictures end, and what media
+        turn by is written for that pass."""
         found: list[tuple[int, Int64]] = []
         turned: list[Int64] = []
         for row in rows:
@@ -189,13 +193,13 @@ class MediaRows:
             turned.append(np.concatenate(((at - row.start + row.first)[:, None], axes), axis=1))
         if not found:
             return positions
-        positions = positions.clone()
+        positions = positions.copy()
         for first, of_row in found:
-            positions[first : first + len(of_row)] = torch.from_numpy(of_row).to(positions.device)
+            positions[first : first + len(of_row)] = of_row
         lines = np.concatenate(turned)
         if len(lines):
-            places = torch.from_numpy(lines[:, 0].copy()).to(positions.device)
-            positions[places] = self._place(torch.from_numpy(lines[:, 1:].copy()).to(positions.device))
+            first_line = self._place(torch.from_numpy(lines[:, 1:].copy()).to(self._device))
+            positions[lines[:, 0]] = np.arange(first_line, first_line + len(lines))
         return positions
 
 

@@ -116,7 +116,7 @@ def open_family(config: WorkerConfig, device: str) -> Family:
         checkpoint = open_pooling(path, config.pooler, config.model_impl)
     else:
         checkpoint = open_checkpoint(path, config.load_format, config.model_impl)
-    if (media := sees(checkpoint, config)) is not None and device == "cpu":
+    if (media := sees(checkpoint, config)) is not None:
         return TextWithMedia(checkpoint, device, media)
     return _FAMILIES[type(checkpoint.config)](checkpoint, device)
 
