@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 
-from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
+from stentor.protocols.ipc.steps import Masks, RowFault, StepPlan, StepResult
 
 from ..layers.forward_batch import LayerCache, MediaBatch
 from ..models.decoder import Decoder
@@ -57,6 +57,7 @@ class Launched:
     top_logprobs: list[int | None]
     prompts: list[PromptPart]
     memory: StepMemory
+    faults: list[RowFault]
 
 
 AsyncRunner = ModelRunner[Launched, Pending]
@@ -195,7 +196,8 @@ class AsyncCompute:
             hidden = self._forward(staged, inputs, media)
             raw = self._raw_logits(inputs)
             prompts = self._logprobs.read_prompts(parts, hidden, inputs.targets, memory)
-        return Launched(plan, began, staged, inputs, raw, graph, top_logprobs, prompts, memory)
+        faults = [] if self._media is None else self._media.take_faults()
+        return Launched(plan, began, staged, inputs, raw, graph, top_logprobs, prompts, memory, faults)
 
     def draw(self, forwarded: Launched, masks: Masks | None) -> Pending:
         """Queues the second half of a step."""
@@ -226,6 +228,7 @@ class AsyncCompute:
             found,
             forwarded.prompts,
             memory,
+            forwarded.faults,
         )
 
     def mark(self) -> Mark:
@@ -242,6 +245,7 @@ class AsyncCompute:
             logprobs=pending.logprobs(tokens),
             prompt_logprobs=[part.read() for part in pending.prompts],
             seconds=(now := time.perf_counter()) - max(pending.launched, self._finished_at),
+            faults=pending.faults,
         )
         self._finished_at = now
         pending.memory.release()

@@ -47,7 +47,8 @@ class InFlightStep(NamedTuple):
         for what, values in (("tokens", result.tokens), ("logprobs", result.logprobs)):
             if values is not None and len(values) != drawn:
                 raise ValueError(f"the worker sent {len(values)} {what} for step {self.step}, which draws {drawn}")
-        if result.prompt_logprobs or result.alignments or result.pooled or result.drafts or result.routed:
+        told = (result.prompt_logprobs, result.alignments, result.pooled, result.drafts, result.routed, result.faults)
+        if any(told):
             owners = self.by_slot()
             for piece in result.prompt_logprobs:
                 owner = owners.get(piece.slot)
@@ -86,11 +87,18 @@ class InFlightStep(NamedTuple):
                         f"the worker tells experts of positions {routed.start} to {routed.start + routed.count} of "
                         f"slot {routed.slot} in step {self.step}, which ends at {owner[2]}"
                     )
-            for told in result.drafts:
-                owner = owners.get(told.slot)
-                if owner is None or not owner[3] or owner[0].constraint is None or min(told.tokens, default=0) < 0:
+            for fault in result.faults:
+                owner = owners.get(fault.slot)
+                if owner is None or not owner[0].request.inputs:
                     raise ValueError(
-                        f"the worker drafts {told.tokens} for slot {told.slot} in step {self.step}, which needs none"
+                        f"the worker finds fault with slot {fault.slot} in step {self.step}: {fault.message}"
+                    )
+            for drafted in result.drafts:
+                owner = owners.get(drafted.slot)
+                if owner is None or not owner[3] or owner[0].constraint is None or min(drafted.tokens, default=0) < 0:
+                    raise ValueError(
+                        f"the worker drafts {drafted.tokens} for slot {drafted.slot} in step {self.step}, which needs "
+                        "none"
                     )
 
     def _drawn(self, counts: list[int]) -> int:
