@@ -37,9 +37,9 @@ class RotaryTables:
             self._made[rope, head_dim] = self._make(rope, head_dim)
         return self._made[rope, head_dim]
 
-    def place(self, positions: torch.Tensor) -> torch.Tensor:
-        """Frame, row and column of tokens of media, int64 [tokens, 3] → the lines of the tables by which they turn in
-        the next pass, int64 [tokens]: they stand behind those of all positions, until others are placed."""
+    def place(self, positions: torch.Tensor) -> int:
+        """Frame, row and column of tokens of media, int64 [tokens, 3] → the first of the lines of the tables by which
+        they turn in the next pass. These stand behind those of all positions, until others are placed."""
         first, count = self._max_model_len, len(positions)
         if count > self._media_tokens:
             raise ValueError(f"a pass has {count} tokens of media, and room for {self._media_tokens}")
@@ -47,10 +47,10 @@ class RotaryTables:
             if rope is None or not rope.axes:
                 continue
             axes = torch.tensor(rope.axes, device=positions.device)
-            lines = positions[:, axes]  # [tokens, pairs]
+            lines = positions[:, axes].clamp_(max=first - 1)  # [tokens, pairs]
             for table in tables:
                 table[first : first + count] = table.gather(0, lines)
-        return torch.arange(first, first + count, device=positions.device)
+        return first
 
     def query_scales(self, beta: float, floor: int, first: int) -> torch.Tensor:
         """float32 [positions]: 1 + beta · log(1 + ⌊(position + first) / floor⌋), what queries are multiplied by

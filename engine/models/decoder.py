@@ -187,9 +187,9 @@ class Decoder:
             logits.div_(cap).tanh_().mul_(cap)
         return logits
 
-    def place_media(self, positions: torch.Tensor) -> torch.Tensor:
-        """Frame, row and column of the tokens of media of the next pass → what stands for their positions in it, see
-        :meth:`..layers.rotary.RotaryTables.place`."""
+    def place_media(self, positions: torch.Tensor) -> int:
+        """Frame, row and column of the tokens of media of the next pass → what stands for the position of the first in
+        it, see :meth:`..layers.rotary.RotaryTables.place`."""
         return self._rotary.place(positions)
 
     def body(self, caches: Sequence[LayerCache]) -> Traced:

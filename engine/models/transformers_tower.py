@@ -105,7 +105,8 @@ class TransformersTower:
             found = method(**given, return_dict=True)
         except (TypeError, RuntimeError, ValueError, IndexError, AttributeError) as error:
             what = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in payload.tensors.items())
-            raise ValueError(f"the model's encoder of {payload.modality}s cannot take {what}: {error}") from error
+            why = first_line(error)
+            raise ValueError(f"the model's encoder of {payload.modality}s cannot take {what}: {why}") from error
         if type(self._model).__name__ in _PROJECTED_LATER:
             return Encoded(self._model.multi_modal_projector(_rows(found.last_hidden_state)))
         return _read(found)

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 
-from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
+from stentor.protocols.ipc.steps import Masks, RowFault, StepPlan, StepResult
 
-from ..layers.forward_batch import LayerCache
+from ..layers.forward_batch import LayerCache, MediaBatch
 from ..models.decoder import Decoder
 from .device import Device, Mark
 from .device_logprobs import LogprobReader
@@ -24,6 +24,7 @@ from .device_sampler import DeviceSampler, NewSamplingParams
 from .device_step import DeviceStep, RowBuffers
 from .graphs import Body, DecodeGraph, DecodeGraphs, StallBudget
 from .masks import slot_masks
+from .media_rows import MediaRows, PlacedRow
 from .pending import Pending, PromptPart
 from .pinned import PinnedPool, StepMemory
 from .prepare_inputs import StepNumbers, no_rows, number_step, pad_decodes
@@ -56,6 +57,7 @@ class Launched:
     top_logprobs: list[int | None]
     prompts: list[PromptPart]
     memory: StepMemory
+    faults: list[RowFault]
 
 
 AsyncRunner = ModelRunner[Launched, Pending]
@@ -95,12 +97,14 @@ class AsyncCompute:
         graph_stall: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         states: RowStates | None = None,
+        media: MediaRows | None = None,
     ) -> None:
         """``graph_sizes``: rows of the decode steps that :meth:`advance` captures, none above ``slots``. ``states`` of
-        the rows, where the model keeps any: the runner's too, which enters and releases them."""
+        the rows, where the model keeps any, and their ``media``: the runner's too, which enters and releases them."""
         self._device = device
         self._slots = slots
         self._states = states
+        self._media = media
         self._groups = groups = 1 + max(cache.group for cache in caches)
         self.rows = RowTable(slots, max_model_len, block_size, groups)
         self._null_block = caches[0].k.shape[0] - 1
@@ -170,7 +174,10 @@ class AsyncCompute:
         if self.rows.want_prompt_logprobs(plan.rows):
             parts = self.rows.prompt_work(plan.rows, [numbers.starts[row.slot] for row in plan.rows])
         changed = changes(update_at, update_to, entered, [token for part in parts for token in part.tokens])
-        for_graph = None if parts else self._staged_for_graph(numbers, changed, top_logprobs)
+        media = None
+        if self._media is not None and self._media.concerns(plan.rows):
+            numbers, media = _with_media(numbers, plan, self._media)
+        for_graph = None if parts or media else self._staged_for_graph(numbers, changed, top_logprobs)
         staged = for_graph or stage(numbers, changed, top_logprobs, self._states)
 
         memory = self._pinned.step()
@@ -186,10 +193,11 @@ class AsyncCompute:
             graph.forward.replay()
             raw = self._raw_logits(inputs)
         else:
-            hidden = self._forward(staged, inputs)
+            hidden = self._forward(staged, inputs, media)
             raw = self._raw_logits(inputs)
             prompts = self._logprobs.read_prompts(parts, hidden, inputs.targets, memory)
-        return Launched(plan, began, staged, inputs, raw, graph, top_logprobs, prompts, memory)
+        faults = [] if self._media is None else self._media.take_faults()
+        return Launched(plan, began, staged, inputs, raw, graph, top_logprobs, prompts, memory, faults)
 
     def draw(self, forwarded: Launched, masks: Masks | None) -> Pending:
         """Queues the second half of a step."""
@@ -220,6 +228,7 @@ class AsyncCompute:
             found,
             forwarded.prompts,
             memory,
+            forwarded.faults,
         )
 
     def mark(self) -> Mark:
@@ -236,6 +245,7 @@ class AsyncCompute:
             logprobs=pending.logprobs(tokens),
             prompt_logprobs=[part.read() for part in pending.prompts],
             seconds=(now := time.perf_counter()) - max(pending.launched, self._finished_at),
+            faults=pending.faults,
         )
         self._finished_at = now
         pending.memory.release()
@@ -291,7 +301,7 @@ class AsyncCompute:
 
     # ---- on the device
 
-    def _forward(self, staged: StagedStep, inputs: Inputs) -> torch.Tensor:
+    def _forward(self, staged: StagedStep, inputs: Inputs, media: MediaBatch | None) -> torch.Tensor:
         """Hidden states; logits are left in their buffer."""
         if staged.shape.updates:
             self._step.update_tables(inputs)
@@ -301,6 +311,7 @@ class AsyncCompute:
             decode_rows=staged.numbers.decode_rows,
             max_query_len=staged.numbers.max_query_len,
             max_seq_len=staged.numbers.max_seq_len,
+            media=media,
         )
         if staged.shape.draws:
             self._step.logits(hidden.index_select(0, inputs.logits_indices))
@@ -329,3 +340,13 @@ class AsyncCompute:
         self._staging.send(staged.shape, staged.sections, self._pinned.step())
         for body in self._graph_bodies(size):
             body()
+
+
+def _with_media(numbers: StepNumbers, plan: StepPlan, media: MediaRows) -> tuple[StepNumbers, MediaBatch | None]:
+    """The step with the positions at which rows with media stand, and what stands in place of their tokens."""
+    sequence = {slot: number for number, slot in enumerate(numbers.sections["row_slots"].tolist())}
+    rows = [
+        PlacedRow(row.slot, row.start, row.count, numbers.starts[row.slot], sequence[row.slot]) for row in plan.rows
+    ]
+    positions = media.positions(numbers.sections["positions"], rows)
+    return replace(numbers, sections={**numbers.sections, "positions": positions}), media.batch(rows)

@@ -10,7 +10,7 @@ import torch
 
 from stentor.kernels import AttentionBatch
 
-from ..layers.forward_batch import ForwardBatch, LayerCache
+from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch
 from ..models.decoder import Decoder
 from .device_sampler import DeviceSampler
 from .row_states import RowStates
@@ -74,9 +74,16 @@ class DeviceStep:
         self._buffers.tables.view(-1).index_copy_(0, inputs.update_at, inputs.update_to)
 
     def forward(
-        self, inputs: Inputs, shape: Shape, *, decode_rows: int, max_query_len: int, max_seq_len: int
+        self,
+        inputs: Inputs,
+        shape: Shape,
+        *,
+        decode_rows: int,
+        max_query_len: int,
+        max_seq_len: int,
+        media: MediaBatch | None = None,
     ) -> torch.Tensor:
-        """Hidden states [tokens, hidden]; writes K and V, and recurrent states."""
+        """Hidden states [tokens, hidden]; writes K and V, and recurrent states. ``media`` stand in place of tokens."""
         buffers = self._buffers
         tables = [each.narrow(0, 0, shape.rows) for each in buffers.batch_tables]
         for known, own in zip(buffers.tables, tables, strict=True):
@@ -101,7 +108,9 @@ class DeviceStep:
         states = None
         if self._states is not None:
             states = self._states.batch(inputs.query_start, inputs.state_reads, inputs.state_writes, max_query_len)
-        return self._model.forward(ForwardBatch(tokens, inputs.positions, self._caches, paged, states=states))
+        return self._model.forward(
+            ForwardBatch(tokens, inputs.positions, self._caches, paged, states=states, media=media)
+        )
 
     def logits(self, hidden: torch.Tensor) -> None:
         """Of the rows that draw, hidden states [draws, hidden]."""

@@ -31,6 +31,7 @@ from .caches import PageGroup, allocate_caches, kv_block_bytes, of_groups, page_
 from .errors import SetupError
 from .graphs import graph_sizes
 from .limits import SUITED, TRANSCRIPTION
+from .media_rows import MediaRows
 from .memory import GIB
 from .routed_rows import JoinedExtras, RoutedRows, expert_shape
 from .row_states import RowStates, StateDTypes
@@ -250,11 +251,25 @@ class Text:
 
     def extras(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> RowExtras | None:
         parts: list[RowExtras] = []
+        if (media := self.media_rows(config, model)) is not None:
+            parts.append(media)
         if (states := self.row_states(config, model.context, sizes)) is not None:
             parts.append(states)
         if config.return_routed_experts:
             parts.append(RoutedRows(expert_shape(self.spec)))
         return JoinedExtras(parts) if len(parts) > 1 else next(iter(parts), None)
+
+    def media_rows(self, config: WorkerConfig, model: TextModel) -> MediaRows | None:
+        """What takes media in prompts; None where it takes none."""
+        return None
+
+    def media_bytes(self, budget: int, longest: int, device_bytes: int) -> int:
+        """Of a device's memory, of which ``budget`` is left for caches: what its media take of that."""
+        return 0
+
+    def media_memory(self, sizes: Sizes) -> list[MemoryLine]:
+        """Of media, where it takes any, besides weights."""
+        return []
 
     def row_states(self, config: WorkerConfig, context: LayerContext, sizes: Sizes) -> RowStates | None:
         """None where no layer has a recurrent state. Raises :class:`.errors.SetupError` where there is no room."""
@@ -272,7 +287,7 @@ class Text:
         return first_tokens(config, self.spec.vocab_size, sizes)
 
     def memory(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[MemoryLine]:
-        return [*self.state_memory(config, model, sizes), cache_line(config, sizes)]
+        return [*self.state_memory(config, model, sizes), cache_line(config, sizes), *self.media_memory(sizes)]
 
     def state_memory(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[MemoryLine]:
         """Of recurrent states, where there are any."""

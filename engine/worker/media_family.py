@@ -31,8 +31,7 @@ from .families import Sizes, Text, TextModel
 from .limits import ENCODINGS
 from .media_rows import MediaRows
 from .memory import GIB
-from .routed_rows import JoinedExtras
-from .runner import RowExtras
+from .setup_parts import dtype_name
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +39,9 @@ _CONTEXTS: Final = 4
 """Prompts of the longest context, of which what is encoded may be kept."""
 _LEAST_CACHE: Final = GIB // 4
 _CACHE_SHARE: Final = 8
-"""What is encoded takes at most this part of what the KV cache takes, or :data:`_LEAST_CACHE`."""
+"""What is encoded takes at most this part of what the KV cache takes, or on a host :data:`_LEAST_CACHE`."""
+_ROOM_SHARE: Final = 20
+"""Of a device, or 1 GiB if that is less, is left for what encoding takes: how large media are nobody knows."""
 
 
 def sees(checkpoint: Checkpoint, config: WorkerConfig) -> MediaSpec | None:
@@ -69,6 +70,8 @@ class TextWithMedia(Text):
         self._tower: TransformersTower | None = None
         self._missing = ""
         """Why there is none."""
+        self._room = 0
+        """Bytes of a device that are left for what encoding takes."""
 
     def longest(self, config: WorkerConfig) -> int:
         self._step_tokens = config.max_num_batched_tokens
@@ -82,13 +85,6 @@ class TextWithMedia(Text):
             media_tokens=self._step_tokens if self._turns else 0,
             media_layers=range(self._media.layers),
         )
-
-    def extras(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> RowExtras | None:
-        others = super().extras(config, model, sizes)
-        media = self.media_rows(config, model)
-        if media is None or others is None:
-            return media or others
-        return JoinedExtras([media, others])
 
     def media_rows(self, config: WorkerConfig, model: TextModel) -> MediaRows | None:
         """Loads the tower; None where it cannot be."""
@@ -121,13 +117,25 @@ class TextWithMedia(Text):
         lines = super().memory(config, model, sizes)
         if self._tower is None:
             return lines
-        each, capacity = self._embedding_bytes(self._tower), self._capacity(sizes)
-        name = str(self._tower.dtype).removeprefix("torch.")
-        return [
-            MemoryLine("encoder of media", self._tower.weights.total_bytes, f"{name}, by transformers' code"),
-            *lines,
-            MemoryLine("encoded media", capacity * each, f"{capacity:,} embeddings at most; taken as they come"),
-        ]
+        what = f"{dtype_name(self._tower.dtype)}, of what sees or hears"
+        return [MemoryLine("encoder of media", self._tower.weights.total_bytes, what), *lines]
+
+    def media_bytes(self, budget: int, longest: int, device_bytes: int) -> int:
+        if self._tower is None:
+            return 0
+        kept = min(budget // (1 + _CACHE_SHARE), _CONTEXTS * longest * self._embedding_bytes(self._tower))
+        self._room = min(GIB, device_bytes // _ROOM_SHARE)
+        return max(0, kept) + self._room
+
+    def media_memory(self, sizes: Sizes) -> list[MemoryLine]:
+        if self._tower is None:
+            return []
+        capacity = self._capacity(sizes)
+        what = f"{capacity:,} embeddings at most; taken as they come"
+        lines = [MemoryLine("encoded media", capacity * self._embedding_bytes(self._tower), what)]
+        if self._room:
+            lines.append(MemoryLine("encoding", self._room, "left for it, not measured"))
+        return lines
 
     def completed(self, ready: WorkerReady, config: WorkerConfig, model: TextModel, sizes: Sizes) -> WorkerReady:
         ready = super().completed(ready, config, model, sizes)
@@ -151,7 +159,8 @@ class TextWithMedia(Text):
     def _capacity(self, sizes: Sizes) -> int:
         """Embeddings that are kept."""
         assert self._tower is not None
-        room = max(_LEAST_CACHE, sizes.blocks * sizes.block_bytes // _CACHE_SHARE)
+        least = _LEAST_CACHE if self._device == "cpu" else 0
+        room = max(least, sizes.blocks * sizes.block_bytes // _CACHE_SHARE)
         return max(1, min(_CONTEXTS * sizes.max_model_len, room // self._embedding_bytes(self._tower)))
 
 

@@ -1,5 +1,6 @@
 """Pictures and sounds in the prompts of rows: encoded into encoder slots, put in place of placeholder tokens."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -8,7 +9,7 @@ import numpy as np
 import torch
 
 from stentor.kernels import WholeSpan
-from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
+from stentor.protocols.ipc.steps import NewRow, RowFault, RowStep, StepPlan
 
 from ..layers.forward_batch import ForwardBatch, MediaBatch
 from ..models.payload import Payload, read_payload
@@ -17,6 +18,8 @@ from .batch import Batch
 from .media_positions import MediaPositions
 from .rows import Int64
 from .runner import Findings, MediaReader, no_media
+
+logger = logging.getLogger(__name__)
 
 
 class Tower(Protocol):
@@ -59,6 +62,8 @@ class _Row:
     spans: list[_Span]
     positions: MediaPositions | None
     """None: a token's position is what it is counted as."""
+    fault: str = ""
+    """What is wrong with its media."""
 
 
 class MediaRows:
@@ -68,7 +73,7 @@ class MediaRows:
         self,
         tower: Tower,
         placeholders: Iterable[int],
-        place: Callable[[torch.Tensor], torch.Tensor],
+        place: Callable[[torch.Tensor], int],
         device: torch.device,
         *,
         turns: bool,
@@ -81,15 +86,17 @@ class MediaRows:
         self._placeholders = np.array(sorted(placeholders), dtype=np.int64)
         self._turns, self._sees_whole = turns, sees_whole
         self._rows: dict[int, _Row] = {}
-        self._encoded: dict[int, Encoded] = {}
-        """By encoder slot."""
+        self._encoded: dict[int, Encoded | str] = {}
+        """By encoder slot; or why it cannot be encoded."""
+        self._faults: dict[int, str] = {}
+        """By row slot: what is wrong with what the step reads."""
         self.yield_device: Callable[[], None] | None = None
         self.media: MediaReader = no_media
 
     @property
     def nbytes(self) -> int:
         """Of what is encoded now."""
-        return sum(each.nbytes for each in self._encoded.values())
+        return sum(each.nbytes for each in self._encoded.values() if isinstance(each, Encoded))
 
     def enter(self, plan: StepPlan) -> None:
         for slot in plan.forgotten:
@@ -98,7 +105,11 @@ class MediaRows:
             if new.spans:
                 self._rows[new.slot] = self._read_row(new)
         for job in plan.encode:
-            self._encoded[job.encoder_slot] = self._tower.encode(read_payload(self.media(job.data)))
+            try:
+                self._encoded[job.encoder_slot] = self._tower.encode(read_payload(self.media(job.data)))
+            except ValueError as error:
+                logger.warning("media cannot be encoded: %s", error)
+                self._encoded[job.encoder_slot] = str(error)
             if self.yield_device is not None:
                 self.yield_device()
 
@@ -111,7 +122,9 @@ class MediaRows:
         as."""
         for row in rows:
             found = self._rows.get(row.slot)
-            if found is not None and (found.positions is not None or any(_within(found.spans, row.start, row.count))):
+            if found is None:
+                continue
+            if found.fault or found.positions is not None or any(_within(found.spans, row.start, row.count)):
                 return True
         return False
 
@@ -122,10 +135,16 @@ class MediaRows:
 
     def with_media(self, batch: ForwardBatch, rows: Sequence[PlacedRow]) -> ForwardBatch:
         """The batch with what stands in place of tokens of these rows, and with the positions at which they stand."""
-        return replace(batch, media=self._media(rows), positions=self._positions(batch.positions, rows))
+        positions = self.positions(batch.positions.cpu().numpy(), rows)
+        return replace(batch, media=self.batch(rows), positions=torch.from_numpy(positions).to(self._device))
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
-        return Findings()
+        return Findings(faults=self.take_faults())
+
+    def take_faults(self) -> list[RowFault]:
+        """Rows of the last pass whose media cannot be taken; each is told once."""
+        faults, self._faults = self._faults, {}
+        return [RowFault(slot, f"the model cannot take the media of the prompt: {why}") for slot, why in faults.items()]
 
     def _read_row(self, new: NewRow) -> _Row:
         tokens = np.array(new.tokens[: new.prompt_len], dtype=np.int64)
@@ -137,10 +156,15 @@ class MediaRows:
         positions = None
         if self._turns and any(span.grid is not None for span in new.spans):
             runs = [(span, _runs_of(found.placeholders)) for span, found in zip(new.spans, spans, strict=True)]
-            positions = MediaPositions.of(len(tokens), runs)
+            try:
+                positions = MediaPositions.of(len(tokens), runs)
+            except ValueError as error:
+                return _Row([], None, str(error))
         return _Row([span for span in spans if span.encoder_slot >= 0], positions)
 
-    def _media(self, rows: Sequence[PlacedRow]) -> MediaBatch | None:
+    def batch(self, rows: Sequence[PlacedRow]) -> MediaBatch | None:
+        """What stands in place of tokens in a pass over these rows; None where nothing does. Of rows with a fault
+        nothing does."""
         places: list[Int64] = []
         parts: list[tuple[Encoded, int, int]] = []
         whole: list[WholeSpan] = []
@@ -148,13 +172,18 @@ class MediaRows:
             found = self._rows.get(row.slot)
             if found is None:
                 continue
+            if found.fault:
+                self._faults[row.slot] = found.fault
             for span, begin, end in _within(found.spans, row.start, row.count):
                 encoded = self._encoded[span.encoder_slot]
+                if isinstance(encoded, str):
+                    self._faults[row.slot] = encoded
+                    continue
                 if len(encoded.embeddings) != len(span.placeholders):
-                    raise ValueError(
-                        f"media have {len(encoded.embeddings)} embeddings, and their prompt has "
-                        f"{len(span.placeholders)} placeholders for them"
+                    self._faults[row.slot] = (
+                        f"they have {len(encoded.embeddings)} embeddings, and {len(span.placeholders)} placeholders"
                     )
+                    continue
                 at = span.placeholders[begin:end]
                 places.append(at - row.start + row.first)
                 parts.append((encoded, begin, end))
@@ -176,8 +205,9 @@ class MediaRows:
             spans=whole,
         )
 
-    def _positions(self, positions: torch.Tensor, rows: Sequence[PlacedRow]) -> torch.Tensor:
-        """Those of all tokens of the pass; text of rows with media stands where their pictures end."""
+    def positions(self, positions: Int64, rows: Sequence[PlacedRow]) -> Int64:
+        """Those of all tokens of the next pass; text of rows with media stands where their pictures end, and what media
+        turn by is written for that pass."""
         found: list[tuple[int, Int64]] = []
         turned: list[Int64] = []
         for row in rows:
@@ -189,13 +219,13 @@ class MediaRows:
             turned.append(np.concatenate(((at - row.start + row.first)[:, None], axes), axis=1))
         if not found:
             return positions
-        positions = positions.clone()
+        positions = positions.copy()
         for first, of_row in found:
-            positions[first : first + len(of_row)] = torch.from_numpy(of_row).to(positions.device)
+            positions[first : first + len(of_row)] = of_row
         lines = np.concatenate(turned)
         if len(lines):
-            places = torch.from_numpy(lines[:, 0].copy()).to(positions.device)
-            positions[places] = self._place(torch.from_numpy(lines[:, 1:].copy()).to(positions.device))
+            first_line = self._place(torch.from_numpy(lines[:, 1:].copy()).to(self._device))
+            positions[lines[:, 0]] = np.arange(first_line, first_line + len(lines))
         return positions
 
 

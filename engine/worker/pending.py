@@ -1,10 +1,10 @@
 """A step that was launched, and how its result is read once the device has done it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
-from stentor.protocols.ipc.steps import PromptLogprobs, StepPlan, TokenLogprobs
+from stentor.protocols.ipc.steps import PromptLogprobs, RowFault, StepPlan, TokenLogprobs
 
 from .device import Mark
 from .logprobs import LogprobTensors, logprob_entries
@@ -49,6 +49,8 @@ class Pending:
     prompts: list[PromptPart]
     memory: StepMemory
     """What the step took; given back once its result is read."""
+    faults: list[RowFault] = field(default_factory=list)
+    """Rows whose media cannot be taken."""
 
     def tokens(self) -> list[int]:
         """Call once the mark is reached."""

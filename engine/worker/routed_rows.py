@@ -114,4 +114,5 @@ class JoinedExtras:
             [each for one in found for each in one.alignments],
             [each for one in found for each in one.pooled],
             [each for one in found for each in one.routed],
+            [each for one in found for each in one.faults],
         )

@@ -8,7 +8,16 @@ from typing import Generic, Protocol, TypeVar
 import torch
 
 from stentor.protocols.ipc.inputs import ArenaRef
-from stentor.protocols.ipc.steps import Masks, RowAlignment, RowExperts, RowPooled, RowStep, StepPlan, StepResult
+from stentor.protocols.ipc.steps import (
+    Masks,
+    RowAlignment,
+    RowExperts,
+    RowFault,
+    RowPooled,
+    RowStep,
+    StepPlan,
+    StepResult,
+)
 
 from ..layers.forward_batch import ForwardBatch
 from .batch import Batch
@@ -22,6 +31,7 @@ class Findings:
     alignments: list[RowAlignment] = field(default_factory=list)
     pooled: list[RowPooled] = field(default_factory=list)
     routed: list[RowExperts] = field(default_factory=list)
+    faults: list[RowFault] = field(default_factory=list)
 
 
 MediaReader = Callable[[ArenaRef], bytes | memoryview]

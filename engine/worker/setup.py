@@ -134,7 +134,7 @@ def open_family(config: WorkerConfig, device: str) -> Family:
         checkpoint = open_checkpoint(path, config.load_format, config.model_impl)
     if config.tensor_parallel_size > 1:
         return split_family(checkpoint, device, config)
-    if (media := sees(checkpoint, config)) is not None and device == "cpu":
+    if (media := sees(checkpoint, config)) is not None:
         return TextWithMedia(checkpoint, device, media)
     return _FAMILIES[type(checkpoint.config)](checkpoint, device)
 

@@ -17,10 +17,12 @@ from .device import Device
 from .errors import SetupError
 from .families import Sizes, Text, agreed, fit_states, with_rows
 from .graphs import graph_sizes
+from .media_rows import MediaRows
 from .memory import GIB
 from .profile import MemoryProfile, measure, run_plans, worst_steps
+from .routed_rows import JoinedExtras
 from .row_states import StateDTypes
-from .runner import ModelRunner
+from .runner import ModelRunner, RowExtras
 from .setup_parts import ProgressCallback, dtype_name, fit_length
 from .warmup import warm_up
 
@@ -37,18 +39,23 @@ def run_ahead(
     """A runner of ``model``, which was made for ``wanted`` tokens, and where the device's memory has gone."""
     spec, dtype, graphs = family.spec, model.context.dtype, graph_sizes(config)
     pages = page_groups(family.groups, wanted)
-    profile = _profile(config, family, device, model, wanted, graphs, cache_dtype, pages, progress)
-    sizes = size_cache(config, spec, profile, wanted, cache_dtype, pages, StateDTypes.of(config, dtype).nbytes(spec))
+    media = family.media_rows(config, model)
+    profile = _profile(config, family, device, model, wanted, graphs, cache_dtype, pages, media, progress)
+    budget = profile.kv_budget(config.gpu_memory_fraction * config.memory_share)
+    for_media = family.media_bytes(budget, wanted, profile.total)
+    state_bytes = StateDTypes.of(config, dtype).nbytes(spec)
+    sizes = size_cache(config, spec, profile, wanted, cache_dtype, pages, state_bytes, for_media)
     sizes = agreed(sizes, model.context.ranks)
     config = with_rows(config, sizes.num_states)
     graphs = sorted({min(rows, config.max_num_seqs) for rows in graphs})
     caches = _allocate(config, spec, device, sizes.blocks + 1, cache_dtype, pages)
-    runner, compute = _runner(config, family, model, caches, device, sizes, graphs)
+    runner, compute = _runner(config, family, model, caches, device, sizes, graphs, media)
     _take_memory(config, runner, device, sizes.max_model_len, spec.vocab_size)
     blocks = f"{sizes.blocks} blocks of {config.block_size} tokens in {dtype_name(cache_dtype)}{of_groups(pages)}"
     kept = [
         *family.state_memory(config, model, sizes),
         MemoryLine("KV cache", sum(tensor.nbytes for tensor in cache_tensors(caches)), blocks),
+        *family.media_memory(sizes),
     ]
     memory = profile.lines(f"{dtype_name(dtype)} on {device.name}", kept, len(graphs))
     return runner, compute, sizes, memory
@@ -66,18 +73,20 @@ def size_cache(
     cache_dtype: torch.dtype,
     pages: tuple[PageGroup, ...] = (),
     state_bytes: int = 0,
+    for_media: int = 0,
 ) -> Sizes:
-    """What the scheduler may use; one more block is nobody's. ``state_bytes`` are those of a recurrent state."""
+    """What the scheduler may use; one more block is nobody's. ``state_bytes`` are those of a recurrent state,
+    ``for_media`` what media take of the device."""
     block_bytes = kv_block_bytes(model.cache_groups, config.block_size, cache_dtype, pages)
     if config.kv_cache_memory is not None:
         budget = config.kv_cache_memory
-        if budget > (room := profile.kv_budget(1.0) - block_bytes):
+        if budget > (room := profile.kv_budget(1.0) - block_bytes - for_media):
             raise SetupError(
                 f"--kv-cache-memory: {budget / GIB:.2f} GiB do not fit, weights and a step leave "
                 f"{max(room, 0) / GIB:.2f} GiB of the device: lower it, or leave it out"
             )
     else:
-        budget = profile.kv_budget(config.gpu_memory_fraction * config.memory_share)
+        budget = profile.kv_budget(config.gpu_memory_fraction * config.memory_share) - for_media
     if budget < 0:
         raise SetupError(
             f"a step of this model needs {-budget / GIB:.2f} GiB more than --gpu-memory-fraction "
@@ -100,6 +109,7 @@ def _profile(
     graphs: list[int],
     cache_dtype: torch.dtype,
     pages: tuple[PageGroup, ...],
+    media: MediaRows | None,
     progress: ProgressCallback,
 ) -> MemoryProfile:
     slots, tokens, vocab_size = config.max_num_seqs, config.max_num_batched_tokens, model.config.vocab_size
@@ -108,7 +118,7 @@ def _profile(
             model.config.cache_groups, 1, config.block_size, device.torch_device, cache_dtype, pages
         )
         least = Sizes(1, max_model_len, 0, pages, num_states=1)
-        runner, compute = _runner(config, family, model, caches, device, least, graphs)
+        runner, compute = _runner(config, family, model, caches, device, least, graphs, media)
         progress("measuring memory", 0, 1)
         plans = worst_steps(slots, tokens, max_model_len, vocab_size)
         warm = partial(warm_up, runner, compute, slots, tokens, max_model_len, vocab_size, progress)
@@ -164,6 +174,7 @@ def _runner(
     device: Device,
     sizes: Sizes,
     graphs: list[int],
+    media: MediaRows | None,
 ) -> tuple[AsyncRunner, AsyncCompute]:
     states = family.row_states(config, model.context, sizes)
     compute = AsyncCompute(
@@ -177,5 +188,7 @@ def _runner(
         graph_sizes=graphs,
         graph_stall=config.cuda_graph_stall,
         states=states,
+        media=media,
     )
-    return ModelRunner(compute, states), compute
+    extras: list[RowExtras] = [each for each in (media, states) if each is not None]
+    return ModelRunner(compute, JoinedExtras(extras) if extras else None), compute

@@ -102,6 +102,7 @@ class SyncCompute:
             alignments=forwarded.findings.alignments,
             pooled=forwarded.findings.pooled,
             routed=forwarded.findings.routed,
+            faults=forwarded.findings.faults,
         )
 
     def finish(self, pending: StepResult) -> StepResult:

@@ -236,6 +236,13 @@ class RowExperts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """[count, layers, top_k], see :class:`ExpertShape`."""
 
 
+class RowFault(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What one row has brought cannot be computed: its request ends, and all others go on."""
+
+    slot: int
+    message: str
+
+
 class StepPart(msgspec.Struct, frozen=True, array_like=True, tag="part", gc=False):
     """Some of the next :class:`StepResult`, which is large: it comes without."""
 
@@ -265,3 +272,4 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True, tag="result", gc=
     named proposes nothing in that step, if it is masked."""
     routed: list[RowExperts] = []
     """Of rows that ask for them."""
+    faults: list[RowFault] = []

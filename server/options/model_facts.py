@@ -63,6 +63,9 @@ def _facts(checkpoint: Checkpoint, gpus: Sequence[tuple[str, int]]) -> Iterator[
         yield "parameters", _parameters(spec)
     stored = ", ".join(f"{_size(size)} in {dtype}" for dtype, size in checkpoint.stored_bytes.items())
     yield "weights", stored
+    tower = 0 if checkpoint.tower is None else checkpoint.tower.nbytes
+    if tower:
+        yield "sees or hears by", f"{_size(tower)} as stored, on transformers' modelling code"
     if isinstance(spec, ModelSpec):
         if not isinstance(spec, TransformersSpec):  # of whose networks no product is known
             work = (f"{spec.flops(1, at, 1) / 1e9:,.2f} GFLOP at {at:,}" for at in (0, LENGTHS[0]))
@@ -70,7 +73,7 @@ def _facts(checkpoint: Checkpoint, gpus: Sequence[tuple[str, int]]) -> Iterator[
         if not spec.bidirectional:
             yield from _cache(spec)
             token = sum(group.token_bytes(CACHE_BYTES) for group in spec.cache_groups)
-            yield from _fits(token, "tokens", checkpoint.total_bytes, gpus)
+            yield from _fits(token, "tokens", checkpoint.total_bytes + tower, gpus)
     if isinstance(spec, WhisperConfig):
         yield "context", f"{spec.max_position:,} tokens"
         groups = (*spec.cache_groups, spec.cross_group)

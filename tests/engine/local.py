@@ -14,6 +14,7 @@ from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.rows import with_forks
 from stentor.engine.worker.setup import set_up
+from stentor.engine.worker.setup_parts import Setup
 from stentor.protocols.ipc.actors import Finished, PromptDone, Submit, TokensBatch
 from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.config import SchedulerConfig, WorkerConfig
@@ -45,8 +46,9 @@ def never() -> bool:
 class LocalEngine:
     """Submit, then :meth:`run` until every sequence has ended."""
 
-    def __init__(self, config: WorkerConfig) -> None:
-        setup = set_up(config, lambda phase, done, total: None)
+    def __init__(self, config: WorkerConfig, setup: Setup | None = None) -> None:
+        """``setup`` has been done already, as on a device; None does it."""
+        setup = setup or set_up(config, lambda phase, done, total: None)
         self.config = config
         self.ready = setup.ready
         self.runner = setup.runner

@@ -1,6 +1,7 @@
 """Random pictures for tiny models that see: as their processors would leave them, and where they stand in a prompt."""
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -181,7 +182,7 @@ def greedy(model: Any, kind: Kind, prompt: Prompt, count: int) -> list[int]:
     """transformers' own answer, in which no placeholder stands."""
     found: list[int] = []
     for _ in range(count):
-        logits = reference(model, kind, prompt, found)[-1]
-        logits[kind.placeholder] = -torch.inf
-        found.append(int(logits.argmax()))
+        logits = reference(model, kind, prompt, found)[-1].tolist()
+        logits[kind.placeholder] = -math.inf
+        found.append(max(range(len(logits)), key=logits.__getitem__))
     return found

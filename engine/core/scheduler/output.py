@@ -137,6 +137,8 @@ class Output:
     def settle(self, flight: InFlightStep, result: StepResult, now: float) -> TokensBatch:
         """Apply the result of a step to its owners; mutates them."""
         batch = TokensBatch([], [], [])
+        if result.faults:
+            self._end_faulty(flight, result, batch)
         if result.prompt_logprobs:
             self._pass_on_prompt_logprobs(flight, result, batch)
         if result.routed:
@@ -178,6 +180,14 @@ class Output:
                 if sequence.row_generation == row_generation:
                     sequence.drafts = len(sequence.outputs), drafted.tokens
         return batch
+
+    def _end_faulty(self, flight: InFlightStep, result: StepResult, batch: TokensBatch) -> None:
+        """Requests whose media the worker cannot take end; nothing of this step counts for them."""
+        owners = flight.by_slot()
+        for fault in result.faults:
+            sequence, row_generation, _, _ = owners[fault.slot]
+            if sequence.row_generation == row_generation:
+                batch.finished.extend(self.finish_all(sequence.request, "error", fault.message))
 
     def _append(
         self,

@@ -47,7 +47,8 @@ class InFlightStep(NamedTuple):
         for what, values in (("tokens", result.tokens), ("logprobs", result.logprobs)):
             if values is not None and len(values) != drawn:
                 raise ValueError(f"the worker sent {len(values)} {what} for step {self.step}, which draws {drawn}")
-        if result.prompt_logprobs or result.alignments or result.pooled or result.drafts or result.routed:
+        told = (result.prompt_logprobs, result.alignments, result.pooled, result.drafts, result.routed, result.faults)
+        if any(told):
             owners = self.by_slot()
             for piece in result.prompt_logprobs:
                 owner = owners.get(piece.slot)
@@ -85,6 +86,12 @@ class InFlightStep(NamedTuple):
                     raise ValueError(
                         f"the worker tells experts of positions {routed.start} to {routed.start + routed.count} of "
                         f"slot {routed.slot} in step {self.step}, which ends at {owner[2]}"
+                    )
+            for fault in result.faults:
+                owner = owners.get(fault.slot)
+                if owner is None or not owner[0].request.inputs:
+                    raise ValueError(
+                        f"the worker finds fault with slot {fault.slot} in step {self.step}: {fault.message}"
                     )
             for draft in result.drafts:
                 owner = owners.get(draft.slot)

@@ -12,6 +12,7 @@ from hypothesis.stateful import initialize, rule
 from stentor.engine.client.media import Media
 from stentor.protocols.ipc.cache_groups import CacheGroup, group_of
 from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import RowFault, StepResult
 from stentor.tests.engine.fake_engine import Engine
 from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, random_prompt, sizes
 
@@ -151,3 +152,18 @@ class MediaMachine(AnyOrder):
 
 TestMediaInAnyOrder = MediaMachine.TestCase
 TestMediaInAnyOrder.settings = many(120)
+
+
+def test_a_request_whose_media_the_worker_cannot_take_ends_at_once() -> None:
+    engine = seeing()
+    rid = engine.submit([1, *[9] * 5, 3], media=[picture(0, 1)], max_tokens=4)
+    other = engine.submit([1, 2, 3], max_tokens=4)
+    plan = engine.scheduler.plan(0.0)
+    assert plan is not None
+    slots = {row.slot: number for number, row in enumerate(plan.rows)}
+    result = StepResult(0, plan.step, [7] * len(slots), None, [], 0.0, faults=[RowFault(plan.new[0].slot, "it is odd")])
+    ended = engine.scheduler.complete(result, 0.0)
+    assert [(end.rid, end.reason, end.message) for end in ended.finished] == [(rid, "error", "it is odd")]
+    assert [gained.rid for gained in ended.tokens] == [other]
+    engine.scheduler.check_integrity()
+    assert engine.scheduler.take_released() == [rid]

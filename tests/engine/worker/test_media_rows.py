@@ -91,3 +91,33 @@ def test_rows_are_bitwise_the_same_beside_pictures_and_cut_within_them(name: str
     assert served.told(text, seen) == alone
     assert served.told(seen, text, budget=9)[::-1] == alone
     assert np.isfinite([each.logprob for each in alone[1] if each is not None]).all()
+
+
+def test_a_request_whose_media_the_model_cannot_take_ends_and_others_go_on(tmp_path: Path) -> None:
+    served = _Served("qwen3_vl", tmp_path)
+    engine, prompt = served.engine, served.prompt([50, 51], 1, [60])
+    params = SamplingParams(max_tokens=6, temperature=0.0)
+    expected = engine.generate(served.prompt([40, 41]).tokens, params)
+    (media,) = prompt.media
+    shorter = prompt.tokens[:4] + prompt.tokens[5:]
+    broken = write_payload(Payload("image", {"pixel_values": torch.zeros(3, 4)}))
+    asked = [
+        (prompt.tokens, media._replace(data=b"no payload", digest=b"1" * 16)),
+        (prompt.tokens, media._replace(data=broken, digest=b"2" * 16)),
+        (prompt.tokens, media._replace(data=broken.replace(b"image", b"smell"), digest=b"3" * 16)),
+        (shorter, media._replace(length=media.length - 1, grid=None)),
+        (prompt.tokens, media._replace(grid=(1, 2, 2))),
+    ]
+    rids = [engine.submit(tokens, params, media=[one]) for tokens, one in asked]
+    beside = engine.submit(served.prompt([40, 41]).tokens, params)
+    engine.run(check=True)
+    ends = [engine.outcomes[rid, 0].finished for rid in rids]
+    assert {end and end.reason for end in ends} == {"error"}
+    for end, why in zip(
+        ends, ("are no payload", "cannot take", "no encoder for smells", "6 emb", "2 x 2"), strict=True
+    ):
+        assert end is not None
+        assert "the model cannot take the media of the prompt: " in (end.message or "")
+        assert why in (end.message or "")
+    assert engine.outcomes[beside, 0].tokens == expected
+    assert engine.generate(served.prompt([40, 41]).tokens, params) == expected
