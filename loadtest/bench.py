@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "quality": Command(".quality.command", "perplexity of a fixed text beside transformers in float32"),
     "kernels": Command(".kernels.command", "each kernel beside what the machine's memory and arithmetic allow"),
     "model": Command(".model_speed", "a model's steps with made-up weights beside what the machine can do"),
+    "vision": Command(".vision_speed", "pictures a second through a model's vision tower beside transformers"),
     "steps": Command(".step_cost", "step time of the CPU worker against batch and context"),
     "grid": Command(".series", "kernels or model once for every combination of parameters, as one CSV", "grid"),
     "gpu": Command(".series", "every GPU benchmark in turn", "gpu"),

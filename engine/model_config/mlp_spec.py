@@ -10,7 +10,7 @@ from .projection import Projection
 
 Activation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu", "relu", "relu2", "xielu"]
 """``quick_gelu`` is x · sigmoid(1.702 x), ``xielu`` has two learned numbers a layer (arXiv:2411.13010)."""
-ExpertActivation = Literal["silu", "gelu_tanh", "gelu", "relu2", "swiglu_oai"]
+ExpertActivation = Literal["silu", "gelu_tanh", "gelu", "relu2", "quick_gelu", "swiglu_oai"]
 """``swiglu_oai``: gate · sigmoid(1.702 · gate) · (up + 1), both clamped at 7 (gpt-oss, arXiv:2508.10925)."""
 RouterScore = Literal["softmax", "sigmoid"]
 GroupScore = Literal["max", "top2"]

@@ -22,6 +22,8 @@ from ..layers.quantized import Input, Stream
 from ..layers.rotary import RotaryTables
 from ..layers.varlen_batch import VarlenBatch
 from ..layers.weights import WeightMap
+from ..model_config.config_fields import ConfigError
+from ..model_config.vision_hf import vision_spec_from_hf
 from ..model_config.vision_spec import VisionSpec
 from ..quantization.formats import OnlineFormat, QuantizedCheckpoint
 from .vision_grids import Layout, layout, learned, turns
@@ -49,6 +51,10 @@ class Embedded:
     """[embeddings, hidden], in place of those of placeholder tokens."""
     behind: Mapping[int, torch.Tensor] = field(default_factory=dict)
     """By layer of the decoder: [embeddings, hidden], added to the stream behind it."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(each.nbytes for each in (self.embeddings, *self.behind.values()))
 
 
 class VisionTower:
@@ -93,6 +99,16 @@ class VisionTower:
     def _norm(self, name: str) -> Norm | None:
         norms = self.spec.layers[0].norms
         return make_norm(self.weights, name, norms, self.spec, self._context) if name else None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That weights are multiplied in."""
+        return self._context.dtype
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of its weights, by the names that :attr:`weights` has for them."""
+        return self.spec.shapes()
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Fills it from a checkpoint's tensors that are not the decoder's. Raises
@@ -178,6 +194,14 @@ class VisionTower:
         if not spec.window:
             return whole, None
         return whole, replace(whole, texts=_texts([length for each in layouts for length in each.windows], device))
+
+
+def native_tower(described: Mapping[str, object], hidden: int, context: LayerContext) -> VisionTower | None:
+    """That of a config.json, for a decoder of this hidden size; None where it is not known here."""
+    try:
+        return VisionTower(vision_spec_from_hf(described, hidden), context)
+    except ConfigError:
+        return None
 
 
 def _online(context: LayerContext) -> QuantizedCheckpoint | None:

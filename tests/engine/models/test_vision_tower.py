@@ -1,0 +1,163 @@
+"""Towers by themselves: rounding, batches, refusals. What they see is compared with transformers in tests/parity."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+import torch
+
+from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.weights import WeightError
+from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.vision_hf import vision_spec_from_hf
+from stentor.engine.models.vision_tower import VisionTower, native_tower
+from stentor.engine.quantization.formats import OnlineFormat, QuantizationRule, QuantizedCheckpoint
+
+HIDDEN: Final = 48
+SIGLIP: Final = {
+    **{"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2},
+    **{"image_size": 32, "patch_size": 4},
+}
+IDEFICS: Final[Mapping[str, Any]] = {"model_type": "idefics3", "scale_factor": 2, "vision_config": SIGLIP}
+QWEN: Final[Mapping[str, Any]] = {
+    "model_type": "qwen2_5_vl",
+    "vision_config": {
+        **{"hidden_size": 64, "intermediate_size": 96, "depth": 2, "num_heads": 2, "out_hidden_size": HIDDEN},
+        **{"patch_size": 4, "window_size": 16, "fullatt_block_indexes": [1]},
+    },
+}
+INT8: Final = QuantizedCheckpoint("int8", (QuantizationRule(("Linear",), OnlineFormat("int8")),))
+
+
+@dataclass(frozen=True)
+class Given:
+    tensors: Mapping[str, torch.Tensor]
+
+
+def tower(
+    config: Mapping[str, Any],
+    dtype: torch.dtype = torch.float32,
+    quantized: QuantizedCheckpoint | None = None,
+) -> VisionTower:
+    """With small random weights, the same each time."""
+    context = LayerContext(torch.device("cpu"), dtype, True, packed=True, quantized=quantized)
+    made = VisionTower(vision_spec_from_hf(config, HIDDEN), context)
+    generator = torch.Generator().manual_seed(2)
+    made.weights.load([(name, torch.randn(shape, generator=generator) * 0.1) for name, shape in made.shapes.items()])
+    return made
+
+
+def pictures(count: int, side: int = 32, seed: int = 1) -> torch.Tensor:
+    return torch.randn(1, count, 3, side, side, generator=torch.Generator().manual_seed(seed))
+
+
+def test_a_picture_has_the_same_bits_alone_and_beside_others() -> None:
+    made, several = tower(IDEFICS), pictures(3)
+    together = made.encode(Given({"pixel_values": several})).embeddings
+    alone = [made.encode(Given({"pixel_values": several[:, i : i + 1]})).embeddings for i in range(3)]
+    assert torch.equal(together, torch.cat(alone))
+
+
+def test_pictures_of_several_sizes_have_the_same_bits_alone_and_together() -> None:
+    made, grids = tower(QWEN), [(1, 4, 6), (2, 10, 2), (1, 8, 8)]
+    counts = [frames * rows * columns for frames, rows, columns in grids]
+    values = torch.randn(sum(counts), 3 * 2 * 16, generator=torch.Generator().manual_seed(1))
+    together = made.encode(Given({"pixel_values": values, "image_grid_thw": torch.tensor(grids)}))
+    alone = [
+        made.encode(Given({"pixel_values": some, "image_grid_thw": torch.tensor([grid])})).embeddings
+        for some, grid in zip(values.split(counts), grids, strict=True)
+    ]
+    assert torch.equal(together.embeddings, torch.cat(alone))
+
+
+@pytest.mark.parametrize(("dtype", "quantized", "most"), [(torch.bfloat16, None, 0.02), (torch.bfloat16, INT8, 0.03)])
+def test_rounded_weights_change_embeddings_little(
+    dtype: torch.dtype, quantized: QuantizedCheckpoint | None, most: float
+) -> None:
+    media = Given({"pixel_values": pictures(2)})
+    exact = tower(IDEFICS).encode(media).embeddings
+    rounded = tower(IDEFICS, dtype, quantized).encode(media).embeddings
+    assert 0 < float((rounded - exact).square().mean().sqrt()) < most * float(exact.square().mean().sqrt())
+
+
+def test_others_may_compute_behind_every_layer_of_every_pass() -> None:
+    calls: list[None] = []
+    tower(IDEFICS).encode(Given({"pixel_values": pictures(2)}), lambda: calls.append(None))
+    assert len(calls) == 2
+
+
+def test_no_picture_gives_no_embedding() -> None:
+    found = tower(IDEFICS).encode(Given({"pixel_values": torch.zeros(1, 2, 3, 32, 32)}))
+    assert found.embeddings.shape == (0, HIDDEN)
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors", "says"),
+    [
+        (IDEFICS, {"input_features": torch.zeros(3)}, "media come as input_features, expected pixel_values"),
+        (IDEFICS, {"pixel_values": torch.ones(1, 1, 4, 32, 32)}, r"expected \[pictures, 3, height, width\]"),
+        (IDEFICS, {"pixel_values": torch.ones(1, 1, 3, 32, 12)}, "8 x 3 patches is not made of squares of 2 x 2"),
+        (
+            IDEFICS,
+            {"pixel_values": torch.ones(1, 1, 3, 32, 32), "pixel_attention_mask": torch.zeros(1, 1, 16, 32)},
+            r"pixel_attention_mask has shape \[1, 16, 32\]",
+        ),
+        (
+            IDEFICS,
+            {"pixel_values": torch.ones(1, 1, 3, 32, 32), "pixel_attention_mask": torch.zeros(1, 1, 32, 32)},
+            "pixel_attention_mask hides the first rows",
+        ),
+        (QWEN, {"pixel_values": torch.ones(16, 96)}, "expected image_grid_thw or video_grid_thw"),
+        (
+            QWEN,
+            {"pixel_values": torch.ones(15, 96), "image_grid_thw": torch.tensor([[1, 4, 4]])},
+            "expected 96 numbers for each patch of 1 x 4 x 4",
+        ),
+    ],
+)
+def test_media_that_do_not_fit_are_refused(
+    config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        tower(config).encode(Given(tensors))
+
+
+def test_a_tower_that_lacks_a_weight_is_refused() -> None:
+    made = tower(IDEFICS)
+    with pytest.raises(WeightError, match="lacks"):
+        made.load([("model.vision_model.post_layernorm.weight", torch.ones(64))])
+
+
+def changed(config: Mapping[str, Any], **fields: object) -> dict[str, Any]:
+    return {**config, "vision_config": {**config["vision_config"], **fields}}
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"model_type": "ovis2", "vision_config": {}}, "the tower of ovis2 is not native"),
+        ({"model_type": "idefics3"}, "the tower of idefics3 is not native"),
+        (changed(IDEFICS, num_attention_heads=5), "5 heads do not divide 64 dimensions"),
+        (changed(IDEFICS, hidden_act="relu"), "hidden_act is 'relu', expected one of"),
+        (changed(IDEFICS, patch_size=[4, 8]), r"patch_size is '\[4, 8\]', expected a whole number"),
+        (changed(QWEN, num_heads=32), "heads of 2 dimensions do not turn by row and column"),
+        (changed(QWEN, window_size=4), "a window of attention has less than 2 patches of 4 pixels"),
+        ({**IDEFICS, "model_type": "gemma3", "mm_tokens_per_image": 9}, "mm_tokens_per_image is 9, expected a square"),
+        ({**changed(IDEFICS, model_type="vit"), "model_type": "llava"}, "vision_config.model_type is 'vit', expected"),
+        (
+            {**changed(IDEFICS, model_type="siglip_vision_model"), "model_type": "llava"},
+            "vision_feature_select_strategy is 'default', which a siglip_vision_model has no native form of",
+        ),
+        ({**IDEFICS, "model_type": "mistral3", "vision_feature_layer": -9}, "vision_feature_layer is -9, expected"),
+    ],
+)
+def test_towers_that_are_not_known_are_refused(config: Mapping[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        vision_spec_from_hf(config, HIDDEN)
+    assert native_tower(config, HIDDEN, LayerContext(torch.device("cpu"), torch.float32, True)) is None
+
+
+def test_a_spec_counts_what_its_tower_holds() -> None:
+    made = tower(IDEFICS)
+    assert made.spec.parameters * 4 == made.weights.total_bytes
