@@ -5,7 +5,7 @@ The format is that of safetensors, whose metadata says the modality.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from safetensors import SafetensorError
@@ -21,6 +21,20 @@ class Payload:
     """``image``, ``video`` or ``audio``."""
     tensors: Mapping[str, torch.Tensor]
     """By the names of the arguments that the encoder takes them as."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The same as a decoder takes it."""
+
+    embeddings: torch.Tensor
+    """[embeddings, hidden], in place of those of placeholder tokens."""
+    behind: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    """By layer: [embeddings, hidden], added to the stream behind it."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(each.nbytes for each in (self.embeddings, *self.behind.values()))
 
 
 def write_payload(payload: Payload) -> bytes:

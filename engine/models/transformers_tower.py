@@ -7,7 +7,6 @@ taken out of it, and what is left is filled by name.
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
@@ -15,22 +14,8 @@ import torch
 from ..layers.weights import WeightMap
 from ..model_config.config_fields import ConfigError, Fields
 from ..model_config.transformers_config import configuration, first_line
-from .payload import Payload
+from .payload import Encoded, Payload
 from .transformers_names import module_tensors
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Media as a decoder takes them."""
-
-    embeddings: torch.Tensor
-    """[embeddings, hidden], in place of those of placeholder tokens."""
-    behind: Mapping[int, torch.Tensor] = field(default_factory=dict)
-    """By layer: [embeddings, hidden], added to the stream behind it."""
-
-    @property
-    def nbytes(self) -> int:
-        return sum(each.nbytes for each in (self.embeddings, *self.behind.values()))
 
 
 class _Nothing(torch.nn.Module):

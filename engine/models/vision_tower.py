@@ -6,8 +6,8 @@ one pass, one after another and without padding: each is a sequence that sees it
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from dataclasses import replace
+from typing import Final
 
 import torch
 
@@ -26,6 +26,7 @@ from ..model_config.config_fields import ConfigError
 from ..model_config.vision_hf import vision_spec_from_hf
 from ..model_config.vision_spec import VisionSpec
 from ..quantization.formats import OnlineFormat, QuantizedCheckpoint
+from .payload import Encoded, Payload
 from .vision_grids import Layout, layout, learned, turns
 from .vision_names import tower_tensors
 from .vision_patches import Patches, read_patches
@@ -33,28 +34,6 @@ from .vision_projector import Projector
 
 _PASS: Final = 2048
 """Patches from which on a pass takes no further picture: more would only leave the processor's caches."""
-
-
-class Media(Protocol):
-    """One piece of media as a model's processor leaves it."""
-
-    @property
-    def tensors(self) -> Mapping[str, torch.Tensor]:
-        """By the names that transformers' towers take them as."""
-
-
-@dataclass(frozen=True)
-class Embedded:
-    """Media as a decoder takes them."""
-
-    embeddings: torch.Tensor
-    """[embeddings, hidden], in place of those of placeholder tokens."""
-    behind: Mapping[int, torch.Tensor] = field(default_factory=dict)
-    """By layer of the decoder: [embeddings, hidden], added to the stream behind it."""
-
-    @property
-    def nbytes(self) -> int:
-        return sum(each.nbytes for each in (self.embeddings, *self.behind.values()))
 
 
 class VisionTower:
@@ -116,17 +95,17 @@ class VisionTower:
         self.weights.load(tower_tensors(self.spec, tensors))
 
     @torch.inference_mode()
-    def encode(self, media: Media, after_layer: Callable[[], None] | None = None) -> Embedded:
+    def encode(self, payload: Payload, after_layer: Callable[[], None] | None = None) -> Encoded:
         """``after_layer`` is called behind every layer: others may compute on the device then. Raises ValueError for
         tensors that the tower does not take."""
-        patches = read_patches(self.spec, media.tensors)
+        patches = read_patches(self.spec, payload.tensors)
         found = [self._pass(some, after_layer) for some in _passes(patches)]
         if not found:
-            return Embedded(self._context.empty(0, self.spec.embedding_size, dtype=self._context.stream))
+            return Encoded(self._context.empty(0, self.spec.embedding_size, dtype=self._context.stream))
         behind = {layer: torch.cat([each.behind[layer] for each in found]) for layer in found[0].behind}
-        return Embedded(torch.cat([each.embeddings for each in found]), behind)
+        return Encoded(torch.cat([each.embeddings for each in found]), behind)
 
-    def _pass(self, patches: Patches, after_layer: Callable[[], None] | None) -> Embedded:
+    def _pass(self, patches: Patches, after_layer: Callable[[], None] | None) -> Encoded:
         spec, device = self.spec, self._context.device
         layouts = [layout(grid, spec.merge, spec.window) for grid in patches.grids]
         order = _order([each.order for each in layouts])
@@ -153,7 +132,7 @@ class VisionTower:
                 behind[len(behind)] = self._embeddings(self._deepstack[len(behind)], residual, back)
             if after_layer is not None:
                 after_layer()
-        return Embedded(self._embeddings(self._projector, joined(delta, residual, self._final_norm), back), behind)
+        return Encoded(self._embeddings(self._projector, joined(delta, residual, self._final_norm), back), behind)
 
     def _with_class_tokens(self, x: torch.Tensor, token: torch.Tensor, pictures: int) -> torch.Tensor:
         """One before the patches of each of so many pictures of one size."""

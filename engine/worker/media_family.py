@@ -1,11 +1,13 @@
 """Decoders that take media in their prompts: see :class:`.families.Family`.
 
-Text is computed as ever. What sees or hears is transformers' own code; where that cannot run a model's, or read its
-weights, the model is served for text alone, and start-up says why.
+Text is computed as ever. What sees is a tower on our own layers where its description is known, and transformers' code
+elsewhere, as is what hears; where neither can run a model's, or read its weights, the model is served for text alone,
+and start-up says why.
 """
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -27,6 +29,7 @@ from ..model_config.media_spec import MediaSpec, media_spec
 from ..model_config.model_spec import ModelSpec
 from ..models.decoder import Decoder
 from ..models.transformers_tower import TransformersTower
+from ..models.vision_tower import VisionTower, native_tower
 from .families import Sizes, Text, TextModel
 from .limits import ENCODINGS
 from .media_rows import MediaRows
@@ -67,7 +70,7 @@ class TextWithMedia(Text):
         self._turns = any(mixer.rope is not None and mixer.rope.axes for mixer in mixers)
         self._sees_whole = any(mixer.whole_spans for mixer in mixers)
         self._step_tokens = 0
-        self._tower: TransformersTower | None = None
+        self._tower: TransformersTower | VisionTower | None = None
         self._missing = ""
         """Why there is none."""
         self._room = 0
@@ -91,7 +94,7 @@ class TextWithMedia(Text):
         assert isinstance(model, Decoder)
         context = model.context
         try:
-            tower = TransformersTower(self._described, tower_dtype(context), context.device)
+            tower = self._make_tower(context)
             if self.checkpoint.format == "dummy":
                 shapes = tower.shapes
                 dummy = dummy_weights(shapes, 1.0, tower.dtype, context.device, config.seed, lambda done, total: None)
@@ -112,6 +115,11 @@ class TextWithMedia(Text):
             turns=self._turns,
             sees_whole=self._sees_whole,
         )
+
+    def _make_tower(self, context: LayerContext) -> TransformersTower | VisionTower:
+        # what outlives a worker is laid out before there is a tower
+        own = native_tower(self._described, self.spec.hidden_size, replace(context, memory=None))
+        return own or TransformersTower(self._described, tower_dtype(context), context.device)
 
     def memory(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[MemoryLine]:
         lines = super().memory(config, model, sizes)
@@ -143,17 +151,19 @@ class TextWithMedia(Text):
             note = f"no media are taken, text alone is served: {self._missing}"
             return msgspec.structs.replace(ready, notes=[*ready.notes, note])
         kinds = " and ".join(f"{each}s" for each in self._media.placeholders)
-        note = (
-            f"{kinds} are encoded by transformers' modelling code, an operation a call and one piece after another; "
-            "--language-model-only leaves it out"
-        )
+        notes = [*ready.notes]
+        if isinstance(self._tower, TransformersTower):
+            notes.append(
+                f"{kinds} are encoded by transformers' modelling code, an operation a call and one piece after "
+                "another; --language-model-only leaves it out"
+            )
         whole = 0
         if self._sees_whole:
             whole = max(1, min(config.max_prefill_chunk, config.max_num_batched_tokens - config.max_num_seqs))
         kept = CacheGroup("cross", capacity=self._capacity(sizes), whole=whole)
-        return msgspec.structs.replace(ready, notes=[*ready.notes, note], groups=(*ready.groups, kept))
+        return msgspec.structs.replace(ready, notes=notes, groups=(*ready.groups, kept))
 
-    def _embedding_bytes(self, tower: TransformersTower) -> int:
+    def _embedding_bytes(self, tower: TransformersTower | VisionTower) -> int:
         return self.spec.hidden_size * tower.dtype.itemsize * (1 + self._media.layers)
 
     def _capacity(self, sizes: Sizes) -> int:

@@ -12,8 +12,7 @@ from stentor.kernels import WholeSpan
 from stentor.protocols.ipc.steps import NewRow, RowFault, RowStep, StepPlan
 
 from ..layers.forward_batch import ForwardBatch, MediaBatch
-from ..models.payload import Payload, read_payload
-from ..models.transformers_tower import Encoded
+from ..models.payload import Encoded, Payload, read_payload
 from .batch import Batch
 from .media_positions import MediaPositions
 from .rows import Int64
