@@ -20,6 +20,7 @@ from stentor.kernels.linear_packed import (
     pack_codes_,
     pack_gguf_,
     pack_plain_,
+    scaling_of,
     unpack_rows,
 )
 from stentor.kernels.linear_packed.weight import PARTS
@@ -167,7 +168,8 @@ def packed_form(format: Format | None, context: LayerContext) -> tuple[PackedKin
         case None:
             return PLAIN[context.dtype], Scaling()
         case GGUFFormat(kind=stored):
-            return kind_of(stored_kind(stored)), Scaling()
+            blocks = stored_kind(stored)
+            return kind_of(blocks), scaling_of(blocks)
         case FP4Format(kind=kind):
             return kind, Scaling()
         case Int4Format(symmetric=symmetric, group=group, scales=scales):

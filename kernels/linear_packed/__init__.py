@@ -26,6 +26,7 @@ from .weight import (
     pack_codes_,
     pack_gguf_,
     pack_plain_,
+    scaling_of,
     unpack_rows,
     unsupported_reason,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "pack_codes_",
     "pack_gguf_",
     "pack_plain_",
+    "scaling_of",
     "unpack_rows",
     "unsupported_reason",
 ]

@@ -47,14 +47,22 @@ template <int64_t KIND, class Scale>
 struct Scaling {
     const Scale* scales;
     const Zero<KIND>* zeros;  // or null
-    int64_t shared, groups;
+    const f16* factors;       // of whole numbers
+    int64_t shared, groups, spans;
 
-    Scaling(const Packed& w, int64_t tile) : shared(w.shared), groups(groups_of(w)) {
+    static constexpr bool IS_WHOLE = std::is_same_v<Scale, U8> || std::is_same_v<Scale, S8>;
+
+    Scaling(const Packed& w, int64_t tile) : shared(w.shared), groups(groups_of(w)), spans(spans_of(w)) {
+        factors = (const f16*)w.spans + (IS_WHOLE ? tile * spans * span_parts(KIND) * TILE : 0);
         scales = (const Scale*)w.scales + tile * groups * scale_parts(KIND) * TILE;
         zeros = w.zeros ? (const Zero<KIND>*)w.zeros + tile * groups * TILE : nullptr;
     }
     const Scale* of(int64_t tile, int64_t group) const {
         return scales + (tile * groups + group) * scale_parts(KIND) * TILE;
+    }
+    // What multiplies a group's scales, or its mins, of a register's outputs.
+    vf factor(int64_t tile, int64_t group, int64_t part, int i) const {
+        return load(factors + ((tile * spans + group / SPAN) * span_parts(KIND) + part) * TILE + i * LANES);
     }
     // What a group's zeros add to a code, of a register's outputs.
     vf shift(int64_t tile, int64_t group, int i) const {
@@ -93,6 +101,10 @@ static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scali
                 first[j] = load_scales(scale + i * LANES);
                 if (PARTS == 2) second[j] = load_scales(scale + TILE + i * LANES);
                 if constexpr (has_zeros(KIND)) second[j] = first[j] * scaling.shift(t, group, i);
+                if constexpr (Scaling<KIND, Scale>::IS_WHOLE) {
+                    first[j] *= scaling.factor(t, group, 0, i);
+                    second[j] *= scaling.factor(t, group, span_parts(KIND) - 1, i);
+                }
             }
         }
         DotSum<EIGHT> low[R][WIDTH] = {}, high[R][WIDTH] = {};

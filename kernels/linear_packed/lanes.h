@@ -44,6 +44,13 @@ struct E8M0 {
 struct E4M3 {
     uint8_t bits;
 };
+// Scales that are whole numbers.
+struct U8 {
+    uint8_t bits;
+};
+struct S8 {
+    int8_t bits;
+};
 template <class Scale>
 static inline vi widen_bytes(const Scale* p) {
     return __builtin_convertvector(load_as<vy>(p), vi);
@@ -52,6 +59,8 @@ static inline vf load_scales(const E8M0* p) {
     const vi bits = widen_bytes(p) << 23, least = vi{} + 0x400000;  // 0 is 2^-127, below the normal numbers
     return select(bits == 0, (vf)least, (vf)bits) * 0.0625f;
 }
+static inline vf load_scales(const U8* p) { return to_float(widen_bytes(p)); }
+static inline vf load_scales(const S8* p) { return to_float(__builtin_convertvector(load_as<vq>(p), vi)); }
 static inline vf load_scales(const E4M3* p) {
     const vi bits = widen_bytes(p);
     return select(bits < 8, to_float(bits) * 0x1p-13f, (vf)((bits << 20) + (116 << 23)));

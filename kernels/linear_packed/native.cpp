@@ -20,6 +20,8 @@ void put_scale(const Packed& w, int64_t index, float scale) {
         ((uint8_t*)to)[index] = (uint8_t)(bits >> 23);
     } else if (w.kind == NVFP4) {
         ((uint8_t*)to)[index] = (uint8_t)(float_to_half(scale / 256.0f) >> 7);
+    } else if (is_whole(w)) {
+        ((uint8_t*)to)[index] = (uint8_t)(int)scale;
     } else if (w.precision == SINGLE) {
         ((float*)to)[index] = scale;
     } else if (w.precision == BRAIN) {
@@ -40,6 +42,8 @@ float get_scale(const Packed& w, int64_t row, int64_t index) {
     if (w.kind == MXFP4) return widened<E8M0>(w.scales, index);
     if (w.kind == NVFP4) return widened<E4M3>(w.scales, index) * w.factors[row];
     switch (w.precision) {
+        case WHOLE: return ((const uint8_t*)w.scales)[index];
+        case SIGNED: return ((const int8_t*)w.scales)[index];
         case SINGLE: return ((const float*)w.scales)[index];
         case BRAIN: return widen(((const bf16*)w.scales)[index]);
         default: return widen(((const f16*)w.scales)[index]);
@@ -49,6 +53,11 @@ float get_scale(const Packed& w, int64_t row, int64_t index) {
 float get_zero(const Packed& w, int64_t index) {
     if (w.zeros == nullptr) return zero_of_codes(w.kind);
     return w.kind == Q4Z ? (float)((const uint8_t*)w.zeros)[index] : (float)((const int16_t*)w.zeros)[index];
+}
+
+// Of whole scales: where a factor of an output lies.
+int64_t factor_at(const Packed& w, int64_t row, int64_t span, int64_t part) {
+    return ((row / TILE * spans_of(w) + span) * span_parts(w.kind) + part) * TILE + row % TILE;
 }
 
 // One block of one output: codes one to a byte, and up to two scales.
@@ -87,6 +96,12 @@ void put_zero(const Packed& w, int64_t row, int64_t group, int16_t zero) {
         ((int16_t*)to)[index] = zero;
 }
 
+// Factors [1 or 2] of a span of whole scales of one output.
+void put_factors(const Packed& w, int64_t row, int64_t span, const float* factors) {
+    for (int64_t part = 0; part < span_parts(w.kind); ++part)
+        ((uint16_t*)const_cast<void*>(w.spans))[factor_at(w, row, span, part)] = float_to_half(factors[part]);
+}
+
 void put_block(const Packed& w, int64_t row, int64_t block, const Block& from) {
     put_codes(w, row, block, from);
     put_scales(w, row, block, from.scales);
@@ -107,6 +122,9 @@ Block get_block(const Packed& w, int64_t row, int64_t block) {
     const int64_t parts = scale_parts(w.kind), group = tile * groups_of(w) + block / w.shared;
     for (int64_t part = 0; part < parts; ++part)
         out.scales[part] = get_scale(w, row, (group * parts + part) * TILE + lane);
+    if (is_whole(w))
+        for (int64_t part = 0; part < parts; ++part)
+            out.scales[part] *= widen(((const f16*)w.spans)[factor_at(w, row, block / SPAN, has_mins(w.kind) ? part : 0)]);
     if (has_zeros(w.kind))
         out.scales[1] = out.scales[0] * (centre_of_codes(w.kind) - get_zero(w, group * TILE + lane));
     return out;
@@ -118,15 +136,15 @@ enum Stored : int64_t {
     GGUF_Q5_0 = 5, GGUF_Q5_1 = 6, GGUF_Q5_K = 7, GGUF_IQ4_NL = 8, GGUF_MXFP4 = 9
 };
 
-// Q4_K, and Q5_K, whose fifth bits lie between scales and nibbles.
-void read_k(const uint8_t* from, bool five, Block* out) {
-    const float d = half_at(from), dmin = half_at(from + 2);
+// Q4_K, and Q5_K, whose fifth bits lie between scales and nibbles; factors of scales and mins.
+void read_k(const uint8_t* from, bool five, Block* out, float* factors) {
+    factors[0] = half_at(from), factors[1] = -half_at(from + 2);
     const uint8_t *packed = from + 4, *high = from + 16, *codes = from + (five ? 48 : 16);
     for (int j = 0; j < 8; ++j) {
         const int scale = j < 4 ? packed[j] & 63 : (packed[j + 4] & 15) | (packed[j - 4] >> 6) << 4;
         const int low = j < 4 ? packed[j + 4] & 63 : packed[j + 4] >> 4 | (packed[j] >> 6) << 4;
-        out[j].scales[0] = d * (float)scale;
-        out[j].scales[1] = -dmin * (float)low;
+        out[j].scales[0] = (float)scale;
+        out[j].scales[1] = (float)low;
         for (int i = 0; i < 32; ++i) {
             const int low = codes[j / 2 * 32 + i] >> (j % 2 * 4) & 15;
             out[j].codes[i] = (uint8_t)(five ? (low | (high[i] >> j & 1) << 4) + 128 : low);
@@ -134,10 +152,10 @@ void read_k(const uint8_t* from, bool five, Block* out) {
     }
 }
 
-void read_q6_k(const uint8_t* from, Block* out) {
+void read_q6_k(const uint8_t* from, Block* out, float* factors) {
     const uint8_t *low = from, *high = from + 128;
     const int8_t* scales = (const int8_t*)(from + 192);
-    const float d = half_at(from + 208);
+    factors[0] = half_at(from + 208);
     for (int j = 0; j < 8; ++j) {
         const int half = j / 4, quarter = j % 4;
         for (int i = 0; i < 32; ++i) {
@@ -145,7 +163,7 @@ void read_q6_k(const uint8_t* from, Block* out) {
             const int two = high[half * 32 + i] >> (quarter * 2) & 3;
             out[j].codes[i] = (uint8_t)((four | two << 4) + 96);  // counted from 32, here from 128
         }
-        for (int i = 0; i < 2; ++i) out[j].scales[i] = d * (float)scales[2 * j + i];
+        for (int i = 0; i < 2; ++i) out[j].scales[i] = (float)scales[2 * j + i];
     }
 }
 
@@ -184,11 +202,13 @@ void pack_gguf_row(const Packed& w, Stored stored, const uint8_t* from, int64_t 
     Block blocks[8];
     const int64_t size = size_of(stored);
     if (stored == GGUF_Q4_K || stored == GGUF_Q5_K || stored == GGUF_Q6_K) {
+        float factors[2];
         for (int64_t k = 0; k < w.inputs / 256; ++k) {
             if (stored == GGUF_Q6_K)
-                read_q6_k(from + k * size, blocks);
+                read_q6_k(from + k * size, blocks, factors);
             else
-                read_k(from + k * size, stored == GGUF_Q5_K, blocks);
+                read_k(from + k * size, stored == GGUF_Q5_K, blocks, factors);
+            put_factors(w, row, k, factors);
             for (int64_t j = 0; j < 8; ++j) put_block(w, row, k * 8 + j, blocks[j]);
         }
         return;
@@ -272,10 +292,10 @@ STENTOR_EXPORT void stentor_pack_gguf(const Packed* w, int64_t stored, const uin
             [&](int64_t row) { pack_gguf_row(*w, (Stored)stored, from + (row - first) * stride, row); });
 }
 
-// Rows from codes, one to a byte [count, inputs], scales [count, groups, parts] in single precision, and zeros
-// [count, groups] or null, as the weight has them.
+// Rows from codes, one to a byte [count, inputs], scales [count, groups, parts] in single precision, and as the weight has
+// them zeros [count, groups] and factors of whole scales [count, spans, 1 or 2], or null.
 STENTOR_EXPORT void stentor_pack_codes(const Packed* w, const uint8_t* codes, const float* scales, const int16_t* zeros,
-                                       int64_t first, int64_t count, int64_t threads) {
+                                       const float* factors, int64_t first, int64_t count, int64_t threads) {
     const int64_t blocks = ceil_div(w->inputs, BLOCK), groups = groups_of(*w), parts = scale_parts(w->kind);
     by_tile(first, count, threads, [&](int64_t row) {
         for (int64_t block = 0; block < blocks; ++block) {
@@ -289,6 +309,8 @@ STENTOR_EXPORT void stentor_pack_codes(const Packed* w, const uint8_t* codes, co
             put_scales(*w, row, group, scales + at * parts);
             if (zeros) put_zero(*w, row, group, zeros[at]);
         }
+        for (int64_t span = 0; factors && span < spans_of(*w); ++span)
+            put_factors(*w, row, span, factors + ((row - first) * spans_of(*w) + span) * span_parts(w->kind));
     });
 }
 

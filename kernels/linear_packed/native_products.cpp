@@ -125,15 +125,19 @@ void multiply_tiles(const Packed& w, int64_t tile, int64_t last, const Prepared&
         case F32: return range<F32, float>(w, tile, last, x, row, end, to);
         case BF16: return range<BF16, float>(w, tile, last, x, row, end, to);
         case Q4: return range<Q4, f16>(w, tile, last, x, row, end, to);
-        case Q4M: return range<Q4M, f16>(w, tile, last, x, row, end, to);
+        case Q4M:
+            return is_whole(w) ? range<Q4M, U8>(w, tile, last, x, row, end, to)
+                               : range<Q4M, f16>(w, tile, last, x, row, end, to);
         case Q4Z: return of_groups<Q4Z>(w, tile, last, x, row, end, to);
         case Q8: return of_groups<Q8>(w, tile, last, x, row, end, to);
-        case Q8M: return range<Q8M, f16>(w, tile, last, x, row, end, to);
+        case Q8M:
+            return is_whole(w) ? range<Q8M, U8>(w, tile, last, x, row, end, to)
+                               : range<Q8M, f16>(w, tile, last, x, row, end, to);
         case Q8Z: return of_groups<Q8Z>(w, tile, last, x, row, end, to);
         case IQ4NL: return range<IQ4NL, f16>(w, tile, last, x, row, end, to);
         case MXFP4: return range<MXFP4, E8M0>(w, tile, last, x, row, end, to);
         case NVFP4: return range<NVFP4, E4M3>(w, tile, last, x, row, end, to);
-        default: return range<Q8H, f16>(w, tile, last, x, row, end, to);
+        default: return range<Q8H, S8>(w, tile, last, x, row, end, to);
     }
 }
 

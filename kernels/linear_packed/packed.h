@@ -26,6 +26,9 @@
 // where a group has one, are [tile][group][16]: bytes of Q4Z, 16 bits of Q8Z, whose largest is 256. K is padded with
 // zeros to whole blocks (BF16: to a pair), N to whole tiles.
 //
+// Scales may be whole numbers (WHOLE, or SIGNED ones), as those of ggml's k-quants are: every SPAN blocks have a factor for
+// them in half precision, and one for mins beside it, [tile][span][1 or 2][16].
+//
 // Every output is summed along K in one order, whatever the number of rows: a row's result does not depend on the
 // rows beside it, nor on the thread.
 #pragma once
@@ -40,9 +43,10 @@ namespace stentor {
 enum PackedKind : int64_t {
     F32 = 0, BF16 = 1, Q4 = 2, Q4M = 3, Q8 = 4, Q8H = 5, Q8M = 6, IQ4NL = 7, MXFP4 = 8, NVFP4 = 9, Q4Z = 10, Q8Z = 11
 };
-enum Precision : int64_t { HALF = 0, SINGLE = 1, BRAIN = 2 };
+enum Precision : int64_t { HALF = 0, SINGLE = 1, BRAIN = 2, WHOLE = 3, SIGNED = 4 };
 
 constexpr int64_t BLOCK = 32;
+constexpr int64_t SPAN = 8;  // blocks that share a factor
 
 struct Packed {
     int64_t kind;
@@ -53,6 +57,7 @@ struct Packed {
     const void* scales;
     const void* zeros;     // null: of Q4Z 8, of Q8Z 128
     const float* factors;  // [outputs, in whole tiles], of all scales of an output; null: 1
+    const void* spans;     // factors of whole scales
 };
 
 constexpr bool has_halves(int64_t kind) { return kind == Q8H || kind == NVFP4; }  // a scale for 16 k
@@ -78,6 +83,9 @@ static inline const uint8_t* table_of() {
 }
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t span_parts(int64_t kind) { return has_mins(kind) ? 2 : 1; }
+static inline bool is_whole(const Packed& w) { return w.precision == WHOLE || w.precision == SIGNED; }
+static inline int64_t spans_of(const Packed& w) { return ceil_div(ceil_div(w.inputs, BLOCK), SPAN); }
 static inline int64_t groups_of(const Packed& w) { return ceil_div(ceil_div(w.inputs, BLOCK), w.shared); }
 
 template <int64_t KIND>

@@ -12,6 +12,7 @@ from .weight import (
     HALVES,
     MINS,
     OFFSETS,
+    SPAN,
     TABLES,
     TILE,
     USUAL_ZEROS,
@@ -34,6 +35,9 @@ def dequantize(weight: PackedWeight) -> Tensor:
         case kind:
             codes = _codes(weight)  # [tiles, blocks, 32, 16]
             scales = _of_blocks(weight, weight.scales)  # [tiles, blocks, parts, 16]
+            if weight.spans is not None:
+                spans = weight.spans.float().repeat_interleave(SPAN, 1)[:, : scales.shape[1]]
+                scales = scales * (spans if kind in MINS else spans.expand_as(scales))
             if weight.factors is not None:
                 scales = scales * weight.factors.view(tiles, 1, 1, TILE)
             centred = torch.tensor(TABLES[kind])[codes.long()] if kind in TABLES else codes - OFFSETS[kind]

@@ -66,11 +66,16 @@ SCALES: dict[PackedKind, torch.dtype] = {"mxfp4": torch.float8_e8m0fnu, "nvfp4":
 """Of kinds whose scales are bytes; others have them in half precision."""
 GROUPED: frozenset[PackedKind] = frozenset({"q8", *ZEROS})
 """Kinds whose scales may be shared by several blocks, in any precision."""
-PRECISIONS: tuple[torch.dtype, ...] = (torch.float16, torch.float32, torch.bfloat16)
+PRECISIONS: tuple[torch.dtype, ...] = (torch.float16, torch.float32, torch.bfloat16, torch.uint8, torch.int8)
+WHOLE: dict[PackedKind, torch.dtype] = {"q4m": torch.uint8, "q8m": torch.uint8, "q8h": torch.int8}
+"""What holds scales, and minima, of kinds that may have whole numbers, multiplied by a factor for each span."""
+SPAN = 8
+"""Blocks that share a factor."""
 PLAIN: dict[torch.dtype, PackedKind] = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 _STORED: dict[Stored, tuple[int, PackedKind, int, int]] = {
-    # ggml's type → the number that native.cpp gives it, what it becomes, columns and bytes of a block
+    # ggml's type → the number that native.cpp gives it, what it becomes, columns and bytes of a block: whole scales are
+    # those of blocks of 256 columns
     "Q4_0": (0, "q4", 32, 18),
     "Q4_1": (1, "q4m", 32, 20),
     "Q8_0": (2, "q8", 32, 34),
@@ -86,7 +91,7 @@ _STORED: dict[Stored, tuple[int, PackedKind, int, int]] = {
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _PACK_PLAIN = NativeFunction("stentor_pack_plain", _P, _P, _I, _I, _I, _I)
 _PACK_GGUF = NativeFunction("stentor_pack_gguf", _P, _I, _P, _I, _I, _I, _I)
-_PACK_CODES = NativeFunction("stentor_pack_codes", _P, _P, _P, _P, _I, _I, _I)
+_PACK_CODES = NativeFunction("stentor_pack_codes", _P, _P, _P, _P, _P, _I, _I, _I)
 _ACTIVATION_FORMAT = NativeFunction("stentor_packed_activation_format", _I, restype=_I)
 _UNPACK = NativeFunction("stentor_unpack_rows", _P, _P, _I, _P, _I)
 
@@ -104,15 +109,16 @@ class PackedStruct(ctypes.Structure):
         ("scales", _P),
         ("zeros", _P),
         ("factors", _P),
+        ("spans", _P),
     )
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """How the scales of a kind are kept; what is not the default is for :data:`GROUPED` alone."""
+    """How the scales of a kind are kept; what is not the default is for :data:`GROUPED` alone, or for :data:`WHOLE`."""
 
     dtype: torch.dtype | None = None
-    """One of :data:`PRECISIONS`; None: the kind's own."""
+    """float16, float32 or bfloat16, or as :data:`WHOLE` says; None: the kind's own."""
     group: int = BLOCK
     """Inputs that share a scale, whole blocks; 0: all."""
     zeros: bool = False
@@ -155,10 +161,12 @@ class PackedWeight:
     """As :data:`ZEROS` says [tiles, groups, 16]."""
     shared: int = 1
     """Blocks of a group."""
+    spans: Tensor | None = None
+    """float16 [tiles, spans, 1 or 2, 16]: factors of whole scales, and of minima."""
 
     @property
     def nbytes(self) -> int:
-        planes = (self.codes, self.scales, self.factors, self.zeros)
+        planes = (self.codes, self.scales, self.factors, self.zeros, self.spans)
         return sum(plane.nbytes for plane in planes if plane is not None)
 
     @property
@@ -182,6 +190,7 @@ class PackedWeight:
             scales=self.scales[tiles],
             factors=None if self.factors is None else self.factors[first : first + count],
             zeros=None if self.zeros is None else self.zeros[tiles],
+            spans=None if self.spans is None else self.spans[tiles],
         )
 
     @property
@@ -189,7 +198,7 @@ class PackedWeight:
         """What the kernels are given; it does not keep the tensors alive."""
         dtype = self.scales.dtype
         precision = PRECISIONS.index(dtype) if dtype in PRECISIONS else 0
-        planes = (self.codes, self.scales, self.zeros, self.factors)
+        planes = (self.codes, self.scales, self.zeros, self.factors, self.spans)
         pointers = (None if plane is None else plane.data_ptr() for plane in planes)
         return PackedStruct(KINDS.index(self.kind), precision, *self.shape, self.shared, *pointers)
 
@@ -218,6 +227,12 @@ def kind_of(stored: Stored) -> PackedKind:
     return _STORED[stored][1]
 
 
+def scaling_of(stored: Stored) -> Scaling:
+    """How the scales of blocks of a GGUF type are kept."""
+    _, kind, columns, _ = _STORED[stored]
+    return Scaling(WHOLE[kind]) if columns == SPAN * BLOCK else Scaling()
+
+
 def empty_packed(
     outputs: int,
     inputs: int,
@@ -238,10 +253,13 @@ def empty_packed(
     if outputs < 1 or inputs < 1:
         raise ValueError(f"a weight of {outputs} outputs and {inputs} inputs cannot be packed")
     scaling = scaling or Scaling()
-    if scaling != Scaling() and kind not in GROUPED:
+    whole = scaling.dtype is not None and scaling == Scaling(WHOLE.get(kind))
+    if kind == "q8h" and not whole:
+        raise ValueError(f"a packed q8h weight has scales in int8, not {scaling}")
+    if scaling != Scaling() and kind not in GROUPED and not whole:
         raise ValueError(f"a packed {kind} weight has scales of its own: {', '.join(sorted(GROUPED))} take {scaling}")
     dtype = scaling.dtype or SCALES.get(kind, torch.float16)
-    wrong = dtype not in PRECISIONS and kind in GROUPED
+    wrong = dtype not in PRECISIONS[:3] and kind in GROUPED
     if wrong or scaling.group % BLOCK or scaling.group < 0 or (scaling.zeros and kind not in ZEROS):
         raise ValueError(f"a packed {kind} weight has no scales as {scaling}")
     tiles = -(-outputs // TILE)
@@ -271,7 +289,12 @@ def empty_packed(
         factors=room((tiles * TILE,), torch.float32) if kind == "nvfp4" else None,
         zeros=room((tiles, groups, TILE), ZEROS[kind]) if scaling.zeros else None,
         shared=shared,
+        spans=room((tiles, -(-blocks // SPAN), _span_parts(kind), TILE), torch.float16) if whole else None,
     )
+
+
+def _span_parts(kind: PackedKind) -> int:
+    return 2 if kind in MINS else 1
 
 
 def pack_plain_(weight: PackedWeight, first: int, rows: Tensor) -> None:
@@ -293,15 +316,14 @@ def pack_plain_(weight: PackedWeight, first: int, rows: Tensor) -> None:
 def pack_gguf_(weight: PackedWeight, first: int, blocks: Tensor, stored: Stored) -> None:
     """Puts rows of GGUF blocks (uint8 [n, bytes of a row]) at outputs [first, first + n).
 
-    Scales of ``Q4_K``, ``Q5_K`` and ``Q6_K`` (a product of two numbers) are rounded to float16.
-
     Raises:
         ValueError: blocks that do not fit.
     """
     number, kind, columns, nbytes = _STORED[stored]
     whole, rest = divmod(weight.shape[1], columns)
     fits = blocks.dim() == 2 and blocks.dtype == torch.uint8 and not rest and blocks.shape[1] == whole * nbytes
-    if kind != weight.kind or weight.shared != 1 or not fits:
+    dtype = scaling_of(stored).dtype or SCALES.get(kind, torch.float16)
+    if kind != weight.kind or weight.shared != 1 or weight.scales.dtype != dtype or not fits:
         raise ValueError(
             f"{stored} blocks {tuple(blocks.shape)} {blocks.dtype} do not fit a packed {weight.kind} "
             f"weight {weight.shape}"
@@ -327,6 +349,7 @@ def pack_codes_(
     scales: Tensor,
     factors: Tensor | None = None,
     zeros: Tensor | None = None,
+    spans: Tensor | None = None,
 ) -> None:
     """Puts rows given by codes and scales at outputs [first, first + n).
 
@@ -337,6 +360,7 @@ def pack_codes_(
         scales: float32 [n, groups, parts], as the kind has them; rounded to what it keeps.
         factors: float32 [n], of nvfp4 alone.
         zeros: integers [n, groups], where the weight has them.
+        spans: float32 [n, spans, 1 or 2], of whole scales; kept in float16.
 
     Raises:
         ValueError: shapes or dtypes that do not fit.
@@ -360,12 +384,20 @@ def pack_codes_(
     if (zeros is None) != (weight.zeros is None) or (zeros is not None and zeros.shape != scales.shape[:2]):
         found = "none" if zeros is None else describe(zeros)
         raise ValueError(f"zeros ({found}) do not fit a packed {weight.kind} weight {weight.shape}")
+    factors_shape = (len(codes), *weight.spans.shape[1:3]) if weight.spans is not None else None
+    if (None if spans is None else tuple(spans.shape)) != factors_shape or (
+        spans is not None and spans.dtype != torch.float32
+    ):
+        found = "none" if spans is None else describe(spans)
+        raise ValueError(f"spans ({found}) do not fit a packed {weight.kind} weight {weight.shape}")
     if weight.factors is not None and factors is not None:
         weight.factors[first : first + len(codes)] = factors
     codes, scales = codes.contiguous(), scales.contiguous()
     zeros = None if zeros is None else zeros.to(torch.int16).contiguous()
-    struct, points = ctypes.byref(weight.struct), None if zeros is None else zeros.data_ptr()
-    _run(_PACK_CODES, struct, codes.data_ptr(), scales.data_ptr(), points, first, len(codes), threads())
+    spans = None if spans is None else spans.contiguous()
+    beside = [None if each is None else each.data_ptr() for each in (zeros, spans)]
+    struct = ctypes.byref(weight.struct)
+    _run(_PACK_CODES, struct, codes.data_ptr(), scales.data_ptr(), *beside, first, len(codes), threads())
 
 
 def unpack_rows(weight: PackedWeight, rows: Tensor) -> Tensor:

@@ -4,14 +4,14 @@ import torch
 
 from stentor.kernels.linear_packed import PackedKind, Scaling
 from stentor.kernels.moe import Router
-from stentor.tests.kernels.packed_weights import USUAL
+from stentor.tests.kernels.packed_weights import SIGNED, USUAL
 from stentor.tests.kernels.programs import Shape
 
 KINDS: tuple[tuple[tuple[PackedKind, Scaling], ...], ...] = (
     (("f32", USUAL),),
     (("bf16", USUAL),),
     (("q4", USUAL),),
-    (("q4m", USUAL), ("q4m", USUAL), ("q8h", USUAL)),
+    (("q4m", USUAL), ("q4m", USUAL), ("q8h", SIGNED)),
     (("q8", Scaling(torch.float32, 0)),),
     (("q4z", Scaling(torch.bfloat16, 32, zeros=True)), ("q8", USUAL)),
 )

@@ -7,7 +7,7 @@ from stentor.kernels.linear_packed import PackedKind, PackedWeight, Scaling, emp
 from stentor.kernels.linear_packed.weight import FOUR_BITS, MINS, PARTS, SCALES, TABLES
 from stentor.tests.kernels.helpers import normal
 
-USUAL = Scaling()
+USUAL, SIGNED = Scaling(), Scaling(torch.int8)
 KINDS: tuple[tuple[PackedKind, Scaling], ...] = (
     ("f32", USUAL),
     ("bf16", USUAL),
@@ -19,8 +19,10 @@ KINDS: tuple[tuple[PackedKind, Scaling], ...] = (
     ("q8", USUAL),
     ("q8", Scaling(torch.bfloat16, 64)),
     ("q8", Scaling(torch.float32, 0)),
-    ("q8h", USUAL),
+    ("q4m", Scaling(torch.uint8)),
+    ("q8h", SIGNED),
     ("q8m", USUAL),
+    ("q8m", Scaling(torch.uint8)),
     ("q8z", Scaling(torch.float16, 64, zeros=True)),
     ("q8z", Scaling(torch.bfloat16, 0, zeros=True)),
     ("q8z", Scaling(torch.float32)),
@@ -45,6 +47,10 @@ def codes_and_scales(
     scales *= 3.0 / ((2 * max(TABLES[kind]) if kind in TABLES else most) * inputs**0.5)
     if kind in MINS:
         scales[:, :, 1] *= -7.5 if kind == "q4m" else -3.0
+    if scaling.dtype in (torch.uint8, torch.int8):
+        return codes, torch.randint(
+            -20 if scaling.dtype == torch.int8 else 1, 64, scales.shape, generator=generator
+        ).float()
     kept = scaling.dtype if scaling.dtype == torch.bfloat16 else SCALES.get(kind, torch.float32)
     return codes, scales.to(kept).float()
 
@@ -66,6 +72,18 @@ def factors_of(kind: PackedKind, outputs: int, seed: int) -> Tensor | None:
     return torch.rand(outputs, generator=torch.Generator().manual_seed(seed)) + 0.5
 
 
+def spans_of(kind: PackedKind, outputs: int, inputs: int, seed: int, scaling: Scaling) -> Tensor | None:
+    """Factors of whole scales."""
+    if scaling.dtype not in (torch.uint8, torch.int8):
+        return None
+    most, parts = 16 if kind in FOUR_BITS else 256, 2 if kind in MINS else 1
+    drawn = torch.rand(outputs, -(-inputs // 256), parts, generator=torch.Generator().manual_seed(seed)) + 0.5
+    drawn *= 0.1 / (most * inputs**0.5)
+    if kind in MINS:
+        drawn[:, :, 1] *= -7.5 if kind == "q4m" else -3.0
+    return drawn.half().float()
+
+
 def packed_weight(
     kind: PackedKind, outputs: int, inputs: int, *, scaling: Scaling = USUAL, seed: int = 0
 ) -> PackedWeight:
@@ -75,5 +93,6 @@ def packed_weight(
     else:
         codes, scales = codes_and_scales(kind, outputs, inputs, seed, scaling)
         zeros = zeros_of(kind, outputs, inputs, seed, scaling)
-        pack_codes_(weight, 0, codes, scales, factors_of(kind, outputs, seed), zeros)
+        spans = spans_of(kind, outputs, inputs, seed, scaling)
+        pack_codes_(weight, 0, codes, scales, factors_of(kind, outputs, seed), zeros, spans)
     return weight

@@ -94,14 +94,14 @@ class _Recorder:
 
     def experts(self, logits: int, dst: int) -> None:
         shape = self.shape
-        kind, scaling = shape.kinds[0]
+        (kind, scaling), (last, last_scaling) = shape.kinds[0], shape.kinds[-1]
         self.linear(logits, shape.hidden, shape.experts)
         self.program.moe(
             logits,
             dst,
             shape.router,
             packed_weight(kind, shape.experts * 2 * shape.inner, shape.hidden, scaling=scaling, seed=self._seed()),
-            packed_weight(shape.kinds[-1][0], shape.experts * shape.hidden, shape.inner, seed=self._seed()),
+            packed_weight(last, shape.experts * shape.hidden, shape.inner, scaling=last_scaling, seed=self._seed()),
             shape.activation,
             score_bias=normal(shape.experts, seed=self._seed()) if shape.biased else None,
             gate_up_bias=0.1 * normal(shape.experts, 2 * shape.inner, seed=self._seed()) if shape.biased else None,

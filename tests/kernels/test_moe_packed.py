@@ -11,12 +11,12 @@ from stentor.kernels.linear_packed import PackedKind, PackedWeight, Scaling, act
 from stentor.kernels.linear_packed.reference import dequantize
 from stentor.kernels.moe import ACTIVATIONS, ExpertActivation, choose_packed, choose_route, experts_mlp
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
-from stentor.tests.kernels.packed_weights import KINDS, USUAL, packed_weight
+from stentor.tests.kernels.packed_weights import KINDS, SIGNED, USUAL, packed_weight
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no native library")
 
 HIDDEN, INNER, EXPERTS = 64, 48, 12
-MIXED: tuple[tuple[PackedKind, Scaling], ...] = (("q4m", USUAL), ("q8h", USUAL))
+MIXED: tuple[tuple[PackedKind, Scaling], ...] = (("q4m", USUAL), ("q8h", SIGNED))
 
 
 def experts(

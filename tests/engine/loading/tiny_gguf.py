@@ -122,7 +122,7 @@ def write_gguf(
     """Matrices are stored as ``quantization``, those that ``others`` lists by a part of their name otherwise;
     ``extra`` are further tensors by name, or uint32 metadata."""
     writer = gguf.GGUFWriter(path, arch)
-    _write_metadata(writer, model.config, arch)
+    write_metadata(writer, model.config, arch)
     for name, value in (extra or {}).items():
         if isinstance(value, int):
             writer.add_uint32(name, value)
@@ -172,7 +172,8 @@ def _as_converted(values: np.ndarray, name: str, config: PreTrainedConfig, arch:
     return values
 
 
-def _write_metadata(writer: gguf.GGUFWriter, config: PreTrainedConfig, arch: str) -> None:
+def write_metadata(writer: gguf.GGUFWriter, config: PreTrainedConfig, arch: str) -> None:
+    """What a file says beside its tensors."""
     heads = config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     writer.add_context_length(config.max_position_embeddings)

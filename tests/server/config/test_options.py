@@ -58,6 +58,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "kv-cache-memory": ("512MiB", 512 << 20),
     "kv-cache-dtype": ("fp8", "fp8"),
     "mamba-cache-dtype": ("bfloat16", "bfloat16"),
+    "moe-backend": ("torch", "torch"),
     "mamba-ssm-cache-dtype": ("float16", "float16"),
     "enable-return-routed-experts": ("true", True),
     "gpu-memory-fraction": ("0.5", 0.5),
