@@ -118,7 +118,6 @@ format: $(STAMP) ## rewrite the sources in the project's style
 	$(BIN)/ruff format .
 
 reference: $(STAMP) ## write the generated pages of docs/reference from the program
-	$(BIN)/python -P -m stentor.server.options.page > docs/reference/options.md
 	$(BIN)/python -P -m stentor.server.main.reference_pages docs/reference
 
 gpu: .link/stentor ## on a GPU machine: every GPU test, then the GPU benchmarks; needs no installation

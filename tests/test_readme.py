@@ -23,7 +23,6 @@ from websockets.sync.client import connect
 
 from stentor.loadtest.server_process import hold_port
 from stentor.server.main import cli
-from stentor.server.options import page as options_page
 from stentor.server.options.reading import read_config
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -230,10 +229,6 @@ def test_each_make_target_that_is_named_exists(target: str) -> None:
         _make("--dry-run", target), cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_the_options_page_is_what_the_program_prints() -> None:
-    assert PAGES[ROOT / "docs" / "reference" / "options.md"] == options_page.page(), "run `make reference`"
 
 
 def test_the_readme_is_read_in_one_sitting() -> None:

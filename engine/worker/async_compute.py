@@ -14,22 +14,23 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 
+from stentor.kernels import sampling
 from stentor.protocols.ipc.steps import Masks, RowFault, StepPlan, StepResult
 
 from ..layers.forward_batch import LayerCache, MediaBatch
 from ..models.decoder import Decoder
 from .device import Device, Mark
-from .device_logprobs import LogprobReader
 from .device_sampler import DeviceSampler, NewSamplingParams
 from .device_step import DeviceStep, RowBuffers
 from .graphs import Body, DecodeGraph, DecodeGraphs, StallBudget
+from .logprobs import LogprobTensors
 from .masks import slot_masks
 from .media_rows import MediaRows, PlacedRow
 from .pending import Pending, PromptPart
 from .pinned import PinnedPool, StepMemory
 from .prepare_inputs import StepNumbers, no_rows, number_step, pad_decodes
 from .row_states import RowStates
-from .rows import RowTable
+from .rows import PromptWork, RowTable
 from .runner import ModelRunner
 from .staged_step import StagedStep, changes, no_changes, pad_updates, stage
 from .staging import Inputs, Numbers, Shape, Staging, staged_bytes
@@ -39,6 +40,43 @@ MAX_PENDING = 2
 
 _SPARE_BYTES = 1 << 20
 """Of a staging buffer, for block tables and sampling parameters of rows that enter."""
+
+
+class LogprobReader:
+    """Log-probabilities on a device, and their way to the host: what it returns is pinned memory of the step, filled
+    once the step is done."""
+
+    def __init__(self, model: Decoder, device: Device) -> None:
+        self._model = model
+        self._device = device
+
+    def read(self, logits: torch.Tensor, tokens: torch.Tensor, top: int, memory: StepMemory) -> LogprobTensors:
+        """Queues the log-probabilities of ``tokens`` [n] under ``logits`` [n, vocabulary], and their copies."""
+        rows = torch.arange(len(tokens), device=logits.device)
+        values, ranks, best, best_values = sampling.logprobs(logits, rows, tokens, top)
+        values, ranks, best, best_values = (self._fetch(each, memory) for each in (values, ranks, best, best_values))
+        return values, ranks, best, best_values
+
+    def read_prompts(
+        self, parts: Sequence[PromptWork], hidden: torch.Tensor, targets: torch.Tensor, memory: StepMemory
+    ) -> list[PromptPart]:
+        """Queues all of ``parts``; ``hidden`` [tokens, hidden] is of the step, ``targets`` their tokens end to end."""
+        found = []
+        at = 0
+        for part in parts:
+            pieces = []
+            for first, tokens in part.pieces():
+                logits = self._model.logits(hidden[first : first + len(tokens)])
+                pieces.append(self.read(logits, targets[at : at + len(tokens)], part.top, memory))
+                at += len(tokens)
+            found.append(PromptPart(part.slot, part.start, part.tokens, part.top, pieces))
+        return found
+
+    def _fetch(self, source: torch.Tensor, memory: StepMemory) -> torch.Tensor:
+        target = memory.pinned(source.numel(), source.dtype).view(source.shape)
+        if source.numel():
+            self._device.download(target, source)
+        return target
 
 
 @dataclass(frozen=True)

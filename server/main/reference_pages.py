@@ -1,4 +1,4 @@
-"""Writes the generated pages of ``docs/reference/`` but options (``make reference``); a test holds the pages to it."""
+"""Writes the generated pages of ``docs/reference/`` (``make reference``); a test holds the pages to it."""
 
 import re
 import sys
@@ -16,6 +16,8 @@ from stentor.protocols.ipc.actors import EngineReady, Stats
 from ..common import exit_codes
 from ..media.metrics import MediaMetrics
 from ..observability.metrics import Metrics
+from ..options.option import GROUPS, OPTIONS, Option
+from ..options.reading import CONFIG_FILE
 from ..parsing.output import AUTO, TOOL_FORMATS, settle_output
 from ..parsing.reasoning.formats import REASONING_FORMATS
 from ..pooling.metrics import EmbeddingMetrics
@@ -25,6 +27,13 @@ from .request_fields import fields_page
 from .tested import MEDIA_FILE, PARITY_FILE
 
 _GENERATED: Final = "This page is generated from the program: `make reference`."
+_OPTIONS_HEAD = """# Options
+
+Each option of `stentor serve` is a flag (`--max-model-len 4096`), an environment variable
+(`STENTOR_MAX_MODEL_LEN=4096`) and a key of the TOML file that `--config` names (`max-model-len = 4096`). A flag
+overrides the environment, which overrides the file. An unknown option is an error that names the nearest one.
+`run-batch` takes the same options, `pull` some of them. This page is generated from the program: `make reference`.
+"""
 _COMMON_LABELS: Final = frozenset({"model_name", "le"})
 _VARYING_LABELS: Final = frozenset({"status", "process", "version", "python"})
 """Labels whose values depend on the machine or on what has happened."""
@@ -192,6 +201,24 @@ def _page(title: str, head: str, *parts: str) -> str:
     return "\n".join((f"# {title}\n", f"{head}\n", *parts))
 
 
+def options_page() -> str:
+    """``options.md``."""
+    parts = [_OPTIONS_HEAD]
+    for group, title in GROUPS.items():
+        rows = "\n".join(_option_row(option) for option in (*OPTIONS, CONFIG_FILE) if option.group == group)
+        parts.append(f"## {title.capitalize()}\n\n| option | default | |\n|---|---|---|\n{rows}\n")
+    return "\n".join(parts)
+
+
+def _option_row(option: Option) -> str:
+    value = option.default if option.path else None
+    shown = "" if value in (None, ()) else "on" if value is True else "off" if value is False else str(value)
+    flag = "MODEL" if option.name == "model" else f"--{'[no-]' if option.kind.switch else ''}{option.name}"
+    text = option.help.replace("|", "\\|")
+    also = f" (also `--{'`, `--'.join(option.aliases)}`)" if option.aliases else ""
+    return f"| `{flag}` | {f'`{shown}`' if shown else ''} | {text}{also} |"
+
+
 def _table(columns: Sequence[str], rows: Iterable[str]) -> str:
     return "\n".join((f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *rows)) + "\n"
 
@@ -211,6 +238,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "fields.md": fields_page,
     "metrics.md": metrics_page,
     "models.md": models_page,
+    "options.md": options_page,
     "parsers.md": parsers_page,
 }
 
