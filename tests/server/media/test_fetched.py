@@ -33,6 +33,18 @@ def test_data_is_refused_one_byte_before_it_fits(data: bytes) -> None:
             decode_data_url(url, len(data) - 1)
 
 
+def test_long_data_is_in_base64_and_decoded_as_a_whole() -> None:
+    data = bytes(range(256)) * 8192 + b"xx"
+    url = "data:image/png;base64," + base64.b64encode(data).decode()
+    assert decode_data_url(url, len(data)) == (data, "image/png")
+    broken = url[:100] + "!" + url[101:], url[:-400] + "=" + url[-399:], url + "AAAA", url[:-1]
+    for text in broken:
+        with pytest.raises(Refusal, match="not base64"):
+            decode_data_url(text, len(data) + 9)
+    with pytest.raises(Refusal, match="must be in base64"):
+        decode_data_url("data:," + "a" * (300 << 10), 1 << 20)
+
+
 @pytest.mark.parametrize(
     "url",
     [
