@@ -168,7 +168,7 @@ def test_a_link_put_there_after_the_check_is_found(root: Path, monkeypatch: pyte
 # ---- decoded
 
 
-LIMITS = DecodedLimits(pixels=100, edge=60, audio_seconds=10, video_seconds=5, frames=3, video_work=150)
+LIMITS = DecodedLimits(pixels=100, edge=60, audio_seconds=10, video_seconds=5, frames=3)
 
 
 def test_what_is_within_its_limits_may_be_decoded() -> None:
@@ -181,7 +181,7 @@ def test_what_is_within_its_limits_may_be_decoded() -> None:
 
 @pytest.mark.parametrize(
     ("width", "height", "frames"),
-    [(101, 1, 1), (2**40, 2**40, 1), (0, 5, 1), (-1, -1, 1), (61, 1, 1), (1, 1, 4), (1, 1, 0), (10, 6, 3)],
+    [(101, 1, 1), (2**40, 2**40, 1), (0, 5, 1), (-1, -1, 1), (61, 1, 1), (1, 1, 4), (1, 1, 0)],
 )
 def test_an_image_beyond_them_may_not(width: int, height: int, frames: int) -> None:
     if frames == 1:
