@@ -84,8 +84,8 @@ create_decoder: Final = msgspec.json.Decoder(BatchCreate)
 batch_decoder: Final = msgspec.json.Decoder(Batch)
 
 
-Purpose = Literal["batch", "batch_output", "user_data"]
-UPLOADED: Final = ("batch", "user_data")
+Purpose = Literal["batch", "batch_output", "user_data", "vision"]
+UPLOADED: Final = ("batch", "user_data", "vision")
 """What a client may bring; nothing here would use files of other purposes."""
 PURPOSES: Final = get_args(Purpose)
 MAX_NAME_CHARS: Final = 512

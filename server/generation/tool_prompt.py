@@ -41,7 +41,12 @@ def inject_tool_prompt(messages: list[dict[str, Any]], tools: Sequence[dict[str,
         return ready
     first = ready[0]
     if first["role"] in ("system", "developer"):
-        return [{**first, "content": f"{_text(first.get('content'))}\n\n{instruction}"}, *ready[1:]]
+        content = first.get("content")
+        if isinstance(content, list) and not _is_text(content):
+            told: str | list[Any] = [*content, {"type": "text", "text": instruction}]
+        else:
+            told = f"{_text(content)}\n\n{instruction}"
+        return [{**first, "content": told}, *ready[1:]]
     return [{"role": "system", "content": instruction}, *ready]
 
 
@@ -83,7 +88,7 @@ def mentions_tools(messages: Sequence[dict[str, Any]]) -> bool:
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:
     if message.get("role") == "tool":
-        return {"role": "user", "content": f"<tool_response>\n{_text(message.get('content'))}\n</tool_response>"}
+        return {"role": "user", "content": _response(message.get("content"))}
     calls = message.get("tool_calls")
     if not calls:
         return message
@@ -93,10 +98,22 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "content": "\n".join([*texts, *(_call(call["function"]) for call in calls)])}
 
 
+def _response(content: Any) -> str | list[Any]:
+    """The result of a tool between tags; a list where it holds more than text."""
+    if _is_text(content):
+        return f"<tool_response>\n{_text(content)}\n</tool_response>"
+    opened, closed = ({"type": "text", "text": tag} for tag in ("<tool_response>\n", "\n</tool_response>"))
+    return [opened, *content, closed]
+
+
 def _call(function: dict[str, Any]) -> str:
     arguments = function.get("arguments") or {}
     written = arguments if isinstance(arguments, str) else _json(arguments)
     return f'<tool_call>\n{{"name": {_json(function["name"])}, "arguments": {written}}}\n</tool_call>'
+
+
+def _is_text(content: Any) -> bool:
+    return not isinstance(content, list) or all("text" in part or "refusal" in part for part in content)
 
 
 def _text(content: Any) -> str:

@@ -97,3 +97,11 @@ def test_older_and_other_forms_of_calls_become_tools() -> None:
     assert ready[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
     assert (ready[2]["role"], ready[2]["tool_call_id"]) == ("tool", ready[1]["tool_calls"][0]["id"])
     assert ready[3]["tool_calls"][0]["function"] == {"name": "c", "arguments": {"input": "a"}}
+
+
+def test_pictures_in_a_system_message_stay_in_it() -> None:
+    system = {"role": "system", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    first, _ = inject_tool_prompt([system, {"role": "user", "content": "b"}], [tool])
+    assert first["content"][:2] == system["content"]
+    assert "<tools>" in first["content"][2]["text"]
