@@ -180,7 +180,7 @@ class ChatMedia:
         """The token that embeddings of ``media`` stand for, and how many there are. Videos of some models are
         pictures to them."""
         for modality in (media.modality, "image"):
-            id = self._ids.get(modality)  # type: ignore[call-overload]
+            id = self._ids.get(modality)
             if id is not None and (count := media.replacement.count(tokenizer.name_of(id))):
                 return id, count
         raise _forged()

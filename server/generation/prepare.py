@@ -16,6 +16,7 @@ from stentor.protocols.openai.tools import ToolUse, tool_use
 
 from ..common.keys import Caller
 from ..http.sse import Batches
+from ..overload.memory_budget import MemoryShare
 from ..overload.request_context import RequestContext
 from ..text.generation import Submitter
 from .admission import (
@@ -119,8 +120,9 @@ async def prepare_generation(
     )
 
 
-async def prompt_of(chat: ChatModel, body: ChatRequest) -> list[int]:
-    """The tokens of a conversation that is not to be answered, however many they are. Raises BadRequest."""
+async def prompt_of(chat: ChatModel, body: ChatRequest, memory: MemoryShare | None = None) -> list[int]:
+    """The tokens of a conversation that is not to be answered, however many they are; its media are held in ``memory``.
+    Raises BadRequest."""
     body.check(chat.limits)
     chat.resolve(body.model)
-    return (await write_prompt(chat, body, tool_use(body, chat.limits), None)).tokens
+    return (await write_prompt(chat, body, tool_use(body, chat.limits), None, memory)).tokens

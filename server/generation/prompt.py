@@ -46,10 +46,10 @@ async def write_prompt(
         effort=body.reasoning_effort,
         budget=body.thinking_token_budget,
     )
-    messages = body.messages
+    given: Sequence[dict[str, Any]] = body.messages
     if chat.media is not None:
-        messages = await chat.media.read_files(messages, chat.limits.max_prompt_chars)
-    messages, parts = collect_media(messages, chat.accepted)
+        given = await chat.media.read_files(given, chat.limits.max_prompt_chars)
+    messages, parts = collect_media(given, chat.accepted)
     media = NO_MEDIA
     if parts and chat.media is not None:
         _check_encoder(chat, parts[0].param)

@@ -270,10 +270,10 @@ def _part(folder: Path, part: str) -> Any:
     path = os.fspath(folder)
     match part:
         case "image_processor":
-            return transformers.AutoImageProcessor.from_pretrained(path, backend="pil")
+            return transformers.AutoImageProcessor.from_pretrained(path, backend="pil", trust_remote_code=False)
         case "tokenizer":
-            return transformers.AutoTokenizer.from_pretrained(path)
+            return transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         case "feature_extractor" | "audio_processor":
-            return transformers.AutoFeatureExtractor.from_pretrained(path)
+            return transformers.AutoFeatureExtractor.from_pretrained(path, trust_remote_code=False)
         case _:
             raise ProcessorError(f"it has a part {part}, which is not known here")

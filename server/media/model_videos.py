@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from .decode_video import Choose, DecodedVideo, VideoFacts
 
+_MOST_PIXELS: Final = 24 << 20
+"""Of all frames of a video together: what a model is given of them has bounds, and frames are made smaller for them."""
 _SETTINGS: Final = "video_preprocessor_config.json"
 
 
@@ -56,7 +58,8 @@ class VideoSettings:
     def of(cls, folder: Path, own: "VideoSettings") -> "VideoSettings":
         """``own`` is the family's, where the model's files say nothing."""
         said = _read(folder)
-        size = said.get("size") if isinstance(said.get("size"), dict) else {}
+        given = said.get("size")
+        size: Mapping[str, Any] = given if isinstance(given, dict) else {}
         found = {
             **{name: said.get(name) for name in ("num_frames", "fps", "min_frames", "max_frames")},
             "shortest_edge": said.get("min_pixels") or size.get("shortest_edge"),
@@ -102,8 +105,10 @@ def paired(images: Any, video: DecodedVideo, settings: VideoSettings, *, share: 
     count = len(video.frames)
     bounds = {"shortest_edge": settings.shortest_edge, "longest_edge": settings.longest_edge}
     parts = count if share else 1
-    size = {edge: max(1, pixels // parts) for edge, pixels in bounds.items() if pixels is not None}
-    found = images(list(video.frames), return_tensors="np", **({"size": size} if size else {}))
+    size = {edge: max(1, (pixels or getattr(images.size, edge)) // parts) for edge, pixels in bounds.items()}
+    size["longest_edge"] = min(size["longest_edge"], _MOST_PIXELS // count)
+    size["shortest_edge"] = min(size.values())
+    found = images(list(video.frames), return_tensors="np", size=size)
     _, rows, columns = (int(number) for number in found["image_grid_thw"][0])
     step = int(images.temporal_patch_size)
     pixels = _on_top(found["pixel_values"], count, rows * columns, step, int(images.patch_size))

@@ -23,7 +23,7 @@ from .decoded import DecodedLimits
 from .helpers import MediaUnavailable, run_in
 from .metrics import MediaMetrics
 from .processed_cache import Names, ProcessedCache, ProcessedMedia, content_digest, media_digest
-from .processor_process import Described, MediaRefused, Modality, ProcessorJob, ProcessorProcess
+from .processor_process import Described, MediaRefused, Modality, NoProcessor, ProcessorJob, ProcessorProcess
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +72,8 @@ class MediaProcessor:
         self._running: dict[bytes, asyncio.Future[ProcessedMedia | None]] = {}
         """By digest; None comes of one whose caller has gone."""
         self._described: Described | None = None
+        self._missing = False
+        """Whether the model's processor cannot be loaded: that has been logged, and is not tried again."""
         self._describing = anyio.Lock()
 
     @property
@@ -89,8 +91,17 @@ class MediaProcessor:
         if self._described is None:
             async with self._describing:
                 if self._described is None:
-                    self._described = await run_in(self._pool, _described, 0)
+                    self._described = await self._describe()
         return self._described
+
+    async def _describe(self) -> Described:
+        if self._missing:
+            raise MediaUnavailable
+        try:
+            return await run_in(self._pool, _described, 0)
+        except MediaUnavailable as error:
+            self._missing = isinstance(error.__context__, NoProcessor)
+            raise
 
     async def warm_up(self) -> None:
         """Starts the first process, so that the first picture need not wait for that, and logs what it takes."""

@@ -17,7 +17,7 @@ from .decode_image import decode_image
 from .decode_video import DecodedVideo, VideoFacts, decode_video, rehearse
 from .decoded import DecodedLimits
 from .processor_name import NEEDS_TORCH, processor_name
-from .processor_process import Described, Processed, ProcessorJob, Setup
+from .processor_process import MAX_PAYLOAD, Described, Processed, ProcessorJob, Setup
 from .refusal import REFUSED, TOO_LARGE, Refusal
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ MAX_GROWTH: Final = 3 << 30
 """Bytes of address space for one job, on top of what the libraries take."""
 CPU_SECONDS: Final = 30.0
 """Of this process's own time for one job; then the kernel ends it."""
-MAX_PAYLOAD: Final = 255 << 20
-"""Bytes of tensors that are made of one piece of media."""
 _LEFT_BEHIND: Final = 512 << 20
 """Bytes by which jobs may let this process grow: to start another one takes seconds."""
 _NICENESS: Final = 10

@@ -15,6 +15,9 @@ from .decoded import DecodedLimits
 from .refusal import REFUSED
 
 MODULE: Final = "stentor.server.media.processor_child"
+MAX_PAYLOAD: Final = 320 << 20
+"""Bytes of tensors that are made of one piece of media. The largest pictures that Qwen's models see have 308 million.
+"""
 _START_SECONDS: Final = 300.0
 """To import transformers: 2 seconds of the processor, and a minute on a machine that has too much to do."""
 
@@ -79,6 +82,10 @@ class MediaRefused(Exception):
         self.code = code
 
 
+class NoProcessor(ChildNotStarted):
+    """The model's processor cannot be loaded, and another child could not either; the text is for the operator."""
+
+
 class ProcessorProcess:
     """One thread does all the calls but :meth:`abandon`. It must outlive the child."""
 
@@ -92,7 +99,7 @@ class ProcessorProcess:
             send(connection, setup)
             described = receive(connection, Described, deadline)
             if described.error:
-                raise ChildNotStarted(described.error)
+                raise NoProcessor(described.error)
             self.described = described
 
         self._timeout = timeout
@@ -116,7 +123,7 @@ class ProcessorProcess:
             send(connection, job)
             send_bytes(connection, data)
             answer = receive(connection, Processed, deadline)
-            return answer, bytes(receive_bytes(connection, answer.length, deadline))
+            return answer, bytes(receive_bytes(connection, answer.length, deadline, most=MAX_PAYLOAD))
 
         try:
             answer, payload = self._child.ask(exchange, self._timeout)

@@ -67,9 +67,11 @@ def send_bytes(connection: socket.socket, data: bytes) -> None:
     connection.sendall(data)
 
 
-def receive_bytes(connection: socket.socket, length: int, deadline: float = float("inf")) -> bytearray:
-    """What :func:`send_bytes` has sent. Raises as :func:`receive`."""
-    if length > _MAX_BYTES:
+def receive_bytes(
+    connection: socket.socket, length: int, deadline: float = float("inf"), *, most: int = _MAX_BYTES
+) -> bytearray:
+    """What :func:`send_bytes` has sent, ``most`` bytes at most. Raises as :func:`receive`."""
+    if length > most:
         raise ConnectionAbortedError(f"the peer announces {length} bytes")
     return _read(connection, length, deadline)
 

@@ -194,7 +194,11 @@ def llava(folder: Path) -> Any:
         image_seq_length=16,
     )
     images = transformers.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=_SQUARE)
-    settings = {"patch_size": PATCH, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+    settings: dict[str, Any] = {
+        "patch_size": PATCH,
+        "vision_feature_select_strategy": "default",
+        "num_additional_image_tokens": 1,
+    }
     _write_processor(folder, "LlavaProcessor", images, LLAVA, bos=True, **settings)
     return _write_model(folder, config)
 
@@ -209,7 +213,7 @@ def llava_onevision(folder: Path) -> Any:
         image_grid_pinpoints=pinpoints,
     )
     images = transformers.LlavaOnevisionImageProcessorPil(size=_SQUARE, image_grid_pinpoints=pinpoints)
-    settings = {"num_image_tokens": 16, "vision_feature_select_strategy": "full"}
+    settings: dict[str, Any] = {"num_image_tokens": 16, "vision_feature_select_strategy": "full"}
     _write_processor(folder, "LlavaOnevisionProcessor", images, ONEVISION, **settings)
     return _write_model(folder, config)
 
@@ -249,7 +253,7 @@ def mistral3(folder: Path) -> Any:
         image_token_index=token("[IMG]"),
         spatial_merge_size=2,
     )
-    settings = {"patch_size": PATCH, "spatial_merge_size": 2}
+    settings: dict[str, Any] = {"patch_size": PATCH, "spatial_merge_size": 2}
     _write_processor(folder, "PixtralProcessor", _pixtral_images(), MISTRAL, bos=True, **settings)
     return _write_model(folder, config)
 
@@ -311,7 +315,7 @@ def _write_processor(
     *,
     names: Mapping[str, str] | None = None,
     bos: bool = False,
-    **settings: object,
+    **settings: Any,
 ) -> None:
     """``names``: of the tokenizer's special tokens; ``bos``: whether it begins texts with one."""
     images.save_pretrained(folder)

@@ -77,11 +77,12 @@ async def messages(chat: ChatModel, request: Request, content: bytes, context: R
         return json_response(await whole_message(shape, turn.batches))
 
 
-async def count_tokens(chat: ChatModel, _request: Request, content: bytes, _context: RequestContext) -> Response:
+async def count_tokens(chat: ChatModel, _request: Request, content: bytes, context: RequestContext) -> Response:
     body = decode(count_tokens_decoder, content, chat.limits)
     body.check_conversation()
     with in_their_names(body):
-        return json_response(TokensCount(len(await prompt_of(chat, prompt_request(body)))))
+        prompt = await prompt_of(chat, prompt_request(body), context.queue_slot.memory)
+    return json_response(TokensCount(len(prompt)))
 
 
 def _shape(body: MessagesRequest, turn: PreparedGeneration) -> MessageShape:

@@ -48,7 +48,7 @@ async def tokenize(chat: ChatModel, _request: Request, content: bytes, context: 
     body.check(chat.limits)
     chat.resolve(body.model)
     if body.messages is not None:
-        tokens = array("I", await prompt_of(chat, body.chat()))
+        tokens = array("I", await prompt_of(chat, body.chat(), context.queue_slot.memory))
     else:
         special = body.add_special_tokens is not False
         tokens = await chat.pool.encode_packed(body.prompt or "", special)

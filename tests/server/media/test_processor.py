@@ -182,10 +182,12 @@ def test_a_model_without_a_processor_is_told_to_the_operator(tmp_path: Path, cap
 
     async def use() -> None:
         async with processing(tmp_path) as processor:
-            with pytest.raises(MediaUnavailable):
-                await processor.process(wanted(png(40, 30)), "")
+            for _ in range(2):
+                with pytest.raises(MediaUnavailable):
+                    await processor.process(wanted(png(40, 30)), "")
 
     asyncio.run(use())
+    assert caplog.text.count("media cannot be prepared") == 1, "it is tried once"
     assert "names a processor_class, and none is known for 'unheard-of'" in caplog.text
 
 

@@ -98,7 +98,7 @@ def test_the_engine_is_given_pictures_where_they_stand_and_usage_counts_them(run
         assert engine.media[-1] == (first, second), "the same pictures have the same digests"
         plain = await client.post(CHAT, json=asked("hello"))
         assert plain.json()["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
-        assert engine.media[-1] == ()
+        assert not engine.media[-1]
         page = (await client.get("/metrics")).text
         assert 'stentor:mm_cache_queries_total{model_name="fake/model"} 4.0' in page
         assert 'stentor:mm_cache_hits_total{model_name="fake/model"} 2.0' in page
