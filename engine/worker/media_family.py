@@ -32,6 +32,7 @@ from .limits import ENCODINGS
 from .media_rows import MediaRows
 from .memory import GIB
 from .setup_parts import dtype_name
+from .sliced_encoding import SlicedEncoding
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +104,7 @@ class TextWithMedia(Text):
             self._missing = f"{error}"
             logger.warning("%s takes no media: %s", self.spec.architecture, error)
             return None
+        tower.before_layers(SlicedEncoding.pause)
         self._tower = tower
         return MediaRows(
             tower,
@@ -150,7 +152,7 @@ class TextWithMedia(Text):
         whole = 0
         if self._sees_whole:
             whole = max(1, min(config.max_prefill_chunk, config.max_num_batched_tokens - config.max_num_seqs))
-        shape = EncoderShape(self._capacity(sizes), whole=whole)
+        shape = EncoderShape(self._capacity(sizes), sliced=self._device == "cpu", whole=whole)
         return msgspec.structs.replace(ready, notes=[*ready.notes, note], encoder=shape)
 
     def _embedding_bytes(self, tower: TransformersTower) -> int:

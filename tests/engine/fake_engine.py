@@ -51,6 +51,7 @@ class Engine:
         encoder_slots: int = 0,
         encoder_capacity: int = 0,
         whole_spans: int = 0,
+        sliced: bool = False,
         max_encodings: int = 1,
         max_mixed_encodings: int = 1,
         stream: StreamShape | None = None,
@@ -63,14 +64,14 @@ class Engine:
         num_states: int = 0,
     ) -> None:
         """With ``encoder_slots`` the model hears, and every request needs audio; with ``stream`` one that is
-        streamed. With ``encoder_capacity`` media stand in prompts, and with ``whole_spans`` each
-        is computed in one step. With ``slow_grammars`` a grammar is there when
+        streamed. With ``encoder_capacity`` media stand in prompts, and with ``whole_spans`` each is computed in one
+        step; with ``sliced`` they may be encoded in parts. With ``slow_grammars`` a grammar is there when
         :meth:`compiled` says so."""
         self.encoder: EncoderShape | None = None
         if encoder_slots:
             self.encoder = EncoderShape(encoder_slots * ATTENDED, ATTENDED)
         elif encoder_capacity:
-            self.encoder = EncoderShape(encoder_capacity, whole=whole_spans)
+            self.encoder = EncoderShape(encoder_capacity, whole=whole_spans, sliced=sliced)
         self.shelf = Shelf()
         self.max_plan_bytes, self.max_frame = max_plan_bytes, max_frame
         self.slow_grammars = slow_grammars
