@@ -5,7 +5,7 @@ makes and returns what stands in place of tokens. The class is made whole, witho
 taken out of it, and what is left is filled by name.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -67,6 +67,13 @@ class TransformersTower:
         self.weights = WeightMap()
         for name, tensor in self._tensors.items():
             self.weights.add(name, tensor)
+
+    def before_layers(self, pause: Callable[[], None]) -> None:
+        """``pause`` is called before each of its layers from now on."""
+        for module in self._model.modules():
+            if isinstance(module, torch.nn.ModuleList):
+                for layer in module:
+                    layer.register_forward_pre_hook(lambda *_: pause())
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

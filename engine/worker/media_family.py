@@ -35,6 +35,7 @@ from .limits import ENCODINGS
 from .media_rows import MediaRows
 from .memory import GIB
 from .setup_parts import dtype_name
+from .sliced_encoding import SlicedEncoding
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +107,7 @@ class TextWithMedia(Text):
             self._missing = f"{error}"
             logger.warning("%s takes no media: %s", self.spec.architecture, error)
             return None
+        tower.before_layers(SlicedEncoding.pause)
         self._tower = tower
         return MediaRows(
             tower,
@@ -160,7 +162,7 @@ class TextWithMedia(Text):
         whole = 0
         if self._sees_whole:
             whole = max(1, min(config.max_prefill_chunk, config.max_num_batched_tokens - config.max_num_seqs))
-        kept = CacheGroup("cross", capacity=self._capacity(sizes), whole=whole)
+        kept = CacheGroup("cross", capacity=self._capacity(sizes), sliced=self._device == "cpu", whole=whole)
         return msgspec.structs.replace(ready, notes=notes, groups=(*ready.groups, kept))
 
     def _embedding_bytes(self, tower: TransformersTower | VisionTower) -> int:

@@ -3,13 +3,14 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import partial
+from typing import Final, Protocol
 
 import numpy as np
 import torch
 
 from stentor.kernels import WholeSpan
-from stentor.protocols.ipc.steps import NewRow, RowFault, RowStep, StepPlan
+from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowFault, RowStep, StepPlan
 
 from ..layers.forward_batch import ForwardBatch, MediaBatch
 from ..models.payload import Encoded, Payload, read_payload
@@ -17,7 +18,10 @@ from .batch import Batch
 from .media_positions import MediaPositions
 from .rows import Int64
 from .runner import Findings, MediaReader, no_media
+from .sliced_encoding import SlicedEncoding
 
+_SLICE_SECONDS: Final = 0.02
+"""Of an encoding beside rows that decode, and a layer's time more."""
 logger = logging.getLogger(__name__)
 
 
@@ -87,6 +91,10 @@ class MediaRows:
         self._rows: dict[int, _Row] = {}
         self._encoded: dict[int, Encoded | str] = {}
         """By encoder slot; or why it cannot be encoded."""
+        self._begun: dict[int, SlicedEncoding[Encoded]] = {}
+        """By encoder slot: what slices have begun."""
+        self._completed: list[int] = []
+        """Encoder slots that slices of this step have completed."""
         self._faults: dict[int, str] = {}
         """By row slot: what is wrong with what the step reads."""
         self.yield_device: Callable[[], None] | None = None
@@ -100,15 +108,13 @@ class MediaRows:
     def enter(self, plan: StepPlan) -> None:
         for slot in plan.forgotten:
             self._encoded.pop(slot, None)
+            if (begun := self._begun.pop(slot, None)) is not None:
+                begun.drop()
         for new in plan.new:
             if new.spans:
                 self._rows[new.slot] = self._read_row(new)
         for job in plan.encode:
-            try:
-                self._encoded[job.encoder_slot] = self._tower.encode(read_payload(self.media(job.data)))
-            except ValueError as error:
-                logger.warning("media cannot be encoded: %s", error)
-                self._encoded[job.encoder_slot] = str(error)
+            self._encode(job)
             if self.yield_device is not None:
                 self.yield_device()
 
@@ -118,7 +124,9 @@ class MediaRows:
 
     def concerns(self, rows: Iterable[RowStep]) -> bool:
         """Whether a pass over these rows is any other than over tokens alone, each at the position that it is counted
-        as."""
+        as, or something is to be told of it."""
+        if self._completed:
+            return True
         for row in rows:
             found = self._rows.get(row.slot)
             if found is None:
@@ -138,12 +146,36 @@ class MediaRows:
         return replace(batch, media=self.batch(rows), positions=torch.from_numpy(positions).to(self._device))
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
-        return Findings(faults=self.take_faults())
+        completed, self._completed = self._completed, []
+        return Findings(faults=self.take_faults(), encoded=completed)
 
     def take_faults(self) -> list[RowFault]:
         """Rows of the last pass whose media cannot be taken; each is told once."""
         faults, self._faults = self._faults, {}
         return [RowFault(slot, f"the model cannot take the media of the prompt: {why}") for slot, why in faults.items()]
+
+    def _encode(self, job: EncodeJob) -> None:
+        """All of the media, what is left of them, or a slice."""
+        slot = job.encoder_slot
+        if job.sliced and slot in self._encoded:
+            return  # the slice before was the last
+        begun = self._begun.pop(slot, None)
+        try:
+            if begun is None:
+                encode = partial(self._tower.encode, read_payload(self.media(job.data)))
+                begun = SlicedEncoding(encode) if job.sliced else None
+                if begun is None:
+                    self._encoded[slot] = encode()
+                    return
+            if not begun.run(_SLICE_SECONDS if job.sliced else None):
+                self._begun[slot] = begun
+                return
+            self._encoded[slot] = begun.result()
+        except ValueError as error:
+            logger.warning("media cannot be encoded: %s", error)
+            self._encoded[slot] = str(error)
+        if job.sliced:
+            self._completed.append(slot)
 
     def _read_row(self, new: NewRow) -> _Row:
         tokens = np.array(new.tokens[: new.prompt_len], dtype=np.int64)

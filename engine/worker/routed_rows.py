@@ -115,4 +115,5 @@ class JoinedExtras:
             [each for one in found for each in one.pooled],
             [each for one in found for each in one.routed],
             [each for one in found for each in one.faults],
+            [each for one in found for each in one.encoded],
         )

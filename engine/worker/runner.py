@@ -32,6 +32,8 @@ class Findings:
     pooled: list[RowPooled] = field(default_factory=list)
     routed: list[RowExperts] = field(default_factory=list)
     faults: list[RowFault] = field(default_factory=list)
+    encoded: list[int] = field(default_factory=list)
+    """Encoder slots that slices have completed."""
 
 
 MediaReader = Callable[[ArenaRef], bytes | memoryview]

@@ -103,6 +103,7 @@ class SyncCompute:
             pooled=forwarded.findings.pooled,
             routed=forwarded.findings.routed,
             faults=forwarded.findings.faults,
+            encoded=forwarded.findings.encoded,
         )
 
     def finish(self, pending: StepResult) -> StepResult:

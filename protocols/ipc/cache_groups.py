@@ -19,6 +19,8 @@ class CacheGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
     request, which all its positions see; 0 where spans stand in the prompt, any number of them."""
     capacity: int = 0
     """Of ``state``: slots. Of ``cross``: embeddings, of all media together. Paged kinds share ``num_blocks``."""
+    sliced: bool = False
+    """Of ``cross``: encoding can be stopped in the middle and go on in a later step (:attr:`.steps.EncodeJob.sliced`)."""
     whole: int = 0
     """Of ``cross``: positions of the longest span, where these see each other and so are computed in one step; 0: a
     prompt is cut anywhere."""

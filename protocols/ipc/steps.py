@@ -103,6 +103,9 @@ class EncodeJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Where the result is kept; what was there is overwritten. Where all positions attend to media, slots are in [0,
     ``capacity / window`` of the group of kind ``cross``)."""
     data: ArenaRef
+    sliced: bool = False
+    """Only a part of it: no row of the step reads it, and ``StepResult.encoded`` says when it is done. False: all, or
+    all that is left."""
 
 
 class RowInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -273,3 +276,5 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True, tag="result", gc=
     routed: list[RowExperts] = []
     """Of rows that ask for them."""
     faults: list[RowFault] = []
+    encoded: list[int] = []
+    """Encoder slots that slices have completed."""

@@ -59,6 +59,7 @@ class Engine:
         encoder_slots: int = 0,
         encoder_capacity: int = 0,
         whole_spans: int = 0,
+        sliced: bool = False,
         max_encodings: int = 1,
         max_mixed_encodings: int = 1,
         stream: StreamShape | None = None,
@@ -71,8 +72,8 @@ class Engine:
         num_states: int = 0,
     ) -> None:
         """With ``encoder_slots`` the model hears, and every request needs audio; with ``stream`` one that is
-        streamed. With ``encoder_capacity`` media stand in prompts, and with ``whole_spans`` each
-        is computed in one step. With ``slow_grammars`` a grammar is there when
+        streamed. With ``encoder_capacity`` media stand in prompts, and with ``whole_spans`` each is computed in one
+        step; with ``sliced`` they may be encoded in parts. With ``slow_grammars`` a grammar is there when
         :meth:`compiled` says so."""
         groups = [] if attention_scope == "all" else [CacheGroup("window" if w else "full", w) for w in windows]
         if num_states:
@@ -80,7 +81,7 @@ class Engine:
         if encoder_slots:
             groups.append(windows_of_audio(encoder_slots))
         elif encoder_capacity:
-            groups.append(CacheGroup("cross", capacity=encoder_capacity, whole=whole_spans))
+            groups.append(CacheGroup("cross", capacity=encoder_capacity, sliced=sliced, whole=whole_spans))
         self.shelf = Shelf()
         self.max_plan_bytes, self.max_frame = max_plan_bytes, max_frame
         self.slow_grammars = slow_grammars

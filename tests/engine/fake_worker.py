@@ -110,6 +110,10 @@ class FakeWorker:
         """By slot: the tokens that a state has seen."""
         self.encoded: dict[int, bytes] = {}
         """Media by encoder slot."""
+        self.begun: dict[int, tuple[bytes, int]] = {}
+        """The same of media that have been encoded in part, and in how many slices."""
+        self.completed: list[int] = []
+        """Slots that slices of the step have completed."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_num_seqs = max_num_seqs
@@ -293,6 +297,7 @@ class FakeWorker:
             self.pooled,
             counts if any(count > 1 for count in counts) else None,
             drafts,
+            encoded=self.completed,
         )
 
     def _draw_row(self, step: RowStep, row: Row, masks: list[set[int] | None] | None) -> list[int]:
@@ -334,8 +339,10 @@ class FakeWorker:
     def _encode(self, plan: StepPlan) -> None:
         before = {slot: self._unread(row) for slot, row in self.rows.items() if row.computed is not None}
         assert len(plan.encode) <= self.max_encodings, "more media than a step may encode"
+        self.completed = []
         for slot in plan.forgotten:
             self.encoded.pop(slot, None)
+            self.begun.pop(slot, None)
         slots = [job.encoder_slot for job in plan.encode]
         assert len(set(slots)) == len(slots), "a slot is filled twice"
         for job in plan.encode:
@@ -343,6 +350,15 @@ class FakeWorker:
             assert 0 <= job.encoder_slot < self.cross.capacity // max(1, self.cross.window)
             data = bytes(self.read(job.data))
             assert data not in self.encoded.values() or self.encoded.get(job.encoder_slot) == data, "encoded twice"
+            if job.sliced and self.encoded.get(job.encoder_slot) == data:
+                continue
+            before_it, slices = self.begun.pop(job.encoder_slot, (data, 0))
+            assert before_it == data, "slices of two media are one"
+            if job.sliced and slices < 1 + len(data) % 3:
+                self.begun[job.encoder_slot] = data, slices + 1
+                continue
+            if job.sliced:
+                self.completed.append(job.encoder_slot)
             self.encoded[job.encoder_slot] = data
         for slot, media in before.items():
             now = self._unread(self.rows[slot])

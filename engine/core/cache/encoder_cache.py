@@ -16,12 +16,14 @@ class EncoderCache:
     """
 
     __slots__ = (
+        "_begun",
         "_forgotten",
         "_free_slots",
         "_held",
         "_lengths",
         "_next",
         "_refs",
+        "_slices",
         "_to_encode",
         "_unheld",
         "capacity",
@@ -39,6 +41,9 @@ class EncoderCache:
         self._lengths: dict[bytes, int] = {}
         self._refs: dict[bytes, int] = {}
         self._to_encode: set[bytes] = set()
+        self._slices: dict[bytes, int] = {}
+        """Media that are encoded a slice at a time, by the number of their beginning."""
+        self._begun = 0
         self._unheld: OrderedDict[bytes, None] = OrderedDict()
         self._held = 0
         """Embeddings of what somebody holds."""
@@ -77,21 +82,38 @@ class EncoderCache:
         if self._refs[digest]:
             return
         self._held -= self._lengths[digest]
-        if digest in self._to_encode:
+        if digest in self._to_encode or digest in self._slices:
             self._forget(digest)
         else:
             self._unheld[digest] = None
 
     def is_encoded(self, digest: bytes) -> bool:
         """Whether the media lie there, or will once the steps in flight have run."""
-        return digest in self.slots and digest not in self._to_encode
+        return digest in self.slots and digest not in self._to_encode and digest not in self._slices
 
     def encode(self, span: InputSpan) -> bool:
         """Whether what somebody holds has yet to be encoded; it counts as encoded from now on."""
+        if span.digest in self._slices:
+            del self._slices[span.digest]
+            return True
         if span.digest not in self._to_encode:
             return False
         self._to_encode.remove(span.digest)
         return True
+
+    def encode_slice(self, span: InputSpan) -> int:
+        """One more slice of what somebody holds, and is not encoded: the number of its beginning, which
+        :meth:`complete` is told once it is the last."""
+        if span.digest in self._to_encode:
+            self._to_encode.remove(span.digest)
+            self._begun += 1
+            self._slices[span.digest] = self._begun
+        return self._slices[span.digest]
+
+    def complete(self, digest: bytes, begun: int) -> None:
+        """Slices have encoded the media; nothing happens where they have been forgotten meanwhile."""
+        if self._slices.get(digest) == begun:
+            del self._slices[digest]
 
     def take_forgotten(self) -> list[int]:
         """Slots of media that are found no more; each is told once."""
@@ -116,6 +138,7 @@ class EncoderCache:
         self._forgotten.append(slot)
         heapq.heappush(self._free_slots, slot)
         self._to_encode.discard(digest)
+        self._slices.pop(digest, None)
         self._unheld.pop(digest, None)
         del self._lengths[digest], self._refs[digest]
 
@@ -126,6 +149,6 @@ class EncoderCache:
         held = {digest for digest, refs in self._refs.items() if refs}
         assert held == self.slots.keys() - self._unheld.keys(), "what nobody holds and the counts differ"
         assert self._held == sum(self._lengths[digest] for digest in held), "the room of what is held is miscounted"
-        assert self._to_encode <= held, "media that nobody holds are to be encoded"
+        assert self._to_encode | self._slices.keys() <= held, "media that nobody holds are to be encoded"
         slots = [*self.slots.values(), *self._free_slots]
         assert sorted(slots) == list(range(self._next)), f"slots are lost, or given twice: {sorted(slots)}"

@@ -119,10 +119,12 @@ def _make_room(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, c
     return True
 
 
-def _reach(draft: StepBuilder, memory: KVCacheManager, spans: list[InputSpan], start: int, count: int) -> int:
+def _reach(
+    draft: StepBuilder, memory: KVCacheManager, spans: list[InputSpan], start: int, count: int, *, sliced: bool = False
+) -> int:
     """So many of the ``count`` positions from ``start`` on as the step can have the media encoded for; ``spans`` are
-    those that they read, in order."""
-    left = draft.max_encodings - len(draft.encode)
+    those that they read, in order. With ``sliced`` none is encoded whole."""
+    left = 0 if sliced else draft.max_encodings - len(draft.encode)
     for span in spans:
         if span.start >= start + count:
             break
@@ -133,17 +135,34 @@ def _reach(draft: StepBuilder, memory: KVCacheManager, spans: list[InputSpan], s
     return count
 
 
-def _encode(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, count: int) -> int:
+def _encode(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, count: int, *, enters: bool = False) -> int:
     """The same of a running sequence; mutates the step, in which the media are encoded now."""
     if not sequence.spans or count <= 0:
         return count
     start = sequence.num_scheduled_tokens
-    count = _reach(draft, memory, sequence.spans, start, count)
+    wanted = start + count
+    # beside rows that have work; a row enters with a position of its own at least
+    sliced = draft.sliced and bool(draft.rows) and (not enters or sequence.spans[0].start > start)
+    count = _reach(draft, memory, sequence.spans, start, count, sliced=sliced)
+    if sliced and start + count < wanted:
+        _encode_slice(draft, memory, sequence)
     for span in sequence.spans:
         if count and span.start < start + count and memory.encoder_cache.encode(span):
             draft.encode.append(EncodeJob(memory.encoder_cache.slots[span.digest], span.data))
             draft.readers.add(sequence.request.rid)
     return count
+
+
+def _encode_slice(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence) -> None:
+    """A part of the media that a row has to wait for; a step has one such part."""
+    if draft.slices or draft.max_encodings <= len(draft.encode):
+        return
+    cache = memory.encoder_cache
+    span = next(span for span in sequence.spans if not cache.is_encoded(span.digest))
+    slot = cache.slots[span.digest]
+    draft.slices.append((slot, span.digest, cache.encode_slice(span)))
+    draft.encode.append(EncodeJob(slot, span.data, sliced=True))
+    draft.readers.add(sequence.request.rid)
 
 
 def _find_prefix(sequence: Sequence, memory: KVCacheManager) -> Tables:
@@ -196,7 +215,7 @@ def _admit(sequence: Sequence, prefix: Tables, draft: StepBuilder, memory: KVCac
         count = memory.states.cut(sequence, count)
     if draft.whole_spans:
         count = _within_spans(draft, sequence.spans, sequence.num_scheduled_tokens, count)
-    count = _encode(draft, memory, sequence, count)
+    count = _encode(draft, memory, sequence, count, enters=True)
     memory.cover(sequence, sequence.num_scheduled_tokens + count)
     draft.enter(sequence, memory)
     draft.add(sequence, count, [], sequence.state_slot)

@@ -339,7 +339,8 @@ class Scheduler:
         if self._sees_all:
             draft.budget = min(draft.budget, self._max_prefill_chunk)
         draft.max_encodings = self._max_mixed_encodings if crowded or draft.rows else self._max_encodings
-        draft.whole_spans = memory.cross is not None and memory.cross.whole > 0
+        if memory.cross is not None:
+            draft.whole_spans, draft.sliced = memory.cross.whole > 0, memory.cross.sliced
         plan_chunks(draft, memory, unfinished)
         self._lacked = admit_waiting(draft, memory, now)
         if not draft.rows:
@@ -363,7 +364,16 @@ class Scheduler:
         entered = draft.entered() if draft.new else _NOBODY
         readers = frozenset(draft.readers) if draft.readers else _NOBODY
         self._flights.append(
-            InFlightStep(self._steps, draft.rows, draft.owners, draft.sampled, draft.masked, entered, readers)
+            InFlightStep(
+                self._steps,
+                draft.rows,
+                draft.owners,
+                draft.sampled,
+                draft.masked,
+                entered,
+                readers,
+                tuple(draft.slices),
+            )
         )
         self._steps += 1
         return plan
@@ -403,6 +413,9 @@ class Scheduler:
         flight = self._flights[0]
         flight.check(result)
         self._flights.popleft()
+        for slot, digest, begun in flight.slices:
+            if slot in result.encoded:
+                self._memory.encoder_cache.complete(digest, begun)
         return self._noted(self._output.settle(flight, result, now))
 
     def take_released(self) -> list[int]:

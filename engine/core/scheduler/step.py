@@ -24,6 +24,10 @@ Owner = tuple[Sequence, int, int, int]
 it may gain; 0 where none is drawn)."""
 
 
+Slice = tuple[int, bytes, int]
+"""Media of which a step encodes a part: encoder slot, digest, the number of its beginning."""
+
+
 class InFlightStep(NamedTuple):
     """A planned step whose result has not come; ``owners`` follows ``rows``.
 
@@ -40,6 +44,7 @@ class InFlightStep(NamedTuple):
     """Slots of the rows that enter with the step."""
     readers: frozenset[int]
     """Requests of which it reads what they brought in the arena."""
+    slices: tuple[Slice, ...] = ()
 
     def check(self, result: StepResult) -> None:
         """Raise ValueError unless the result has the shape that this step must have."""
@@ -47,6 +52,8 @@ class InFlightStep(NamedTuple):
         for what, values in (("tokens", result.tokens), ("logprobs", result.logprobs)):
             if values is not None and len(values) != drawn:
                 raise ValueError(f"the worker sent {len(values)} {what} for step {self.step}, which draws {drawn}")
+        if not {*result.encoded} <= {slot for slot, _, _ in self.slices}:
+            raise ValueError(f"the worker has encoded slots {result.encoded} in step {self.step}, which encodes others")
         told = (result.prompt_logprobs, result.alignments, result.pooled, result.drafts, result.routed, result.faults)
         if any(told):
             owners = self.by_slot()
@@ -137,6 +144,8 @@ class StepBuilder:
         "readers",
         "rows",
         "sampled",
+        "sliced",
+        "slices",
         "streams",
         "waiting",
         "whole_spans",
@@ -157,6 +166,9 @@ class StepBuilder:
         self.chunk = chunk
         self.streams = streams
         self.max_encodings = 0
+        self.sliced = False
+        """Whether media may be encoded a slice at a time."""
+        self.slices: list[Slice] = []
         self.whole_spans = False
         """Whether all of a piece of media is computed in one step."""
         self.encode: list[EncodeJob] = []

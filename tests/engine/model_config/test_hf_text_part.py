@@ -76,3 +76,43 @@ def test_only_tensors_of_the_text_are_counted_and_read(tmp_path: Path) -> None:
     save_file({"vision_tower.ln_pre.weight": torch.ones(2)}, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match="no tensors of a language model"):
         open_checkpoint(tmp_path)
+
+
+def test_old_files_of_qwen2_vl_say_all_of_the_text_at_their_top_and_sections_of_its_pairs() -> None:
+    shape = {**tiny.SHAPE, "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}}
+    found = model_spec_from_hf({**shape, "architectures": ["Qwen2VLForConditionalGeneration"], "vision_config": {}})
+    rope = found.layers[0].attention.rope
+    assert rope is not None
+    assert (rope.kind, rope.axes) == ("default", (0, 0, 1, 1, 1, 2, 2, 2))
+    assert found.layers[0].attention.qkv_bias
+    with pytest.raises(ConfigError, match=r"mrope_section is \[2, 3, 2\], expected 8 rotating pairs in all"):
+        model_spec_from_hf(
+            {**shape, "model_type": "qwen2_vl", "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 2]}}
+        )
+
+
+def test_pairs_of_qwen3_vl_turn_by_frame_row_and_column_in_turn() -> None:
+    text = {**tiny.SHAPE, "head_dim": 16, "model_type": "qwen3_vl_text"}
+    text |= {"rope_scaling": {"rope_type": "default", "mrope_section": [4, 2, 2], "mrope_interleaved": True}}
+    found = model_spec_from_hf({"model_type": "qwen3_vl", "text_config": text})
+    rope = found.layers[0].attention.rope
+    assert rope is not None
+    assert rope.axes == (0, 1, 2, 0, 1, 2, 0, 0)
+
+
+def test_pictures_see_themselves_whole_in_gemma3_and_in_large_models_of_gemma4_where_layers_slide() -> None:
+    found = model_spec_from_hf(GEMMA_3_4B)
+    assert all(layer.attention.whole_spans for layer in found.layers)
+    text = {**tiny.SHAPE, "model_type": "gemma4_text", "layer_types": ["sliding_attention", "full_attention"] * 2}
+    text |= {"num_hidden_layers": 4, "sliding_window": 32, "hidden_size_per_layer_input": 0}
+    for setting, expected in ((None, [False] * 4), ("vision", [True, False] * 2)):
+        told = {"model_type": "gemma4", "text_config": {**text, "use_bidirectional_attention": setting}}
+        assert [layer.attention.whole_spans for layer in model_spec_from_hf(told).layers] == expected
+
+
+def test_tensors_of_idefics_and_of_qwens_first_files_are_known_too() -> None:
+    assert text_name("model.text_model.layers.0.mlp.up_proj.weight") == "model.layers.0.mlp.up_proj.weight"
+    for name in ("model.layers.0.mlp.up_proj.weight", "model.embed_tokens.weight", "model.norm.weight"):
+        assert text_name(name) == name
+    for other in ("model.connector.modality_projection.proj.weight", "visual.patch_embed.proj.weight"):
+        assert text_name(other) is None

@@ -82,6 +82,33 @@ def test_a_span_goes_beyond_the_budget_beside_rows_that_decode() -> None:
     assert [row.count for plan in engine.plans for row in plan.rows if row.count > 2] == [5]
 
 
+def test_media_are_encoded_in_slices_beside_rows_that_decode_and_at_once_alone() -> None:
+    engine = seeing(sliced=True)
+    engine.submit([1, 2], max_tokens=9)
+    engine.step()
+    engine.submit([1, *[9] * 5, 3], media=[picture(0, 1)], max_tokens=3)
+    engine.drain()
+    engine.check_clients()
+    jobs = [(job.encoder_slot, job.sliced) for plan in engine.plans for job in plan.encode]
+    assert len(jobs) > 1
+    assert {*jobs} == {(0, True)}
+    assert all(any(row.slot == 0 for row in plan.rows) for plan in engine.plans if plan.encode)
+    engine.submit([1, *[9] * 3, 3], media=[picture(1, 1)], max_tokens=3)
+    engine.drain()
+    engine.check_clients()
+    assert [job.sliced for plan in engine.plans for job in plan.encode][len(jobs) :] == [False]
+
+
+def test_what_is_left_of_media_is_encoded_at_once_when_nobody_decodes_any_more() -> None:
+    engine = seeing(sliced=True)
+    engine.submit([1, 2], max_tokens=2)
+    engine.step()
+    engine.submit([1, *[9] * 5, 3], media=[picture(0, 1)], max_tokens=3)
+    engine.drain()
+    engine.check_clients()
+    assert [job.sliced for plan in engine.plans for job in plan.encode] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -119,6 +146,7 @@ class MediaMachine(AnyOrder):
             encoder_capacity=st.sampled_from([12, 20]),
             max_encodings=st.integers(1, 3),
             whole_spans=st.sampled_from([0, 6]),
+            sliced=st.booleans(),
             windows=st.sampled_from([(0,), (0, 5)]),
         ),
         seed=SEEDS,

@@ -58,7 +58,7 @@ def test_what_is_no_payload_is_an_error(data: bytes) -> None:
         read_payload(data)
 
 
-class _Served:
+class Served:
     def __init__(self, name: str, folder: Path) -> None:
         FAMILIES[name](folder)
         self.kind = PICTURES[name]
@@ -85,7 +85,7 @@ class _Served:
 
 @pytest.mark.parametrize("name", ["qwen3_vl", "gemma3", "idefics3"])
 def test_rows_are_bitwise_the_same_beside_pictures_and_cut_within_them(name: str, tmp_path: Path) -> None:
-    served = _Served(name, tmp_path)
+    served = Served(name, tmp_path)
     text, seen = served.prompt([*range(40, 70)]), served.prompt([50, 51, 52], 1, [60, 61], 2, [*range(70, 80)])
     alone = [*served.told(text), *served.told(seen)]
     assert served.told(text, seen) == alone
@@ -94,7 +94,7 @@ def test_rows_are_bitwise_the_same_beside_pictures_and_cut_within_them(name: str
 
 
 def test_a_request_whose_media_the_model_cannot_take_ends_and_others_go_on(tmp_path: Path) -> None:
-    served = _Served("qwen3_vl", tmp_path)
+    served = Served("qwen3_vl", tmp_path)
     engine, prompt = served.engine, served.prompt([50, 51], 1, [60])
     params = SamplingParams(max_tokens=6, temperature=0.0)
     expected = engine.generate(served.prompt([40, 41]).tokens, params)
