@@ -312,6 +312,59 @@ def _mistral3(model: _Model) -> VisionSpec:
     return _up_to(spec, model.whole.integer("vision_feature_layer", -1, least=-MOST_LAYERS))
 
 
+def _internvl(model: _Model) -> VisionSpec:
+    """The two scales of a layer are multiplied into the products that they follow while these are loaded."""
+    vision, whole = model.vision, model.whole
+    ratio = whole.positive("downsample_ratio", 0.5)
+    merge = round(1 / ratio)
+    if merge * ratio != 1.0:
+        raise ConfigError(f"downsample_ratio is {ratio}, expected one over a whole number")
+    if whole.integer("vision_feature_layer", -1, least=-MOST_LAYERS) != -1:
+        raise ConfigError("vision_feature_layer is not -1, which has no native form")
+    if not vision.flag("use_absolute_position_embeddings", True) or not vision.flag("use_mean_pooling", True):
+        raise ConfigError("a tower without learned positions, or with a norm behind its layers, has no native form")
+    kinds: Mapping[str, NormKind] = {"layer_norm": "layer", "rms_norm": "rms"}
+    kind = kinds.get(named := vision.text("norm_type", "layer_norm"))
+    if kind is None:
+        raise ConfigError(f"norm_type is {named[:40]!r}, expected one of {', '.join(kinds)}")
+    hidden, size = vision.integer("hidden_size", 1024), _side(vision, "patch_size", 14)
+    side = _side(vision, "image_size", 448) // size
+    bias = vision.flag("attention_bias")
+    mixer = replace(
+        _attention(vision.integer("num_attention_heads", 16), hidden, bias=bias),
+        name="attention",
+        out="projection_layer",
+        output_bias=True,
+        qk_norm="full" if vision.flag("use_qk_norm") else "none",
+    )
+    act = _activation(vision, "hidden_act", "gelu")
+    mlp = MLPSpec(vision.integer("intermediate_size", 4096), act, True, ("mlp.fc1",), "mlp.fc2", gated=False)
+    norms = Norms(mixer_in="layernorm_before", mlp_in="layernorm_after", kind=kind, bias=kind == "layer")
+    return VisionSpec(
+        architecture=whole.text("model_type"),
+        names="internvl",
+        vocab_size=0,
+        hidden_size=hidden,
+        layers=(LayerSpec(mixer, mlp, norms),) * vision.integer("num_hidden_layers", 24, most=MOST_LAYERS),
+        max_position=side * side + 1,
+        norm_eps=vision.positive("layer_norm_eps", 1e-6),
+        prefix="encoder.layer",
+        patch=size,
+        channels=vision.integer("num_channels", 3),
+        patch_name="embeddings.patch_embeddings.projection",
+        positions="exact",
+        position_name="embeddings.position_embeddings",
+        class_token=True,
+        class_name="embeddings.cls_token",
+        merge=merge,
+        projector=ProjectorSpec(
+            _two_products(model, biased=True),
+            norm=ProjectorNorm("projector.layer_norm", "layer", 1e-5, bias=True, joined=True),
+        ),
+        unused=("embeddings.mask_token",),
+    )
+
+
 def _two_products(model: _Model, *, biased: bool) -> tuple[ProjectorProduct, ProjectorProduct]:
     """``biased`` is a default."""
     bias = model.whole.flag("multimodal_projector_bias", biased)
@@ -336,6 +389,7 @@ _READERS: Final[Mapping[str, Callable[[_Model], VisionSpec]]] = {
     "gemma3": _gemma3,
     "llava": _llava,
     "mistral3": _mistral3,
+    "internvl": _internvl,
     "qwen2_vl": _qwen2_vl,
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen3_vl": _qwen3_vl,

@@ -1,6 +1,8 @@
 """The names that towers' tensors have in checkpoints, as those that :class:`.vision_tower.VisionTower` has."""
 
+import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -15,6 +17,7 @@ _BARE: Final = ("weight", "bias")
 """How the names of tensors end that are no module's of their own."""
 _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "siglip": (),
+    "internvl": (),
     "qwen": (
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
         (r"\Amerger\.", "projector."),
@@ -24,8 +27,26 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
 """Patterns and what stands for them, by :attr:`..model_config.vision_spec.VisionSpec.names`."""
 
 
-def tower_tensors(spec: VisionSpec, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+_SCALES: Final[Mapping[str, str]] = {"lambda_1": "attention.projection_layer", "lambda_2": "mlp.fc2"}
+"""Of each scale of a layer (arXiv:2103.17239) the product whose outputs it multiplies (InternVL)."""
+_SCALED: Final = tuple(f".{product}" for product in _SCALES.values())
+
+Named = Iterable[tuple[str, torch.Tensor]]
+
+
+def tower_tensors(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors of a tower and its projector, matrices with two dimensions; without those that nothing is made of."""
+    shapes = spec.shapes()
+    renamed = _renamed(spec, tensors)
+    for stored, tensor in _scaled(renamed) if spec.names == "internvl" else renamed:
+        name = stored if stored.rpartition(".")[2] in _BARE else f"{stored}.weight"
+        shape = shapes.get(name)
+        if tensor.dim() > 2 and shape is not None and tensor.numel() == math.prod(shape):
+            tensor = tensor.reshape(shape)  # a convolution whose steps are as long as itself, or one row
+        yield name, stored_as_multiplied(spec.projector, spec.hidden_size, spec.merge, name, tensor)
+
+
+def _renamed(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch.Tensor]]:
     renamed = [(re.compile(pattern), put) for pattern, put in _RENAMED[spec.names]]
     layer = re.compile(re.escape(spec.prefix) + r"\.(\d+)\.")
     for stored, tensor in tensors:
@@ -33,10 +54,28 @@ def tower_tensors(spec: VisionSpec, tensors: Iterable[tuple[str, torch.Tensor]])
         for pattern, put in renamed:
             name = pattern.sub(put, name)
         found = layer.match(name)
-        if name.startswith(spec.unused) or (found and int(found[1]) >= len(spec.layers)):
-            continue
-        if name.rpartition(".")[2] not in _BARE:
-            name = f"{name}.weight"
-        if tensor.dim() > 2:
-            tensor = tensor.flatten(1)  # a convolution whose steps are as long as itself
-        yield name, stored_as_multiplied(spec.projector, spec.hidden_size, spec.merge, name, tensor)
+        if not name.startswith(spec.unused) and (found is None or int(found[1]) < len(spec.layers)):
+            yield name, tensor
+
+
+def _scaled(tensors: Named) -> Iterator[tuple[str, torch.Tensor]]:
+    """Products with the scales of their outputs in them, whichever of both comes first."""
+    scales: dict[str, torch.Tensor] = {}
+    waiting: defaultdict[str, list[tuple[str, torch.Tensor]]] = defaultdict(list)
+    for name, tensor in tensors:
+        front, _, last = name.rpartition(".")
+        if last in _SCALES:
+            product = f"{front}.{_SCALES[last]}"
+            scales[product] = tensor.float()
+            yield from ((each, _by(scales[product], part)) for each, part in waiting.pop(product, ()))
+        elif front in scales:
+            yield name, _by(scales[front], tensor)
+        elif front.endswith(_SCALED):
+            waiting[front].append((name, tensor))
+        else:
+            yield name, tensor
+
+
+def _by(scale: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Of each output its scale times what makes it, in float32."""
+    return tensor.float() * scale.view(-1, *[1] * (tensor.dim() - 1))

@@ -91,6 +91,15 @@ def mistral3(_kind: str) -> Any:
     )
 
 
+def internvl(kind: str) -> Any:
+    vision = {**SIZES, "patch_size": [4, 4], "image_size": [16, 16], "layer_scale_init_value": 0.1}
+    if kind == "internvl-6b":
+        vision |= {"norm_type": "rms_norm", "use_qk_norm": True}
+    else:
+        vision |= {"attention_bias": True}
+    return transformers.InternVLConfig(vision_config=vision, text_config={"model_type": "qwen2", **TEXT})
+
+
 CONFIGS: Final[Mapping[str, Callable[[str], Any]]] = {
     "idefics3": idefics3,
     "smolvlm": idefics3,
@@ -104,6 +113,8 @@ CONFIGS: Final[Mapping[str, Callable[[str], Any]]] = {
     "llava-siglip_vision_model": llava,
     "llava-pixtral": llava,
     "mistral3": mistral3,
+    "internvl": internvl,
+    "internvl-6b": internvl,
 }
 
 
@@ -222,3 +233,11 @@ def test_pixtral_sees_pictures_of_several_sizes_at_once(kind: str) -> None:
     model = theirs(kind)
     sizes = torch.tensor([[32, 16], [8, 24], [24, 32]])
     agree(model, ours(model), {"pixel_values": pictures(3, 32, 32), "image_sizes": sizes})
+
+
+@pytest.mark.parametrize("kind", ["internvl", "internvl-6b"])
+def test_internvl_sees_as_transformers_does(kind: str) -> None:
+    model = theirs(kind)
+    tower = ours(model)
+    for count in (1, 3):
+        agree(model, tower, {"pixel_values": pictures(count, 16, 16)})
