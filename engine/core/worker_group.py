@@ -67,7 +67,7 @@ class WorkerGroup:
 
     @property
     def verdict(self) -> str | None:
-        """Why it was killed; None where it was not."""
+        """Why it was killed; None where it was not, or where that is not known yet."""
         return self._first.verdict
 
     async def start(

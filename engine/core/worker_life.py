@@ -68,8 +68,8 @@ class WorkerLife:
 
     @property
     def verdict(self) -> str | None:
-        """Why it was killed; None where it was not."""
-        return self._verdict
+        """Why it was killed; None where it was not, or where that is to be found with another of its group."""
+        return None if self._of_peer else self._verdict
 
     @classmethod
     async def spawn(cls, source: WorkerSource, rank: int = 0, meeting_fd: int | None = None) -> "WorkerLife":

@@ -70,7 +70,7 @@ async def served(
     config: WorkerConfig, weights: Sequence[int] = (), lease: int | None = None
 ) -> AsyncIterator[EngineClient]:
     client = client_of(EngineConfig(config), weights, lease)
-    with anyio.fail_after(120):
+    with anyio.fail_after(240):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.run)
             await client.wait_started()
@@ -81,16 +81,17 @@ async def served(
 
 
 async def answers(client: EngineClient, params: SamplingParams, victims: Sequence[int] = ()) -> list[Reader]:
-    """Of six prompts at once, the last of which has seen most of the first; after each further tenth of a stream the
-    worker of such a rank is killed."""
+    """Of six prompts at once, the last of which has seen most of the first; after each further tenth of the
+    first stream the worker of such a rank is killed."""
     prompts = [prompt_of(20 + number, 10 + 9 * number) for number in range(5)]
     prompts.append([*prompts[4][:-2], 7])
     readers = [Reader(client.submit(prompt, params, [number])) for number, prompt in enumerate(prompts)]
     async with anyio.create_task_group() as tasks:
         for reader in readers:
             tasks.start_soon(reader.read)
-        for number, rank in enumerate(victims, 1):
-            while len(readers[0].tokens) < number * TOKENS // 10:
+        for rank in victims:
+            before = len(readers[0].tokens)
+            while len(readers[0].tokens) < before + TOKENS // 10:
                 await anyio.sleep(0.01)
             workers = workers_of(client)
             os.kill(workers[rank], signal.SIGKILL)
