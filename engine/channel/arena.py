@@ -11,6 +11,7 @@ import fcntl
 import mmap
 import os
 import weakref
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from stentor.protocols.ipc.inputs import ArenaRef
@@ -80,14 +81,13 @@ class Arena:
         self._map.close()
         self._close()
 
-    def share(self, digest: bytes, data: bytes) -> ArenaRef:
+    def share(self, digest: bytes, data: bytes | bytearray) -> ArenaRef:
         """Where these media lie, to be freed by everyone who asks. Raises :class:`ArenaFull`."""
-        ref = self._shared.get(digest)
-        if ref is None:
-            ref = self._shared[digest] = self.allocate(len(data))
-            self.write(ref, data)
-            self._holders[ref.start] = digest, 0
-        self._holders[ref.start] = digest, self._holders[ref.start][1] + 1
+        if self.holds(digest):
+            return self.hold(digest)
+        ref = self.allocate(len(data))
+        self.write(ref, data)
+        self.adopt(digest, ref)
         return ref
 
     def allocate(self, length: int) -> ArenaRef:
@@ -103,7 +103,38 @@ class Arena:
             f"{self.size} bytes; send fewer at once"
         )
 
-    def write(self, ref: ArenaRef, data: bytes, at: int = 0) -> ArenaRef:
+    def holds(self, digest: bytes) -> bool:
+        """Whether these media lie there for all."""
+        return digest in self._shared
+
+    def hold(self, digest: bytes) -> ArenaRef:
+        """One holder more of media that it :meth:`holds`."""
+        ref = self._shared[digest]
+        self._holders[ref.start] = digest, self._holders[ref.start][1] + 1
+        return ref
+
+    def adopt(self, digest: bytes, ref: ArenaRef) -> None:
+        """What was allocated and has been written lies there for all from now on, with one holder."""
+        self._shared[digest] = ref
+        self._holders[ref.start] = digest, 1
+
+    @contextlib.contextmanager
+    def writer(self, ref: ArenaRef, data: bytes | bytearray) -> Iterator[Callable[[], None]]:
+        """What writes into what was allocated, from any thread and without the interpreter's lock: tens of megabytes
+        take as many milliseconds. It must have returned when the block ends."""
+        fd = os.dup(self.fd)  # the arena may be closed meanwhile, and its number be another file's
+
+        def write() -> None:
+            written = 0
+            while written < len(data):
+                written += os.pwrite(fd, memoryview(data)[written:], ref.start + written)
+
+        try:
+            yield write
+        finally:
+            os.close(fd)
+
+    def write(self, ref: ArenaRef, data: bytes | bytearray, at: int = 0) -> ArenaRef:
         """Writes into what was allocated, from its byte ``at`` on; returns where it lies."""
         written = ref.cut(at, at + len(data))
         self._map[written.start : written.start + written.length] = data
@@ -118,7 +149,8 @@ class Arena:
         if self._holders.pop(ref.start, None) is not None:
             del self._shared[digest]
         start, end = ref.start, ref.start + _pages(ref.length)
-        with contextlib.suppress(OSError):  # a kernel that cannot keeps the memory for the next that is written there
+        # a kernel that cannot keeps the memory for the next that is written there; one that is closed has given it back
+        with contextlib.suppress(OSError, ValueError):
             self._map.madvise(mmap.MADV_REMOVE, start, end - start)
         self.used -= end - start
         index = bisect.bisect(self._free, (start, 0))

@@ -47,7 +47,7 @@ from ..processes.process import REAPED_AT_ONCE, Child, reap_orphans
 from ..processes.restart_policy import RestartPolicy, Restarts
 from ..processes.supervisor import ChildFailed, PermanentFailure, Supervisor
 from .journal import Journal
-from .media import Media, MediaStore
+from .media import Media, MediaStore, StagedMedia
 from .outages import Heartbeat, LostProcess, Observer, Outages
 from .send_queue import SendQueue, VocabularySource
 from .stream import RequestStream
@@ -233,6 +233,11 @@ class EngineClient:
             self._send_queue.submit(request.rid, frames, needs_vocabulary=stream.needs_vocabulary)
             self._heartbeat.wake()
         return stream
+
+    async def stage(self, media: Sequence[Media]) -> StagedMedia:
+        """Writes what a request will bring to where workers see it, beside what the event loop does; :meth:`submit`
+        then takes no time for it. Raises :class:`..channel.arena.ArenaFull`."""
+        return await self._media.stage(media)
 
     async def pause(self) -> None:
         """No step runs from its return until :meth:`resume`, also of engines to come; requests are taken and wait, and

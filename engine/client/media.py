@@ -3,11 +3,16 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+import anyio
+import anyio.to_thread
+
 from stentor.protocols.ipc.audio import SAMPLE_BYTES
 from stentor.protocols.ipc.inputs import MAX_STREAM_BYTES, ArenaRef, InputSpan, Streamed, add_piece
 
 from ..channel.arena import Arena
 
+_INLINE_BYTES: Final = 256 << 10
+"""More are written in a thread."""
 _CHUNK_BYTES: Final = 64 << 10
 """Of what is streamed, taken of the arena at once: two seconds."""
 
@@ -15,13 +20,31 @@ _CHUNK_BYTES: Final = 64 << 10
 class Media(NamedTuple):
     """One piece of media of a request, see :class:`stentor.protocols.ipc.inputs.InputSpan`."""
 
-    data: bytes
+    data: bytes | bytearray
     digest: bytes
     start: int = -1
     length: int = 0
     """Positions; 0: as many as the model makes of any."""
     grid: tuple[int, int, int] | None = None
     interval: float = 1.0
+
+
+class StagedMedia:
+    """Media that lie where workers see them before their request does. Must be closed, once the request has been given
+    to the engine or will not be."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._held: list[ArenaRef] = []
+
+    def hold(self, ref: ArenaRef) -> None:
+        """``ref`` has a holder that is this."""
+        self._held.append(ref)
+
+    def close(self) -> None:
+        """May be called again."""
+        while self._held:
+            self._arena.free(self._held.pop())
 
 
 class StreamedMedia:
@@ -77,12 +100,50 @@ class MediaStore:
         self.arena = arena
         self._held: dict[int, list[ArenaRef]] = {}
         """By request, of those that have brought media."""
+        self._writing: dict[bytes, anyio.Event] = {}
+        """By digest, what is being written in a thread."""
         self._given: set[int] = set()
         """Requests that the engine at hand has, or is being sent."""
 
     def __len__(self) -> int:
         """Requests whose media are here."""
         return len(self._held)
+
+    async def stage(self, media: Sequence[Media]) -> StagedMedia:
+        """Puts media where workers see them, so that :meth:`place` finds them there. Large ones are written in a
+        thread, while the event loop serves others. Raises :class:`..channel.arena.ArenaFull`."""
+        staged = StagedMedia(self.arena)
+        try:
+            for one in media:
+                staged.hold(await self._stage(one))
+        except BaseException:
+            staged.close()
+            raise
+        return staged
+
+    async def _stage(self, one: Media) -> ArenaRef:
+        while (event := self._writing.get(one.digest)) is not None:
+            await event.wait()  # another request brings the same
+        if self.arena.holds(one.digest):
+            return self.arena.hold(one.digest)
+        if len(one.data) <= _INLINE_BYTES:
+            return self.arena.share(one.digest, one.data)
+        ref = self.arena.allocate(len(one.data))
+        written = self._writing[one.digest] = anyio.Event()
+        try:
+            with self.arena.writer(ref, one.data) as write:
+                await anyio.to_thread.run_sync(write)  # also a caller that is cancelled waits for its end
+        except BaseException:
+            self.arena.free(ref)
+            raise
+        finally:
+            del self._writing[one.digest]
+            written.set()
+        if self.arena.holds(one.digest):  # a request has been placed with it that was not staged
+            self.arena.free(ref)
+            return self.arena.hold(one.digest)
+        self.arena.adopt(one.digest, ref)
+        return ref
 
     def place(self, rid: int, media: Sequence[Media], each: int) -> list[InputSpan]:
         """Puts media where workers see them; ``each``: embeddings of those that do not say. Raises

@@ -18,7 +18,7 @@ from ..common.keys import Caller
 from ..http.sse import Batches
 from ..overload.memory_budget import MemoryShare
 from ..overload.request_context import RequestContext
-from ..text.generation import Submitter
+from ..text.generation import GenerationRequest, Submitter
 from .admission import (
     Budget,
     check_prompt,
@@ -34,7 +34,7 @@ from .constraints import constraints_of
 from .logprobs import TokenNames
 from .prompt import write_prompt
 from .routed_experts import check_start, expert_shape, first_position
-from .stream import ObservedGeneration, generation_request
+from .stream import ObservedGeneration, arena_room, generation_request
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,7 @@ async def prepare_generation(
     params = await with_bad_words(chat, params, body.bad_words, context.queue_slot.memory)
     constraints = await constraints_of(chat, body, use, prompt, prompted.thinking)
     wanted = generation_request(body, prompt, params, caller, constraints, media.spans)
+    batches = await _observed(chat, wanted, context, arrival, client)
     return PreparedGeneration(
         model=model,
         prompt=prompt,
@@ -114,10 +115,25 @@ async def prepare_generation(
         experts=None if experts is None else expert_shape(chat),
         tools=use,
         media_tokens=media.tokens,
-        batches=ObservedGeneration(
-            chat, wanted, context.arrival if arrival is None else arrival, context.queue_slot, client
-        ),
+        batches=batches,
     )
+
+
+async def _observed(
+    chat: ChatModel, wanted: GenerationRequest, context: RequestContext, arrival: float | None, client: Submitter | None
+) -> ObservedGeneration:
+    """With its media where workers see them."""
+    staged = None
+    if wanted.media:
+        with arena_room():
+            staged = await chat.client.stage(wanted.media)
+    try:
+        began = context.arrival if arrival is None else arrival
+        return ObservedGeneration(chat, wanted, began, context.queue_slot, client, staged=staged)
+    except BaseException:
+        if staged is not None:
+            staged.close()
+        raise
 
 
 async def prompt_of(chat: ChatModel, body: ChatRequest, memory: MemoryShare | None = None) -> list[int]:

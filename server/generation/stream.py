@@ -1,13 +1,14 @@
 """The one path from a request to its deltas, whatever the protocol: generate, and observe."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
 
 from stentor.engine.channel.arena import ArenaFull
-from stentor.engine.client.media import Media
+from stentor.engine.client.media import Media, StagedMedia
 from stentor.protocols.ipc.deltas import Delta, PromptProcessed
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.openai.sampling import SamplingFields
@@ -54,6 +55,16 @@ def generation_request(
     )
 
 
+@contextmanager
+def arena_room() -> Iterator[None]:
+    """Raises Overloaded where what is inside finds no room for the media of a request."""
+    try:
+        yield
+    except ArenaFull:
+        message = "As many images, sounds and videos are being worked on as this server holds; try again shortly."
+        raise Overloaded(message, "memory_full", _RETRY_SECONDS) from None
+
+
 class ObservedGeneration:
     """The batches of one request, counted. It goes to the engine when iterating begins; closing it aborts it there."""
 
@@ -66,14 +77,17 @@ class ObservedGeneration:
         client: Submitter | None = None,
         *,
         field: str = "messages",
+        staged: StagedMedia | None = None,
     ) -> None:
-        """``arrival`` by ``time.monotonic()``; ``field`` is where the client wrote the prompt.
+        """``arrival`` by ``time.monotonic()``; ``field`` is where the client wrote the prompt. ``staged``: its media,
+        which are closed with this, and sooner once the engine has them; not where this raises.
 
         Raises Overloaded where ``queue_slot`` gets no room for the prompt, and BadRequest (413) where none gets it.
         """
         self._held = TOKEN_BYTES * len(request.prompt)
         queue_slot.memory.add(self._held, field)
         queue_slot.take(len(request.prompt))
+        self._staged = staged
         self._client = client or chat.client
         self._chat = chat
         self._request = request
@@ -90,12 +104,14 @@ class ObservedGeneration:
         tracker = chat.metrics.track(len(request.prompt), len(request.seeds), request.params.max_tokens, self._arrival)
         self._tracker = tracker
         named = msgspec.structs.replace(request, name=current_request_id())  # by now the body has had its say
-        try:
+        with arena_room():
             self._generation = generate(self._client, chat.pool, named, self._observe, chat.turns)
-        except ArenaFull:
-            message = "As many images, sounds and videos are being worked on as this server holds; try again shortly."
-            raise Overloaded(message, "memory_full", _RETRY_SECONDS) from None
+        self._unstage()
         return self._generation
+
+    def _unstage(self) -> None:
+        if self._staged is not None:
+            self._staged.close()
 
     def _observe(self, deltas: list[Delta]) -> None:
         if self._tracker is not None:
@@ -108,6 +124,7 @@ class ObservedGeneration:
 
     async def aclose(self) -> None:
         """May be called at any time, and again."""
+        self._unstage()
         held, self._held = self._held, 0
         self._queue_slot.memory.add(-held)
         if self._generation is not None:

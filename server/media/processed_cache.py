@@ -24,8 +24,9 @@ class ProcessedMedia:
     modality: Modality
     digest: bytes
     """Names it together with how it was looked at. 16 bytes."""
-    payload: bytes
-    """safetensors, by the names of the arguments of the model's encoder."""
+    payload: bytes | bytearray
+    """safetensors, by the names of the arguments of the model's encoder. Nobody changes it: to copy it into bytes would
+    keep the interpreter's lock for as many milliseconds as it has megabytes."""
     written: str
     """What the chat template writes where it stands."""
     replacement: str

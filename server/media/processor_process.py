@@ -113,17 +113,17 @@ class ProcessorProcess:
         """Of the child, while there is one."""
         return self._child.pid
 
-    def process(self, job: ProcessorJob, data: bytes) -> tuple[Processed, bytes]:
+    def process(self, job: ProcessorJob, data: bytes) -> tuple[Processed, bytearray]:
         """The answer and the payload: tensors by the names that the model takes, in the format of safetensors.
 
         Blocks. Raises :class:`MediaRefused`, and Abandoned and ChildNotStarted as
         :meth:`..sandbox.killable_child.KillableChild.ask` does."""
 
-        def exchange(connection: socket.socket, deadline: float) -> tuple[Processed, bytes]:
+        def exchange(connection: socket.socket, deadline: float) -> tuple[Processed, bytearray]:
             send(connection, job)
             send_bytes(connection, data)
             answer = receive(connection, Processed, deadline)
-            return answer, bytes(receive_bytes(connection, answer.length, deadline, most=MAX_PAYLOAD))
+            return answer, receive_bytes(connection, answer.length, deadline, most=MAX_PAYLOAD)
 
         try:
             answer, payload = self._child.ask(exchange, self._timeout)

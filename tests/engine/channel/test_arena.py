@@ -1,5 +1,6 @@
 """Media in shared memory: who gets which bytes, what a reader sees, when memory goes back."""
 
+import asyncio
 import os
 
 import pytest
@@ -143,3 +144,54 @@ def test_a_request_of_text_alone_leaves_nothing_behind() -> None:
     store.place(1, [], 5)
     store.given(1)
     assert not len(store), "no engine names a request that brought no media, so it would be kept for ever"
+
+
+def test_staged_media_are_found_by_their_request_and_go_with_the_last_who_holds_them() -> None:
+    store = MediaStore(Arena(4 << 20))
+    small, large = Media(b"a" * 100, b"s" * 16, 0, 1), Media(bytes(range(256)) * 4096, b"l" * 16, 1, 1)
+
+    async def run() -> None:
+        first, second = await asyncio.gather(store.stage([small, large]), store.stage([large]))
+        used = store.arena.used
+        assert used == (1 << 20) + PAGE, "what two bring at once is written once"
+        spans = store.place(1, [small, large], 0)
+        assert store.arena.used == used
+        for span, media in zip(spans, (small, large), strict=True):
+            assert bytes(read_all(store.arena).read(span.data)) == media.data
+        for staged in (first, second, second):
+            staged.close()
+        assert store.arena.used == used
+        store.released([1])
+        assert store.arena.used == 0
+        store.arena.check_integrity()
+
+    asyncio.run(run())
+
+
+def test_media_that_find_no_room_leave_none_of_theirs_behind() -> None:
+    store = MediaStore(Arena(2 << 20))
+    fits, never = Media(bytes(1 << 20), b"f" * 16, 0, 1), Media(bytes(2 << 20), b"n" * 16, 1, 1)
+
+    async def run() -> None:
+        with pytest.raises(ArenaFull):
+            await store.stage([fits, never])
+        assert store.arena.used == 0
+
+    asyncio.run(run())
+
+
+def test_a_caller_who_goes_while_its_media_are_written_leaves_nothing_behind() -> None:
+    store = MediaStore(Arena(64 << 20))
+    large = Media(bytes(32 << 20), b"l" * 16, 0, 1)
+
+    async def run() -> None:
+        staging = asyncio.ensure_future(store.stage([large]))
+        await asyncio.sleep(0)
+        staging.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await staging
+        assert store.arena.used == 0
+        (await store.stage([large])).close()
+        assert store.arena.used == 0
+
+    asyncio.run(run())

@@ -52,7 +52,7 @@ def test_a_video_becomes_frames_with_their_times(tmp_path: Path) -> None:
     assert seen.grid is not None
     assert seen.grid[0] == 3, "six frames of three seconds, two at a time"
     assert seen.replacement.count("seconds>") == 3
-    assert load(seen.payload).keys() == {"pixel_values_videos", "video_grid_thw"}
+    assert load(bytes(seen.payload)).keys() == {"pixel_values_videos", "video_grid_thw"}
     assert again.grid == seen.grid
     assert isinstance(broken, BadRequest)
     assert broken.message.startswith("`here`: this is no video that can be read")
@@ -82,7 +82,7 @@ def test_a_sound_becomes_what_transformers_makes_of_it(hears: Path) -> None:
     processor = transformers.AutoProcessor.from_pretrained(str(hears))
     samples = np.frombuffer(pcm, "<i2").astype(np.float32) / 32768
     own = processor(text="<|AUDIO|>", audio=[samples], sampling_rate=16_000, return_tensors="np")
-    found = load(heard.payload)
+    found = load(bytes(heard.payload))
     assert found.keys() == {"input_features", "feature_attention_mask"}
     for name, values in found.items():
         assert values == pytest.approx(own[name], abs=1e-4), "by numpy, and here by torch"

@@ -73,7 +73,7 @@ def test_a_picture_is_made_once_and_its_refusals_name_the_field(
 ) -> None:
     async def use(processor: MediaProcessor) -> None:
         found = await processor.describe()
-        assert found.written == {"image": "<|image_pad|>"}
+        assert found.written == {"image": "<|image_pad|>", "video": "<|video_pad|>"}
         assert found.resident_bytes > 0
         (pid,) = processor.pids
         before = counts(processor)
@@ -82,7 +82,7 @@ def test_a_picture_is_made_once_and_its_refusals_name_the_field(
         assert first.grid == (1, 4, 5)
         assert await processor.process(wanted(png(40, 30, seed=1)), "other") is first
         assert counts(processor) == (before[0] + 2, before[1] + 1)
-        assert load(first.payload).keys() == {"pixel_values", "image_grid_thw"}
+        assert load(bytes(first.payload)).keys() == {"pixel_values", "image_grid_thw"}
         own = ModelProcessor(folder).image(picture(40, 30, seed=1), {}, alone=True)
         assert first.payload == own.payload, "without torch, it is the same"
         coarse = await processor.process(wanted(png(40, 30, seed=1), options={"max_pixels": 512}), "")

@@ -176,7 +176,7 @@ def test_pictures_that_share_a_conversation_are_seen_as_transformers_shows_them(
     media = one.conversation_media([SEEN["a"], SEEN["b"]])
     found = reference(one, [("user", "[a][b]?")])
     for index, made in enumerate(media.made):
-        assert (load(made.payload)["pixel_values"][0] == found["pixel_values"][index]).all()
+        assert (load(bytes(made.payload))["pixel_values"][0] == found["pixel_values"][index]).all()
 
 
 def test_a_template_that_prints_content_gets_the_placeholder_in_front_of_the_text(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_the_engine_is_given_pictures_where_they_stand_and_usage_counts_them(run
         assert [each.grid for each in (first, second)] == [(1, 4, 5), (1, 8, 8)]
         for each in (first, second):
             assert prompt[each.start : each.start + each.length] == [IMAGE] * each.length
-            assert load(each.data).keys() == {"pixel_values", "image_grid_thw"}
+            assert load(bytes(each.data)).keys() == {"pixel_values", "image_grid_thw"}
         usage = response.json()["usage"]
         assert usage["prompt_tokens"] == len(prompt)
         assert usage["prompt_tokens_details"] == {"cached_tokens": 0, "image_tokens": 84}
@@ -103,6 +103,7 @@ def test_the_engine_is_given_pictures_where_they_stand_and_usage_counts_them(run
         assert 'stentor:mm_cache_queries_total{model_name="fake/model"} 4.0' in page
         assert 'stentor:mm_cache_hits_total{model_name="fake/model"} 2.0' in page
         assert state.admission.memory.bytes == 0, "what was held for them is given back"
+        assert engine.store.arena.used == 0
 
     run_shared(use)
 
