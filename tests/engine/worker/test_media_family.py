@@ -41,7 +41,7 @@ def test_start_up_says_what_its_tower_takes_and_how_it_runs(folder: Path) -> Non
     ]
     assert lines["encoder of media"] == sum(tower)
     assert lines["encoded media"] == 4 * 64 * 64 * 4
-    assert ready.encoder == EncoderShape(4 * 64, whole=256 - 64)
+    assert ready.encoder == EncoderShape(4 * 64, sliced=True, whole=256 - 64)
     assert any(note.startswith("images are encoded by transformers' modelling code") for note in ready.notes)
     assert "on transformers' modelling code" in describe_model(folder, [])
 
