@@ -41,6 +41,7 @@ class VisionTower:
 
     def __init__(self, spec: VisionSpec, context: LayerContext) -> None:
         self.spec = spec
+        self._pause: Callable[[], None] = _go_on
         self.weights = weights = WeightMap()
         self._context = context = replace(
             context, float32_stream=context.packed, quantized=_online(context), tells_experts=False
@@ -79,6 +80,10 @@ class VisionTower:
         norms = self.spec.layers[0].norms
         return make_norm(self.weights, name, norms, self.spec, self._context) if name else None
 
+    def before_layers(self, pause: Callable[[], None]) -> None:
+        """``pause`` is called before each of its layers from now on."""
+        self._pause = pause
+
     @property
     def dtype(self) -> torch.dtype:
         """That weights are multiplied in."""
@@ -95,17 +100,19 @@ class VisionTower:
         self.weights.load(tower_tensors(self.spec, tensors))
 
     @torch.inference_mode()
-    def encode(self, payload: Payload, after_layer: Callable[[], None] | None = None) -> Encoded:
-        """``after_layer`` is called behind every layer: others may compute on the device then. Raises ValueError for
-        tensors that the tower does not take."""
+    def encode(self, payload: Payload) -> Encoded:
+        """Raises ValueError for media that are neither pictures nor videos, and for tensors that the tower does not
+        take."""
+        if payload.modality not in ("image", "video"):
+            raise ValueError(f"the model has no encoder for {payload.modality}s")
         patches = read_patches(self.spec, payload.tensors)
-        found = [self._pass(some, after_layer) for some in _passes(patches)]
+        found = [self._pass(some) for some in _passes(patches)]
         if not found:
             return Encoded(self._context.empty(0, self.spec.embedding_size, dtype=self._context.stream))
         behind = {layer: torch.cat([each.behind[layer] for each in found]) for layer in found[0].behind}
         return Encoded(torch.cat([each.embeddings for each in found]), behind)
 
-    def _pass(self, patches: Patches, after_layer: Callable[[], None] | None) -> Encoded:
+    def _pass(self, patches: Patches) -> Encoded:
         spec, device = self.spec, self._context.device
         layouts = [layout(grid, spec.merge, spec.window) for grid in patches.grids]
         order = _order([each.order for each in layouts])
@@ -125,13 +132,12 @@ class VisionTower:
         delta: Stream | None = None
         residual: Stream = x
         for number, layer in enumerate(self._layers):
+            self._pause()
             batch = near if near is not None and number not in spec.whole_layers else whole
             delta, residual = layer(delta, residual, batch)
             if number in spec.deepstack:
                 residual, delta = joined(delta, residual, None), None
                 behind[len(behind)] = self._embeddings(self._deepstack[len(behind)], residual, back)
-            if after_layer is not None:
-                after_layer()
         return Encoded(self._embeddings(self._projector, joined(delta, residual, self._final_norm), back), behind)
 
     def _with_class_tokens(self, x: torch.Tensor, token: torch.Tensor, pictures: int) -> torch.Tensor:
@@ -173,6 +179,10 @@ class VisionTower:
         if not spec.window:
             return whole, None
         return whole, replace(whole, texts=_texts([length for each in layouts for length in each.windows], device))
+
+
+def _go_on() -> None:
+    pass
 
 
 def native_tower(described: Mapping[str, object], hidden: int, context: LayerContext) -> VisionTower | None:

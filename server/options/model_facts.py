@@ -12,6 +12,7 @@ from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.loading.pooling_checkpoint import open_pooling
+from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.attention_spec import AttentionSpec, CacheSpec, IndexSpec, LatentAttentionSpec
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.mlp_spec import FeedForwardSpec, MLPSpec, OpaqueSpec
@@ -20,6 +21,7 @@ from stentor.engine.model_config.pooling_config import PoolingConfig
 from stentor.engine.model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec
 from stentor.engine.model_config.transformers_config import TransformersSpec
 from stentor.engine.model_config.transformers_encoder_config import TransformersEncoder
+from stentor.engine.model_config.vision_hf import vision_spec_from_hf
 from stentor.engine.model_config.whisper_config import WhisperConfig
 from stentor.engine.worker.memory import GIB, available_memory, default_kv_bytes
 
@@ -50,6 +52,15 @@ def describe_model(path: Path, gpus: Sequence[tuple[str, int]]) -> str:
     return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
 
 
+def _tower_code(checkpoint: Checkpoint) -> str:
+    assert isinstance(checkpoint.config, ModelSpec)
+    try:
+        vision_spec_from_hf(read_json(checkpoint.folder / "config.json"), checkpoint.config.hidden_size)
+    except ConfigError:
+        return "transformers' modelling code"
+    return "layers of our own"
+
+
 def _facts(checkpoint: Checkpoint, gpus: Sequence[tuple[str, int]]) -> Iterator[Fact]:
     config = checkpoint.config
     yield "architecture", config.architecture
@@ -65,7 +76,7 @@ def _facts(checkpoint: Checkpoint, gpus: Sequence[tuple[str, int]]) -> Iterator[
     yield "weights", stored
     tower = 0 if checkpoint.tower is None else checkpoint.tower.nbytes
     if tower:
-        yield "sees or hears by", f"{_size(tower)} as stored, on transformers' modelling code"
+        yield "sees or hears by", f"{_size(tower)} as stored, on {_tower_code(checkpoint)}"
     if isinstance(spec, ModelSpec):
         if not isinstance(spec, TransformersSpec):  # of whose networks no product is known
             work = (f"{spec.flops(1, at, 1) / 1e9:,.2f} GFLOP at {at:,}" for at in (0, LENGTHS[0]))

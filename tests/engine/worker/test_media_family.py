@@ -12,6 +12,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.server.options.model_facts import describe_model
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity.pictures import PICTURES, prompt_of
+from stentor.tests.parity.seeing import MAKERS
 from stentor.tests.support.vision_models import FAMILIES
 
 NAME = "gemma3"
@@ -41,9 +42,16 @@ def test_start_up_says_what_its_tower_takes_and_how_it_runs(folder: Path) -> Non
     ]
     assert lines["encoder of media"] == sum(tower)
     assert lines["encoded media"] == 4 * 64 * 64 * 4
-    assert group_of(ready.groups, "cross") == CacheGroup("cross", capacity=4 * 64, whole=256 - 64)
+    assert group_of(ready.groups, "cross") == CacheGroup("cross", capacity=4 * 64, sliced=True, whole=256 - 64)
+    assert not any("transformers" in note for note in ready.notes)
+    assert "on layers of our own" in describe_model(folder, [])
+
+
+def test_start_up_says_where_a_tower_runs_on_transformers_code(tmp_path: Path) -> None:
+    MAKERS["lfm2_vl"](tmp_path)
+    ready = LocalEngine(model_config(tmp_path, max_model_len=64, kv_cache_memory=4 << 20)).ready
     assert any(note.startswith("images are encoded by transformers' modelling code") for note in ready.notes)
-    assert "on transformers' modelling code" in describe_model(folder, [])
+    assert "on transformers' modelling code" in describe_model(tmp_path, [])
 
 
 def test_a_tower_that_cannot_be_read_leaves_the_text(folder: Path, tmp_path: Path) -> None:
@@ -51,7 +59,7 @@ def test_a_tower_that_cannot_be_read_leaves_the_text(folder: Path, tmp_path: Pat
     engine = LocalEngine(model_config(odd, max_model_len=64, kv_cache_memory=4 << 20))
     assert group_of(engine.ready.groups, "cross") is None
     (note,) = (note for note in engine.ready.notes if "no media are taken" in note)
-    assert "vision_tower.odd.weight, which this architecture has no place for" in note
+    assert "odd.weight, which this architecture has no place for" in note
     whole = LocalEngine(model_config(folder, max_model_len=64, kv_cache_memory=4 << 20))
     assert engine.generate([40, 41, 42], GREEDY) == whole.generate([40, 41, 42], GREEDY)
 
