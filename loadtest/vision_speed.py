@@ -25,6 +25,7 @@ from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.config_fields import ConfigError, Fields
 from stentor.engine.model_config.vision_hf import vision_spec_from_hf
 from stentor.engine.model_config.vision_spec import VisionSpec
+from stentor.engine.models.payload import Payload
 from stentor.engine.models.vision_tower import VisionTower
 
 from .kernels.timing import machine
@@ -63,11 +64,6 @@ class VisionSpeed(Record, frozen=True, kw_only=True, tag="vision"):
     pictures: int
     """Of a round."""
     timed: list[TimedSide]
-
-
-@dataclass(frozen=True)
-class Payload:
-    tensors: Mapping[str, torch.Tensor]
 
 
 def main(argv: list[str]) -> int:
@@ -149,7 +145,7 @@ def encode_by(spec: VisionSpec, model: Any, dtype: torch.dtype) -> Encode:
     tower = VisionTower(spec, LayerContext(torch.device("cpu"), dtype, False, packed=True))
     others = {id(each) for part in (model.get_decoder(), model.get_output_embeddings()) for each in part.parameters()}
     tower.load((name, tensor.detach()) for name, tensor in model.named_parameters() if id(tensor) not in others)
-    return lambda tensors: tower.encode(Payload(tensors)).embeddings.float()
+    return lambda tensors: tower.encode(Payload("image", tensors)).embeddings.float()
 
 
 def compare(

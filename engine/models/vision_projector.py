@@ -22,9 +22,9 @@ class Projector:
         self._stream = context.stream
         self._joined_first = spec.norm is not None and spec.norm.joined
         inputs = spec.inputs(hidden, merge)
-        self._norm = spec.norm and _norm(
-            weights, prefix, spec.norm, inputs[0] if self._joined_first else hidden, context
-        )
+        self._norm = None
+        if spec.norm is not None:
+            self._norm = _norm(weights, prefix, spec.norm, inputs[0] if self._joined_first else hidden, context)
         self._products = [
             Linear(
                 weights,

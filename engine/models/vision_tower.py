@@ -136,7 +136,9 @@ class VisionTower:
             batch = near if near is not None and number not in spec.whole_layers else whole
             delta, residual = layer(delta, residual, batch)
             if number in spec.deepstack:
-                residual, delta = joined(delta, residual, None), None
+                stream = joined(delta, residual, None)
+                assert isinstance(stream, torch.Tensor)
+                residual, delta = stream, None
                 behind[len(behind)] = self._embeddings(self._deepstack[len(behind)], residual, back)
         return Encoded(self._embeddings(self._projector, joined(delta, residual, self._final_norm), back), behind)
 

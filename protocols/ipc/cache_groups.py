@@ -20,7 +20,7 @@ class CacheGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
     capacity: int = 0
     """Of ``state``: slots. Of ``cross``: embeddings, of all media together. Paged kinds share ``num_blocks``."""
     sliced: bool = False
-    """Of ``cross``: encoding can be stopped in the middle and go on in a later step (:attr:`.steps.EncodeJob.sliced`)."""
+    """Of ``cross``: an encoding can be stopped and go on in a later step (:attr:`.steps.EncodeJob.sliced`)."""
     whole: int = 0
     """Of ``cross``: positions of the longest span, where these see each other and so are computed in one step; 0: a
     prompt is cut anywhere."""

@@ -1,7 +1,6 @@
 """Towers on our own layers against transformers', in float32: the same embeddings for the same pictures."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
@@ -10,6 +9,7 @@ import transformers as untyped_transformers
 
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.model_config.vision_hf import vision_spec_from_hf
+from stentor.engine.models.payload import Payload
 from stentor.engine.models.vision_tower import VisionTower
 
 transformers: Any = untyped_transformers
@@ -34,13 +34,6 @@ TEXT: Final[Mapping[str, Any]] = {
     "vocab_size": 64,
     "pad_token_id": 0,
 }
-
-
-@dataclass(frozen=True)
-class Given:
-    """What a payload holds."""
-
-    tensors: Mapping[str, torch.Tensor]
 
 
 def idefics3(kind: str) -> Any:
@@ -157,7 +150,7 @@ def rows(found: Any) -> torch.Tensor:
 @torch.no_grad()
 def agree(model: Any, tower: VisionTower, tensors: Mapping[str, torch.Tensor], modality: str = "image") -> None:
     expected = getattr(model, f"get_{modality}_features")(**tensors, return_dict=True)
-    found = tower.encode(Given(tensors))
+    found = tower.encode(Payload("image", tensors))
     torch.testing.assert_close(found.embeddings, rows(expected.pooler_output), rtol=1e-4, atol=1e-4)
     behind = getattr(expected, "deepstack_features", None) or ()
     assert len(found.behind) == len(behind)

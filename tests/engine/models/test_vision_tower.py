@@ -1,7 +1,6 @@
 """Towers by themselves: rounding, batches, refusals. What they see is compared with transformers in tests/parity."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
@@ -11,6 +10,7 @@ from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.layers.weights import WeightError
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.vision_hf import vision_spec_from_hf
+from stentor.engine.models.payload import Payload
 from stentor.engine.models.vision_tower import VisionTower, native_tower
 from stentor.engine.quantization.formats import OnlineFormat, QuantizationRule, QuantizedCheckpoint
 
@@ -28,11 +28,6 @@ QWEN: Final[Mapping[str, Any]] = {
     },
 }
 INT8: Final = QuantizedCheckpoint("int8", (QuantizationRule(("Linear",), OnlineFormat("int8")),))
-
-
-@dataclass(frozen=True)
-class Given:
-    tensors: Mapping[str, torch.Tensor]
 
 
 def tower(
@@ -54,8 +49,8 @@ def pictures(count: int, side: int = 32, seed: int = 1) -> torch.Tensor:
 
 def test_a_picture_has_the_same_bits_alone_and_beside_others() -> None:
     made, several = tower(IDEFICS), pictures(3)
-    together = made.encode(Given({"pixel_values": several})).embeddings
-    alone = [made.encode(Given({"pixel_values": several[:, i : i + 1]})).embeddings for i in range(3)]
+    together = made.encode(Payload("image", {"pixel_values": several})).embeddings
+    alone = [made.encode(Payload("image", {"pixel_values": several[:, i : i + 1]})).embeddings for i in range(3)]
     assert torch.equal(together, torch.cat(alone))
 
 
@@ -63,9 +58,9 @@ def test_pictures_of_several_sizes_have_the_same_bits_alone_and_together() -> No
     made, grids = tower(QWEN), [(1, 4, 6), (2, 10, 2), (1, 8, 8)]
     counts = [frames * rows * columns for frames, rows, columns in grids]
     values = torch.randn(sum(counts), 3 * 2 * 16, generator=torch.Generator().manual_seed(1))
-    together = made.encode(Given({"pixel_values": values, "image_grid_thw": torch.tensor(grids)}))
+    together = made.encode(Payload("image", {"pixel_values": values, "image_grid_thw": torch.tensor(grids)}))
     alone = [
-        made.encode(Given({"pixel_values": some, "image_grid_thw": torch.tensor([grid])})).embeddings
+        made.encode(Payload("image", {"pixel_values": some, "image_grid_thw": torch.tensor([grid])})).embeddings
         for some, grid in zip(values.split(counts), grids, strict=True)
     ]
     assert torch.equal(together.embeddings, torch.cat(alone))
@@ -75,20 +70,22 @@ def test_pictures_of_several_sizes_have_the_same_bits_alone_and_together() -> No
 def test_rounded_weights_change_embeddings_little(
     dtype: torch.dtype, quantized: QuantizedCheckpoint | None, most: float
 ) -> None:
-    media = Given({"pixel_values": pictures(2)})
+    media = Payload("image", {"pixel_values": pictures(2)})
     exact = tower(IDEFICS).encode(media).embeddings
     rounded = tower(IDEFICS, dtype, quantized).encode(media).embeddings
     assert 0 < float((rounded - exact).square().mean().sqrt()) < most * float(exact.square().mean().sqrt())
 
 
-def test_others_may_compute_behind_every_layer_of_every_pass() -> None:
+def test_it_may_be_stopped_before_every_layer_of_every_pass() -> None:
     calls: list[None] = []
-    tower(IDEFICS).encode(Given({"pixel_values": pictures(2)}), lambda: calls.append(None))
+    made = tower(IDEFICS)
+    made.before_layers(lambda: calls.append(None))
+    made.encode(Payload("image", {"pixel_values": pictures(2)}))
     assert len(calls) == 2
 
 
 def test_no_picture_gives_no_embedding() -> None:
-    found = tower(IDEFICS).encode(Given({"pixel_values": torch.zeros(1, 2, 3, 32, 32)}))
+    found = tower(IDEFICS).encode(Payload("image", {"pixel_values": torch.zeros(1, 2, 3, 32, 32)}))
     assert found.embeddings.shape == (0, HIDDEN)
 
 
@@ -120,7 +117,7 @@ def test_media_that_do_not_fit_are_refused(
     config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], says: str
 ) -> None:
     with pytest.raises(ValueError, match=says):
-        tower(config).encode(Given(tensors))
+        tower(config).encode(Payload("image", tensors))
 
 
 def test_a_tower_that_lacks_a_weight_is_refused() -> None:
