@@ -17,7 +17,7 @@ from ..layers.forward_batch import ForwardBatch, Texts
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear
-from ..layers.norm import Norm, joined, make_norm
+from ..layers.norm import Norm, added_, joined, make_norm
 from ..layers.quantized import Input, Stream
 from ..layers.rotary import RotaryTables
 from ..layers.varlen_batch import VarlenBatch
@@ -149,7 +149,7 @@ class VisionTower:
             batch = near if near is not None and number not in spec.whole_layers else whole
             delta, residual = layer(delta, residual, batch)
             if number in spec.deepstack:
-                residual, delta = joined(delta, residual, None), None
+                residual, delta = residual if delta is None else added_(residual, delta), None
                 behind[len(behind)] = self._embeddings(self._deepstack[len(behind)], residual, back)
             if after_layer is not None:
                 after_layer()
