@@ -8,9 +8,9 @@ from .attention_spec import AttentionSpec, RopeConfig
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .mlp_spec import MLPSpec
 from .model_spec import LayerSpec, NormKind, Norms
-from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionActivation, VisionSpec
+from .vision_spec import AxialRope, ProductActivation, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
 
-_ACTIVATIONS: Final[Mapping[str, VisionActivation]] = {
+_ACTIVATIONS: Final[Mapping[str, ProductActivation]] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -46,7 +46,7 @@ def vision_spec_from_hf(config: Mapping[str, object], hidden: int) -> VisionSpec
     return spec
 
 
-def _activation(fields: Fields, name: str, default: str) -> VisionActivation:
+def _activation(fields: Fields, name: str, default: str) -> ProductActivation:
     given = fields.text(name, default)
     if given not in _ACTIVATIONS:
         raise ConfigError(f"{name} is {given[:40]!r}, expected one of {', '.join(_ACTIVATIONS)}")
@@ -398,3 +398,5 @@ _READERS: Final[Mapping[str, Callable[[_Model], VisionSpec]]] = {
     "qwen3_5_moe": _qwen3_5,
 }
 """By the model type of the whole."""
+NATIVE_TOWERS: Final = frozenset(_READERS)
+"""Model types whose towers run on our own layers."""

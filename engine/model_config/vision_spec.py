@@ -20,8 +20,8 @@ PositionKind = Literal["none", "exact", "buckets", "bilinear"]
 """How a patch finds its row in a learned square of positions. ``exact``: the picture has the square's own size.
 ``buckets``: by the part of the picture's height and width that lies before the patch (Idefics3). ``bilinear``: the
 square is stretched to the picture (Qwen3-VL)."""
+ProductActivation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu"]
 JoinKind = Literal["beside", "mean"]
-VisionActivation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ProjectorProduct:
     name: str
     outputs: int
     bias: bool
-    activation: VisionActivation | None = None
+    activation: ProductActivation | None = None
     """Of its output."""
     channels_first: bool = False
     """The stored matrix has the neighbours of each channel beside each other, not the channels of each neighbour

@@ -22,20 +22,19 @@ class Projector:
         self._stream = context.stream
         self._joined_first = spec.norm is not None and spec.norm.joined
         inputs = spec.inputs(hidden, merge)
-        self._norm = None
-        if spec.norm is not None:
-            self._norm = _norm(weights, prefix, spec.norm, inputs[0] if self._joined_first else hidden, context)
+        size = inputs[0] if self._joined_first else hidden
+        self._norm = None if spec.norm is None else _norm(weights, prefix, spec.norm, size, context)
         self._products = [
             Linear(
                 weights,
                 {prefix + product.name: product.outputs},
-                size,
+                columns,
                 context,
                 bias=product.bias,
                 activation=product.activation,
                 dtype=context.dtype if product.activation else context.stream,
             )
-            for product, size in zip(spec.products, inputs, strict=True)
+            for product, columns in zip(spec.products, inputs, strict=True)
         ]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

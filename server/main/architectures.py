@@ -9,6 +9,7 @@ from stentor.engine.model_config.hf_config import DECODERS
 from stentor.engine.model_config.hf_text_part import SEEING
 from stentor.engine.model_config.mlp_spec import MoESpec
 from stentor.engine.model_config.model_spec import ModelSpec, checked
+from stentor.engine.model_config.vision_hf import NATIVE_TOWERS
 
 from .tested import FORMATS, MEDIA, PARITY
 
@@ -111,7 +112,7 @@ def tested_formats(architecture: str) -> list[str]:
 def remarks(architecture: str, spec: ModelSpec) -> list[str]:
     """What is not done for it, and what else is to be known."""
     found = []
-    if spec.text_part:
+    if spec.text_part and SEEING[architecture].model_type not in NATIVE_TOWERS:
         found.append("what sees or hears is transformers' code")
     if spec.draft_layers or spec.draft_prefix:
         found.append("layers that predict further tokens are passed over")
