@@ -31,7 +31,8 @@ def operands(
     into = 2 * INNER if gated else INNER
 
     def drawn(*shape: int, seed: int) -> Tensor:
-        return (normal(*shape, seed=seed) / shape[-1] ** 0.5).to(BF16).to(DEVICE)
+        scaled: Tensor = normal(*shape, seed=seed) / shape[-1] ** 0.5
+        return scaled.to(BF16).to(DEVICE)
 
     return Operands(
         x=(4 * drawn(tokens, HIDDEN, seed=6)),
