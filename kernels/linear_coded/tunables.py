@@ -1,4 +1,4 @@
-"""What the tuner tries: NVFP4 and MXFP4 in the shapes of Llama-3.1-8B."""
+"""What the tuner tries: NVFP4, MXFP4, IQ4_NL and int8 in the shapes of Llama-3.1-8B."""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +22,7 @@ def tunables() -> list[Tunable]:
             triton.candidates(tokens),
             partial(_workload, kind, shape, tokens),
         )
-        for kind in ("nvfp4", "mxfp4")
+        for kind in ("nvfp4", "mxfp4", "iq4nl", "int8")
         for shape in SHAPES
         for tokens in TOKENS
     ]
@@ -33,9 +33,15 @@ def _weight(kind: str, shape: tuple[int, int], device: torch.device) -> CodedMat
     if kind == "nvfp4":
         made = empty_coded("nvfp4", 1, *shape, group=16, device=device)
         made.scales.fill_(1.0)
-    else:
+    elif kind == "mxfp4":
         made = empty_coded("mxfp4", 1, *shape, group=32, device=device)
         made.scales.fill_(120)
+    elif kind == "iq4nl":
+        made = empty_coded("iq4nl", 1, *shape, group=32, device=device)
+        made.scales.fill_(0.01)
+    else:
+        made = empty_coded("int8", 1, *shape, group=128, device=device)
+        made.scales.fill_(0.01)
     made.codes.random_(0, 256)
     if made.factors is not None:
         made.factors.fill_(0.01)

@@ -1,5 +1,6 @@
 """Weights as they come out of every format, against transformers' own."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ import torch
 import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from stentor.engine.loading import gguf_weights as weights_module
+from stentor.engine.loading import weights as weights_of_safetensors
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.safetensors_index import tensors_of
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.model_config.attention_spec import RopeConfig
 from stentor.engine.model_config.hf_config import model_spec_from_hf
@@ -118,6 +122,51 @@ def test_safetensors_give_back_the_model_they_were_made_from(shard_size: str, tm
     found = loaded(tmp_path, torch.bfloat16)
     assert {tensor.dtype for tensor in found.values()} == {torch.float32}, "they come as they are stored"
     assert_same(found, expected(model))
+
+
+def with_header(folder: Path, entry: dict[str, Any]) -> Path:
+    """The checkpoint, whose first tensor's header says something else."""
+    (file,) = folder.glob("*.safetensors")
+    data = file.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    header["model.norm.weight"] |= entry
+    changed = json.dumps(header).encode()
+    file.write_bytes(len(changed).to_bytes(8, "little") + changed + data[8 + length :])
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"shape": [31]}, r"'model.norm.weight' has 128 bytes for \(31,\) of float32; fetch it again"),
+        ({"dtype": "F16"}, r"'model.norm.weight' has 128 bytes for \(32,\) of float16; fetch it again"),
+    ],
+)
+def test_a_header_that_contradicts_itself_is_refused(entry: dict[str, Any], message: str, tmp_path: Path) -> None:
+    tiny_model("llama").save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match=message):
+        loaded(with_header(tmp_path, entry))
+
+
+def test_tensors_that_begin_anywhere_in_a_file_are_read(tmp_path: Path) -> None:
+    """A header of any length moves them: not every writer keeps them at multiples of their size."""
+    model = tiny_model("llama")
+    model.save_pretrained(tmp_path)
+    for padding in range(1, 5):
+        with_header(tmp_path, {"note": "-" * padding})
+        assert_same(loaded(tmp_path), expected(model))
+
+
+def test_a_tensor_that_waits_for_another_is_whole_once_its_pages_were_given_back(tmp_path: Path) -> None:
+    values = {name: torch.full((1 << 20,), number, dtype=torch.uint8) for number, name in enumerate("abc")}
+    save_file(values, tmp_path / "m.safetensors")
+    file = weights_of_safetensors._MappedFile(tmp_path / "m.safetensors")
+    held = []
+    for stored in tensors_of(tmp_path / "m.safetensors"):
+        held.append(file.tensor(stored))
+        file.let_go(stored.offset + stored.nbytes)
+    assert all(torch.equal(found, wanted) for found, wanted in zip(held, values.values(), strict=True))
 
 
 @pytest.mark.parametrize("form", ["safetensors", "gguf", "dummy"])
