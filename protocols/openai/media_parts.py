@@ -23,7 +23,7 @@ MAX_URL_CHARS: Final = 8192
 """Of everything but a ``data:`` URL, which brings its content along and is bounded as the body is."""
 MAX_FILE_NAME: Final = 512
 _FILE_SOURCES: Final = ("file_data", "file_id", "file_url")
-_PATH: Final = re.compile(r"[a-z_]+(?:\[\d+\]|\.[a-z_]+)*")
+_PATH: Final = re.compile(r"[A-Za-z0-9_-]+(?:\[\d+\]|\.[a-z_]+)*")
 
 
 def check_media_part(part: dict[str, Any], where: str) -> None:

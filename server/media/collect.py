@@ -89,9 +89,7 @@ class _Collector:
         most = self._accepted.counts[modality]
         count = self._counts[modality] = self._counts.get(modality, 0) + 1
         if count > most:
-            named = modality if most == 1 or modality == "audio" else f"{modality}s"
-            limit = f"at most {most} {named} in one prompt (--limit-mm-per-prompt)"
-            raise BadRequest(f"`{place}`: this server takes {limit}.", place, LIST_TOO_LONG)
+            raise _too_many(modality, most, place)
 
 
 def check_modality(modality: Modality, place: str, accepted: Accepted) -> None:
@@ -102,6 +100,14 @@ def check_modality(modality: Modality, place: str, accepted: Accepted) -> None:
         others = ", ".join(_PLURALS[known] for known in accepted.counts)
         instead = f"it takes text and {others}" if others else "it takes text only"
         raise refused(place, f"the model takes no {_PLURALS[modality]}; {instead}", "unsupported")
+    if not accepted.counts[modality]:
+        raise _too_many(modality, 0, place)
+
+
+def _too_many(modality: Modality, most: int, place: str) -> BadRequest:
+    named = modality if most == 1 or modality == "audio" else f"{modality}s"
+    limit = f"at most {most} {named} in one prompt (--limit-mm-per-prompt)"
+    return BadRequest(f"`{place}`: this server takes {limit}.", place, LIST_TOO_LONG)
 
 
 def _is_media(part: Any) -> bool:

@@ -1,12 +1,13 @@
 """Videos of clients, decoded by PyAV. Pure functions, for a child that may be killed.
 
 What a file says of its length and its frames is not believed: packets are counted first, which costs little, then the
-frames that the model is given are picked while all of them go by.
+frames that the model is given are decoded, each from the last key frame before it.
 """
 
 import io
 import math
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -62,6 +63,31 @@ class DecodedVideo:
     facts: VideoFacts
 
 
+@dataclass(frozen=True)
+class FrameTimeline:
+    """When frames are shown, in the stream's own unit."""
+
+    times: list[int]
+    """Of all frames, in order; no two are equal."""
+    keys: list[int]
+    """Of those from which on a decoder may begin."""
+
+    def place(self, time: int | None) -> int | None:
+        """Of the frame that is shown at ``time``."""
+        if time is None:
+            return None
+        place = bisect_left(self.times, time)
+        return place if place < len(self.times) and self.times[place] == time else None
+
+    def needed(self, wanted: Sequence[int]) -> dict[int, set[int]]:
+        """Times of the frames at ``wanted`` places, by that of the key frame before each."""
+        groups: dict[int, set[int]] = {}
+        for place in wanted:
+            time = self.times[place]
+            groups.setdefault(self.keys[max(0, bisect_right(self.keys, time) - 1)], set()).add(time)
+        return groups
+
+
 Choose = Callable[[VideoFacts], Sequence[int]]
 """Which frames a model is to see, by their places."""
 
@@ -90,21 +116,25 @@ def decode_video(data: bytes, limits: DecodedLimits, choose: Choose) -> DecodedV
     demuxer = _demuxer_of(data)
     try:
         with _opened(data, demuxer) as container:
-            facts = _facts(container, limits, until)
+            facts, timeline = _facts(container, limits, until)
         wanted = sorted({index for index in choose(facts) if 0 <= index < facts.frames}) or [0]
         with _opened(data, demuxer) as container:
-            return _picked(container, facts, wanted, limits, until)
-    except (Refusal, MemoryError):
+            return _picked(container, facts, timeline, wanted, limits, until)
+    except Refusal:
         raise
+    except MemoryError:  # also where a broken file asks for more than there is
+        raise Refusal("the video needs too much memory to decode") from None
     except (av.FFmpegError, ValueError, ArithmeticError, LookupError, AttributeError, TypeError):
         # what FFmpeg says of a broken file, and what PyAV trips over
         raise _broken() from None
 
 
 def rehearse() -> None:
-    """Imports all that a video needs, while files can still be opened."""
+    """Imports all that a video needs, while files can still be opened, and has FFmpeg keep to itself what is wrong with
+    a file."""
     import av
 
+    av.logging.set_level(None)
     out = io.BytesIO()
     with av.open(out, "w", format="matroska") as container:
         stream = container.add_stream("mjpeg", rate=1)
@@ -149,20 +179,25 @@ def _video_of(container: "InputContainer") -> "av.VideoStream":
     return stream
 
 
-def _facts(container: "InputContainer", limits: DecodedLimits, until: float) -> VideoFacts:
-    """Raises Refusal for a video beyond ``limits``, as soon as that shows."""
+def _facts(
+    container: "InputContainer", limits: DecodedLimits, until: float
+) -> tuple[VideoFacts, "FrameTimeline | None"]:
+    """Raises Refusal for a video beyond ``limits``, as soon as that shows. No timeline where packets say no times, or
+    one twice."""
     stream = _video_of(container)
     context = stream.codec_context
     width, height = context.width, context.height
-    times = []
+    times, keys = [], []
     frames = 0
     check_video(width, height, 0, 1, limits)
     for packet in _packets(container, stream):
-        if not packet.size:
+        if not packet.size or packet.is_discard:
             continue
         frames += 1
         if packet.pts is not None:
             times.append(packet.pts)
+            if packet.is_keyframe:
+                keys.append(packet.pts)
         check_video(width, height, 0, frames, limits)
         _check_time(until)
     span = max(times) - min(times) if len(times) > 1 else 0
@@ -171,7 +206,8 @@ def _facts(container: "InputContainer", limits: DecodedLimits, until: float) -> 
     fps = (len(times) - 1) / float(span * unit) if span and unit else said
     facts = VideoFacts(frames, min(max(fps, _LEAST_FPS), _MOST_FPS) if fps else 1.0, width, height)
     check_video(width, height, facts.seconds, frames, limits)
-    return facts
+    told = len(set(times)) == frames
+    return facts, FrameTimeline(sorted(times), sorted(keys)) if told and keys else None
 
 
 def _packets(container: "InputContainer", stream: "av.VideoStream") -> Iterator["av.Packet[av.VideoStream]"]:
@@ -188,27 +224,75 @@ def _packets(container: "InputContainer", stream: "av.VideoStream") -> Iterator[
 
 
 def _picked(
-    container: "InputContainer", facts: VideoFacts, wanted: Sequence[int], limits: DecodedLimits, until: float
+    container: "InputContainer",
+    facts: VideoFacts,
+    timeline: "FrameTimeline | None",
+    wanted: Sequence[int],
+    limits: DecodedLimits,
+    until: float,
 ) -> DecodedVideo:
     import numpy as np
 
     stream = _video_of(container)
     stream.codec_context.thread_count = 1
     size = _size(facts, len(wanted), limits)
-    ahead = iter(wanted)
-    following = next(ahead, None)
+    found: Iterator[tuple[int, av.VideoFrame]]
+    if timeline is None:
+        found = enumerate(_frames(container, stream, limits, until))
+    else:
+        found = _sought(container, stream, timeline, wanted, limits, until)
+    left = set(wanted)
     frames: list[NDArray[np.uint8]] = []
     indices = []
-    for index, frame in enumerate(_frames(container, stream, limits, until)):
-        if index == following:
+    for index, frame in found:
+        if index in left:
+            left.remove(index)
             frames.append(_upright(frame, size))
             indices.append(index)
-            following = next(ahead, None)
-        if following is None:
+        if not left:
             break
     if not frames:
         raise _broken()
     return DecodedVideo(np.stack(frames), indices, facts)
+
+
+def _sought(
+    container: "InputContainer",
+    stream: "av.VideoStream",
+    timeline: "FrameTimeline",
+    wanted: Sequence[int],
+    limits: DecodedLimits,
+    until: float,
+) -> Iterator[tuple[int, "av.VideoFrame"]]:
+    """Frames, in order, with their places; of groups without any that is ``wanted``, and behind the last that is,
+    packets are passed over."""
+    import av
+
+    context = stream.codec_context
+    needed = timeline.needed(wanted)
+    left: set[int] = set()
+    """Times of frames of the group at hand that have not come."""
+    for packet in _packets(container, stream):
+        _check_time(until)
+        if packet.is_keyframe and packet.pts in needed:
+            if not left:
+                context.flush_buffers()
+            left |= needed.pop(packet.pts)
+        if not left:
+            continue
+        try:
+            found = packet.decode()
+        except (av.error.EOFError, av.error.BlockingIOError):
+            return
+        except av.error.InvalidDataError:
+            continue
+        for frame in found:
+            # each frame may have another size than the head says
+            check_video(frame.width, frame.height, 0, 1, limits)
+            left.discard(frame.pts)
+            place = timeline.place(frame.pts)
+            if place is not None:
+                yield place, frame
 
 
 def _frames(

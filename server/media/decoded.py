@@ -23,8 +23,6 @@ class DecodedLimits:
     """Of one video."""
     video_pixels: int = 160 * 2**20
     """Of all frames of a video that a model is given; larger frames are made smaller."""
-    video_work: int = 2**34
-    """Pixels of all frames of a video: what is decoded of it, also of frames that nobody sees."""
     cpu_seconds: float = 20.0
     """Of the decoder's own time, for one video or one document."""
     pages: int = 100
@@ -57,8 +55,6 @@ def check_video(width: int, height: int, seconds: float, frames: int, limits: De
     check_image(width, height, limits, "video")
     if frames < 1:
         raise Refusal("the video has no frames")
-    if frames * width * height > limits.video_work:
-        raise too_much("video", f"{frames} frames of {width} x {height} pixels", f"{limits.video_work} pixels")
     if frames > limits.frames:
         raise too_much("video", f"{frames} frames", str(limits.frames))
     _check_seconds("video", seconds, limits.video_seconds)

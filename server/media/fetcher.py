@@ -19,7 +19,7 @@ import httpx
 
 from stentor.protocols.common.errors import BadRequest
 
-from ..common.errors import Unavailable
+from ..common.errors import Overloaded
 from ..config.media import MediaConfig
 from .addresses import OWN, Address, Network
 from .local_urls import decode_data_url, read_file_url
@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 MAX_REDIRECTS: Final = 3
 _PORTS: Final = (80, 443)
 _CONNECT_SECONDS: Final = 5.0
+_SHARE: Final = 4
+"""How many of the largest size may be in memory at once, of all that are being fetched."""
+_RETRY_SECONDS: Final = 2
 _INLINE_CHARS: Final = 64 * 1024
 """A longer ``data:`` URL is decoded off the event loop."""
 
@@ -59,12 +62,14 @@ class Fetcher:
         self._ports = frozenset((*_PORTS, *config.ports))
         self._tls = tls
         self._places = anyio.Semaphore(config.max_fetches)
+        self._held = 0
+        """Bytes of all that is being fetched."""
 
     async def fetch(self, url: str, param: str) -> Media:
         """What ``url`` names; ``param`` is the field that holds it.
 
         Raises BadRequest naming the field for whatever is wrong with the URL or with what answers there, and
-        :class:`~..common.errors.Unavailable` where so many fetches are under way that this one never began.
+        :class:`~..common.errors.Overloaded` where so much is being fetched that this never began, or cannot go on.
         """
         began = False
         try:
@@ -78,7 +83,7 @@ class Fetcher:
             raise BadRequest(f"`{param}`: {refusal}.", param, refusal.code) from None
         except TimeoutError:
             if not began:
-                raise Unavailable("The server fetches too much at once; try again shortly.", "media_busy") from None
+                raise _busy() from None
             said = f"it took longer than {self._config.timeout:g} seconds to fetch"
             raise BadRequest(f"`{param}`: {said}.", param, TIMEOUT) from None
 
@@ -174,12 +179,22 @@ class Fetcher:
         if declared.isdecimal() and (len(declared) > 18 or int(declared) > limit):
             raise too_large(limit)
         data = bytearray()
-        async for piece in response.aiter_raw():
-            if len(data) + len(piece) > limit:
-                raise too_large(limit)
-            data += piece
+        try:
+            async for piece in response.aiter_raw():
+                if len(data) + len(piece) > limit:
+                    raise too_large(limit)
+                data += piece
+                self._held += len(piece)
+                if self._held > _SHARE * limit:
+                    raise _busy()
+        finally:
+            self._held -= len(data)
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         return Media(bytes(data), kind or None)
+
+
+def _busy() -> Overloaded:
+    return Overloaded("The server fetches too much at once; try again shortly.", "media_busy", _RETRY_SECONDS)
 
 
 @cache

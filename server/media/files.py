@@ -1,6 +1,7 @@
 """Files in messages, in the form in which a model is told of them: texts and pictures."""
 
 import base64
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ ReadPdf = Callable[[bytes], Awaitable[Sequence[Page]]]
 """As :func:`.documents.read_pdf`, in a child."""
 
 _BINARY: Final = "data:application/octet-stream;base64,"
+_IMAGE_TYPE: Final = re.compile(r"image/[a-z0-9.+-]{1,64}")
 _KNOWN: Final = "PDFs, images and plain texts are read"
 
 
@@ -98,5 +100,6 @@ def _text(text: str) -> dict[str, Any]:
 
 
 def _image(data: bytes, kind: str) -> dict[str, Any]:
-    kind = kind if kind.startswith("image/") else "image/png"
+    """``kind`` is what the sender calls it, which nobody believes."""
+    kind = kind if _IMAGE_TYPE.fullmatch(kind) else "image/png"
     return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{base64.b64encode(data).decode()}"}}

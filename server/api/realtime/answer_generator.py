@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.chat import ChatRequest, chat_of
+from stentor.protocols.openai.media_parts import FIELD
 from stentor.protocols.openai.realtime.items import FunctionCallItem, FunctionCallOutputItem, MessageItem
 from stentor.protocols.openai.realtime.session import RealtimeSession, RetentionRatio
 from stentor.protocols.openai.responses.tools import chat_choice, chat_tools
@@ -94,9 +95,14 @@ def _parts(entry: Entry) -> list[dict[str, Any]]:
     return [
         {"type": "input_text", "text": part}
         if isinstance(part, str)
-        else {"type": "input_image", "image_url": part[0], "file_id": None, "detail": part[1]}
+        else _image(part[0], part[1], f"{entry.item.id}.content[{part[2]}]")
         for part in parts_of(entry)
     ]
+
+
+def _image(url: str, detail: str, field: str) -> dict[str, Any]:
+    """``field`` is what errors call it: by its item's id, which the client knows."""
+    return {"type": "input_image", "image_url": url, "file_id": None, "detail": detail, FIELD: field}
 
 
 class AnswerGenerator:

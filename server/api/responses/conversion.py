@@ -248,6 +248,7 @@ def _part(part: dict[str, Any], field: str) -> dict[str, Any]:
             read = {"type": "file", "file": {name: value for name, value in part.items() if name != "type"}}
         case _:
             return {"type": "text", "text": part["text"]}
+    field = part.get(FIELD) or field
     return {**read, FIELD: field} if field else read
 
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stentor.server.media.decode_image import decode_image
+from stentor.server.media.decode_image import decode_image, rehearse
 from stentor.server.media.decoded import DecodedLimits
 from stentor.server.media.refusal import Refusal
+from stentor.tests.server.media.hostile import IMAGES
 
 LIMITS = DecodedLimits(pixels=10_000, edge=1000)
 RED, WHITE = (255, 0, 0), (255, 255, 255)
@@ -144,3 +145,11 @@ def test_a_photo_of_a_phone_with_a_second_picture_in_it_is_one_picture() -> None
     first, second = Image.new("RGB", (8, 8), RED), Image.new("RGB", (8, 8), (0, 0, 255))
     found = decoded(first, "MPO", save_all=True, append_images=[second])
     assert np.abs(np.asarray(found, np.int16) - RED).max() <= 3
+
+
+def test_after_a_rehearsal_a_broken_file_writes_nothing_into_the_log(capfd: pytest.CaptureFixture[str]) -> None:
+    rehearse()
+    for name in ("tiff of broken lzw", "tiff of broken jpeg", "tiff that is packed by nobody", "tiff of lists"):
+        with pytest.raises(Refusal):
+            decode_image(IMAGES[name], LIMITS)
+    assert capfd.readouterr().err == ""

@@ -33,6 +33,18 @@ def test_data_is_refused_one_byte_before_it_fits(data: bytes) -> None:
             decode_data_url(url, len(data) - 1)
 
 
+def test_long_data_is_in_base64_and_decoded_as_a_whole() -> None:
+    data = bytes(range(256)) * 8192 + b"xx"
+    url = "data:image/png;base64," + base64.b64encode(data).decode()
+    assert decode_data_url(url, len(data)) == (data, "image/png")
+    broken = url[:100] + "!" + url[101:], url[:-400] + "=" + url[-399:], url + "AAAA", url[:-1]
+    for text in broken:
+        with pytest.raises(Refusal, match="not base64"):
+            decode_data_url(text, len(data) + 9)
+    with pytest.raises(Refusal, match="must be in base64"):
+        decode_data_url("data:," + "a" * (300 << 10), 1 << 20)
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -156,7 +168,7 @@ def test_a_link_put_there_after_the_check_is_found(root: Path, monkeypatch: pyte
 # ---- decoded
 
 
-LIMITS = DecodedLimits(pixels=100, edge=60, audio_seconds=10, video_seconds=5, frames=3, video_work=150)
+LIMITS = DecodedLimits(pixels=100, edge=60, audio_seconds=10, video_seconds=5, frames=3)
 
 
 def test_what_is_within_its_limits_may_be_decoded() -> None:
@@ -169,7 +181,7 @@ def test_what_is_within_its_limits_may_be_decoded() -> None:
 
 @pytest.mark.parametrize(
     ("width", "height", "frames"),
-    [(101, 1, 1), (2**40, 2**40, 1), (0, 5, 1), (-1, -1, 1), (61, 1, 1), (1, 1, 4), (1, 1, 0), (10, 6, 3)],
+    [(101, 1, 1), (2**40, 2**40, 1), (0, 5, 1), (-1, -1, 1), (61, 1, 1), (1, 1, 4), (1, 1, 0)],
 )
 def test_an_image_beyond_them_may_not(width: int, height: int, frames: int) -> None:
     if frames == 1:

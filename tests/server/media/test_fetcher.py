@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.server.common.errors import Unavailable
+from stentor.server.common.errors import Overloaded
 from stentor.server.media.fetcher import Fetcher
 from stentor.tests.server.harness import until
 from stentor.tests.server.media.web import PARAM, answer, fetcher, names, says, serving
@@ -213,9 +213,29 @@ async def test_a_fetch_that_never_began_is_our_fault_and_one_that_did_gives_its_
         for _ in range(2):
             assert (await refusal(bounded, web.url())).code == "media_timeout"
         await bounded._places.acquire()
-        with pytest.raises(Unavailable) as busy:
+        with pytest.raises(Overloaded) as busy:
+            await bounded.fetch(web.url(), PARAM)
+        assert (busy.value.status, busy.value.code) == (429, "media_busy")
+
+
+async def test_what_is_fetched_at_once_is_bounded_in_bytes_and_given_back() -> None:
+    gate = asyncio.Event()
+
+    async def halves(_path: str, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(b"x" * (LIMIT - 1)))
+        await writer.drain()
+        await gate.wait()
+
+    async with serving(halves) as web:
+        bounded = fetcher(web, max_bytes=LIMIT, timeout=30.0)
+        tasks = [asyncio.create_task(bounded.fetch(web.url(), PARAM)) for _ in range(4)]
+        await until(lambda: bounded._held == 4 * (LIMIT - 1))
+        with pytest.raises(Overloaded) as busy:
             await bounded.fetch(web.url(), PARAM)
         assert busy.value.code == "media_busy"
+        gate.set()
+        assert {len(media.data) for media in await asyncio.gather(*tasks)} == {LIMIT - 1}
+        assert bounded._held == 0
 
 
 async def test_a_fetch_that_is_cancelled_lets_go_of_its_connection_and_its_place() -> None:

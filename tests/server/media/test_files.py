@@ -11,6 +11,7 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.server.config.config import StoreConfig
 from stentor.server.media.collect import TEXT_ONLY, collect_media
 from stentor.server.media.documents import Page
+from stentor.server.media.fetcher import Fetcher
 from stentor.server.media.files import has_files, read_files
 from stentor.server.media.loading import MediaLoader
 from stentor.server.media.parts import Media, MediaPart
@@ -80,6 +81,17 @@ async def test_a_picture_among_files_is_a_picture() -> None:
     url = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
     (message,) = await told(user(file(file_data=url, filename="a.png")))
     assert message["content"][0]["image_url"] == {"url": url}
+
+
+async def test_what_a_host_calls_a_picture_cannot_change_how_it_is_read() -> None:
+    async with serving(says(answer(PNG, content_type="image/x,y"))) as web:
+        loaded = partial(_loaded, fetcher(web))
+        (message,) = await read_files([user(file(file_url=web.url()))], loaded, read_pdf, MOST)
+    assert message["content"][0]["image_url"]["url"].startswith("data:image/png;base64,")
+
+
+async def _loaded(fetching: Fetcher, url: str, _name: str, param: str) -> Media:
+    return await fetching.fetch(url, param)
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,16 @@ def video(
     frames: Iterable[np.ndarray[Any, Any]] | None = None,
     pix_fmt: str = "yuv420p",
     sound: bool = False,
+    group: int = 12,
 ) -> bytes:
+    """``group``: frames from one key frame to the next."""
     out = io.BytesIO()
     width, height = size
     grey = (np.full((height, width, 3), 10 * number, np.uint8) for number in range(count))
     with av.open(out, "w", format=form) as container:
         stream: Any = container.add_stream(codec, rate=fps)
         stream.width, stream.height, stream.pix_fmt = width, height, pix_fmt
+        stream.codec_context.gop_size = group
         heard: Any = container.add_stream("aac", rate=16_000) if sound else None
         for image in grey if frames is None else frames:
             for packet in stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")):

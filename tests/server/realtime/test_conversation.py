@@ -150,7 +150,7 @@ def test_a_picture_is_told_where_its_item_is_retrieved_and_to_the_model() -> Non
     (message,) = chat_request(BEGUN, [entry]).messages[-1:]
     assert message["content"] == [
         {"type": "text", "text": "a"},
-        {"type": "image_url", "image_url": {"url": PNG, "detail": "low"}},
+        {"type": "image_url", "image_url": {"url": PNG, "detail": "low"}, "_field": "a.content[1]"},
     ]
 
 
