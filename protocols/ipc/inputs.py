@@ -56,6 +56,8 @@ class EncoderShape(msgspec.Struct, frozen=True, array_like=True, gc=False):
     attended: int = 0
     """Embeddings of each span, where all positions attend to it: a request has one such. 0 where spans stand in the
     prompt: a request has any number."""
+    sliced: bool = False
+    """It can be stopped in the middle of one and go on in a later step (:attr:`.steps.EncodeJob.sliced`)."""
     whole: int = 0
     """Positions of the longest span, where all of one is computed in one step since they see each other; 0: a prompt
     is cut anywhere."""
