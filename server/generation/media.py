@@ -56,6 +56,8 @@ class PlacedMedia:
     spans: list[Media] = field(default_factory=list)
     tokens: Mapping[Modality, int] = field(default_factory=dict)
     """Of the prompt, how many stand for media of each modality."""
+    held: int = 0
+    """Bytes that the request's memory share counts for them, until the engine has them."""
 
     def without(self, count: int) -> "PlacedMedia":
         """Where the first ``count`` tokens of the prompt are cut off. Raises BadRequest where that cuts a piece of
@@ -69,7 +71,7 @@ class PlacedMedia:
                     "truncate_prompt_tokens",
                 )
         kept = [span._replace(start=span.start - count) for span in self.spans if span.start >= count]
-        return PlacedMedia(kept, self.tokens)
+        return PlacedMedia(kept, self.tokens, self.held)
 
 
 class ChatMedia:
@@ -174,7 +176,7 @@ class ChatMedia:
             spans.append(Media(one.payload, one.digest, own[0], own[-1] + 1 - own[0], one.grid, one.interval))
         if at != len(places):
             raise _forged()
-        return PlacedMedia(spans, counts)
+        return PlacedMedia(spans, counts, sum(one.bytes for one in media.made))
 
     def _count(self, media: ProcessedMedia, tokenizer: Tokenizer) -> tuple[int, int]:
         """The token that embeddings of ``media`` stand for, and how many there are. Videos of some models are

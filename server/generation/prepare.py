@@ -105,7 +105,7 @@ async def prepare_generation(
     params = await with_bad_words(chat, params, body.bad_words, context.queue_slot.memory)
     constraints = await constraints_of(chat, body, use, prompt, prompted.thinking)
     wanted = generation_request(body, prompt, params, caller, constraints, media.spans)
-    batches = await _observed(chat, wanted, context, arrival, client)
+    batches = await _observed(chat, wanted, media.held, context, arrival, client)
     return PreparedGeneration(
         model=model,
         prompt=prompt,
@@ -120,16 +120,23 @@ async def prepare_generation(
 
 
 async def _observed(
-    chat: ChatModel, wanted: GenerationRequest, context: RequestContext, arrival: float | None, client: Submitter | None
+    chat: ChatModel,
+    wanted: GenerationRequest,
+    media_bytes: int,
+    context: RequestContext,
+    arrival: float | None,
+    client: Submitter | None,
 ) -> ObservedGeneration:
-    """With its media where workers see them."""
+    """With its media, of ``media_bytes``, where workers see them."""
     staged = None
     if wanted.media:
         with arena_room():
             staged = await chat.client.stage(wanted.media)
     try:
         began = context.arrival if arrival is None else arrival
-        return ObservedGeneration(chat, wanted, began, context.queue_slot, client, staged=staged)
+        return ObservedGeneration(
+            chat, wanted, began, context.queue_slot, client, staged=staged, media_bytes=media_bytes
+        )
     except BaseException:
         if staged is not None:
             staged.close()

@@ -78,9 +78,12 @@ class ObservedGeneration:
         *,
         field: str = "messages",
         staged: StagedMedia | None = None,
+        media_bytes: int = 0,
     ) -> None:
-        """``arrival`` by ``time.monotonic()``; ``field`` is where the client wrote the prompt. ``staged``: its media,
-        which are closed with this, and sooner once the engine has them; not where this raises.
+        """``arrival`` by ``time.monotonic()``; ``field`` is where the client wrote the prompt.
+
+        ``staged``: its media, which are closed with this, and sooner once the engine has them; not where this raises.
+        ``media_bytes`` of them are counted in the memory of ``queue_slot``, and no more from then on.
 
         Raises Overloaded where ``queue_slot`` gets no room for the prompt, and BadRequest (413) where none gets it.
         """
@@ -88,6 +91,7 @@ class ObservedGeneration:
         queue_slot.memory.add(self._held, field)
         queue_slot.take(len(request.prompt))
         self._staged = staged
+        self._media_bytes = media_bytes
         self._client = client or chat.client
         self._chat = chat
         self._request = request
@@ -107,6 +111,10 @@ class ObservedGeneration:
         with arena_room():
             self._generation = generate(self._client, chat.pool, named, self._observe, chat.turns)
         self._unstage()
+        # from now on they lie in shared memory alone, which has a bound of its own
+        self._request = msgspec.structs.replace(request, media=())
+        media_bytes, self._media_bytes = self._media_bytes, 0
+        self._queue_slot.memory.add(-media_bytes)
         return self._generation
 
     def _unstage(self) -> None:

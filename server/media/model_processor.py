@@ -39,6 +39,7 @@ _BY_COMPANY: Final = frozenset({"LlavaOnevisionProcessor"})
 _SIZES: Final = ("size", "min_pixels", "max_pixels")
 _OF_VIDEOS: Final = ("fps", "num_frames")
 UNKNOWN_OPTION: Final = "unknown_processor_option"
+_PIXEL_MASK: Final = "pixel_attention_mask"
 _DOT: Final = Image.new("RGB", (1, 1))
 
 
@@ -223,6 +224,8 @@ def _tensors(found: Mapping[str, Any], unused: Sequence[str]) -> dict[str, Any]:
     for name, value in found.items():
         if name not in _COUNTED and name not in unused:
             array = np.asarray(value)
+            if name == _PIXEL_MASK and array.all():
+                continue  # as the model has it where it is given none; two thirds as large as the pixels
             tensors[name] = array.astype(np.float32) if array.dtype == np.float64 else array
     return tensors
 

@@ -8,11 +8,15 @@ from typing import Any, Final, NamedTuple
 import openai
 import pytest
 import torch
+from safetensors.torch import load
 
 from stentor.loadtest.server_process import ServerProcess
+from stentor.server.media.decode_video import decode_video
+from stentor.server.media.decoded import DecodedLimits
 from stentor.server.media.model_processor import ModelProcessor
 from stentor.tests.e2e.made_up import EXACT
 from stentor.tests.server.media.pictures import picture, png
+from stentor.tests.server.media.videos import video
 from stentor.tests.support.vision_models import qwen3_vl
 
 NAME: Final = "sees"
@@ -105,6 +109,38 @@ def test_an_answer_to_pictures_is_that_of_transformers(
         assert found.prompt_token_ids == prompt
         assert found.choices[0].token_ids == wanted
         assert found.usage.prompt_tokens == len(prompt)
+
+
+def test_an_answer_to_a_video_is_that_of_transformers_given_its_frames(client: openai.OpenAI, made: Made) -> None:
+    file = video(6, (64, 32), fps=2)
+    ours = ModelProcessor(made.folder)
+    decoded = decode_video(file, DecodedLimits(), ours.choose_frames({}))
+    inputs = ours.video(decoded)
+    marks = "<|vision_start|>", "<|vision_end|>"
+    told = f"<|im_start|>user\n{marks[0]}{inputs.replacement}{marks[1]}what?<|im_end|>\n<|im_start|>assistant\n"
+    ids = made.processor.tokenizer(told, add_special_tokens=False)["input_ids"]
+    kinds = made.processor.create_mm_token_type_ids([ids])
+    with torch.no_grad():
+        whole = made.model.generate(
+            input_ids=torch.tensor([ids]),
+            attention_mask=torch.ones(1, len(ids), dtype=torch.int64),
+            mm_token_type_ids=torch.tensor(kinds),
+            max_new_tokens=12,
+            do_sample=False,
+            **load(inputs.payload),
+        )[0].tolist()
+    url = "data:video/mp4;base64," + base64.b64encode(file).decode()
+    content: Any = [{"type": "video_url", "video_url": {"url": url}}, {"type": "text", "text": "what?"}]
+    found: Any = client.chat.completions.create(
+        model=NAME,
+        messages=[{"role": "user", "content": content}],
+        max_tokens=12,
+        temperature=0,
+        extra_body={"return_token_ids": True},
+    )
+    assert found.prompt_token_ids == ids
+    assert found.choices[0].token_ids == whole[len(ids) :]
+    assert found.usage.prompt_tokens_details.video_tokens == ids.count(made.model.config.video_token_id)
 
 
 def test_the_same_picture_is_found_again_and_another_is_not_taken_for_it(client: openai.OpenAI) -> None:

@@ -65,11 +65,7 @@ def test_the_pass_gives_the_bits_of_the_operations_on_any_number_of_threads(
 @pytest.mark.parametrize("gated", [True, False])
 @pytest.mark.parametrize("router", ROUTERS)
 def test_the_pass_is_the_references(router: Router, gated: bool) -> None:
-<<<<<<< HEAD
-    program, src, dst, _ = recorded("f32", Scaling(), router, into=False, gated=gated)
-=======
     program, src, dst, _ = recorded("f32", USUAL, router, into=False, gated=gated)
->>>>>>> wt-codes
     found: list[Tensor] = []
     variants: tuple[Any, ...] = ("native", "reference")
     for variant in variants:

@@ -31,13 +31,8 @@ def operands(
     into = 2 * INNER if gated else INNER
 
     def drawn(*shape: int, seed: int) -> Tensor:
-<<<<<<< HEAD
-        made: Tensor = normal(*shape, seed=seed) / shape[-1] ** 0.5
-        return made.to(BF16).to(DEVICE)
-=======
         scaled: Tensor = normal(*shape, seed=seed) / shape[-1] ** 0.5
         return scaled.to(BF16).to(DEVICE)
->>>>>>> wt-codes
 
     return Operands(
         x=(4 * drawn(tokens, HIDDEN, seed=6)),
