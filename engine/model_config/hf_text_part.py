@@ -104,6 +104,10 @@ def _sees_pictures_whole(spec: ModelSpec, *, windows_alone: bool) -> ModelSpec:
     )
 
 
+_OTHER_NAMES: Final[Mapping[str, str]] = {"kimi_k2": "deepseek_v3"}
+"""Model types that published files have for others."""
+
+
 class Seeing(NamedTuple):
     """A model that takes media."""
 
@@ -122,7 +126,10 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "Glm46VForConditionalGeneration": Seeing("glm46v", "glm4v_text"),
     "Idefics3ForConditionalGeneration": Seeing("idefics3", "llama"),
     "InternVLForConditionalGeneration": Seeing("internvl", "qwen2"),
+    "KimiK25ForConditionalGeneration": Seeing("kimi_k25", "deepseek_v3"),
+    "Kimi_K25ForConditionalGeneration": Seeing("kimi_k25", "deepseek_v3"),
     "Lfm2VlForConditionalGeneration": Seeing("lfm2_vl", "lfm2"),
+    "LightOnOcrForConditionalGeneration": Seeing("lighton_ocr", "qwen3"),
     "Llama4ForConditionalGeneration": Seeing("llama4", "llama4_text"),
     "LlavaForConditionalGeneration": Seeing("llava", "llama"),
     "LlavaNextForConditionalGeneration": Seeing("llava_next", "llama"),
@@ -155,6 +162,7 @@ def _text(seeing: Seeing, readers: Mapping[str, Reader], fields: Fields, name: s
         text = fields.values
     elif text is not None:
         kind = Fields(text).text("model_type", kind)
+        kind = _OTHER_NAMES.get(kind, kind)
     if text is None:
         raise ConfigError("text_config is missing, expected a table")
     if kind not in readers:

@@ -158,6 +158,31 @@ def _gemma4_large() -> Any:
     return _gemma4(use_bidirectional_attention="vision")
 
 
+def _kimi() -> Any:
+    text = {**_TEXT, "num_hidden_layers": 3, "num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 1}
+    text |= {"topk_group": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "first_k_dense_replace": 1}
+    text |= {"q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+    vision = {**_SIZES, "patch_size": PATCH, "pos_emb_height": 8, "pos_emb_width": 8, "pos_emb_time": 2}
+    return transformers.Kimi_K25Config(
+        text_config={"model_type": "deepseek_v3", **text, "n_shared_experts": 1},
+        vision_config=vision,
+        projection_hidden_size=64,
+        image_token_id=token("<|image_pad|>"),
+        video_token_id=token("<|video_pad|>"),
+        tie_word_embeddings=False,
+    )
+
+
+def _lighton_ocr() -> Any:
+    return transformers.LightOnOcrConfig(
+        text_config={"model_type": "qwen3", **_TEXT, "head_dim": 16, "tie_word_embeddings": False},
+        vision_config={"model_type": "pixtral", **_SIZES, "image_size": 32, "patch_size": PATCH, "head_dim": 16},
+        image_token_id=token("[IMG]"),
+        spatial_merge_size=2,
+        tie_word_embeddings=False,
+    )
+
+
 def _qwen3_asr() -> Any:
     audio = {"encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 96, "d_model": 64}
     return transformers.Qwen3ASRConfig(
@@ -205,6 +230,13 @@ def _frames(random: torch.Generator, size: int) -> Picture:
     whole = _film(random, size)
     frame = [token("<|vision_start|>"), *whole.tokens[1:-1][: len(whole.tokens) // 2 - 1], token("<|vision_end|>")]
     return Picture(whole.tensors, [61, *frame, 62, 63, *frame], whole.grid, "video")
+
+
+def _kimi_picture(random: torch.Generator, size: int) -> Picture:
+    whole = qwen_picture(random, size)
+    _, rows, columns = whole.tensors["image_grid_thw"][0].tolist()
+    pixels = torch.randn(rows * columns, 3, PATCH, PATCH, generator=random)
+    return Picture({**whole.tensors, "pixel_values": pixels}, whole.tokens)
 
 
 def _siglip2(random: torch.Generator, size: int) -> Picture:
@@ -284,6 +316,8 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "granite_vision": (_granite_vision, Kind(_anyres, _IMAGE, cat())),
     "gemma4_small": (_gemma4_small, Kind(_gemma4_picture, token("<image_soft_token>"), _gemma4_padded)),
     "gemma4_large": (_gemma4_large, Kind(_gemma4_picture, token("<image_soft_token>"), _gemma4_padded)),
+    "kimi_k25": (_kimi, Kind(_kimi_picture, token("<|image_pad|>"), cat())),
+    "lighton_ocr": (_lighton_ocr, PICTURES["mistral3"]),
     "llama4": (_llama4, Kind(square("<image>", 4), _IMAGE, cat())),
     "qwen3_asr": (_qwen3_asr, Kind(_sound, token("<video>"), cat())),
     "voxtral": (_voxtral, Kind(_voxtral_sound, token("<video>"), cat())),
@@ -303,7 +337,8 @@ def _made(config: Callable[[], Any]) -> Maker:
                         parameter.mul_(0.25)  # nothing else scales scores: a peaked softmax would magnify rounding
                 else:
                     parameter.normal_(0, 0.15)
-        model.save_pretrained(folder)
+        # transformers names layers of Kimi's text as those of its tower when it turns names back
+        model.save_pretrained(folder, save_original_format=made.model_type != "kimi_k25")
         return model
 
     return make
