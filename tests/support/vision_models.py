@@ -1,5 +1,5 @@
-"""Tiny random checkpoints of models that see, whole as the published ones are: weights, tokenizer with the special tokens
-of their pictures, processor and chat template."""
+"""Tiny random checkpoints of models that see, whole as the published ones are: weights, tokenizer with the special
+tokens of their pictures, processor and chat template."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -127,6 +127,7 @@ def qwen2_5_vl(folder: Path) -> Any:
     text = {**_TEXT, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
     config = transformers.Qwen2_5_VLConfig(text_config=text, vision_config=vision, **_qwen_tokens())
     _write_processor(folder, "Qwen2_5_VLProcessor", _qwen_images(), QWEN)
+    _write_videos(folder)
     return _write_model(folder, config)
 
 
@@ -139,6 +140,7 @@ def qwen3_vl(folder: Path) -> Any:
     text = {**_TEXT, "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": rope}
     config = transformers.Qwen3VLConfig(text_config=text, vision_config=vision, **_qwen_tokens())
     _write_processor(folder, "Qwen3VLProcessor", _qwen_images(), QWEN)
+    _write_videos(folder)
     return _write_model(folder, config)
 
 
@@ -149,6 +151,11 @@ def _qwen_tokens() -> dict[str, int]:
         "vision_start_token_id": token("<|vision_start|>"),
         "vision_end_token_id": token("<|vision_end|>"),
     }
+
+
+def _write_videos(folder: Path) -> None:
+    size = {"shortest_edge": 4 * 64, "longest_edge": 64 * 64}
+    _change(folder / "video_preprocessor_config.json", size=size, fps=2, min_frames=2, max_frames=8)
 
 
 def _qwen_images() -> Any:
@@ -187,7 +194,11 @@ def llava(folder: Path) -> Any:
         image_seq_length=16,
     )
     images = transformers.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=_SQUARE)
-    settings = {"patch_size": PATCH, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+    settings: dict[str, Any] = {
+        "patch_size": PATCH,
+        "vision_feature_select_strategy": "default",
+        "num_additional_image_tokens": 1,
+    }
     _write_processor(folder, "LlavaProcessor", images, LLAVA, bos=True, **settings)
     return _write_model(folder, config)
 
@@ -202,7 +213,7 @@ def llava_onevision(folder: Path) -> Any:
         image_grid_pinpoints=pinpoints,
     )
     images = transformers.LlavaOnevisionImageProcessorPil(size=_SQUARE, image_grid_pinpoints=pinpoints)
-    settings = {"num_image_tokens": 16, "vision_feature_select_strategy": "full"}
+    settings: dict[str, Any] = {"num_image_tokens": 16, "vision_feature_select_strategy": "full"}
     _write_processor(folder, "LlavaOnevisionProcessor", images, ONEVISION, **settings)
     return _write_model(folder, config)
 
@@ -242,7 +253,7 @@ def mistral3(folder: Path) -> Any:
         image_token_index=token("[IMG]"),
         spatial_merge_size=2,
     )
-    settings = {"patch_size": PATCH, "spatial_merge_size": 2}
+    settings: dict[str, Any] = {"patch_size": PATCH, "spatial_merge_size": 2}
     _write_processor(folder, "PixtralProcessor", _pixtral_images(), MISTRAL, bos=True, **settings)
     return _write_model(folder, config)
 
@@ -304,7 +315,7 @@ def _write_processor(
     *,
     names: Mapping[str, str] | None = None,
     bos: bool = False,
-    **settings: object,
+    **settings: Any,
 ) -> None:
     """``names``: of the tokenizer's special tokens; ``bos``: whether it begins texts with one."""
     images.save_pretrained(folder)
