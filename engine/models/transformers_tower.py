@@ -68,12 +68,11 @@ class TransformersTower:
         for name, tensor in self._tensors.items():
             self.weights.add(name, tensor)
 
-    def before_layers(self, pause: Callable[[], None]) -> None:
-        """``pause`` is called before each of its layers from now on."""
+    def before_products(self, pause: Callable[[], None]) -> None:
+        """``pause`` is called before each of its products from now on."""
         for module in self._model.modules():
-            if isinstance(module, torch.nn.ModuleList):
-                for layer in module:
-                    layer.register_forward_pre_hook(lambda *_: pause())
+            if isinstance(module, torch.nn.Linear):
+                module.register_forward_pre_hook(lambda *_: pause())
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

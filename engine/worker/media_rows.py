@@ -21,7 +21,7 @@ from .runner import Findings, MediaReader, no_media
 from .sliced_encoding import SlicedEncoding
 
 _SLICE_SECONDS: Final = 0.02
-"""Of an encoding beside rows that decode, and a layer's time more."""
+"""Of an encoding beside rows that decode, and a product's time more."""
 logger = logging.getLogger(__name__)
 
 

@@ -1,4 +1,4 @@
-"""An encoding that is stopped between two layers and goes on later: so that rows that decode wait for a part of it."""
+"""An encoding that stops between two products and goes on later: rows that decode wait for a part of it."""
 
 import threading
 import time
@@ -30,7 +30,7 @@ class SlicedEncoding(Generic[T]):
 
     @classmethod
     def pause(cls) -> None:
-        """Between two layers: waits, where it runs on the thread of an encoding whose time is over."""
+        """Between two products: waits, where it runs on the thread of an encoding whose time is over."""
         mine: SlicedEncoding[T] | None = getattr(cls._own, "encoding", None)
         if mine is None or time.monotonic() < mine._deadline:
             return
@@ -40,7 +40,7 @@ class SlicedEncoding(Generic[T]):
             raise _DroppedError
 
     def run(self, seconds: float | None = None) -> bool:
-        """Goes on for so long and a layer's time more, or to the end. Returns whether it is done."""
+        """Goes on for so long and a product's time more, or to the end. Returns whether it is done."""
         self._deadline = _LAST if seconds is None else time.monotonic() + seconds
         self._resumed.release()
         self._paused.acquire()

@@ -1,4 +1,4 @@
-"""Encodings that are stopped between two layers."""
+"""Encodings that are stopped between two products."""
 
 import threading
 from pathlib import Path
@@ -13,23 +13,23 @@ from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.worker.test_media_rows import Served
 
 
-def _encoding(layers: int, done: list[int]) -> SlicedEncoding[str]:
+def _encoding(products: int, done: list[int]) -> SlicedEncoding[str]:
     def encode() -> str:
-        for layer in range(layers):
+        for product in range(products):
             SlicedEncoding.pause()
-            done.append(layer)
+            done.append(product)
         return "embeddings"
 
     return SlicedEncoding(encode)
 
 
-def test_a_slice_ends_before_the_next_layer_and_the_rest_follows() -> None:
+def test_a_slice_ends_before_the_next_product_and_the_rest_follows() -> None:
     done: list[int] = []
     encoding = _encoding(4, done)
     assert not encoding.run(0.0)
     assert done == []
     assert not encoding.run(0.0)
-    assert done == [0], "each slice computes a layer at least, once it has begun"
+    assert done == [0], "each slice computes a product at least, once it has begun"
     assert encoding.run()
     assert (done, encoding.result()) == ([0, 1, 2, 3], "embeddings")
     encoding.drop()
