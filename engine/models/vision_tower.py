@@ -80,7 +80,7 @@ class VisionTower:
         norms = self.spec.layers[0].norms
         return make_norm(self.weights, name, norms, self.spec, self._context) if name else None
 
-    def before_layers(self, pause: Callable[[], None]) -> None:
+    def between_pieces(self, pause: Callable[[], None]) -> None:
         """``pause`` is called before each of its layers from now on."""
         self._pause = pause
 

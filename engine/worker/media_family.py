@@ -107,7 +107,7 @@ class TextWithMedia(Text):
             self._missing = f"{error}"
             logger.warning("%s takes no media: %s", self.spec.architecture, error)
             return None
-        tower.before_products(SlicedEncoding.pause)
+        tower.between_pieces(SlicedEncoding.pause)
         self._tower = tower
         return MediaRows(
             tower,

@@ -79,7 +79,7 @@ def test_rounded_weights_change_embeddings_little(
 def test_it_may_be_stopped_before_every_layer_of_every_pass() -> None:
     calls: list[None] = []
     made = tower(IDEFICS)
-    made.before_layers(lambda: calls.append(None))
+    made.between_pieces(lambda: calls.append(None))
     made.encode(Payload("image", {"pixel_values": pictures(2)}))
     assert len(calls) == 2
 
