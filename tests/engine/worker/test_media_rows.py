@@ -121,3 +121,18 @@ def test_a_request_whose_media_the_model_cannot_take_ends_and_others_go_on(tmp_p
         assert why in (end.message or "")
     assert engine.outcomes[beside, 0].tokens == expected
     assert engine.generate(served.prompt([40, 41]).tokens, params) == expected
+
+
+@pytest.mark.parametrize("name", ["qwen3_vl", "gemma3"])
+def test_sequences_of_one_request_share_its_pictures(name: str, tmp_path: Path) -> None:
+    served = Served(name, tmp_path)
+    engine, prompt = served.engine, served.prompt([*range(40, 60)], 1, [60, 61])
+    params = SamplingParams(max_tokens=6, temperature=0.9)
+    rid = engine.submit(prompt.tokens, params, [1, 2, 3], media=prompt.media)
+    engine.run(check=True)
+    together = [engine.outcomes[rid, index].tokens for index in range(3)]
+    for seed, expected in zip((1, 2, 3), together, strict=True):
+        engine.restart(engine.ready.num_blocks)
+        alone = engine.submit(prompt.tokens, params, [seed], media=prompt.media)
+        engine.run(check=True)
+        assert engine.outcomes[alone, 0].tokens == expected
