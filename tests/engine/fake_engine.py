@@ -9,9 +9,10 @@ from stentor.engine.channel import MAX_FRAME
 from stentor.engine.client.media import Media
 from stentor.engine.core.crash_bisector import DEATHS_TO_CONVICT
 from stentor.engine.core.grammar.constraint import TokenConstraint
-from stentor.engine.core.request import NOTHING, SequenceState
+from stentor.engine.core.request import NOTHING
 from stentor.engine.core.scheduler import Scheduler
 from stentor.engine.core.scheduler.step import MAX_PLAN_BYTES
+from stentor.engine.core.sequence import SequenceState
 from stentor.engine.worker.rows import with_forks
 from stentor.protocols.ipc.actors import Resource, Submit, TokensBatch
 from stentor.protocols.ipc.cache_groups import CacheGroup, group_of

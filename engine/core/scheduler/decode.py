@@ -1,6 +1,6 @@
 """Rows that need one position each, and drafts behind it."""
 
-from ..request import Sequence
+from ..sequence import Sequence
 from .kv_cache_manager import KVCacheManager
 from .step import StepBuilder
 

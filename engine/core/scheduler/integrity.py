@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from ..request import SequenceState
+from ..sequence import SequenceState
 from .kv_cache_manager import KVCacheManager
 from .output import Output
 from .step import InFlightStep

@@ -9,7 +9,8 @@ from ..cache.blocks import BlockPool
 from ..cache.encoder_cache import EncoderCache
 from ..cache.needs import BlockNeeds
 from ..cache.prefix import PrefixCache, Tables
-from ..request import NEVER_HASHED, Request, Sequence, SequenceState
+from ..request import Request
+from ..sequence import NEVER_HASHED, Sequence, SequenceState
 from .queue import WaitingQueue
 from .rows import RowTable
 from .states import StateCache

@@ -18,7 +18,8 @@ from stentor.protocols.ipc.steps import Masks, StepResult, TokenLogprobs
 
 from ..grammar.constraint import Complete, ConstraintBroken
 from ..grammar.token_sets import MaskWriter
-from ..request import Request, Sequence, SequenceState
+from ..request import Request
+from ..sequence import Sequence, SequenceState
 from .kv_cache_manager import KVCacheManager
 from .step import InFlightStep, Owner
 

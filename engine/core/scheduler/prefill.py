@@ -5,7 +5,8 @@ from stentor.protocols.ipc.inputs import InputSpan
 from stentor.protocols.ipc.steps import EncodeJob
 
 from ..cache.prefix import Tables
-from ..request import Request, Sequence
+from ..request import Request
+from ..sequence import Sequence
 from .kv_cache_manager import KVCacheManager
 from .step import StepBuilder
 

@@ -5,7 +5,7 @@ from heapq import heapify, heappop, heappush
 
 from stentor.protocols.ipc.actors import Resource
 
-from ..request import Order, Sequence, SequenceState
+from ..sequence import Order, Sequence, SequenceState
 
 
 class WaitingQueue:

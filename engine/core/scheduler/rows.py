@@ -3,7 +3,7 @@
 from bisect import insort
 from operator import attrgetter
 
-from ..request import Sequence, SequenceState
+from ..sequence import Sequence, SequenceState
 
 _by_order = attrgetter("order")
 

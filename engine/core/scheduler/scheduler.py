@@ -22,7 +22,8 @@ from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 from ...channel import MAX_FRAME
 from ..crash_bisector import CrashBisector, InFlightSequence
 from ..grammar.constraint import TokenConstraint
-from ..request import NOTHING, Request, Sequence, SequenceState
+from ..request import NOTHING, Request
+from ..sequence import Sequence, SequenceState
 from .decode import plan_decodes, plan_drafts
 from .integrity import check_integrity
 from .kv_cache_manager import KVCacheManager

@@ -3,7 +3,8 @@
 from typing import Final
 
 from ..cache.blocks import BlockPool
-from ..request import NEVER_HASHED, Request, Sequence
+from ..request import Request
+from ..sequence import NEVER_HASHED, Sequence
 
 SLOTS_A_ROW: Final = 2
 """The one that it writes, and one that it has left behind or begins from."""

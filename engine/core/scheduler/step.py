@@ -6,7 +6,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import EncodeJob, ForkedRow, NewRow, RowInput, RowSpan, RowStep, StepResult
 
 from ..cache.prefix import Tables
-from ..request import Sequence
+from ..sequence import Sequence
 from .kv_cache_manager import KVCacheManager
 
 MAX_PLAN_BYTES: Final = 16 << 20

@@ -5,8 +5,8 @@ import random
 import msgspec
 import pytest
 
-from stentor.engine.core.request import Sequence, SequenceState
 from stentor.engine.core.scheduler import refusals
+from stentor.engine.core.sequence import Sequence, SequenceState
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.inputs import StreamShape
 from stentor.tests.engine.fake_engine import Engine

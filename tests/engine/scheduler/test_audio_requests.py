@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from stentor.engine.core.request import SequenceState
+from stentor.engine.core.sequence import SequenceState
 from stentor.protocols.ipc.audio import MAX_WINDOW_BYTES, Alignment, TokenRules
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan

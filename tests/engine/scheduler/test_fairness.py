@@ -1,6 +1,6 @@
 """Who goes first, who is preempted, and that everyone gets there."""
 
-from stentor.engine.core.request import Sequence, SequenceState
+from stentor.engine.core.sequence import Sequence, SequenceState
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.fake_engine import Engine
 

@@ -2,8 +2,9 @@ import random
 
 import pytest
 
-from stentor.engine.core.request import Request, Sequence, SequenceState, StateError
+from stentor.engine.core.request import Request
 from stentor.engine.core.scheduler.queue import WaitingQueue
+from stentor.engine.core.sequence import Sequence, SequenceState, StateError
 from stentor.protocols.ipc.actors import Submit
 from stentor.protocols.ipc.sampling import SamplingParams
 

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from stentor.engine.core.request import Sequence
 from stentor.engine.core.scheduler import Scheduler
+from stentor.engine.core.sequence import Sequence
 from stentor.protocols.ipc.actors import PromptPart, Submit, TokensBatch
 from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
