@@ -113,6 +113,7 @@ class TextWithMedia(Text):
             context.device,
             turns=self._turns,
             sees_whole=self._sees_whole,
+            words=tower.words(),
         )
 
     def memory(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[MemoryLine]:
