@@ -135,6 +135,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "LlavaNextForConditionalGeneration": Seeing("llava_next", "llama"),
     "LlavaOnevisionForConditionalGeneration": Seeing("llava_onevision", "qwen2"),
     "Mistral3ForConditionalGeneration": Seeing("mistral3", "mistral"),
+    "Ovis2ForConditionalGeneration": Seeing("ovis2", "qwen2"),
     "Qwen2VLForConditionalGeneration": Seeing("qwen2_vl", "qwen2_vl_text", "images, video"),
     "Qwen2_5_VLForConditionalGeneration": Seeing("qwen2_5_vl", "qwen2_5_vl_text", "images, video"),
     "Qwen3ASRForConditionalGeneration": Seeing("qwen3_asr", "qwen3", "audio"),

@@ -86,6 +86,16 @@ class TransformersTower:
         self.weights.load(named, ignore=("position_ids", "rotary_emb.inv_freq", "rotary_pos_emb.inv_freq"))
 
     @torch.inference_mode()
+    def words(self) -> dict[int, torch.Tensor]:
+        """Tokens of text whose embeddings are the tower's, [hidden] each by id: those around pictures of Ovis 2."""
+        ids = getattr(self._model.config, "visual_indicator_token_ids", ())
+        if not ids:
+            return {}
+        inner = self._model.model
+        last = torch.arange(inner.visual_vocab_size - len(ids), inner.visual_vocab_size, device=self._device)
+        return dict(zip(ids, inner.visual_embeddings_table(last), strict=True))
+
+    @torch.inference_mode()
     def encode(self, payload: Payload) -> Encoded:
         """Raises ValueError for a payload that the model has no method for, or that its method does not take."""
         method = getattr(self._model, f"get_{payload.modality}_features", None)

@@ -116,6 +116,7 @@ class TextWithMedia(Text):
             context.device,
             turns=self._turns,
             sees_whole=self._sees_whole,
+            words=tower.words(),
         )
 
     def _make_tower(self, context: LayerContext) -> TransformersTower | VisionTower:

@@ -1,8 +1,8 @@
 """Pictures and sounds in the prompts of rows: encoded into encoder slots, put in place of placeholder tokens."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Protocol
 
@@ -22,6 +22,7 @@ from .sliced_encoding import SlicedEncoding
 
 _SLICE_SECONDS: Final = 0.02
 """Of an encoding beside rows that decode, and a product's time more."""
+_NOWHERE: Final = np.zeros(0, dtype=np.int64)
 logger = logging.getLogger(__name__)
 
 
@@ -67,6 +68,10 @@ class _Row:
     """None: a token's position is what it is counted as."""
     fault: str = ""
     """What is wrong with its media."""
+    words: Int64 = field(default_factory=lambda: _NOWHERE)
+    """Positions of text that stand for embeddings of the tower."""
+    which: Int64 = field(default_factory=lambda: _NOWHERE)
+    """Which of these, one for each."""
 
 
 class MediaRows:
@@ -81,10 +86,15 @@ class MediaRows:
         *,
         turns: bool,
         sees_whole: bool,
+        words: Mapping[int, torch.Tensor] | None = None,
     ) -> None:
         """``placeholders``: ids of the tokens that embeddings replace; ``place``: see
         :meth:`..models.decoder.Decoder.place_media`; ``turns``: tokens of media turn by frame, row and column;
-        ``sees_whole``: those of a picture see each other."""
+        ``sees_whole``: those of a picture see each other; ``words``: tokens of text that stand for embeddings of the
+        tower, [hidden] each, wherever a prompt has them."""
+        words = words or {}
+        self._words = np.array(sorted(words), dtype=np.int64)
+        self._of_words = torch.stack([words[token] for token in sorted(words)]) if words else None
         self._tower, self._place, self._device = tower, place, device
         self._placeholders = np.array(sorted(placeholders), dtype=np.int64)
         self._turns, self._sees_whole = turns, sees_whole
@@ -111,7 +121,7 @@ class MediaRows:
             if (begun := self._begun.pop(slot, None)) is not None:
                 begun.drop()
         for new in plan.new:
-            if new.spans:
+            if new.spans or (len(self._words) and np.isin(new.tokens[: new.prompt_len], self._words).any()):
                 self._rows[new.slot] = self._read_row(new)
         for job in plan.encode:
             self._encode(job)
@@ -132,6 +142,8 @@ class MediaRows:
             if found is None:
                 continue
             if found.fault or found.positions is not None or any(_within(found.spans, row.start, row.count)):
+                return True
+            if _between(found.words, row.start, row.count):
                 return True
         return False
 
@@ -191,7 +203,9 @@ class MediaRows:
                 positions = MediaPositions.of(len(tokens), runs)
             except ValueError as error:
                 return _Row([], None, str(error))
-        return _Row([span for span in spans if span.encoder_slot >= 0], positions)
+        words = np.flatnonzero(np.isin(tokens, self._words)) if len(self._words) else _NOWHERE
+        which = np.searchsorted(self._words, tokens[words])
+        return _Row([span for span in spans if span.encoder_slot >= 0], positions, words=words, which=which)
 
     def batch(self, rows: Sequence[PlacedRow]) -> MediaBatch | None:
         """What stands in place of tokens in a pass over these rows; None where nothing does. Of rows with a fault
@@ -223,6 +237,10 @@ class MediaRows:
                         WholeSpan(first - row.start + row.first, last - first, row.sequence, first)
                         for first, last in _runs_of(at)
                     ]
+            if self._of_words is not None and (inside := _between(found.words, row.start, row.count)):
+                places.append(found.words[inside] - row.start + row.first)
+                chosen = torch.from_numpy(found.which[inside]).to(self._device)
+                parts.append((Encoded(self._of_words[chosen]), 0, len(chosen)))
         if not places:
             return None
         layers = sorted({layer for encoded, _, _ in parts for layer in encoded.behind})
@@ -266,6 +284,12 @@ def _within(spans: Iterable[_Span], start: int, count: int) -> Iterator[tuple[_S
         begin, end = np.searchsorted(span.placeholders, (start, start + count))
         if begin < end:
             yield span, int(begin), int(end)
+
+
+def _between(positions: Int64, start: int, count: int) -> slice | None:
+    """Which of ascending positions are in [start, start + count); None where none are."""
+    begin, end = np.searchsorted(positions, (start, start + count))
+    return slice(begin, end) if begin < end else None
 
 
 def _runs_of(positions: Int64) -> list[tuple[int, int]]:

@@ -190,6 +190,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "LlavaNextForConditionalGeneration": ("granite_vision",),
     "LlavaOnevisionForConditionalGeneration": ("llava_onevision",),
     "Mistral3ForConditionalGeneration": ("mistral3",),
+    "Ovis2ForConditionalGeneration": ("ovis2",),
     "Qwen2VLForConditionalGeneration": ("qwen2_vl", "qwen2_vl_film"),
     "Qwen2_5_VLForConditionalGeneration": ("qwen2_5_vl",),
     "Qwen3ASRForConditionalGeneration": ("qwen3_asr",),

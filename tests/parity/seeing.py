@@ -173,6 +173,27 @@ def _kimi() -> Any:
     )
 
 
+def _ovis2() -> Any:
+    vision = {**_SIZES, "image_size": SIDE, "patch_size": PATCH, "vocab_size": 40, "hidden_stride": 2}
+    return transformers.Ovis2Config(
+        text_config={"model_type": "qwen2", **_TEXT},
+        vision_config={**vision, "num_visual_indicator_tokens": 5},
+        image_token_id=token("<image>"),
+        visual_indicator_token_ids=[token(f"<row_1_col_{column}>") for column in (1, 2, 3)]
+        + [token(f"<row_2_col_{column}>") for column in (1, 2)],
+        vocab_size=VOCAB,
+        hidden_size=64,
+        tie_word_embeddings=False,
+    )
+
+
+def _ovis_picture(random: torch.Generator, size: int) -> Picture:
+    pixels = torch.randn(size + 1, 3, SIDE, SIDE, generator=random)
+    begin, between, end = (token(f"<row_1_col_{column}>") for column in (1, 2, 3))
+    tiles = [each for _ in range(size + 1) for each in (*[token("<image>")] * 4, between)]
+    return Picture({"pixel_values": pixels}, [begin, *tiles, end])
+
+
 def _lighton_ocr() -> Any:
     return transformers.LightOnOcrConfig(
         text_config={"model_type": "qwen3", **_TEXT, "head_dim": 16, "tie_word_embeddings": False},
@@ -318,6 +339,7 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "gemma4_large": (_gemma4_large, Kind(_gemma4_picture, token("<image_soft_token>"), _gemma4_padded)),
     "kimi_k25": (_kimi, Kind(_kimi_picture, token("<|image_pad|>"), cat())),
     "lighton_ocr": (_lighton_ocr, PICTURES["mistral3"]),
+    "ovis2": (_ovis2, Kind(_ovis_picture, _IMAGE, cat())),
     "llama4": (_llama4, Kind(square("<image>", 4), _IMAGE, cat())),
     "qwen3_asr": (_qwen3_asr, Kind(_sound, token("<video>"), cat())),
     "voxtral": (_voxtral, Kind(_voxtral_sound, token("<video>"), cat())),
