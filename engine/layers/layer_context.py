@@ -1,6 +1,7 @@
 """How tensors are made and multiplied: one value passed to every layer."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -41,6 +42,8 @@ class LayerContext:
     """What goes from layer to layer is float32, whatever ``dtype`` is."""
     tells_experts: bool = False
     """Mixtures of experts tell :attr:`.forward_batch.ForwardBatch.routed` of each token's, in a CPU's program too."""
+    before_product: Callable[[], None] | None = None
+    """Called before every product that is no step of a program: others may compute then."""
     memory: Memory | None = None
     """Where the tensors lie, unless with :attr:`shapes_only`; None makes them where torch does."""
 

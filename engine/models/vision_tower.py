@@ -63,8 +63,9 @@ class VisionTower:
     def __init__(self, spec: VisionSpec, context: LayerContext) -> None:
         self.spec = spec
         self.weights = weights = WeightMap()
+        self._pause: Callable[[], None] | None = None
         self._context = context = replace(
-            context, float32_stream=context.packed, quantized=_online(context), tells_experts=False
+            context, float32_stream=context.packed, quantized=_online(context), before_product=self._before_product
         )
         plain = replace(context, quantized=None)
         hidden = spec.hidden_size
@@ -100,6 +101,18 @@ class VisionTower:
         norms = self.spec.layers[0].norms
         return make_norm(self.weights, name, norms, self.spec, self._context) if name else None
 
+    def before_products(self, pause: Callable[[], None]) -> None:
+        """``pause`` is called before each of its products from now on."""
+        self._pause = pause
+
+    def _before_product(self) -> None:
+        if self._pause is not None:
+            self._pause()
+
+    def words(self) -> dict[int, torch.Tensor]:
+        """Tokens of text whose embeddings are the tower's, [hidden] each by id: there are none."""
+        return {}
+
     @property
     def dtype(self) -> torch.dtype:
         """That weights are multiplied in."""
@@ -116,17 +129,16 @@ class VisionTower:
         self.weights.load(tower_tensors(self.spec, tensors))
 
     @torch.inference_mode()
-    def encode(self, media: Media, after_layer: Callable[[], None] | None = None) -> Embedded:
-        """``after_layer`` is called behind every layer: others may compute on the device then. Raises ValueError for
-        tensors that the tower does not take."""
+    def encode(self, media: Media) -> Embedded:
+        """Raises ValueError for tensors that the tower does not take."""
         patches = read_patches(self.spec, media.tensors)
-        found = [self._pass(some, after_layer) for some in _passes(patches)]
+        found = [self._pass(some) for some in _passes(patches)]
         if not found:
             return Embedded(self._context.empty(0, self.spec.embedding_size, dtype=self._context.stream))
         behind = {layer: torch.cat([each.behind[layer] for each in found]) for layer in found[0].behind}
         return Embedded(torch.cat([each.embeddings for each in found]), behind)
 
-    def _pass(self, patches: Patches, after_layer: Callable[[], None] | None) -> Embedded:
+    def _pass(self, patches: Patches) -> Embedded:
         spec, device = self.spec, self._context.device
         layouts = [layout(grid, spec.merge, spec.window) for grid in patches.grids]
         order = _order([each.order for each in layouts])
@@ -151,8 +163,6 @@ class VisionTower:
             if number in spec.deepstack:
                 residual, delta = residual if delta is None else added_(residual, delta), None
                 behind[len(behind)] = self._embeddings(self._deepstack[len(behind)], residual, back)
-            if after_layer is not None:
-                after_layer()
         return Embedded(self._embeddings(self._projector, joined(delta, residual, self._final_norm), back), behind)
 
     def _with_class_tokens(self, x: torch.Tensor, token: torch.Tensor, pictures: int) -> torch.Tensor:
