@@ -198,8 +198,10 @@ def print_figures(console: Console, record: VisionSpeed) -> None:
         for each in record.timed
     ]
     columns = ("side", "dtype", "pictures/s", "CPU s a picture", "times theirs", "CPU times theirs", "off float32")
+    about = record.machine
     title = (
-        f"{record.model}: {record.patches:,} patches a picture, {record.pictures} a round, {record.machine['device']}"
+        f"{record.model}: {record.patches:,} patches a picture, {record.pictures} a round; {about.get('cpu', '')}, "
+        f"threads: {about['threads']}"
     )
     console.print(table(columns, rows, left=2, title=title))
 

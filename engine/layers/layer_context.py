@@ -1,6 +1,7 @@
 """How tensors are made and multiplied: one value passed to every layer."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -47,6 +48,8 @@ class LayerContext:
     """The workers that split the model; None where one has it all."""
     moe_backend: MoEBackend = "auto"
     """Who the operator wants to multiply by plain experts."""
+    before_product: Callable[[], None] | None = None
+    """Called before every product that is no step of a program: others may compute then."""
     memory: Memory | None = None
     """Where the tensors lie, unless with :attr:`shapes_only`; None makes them where torch does."""
 

@@ -75,6 +75,7 @@ class Linear:
         """``bias``: whether all parts have one, or those that do; the others' is zero. ``dtype``: what ``y`` is rounded
         to. ``adapted``: what tasks add to the product."""
         self._activation, self._dtype, self._adapted, self._stream = activation, dtype, adapted, context.stream
+        self._before = context.before_product
         added = torch.float32 if context.packed else context.dtype
         bias_ = context.empty(sum(parts.values()), dtype=added) if bias else None
         if bias_ is not None:
@@ -133,6 +134,8 @@ class Linear:
                 return traced
             assert isinstance(traced, Traced)
             return traced.activated(self._activation)
+        if self._before is not None:
+            self._before()
         if not tasks or self._adapted is None:
             return self._product(x, self._activation, self._dtype)
         assert isinstance(x, torch.Tensor)

@@ -68,7 +68,7 @@ class TransformersTower:
         for name, tensor in self._tensors.items():
             self.weights.add(name, tensor)
 
-    def between_pieces(self, pause: Callable[[], None]) -> None:
+    def before_products(self, pause: Callable[[], None]) -> None:
         """``pause`` is called before each of its products from now on."""
         for module in self._model.modules():
             if isinstance(module, torch.nn.Linear):

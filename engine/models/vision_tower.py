@@ -41,10 +41,14 @@ class VisionTower:
 
     def __init__(self, spec: VisionSpec, context: LayerContext) -> None:
         self.spec = spec
-        self._pause: Callable[[], None] = _go_on
         self.weights = weights = WeightMap()
+        self._pause: Callable[[], None] | None = None
         self._context = context = replace(
-            context, float32_stream=context.packed, quantized=_online(context), tells_experts=False
+            context,
+            float32_stream=context.packed,
+            quantized=_online(context),
+            tells_experts=False,
+            before_product=self._before_product,
         )
         plain = replace(context, quantized=None)
         hidden = spec.hidden_size
@@ -80,9 +84,17 @@ class VisionTower:
         norms = self.spec.layers[0].norms
         return make_norm(self.weights, name, norms, self.spec, self._context) if name else None
 
-    def between_pieces(self, pause: Callable[[], None]) -> None:
-        """``pause`` is called before each of its layers from now on."""
+    def before_products(self, pause: Callable[[], None]) -> None:
+        """``pause`` is called before each of its products from now on."""
         self._pause = pause
+
+    def _before_product(self) -> None:
+        if self._pause is not None:
+            self._pause()
+
+    def words(self) -> dict[int, torch.Tensor]:
+        """Tokens of text whose embeddings are the tower's, [hidden] each by id: there are none."""
+        return {}
 
     @property
     def dtype(self) -> torch.dtype:
@@ -132,7 +144,6 @@ class VisionTower:
         delta: Stream | None = None
         residual: Stream = x
         for number, layer in enumerate(self._layers):
-            self._pause()
             batch = near if near is not None and number not in spec.whole_layers else whole
             delta, residual = layer(delta, residual, batch)
             if number in spec.deepstack:
@@ -181,10 +192,6 @@ class VisionTower:
         if not spec.window:
             return whole, None
         return whole, replace(whole, texts=_texts([length for each in layouts for length in each.windows], device))
-
-
-def _go_on() -> None:
-    pass
 
 
 def native_tower(described: Mapping[str, object], hidden: int, context: LayerContext) -> VisionTower | None:

@@ -107,7 +107,7 @@ class TextWithMedia(Text):
             self._missing = f"{error}"
             logger.warning("%s takes no media: %s", self.spec.architecture, error)
             return None
-        tower.between_pieces(SlicedEncoding.pause)
+        tower.before_products(SlicedEncoding.pause)
         self._tower = tower
         return MediaRows(
             tower,

@@ -76,12 +76,12 @@ def test_rounded_weights_change_embeddings_little(
     assert 0 < float((rounded - exact).square().mean().sqrt()) < most * float(exact.square().mean().sqrt())
 
 
-def test_it_may_be_stopped_before_every_layer_of_every_pass() -> None:
+def test_others_may_compute_before_every_product() -> None:
     calls: list[None] = []
     made = tower(IDEFICS)
-    made.between_pieces(lambda: calls.append(None))
+    made.before_products(lambda: calls.append(None))
     made.encode(Payload("image", {"pixel_values": pictures(2)}))
-    assert len(calls) == 2
+    assert len(calls) == 1 + 2 * 4 + 1  # of patches, of two layers, of the projector
 
 
 def test_no_picture_gives_no_embedding() -> None:
