@@ -381,7 +381,7 @@ class Config(msgspec.Struct, frozen=True):
     def engines(self) -> dict[ModelRole, EngineConfig]:
         """What each engine gets, once all models are :meth:`located`; the main model's comes first."""
         beside = self._beside
-        own = self.engine.worker
+        own = msgspec.structs.replace(self.engine.worker, language_model_only=self.media.language_model_only)
         if self.main == "embedding":
             said = self.embedding.dtype
             dtype = own.dtype if said == "auto" else said

