@@ -68,6 +68,7 @@ class VisionSpeed(Record, frozen=True, kw_only=True, tag="vision"):
 @dataclass(frozen=True)
 class Payload:
     tensors: Mapping[str, torch.Tensor]
+    modality: str = "image"
 
 
 def main(argv: list[str]) -> int:

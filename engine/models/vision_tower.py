@@ -39,6 +39,10 @@ class Media(Protocol):
     """One piece of media as a model's processor leaves it."""
 
     @property
+    def modality(self) -> str:
+        """``image`` or ``video``; others have no pixels."""
+
+    @property
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """By the names that transformers' towers take them as."""
 
@@ -131,6 +135,8 @@ class VisionTower:
     @torch.inference_mode()
     def encode(self, media: Media) -> Embedded:
         """Raises ValueError for tensors that the tower does not take."""
+        if media.modality not in (("image", "video") if self.spec.source == "patches" else ("image",)):
+            raise ValueError(f"the model has no encoder for {media.modality}s")
         patches = read_patches(self.spec, media.tensors)
         found = [self._pass(some) for some in _passes(patches)]
         if not found:
