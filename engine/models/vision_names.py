@@ -49,13 +49,17 @@ def tower_tensors(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch
 def _renamed(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch.Tensor]]:
     renamed = [(re.compile(pattern), put) for pattern, put in _RENAMED[spec.names]]
     layer = re.compile(re.escape(spec.prefix) + r"\.(\d+)\.")
+    parts = {name.rpartition(".")[0] for name in spec.shapes()}
     for stored, tensor in tensors:
         name = _PROJECTOR.sub("projector.", _TOWER.sub("", stored))
         for pattern, put in renamed:
             name = pattern.sub(put, name)
         found = layer.match(name)
-        if not name.startswith(spec.unused) and (found is None or int(found[1]) < len(spec.layers)):
-            yield name, tensor
+        if name.startswith(spec.unused) or (found is not None and int(found[1]) >= len(spec.layers)):
+            continue
+        front, _, last = name.rpartition(".")
+        known = name in parts or front in parts or last in _SCALES
+        yield name if known else stored, tensor  # what has no place is refused by the name that it is stored under
 
 
 def _scaled(tensors: Named) -> Iterator[tuple[str, torch.Tensor]]:

@@ -113,9 +113,8 @@ class VisionTower:
 
     @torch.inference_mode()
     def encode(self, payload: Payload) -> Encoded:
-        """Raises ValueError for media that are neither pictures nor videos, and for tensors that the tower does not
-        take."""
-        if payload.modality not in ("image", "video"):
+        """Raises ValueError for a modality that the tower has not, and for tensors that it does not take."""
+        if payload.modality not in (("image", "video") if self.spec.source == "patches" else ("image",)):
             raise ValueError(f"the model has no encoder for {payload.modality}s")
         patches = read_patches(self.spec, payload.tensors)
         found = [self._pass(some) for some in _passes(patches)]

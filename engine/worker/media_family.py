@@ -120,9 +120,10 @@ class TextWithMedia(Text):
         )
 
     def _make_tower(self, context: LayerContext) -> TransformersTower | VisionTower:
+        dtype = tower_dtype(context)
         # what outlives a worker is laid out before there is a tower
-        own = native_tower(self._described, self.spec.hidden_size, replace(context, memory=None))
-        return own or TransformersTower(self._described, tower_dtype(context), context.device)
+        own = native_tower(self._described, self.spec.hidden_size, replace(context, dtype=dtype, memory=None))
+        return own or TransformersTower(self._described, dtype, context.device)
 
     def memory(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[MemoryLine]:
         lines = super().memory(config, model, sizes)

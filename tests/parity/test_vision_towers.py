@@ -150,7 +150,7 @@ def rows(found: Any) -> torch.Tensor:
 @torch.no_grad()
 def agree(model: Any, tower: VisionTower, tensors: Mapping[str, torch.Tensor], modality: str = "image") -> None:
     expected = getattr(model, f"get_{modality}_features")(**tensors, return_dict=True)
-    found = tower.encode(Payload("image", tensors))
+    found = tower.encode(Payload(modality, tensors))
     torch.testing.assert_close(found.embeddings, rows(expected.pooler_output), rtol=1e-4, atol=1e-4)
     behind = getattr(expected, "deepstack_features", None) or ()
     assert len(found.behind) == len(behind)

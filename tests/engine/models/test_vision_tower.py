@@ -120,6 +120,17 @@ def test_media_that_do_not_fit_are_refused(
         tower(config).encode(Payload("image", tensors))
 
 
+@pytest.mark.parametrize(("config", "modality"), [(IDEFICS, "video"), (QWEN, "audio")])
+def test_media_of_another_kind_are_refused(config: Mapping[str, Any], modality: str) -> None:
+    with pytest.raises(ValueError, match=f"the model has no encoder for {modality}s"):
+        tower(config).encode(Payload(modality, {}))
+
+
+def test_a_weight_without_a_place_is_refused_by_its_stored_name() -> None:
+    with pytest.raises(WeightError, match=r"holds model\.vision_model\.odd\.weight, which"):
+        tower(IDEFICS).load([("model.vision_model.odd.weight", torch.ones(2))])
+
+
 def test_a_tower_that_lacks_a_weight_is_refused() -> None:
     made = tower(IDEFICS)
     with pytest.raises(WeightError, match="lacks"):

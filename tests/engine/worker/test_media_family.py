@@ -59,7 +59,7 @@ def test_a_tower_that_cannot_be_read_leaves_the_text(folder: Path, tmp_path: Pat
     engine = LocalEngine(model_config(odd, max_model_len=64, kv_cache_memory=4 << 20))
     assert group_of(engine.ready.groups, "cross") is None
     (note,) = (note for note in engine.ready.notes if "no media are taken" in note)
-    assert "odd.weight, which this architecture has no place for" in note
+    assert "vision_tower.odd.weight, which this architecture has no place for" in note
     whole = LocalEngine(model_config(folder, max_model_len=64, kv_cache_memory=4 << 20))
     assert engine.generate([40, 41, 42], GREEDY) == whole.generate([40, 41, 42], GREEDY)
 
