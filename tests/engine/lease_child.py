@@ -39,7 +39,7 @@ def main() -> None:
         print("noted", flush=True)
         sys.stdin.read()
         return
-    if what == "line":
+    if what == "directed":
         clock: Any = SimpleNamespace(monotonic_ns=lambda: _WORD.unpack_from(board, CLOCK)[0])
         vars(lease)["time"] = clock
         member.acquire()

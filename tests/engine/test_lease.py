@@ -122,7 +122,7 @@ def test_one_at_a_time_holds_the_lease(members: Members) -> None:
 def test_time_is_shared_in_proportion_to_the_weights(members: Members, share: int) -> None:
     """Of two that always have work, by steps of the same length."""
     for number in range(2):
-        members.start(number, "told", 0)
+        members.start(number, "directed", 0)
     steps = [0, 0]
     for _ in range(40):
         holder = members.holder()
@@ -135,7 +135,7 @@ def test_time_is_shared_in_proportion_to_the_weights(members: Members, share: in
 @pytest.mark.parametrize("members", [([1, 1], 0.01)], indirect=True)
 def test_a_long_step_lets_others_in_after_a_slice(members: Members) -> None:
     for number in range(2):
-        members.start(number, "told", 0)
+        members.start(number, "directed", 0)
     long = members.holder()
     members.pass_time(9_000_000)
     members.tell(long, "yield")
