@@ -119,6 +119,8 @@ def gated_in_double(both: Tensor, activation: ExpertActivation) -> Tensor:
     if activation == "swiglu_oai":
         gate = gate.clamp(max=7.0)
         return gate * (1.702 * gate).sigmoid() * (up.clamp(-7.0, 7.0) + 1)
+    if activation == "quick_gelu":
+        return gate * (1.702 * gate).sigmoid() * up
     if activation == "relu2":
         return torch.nn.functional.relu(gate).square() * up
     return torch.nn.functional.gelu(gate, approximate="tanh" if activation == "gelu_tanh" else "none") * up
