@@ -11,11 +11,10 @@ import ssl
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import anyio.to_thread
-import httpx
 
 from stentor.protocols.common.errors import BadRequest
 
@@ -27,6 +26,9 @@ from .parts import Media
 from .refusal import TIMEOUT, UNAVAILABLE, Refusal, too_large
 from .resolving import Resolve, addresses_of, resolve
 from .urls import Target, parse, scheme_of
+
+if TYPE_CHECKING:
+    import httpx  # late: few servers fetch anything, and it takes a tenth of a second
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +107,7 @@ class Fetcher:
         return Media(*await anyio.to_thread.run_sync(read, abandon_on_cancel=True))
 
     async def _download(self, target: Target) -> Media:
+        await anyio.to_thread.run_sync(_trusted)
         for _ in range(MAX_REDIRECTS + 1):
             self._check(target)
             answer = await self._request(target, await addresses_of(target, self._resolve, self._opened))
@@ -127,6 +130,8 @@ class Fetcher:
 
     async def _request(self, target: Target, addresses: Sequence[Address]) -> Media | str:
         """The answer, or where it redirects to."""
+        import httpx
+
         for number, address in enumerate(addresses, 1):
             try:
                 return await self._request_from(target, address)
@@ -140,6 +145,8 @@ class Fetcher:
         raise AssertionError("there is always an address")
 
     async def _request_from(self, target: Target, address: Address) -> Media | str:
+        import httpx
+
         # A transport knows neither cookies, proxies nor redirects; a fresh one shares no connection, whose
         # certificate would be for another name, with another fetch.
         async with httpx.AsyncHTTPTransport(verify=self._tls or _trusted(), trust_env=False) as transport:
@@ -167,7 +174,7 @@ class Fetcher:
             finally:
                 await response.aclose()
 
-    async def _read_answer(self, response: httpx.Response) -> Media | str:
+    async def _read_answer(self, response: "httpx.Response") -> Media | str:
         limit = self._config.max_bytes
         if response.status_code in (301, 302, 303, 307, 308) and "location" in response.headers:
             return str(response.headers["location"])
@@ -199,6 +206,9 @@ def _busy() -> Overloaded:
 
 @cache
 def _trusted() -> ssl.SSLContext:
+    """The authorities that are trusted; slow at first."""
+    import httpx
+
     return httpx.create_ssl_context(trust_env=False)
 
 
