@@ -44,6 +44,7 @@ COMMANDS: Final = {
     "scheduler-cost": Command(".scheduler_cost", "CPU time of the engine a step, without a model"),
     "grammar-cost": Command(".grammar_cost", "time of a mask on a model's vocabulary"),
     "recovery": Command(".recovery", "how long streams stand still when a worker or an engine is killed"),
+    "picture": Command(".picture", "what a command shows on a terminal, as SVG"),
 }
 OLDER: Final = {"startup": "start"}
 """Names of earlier versions."""
