@@ -9,26 +9,11 @@ import torch
 import transformers as untyped_transformers
 
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture, square
-from stentor.tests.support.vision_models import BOS, EOS, PAD, PATCH, SIDE, VOCAB, Maker, token
+from stentor.tests.support.vision_models import EOS, PAD, PATCH, SIDE, SIZES, TEXT, VOCAB, Maker, token
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
 
-_SIZES: Final[Mapping[str, Any]] = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-}
-_TEXT: Final[Mapping[str, Any]] = {
-    **_SIZES,
-    "vocab_size": VOCAB,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 2048,
-    "bos_token_id": token(BOS),
-    "eos_token_id": token(EOS),
-    "pad_token_id": token(PAD),
-}
 _PLAIN: Final = {"rope_type": "default", "rope_theta": 10000.0}
 _QWEN: Final = {
     "image_token_id": token("<|image_pad|>"),
@@ -40,7 +25,7 @@ _QWEN: Final = {
 
 def _qwen2_vl() -> Any:
     vision = {"depth": 2, "embed_dim": 32, "hidden_size": 64, "num_heads": 2, "patch_size": PATCH, "mlp_ratio": 2}
-    text = {**_TEXT, "rope_parameters": {**_PLAIN, "mrope_section": [2, 3, 3]}}
+    text = {**TEXT, "rope_parameters": {**_PLAIN, "mrope_section": [2, 3, 3]}}
     return transformers.Qwen2VLConfig(text_config=text, vision_config=vision, **_QWEN)
 
 
@@ -53,7 +38,7 @@ def _new_qwen_vision(**more: object) -> dict[str, Any]:
 
 def _qwen3_vl_moe() -> Any:
     rope = {**_PLAIN, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
-    text = {**_TEXT, "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": rope, "decoder_sparse_step": 1}
+    text = {**TEXT, "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": rope, "decoder_sparse_step": 1}
     text |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
     vision = _new_qwen_vision(deepstack_visual_indexes=[0])
     return transformers.Qwen3VLMoeConfig(text_config=text, vision_config=vision, **_QWEN)
@@ -62,7 +47,7 @@ def _qwen3_vl_moe() -> Any:
 def _recurrent() -> dict[str, Any]:
     rope = {**_PLAIN, "mrope_section": [2, 1, 1], "mrope_interleaved": True, "partial_rotary_factor": 0.5}
     return {
-        **{**_TEXT, "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": rope},
+        **{**TEXT, "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": rope},
         "layer_types": ["linear_attention", "full_attention", "linear_attention"],
         **{"linear_num_key_heads": 2, "linear_num_value_heads": 4},
         **{"linear_key_head_dim": 16, "linear_value_head_dim": 16},
@@ -82,14 +67,14 @@ def _qwen3_5_moe() -> Any:
 def _glm4v() -> Any:
     vision = {"depth": 2, "hidden_size": 64, "out_hidden_size": 64, "intermediate_size": 96, "num_heads": 4}
     vision |= {"patch_size": PATCH, "image_size": 32}
-    text = {**_TEXT, "rope_parameters": {**_PLAIN, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}}
+    text = {**TEXT, "rope_parameters": {**_PLAIN, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}}
     return transformers.Glm4vConfig(text_config=text, vision_config=vision, **_glm_tokens())
 
 
 def _glm4v_moe() -> Any:
     vision = {"depth": 2, "hidden_size": 64, "out_hidden_size": 64, "intermediate_size": 96, "num_heads": 4}
     vision |= {"patch_size": PATCH, "image_size": 32}
-    text = {**_TEXT, "rope_parameters": {**_PLAIN, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}}
+    text = {**TEXT, "rope_parameters": {**_PLAIN, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}}
     text |= {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "first_k_dense_replace": 1}
     text |= {"head_dim": 16, "n_shared_experts": 1, "attention_bias": True}
     return transformers.Glm4vMoeConfig(text_config=text, vision_config=vision, **_glm_tokens())
@@ -107,9 +92,9 @@ def _glm_tokens() -> dict[str, int]:
 
 
 def _lfm2_vl() -> Any:
-    text = {**_TEXT, "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "model_type": "lfm2"}
+    text = {**TEXT, "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "model_type": "lfm2"}
     text |= {"block_auto_adjust_ff_dim": False, "block_ff_dim": 96}
-    vision = {**_SIZES, "patch_size": PATCH, "num_patches": 16, "model_type": "siglip2_vision_model"}
+    vision = {**SIZES, "patch_size": PATCH, "num_patches": 16, "model_type": "siglip2_vision_model"}
     return transformers.Lfm2VlConfig(
         text_config=text,
         vision_config={**vision, "vision_use_head": False},
@@ -119,9 +104,9 @@ def _lfm2_vl() -> Any:
 
 
 def _llava_next(text: Mapping[str, Any]) -> Any:
-    vision = {"model_type": "siglip_vision_model", **_SIZES, "image_size": SIDE, "patch_size": PATCH}
+    vision = {"model_type": "siglip_vision_model", **SIZES, "image_size": SIDE, "patch_size": PATCH}
     return transformers.LlavaNextConfig(
-        text_config={**_TEXT, **text},
+        text_config={**TEXT, **text},
         vision_config={**vision, "vision_use_head": False},
         image_token_index=token("<image>"),
         image_grid_pinpoints=[[SIDE, 2 * SIDE], [2 * SIDE, SIDE]],
@@ -135,9 +120,9 @@ def _granite_vision() -> Any:
 
 
 def _gemma4(**more: object) -> Any:
-    text = {**_TEXT, "num_hidden_layers": 4, "head_dim": 16, "global_head_dim": 32, "sliding_window": 32}
+    text = {**TEXT, "num_hidden_layers": 4, "head_dim": 16, "global_head_dim": 32, "sliding_window": 32}
     text |= {"layer_types": ["sliding_attention", "full_attention"] * 2, "hidden_size_per_layer_input": 0}
-    vision = {**_SIZES, "num_key_value_heads": 4, "head_dim": 16, "patch_size": PATCH, "pooling_kernel_size": 2}
+    vision = {**SIZES, "num_key_value_heads": 4, "head_dim": 16, "patch_size": PATCH, "pooling_kernel_size": 2}
     vision |= {"position_embedding_size": 64}
     return transformers.Gemma4Config(
         text_config={**text, "vocab_size_per_layer_input": VOCAB, **more},
@@ -159,10 +144,10 @@ def _gemma4_large() -> Any:
 
 
 def _kimi() -> Any:
-    text = {**_TEXT, "num_hidden_layers": 3, "num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 1}
+    text = {**TEXT, "num_hidden_layers": 3, "num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 1}
     text |= {"topk_group": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "first_k_dense_replace": 1}
     text |= {"q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
-    vision = {**_SIZES, "patch_size": PATCH, "pos_emb_height": 8, "pos_emb_width": 8, "pos_emb_time": 2}
+    vision = {**SIZES, "patch_size": PATCH, "pos_emb_height": 8, "pos_emb_width": 8, "pos_emb_time": 2}
     return transformers.Kimi_K25Config(
         text_config={"model_type": "deepseek_v3", **text, "n_shared_experts": 1},
         vision_config=vision,
@@ -174,9 +159,9 @@ def _kimi() -> Any:
 
 
 def _ovis2() -> Any:
-    vision = {**_SIZES, "image_size": SIDE, "patch_size": PATCH, "vocab_size": 40, "hidden_stride": 2}
+    vision = {**SIZES, "image_size": SIDE, "patch_size": PATCH, "vocab_size": 40, "hidden_stride": 2}
     return transformers.Ovis2Config(
-        text_config={"model_type": "qwen2", **_TEXT},
+        text_config={"model_type": "qwen2", **TEXT},
         vision_config={**vision, "num_visual_indicator_tokens": 5},
         image_token_id=token("<image>"),
         visual_indicator_token_ids=[token(f"<row_1_col_{column}>") for column in (1, 2, 3)]
@@ -196,8 +181,8 @@ def _ovis_picture(random: torch.Generator, size: int) -> Picture:
 
 def _lighton_ocr() -> Any:
     return transformers.LightOnOcrConfig(
-        text_config={"model_type": "qwen3", **_TEXT, "head_dim": 16, "tie_word_embeddings": False},
-        vision_config={"model_type": "pixtral", **_SIZES, "image_size": 32, "patch_size": PATCH, "head_dim": 16},
+        text_config={"model_type": "qwen3", **TEXT, "head_dim": 16, "tie_word_embeddings": False},
+        vision_config={"model_type": "pixtral", **SIZES, "image_size": 32, "patch_size": PATCH, "head_dim": 16},
         image_token_id=token("[IMG]"),
         spatial_merge_size=2,
         tie_word_embeddings=False,
@@ -207,7 +192,7 @@ def _lighton_ocr() -> Any:
 def _qwen3_asr() -> Any:
     audio = {"encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 96, "d_model": 64}
     return transformers.Qwen3ASRConfig(
-        text_config={"model_type": "qwen3", **_TEXT, "head_dim": 16, "tie_word_embeddings": True},
+        text_config={"model_type": "qwen3", **TEXT, "head_dim": 16, "tie_word_embeddings": True},
         audio_config={**audio, "num_mel_bins": 8, "max_source_positions": 16, "output_dim": 64},
         audio_token_id=token("<video>"),
         pad_token_id=token(PAD),
@@ -216,10 +201,10 @@ def _qwen3_asr() -> Any:
 
 
 def _llama4() -> Any:
-    text = {**_TEXT, "num_hidden_layers": 4, "head_dim": 16, "intermediate_size_mlp": 96, "num_local_experts": 4}
+    text = {**TEXT, "num_hidden_layers": 4, "head_dim": 16, "intermediate_size_mlp": 96, "num_local_experts": 4}
     text |= {"num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "no_rope_layers": [1, 1, 1, 0]}
     text |= {"attention_chunk_size": 48, "moe_layers": [1, 3]}
-    vision = {**_SIZES, "image_size": SIDE, "patch_size": PATCH, "vision_output_dim": 64, "intermediate_size": 256}
+    vision = {**SIZES, "image_size": SIDE, "patch_size": PATCH, "vision_output_dim": 64, "intermediate_size": 256}
     vision |= {"projector_input_dim": 64, "projector_output_dim": 64, "pixel_shuffle_ratio": 0.5}
     return transformers.Llama4Config(text_config=text, vision_config=vision, image_token_index=token("<image>"))
 
@@ -227,7 +212,7 @@ def _llama4() -> Any:
 def _voxtral() -> Any:
     audio = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "hidden_size": 32}
     return transformers.VoxtralConfig(
-        text_config={"model_type": "llama", **_TEXT, "head_dim": 16},
+        text_config={"model_type": "llama", **TEXT, "head_dim": 16},
         audio_config={**audio, "num_mel_bins": 8, "max_source_positions": 16, "head_dim": 8, "num_key_value_heads": 4},
         audio_token_id=token("<video>"),
     )

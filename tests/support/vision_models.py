@@ -101,14 +101,14 @@ MISTRAL: Final = (
     "{% endif %}{% endfor %}"
 )
 
-_SIZES: Final[Mapping[str, Any]] = {
+SIZES: Final[Mapping[str, Any]] = {
     "hidden_size": 64,
     "intermediate_size": 96,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
 }
-_TEXT: Final[Mapping[str, Any]] = {
-    **_SIZES,
+TEXT: Final[Mapping[str, Any]] = {
+    **SIZES,
     "vocab_size": VOCAB,
     "num_key_value_heads": 2,
     "max_position_embeddings": 2048,
@@ -124,7 +124,7 @@ def qwen2_5_vl(folder: Path) -> Any:
         **{"depth": 2, "hidden_size": 64, "out_hidden_size": 64, "intermediate_size": 96, "num_heads": 4},
         **{"patch_size": PATCH, "window_size": 4 * PATCH, "fullatt_block_indexes": [1]},
     }
-    text = {**_TEXT, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
+    text = {**TEXT, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
     config = transformers.Qwen2_5_VLConfig(text_config=text, vision_config=vision, **_qwen_tokens())
     _write_processor(folder, "Qwen2_5_VLProcessor", _qwen_images(), QWEN)
     _write_videos(folder)
@@ -137,7 +137,7 @@ def qwen3_vl(folder: Path) -> Any:
         **{"patch_size": PATCH, "num_position_embeddings": 36, "deepstack_visual_indexes": [0, 1]},
     }
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
-    text = {**_TEXT, "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": rope}
+    text = {**TEXT, "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": rope}
     config = transformers.Qwen3VLConfig(text_config=text, vision_config=vision, **_qwen_tokens())
     _write_processor(folder, "Qwen3VLProcessor", _qwen_images(), QWEN)
     _write_videos(folder)
@@ -172,9 +172,9 @@ def smolvlm(folder: Path) -> Any:
 
 
 def _idefics(folder: Path, config_class: Any, image_processor_class: Any, processor: str) -> Any:
-    vision = {**_SIZES, "image_size": SIDE, "patch_size": PATCH}
+    vision = {**SIZES, "image_size": SIDE, "patch_size": PATCH}
     config = config_class(
-        text_config={**_TEXT, "model_type": "llama"},
+        text_config={**TEXT, "model_type": "llama"},
         vision_config=vision,
         image_token_id=token("<image>"),
         scale_factor=2,
@@ -186,9 +186,9 @@ def _idefics(folder: Path, config_class: Any, image_processor_class: Any, proces
 
 
 def llava(folder: Path) -> Any:
-    vision = {"model_type": "clip_vision_model", **_SIZES, "num_hidden_layers": 3, "projection_dim": 32}
+    vision = {"model_type": "clip_vision_model", **SIZES, "num_hidden_layers": 3, "projection_dim": 32}
     config = transformers.LlavaConfig(
-        text_config={"model_type": "llama", **_TEXT},
+        text_config={"model_type": "llama", **TEXT},
         vision_config={**vision, "image_size": SIDE, "patch_size": PATCH},
         image_token_index=token("<image>"),
         image_seq_length=16,
@@ -206,8 +206,8 @@ def llava(folder: Path) -> Any:
 def llava_onevision(folder: Path) -> Any:
     pinpoints = [[rows * SIDE, columns * SIDE] for rows in (1, 2) for columns in (1, 2, 3)]
     config = transformers.LlavaOnevisionConfig(
-        text_config={"model_type": "qwen2", **_TEXT},
-        vision_config={"model_type": "siglip_vision_model", **_SIZES, **_tower(), "vision_use_head": False},
+        text_config={"model_type": "qwen2", **TEXT},
+        vision_config={"model_type": "siglip_vision_model", **SIZES, **_tower(), "vision_use_head": False},
         image_token_index=token("<image>"),
         video_token_index=token("<video>"),
         image_grid_pinpoints=pinpoints,
@@ -219,10 +219,10 @@ def llava_onevision(folder: Path) -> Any:
 
 
 def gemma3(folder: Path) -> Any:
-    text = {**_TEXT, "num_hidden_layers": 3, "head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 32}
+    text = {**TEXT, "num_hidden_layers": 3, "head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 32}
     config = transformers.Gemma3Config(
         text_config={**text, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]},
-        vision_config={**_SIZES, **_tower(), "vision_use_head": False},
+        vision_config={**SIZES, **_tower(), "vision_use_head": False},
         mm_tokens_per_image=4,
         boi_token_index=token("<start_of_image>"),
         eoi_token_index=token("<end_of_image>"),
@@ -236,8 +236,8 @@ def gemma3(folder: Path) -> Any:
 
 def pixtral(folder: Path) -> Any:
     config = transformers.LlavaConfig(
-        text_config={"model_type": "mistral", **_TEXT, "head_dim": 16, "sliding_window": None},
-        vision_config={"model_type": "pixtral", **_SIZES, **_tower(2 * SIDE)},
+        text_config={"model_type": "mistral", **TEXT, "head_dim": 16, "sliding_window": None},
+        vision_config={"model_type": "pixtral", **SIZES, **_tower(2 * SIDE)},
         image_token_index=token("[IMG]"),
         vision_feature_layer=-1,
         vision_feature_select_strategy="full",
@@ -248,8 +248,8 @@ def pixtral(folder: Path) -> Any:
 
 def mistral3(folder: Path) -> Any:
     config = transformers.Mistral3Config(
-        text_config={"model_type": "mistral", **_TEXT, "head_dim": 16, "sliding_window": None},
-        vision_config={"model_type": "pixtral", **_SIZES, **_tower(2 * SIDE)},
+        text_config={"model_type": "mistral", **TEXT, "head_dim": 16, "sliding_window": None},
+        vision_config={"model_type": "pixtral", **SIZES, **_tower(2 * SIDE)},
         image_token_index=token("[IMG]"),
         spatial_merge_size=2,
     )
@@ -265,9 +265,9 @@ def _pixtral_images() -> Any:
 
 
 def internvl(folder: Path) -> Any:
-    vision = {**_SIZES, "image_size": [SIDE, SIDE], "patch_size": [PATCH, PATCH], "attention_bias": True}
+    vision = {**SIZES, "image_size": [SIDE, SIDE], "patch_size": [PATCH, PATCH], "attention_bias": True}
     config = transformers.InternVLConfig(
-        text_config={"model_type": "qwen2", **_TEXT},
+        text_config={"model_type": "qwen2", **TEXT},
         vision_config=vision,
         image_token_id=token("<IMG_CONTEXT>"),
         image_seq_length=4,

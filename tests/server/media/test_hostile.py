@@ -57,17 +57,19 @@ def test_a_hostile_sound_is_refused(name: str) -> None:
 def test_a_profile_that_unfolds_does_no_harm() -> None:
     bomb = zlib.compress(b"\0" * (50 << 20), 9)
     for more in ((b"iCCP", b"p\0\0" + bomb), (b"eXIf", bomb), (b"tEXt", b"k\0" + b"a" * 100_000)):
+        data = png(1, 1, b"\0\xff\0\0", more)
         began = time.process_time()
         try:
-            assert decode_image(png(1, 1, b"\0\xff\0\0", more), LIMITS).size == (1, 1)
+            assert decode_image(data, LIMITS).size == (1, 1)
         except Refusal:
             assert more[0] == b"iCCP"
         assert time.process_time() - began < SECONDS
 
 
 def test_pixels_that_unfold_to_more_than_the_picture_has_are_left_alone() -> None:
+    data = png(1, 1, b"\0\xff\0\0" + b"\0" * (50 << 20))
     began = time.process_time()
-    found = decode_image(png(1, 1, b"\0\xff\0\0" + b"\0" * (50 << 20)), LIMITS)
+    found = decode_image(data, LIMITS)
     assert found.getpixel((0, 0)) == (255, 0, 0)
     assert time.process_time() - began < SECONDS
 
