@@ -9,9 +9,10 @@ from stentor import kernels
 from stentor.kernels.forward import Traced
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
+from ..model_config.attention_spec import AttentionSpec
 from ..model_config.model_spec import Backbone
 from .elementwise import elementwise
-from .forward_batch import ForwardBatch, Texts
+from .forward_batch import ForwardBatch, LayerCache, Texts
 from .layer_context import LayerContext
 from .linear import Linear
 from .norm import RMSNorm
@@ -201,35 +202,8 @@ class Attention:
                 v_scale=v_scale,
             )
         q = self._scaled(q, batch.positions)
-        out = kernels.paged_attention(
-            q,
-            cache.k,
-            cache.v,
-            paged,
-            scale=spec.scale,
-            window=self._window,
-            chunk=self._chunk,
-            softcap=spec.softcap,
-            sinks=self._sinks,
-            k_scale=k_scale,
-            v_scale=v_scale,
-        )
-        if spec.whole_spans and batch.media is not None:
-            kernels.attend_whole_spans_(
-                out,
-                q,
-                cache.k,
-                cache.v,
-                paged,
-                batch.media.spans,
-                scale=spec.scale,
-                window=self._window,
-                softcap=spec.softcap,
-                sinks=self._sinks,
-                k_scale=k_scale,
-                v_scale=v_scale,
-            )
-        return out
+        scales = k_scale, v_scale
+        return attend_cached(q, batch, cache, spec, scales, window=self._window, chunk=self._chunk, sinks=self._sinks)
 
     def _traced(self, q: Stream, k: Stream, v: Stream, batch: ForwardBatch) -> Traced:
         """As :meth:`attend`."""
@@ -269,6 +243,28 @@ class Attention:
         """As :meth:`attend`, of float32 [tokens, all of q, k and v]."""
         q, k, v = qkv.to(self._dtype).split(self._sizes, dim=1)
         return self.attend(q, k, v, batch)
+
+
+def attend_cached(
+    q: torch.Tensor,
+    batch: ForwardBatch,
+    cache: LayerCache,
+    spec: AttentionSpec,
+    scales: tuple[torch.Tensor | None, torch.Tensor | None],
+    *,
+    window: int,
+    chunk: int = 0,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """q [tokens, heads, head_dim] → the same, over the keys and values of each token's row; where ``spec`` says so,
+    tokens of a picture see all of it. ``scales`` are those of keys and of values, where the cache has any."""
+    paged, (k_scale, v_scale) = batch.paged[cache.group], scales
+    shared: dict[str, Any] = {"scale": spec.scale, "window": window, "softcap": spec.softcap, "sinks": sinks}
+    shared |= {"k_scale": k_scale, "v_scale": v_scale}
+    out = kernels.paged_attention(q, cache.k, cache.v, paged, chunk=chunk, **shared)
+    if spec.whole_spans and batch.media is not None:
+        kernels.attend_whole_spans_(out, q, cache.k, cache.v, paged, batch.media.spans, **shared)
+    return out
 
 
 def cache_scale(weights: WeightMap, prefix: str, which: str, kv_heads: int, context: LayerContext) -> torch.Tensor:

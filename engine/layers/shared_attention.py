@@ -8,7 +8,7 @@ from stentor import kernels
 from stentor.kernels.forward import Traced
 
 from ..model_config.model_spec import Backbone
-from .attention import cache_scale
+from .attention import attend_cached, cache_scale
 from .forward_batch import ForwardBatch
 from .layer_context import LayerContext
 from .linear import Linear
@@ -54,32 +54,7 @@ class SharedAttention:
             unused = q.new_zeros(len(q), 1, spec.head_dim)
             kernels.rotary_(q, unused, self._cos, self._sin, batch.positions, interleaved=spec.rope.interleaved)
         k_scale, v_scale = (self._k_scale, self._v_scale) if cache.scaled else (None, None)
-        paged = batch.paged[cache.group]
-        out = kernels.paged_attention(
-            q,
-            cache.k,
-            cache.v,
-            paged,
-            scale=spec.scale,
-            window=spec.window,
-            softcap=spec.softcap,
-            k_scale=k_scale,
-            v_scale=v_scale,
-        )
-        if spec.whole_spans and batch.media is not None:
-            kernels.attend_whole_spans_(
-                out,
-                q,
-                cache.k,
-                cache.v,
-                paged,
-                batch.media.spans,
-                scale=spec.scale,
-                window=spec.window,
-                softcap=spec.softcap,
-                k_scale=k_scale,
-                v_scale=v_scale,
-            )
+        out = attend_cached(q, batch, cache, spec, (k_scale, v_scale), window=spec.window)
         return out.view(-1, spec.q_size)
 
     def _attend_rows(self, q: torch.Tensor, batch: Any) -> torch.Tensor:
