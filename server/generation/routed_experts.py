@@ -1,10 +1,7 @@
 """``routed_experts``: which experts computed each token of an answer, as vLLM's clients read it."""
 
 import base64
-import io
 from typing import Final
-
-import numpy as np
 
 from stentor.protocols.common.errors import wrong
 from stentor.protocols.ipc.steps import ExpertShape
@@ -12,6 +9,7 @@ from stentor.protocols.openai.sampling import SamplingFields
 
 from .chat_model import ChatModel
 
+_MAGIC: Final = b"\x93NUMPY\x01\x00"
 _FIELDS: Final = ("return_routed_experts", "routed_experts_prompt_start")
 
 
@@ -53,7 +51,11 @@ def expert_bytes(chat: ChatModel, first: int | None) -> int:
 
 def encoded_experts(data: bytes, shape: ExpertShape) -> bytes:
     """JSON: the base64 of a ``.npy`` file of [positions, layers, top_k]."""
-    array = np.frombuffer(data, dtype=f"<u{shape.width}").reshape(-1, shape.layers, shape.top_k)
-    file = io.BytesIO()
-    np.save(file, array, allow_pickle=False)
-    return b'"' + base64.b64encode(file.getbuffer()) + b'"'
+    positions = len(data) // shape.token_bytes
+    # without numpy, which takes 6 MiB and is needed for nothing else here:
+    # https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+    kind = "|u1" if shape.width == 1 else f"<u{shape.width}"
+    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': ({positions}, {shape.layers}, {shape.top_k}), }}"
+    padded = header.ljust(-(len(_MAGIC) + 2 + len(header) + 1) % 64 + len(header)) + "\n"
+    file = _MAGIC + len(padded).to_bytes(2, "little") + padded.encode() + data
+    return b'"' + base64.b64encode(file) + b'"'

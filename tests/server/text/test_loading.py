@@ -119,11 +119,11 @@ def test_a_slow_tokenizer_is_converted_by_transformers(tmp_path: Path) -> None:
     assert tokenizer.decode(tokenizer.encode("helloing", add_special_tokens=False)) == "helloing"
 
 
-def test_neither_torch_nor_transformers_is_needed(demo_gguf: Path) -> None:
+def test_a_server_starts_with_neither_torch_nor_transformers_nor_numpy_nor_httpx(demo_gguf: Path) -> None:
     program = (
-        "import sys; sys.modules['torch'] = sys.modules['transformers'] = None\n"
+        "import sys; sys.modules |= dict.fromkeys(['torch', 'transformers', 'numpy', 'httpx'])\n"
         "from pathlib import Path\n"
-        "import stentor.server.text.generation\n"
+        "import stentor.server.app.lifecycle, stentor.server.text.generation\n"
         "from stentor.server.text.loading import load_tokenizer\n"
         "print(load_tokenizer(Path(sys.argv[1])).encode('Hello'))\n"
     )
