@@ -1,6 +1,6 @@
 """A text model of which each of several workers has a part: see :class:`.families.Family`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -8,8 +8,8 @@ import torch
 from stentor.protocols.ipc.config import WorkerConfig
 
 from ..loading.checkpoint import Checkpoint
+from ..loading.errors import CheckpointError
 from ..loading.gguf_types import GGMLType, row_bytes
-from ..loading.slices import sliced
 from ..model_config.config_fields import ConfigError
 from ..model_config.model_spec import ModelSpec
 from ..model_config.tensor_parallel import Cut, split_model
@@ -77,3 +77,24 @@ def split_family(checkpoint: Checkpoint, device: str, config: WorkerConfig) -> S
             "text, which alone is split; leave it out"
         )
     return SplitText(checkpoint, device, config)
+
+
+def sliced(tensors: Iterable[tuple[str, torch.Tensor]], cuts: Mapping[str, Cut]) -> Iterator[tuple[str, torch.Tensor]]:
+    """What ``cuts`` leave of each tensor, by name; the rest of it is neither copied nor kept.
+
+    Raises :class:`..loading.errors.CheckpointError` for a tensor that is not of the size that is cut.
+    """
+    for name, tensor in tensors:
+        cut = cuts.get(name)
+        yield name, tensor if cut is None else _taken(name, tensor, cut)
+
+
+def _taken(name: str, tensor: torch.Tensor, cut: Cut) -> torch.Tensor:
+    if tensor.dim() <= cut.dim or tensor.shape[cut.dim] != cut.size:
+        raise CheckpointError(
+            f"{name} has shape {tuple(tensor.shape)} in the checkpoint, expected {cut.size} in dimension {cut.dim}"
+        )
+    if cut.zero:
+        return torch.zeros_like(tensor)
+    parts = [tensor.narrow(cut.dim, first, count) for first, count in cut.ranges]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=cut.dim)

@@ -5,7 +5,6 @@ from torch import Tensor
 
 from ..guards import FLOATS, describe, triton_unsupported_reason
 from ..variants import Choice, Variant, select_variant
-from . import reference
 
 
 def choose(table: Tensor, variant: Choice = "auto") -> Variant:
@@ -37,9 +36,17 @@ def embedding(tokens: Tensor, table: Tensor, scale: float = 1.0, *, variant: Cho
     if table.shape[1] > 1 and table.stride(1) != 1:
         raise ValueError(f"embedding: the rows of the table must be contiguous, its strides are {table.stride()}")
     if choose(table, variant) == "reference":
-        return reference.embedding(tokens, table, scale)
+        return _reference(tokens, table, scale)
     from .triton import gather_rows  # late: heavy
 
     out = table.new_empty((tokens.shape[0], table.shape[1]))
     gather_rows(tokens, table, scale, out)
     return out
+
+
+def _reference(tokens: Tensor, table: Tensor, scale: float) -> Tensor:
+    """The definition."""
+    if tokens.is_cpu and not bool(((tokens >= 0) & (tokens < table.shape[0])).all()):
+        raise IndexError(f"embedding: a token lies outside the table's {table.shape[0]} rows")
+    rows = torch.nn.functional.embedding(tokens, table)
+    return rows if scale == 1.0 else (rows.float() * scale).to(table.dtype)

@@ -4,7 +4,6 @@ from torch import Tensor
 
 from ..guards import FLOATS, describe, triton_unsupported_reason
 from ..variants import Choice, Variant, select_variant
-from . import reference
 from .weight import CodedMatrices, CodeKind, empty_coded
 
 __all__ = ["CodeKind", "CodedMatrices", "choose", "empty_coded", "linear_coded"]
@@ -43,7 +42,14 @@ def linear_coded(x: Tensor, weight: CodedMatrices, bias: Tensor | None = None, *
         raise ValueError(f"linear_coded: bias {describe(bias)} must be [{outputs}] of the dtype of x, contiguous")
     weight.check()
     if choose(x, variant) == "reference":
-        return reference.linear_coded(x, weight, bias)
+        return _reference(x, weight, bias)
     from .triton import run  # late: heavy
 
     return run(x, weight, bias)
+
+
+def _reference(x: Tensor, weight: CodedMatrices, bias: Tensor | None) -> Tensor:
+    """The definition: expand, and multiply."""
+    values = weight.values(0, x.dtype)
+    made = x.float() @ values.float().T
+    return (made if bias is None else made + bias.float()).to(x.dtype)

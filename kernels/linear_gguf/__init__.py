@@ -1,11 +1,12 @@
 """Linear layers with the weights of GGUF files: y = x Wᵀ + b, W read in ggml's types."""
 
+import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from ..guards import triton_unsupported_reason
 from ..linear_w4 import check_linear
 from ..variants import Choice, Variant, select_variant
-from . import reference
 from .weight import FORMATS, GGUFWeight, Kind, dequantize, empty_weight
 
 __all__ = ["FORMATS", "GGUFWeight", "Kind", "choose", "dequantize", "empty_weight", "linear_gguf"]
@@ -37,7 +38,13 @@ def linear_gguf(x: Tensor, weight: GGUFWeight, bias: Tensor | None = None, *, va
     """
     check_linear("linear_gguf", x, weight.shape, weight.codes, bias)
     if choose(x, variant) == "reference":
-        return reference.linear_gguf(x, weight, bias)
+        return _reference(x, weight, bias)
     from ..linear_w4.triton import linear_planes  # late: heavy
 
     return linear_planes(x, weight.planes, bias)
+
+
+def _reference(x: Tensor, weight: GGUFWeight, bias: Tensor | None) -> Tensor:
+    """The definition: x · dequantize(W)ᵀ + b, in float32 and rounded once."""
+    values = dequantize(weight, torch.float32)
+    return linear(x.float(), values, None if bias is None else bias.float()).to(x.dtype)

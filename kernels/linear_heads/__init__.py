@@ -2,12 +2,12 @@
 
 import ctypes
 
+import torch
 from torch import Tensor
 
 from ..guards import describe, native_unsupported_reason
 from ..native import by_dtype, threads
 from ..variants import Choice, Variant, select_variant
-from . import reference
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _NATIVE = by_dtype("stentor_linear_heads", _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _I)
@@ -43,7 +43,7 @@ def linear_heads(x: Tensor, weight: Tensor, *, invariant: bool = False, variant:
             f"linear_heads: x {describe(x)} does not fit weight {describe(weight)}; want [T, H, K] and [H, N, K]"
         )
     if choose(x, weight, variant) == "reference":
-        return (reference.linear_heads_invariant if invariant else reference.linear_heads)(x, weight)
+        return (_row_by_row if invariant else _reference)(x, weight)
     tokens, heads, inner = x.shape
     columns = weight.shape[1]
     out = x.new_empty((tokens, heads, columns))
@@ -62,3 +62,16 @@ def linear_heads(x: Tensor, weight: Tensor, *, invariant: bool = False, variant:
         threads(),
     )
     return out
+
+
+def _reference(x: Tensor, weight: Tensor) -> Tensor:
+    """The definition."""
+    rows = torch.bmm(x.transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1)
+    return rows.clone(memory_format=torch.contiguous_format)
+
+
+def _row_by_row(x: Tensor, weight: Tensor) -> Tensor:
+    """The same one row at a time, so that the library underneath never sees how many rows there are."""
+    if x.shape[0] == 0:
+        return x.new_empty((0, *weight.shape[:2]))
+    return torch.cat([_reference(x[row : row + 1], weight) for row in range(x.shape[0])])

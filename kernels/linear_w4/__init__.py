@@ -1,10 +1,11 @@
 """Linear layers with 4-bit weights: y = x Wᵀ + b, W read as four bits (GPTQ, AWQ, compressed-tensors)."""
 
+import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from ..guards import FLOATS, describe, triton_unsupported_reason
 from ..variants import Choice, Variant, select_variant
-from . import reference
 from .planes import Planes
 from .repack import from_awq, from_compressed_tensors, from_gptq
 from .weight import W4Weight, dequantize, empty_weight
@@ -47,7 +48,7 @@ def linear_w4(x: Tensor, weight: W4Weight, bias: Tensor | None = None, *, varian
     """
     check_linear("linear_w4", x, weight.shape, weight.codes, bias)
     if choose(x, variant) == "reference":
-        return reference.linear_w4(x, weight, bias)
+        return _reference(x, weight, bias)
     from .triton import linear_planes  # late: heavy
 
     ordered = x if weight.perm is None else x.index_select(1, weight.perm)
@@ -65,3 +66,9 @@ def check_linear(operation: str, x: Tensor, shape: tuple[int, int], codes: Tenso
         raise ValueError(f"{operation}: x is on {x.device}, the weight on {codes.device}")
     if bias is not None and (bias.shape != (rows,) or bias.dtype != x.dtype or not bias.is_contiguous()):
         raise ValueError(f"{operation}: bias {describe(bias)} must be [{rows}] of the dtype of x, contiguous")
+
+
+def _reference(x: Tensor, weight: W4Weight, bias: Tensor | None) -> Tensor:
+    """The definition: x · dequantize(W)ᵀ + b, in float32 and rounded once."""
+    values = dequantize(weight, torch.float32)
+    return linear(x.float(), values, None if bias is None else bias.float()).to(x.dtype)

@@ -82,7 +82,7 @@ class ScriptedEngine:
     def __init__(self) -> None:
         self.requests: dict[int, _Request] = {}
         self.vocabulary: list[Vocabulary] = []
-        self.told = 0
+        self.vocabulary_tokens = 0
         """Tokens of the vocabulary that had come when the last request with a grammar did."""
         self.any_order = False
         """Whether requests may come in another order than they have arrived in."""
@@ -146,7 +146,7 @@ class ScriptedEngine:
                     assert submit.rid not in self.requests, "submitted twice"
                     self._last_rid = submit.rid
                     if submit.grammar or submit.thinking is not None:
-                        self.told = sum(len(piece.tokens) for piece in self.vocabulary)
+                        self.vocabulary_tokens = sum(len(piece.tokens) for piece in self.vocabulary)
                     self.requests[submit.rid] = _Request(submit)
                 case Abort(rid=rid, index=index):
                     self._abort(rid, index, batch)

@@ -111,7 +111,7 @@ async def test_each_engine_hears_of_the_vocabulary_before_the_first_request_that
                     world.engines.now.read()
             engine = world.engines.now
             assert len(engine.vocabulary) == 2, "once for each engine"
-            assert engine.told == 3
+            assert engine.vocabulary_tokens == 3
             engine.step()
             await settle()
             sent = {request.submit.rid: request.submit for request in engine.requests.values()}

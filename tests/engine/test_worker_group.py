@@ -55,10 +55,10 @@ async def test_all_get_each_plan_and_the_first_is_heard() -> None:
 
 
 async def test_each_is_started_as_its_rank_and_all_are_as_ready_as_the_least() -> None:
-    told: list[Progress] = []
+    reported: list[Progress] = []
 
     async def tell(progress: Progress) -> None:
-        told.append(progress)
+        reported.append(progress)
 
     async with group_of(2) as (group, members):
         ready: list[WorkerReady] = []
@@ -78,7 +78,7 @@ async def test_each_is_started_as_its_rank_and_all_are_as_ready_as_the_least() -
                 await anyio.sleep(0.02)
             members[1].send(WorkerReady(50, 300, [], [], LIMITS))
             members[0].send(READY)
-    assert [progress.done for progress in told if progress.phase == "loading weights"] == [1, 0, 4]
+    assert [progress.done for progress in reported if progress.phase == "loading weights"] == [1, 0, 4]
     assert (ready[0].num_blocks, ready[0].max_model_len) == (50, 256)
     assert ready[0].notes == ["2 workers split the model; memory is told of the first"]
 

@@ -79,6 +79,7 @@ def test_chunks_decodes_and_neighbours_change_nothing(pair: tuple[Any, Path]) ->
     check_cut(pair[0], PagedDecoder(pair[1]))
 
 
+@pytest.mark.proof(each="pair")
 def test_a_call_an_operation_gives_transformers_logits_too(pair: tuple[Any, Path]) -> None:
     model, folder = pair
     ours = PagedDecoder(folder, packed=False)
@@ -92,6 +93,7 @@ def test_a_call_an_operation_gives_transformers_logits_too(pair: tuple[Any, Path
     assert_close(whole, expected_logits(model, second))
 
 
+@pytest.mark.proof(each="pair")
 def test_bfloat16_stays_near_transformers_in_float32(pair: tuple[Any, Path]) -> None:
     model, folder = pair
     ours = PagedDecoder(folder, dtype=torch.bfloat16)
@@ -134,10 +136,12 @@ def test_a_pass_is_one_program_but_for_what_has_no_instruction(
     assert set(ours.calls) == CALLED.get(request.node.callspec.params["pair"], set())
 
 
+@pytest.mark.proof(each="pair")
 def test_blocks_shared_with_another_row_are_read_as_if_computed_here(pair: tuple[Any, Path]) -> None:
     check_shared(pair[0], PagedDecoder(pair[1]))
 
 
+@pytest.mark.proof(each="pair")
 @torch.inference_mode()
 def test_the_engine_draws_transformers_tokens_also_after_preemptions(pair: tuple[Any, Path]) -> None:
     model, folder = pair

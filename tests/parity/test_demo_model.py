@@ -112,6 +112,7 @@ def test_greedy_tokens_equal_those_of_transformers(
     assert compared >= 0.99 * count * len(prompts)
 
 
+@pytest.mark.proof
 @torch.inference_mode()
 def test_logits_agree_with_transformers(demo_gguf: Path, reference: Any, prompts: list[list[int]]) -> None:
     ours = PagedDecoder(demo_gguf, max_model_len=512)

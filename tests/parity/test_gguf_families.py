@@ -97,14 +97,17 @@ def test_a_prompt_of_a_gguf_file_gives_transformers_logits(pair: tuple[Any, Path
     check_whole(pair[0], PagedDecoder(pair[1]))
 
 
+@pytest.mark.proof(each="pair")
 def test_chunks_decodes_and_neighbours_change_nothing_of_a_gguf_file(pair: tuple[Any, Path]) -> None:
     check_cut(pair[0], PagedDecoder(pair[1]))
 
 
+@pytest.mark.proof(each="pair")
 def test_a_call_an_operation_gives_the_logits_of_a_gguf_file_too(pair: tuple[Any, Path]) -> None:
     check_whole(pair[0], PagedDecoder(pair[1], packed=False))
 
 
+@pytest.mark.proof(each="pair")
 def test_prefixes_of_a_gguf_file_are_shared(pair: tuple[Any, Path]) -> None:
     check_shared(pair[0], PagedDecoder(pair[1]))
 

@@ -24,6 +24,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return model, LocalEngine(model_config(folder, max_model_len=4096, max_num_batched_tokens=2048, max_num_seqs=4))
 
 
+@pytest.mark.proof(each="pair")
 @torch.inference_mode()
 def test_1500_shared_tokens_are_found_by_every_request_after_the_first(pair: tuple[Any, LocalEngine]) -> None:
     model, engine = pair
@@ -46,6 +47,7 @@ def test_1500_shared_tokens_are_found_by_every_request_after_the_first(pair: tup
     assert behind.max() <= 1e-3, "a token that transformers would not have drawn"
 
 
+@pytest.mark.proof(each="pair")
 def test_choices_of_a_request_begin_with_the_state_behind_its_prompt(pair: tuple[Any, LocalEngine]) -> None:
     _, engine = pair
     engine.restart(engine.ready.num_blocks)

@@ -92,6 +92,7 @@ def test_other_families_answer_as_by_transformers(other: Seeing) -> None:
     check_prompts(other)
 
 
+@pytest.mark.proof(each="model")
 def test_a_prompt_that_is_cut_within_its_pictures_is_answered_alike(model: Seeing) -> None:
     model.engine.restart(model.engine.ready.num_blocks, max_num_batched_tokens=7)
     prompt = model.prompt(text(3), model.picture(3), text(2), model.picture(4, 1), text(4))
@@ -100,6 +101,7 @@ def test_a_prompt_that_is_cut_within_its_pictures_is_answered_alike(model: Seein
     model.check(rid, prompt)
 
 
+@pytest.mark.proof(each="model")
 def test_a_prefix_with_the_same_picture_is_reused_and_one_with_another_is_not(model: Seeing) -> None:
     model.engine.restart(model.engine.ready.num_blocks)
     same, other = model.picture(5), model.picture(6)
@@ -119,6 +121,7 @@ def test_a_prefix_with_the_same_picture_is_reused_and_one_with_another_is_not(mo
         assert cached[3] == within // 16 * 16
 
 
+@pytest.mark.proof(each="model")
 def test_rows_that_lost_their_blocks_or_their_worker_go_on_with_their_pictures(model: Seeing) -> None:
     engine, more = model.engine, 9
     engine.restart(engine.ready.num_blocks)

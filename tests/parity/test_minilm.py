@@ -45,10 +45,10 @@ def folder() -> Path:
 
 
 def some_texts() -> list[str]:
-    """A hundred and fifty."""
+    """Sixty."""
     rng = random.Random(8)
     texts = [*SHORT, *LONG]
-    while len(texts) < 150:
+    while len(texts) < 60:
         count = rng.choice([1, 1, 2, 3, 5, 8, 13])
         chosen = [rng.choice(WORDS if rng.random() < 0.7 else OTHERS) for _ in range(count)]
         texts.append(rng.choice([" ", "", ", "]).join(chosen).encode("utf-8", "replace").decode())

@@ -51,6 +51,7 @@ def test_the_shapes_of_further_families_are_those_of_the_stored_tensors(name: st
     assert open_checkpoint(tmp_path).decoder.shapes() == stored
 
 
+@pytest.mark.proof(each="name")
 @pytest.mark.parametrize("name", ["mixtral", "qwen3-moe", "granite-moe", "minimax-m2", "glm4-moe", *_OTHERS])
 @pytest.mark.parametrize("packed", [None, False])
 def test_experts_that_are_stored_as_transformers_holds_them_are_read(

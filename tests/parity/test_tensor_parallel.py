@@ -11,10 +11,10 @@ import torch
 
 from stentor.engine.layers.rank_group import RankGroup
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.slices import sliced
 from stentor.engine.model_config.tensor_parallel import Cut
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import open_family
+from stentor.engine.worker.split_text import sliced
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.tests.engine.loading.tiny_gguf import write_gguf
 from stentor.tests.engine.tiny_whisper import write_whisper

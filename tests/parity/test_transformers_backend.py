@@ -77,10 +77,12 @@ def test_chunks_decodes_and_neighbours_change_nothing(pair: tuple[Any, Path]) ->
     check_cut(pair[0], _paged(pair[1]))
 
 
+@pytest.mark.proof(each="pair")
 def test_blocks_shared_with_another_row_are_read_as_if_computed_here(pair: tuple[Any, Path]) -> None:
     check_shared(pair[0], _paged(pair[1]))
 
 
+@pytest.mark.proof(each="pair")
 @torch.inference_mode()
 def test_the_engine_draws_transformers_tokens_after_preemptions_and_over_shared_prefixes(
     pair: tuple[Any, Path],

@@ -22,14 +22,17 @@ FORK = multiprocessing.get_context("fork")
 class Case:
     """An item, as far as anybody looks at it."""
 
-    def __init__(self, path: str, name: str, mark: str, place: int = 0, **params: object) -> None:
+    def __init__(
+        self, path: str, name: str, mark: str, place: int = 0, *, each: str | None = None, **params: object
+    ) -> None:
         self.path, self.name, self.originalname = Path(path), f"{name}{params}", name
         # as where one list names the values of all parameters together
         self.callspec = SimpleNamespace(indices=dict.fromkeys(params, place), params=params)
-        self._mark = mark
+        self._mark, self._each = mark, each
 
-    def get_closest_marker(self, name: str) -> bool:
-        return name == self._mark
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        mark: pytest.MarkDecorator = getattr(pytest.mark, name)
+        return (mark(each=self._each) if self._each else mark).mark if name == self._mark else None
 
 
 def cases(*found: Case) -> Any:
@@ -50,6 +53,22 @@ def test_five_turns_run_every_file_of_the_tier_once_and_whole() -> None:
         for each in ran
         for place in range(0, 26, 2)
     )
+
+
+def test_values_of_a_parameter_take_turns_in_place_of_files_where_the_mark_says_so() -> None:
+    many = [Case(file, "test", "proof", place, each="a", a=place) for file in ("file1", "file2") for place in range(12)]
+    files = [Case(f"file{number}", "whole", "proof") for number in range(5)]
+    items = cases(*many, *files)
+    ran = [set(items) - beyond_the_share(items, turn) for turn in range(SHARES)]
+    assert [sum(item in each for each in ran) for item in items] == [1] * len(items)
+    for each in ran:
+        places = {
+            file: [item.callspec.params["a"] for item in many if item in each and item.path == Path(file)]
+            for file in ("file1", "file2")
+        }
+        assert places["file1"] == places["file2"], "of one value every test"
+        assert len(places["file1"]) in (2, 3)
+        assert sum(item in each for item in files) == 1
 
 
 def test_a_sample_has_each_value_of_each_parameter_and_another_turn_other_pairs() -> None:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,11 +27,32 @@ _BETWEEN = 4
 
 
 def beyond_the_share(items: Iterable[pytest.Item], turn: int) -> set[pytest.Item]:
-    """Tests of the tier that are another turn's. Files take turns, since tests of a file share what they start."""
-    proof = [item for item in items if item.get_closest_marker("proof") or item.get_closest_marker("compiles")]
-    files = sorted({item.path for item in proof})
-    ours = {path for index, path in enumerate(files) if index % SHARES == turn % SHARES}
-    return {item for item in proof if item.path not in ours}
+    """Tests of the tier that are another turn's."""
+    shares = {item: _share(item) for item in items if _in_proof(item)}
+    files = sorted({item.path for item, share in shares.items() if share is None})
+    of_file = {path: index for index, path in enumerate(files)}
+    return {
+        item
+        for item, share in shares.items()
+        if (of_file[item.path] if share is None else share) % SHARES != turn % SHARES
+    }
+
+
+def _in_proof(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in ("proof", "compiles"))
+
+
+def _share(item: pytest.Item) -> int | None:
+    """The place of its value of the parameter that takes turns; None where its file does."""
+    mark = item.get_closest_marker("proof")
+    each: str | None = mark.kwargs.get("each") if mark else None
+    if each is None:
+        return None
+    spec: Any = getattr(item, "callspec", None)
+    if spec is None or each not in spec.indices:
+        raise pytest.UsageError(f"{item.name} is proof(each={each!r}), and has no parameter of this name")
+    place: int = spec.indices[each]
+    return place
 
 
 def beyond_the_sample(items: Iterable[pytest.Item], turn: int) -> set[pytest.Item]:

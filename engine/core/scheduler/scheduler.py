@@ -1,6 +1,5 @@
 """The scheduler: what the engine loop calls, step by step."""
 
-import math
 from collections import Counter, deque
 from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
@@ -14,7 +13,7 @@ from stentor.protocols.ipc.actors import (
     Submit,
     TokensBatch,
 )
-from stentor.protocols.ipc.cache_groups import FULL, CacheGroup, group_of
+from stentor.protocols.ipc.cache_groups import FULL, CacheGroup
 from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
@@ -27,19 +26,12 @@ from ..sequence import Sequence, SequenceState
 from .decode import plan_decodes, plan_drafts
 from .integrity import check_integrity
 from .kv_cache_manager import KVCacheManager
+from .limits import Limits, memory_refusal_of
 from .output import Output, write_masks
 from .prefill import admit_waiting, plan_chunks
-from .refusals import (
-    append_refusal_of,
-    input_refusal_of,
-    pooling_refusal_of,
-    refusal_of,
-    spans_refusal_of,
-    stream_refusal_of,
-    too_long,
-)
+from .refusals import append_refusal_of
 from .rows import RowTable
-from .step import MAX_PLAN_BYTES, InFlightStep, StepBuilder, whole_row_bytes
+from .step import MAX_PLAN_BYTES, InFlightStep, StepBuilder
 
 MAX_IN_FLIGHT = 2
 """The step that the worker runs, and the one prepared meanwhile."""
@@ -133,46 +125,27 @@ class Scheduler:
         """
         chunk = max_num_batched_tokens if max_prefill_chunk is None else max_prefill_chunk
         mixed = max_num_batched_tokens if max_mixed_prefill_tokens is None else max_mixed_prefill_tokens
-        for name, value in (
-            ("block_size", block_size),
-            ("max_num_seqs", max_num_seqs),
-            ("max_num_batched_tokens", max_num_batched_tokens),
-            ("max_model_len", max_model_len),
-            ("max_mixed_prefill_tokens", mixed),
-            ("max_prefill_chunk", chunk),
-        ):
-            if value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
-        if config.max_drafts < 0:
-            raise ValueError(f"max_drafts is {config.max_drafts}; it must be at least 0")
-        if group_of(groups, "state") is not None and config.max_drafts:
-            raise ValueError("drafts are planned for a model with recurrent states, which cannot be taken back")
-        cross = group_of(groups, "cross")
-        if cross is not None and not max(1, cross.window) <= cross.capacity:
-            raise ValueError(f"an encoder cache of {cross.capacity} embeddings has no room for any media")
         most = max_model_len if max_encodings is None else max_encodings
-        beside = most if max_mixed_encodings is None else max_mixed_encodings
-        if cross is not None and min(most, beside) < 1:
-            raise ValueError(f"max_encodings is {most} and {beside} beside rows that decode; both must be at least 1")
-        aging = config.priority_aging_seconds
-        if not math.isfinite(aging) or aging < 0:
-            raise ValueError(f"priority_aging_seconds is {aging}; it must be a finite number of seconds, 0 or more")
-        self._max_num_batched_tokens = max_num_batched_tokens
-        self._max_plan_bytes = max_plan_bytes
-        self._max_frame = max_frame
-        self._max_mixed_prefill_tokens = mixed
-        self._max_prefill_chunk = chunk
-        self._max_drafts = config.max_drafts
-        self._max_model_len = max_model_len
-        self._stream = stream
+        self._limits = Limits(
+            max_model_len=max_model_len,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_mixed_prefill_tokens=mixed,
+            max_prefill_chunk=chunk,
+            max_encodings=most,
+            max_mixed_encodings=most if max_mixed_encodings is None else max_mixed_encodings,
+            max_drafts=config.max_drafts,
+            max_plan_bytes=max_plan_bytes,
+            max_frame=max_frame,
+            aging_seconds=config.priority_aging_seconds,
+            stream=stream,
+            is_pooling=is_pooling,
+            sees_all=is_pooling and not any(group.is_paged for group in groups),
+        )
+        self._limits.check(block_size, max_num_seqs, groups)
         self._groups = tuple(groups)
-        self._is_pooling = is_pooling
-        self._sees_all = is_pooling and not any(group.is_paged for group in groups)
-        self._aging_seconds = aging
         self._rows = RowTable(max_num_seqs)
-        self._max_encodings, self._max_mixed_encodings = most, beside
         # where tokens see those behind them, what is known of a prefix holds for that prompt alone
-        prefix_cache = config.prefix_cache and not self._sees_all
+        prefix_cache = config.prefix_cache and not self._limits.sees_all
         self._memory = KVCacheManager(
             num_blocks,
             block_size,
@@ -204,7 +177,7 @@ class Scheduler:
         Those of a resumed request's sequences that want nothing any more end at once. ``awaits``: what must come for it
         before it runs, "grammar" (see :meth:`constrain`) or "transfer" (as with :meth:`load`).
         """
-        refusal = self._refuse(request)
+        refusal = self._reused(request.rid) or self._limits.refusal_of(request, self._memory)
         if refusal is None and request.streamed is not None and "grammar" in awaits:
             refusal = "what is drawn from audio that comes piece by piece follows no grammar"
         if refusal is not None:
@@ -215,18 +188,16 @@ class Scheduler:
         accepted = Request(
             request,
             number=self._submitted,
-            max_model_len=self._max_model_len,
-            aging_seconds=self._aging_seconds,
-            stream=self._stream,
-            sees_all=self._sees_all,
+            max_model_len=self._limits.max_model_len,
+            aging_seconds=self._limits.aging_seconds,
+            stream=self._limits.stream,
+            sees_all=self._limits.sees_all,
             awaits=awaits,
         )
         if not accepted.live:
             self._output.refused(request)
             return None
-        needed = whole_row_bytes(accepted.leader, self._memory.block_size, self._memory.groups)
-        if needed > self._max_frame:
-            why = f"the request may take {needed} bytes of a step, which holds {self._max_frame}: make it smaller"
+        if (why := self._limits.frame_refusal_of(accepted, self._memory)) is not None:
             ended = [each.index for each in accepted.sequences if each.state is not SequenceState.FINISHED]
             self._output.refused(request)
             return TokensBatch([], [], [Finished(request.rid, index, "error", None, why) for index in ended])
@@ -324,31 +295,31 @@ class Scheduler:
             return None
         if self._group != self._bisector.group and not self._change_group():
             return None
-        memory = self._memory
+        memory, limits = self._memory, self._limits
         if memory.cross is not None and not memory.cross.window:
             memory.drop_read_spans()
         draft = StepBuilder(
-            self._max_num_batched_tokens,
-            self._max_prefill_chunk,
+            limits.max_num_batched_tokens,
+            limits.max_prefill_chunk,
             groups=memory.groups,
-            streams=self._stream is not None,
-            max_bytes=self._max_plan_bytes,
+            streams=limits.stream is not None,
+            max_bytes=limits.max_plan_bytes,
         )
-        unfinished = plan_decodes(draft, memory, drafting=self._max_drafts > 0)
+        unfinished = plan_decodes(draft, memory, drafting=limits.max_drafts > 0)
         if crowded or (draft.rows and not self._is_burst(len(draft.rows), len(unfinished))):
-            draft.budget = min(draft.budget, self._max_mixed_prefill_tokens)
-        if self._sees_all:
-            draft.budget = min(draft.budget, self._max_prefill_chunk)
-        draft.max_encodings = self._max_mixed_encodings if crowded or draft.rows else self._max_encodings
+            draft.budget = min(draft.budget, limits.max_mixed_prefill_tokens)
+        if limits.sees_all:
+            draft.budget = min(draft.budget, limits.max_prefill_chunk)
+        draft.max_encodings = limits.max_mixed_encodings if crowded or draft.rows else limits.max_encodings
         if memory.cross is not None:
             draft.whole_spans, draft.sliced = memory.cross.whole > 0, memory.cross.sliced
         plan_chunks(draft, memory, unfinished)
         self._lacked = admit_waiting(draft, memory, now)
         if not draft.rows:
             return None
-        if self._max_drafts:
-            plan_drafts(draft, memory, self._max_drafts)
-        if self._stream is not None:
+        if limits.max_drafts:
+            plan_drafts(draft, memory, limits.max_drafts)
+        if limits.stream is not None:
             draft.feed()
         plan = StepPlan(
             self._epoch,
@@ -476,7 +447,7 @@ class Scheduler:
         self._groups = tuple(groups)
         memory.reset(num_blocks, groups)
         for request in list(self._output.requests.values()):
-            refusal = self._too_long(request.limit_len) or spans_refusal_of(request.inputs, memory.cross)
+            refusal = memory_refusal_of(request, memory)
             if refusal is not None:
                 ended.finished.extend(self._output.finish_all(request, "error", refusal))
         return self._noted(ended)
@@ -529,7 +500,7 @@ class Scheduler:
         """Raise AssertionError with what is wrong, if anything is. Costs as much as all state; for tests and idling."""
         check_integrity(self._memory, self._output, self._flights)
         working = sum(not sequence.length_capped for sequence in self._rows.running)
-        assert working <= self._max_num_batched_tokens, f"{working} rows have work, more than a step's budget"
+        assert working <= self._limits.max_num_batched_tokens, f"{working} rows have work, more than a step's budget"
 
     # ---- inside
 
@@ -607,19 +578,7 @@ class Scheduler:
             if sequence.state is SequenceState.PREEMPTED
         ]
 
-    def _refuse(self, submit: Submit) -> str | None:
-        """Why a request can never run; None if it can."""
-        if submit.rid in self._output.requests:
-            return f"request {submit.rid} is already running; request ids must not be reused"
-        why = refusal_of(submit, self._max_model_len)
-        why = why or input_refusal_of(submit, self._memory.cross, self._max_num_batched_tokens)
-        why = why or stream_refusal_of(submit, self._stream)
-        why = why or pooling_refusal_of(
-            submit, self._max_num_batched_tokens, is_pooling=self._is_pooling, sees_all=self._sees_all
-        )
-        return why or self._too_long(min(len(submit.prompt) + submit.params.max_tokens, self._max_model_len))
-
-    def _too_long(self, needed: int) -> str | None:
-        memory = self._memory
-        num_blocks = memory.pool.num_blocks
-        return None if memory.needs.of(needed) <= num_blocks else too_long(needed, memory.needs.longest(num_blocks))
+    def _reused(self, rid: int) -> str | None:
+        if rid not in self._output.requests:
+            return None
+        return f"request {rid} is already running; request ids must not be reused"

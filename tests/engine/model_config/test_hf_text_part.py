@@ -106,8 +106,8 @@ def test_pictures_see_themselves_whole_in_gemma3_and_in_large_models_of_gemma4_w
     text = {**tiny.SHAPE, "model_type": "gemma4_text", "layer_types": ["sliding_attention", "full_attention"] * 2}
     text |= {"num_hidden_layers": 4, "sliding_window": 32, "hidden_size_per_layer_input": 0}
     for setting, expected in ((None, [False] * 4), ("vision", [True, False] * 2)):
-        told = {"model_type": "gemma4", "text_config": {**text, "use_bidirectional_attention": setting}}
-        assert [layer.attention.whole_spans for layer in model_spec_from_hf(told).layers] == expected
+        config = {"model_type": "gemma4", "text_config": {**text, "use_bidirectional_attention": setting}}
+        assert [layer.attention.whole_spans for layer in model_spec_from_hf(config).layers] == expected
 
 
 def test_tensors_of_idefics_and_of_qwens_first_files_are_known_too() -> None:

@@ -315,15 +315,15 @@ class CountedTurns:
     look_seconds = 0.002
 
     def __init__(self, outbox: Outbox) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.wanted = False
         self._outbox = outbox
 
     def begin(self) -> None:
-        self.told.append("begin")
+        self.calls.append("begin")
 
     def end(self) -> None:
-        self.told.append(f"end before result {len(self._outbox.sent)}")
+        self.calls.append(f"end before result {len(self._outbox.sent)}")
 
     def is_wanted(self) -> bool:
         return self.wanted
@@ -343,13 +343,13 @@ def test_the_device_is_ours_from_the_launch_of_a_step_to_its_end(
         runner.gates[number].set()
     steps.take(_plan(0))
     outbox.wait_for(1)
-    assert lease.told == ["begin", "end before result 0"]
+    assert lease.calls == ["begin", "end before result 0"]
     steps.take(_masked(1))
     between = ["begin"] if ahead else ["begin", "end before result 1", "begin"]
-    assert lease.told[2:] == (between if ahead else between[:2]), "a host is idle while it waits for masks"
+    assert lease.calls[2:] == (between if ahead else between[:2]), "a host is idle while it waits for masks"
     steps.mask(Masks(0, 1, [], []))
     outbox.wait_for(2)
-    assert lease.told[2:] == [*between, "end before result 1"]
+    assert lease.calls[2:] == [*between, "end before result 1"]
     steps.close()
 
 
@@ -361,25 +361,25 @@ def test_a_step_that_waits_for_its_masks_lends_the_device_to_who_waits_for_it_on
     steps.take(_masked(0))
     runner.forwarded.set()
     assert steps.rest() == 0.002
-    assert lease.told == ["begin"], "nobody else wants it"
+    assert lease.calls == ["begin"], "nobody else wants it"
     runner.forwarded.clear()
     lease.wanted = True
     assert steps.rest() == 0.002
-    assert lease.told == ["begin"], "the forward still runs"
+    assert lease.calls == ["begin"], "the forward still runs"
     runner.forwarded.set()
     assert steps.rest() == 0.25
-    assert lease.told == ["begin", "end before result 0"]
+    assert lease.calls == ["begin", "end before result 0"]
     assert steps.rest() == 0.25
     runner.gates[0].set()
     steps.mask(Masks(0, 0, [], []))
     outbox.wait_for(1)
-    assert lease.told == ["begin", "end before result 0", "begin", "end before result 0"]
+    assert lease.calls == ["begin", "end before result 0", "begin", "end before result 0"]
     assert runner.masked == [0]
     steps.take(_masked(1))
     runner.gates[1].set()
     steps.mask(Masks(0, 1, [], []))
     outbox.wait_for(2)
-    assert lease.told[4:] == ["begin", "end before result 1"], "masks that come in time cost no turn"
+    assert lease.calls[4:] == ["begin", "end before result 1"], "masks that come in time cost no turn"
     steps.close()
 
 

@@ -452,14 +452,14 @@ async def test_the_option_bounds_what_sockets_bring_and_the_page_shows_it(vllm: 
 
 @asynccontextmanager
 async def dialect(share: AudioShare, transcribe: AnyTranscriber) -> AsyncIterator[tuple[Any, list[dict[str, Any]]]]:
-    told: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     send, sent = anyio.create_memory_object_stream[bytes](100)
 
     async def room() -> None:
         await anyio.lowlevel.checkpoint()
 
     served = VllmSession(
-        transcribe, PartialPace(), lambda name: None, lambda one: told.append(json.loads(one)), room, share=share
+        transcribe, PartialPace(), lambda name: None, lambda one: events.append(json.loads(one)), room, share=share
     )
 
     async def say(**message: Any) -> None:
@@ -468,7 +468,7 @@ async def dialect(share: AudioShare, transcribe: AnyTranscriber) -> AsyncIterato
     async with anyio.create_task_group() as tasks:
         with send, sent:
             tasks.start_soon(served.serve, sent.receive, b'{"type": "session.update", "model": "w"}')
-            yield say, told
+            yield say, events
             tasks.cancel_scope.cancel()
 
 
@@ -477,20 +477,20 @@ async def test_vllms_dialect_is_told_in_its_own_words_and_goes_on(streams: bool)
     transcribe = StreamTranscriber(streaming_model(StreamingEngine()), passes()) if streams else Model()
     held = HeldAudio(1_000_000)
     with held.share() as share:
-        async with dialect(share, transcribe) as (say, told):
+        async with dialect(share, transcribe) as (say, events):
             await say(type=APPEND, audio=encoded(words(1)))
             await until(lambda: share.bytes > 0)
             await say(type=APPEND, audio=encoded(bytes(600_000)))
-            await until(lambda: bool(told))
-            assert told == [{"type": "error", "error": told[0]["error"], "code": "realtime_audio_full"}]
+            await until(lambda: bool(events))
+            assert events == [{"type": "error", "error": events[0]["error"], "code": "realtime_audio_full"}]
             await say(type=COMMIT)
             await say(type=APPEND, audio=encoded(words(2)))
             await say(type=APPEND, audio=encoded(bytes(600_000)))
-            await until(lambda: [one["type"] for one in told].count("error") == 2)
+            await until(lambda: [one["type"] for one in events].count("error") == 2)
             assert 0 < share.bytes <= 1_000_000
             await say(type=COMMIT, final=True)
-            await until(lambda: told[-1]["type"] == "transcription.done")
-            assert told[-1]["text"].endswith("1 ẃ2" if streams else "w1 w2")
+            await until(lambda: events[-1]["type"] == "transcription.done")
+            assert events[-1]["text"].endswith("1 ẃ2" if streams else "w1 w2")
             assert share.bytes == 0
             await say(type=APPEND, audio=encoded(words(3)))
             await until(lambda: share.bytes > 0)

@@ -32,7 +32,7 @@ def audio(pcm: bytes) -> dict[str, Any]:
 
 class Client:
     def __init__(self) -> None:
-        self.told: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
         self.send, self.sent = anyio.create_memory_object_stream[bytes](100)
 
     async def receive(self) -> bytes | None:
@@ -42,7 +42,7 @@ class Client:
             return None
 
     def put(self, message: bytes) -> None:
-        self.told.append(json.loads(message))
+        self.events.append(json.loads(message))
 
     async def say(self, *messages: Any) -> None:
         for message in messages:
@@ -50,12 +50,12 @@ class Client:
 
     @property
     def kinds(self) -> list[str]:
-        return [one["type"] for one in self.told]
+        return [one["type"] for one in self.events]
 
     async def ended(self, count: int = 1) -> dict[str, Any]:
         """The result of the last of so many utterances, or the error in its place."""
         await until(lambda: sum(kind in ("transcription.done", "error") for kind in self.kinds) >= count)
-        return self.told[-1]
+        return self.events[-1]
 
 
 def check(name: str) -> None:
@@ -82,7 +82,7 @@ async def test_an_utterance_is_written_down() -> None:
     async with connected() as client:
         await client.say(COMMIT, audio(words(1, 2)), audio(silence(100) + words(3)), FINAL)
         done = await client.ended()
-    assert done["text"] == "w1 w2 w3" == "".join(one["delta"] for one in client.told[:-1])
+    assert done["text"] == "w1 w2 w3" == "".join(one["delta"] for one in client.events[:-1])
     prompt = round((3 * WORD_MS + 100) / 1000 * vllm.POSITIONS_A_SECOND)
     assert done["usage"] == {"prompt_tokens": prompt, "completion_tokens": 9, "total_tokens": prompt + 9}
 

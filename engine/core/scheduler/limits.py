@@ -1,0 +1,101 @@
+"""What a scheduler can take: its limits, and why a request is beyond them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stentor.protocols.ipc.actors import Submit
+from stentor.protocols.ipc.cache_groups import CacheGroup, group_of
+from stentor.protocols.ipc.inputs import StreamShape
+
+from ..request import Request
+from .kv_cache_manager import KVCacheManager
+from .refusals import (
+    input_refusal_of,
+    pooling_refusal_of,
+    refusal_of,
+    spans_refusal_of,
+    stream_refusal_of,
+    too_long,
+)
+from .step import whole_row_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """See :class:`.scheduler.Scheduler`. In tokens where nothing else is said."""
+
+    max_model_len: int
+    max_num_batched_tokens: int
+    max_mixed_prefill_tokens: int
+    """Of prompts beside rows that decode."""
+    max_prefill_chunk: int
+    """Of one prompt in a step."""
+    max_encodings: int
+    """Media that one step encodes."""
+    max_mixed_encodings: int
+    """The same beside rows that decode."""
+    max_drafts: int
+    max_plan_bytes: int
+    """Of what rows bring that enter in one step."""
+    max_frame: int
+    """Bytes that one row alone may take of a step."""
+    aging_seconds: float
+    stream: StreamShape | None
+    is_pooling: bool
+    sees_all: bool
+    """Tokens see those behind them too: a prompt is one chunk."""
+
+    def check(self, block_size: int, max_num_seqs: int, groups: Sequence[CacheGroup]) -> None:
+        """Raises ValueError for what no scheduler can work with."""
+        for name, value in (
+            ("block_size", block_size),
+            ("max_num_seqs", max_num_seqs),
+            ("max_num_batched_tokens", self.max_num_batched_tokens),
+            ("max_model_len", self.max_model_len),
+            ("max_mixed_prefill_tokens", self.max_mixed_prefill_tokens),
+            ("max_prefill_chunk", self.max_prefill_chunk),
+        ):
+            if value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
+        if self.max_drafts < 0:
+            raise ValueError(f"max_drafts is {self.max_drafts}; it must be at least 0")
+        if self.max_drafts and group_of(groups, "state") is not None:
+            raise ValueError("drafts are planned for a model with recurrent states, which cannot be taken back")
+        cross = group_of(groups, "cross")
+        if cross is not None and not max(1, cross.window) <= cross.capacity:
+            raise ValueError(f"an encoder cache of {cross.capacity} embeddings has no room for any media")
+        most, beside = self.max_encodings, self.max_mixed_encodings
+        if cross is not None and min(most, beside) < 1:
+            raise ValueError(f"max_encodings is {most} and {beside} beside rows that decode; both must be at least 1")
+        if not math.isfinite(self.aging_seconds) or self.aging_seconds < 0:
+            raise ValueError(
+                f"priority_aging_seconds is {self.aging_seconds}; it must be a finite number of seconds, 0 or more"
+            )
+
+    def refusal_of(self, submit: Submit, memory: KVCacheManager) -> str | None:
+        """Why a request can never run; None if it can."""
+        why = refusal_of(submit, self.max_model_len)
+        why = why or input_refusal_of(submit, memory.cross, self.max_num_batched_tokens)
+        why = why or stream_refusal_of(submit, self.stream)
+        why = why or pooling_refusal_of(
+            submit, self.max_num_batched_tokens, is_pooling=self.is_pooling, sees_all=self.sees_all
+        )
+        return why or _too_long(min(len(submit.prompt) + submit.params.max_tokens, self.max_model_len), memory)
+
+    def frame_refusal_of(self, request: Request, memory: KVCacheManager) -> str | None:
+        """Why no step can hold a row of a request; None if one can."""
+        needed = whole_row_bytes(request.leader, memory.block_size, memory.groups)
+        if needed <= self.max_frame:
+            return None
+        return f"the request may take {needed} bytes of a step, which holds {self.max_frame}: make it smaller"
+
+
+def memory_refusal_of(request: Request, memory: KVCacheManager) -> str | None:
+    """Why a request that was accepted does not fit into another memory; None if it does."""
+    return _too_long(request.limit_len, memory) or spans_refusal_of(request.inputs, memory.cross)
+
+
+def _too_long(needed: int, memory: KVCacheManager) -> str | None:
+    num_blocks = memory.pool.num_blocks
+    return None if memory.needs.of(needed) <= num_blocks else too_long(needed, memory.needs.longest(num_blocks))
