@@ -18,6 +18,7 @@ from .ct2_file import CT2Variable, read_ct2
 from .ct2_whisper import tensors as ct2_tensors
 from .errors import CheckpointError
 from .gguf_weights import gguf_weights
+from .mmproj_weights import mmproj_weights
 from .pieces import Progress, read_piece
 from .safetensors_index import StoredTensor, tensors_of
 
@@ -167,9 +168,13 @@ _STORED_DTYPES = {
 
 
 def tower_weights(checkpoint: Checkpoint) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, tensor) of what sees or hears, under the names that are stored, as views of the mapped files. Raises
-    :class:`CheckpointError` when a file cannot be read."""
-    for file in () if checkpoint.tower is None else checkpoint.tower.files:
+    """Yield (name, tensor) of what sees or hears, under the names that are stored, as views of the mapped files; of a
+    projector file under the tower's own. Raises :class:`CheckpointError` when a file cannot be read."""
+    tower = checkpoint.tower
+    if tower is not None and tower.projector is not None:
+        yield from mmproj_weights(tower.files[0], tower.projector)
+        return
+    for file in () if tower is None else tower.files:
         mapped = _MappedFile(file)
         for stored in sorted(tensors_of(file), key=lambda tensor: tensor.offset):
             if text_name(stored.name) is None:
