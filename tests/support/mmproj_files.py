@@ -7,14 +7,16 @@ second time, in their direction.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import gguf
 import torch
 
 from stentor.server.text.pieces import byte_alphabet
+from stentor.tests.engine.loading.gguf_families import write_family
 from stentor.tests.engine.loading.k_quants import quantize
-from stentor.tests.engine.loading.tiny_gguf import as_converted, write_metadata
+from stentor.tests.engine.loading.tiny_gguf import as_converted, experts_apart, write_metadata
 from stentor.tests.support.vision_models import SPECIAL, VOCAB, token
 
 Named = Iterator[tuple[str, torch.Tensor]]
@@ -31,6 +33,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "qwen2_5_vl": "qwen2vl",
     "qwen3_vl": "qwen3vl",
     "qwen3_vl_moe": "qwen3vlmoe",
+    "qwen3_5": "qwen35",
+    "qwen3_5_moe": "qwen35moe",
     "internvl": "qwen2",
 }
 """The architecture of the text file, by the family of :data:`.vision_models.FAMILIES`."""
@@ -41,8 +45,7 @@ PROJECTORS: Final[Mapping[str, str]] = {
     "gemma3": "gemma3",
     "qwen2_vl": "qwen2vl_merger",
     "qwen2_5_vl": "qwen2.5vl_merger",
-    "qwen3_vl": "qwen3vl_merger",
-    "qwen3_vl_moe": "qwen3vl_merger",
+    **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), "qwen3vl_merger"),
     "internvl": "internvl",
 }
 
@@ -59,24 +62,41 @@ def write_pair(folder: Path, model: Any, family: str, target: Path | None = None
 def write_text(path: Path, model: Any, arch: str, folder: Path, tokens: Mapping[int, str] | None = None) -> None:
     """``tokens``: other spellings of tokens, by id."""
     config = model.config.get_text_config()
+    text = SimpleNamespace(config=config, state_dict=lambda: _of_text(model))
+    sections = [*(config.rope_parameters or {}).get("mrope_section", ())]
+    if arch.startswith("qwen35"):
+        said = {"rope.dimension_sections": [*sections, 0], "rope.dimension_count": 2 * sum(sections)}
+        write_family(
+            path, text, arch, metadata=said, vocabulary=lambda each: _add_vocabulary(each, folder, tokens or {})
+        )
+        return
     writer = gguf.GGUFWriter(path, arch)
     write_metadata(writer, config, arch, vocabulary=False)
     if arch == "gemma3":
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
-    if sections := (config.rope_parameters or {}).get("mrope_section"):
+    if sections:
         writer.add_rope_dimension_sections([*sections, 0])
+    if (experts := getattr(config, "num_experts", None)) is not None:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     _add_vocabulary(writer, folder, tokens or {})
     number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
-    inner = getattr(model.model, "language_model", None) or model.model.text_model
-    weights = {f"model.{name}": tensor for name, tensor in inner.state_dict().items()}
-    if model.lm_head.weight is not inner.embed_tokens.weight:
-        weights["lm_head.weight"] = model.lm_head.weight.detach()
-    for name, tensor in weights.items():
+    for name, tensor in experts_apart(text.state_dict()):
         stored = names.get_name(name, (".weight", ".bias"))
         assert stored is not None, name
         writer.add_tensor(stored, as_converted(tensor.float().numpy(), name, config, arch))
     _finish(writer)
+
+
+def _of_text(model: Any) -> dict[str, torch.Tensor]:
+    """Its tensors as a model of text alone has them, without a head that is the embedding."""
+    inner = getattr(model.model, "language_model", None) or model.model.text_model
+    weights = {f"model.{name}": tensor for name, tensor in inner.state_dict().items()}
+    if model.lm_head.weight is not inner.embed_tokens.weight:
+        weights["lm_head.weight"] = model.lm_head.weight.detach()
+    return weights
 
 
 def _add_vocabulary(writer: Any, folder: Path, others: Mapping[int, str]) -> None:
@@ -110,7 +130,8 @@ def write_mmproj(
     """Matrices of layers are stored as ``kind``; ``metadata`` is what is said otherwise, None for what is not said."""
     import transformers
 
-    images = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
+    own = (folder / "preprocessor_config.json").is_file()
+    images = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil") if own else _PLAIN
     writer = gguf.GGUFWriter(path, "clip")
     writer.add_type(gguf.GGUFType.MMPROJ)
     said = {**_said(model.config, family, images), **(metadata or {})}
@@ -136,6 +157,10 @@ def write_mmproj(
         else:
             writer.add_tensor(stored, values)
     _finish(writer)
+
+
+_PLAIN: Final = SimpleNamespace(image_mean=[0.5] * 3, image_std=[0.5] * 3)
+"""Of models that are saved without a processor."""
 
 
 def _finish(writer: Any) -> None:
@@ -197,17 +222,29 @@ def _of_pixtral(config: Any, images: Any) -> dict[str, Any]:
     return said | ({"clip.vision.spatial_merge_size": merge} if merge else {})
 
 
+def _bounds(config: Any, images: Any) -> dict[str, Any]:
+    size = getattr(images, "size", None)
+    if size is None:
+        return {}
+    return {
+        "clip.vision.image_min_pixels": size["shortest_edge"],
+        "clip.vision.image_max_pixels": size["longest_edge"],
+    }
+
+
 def _of_qwen2_5(config: Any, images: Any) -> dict[str, Any]:
-    return {"clip.use_silu": True, "clip.vision.n_wa_pattern": config.vision_config.fullatt_block_indexes[0] + 1}
+    pattern = config.vision_config.fullatt_block_indexes[0] + 1
+    return {"clip.use_silu": True, "clip.vision.n_wa_pattern": pattern, **_bounds(config, images)}
 
 
 def _of_qwen3(config: Any, images: Any) -> dict[str, Any]:
     vision = config.vision_config
-    taps = [layer in vision.deepstack_visual_indexes for layer in range(vision.depth)]
+    taps = [layer in getattr(vision, "deepstack_visual_indexes", ()) for layer in range(vision.depth)]
     return {
         "clip.use_gelu": True,
         "clip.vision.spatial_merge_size": vision.spatial_merge_size,
         "clip.vision.is_deepstack_layers": taps,
+        **_bounds(config, images),
     }
 
 

@@ -132,7 +132,7 @@ def write_gguf(
         next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == arch), model.config.num_hidden_layers
     )
     tied = model.config.tie_word_embeddings
-    for name, tensor in _experts_apart(model.state_dict()):
+    for name, tensor in experts_apart(model.state_dict()):
         if tied and name == "lm_head.weight":
             continue
         values = as_converted(tensor.float().numpy(), name, model.config, arch)
@@ -150,7 +150,7 @@ def write_gguf(
     writer.close()
 
 
-def _experts_apart(weights: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+def experts_apart(weights: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
     """Gate and up of experts as two tensors, under names of weights."""
     for name, tensor in weights.items():
         stem, _, last = name.rpartition(".")
