@@ -34,7 +34,8 @@ from .generation_config import GenerationConfig, generation_config_from_gguf, ge
 from .gguf_file import GGUFFile
 from .gguf_tensors import check_tensors, read_floats, stored_part
 from .gguf_types import FLOATS, GGMLType
-from .mmproj import Paired, beside, is_mmproj, pair
+from .mmproj import Paired, beside, pair
+from .mmproj_names import is_mmproj
 from .safetensors_index import DTYPES, QUANTIZED_DTYPES, StoredTensor, read_json, safetensors_index
 
 CheckpointFormat = Literal["safetensors", "gguf", "ct2", "dummy"]

@@ -233,23 +233,35 @@ class Projector:
     """Architectures of the text models that it belongs to; none: all those that no other type names."""
     video: str = ""
     """The token that stands for videos."""
+    others: tuple[str, ...] = ()
+    """Further model types that have it."""
 
 
 _QWEN_TOKENS: Final = ("<|image_pad|>",)
 PROJECTORS: Final[Mapping[str, Projector]] = {
-    "idefics3": Projector("idefics3", _idefics3, ("<image>",)),
+    "idefics3": Projector("idefics3", _idefics3, ("<image>",), others=("smolvlm",)),
     "gemma3": Projector("gemma3", _gemma3, ("<image_soft_token>", "<unused0>", "<pad>"), ("gemma3",)),
     "mlp": Projector("llava", _mlp, ("<image>", "<unk>")),
-    "pixtral": Projector("llava", _pixtral, ("[IMG]",)),
+    "pixtral": Projector("llava", _pixtral, ("[IMG]",), others=("mistral3",)),
     "qwen2vl_merger": Projector("qwen2_vl", _qwen2, _QWEN_TOKENS, ("qwen2vl",), "<|video_pad|>"),
     "qwen2.5vl_merger": Projector("qwen2_5_vl", _qwen2_5, _QWEN_TOKENS, ("qwen2vl",), "<|video_pad|>"),
     "qwen3vl_merger": Projector(
-        "qwen3_vl", _qwen3, _QWEN_TOKENS, ("qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"), "<|video_pad|>"
+        "qwen3_vl",
+        _qwen3,
+        _QWEN_TOKENS,
+        ("qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"),
+        "<|video_pad|>",
+        others=("qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"),
     ),
     "internvl": Projector("internvl", _internvl, ("<IMG_CONTEXT>",)),
 }
 """By the names that llama.cpp gives them."""
 _NAMED: Final = frozenset(each for projector in PROJECTORS.values() for each in projector.texts)
+
+
+def projector_names(model_type: str) -> list[str]:
+    """What files call the projector of a model; none where they are not read."""
+    return [name for name, row in PROJECTORS.items() if model_type in (row.model_type, *row.others)]
 
 
 def described_by(file: Projecting, text: TextFile) -> Values:

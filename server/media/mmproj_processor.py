@@ -1,10 +1,11 @@
-"""transformers' processor of a text model in a GGUF file and its projector, in the words of the files that it would have.
+"""transformers' processor of a model in GGUF files, text and projector, in the words of the files that it would have.
 
 A projector file says how large pictures are and how their colours are normed. What it leaves unsaid is what all
 published models of the family have.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from stentor.engine.loading.checkpoint import Checkpoint
@@ -48,14 +49,18 @@ class _Facts:
         return (self.side // self.patch // merge) ** 2
 
 
+@dataclass(frozen=True)
 class _Processor:
     """One of transformers' processors."""
 
-    def __init__(
-        self, name: str, images: str, settings: Values, of_images: Values, names: Values | None = None
-    ) -> None:
-        self.name, self.images, self.settings, self.of_images = name, images, settings, of_images
-        self.names: dict[str, str] = names or {}
+    name: str
+    images: str
+    """The name of its image processor."""
+    settings: Values
+    of_images: Values
+    """Settings of that besides colours."""
+    names: dict[str, str] = field(default_factory=dict)
+    """What transformers' tokenizer calls tokens that it asks it for."""
 
 
 def _idefics3(facts: _Facts) -> _Processor:

@@ -99,8 +99,7 @@ class ProcessorProcess:
 
     def __init__(self, source: Source, limits: DecodedLimits, timeout: float) -> None:
         """``timeout`` in seconds for each."""
-        given = isinstance(source, GivenFiles)
-        setup = Setup("", limits, source) if given else Setup(str(source), limits)
+        setup = Setup("", limits, source) if isinstance(source, GivenFiles) else Setup(str(source), limits)
         self.described: Described | None = None
         """Once a child has been ready."""
 

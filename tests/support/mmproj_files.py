@@ -302,14 +302,17 @@ def _converted(model: Any, family: str) -> Named:
     for name, tensor in model.state_dict().items():
         if "language_model" in name or "text_model" in name or name == "lm_head.weight":
             continue
-        if kind == "mlp" and "post_layernorm" in name:
+        if kind == "mlp" and _is_behind(name, vision.num_hidden_layers + model.config.vision_feature_layer):
             continue
-        if kind == "mlp" and (layer := re.search(r"encoder\.layers\.(\d+)\.", name)):
-            if int(layer[1]) > vision.num_hidden_layers + model.config.vision_feature_layer:
-                continue
         for pattern, put in _PUBLISHED[kind]:
             name = re.sub(pattern, put, name)
         yield from _changed(name, tensor, kind, vision)
+
+
+def _is_behind(name: str, last: int) -> bool:
+    """Whether a tensor stands behind the layer of this number."""
+    layer = re.search(r"encoder\.layers\.(\d+)\.", name)
+    return "post_layernorm" in name if layer is None else int(layer[1]) > last
 
 
 def _changed(name: str, tensor: torch.Tensor, kind: str, vision: Any) -> Named:

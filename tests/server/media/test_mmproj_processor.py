@@ -28,9 +28,7 @@ def test_pictures_are_processed_as_by_the_files_of_the_model(family: str, tmp_pa
             assert own.image(picture(*size), options, alone=True) == theirs.image(picture(*size), options, alone=True)
 
 
-@pytest.mark.parametrize(
-    ("family", "bounds"), [("qwen2_5_vl", (3136, 12_845_056)), ("qwen3_vl", (65_536, 16_777_216))]
-)
+@pytest.mark.parametrize(("family", "bounds"), [("qwen2_5_vl", (3136, 12_845_056)), ("qwen3_vl", (65_536, 16_777_216))])
 def test_where_a_file_says_no_bounds_of_pixels_they_are_those_of_published_models(
     family: str, bounds: tuple[int, int], tmp_path: Path
 ) -> None:
