@@ -62,6 +62,7 @@ _SPECIAL: Final[Mapping[int, str]] = {
 TEXT: Final = RandomModel("SmolVLM-256M's text", FOLDER, part="text_config", tokens=_SPECIAL)
 _SAID: Final = "Ġthe"
 """The one word that is said: that of random weights might have no text."""
+_PROJECTOR: Final = "mmproj.gguf"
 _PATH: Final = "/v1/chat/completions"
 
 
@@ -126,14 +127,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> VisionServing:
     names = (arguments.only or "stentor,llama.cpp").split(",")
+    chosen = [side_of(name) for name in names]  # one that there is not is told before anything is written
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers must not outlive this process
     try:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="vision-serving-")))
             config = json.loads((CONFIGS / FOLDER / "config.json").read_text(encoding="utf-8"))
-            text, projector = folder / "text.gguf", folder / "mmproj.gguf"
-            word = _write(arguments.text, arguments.tower, arguments.longest_edge, config, text, projector)
-            servers = [Server(side_of(name, projector), text, free_port(), arguments.at_once) for name in names]
+            text = folder / "text.gguf"
+            word = _write(arguments.text, arguments.tower, arguments.longest_edge, config, text)
+            servers = [Server(side, text, free_port(), arguments.at_once) for side in chosen]
             for server in servers:
                 stack.callback(server.stop)
                 server.start_with(request(png(0), word, 1), _PATH)
@@ -153,13 +155,11 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> VisionServ
     )
 
 
-def _write(
-    form: Form, tower: TowerForm, longest_edge: int, config: Mapping[str, Any], text: Path, projector: Path
-) -> int:
+def _write(form: Form, tower: TowerForm, longest_edge: int, config: Mapping[str, Any], text: Path) -> int:
     """Both files; the id of the word that is said."""
     vocabulary = resolve_model(DEFAULT_MODEL)
     write_random_gguf(TEXT, form, vocabulary, text)
-    write_random_mmproj(config, tower, longest_edge, projector)
+    write_random_mmproj(config, tower, longest_edge, text.with_name(_PROJECTOR))
     with GGUFFile(text) as file:
         tokens = file.metadata["tokenizer.ggml.tokens"]
     if not isinstance(tokens, list) or _SAID not in tokens:
@@ -167,8 +167,8 @@ def _write(
     return tokens.index(_SAID)
 
 
-def side_of(name: str, projector: Path) -> Side:
-    """A server that is given a projector file too. Raises :class:`UsageError` and :class:`ToolError`."""
+def side_of(name: str) -> Side:
+    """One that is given the projector file beside its weights. Raises :class:`UsageError` and :class:`ToolError`."""
     known = {"stentor": "stentor-q8_0", "llama.cpp": "llama.cpp-q8_0"}
     if name not in known:
         raise UsageError(f"no side is called {name!r}; expected {', '.join(known)}")
@@ -178,7 +178,7 @@ def side_of(name: str, projector: Path) -> Side:
 
     def launch(weights: Path, port: int, slots: int) -> Launch:
         own = side.launch(weights, port, slots)
-        return Launch([*own.command, "--mmproj", str(projector)], own.environment)
+        return Launch([*own.command, "--mmproj", str(weights.with_name(_PROJECTOR))], own.environment)
 
     return side._replace(name=name, launch=launch)
 

@@ -59,6 +59,8 @@ class StoredTower:
     """The config.json, or what says the same of a GGUF file and its projector's."""
     projector: VisionSpec | None = None
     """What a projector file (llama.cpp's ``mmproj``) holds, where it is stored in one."""
+    quantized: QuantizedCheckpoint | None = None
+    """How that stores weights; None where all are plain."""
 
 
 @dataclass(frozen=True)
@@ -145,9 +147,7 @@ def open_checkpoint(
         raise CheckpointError(f"There is no model at {path}: neither a folder nor a .gguf file.")
     found = _opened(path, load_format, model_impl, mmproj)
     if mmproj and found.format != "gguf":
-        raise CheckpointError(
-            f"--mmproj {mmproj}: projector files go with a .gguf file, and {path} is none; leave it out."
-        )
+        raise CheckpointError(f"--mmproj {mmproj}: a projector file goes with a .gguf file, and {path} is none.")
     return found
 
 
@@ -268,9 +268,13 @@ def _open_gguf(file: Path, mmproj: str = "") -> Checkpoint:
         defaults=defaults,
         stored_bytes=stored,
         quantized=quantized,
-        tower=StoredTower((paired.file,), paired.nbytes, paired.described, paired.tower) if paired else None,
+        tower=_by_projector(paired) if paired else None,
         notes=tuple(notes),
     )
+
+
+def _by_projector(paired: Paired) -> StoredTower:
+    return StoredTower((paired.file,), paired.nbytes, paired.described, paired.tower, paired.quantized)
 
 
 def _paired_beside(gguf: GGUFFile, config: ModelSpec) -> tuple[Paired | None, list[str]]:

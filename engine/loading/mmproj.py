@@ -7,10 +7,13 @@ from ..model_config.config_fields import ConfigError
 from ..model_config.mmproj_config import Projecting, TextFile, described_by, seeing, tower_spec
 from ..model_config.model_spec import ModelSpec
 from ..model_config.vision_spec import VisionSpec
+from ..quantization.formats import Format, GGUFFormat, QuantizedCheckpoint
 from .errors import CheckpointError
 from .gguf_file import GGUFFile
 from .gguf_tensors import check_tensors
+from .gguf_types import FLOATS
 from .mmproj_names import by_preference, is_mmproj
+from .mmproj_tensors import TowerParts, is_changed
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,8 @@ class Paired:
     tower: VisionSpec
     file: Path
     nbytes: int
+    quantized: QuantizedCheckpoint | None
+    """How the tower's weights are stored, by its own names of them; None where all are plain."""
 
 
 def beside(model: Path) -> list[Path]:
@@ -43,4 +48,13 @@ def pair(model: GGUFFile, spec: ModelSpec, file: Path) -> Paired:
             seen = seeing(spec, model.metadata, described)
         except ConfigError as error:
             raise CheckpointError(f"{file} is no projector of {model.path.name}: {error}.") from error
-        return Paired(seen, described, tower, file, sum(tensor.nbytes for tensor in opened.tensors.values()))
+        nbytes = sum(tensor.nbytes for tensor in opened.tensors.values())
+        parts = TowerParts(tower, swapped=projecting.swapped)
+        stored = {parts.of(name).name: tensor.type for name, tensor in opened.tensors.items() if len(tensor.shape) == 2}
+        formats: dict[str, Format] = {
+            name.removesuffix(".weight"): GGUFFormat(kind.name)
+            for name, kind in stored.items()
+            if kind not in FLOATS and not is_changed(tower, name)
+        }
+        quantized = QuantizedCheckpoint("gguf", parts=formats) if formats else None
+        return Paired(seen, described, tower, file, nbytes, quantized)

@@ -83,6 +83,14 @@ class TowerParts:
         return f"deepstack.{self._spec.deepstack.index(layer)}.{names[part]}.{ending}"
 
 
+def is_changed(spec: VisionSpec, name: str) -> bool:
+    """Whether a weight of this name is not multiplied as it is stored: its columns stand otherwise, or a scale of its
+    outputs is multiplied into it."""
+    scaled = spec.names == "internvl" and name.endswith((".attention.projection_layer.weight", ".mlp.fc2.weight"))
+    moved = (product.name for product in spec.projector.products if product.transposed or product.channels_first)
+    return scaled or name in (f"{each}.weight" for each in moved)
+
+
 def _of_projector(spec: VisionSpec) -> Mapping[str, str]:
     kind = "pixtral" if spec.source == "sized" and spec.merge == 1 else spec.architecture
     norm, products = _PROJECTORS.get(kind, _QWEN)

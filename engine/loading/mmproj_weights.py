@@ -1,7 +1,7 @@
 """The weights of a tower from a projector file (llama.cpp's ``mmproj``), as
 :class:`..models.vision_tower.VisionTower` names them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
@@ -22,8 +22,9 @@ _HALVES: Final = {GGMLType.F16: torch.float16, GGMLType.BF16: torch.bfloat16}
 """What is kept as it is stored."""
 
 
-def mmproj_weights(file: Path, spec: VisionSpec) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, tensor), quantised blocks as what they stand for. Raises :class:`CheckpointError`."""
+def mmproj_weights(file: Path, spec: VisionSpec, raw: Set[str] = frozenset()) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield (name, tensor), quantised blocks as what they stand for, but for those of ``raw``: these come as stored,
+    uint8 [rows, bytes of a row]. Raises :class:`CheckpointError`."""
     with ExitStack() as stack:
         opened = stack.enter_context(GGUFFile(file))
         reader = TensorReader(file, stack.enter_context(FileIO(file)))
@@ -33,6 +34,9 @@ def mmproj_weights(file: Path, spec: VisionSpec) -> Iterator[tuple[str, torch.Te
             if name in IGNORED or name == SECOND_FRAME:
                 continue
             part = parts.of(name)
+            if part.name in raw:
+                yield part.name, reader.blocks(tensor, part.heads)
+                continue
             dtype = _HALVES.get(tensor.type, torch.float32)
             values = reader.read(tensor, dtype, part.heads, 0.0)
             if name == _PATCH and spec.frames > 1:

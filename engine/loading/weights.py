@@ -167,12 +167,13 @@ _STORED_DTYPES = {
 """By :class:`StoredTensor`'s names."""
 
 
-def tower_weights(checkpoint: Checkpoint) -> Iterator[tuple[str, torch.Tensor]]:
+def tower_weights(checkpoint: Checkpoint, raw: Set[str] = frozenset()) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, tensor) of what sees or hears, under the names that are stored, as views of the mapped files; of a
-    projector file under the tower's own. Raises :class:`CheckpointError` when a file cannot be read."""
+    projector file under the tower's own, with the blocks of those named in ``raw`` as they are stored. Raises
+    :class:`CheckpointError` when a file cannot be read."""
     tower = checkpoint.tower
     if tower is not None and tower.projector is not None:
-        yield from mmproj_weights(tower.files[0], tower.projector)
+        yield from mmproj_weights(tower.files[0], tower.projector, raw)
         return
     for file in () if tower is None else tower.files:
         mapped = _MappedFile(file)

@@ -100,7 +100,7 @@ class TextWithMedia(Text):
                 tower.weights.load(dummy)
             else:
                 with torch.inference_mode():
-                    tower.load(tower_weights(self.checkpoint))
+                    tower.load(tower_weights(self.checkpoint, tower.weights.raw))
         except (ConfigError, WeightError, CheckpointError) as error:
             self._missing = f"{error}"
             logger.warning("%s takes no media: %s", self.spec.architecture, error)
@@ -118,11 +118,13 @@ class TextWithMedia(Text):
         )
 
     def _make_tower(self, context: LayerContext) -> TransformersTower | VisionTower:
-        dtype = tower_dtype(context)
+        dtype, stored = tower_dtype(context), self.checkpoint.tower
         # what outlives a worker is laid out before there is a tower
         own_context = replace(context, dtype=dtype, memory=None)
-        if self.checkpoint.tower is not None and self.checkpoint.tower.projector is not None:
-            return VisionTower(self.checkpoint.tower.projector, own_context)
+        if stored is not None and stored.projector is not None:
+            if stored.quantized is not None:  # codes are multiplied as they are, beside activations of 16 bits
+                own_context = replace(own_context, dtype=context.dtype, quantized=stored.quantized)
+            return VisionTower(stored.projector, own_context)
         own = native_tower(self._described, self.spec.hidden_size, own_context)
         return own or TransformersTower(self._described, dtype, context.device)
 

@@ -20,11 +20,11 @@ class SeeingByFile(Seeing):
         self.kind = KINDS[name]
         if name == "qwen2_5_vl":  # no key says how large its windows are
             self.reference.model.visual.window_size = 112
-        config = model_config(write_pair(folder, self.reference, name), max_model_len=256, kv_cache_memory=8 << 20)
-        self.engine = LocalEngine(config)
+        file = write_pair(folder, self.reference, name.removesuffix("_film"))
+        self.engine = LocalEngine(model_config(file, max_model_len=256, kv_cache_memory=8 << 20))
 
 
-@pytest.fixture(scope="module", params=[*TEXTS])
+@pytest.fixture(scope="module", params=[*TEXTS, "qwen2_vl_film", "qwen3_5_film"])
 def model(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
     return SeeingByFile(request.param, tmp_path_factory.mktemp(request.param))
 

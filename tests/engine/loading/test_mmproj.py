@@ -12,7 +12,7 @@ from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import resolve_model
 from stentor.engine.loading.mmproj_names import by_preference, is_mmproj
-from stentor.engine.loading.mmproj_weights import mmproj_weights
+from stentor.engine.loading.weights import tower_weights
 from stentor.engine.models.payload import Payload
 from stentor.engine.models.vision_tower import VisionTower
 from stentor.tests.support.mmproj_files import write_mmproj, write_pair, write_text
@@ -149,16 +149,20 @@ def test_where_a_vocabulary_ends_before_the_placeholder_another_token_takes_its_
     assert described["image_token_id"] == 300
 
 
-def tower_of(checkpoint: Checkpoint) -> VisionTower:
-    assert checkpoint.tower is not None
-    assert checkpoint.tower.projector is not None
-    tower = VisionTower(checkpoint.tower.projector, LayerContext(torch.device("cpu"), torch.float32, False))
-    tower.load(mmproj_weights(checkpoint.tower.files[0], checkpoint.tower.projector))
+def tower_of(checkpoint: Checkpoint, *, packed: bool = False, as_stored: bool = True) -> VisionTower:
+    stored = checkpoint.tower
+    assert stored is not None
+    assert stored.projector is not None
+    quantized, dtype = stored.quantized if as_stored else None, torch.bfloat16 if packed else torch.float32
+    context = LayerContext(torch.device("cpu"), dtype, False, packed=packed, quantized=quantized)
+    tower = VisionTower(stored.projector, context)
+    tower.load(tower_weights(checkpoint, tower.weights.raw))
     return tower
 
 
-def embeddings(tower: VisionTower) -> torch.Tensor:
-    pixels = torch.randn(1, 1, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
+def embeddings(tower: VisionTower, *, batched: bool = True) -> torch.Tensor:
+    pixels = torch.randn(1, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
+    pixels = pixels.unsqueeze(0) if batched else pixels
     return tower.encode(Payload("image", {"pixel_values": pixels})).embeddings
 
 
@@ -170,6 +174,22 @@ def test_weights_of_fewer_bits_are_read(kind: str, most: float, idefics: Pair, t
     found = embeddings(tower_of(open_checkpoint(tmp_path)))
     off = (found - whole).square().mean().sqrt() / whole.square().mean().sqrt()
     assert 0 < off < most
+
+
+@pytest.mark.parametrize("family", ["pixtral", "internvl", "gemma3"])
+def test_blocks_are_multiplied_as_they_are_stored(family: str, tmp_path: Path) -> None:
+    pair = Pair(family, tmp_path)
+    pair.write(tmp_path / "gguf")
+    stored = gguf.GGMLQuantizationType.Q8_0
+    write_mmproj(tmp_path / "gguf" / BESIDE, pair.model, family, tmp_path, kind=stored)
+    checkpoint = open_checkpoint(tmp_path / "gguf")
+    tower = tower_of(checkpoint, packed=True)
+    names = {name.rpartition(".")[0] for name in tower.weights.raw}
+    assert any(name.endswith(".q_proj") for name in names)
+    assert not any(name.endswith((".projection_layer", "mm_input_projection_weight")) for name in names)
+    expanded, found = (embeddings(each, batched=False) for each in (tower_of(checkpoint, as_stored=False), tower))
+    off = (found - expanded).square().mean().sqrt() / expanded.square().mean().sqrt()
+    assert off < 5e-2  # inputs are rounded to eight bits, and what attends to bfloat16
 
 
 def test_networks_that_old_converters_named_the_other_way_round_are_read(idefics: Pair, tmp_path: Path) -> None:
