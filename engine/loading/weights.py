@@ -18,6 +18,7 @@ from .ct2_file import CT2Variable, read_ct2
 from .ct2_whisper import tensors as ct2_tensors
 from .errors import CheckpointError
 from .gguf_weights import gguf_weights
+from .mmproj_weights import mmproj_weights
 from .pieces import Progress, read_piece
 from .safetensors_index import StoredTensor, tensors_of
 
@@ -166,10 +167,15 @@ _STORED_DTYPES = {
 """By :class:`StoredTensor`'s names."""
 
 
-def tower_weights(checkpoint: Checkpoint) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, tensor) of what sees or hears, under the names that are stored, as views of the mapped files. Raises
+def tower_weights(checkpoint: Checkpoint, raw: Set[str] = frozenset()) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield (name, tensor) of what sees or hears, under the names that are stored, as views of the mapped files; of a
+    projector file under the tower's own, with the blocks of those named in ``raw`` as they are stored. Raises
     :class:`CheckpointError` when a file cannot be read."""
-    for file in () if checkpoint.tower is None else checkpoint.tower.files:
+    tower = checkpoint.tower
+    if tower is not None and tower.projector is not None:
+        yield from mmproj_weights(tower.files[0], tower.projector, raw)
+        return
+    for file in () if tower is None else tower.files:
         mapped = _MappedFile(file)
         for stored in sorted(tensors_of(file), key=lambda tensor: tensor.offset):
             if text_name(stored.name) is None:

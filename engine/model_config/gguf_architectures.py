@@ -120,4 +120,7 @@ ARCHITECTURES: Mapping[str, GGUFArchitecture] = {
     ),
     "qwen3moe": GGUFArchitecture("Qwen3MoeForCausalLM", qk_norm="head", experts="renormalized"),
     "olmoe": GGUFArchitecture("OlmoeForCausalLM", qk_norm="full", experts="as scored"),
+    "qwen2vl": GGUFArchitecture("Qwen2VLForConditionalGeneration"),
+    "qwen3vl": GGUFArchitecture("Qwen3VLForConditionalGeneration", qk_norm="head"),
+    "qwen3vlmoe": GGUFArchitecture("Qwen3VLMoeForConditionalGeneration", qk_norm="head", experts="renormalized"),
 }

@@ -27,6 +27,7 @@ _STORED_AS: Mapping[str, str] = {
     "MistralForCausalLM": "LlamaForCausalLM",
     "Gemma3TextForCausalLM": "Gemma3ForCausalLM",
     "Olmo3ForCausalLM": "Olmo2ForCausalLM",
+    "Qwen2_5_VLForConditionalGeneration": "Qwen2VLForConditionalGeneration",
 }
 """Which other class a file names in place of a class of transformers."""
 

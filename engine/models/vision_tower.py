@@ -202,8 +202,8 @@ def native_tower(described: Mapping[str, object], hidden: int, context: LayerCon
 
 
 def _online(context: LayerContext) -> QuantizedCheckpoint | None:
-    """The context's formats where weights are quantised as they are loaded: towers are stored plain, under names that
-    rules for stored formats do not mean."""
+    """The context's formats where weights are quantised as they are loaded, or listed by their names (GGUF): other
+    towers are stored plain, under names that rules for stored formats do not mean."""
     quantized = context.quantized
     return quantized if quantized and all(isinstance(rule.format, OnlineFormat) for rule in quantized.rules) else None
 

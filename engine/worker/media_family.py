@@ -21,7 +21,6 @@ from ..layers.layer_context import LayerContext
 from ..layers.weights import WeightError
 from ..loading.checkpoint import Checkpoint
 from ..loading.errors import CheckpointError
-from ..loading.safetensors_index import read_json
 from ..loading.weights import dummy_weights, tower_weights
 from ..model_config.attention_spec import AttentionSpec
 from ..model_config.config_fields import ConfigError
@@ -51,11 +50,10 @@ _ROOM_SHARE: Final = 20
 def sees(checkpoint: Checkpoint, config: WorkerConfig) -> MediaSpec | None:
     """What media a checkpoint's model takes; None where it takes none, or is to take none."""
     spec = checkpoint.config
-    if config.language_model_only or checkpoint.format not in ("safetensors", "dummy"):
+    if config.language_model_only or not isinstance(spec, ModelSpec) or not spec.text_part:
         return None
-    if not isinstance(spec, ModelSpec) or not spec.text_part:
-        return None
-    return media_spec(read_json(checkpoint.folder / "config.json"))
+    described = checkpoint.described
+    return None if described is None else media_spec(described)
 
 
 class TextWithMedia(Text):
@@ -66,7 +64,7 @@ class TextWithMedia(Text):
         most, mixed = ENCODINGS[device]
         self.limits = msgspec.structs.replace(self.limits, max_encodings=most, max_mixed_encodings=mixed)
         self._media = media
-        self._described: Mapping[str, object] = read_json(checkpoint.folder / "config.json")
+        self._described: Mapping[str, object] = checkpoint.described or {}
         mixers = [layer.mixer for layer in self.spec.layers if isinstance(layer.mixer, AttentionSpec)]
         self._turns = any(mixer.rope is not None and mixer.rope.axes for mixer in mixers)
         self._sees_whole = any(mixer.whole_spans for mixer in mixers)
@@ -102,7 +100,7 @@ class TextWithMedia(Text):
                 tower.weights.load(dummy)
             else:
                 with torch.inference_mode():
-                    tower.load(tower_weights(self.checkpoint))
+                    tower.load(tower_weights(self.checkpoint, tower.weights.raw))
         except (ConfigError, WeightError, CheckpointError) as error:
             self._missing = f"{error}"
             logger.warning("%s takes no media: %s", self.spec.architecture, error)
@@ -120,9 +118,14 @@ class TextWithMedia(Text):
         )
 
     def _make_tower(self, context: LayerContext) -> TransformersTower | VisionTower:
-        dtype = tower_dtype(context)
+        dtype, stored = tower_dtype(context), self.checkpoint.tower
         # what outlives a worker is laid out before there is a tower
-        own = native_tower(self._described, self.spec.hidden_size, replace(context, dtype=dtype, memory=None))
+        own_context = replace(context, dtype=dtype, memory=None)
+        if stored is not None and stored.projector is not None:
+            if stored.quantized is not None:  # codes are multiplied as they are, beside activations of 16 bits
+                own_context = replace(own_context, dtype=context.dtype, quantized=stored.quantized)
+            return VisionTower(stored.projector, own_context)
+        own = native_tower(self._described, self.spec.hidden_size, own_context)
         return own or TransformersTower(self._described, dtype, context.device)
 
     def memory(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[MemoryLine]:

@@ -131,7 +131,7 @@ def open_family(config: WorkerConfig, device: str) -> Family:
     if config.is_pooling:
         checkpoint = open_pooling(path, config.pooler, config.model_impl)
     else:
-        checkpoint = open_checkpoint(path, config.load_format, config.model_impl)
+        checkpoint = open_checkpoint(path, config.load_format, config.model_impl, config.mmproj)
     if config.tensor_parallel_size > 1:
         return split_family(checkpoint, device, config)
     if (media := sees(checkpoint, config)) is not None:

@@ -75,7 +75,7 @@ def run_rounds(entries: Sequence[Entry], settings: Settings, words: Words, say: 
                 say(f"{f'round {number}' if number else 'warm-up'}: {entry.column.name}, {what}")
                 rng = random.Random(f"{settings.seed} {number} {shape}")
                 others = [other.server for other in entries if other is not entry and other.live]
-                _rest(others)
+                rest(others)
                 disturbance = Disturbance(entry.server, others)
                 try:
                     figures = asyncio.run(_load(entry.server, shape, settings, output, words, rng))
@@ -103,7 +103,7 @@ async def _load(server: Server, shape: str, settings: Settings, output: int, wor
     return prefill_round(*answers) if long else streams_round(answers)
 
 
-def _rest(others: Sequence[Server]) -> None:
+def rest(others: Sequence[Server]) -> None:
     """Waits until nobody but the side in turn computes; who goes on is told by :class:`Disturbance`."""
     limit = time.monotonic() + REST_LIMIT
     while time.monotonic() < limit:

@@ -22,12 +22,17 @@ class RandomModel(NamedTuple):
     """Below ``loadtest/configs``."""
     fewer: Mapping[str, int] = {}
     """Numbers in place of the configuration's."""
+    part: str = ""
+    """Which part of the configuration it is, where the published model takes more than text."""
+    tokens: Mapping[int, str] = {}
+    """Special tokens behind those of another vocabulary, by id."""
 
     def config(self) -> Any:
         """transformers' configuration."""
         import transformers  # late: it takes seconds
 
         published = json.loads((CONFIGS / self.folder / "config.json").read_text(encoding="utf-8"))
+        published = published[self.part] if self.part else published
         return transformers.AutoConfig.for_model(**{**published, **self.fewer})
 
 

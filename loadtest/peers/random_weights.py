@@ -84,7 +84,7 @@ def write_random_gguf(model: RandomModel, form: Form, vocabulary: Path, target: 
                 writer.add_uint32(key, value)
             case _:
                 writer.add_array(key, value)
-    _add_vocabulary(writer, vocabulary, config.vocab_size)
+    _add_vocabulary(writer, vocabulary, config.vocab_size, model.tokens)
     kind, plain = gguf.GGMLQuantizationType[form.upper()], gguf.GGMLQuantizationType.F32
     blocks = _BLOCKS[form]
     for name, shape, quantized in stored:
@@ -102,8 +102,8 @@ def write_random_gguf(model: RandomModel, form: Form, vocabulary: Path, target: 
     writer.close()
 
 
-def _add_vocabulary(writer: Any, source: Path, size: int) -> None:
-    """All that ``source`` says of its tokenizer, with tokens of no use behind its own."""
+def _add_vocabulary(writer: Any, source: Path, size: int, special: Mapping[int, str]) -> None:
+    """All that ``source`` says of its tokenizer; behind its own tokens the ``special`` ones, and others of no use."""
     import gguf
 
     for field in gguf.GGUFReader(source).fields.values():
@@ -113,8 +113,11 @@ def _add_vocabulary(writer: Any, source: Path, size: int) -> None:
         if field.name.endswith((".tokens", ".token_type")):
             if (count := len(contents)) > size:
                 raise WeightsError(f"{source} has {count} tokens, expected at most {size}")
-            named = field.name.endswith(".tokens")
-            contents += [f"<unused{n}>" if named else int(gguf.TokenType.NORMAL) for n in range(count, size)]
+            more = range(count, size)
+            if field.name.endswith(".tokens"):
+                contents += [special.get(n, f"<unused{n}>") for n in more]
+            else:
+                contents += [int(gguf.TokenType.CONTROL if n in special else gguf.TokenType.NORMAL) for n in more]
         writer.add_key_value(field.name, contents, kind, field.types[-1] if len(field.types) > 1 else None)
 
 

@@ -8,9 +8,10 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ..client import StreamError, complete
 from ..processes import alive, cpu_seconds, pss_bytes, tree
@@ -45,6 +46,10 @@ class Server(Launched):
 
     def start(self, words: Words) -> float:
         """Seconds until the first answer of a few tokens was complete. Raises :class:`ServerError`."""
+        return self.start_with(self.side.body(self.weights, words.prompt(16, random.Random(0)), _FIRST_TOKENS))
+
+    def start_with(self, body: Mapping[str, Any], path: str = "/v1/completions") -> float:
+        """The same with a request of one's own."""
         ours = self.side.peer == "stentor"
         # a peer sees neither our modules nor a folder of ours that is called like one of its own
         hidden = () if ours else ("PYTHONPATH", "PYTHONHOME")
@@ -57,8 +62,7 @@ class Server(Launched):
         )
         try:
             self.wait_until("/health", START_SECONDS)
-            body = self.side.body(self.weights, words.prompt(16, random.Random(0)), _FIRST_TOKENS)
-            asyncio.run(asyncio.wait_for(complete(self.port, body), START_SECONDS))
+            asyncio.run(asyncio.wait_for(complete(self.port, body, path), START_SECONDS))
         except (StartFailed, StreamError, TimeoutError) as error:
             said = self._last()
             self.stop()

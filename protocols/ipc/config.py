@@ -157,6 +157,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: Annotated[int, Flag("seed of dummy weights")] = 0
     language_model_only: bool = False
     """Whether a model that takes media is to take text alone."""
+    mmproj: str = ""
+    """The projector file of a ``.gguf`` file; empty: one beside it that fits."""
     name: str = ""
     """Tells its processes apart in logs, where several models are served."""
     log_level: Annotated[LogLevel, Flag("least severity that is logged", group="server")] = "info"

@@ -133,7 +133,11 @@ def open_main(config: Config) -> Checkpoint:
     folder = Path(config.engine.worker.model)
     if config.main == "embedding":
         return open_pooling(folder, config.embedding.pooler or "", config.engine.worker.model_impl)
-    return open_checkpoint(folder, config.engine.worker.load_format, config.engine.worker.model_impl)
+    worker = config.engine.worker
+    found = open_checkpoint(folder, worker.load_format, worker.model_impl, str(config.model.mmproj or ""))
+    for note in found.notes:
+        logger.warning("a projector file is passed over: %s", note)
+    return found
 
 
 def generation_defaults(source: str, checkpoint: Checkpoint) -> GenerationDefaults:
@@ -277,10 +281,10 @@ async def load_state(
     )
     auxiliary = await open_auxiliary_models(config, engines, metrics.registry, pool.room, supervisor, at_end)
     try:
-        spec = spec_of(config, checkpoint.folder)
+        spec = spec_of(config, checkpoint)
+        media = open_media(config, checkpoint, spec, store, metrics.registry)
     except CheckpointError as error:
         raise StartError(str(error)) from error
-    media = open_media(config, checkpoint.folder, spec, store, metrics.registry)
     at_end.callback(media.close)
     runners: dict[ModelRole, ModelRunner] = {"chat": client, **beside}
     if auxiliary.speech is not None:

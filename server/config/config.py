@@ -381,7 +381,11 @@ class Config(msgspec.Struct, frozen=True):
     def engines(self) -> dict[ModelRole, EngineConfig]:
         """What each engine gets, once all models are :meth:`located`; the main model's comes first."""
         beside = self._beside
-        own = msgspec.structs.replace(self.engine.worker, language_model_only=self.media.language_model_only)
+        own = msgspec.structs.replace(
+            self.engine.worker,
+            language_model_only=self.media.language_model_only,
+            mmproj=str(self.model.mmproj or ""),
+        )
         if self.main == "embedding":
             said = self.embedding.dtype
             dtype = own.dtype if said == "auto" else said

@@ -37,6 +37,13 @@ class ModelConfig(msgspec.Struct, frozen=True):
     revision: Annotated[str | None, Flag("branch, tag or commit on Hugging Face")] = None
     tokenizer: Annotated[str | None, Flag("a folder or OWNER/NAME, in place of the model's own")] = None
     """A local path once located."""
+    mmproj: Annotated[
+        Path | None,
+        Flag(
+            "the projector file (mmproj) that a .gguf file sees by; by default one that lies beside it and fits",
+            kind="file",
+        ),
+    ] = None
     chat_template: Annotated[Path | None, Flag("a Jinja file, in place of the model's own", kind="file")] = None
     trust_request_chat_template: Annotated[
         bool, Flag("accept chat templates from requests; they are rendered in a process of their own")

@@ -8,6 +8,7 @@ from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.hf_config import DECODERS
 from stentor.engine.model_config.hf_text_part import SEEING
 from stentor.engine.model_config.mlp_spec import MoESpec
+from stentor.engine.model_config.mmproj_config import projector_names
 from stentor.engine.model_config.model_spec import ModelSpec, checked
 from stentor.engine.model_config.vision_hf import NATIVE_TOWERS
 
@@ -114,6 +115,8 @@ def remarks(architecture: str, spec: ModelSpec) -> list[str]:
     found = []
     if spec.text_part and SEEING[architecture].model_type not in NATIVE_TOWERS:
         found.append("what sees or hears is transformers' code")
+    if spec.text_part and (projectors := projector_names(SEEING[architecture].model_type)):
+        found.append(f"in GGUF files with mmproj of {' or '.join(projectors)}")
     if spec.draft_layers or spec.draft_prefix:
         found.append("layers that predict further tokens are passed over")
     if not parity_models(architecture):

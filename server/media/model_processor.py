@@ -6,7 +6,6 @@ then gives the same tensors everywhere.
 """
 
 import inspect
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,10 +15,14 @@ import numpy as np
 import transformers as untyped_transformers
 from PIL import Image
 from safetensors.numpy import save
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
 
 from .decode_audio import SAMPLE_RATE
 from .decode_video import Choose, DecodedVideo
 from .frame_processor import FrameProcessor
+from .model_files import GivenFiles, ModelFiles, Source
 from .model_videos import VideoInputs, VideoSettings, paired, pooled, tiles
 from .pixtral_processor import PixtralProcessor
 from .processor_name import processor_name
@@ -36,6 +39,8 @@ _COUNTED: Final = frozenset({"rows", "cols", "num_crops", "num_patches"})
 """What processors return besides tensors of the model: figures for the text."""
 _BY_COMPANY: Final = frozenset({"LlavaOnevisionProcessor"})
 """Processors that cut a picture into tiles only where it is the conversation's only one."""
+_SETTINGS: Final = "processor_config.json"
+_OF_IMAGES: Final = "preprocessor_config.json"
 _SIZES: Final = ("size", "min_pixels", "max_pixels")
 _OF_VIDEOS: Final = ("fps", "num_frames")
 UNKNOWN_OPTION: Final = "unknown_processor_option"
@@ -82,10 +87,11 @@ VIDEOS: Final[Mapping[str, Videos]] = {
 class ModelProcessor:
     """A model's processor, for one piece of media at a time."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises :class:`ProcessorError`."""
-        self._name = _class_name(folder)
-        self._processor = _load(folder, self._name)
+    def __init__(self, source: Source) -> None:
+        """``source``: the model's folder, or what stands for it. Raises :class:`ProcessorError`."""
+        files = ModelFiles(source)
+        self._name = _class_name(files)
+        self._processor = _load(files, self._name)
         self.written: dict[Modality, str] = {}
         self.missing: dict[Modality, str] = {}
         parts: dict[Modality, str] = {"image": "image_processor", "audio": "_audio_processor"}
@@ -97,8 +103,8 @@ class ModelProcessor:
         video = getattr(self._processor, "video_token", None)
         if video is not None and self._videos is not None:
             self.written["video"] = video
-            self._video_settings = VideoSettings.of(folder, self._videos.settings)
-            self._beat = _tokens_per_second(folder)
+            self._video_settings = VideoSettings.of(files, self._videos.settings)
+            self._beat = _tokens_per_second(files)
         elif video is not None:
             self.missing["video"] = f"frames of {self._name}'s videos are put together by torchvision alone"
 
@@ -178,10 +184,9 @@ def _refused(what: str, error: Exception) -> Refusal:
     return Refusal(f"the model's processor refuses the {what}: {' '.join(str(error).split())[:200]}")
 
 
-def _tokens_per_second(folder: Path) -> float:
+def _tokens_per_second(files: ModelFiles) -> float:
     """Positions of a second of a video; 0 where frames are not told apart by them."""
-    file = folder / "config.json"
-    vision = json.loads(file.read_text()).get("vision_config") if file.is_file() else None
+    vision = files.read("config.json").get("vision_config")
     return float(vision.get("tokens_per_second") or 0) if isinstance(vision, dict) else 0.0
 
 
@@ -235,26 +240,31 @@ def _payload(tensors: Mapping[str, Any], modality: Modality) -> bytes:
     return save(whole, metadata={"modality": modality})
 
 
-def _class_name(folder: Path) -> str:
-    if (said := processor_name(folder)) is not None:
+def _class_name(files: ModelFiles) -> str:
+    if (said := processor_name(files.source)) is not None:
         return said
     known = transformers.models.auto.processing_auto.PROCESSOR_MAPPING_NAMES
-    model_type = json.loads((folder / "config.json").read_text()).get("model_type")
+    model_type = files.read("config.json").get("model_type")
     found = known.get(model_type)
     if not isinstance(found, str):
-        raise ProcessorError(f"no file of {folder} names a processor_class, and none is known for {model_type!r}")
+        raise ProcessorError(f"no file of {files} names a processor_class, and none is known for {model_type!r}")
     return found
 
 
-def _load(folder: Path, name: str) -> Any:
+def _load(files: ModelFiles, name: str) -> Any:
     kind = _OWN.get(name) or getattr(transformers, _ELSEWHERE.get(name, name), None)
     if kind is None:
         raise ProcessorError(f"transformers {transformers.__version__} has no {name}")
     try:
-        settings, _ = kind.get_processor_dict(os.fspath(folder))
+        source = files.source
+        given = isinstance(source, GivenFiles)
+        settings = files.read(_SETTINGS) if given else kind.get_processor_dict(os.fspath(source))[0]
         parts: dict[str, Any] = {}
         for part in kind.get_attributes():
-            parts[part] = FrameProcessor(parts["image_processor"]) if part == "video_processor" else _part(folder, part)
+            if part == "video_processor":
+                parts[part] = FrameProcessor(parts["image_processor"])
+            else:
+                parts[part] = _given_part(source, part) if isinstance(source, GivenFiles) else _part(source, part)
         taken = inspect.signature(kind.__init__).parameters.keys() - parts.keys()
         return _unchecked(kind)(**parts, **{name: value for name, value in settings.items() if name in taken})
     except ProcessorError:
@@ -278,5 +288,19 @@ def _part(folder: Path, part: str) -> Any:
             return transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         case "feature_extractor" | "audio_processor":
             return transformers.AutoFeatureExtractor.from_pretrained(path, trust_remote_code=False)
+        case _:
+            raise ProcessorError(f"it has a part {part}, which is not known here")
+
+
+def _given_part(given: GivenFiles, part: str) -> Any:
+    """Of a tokenizer no more than the tokens that stand for pictures."""
+    match part:
+        case "image_processor":
+            settings = dict(given.files[_OF_IMAGES])
+            return getattr(transformers, settings.pop("image_processor_type"))(**settings)
+        case "tokenizer":
+            backend = Backend(WordLevel(given.tokens, unk_token=next(iter(given.tokens))))
+            backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in given.tokens])
+            return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, extra_special_tokens=given.names)
         case _:
             raise ProcessorError(f"it has a part {part}, which is not known here")

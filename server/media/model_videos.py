@@ -4,16 +4,15 @@ transformers' own video processors need torchvision. What they do beside choosin
 picture, and to lay patches of neighbouring frames on top of each other where the model takes two at a time.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .decode_video import Choose, DecodedVideo, VideoFacts
+from .model_files import ModelFiles
 
 _MOST_PIXELS: Final = 24 << 20
 """Of all frames of a video together: what a model is given of them has bounds, and frames are made smaller for them."""
@@ -55,9 +54,9 @@ class VideoSettings:
     longest_edge: int | None = None
 
     @classmethod
-    def of(cls, folder: Path, own: "VideoSettings") -> "VideoSettings":
+    def of(cls, files: ModelFiles, own: "VideoSettings") -> "VideoSettings":
         """``own`` is the family's, where the model's files say nothing."""
-        said = _read(folder)
+        said = _read(files)
         given = said.get("size")
         size: Mapping[str, Any] = given if isinstance(given, dict) else {}
         found = {
@@ -88,15 +87,10 @@ class VideoSettings:
         return min(max(int(facts.seconds * rate), self.min_frames), self.max_frames)
 
 
-def _read(folder: Path) -> dict[str, Any]:
-    for name, part in ((_SETTINGS, None), ("processor_config.json", "video_processor")):
-        file = folder / name
-        if file.is_file():
-            said = json.loads(file.read_text())
-            found = said if part is None else said.get(part)
-            if isinstance(found, dict):
-                return found
-    return {}
+def _read(files: ModelFiles) -> dict[str, Any]:
+    own = files.read(_SETTINGS)
+    found = own or files.read("processor_config.json").get("video_processor")
+    return found if isinstance(found, dict) else {}
 
 
 def paired(images: Any, video: DecodedVideo, settings: VideoSettings, *, share: bool, beat: float) -> VideoInputs:

@@ -9,7 +9,6 @@
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import anyio
@@ -22,6 +21,7 @@ from ..overload.process_pool import ProcessPool
 from .decoded import DecodedLimits
 from .helpers import MediaUnavailable, run_in
 from .metrics import MediaMetrics
+from .model_files import Source
 from .processed_cache import Names, ProcessedCache, ProcessedMedia, content_digest, media_digest
 from .processor_process import Described, MediaRefused, Modality, NoProcessor, ProcessorJob, ProcessorProcess
 
@@ -57,10 +57,10 @@ class MediaProcessor:
     take turns. What is asked for while it is being made is made once.
     """
 
-    def __init__(self, folder: Path, limits: ProcessorLimits, metrics: MediaMetrics, decoded: DecodedLimits) -> None:
-        """``folder`` holds the model."""
+    def __init__(self, source: Source, limits: ProcessorLimits, metrics: MediaMetrics, decoded: DecodedLimits) -> None:
+        """``source``: the model's folder, or what stands for it."""
         self._pool = ProcessPool(
-            lambda: ProcessorProcess(str(folder), decoded, limits.timeout),
+            lambda: ProcessorProcess(source, decoded, limits.timeout),
             processes=limits.processes,
             max_waiting=limits.max_waiting,
             max_waiting_bytes=limits.max_waiting_bytes,

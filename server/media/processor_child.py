@@ -5,7 +5,6 @@ import os
 import resource
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stentor.engine.processes.freed_memory import resident_bytes
@@ -41,12 +40,12 @@ def main() -> int:
     with bounded_child("stentor-media") as connection:
         os.nice(_NICENESS)
         setup = receive(connection, Setup)
-        if processor_name(Path(setup.folder)) not in NEEDS_TORCH:
+        if processor_name(setup.source) not in NEEDS_TORCH:
             sys.modules["torch"] = None  # type: ignore[assignment]  # to transformers, it is not installed
         from .model_processor import ModelProcessor, ProcessorError
 
         try:
-            processor = ModelProcessor(Path(setup.folder))
+            processor = ModelProcessor(setup.source)
         except ProcessorError as error:
             send(connection, Described({}, {}, False, 0, str(error)))
             return 0

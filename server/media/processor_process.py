@@ -5,6 +5,7 @@ bounds on its memory and its time, which can open nothing, and which is replaced
 """
 
 import socket
+from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from ..sandbox.child import receive, receive_bytes, send, send_bytes
 from ..sandbox.killable_child import ChildDied, ChildNotStarted, KillableChild
 from .decoded import DecodedLimits
+from .model_files import GivenFiles, Source
 from .refusal import REFUSED
 
 MODULE: Final = "stentor.server.media.processor_child"
@@ -28,8 +30,14 @@ class Setup(msgspec.Struct, frozen=True, array_like=True):
     """The first message to a child."""
 
     folder: str
-    """Of the model."""
+    """Of the model; empty where it has none with a processor's files."""
     limits: DecodedLimits
+    given: GivenFiles | None = None
+    """What stands for the folder then."""
+
+    @property
+    def source(self) -> Source:
+        return self.given or Path(self.folder)
 
 
 class Described(msgspec.Struct, frozen=True, array_like=True):
@@ -89,9 +97,9 @@ class NoProcessor(ChildNotStarted):
 class ProcessorProcess:
     """One thread does all the calls but :meth:`abandon`. It must outlive the child."""
 
-    def __init__(self, folder: str, limits: DecodedLimits, timeout: float) -> None:
+    def __init__(self, source: Source, limits: DecodedLimits, timeout: float) -> None:
         """``timeout`` in seconds for each."""
-        setup = Setup(folder, limits)
+        setup = Setup("", limits, source) if isinstance(source, GivenFiles) else Setup(str(source), limits)
         self.described: Described | None = None
         """Once a child has been ready."""
 

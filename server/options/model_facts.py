@@ -12,7 +12,6 @@ from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.loading.pooling_checkpoint import open_pooling
-from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.attention_spec import AttentionSpec, CacheSpec, IndexSpec, LatentAttentionSpec
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.mlp_spec import FeedForwardSpec, MLPSpec, OpaqueSpec
@@ -55,7 +54,7 @@ def describe_model(path: Path, gpus: Sequence[tuple[str, int]]) -> str:
 def _tower_code(checkpoint: Checkpoint) -> str:
     assert isinstance(checkpoint.config, ModelSpec)
     try:
-        vision_spec_from_hf(read_json(checkpoint.folder / "config.json"), checkpoint.config.hidden_size)
+        vision_spec_from_hf(checkpoint.described or {}, checkpoint.config.hidden_size)
     except ConfigError:
         return "transformers' modelling code"
     return "layers of our own"

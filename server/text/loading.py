@@ -9,6 +9,8 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
+from stentor.engine.loading.mmproj_names import is_mmproj
+
 from .errors import TokenizerError
 from .gguf_tokenizer import load_gguf_tokenizer, set_ends
 from .tokenizer import ChatTemplates, Tokenizer
@@ -52,7 +54,7 @@ def _load(path: Path) -> Tokenizer:
     if any((path / name).is_file() for name in _SLOW_FILES):
         return _convert_slow(path)
     # the first part of a model in several files is the one with the metadata
-    files = sorted(path.glob("*.gguf"))
+    files = sorted(file for file in path.glob("*.gguf") if not is_mmproj(file.name))
     if files:
         return load_gguf_tokenizer(files[0])
     raise TokenizerError(

@@ -13,6 +13,7 @@ from stentor.server.main.tested import FORMATS, MEDIA, MEDIA_FILE, PARITY, PARIT
 from stentor.tests.engine.loading import test_gguf_experts, tiny_gguf
 from stentor.tests.parity import test_architectures, test_gguf_families, test_media_models, tiny
 from stentor.tests.parity.seeing import CONFIGS
+from stentor.tests.support import mmproj_files
 from stentor.tests.support.vision_models import FAMILIES
 
 ROOT = Path(stentor.__file__).parent
@@ -65,4 +66,5 @@ def test_a_format_that_the_page_names_is_in_its_test(format: FormatCheck) -> Non
 
 def test_every_architecture_that_gguf_files_have_is_tested() -> None:
     tested = {*tiny_gguf.ARCHITECTURES, *test_gguf_experts.MODELS, *test_gguf_families.MODELS.values()}
+    tested |= {*mmproj_files.TEXTS.values()}
     assert {*ARCHITECTURES, *TRANSLATIONS} == tested

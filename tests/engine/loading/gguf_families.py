@@ -28,9 +28,11 @@ def write_family(
     metadata: Mapping[str, Any] | None = None,
     convert: "Convert | None" = None,
     beside: Mapping[str, torch.Tensor] | None = None,
+    vocabulary: Callable[[gguf.GGUFWriter], None] | None = None,
 ) -> None:
     """Matrices are float32 but for those that ``kinds`` names. ``metadata`` is what is said otherwise, None for what is
-    not said, ``convert`` another converter's way, ``beside`` further tensors."""
+    not said, ``convert`` another converter's way, ``beside`` further tensors, ``vocabulary`` writes one that is no
+    made-up one."""
     writer, config = gguf.GGUFWriter(path, arch), model.config
     writer.add_block_count(config.num_hidden_layers + (metadata or {}).get("nextn_predict_layers", 0))
     said = {
@@ -40,9 +42,12 @@ def write_family(
     for key, value in {**said, **_rope(config), **(metadata or {})}.items():
         if value is not None:
             _add(writer, f"{arch}.{key}", value)
-    writer.add_token_list([f"token{n}" for n in range(config.vocab_size)])
-    writer.add_bos_token_id(config.bos_token_id)
-    writer.add_eos_token_id(config.eos_token_id)
+    if vocabulary is not None:
+        vocabulary(writer)
+    else:
+        writer.add_token_list([f"token{n}" for n in range(config.vocab_size)])
+        writer.add_bos_token_id(config.bos_token_id)
+        writer.add_eos_token_id(config.eos_token_id)
     number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
     tensors = chain(_converted(model, arch, convert or CONVERT.get(arch, as_it_is)), (beside or {}).items())

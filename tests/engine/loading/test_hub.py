@@ -297,6 +297,15 @@ def test_of_several_gguf_files_a_part_of_the_name_picks_one(online: _Resolver) -
     assert not (picked.parent / "m-Q4_K_M.gguf").exists()
 
 
+def test_a_projector_file_is_fetched_beside_the_model_and_is_none_itself(online: _Resolver) -> None:
+    names = ["m-Q4_K_M.gguf", "m-Q8_0.gguf", "mmproj-m-Q8_0.gguf", "mmproj-m-f16.gguf"]
+    online.hub.repositories["owner/sees"] = {name: name.encode() for name in names}
+    assert "has several .gguf files (there are: m-Q4_K_M.gguf, m-Q8_0.gguf)" in online("owner/sees")
+    picked = Path(online("owner/sees:q8_0"))
+    assert picked.name == "m-Q8_0.gguf"
+    assert [file.name for file in picked.parent.glob("mmproj*")] == ["mmproj-m-f16.gguf"]
+
+
 def test_of_a_repository_of_voices_a_part_of_the_name_picks_one_with_its_description(
     online: _Resolver, offline: _Resolver
 ) -> None:

@@ -132,10 +132,10 @@ def write_gguf(
         next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == arch), model.config.num_hidden_layers
     )
     tied = model.config.tie_word_embeddings
-    for name, tensor in _experts_apart(model.state_dict()):
+    for name, tensor in experts_apart(model.state_dict()):
         if tied and name == "lm_head.weight":
             continue
-        values = _as_converted(tensor.float().numpy(), name, model.config, arch)
+        values = as_converted(tensor.float().numpy(), name, model.config, arch)
         stored = names.get_name(name, (".weight", ".bias"))
         assert stored is not None, name
         kind = next((kind for part, kind in (others or {}).items() if part in name), quantization)
@@ -150,7 +150,7 @@ def write_gguf(
     writer.close()
 
 
-def _experts_apart(weights: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+def experts_apart(weights: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
     """Gate and up of experts as two tensors, under names of weights."""
     for name, tensor in weights.items():
         stem, _, last = name.rpartition(".")
@@ -161,7 +161,8 @@ def _experts_apart(weights: dict[str, torch.Tensor]) -> Iterator[tuple[str, torc
             yield f"{name}.weight" if stem.endswith(".experts") else name, tensor
 
 
-def _as_converted(values: np.ndarray, name: str, config: PreTrainedConfig, arch: str) -> np.ndarray:
+def as_converted(values: np.ndarray, name: str, config: PreTrainedConfig, arch: str) -> np.ndarray:
+    """What the converter makes of a tensor of transformers' name."""
     if arch in ("llama", "granite", "smollm3", "arcee"):
         for part, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
             if f".{part}." in name:
@@ -172,8 +173,8 @@ def _as_converted(values: np.ndarray, name: str, config: PreTrainedConfig, arch:
     return values
 
 
-def write_metadata(writer: gguf.GGUFWriter, config: PreTrainedConfig, arch: str) -> None:
-    """What a file says beside its tensors."""
+def write_metadata(writer: gguf.GGUFWriter, config: PreTrainedConfig, arch: str, *, vocabulary: bool = True) -> None:
+    """What a file says beside its tensors; ``vocabulary``: with made-up tokens."""
     heads = config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     writer.add_context_length(config.max_position_embeddings)
@@ -185,11 +186,12 @@ def write_metadata(writer: gguf.GGUFWriter, config: PreTrainedConfig, arch: str)
     if arch in ("command-r", "cohere2", "nemotron", "starcoder2", "stablelm", "phi2"):
         writer.add_layer_norm_eps(EPS)
     else:
-        writer.add_layer_norm_rms_eps(EPS)
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_token_list([f"token{n}" for n in range(config.vocab_size)])
-    writer.add_bos_token_id(config.bos_token_id)
-    writer.add_eos_token_id(config.eos_token_id)
+    if vocabulary:
+        writer.add_token_list([f"token{n}" for n in range(config.vocab_size)])
+        writer.add_bos_token_id(config.bos_token_id)
+        writer.add_eos_token_id(config.eos_token_id)
     if (experts := getattr(config, "num_local_experts", None)) is not None:
         writer.add_expert_count(experts)
         writer.add_expert_used_count(config.num_experts_per_tok)

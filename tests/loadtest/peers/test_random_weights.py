@@ -13,6 +13,7 @@ from stentor.engine.loading.weights import iterate_weights
 from stentor.loadtest.peers.random_models import RANDOM_MODELS, RandomModel, tensors
 from stentor.loadtest.peers.random_weights import RandomWeights, write_random_gguf
 from stentor.loadtest.peers.weights import Form, WeightsError
+from stentor.tests.loadtest.peers.vocabulary import write_gguf_vocabulary
 
 SMALL: dict[str, Any] = {
     "num_hidden_layers": 2,
@@ -32,19 +33,7 @@ MODELS = {
 
 @pytest.fixture
 def vocabulary(tmp_path: Path) -> Path:
-    """A file with a tokenizer of 29 pieces, and nothing else that counts."""
-    path = tmp_path / "vocabulary.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(["<unk>", "<s>", "</s>", *"abcdefghijklmnopqrstuvwxyz"])
-    writer.add_token_types([3] * 3 + [1] * 26)
-    writer.add_token_merges(["a b"])
-    writer.add_eos_token_id(2)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return write_gguf_vocabulary(tmp_path / "vocabulary.gguf")
 
 
 @pytest.mark.parametrize("form", ["q4_0", "q4_1", "q8_0"])

@@ -20,6 +20,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "served-model-name": ("a,b", ("a", "b")),
     "revision": ("v1", "v1"),
     "tokenizer": ("owner/tok", "owner/tok"),
+    "mmproj": (__file__, Path(__file__)),
     "load-format": ("gguf", "gguf"),
     "model-impl": ("transformers", "transformers"),
     "chat-template": (__file__, Path(__file__)),

@@ -1,0 +1,122 @@
+"""Which of a tower's tensors each tensor of a projector file holds.
+
+A part has one name in all files, and what :class:`..models.vision_tower.VisionTower` calls it the tower's spec says.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ..model_config.mlp_spec import MLPSpec
+from ..model_config.model_spec import LayerSpec
+from ..model_config.vision_spec import ProjectorSpec, VisionSpec
+
+_BLOCK: Final = re.compile(r"v\.blk\.(\d+)\.(\w+)\.(weight|bias)")
+_TAP: Final = re.compile(r"v\.deepstack\.(\d+)\.(norm|fc1|fc2)\.(weight|bias)")
+_PROJECTORS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "idefics3": ("", ("mm.model.fc",)),
+    "gemma3": ("mm.soft_emb_norm", ("mm.input_projection",)),
+    "llava": ("", ("mm.0", "mm.2")),
+    "pixtral": ("", ("mm.1", "mm.2")),
+    "mistral3": ("mm.input_norm", ("mm.patch_merger", "mm.1", "mm.2")),
+    "internvl": ("mm.model.mlp.0", ("mm.model.mlp.1", "mm.model.mlp.3")),
+}
+"""What files call the norm and the products of a projector, by the model type."""
+_QWEN: Final = ("v.post_ln", ("mm.0", "mm.2"))
+IGNORED: Final = frozenset({"v.token_embd.img_break"})
+"""A row of the text model's embedding, which is there already."""
+SECOND_FRAME: Final = "v.patch_embd.weight.1"
+"""The other half of ``v.patch_embd.weight``, where a patch spans two frames."""
+
+
+@dataclass(frozen=True)
+class TowerPart:
+    """What a stored tensor holds."""
+
+    name: str
+    """As the tower calls it; a stranger keeps its own."""
+    heads: int = 0
+    """Rows are stored in the order of interleaved rotary pairs of so many heads."""
+
+
+class TowerParts:
+    """Of one file."""
+
+    def __init__(self, spec: VisionSpec, *, swapped: bool) -> None:
+        """``swapped``: see :attr:`..model_config.mmproj_config.Projecting.swapped`."""
+        self._spec = spec
+        interleaved = spec.source == "sized"  # Pixtral's
+        self._layers = [dict(_of_layer(layer, swapped=swapped)) for layer in spec.layers]
+        self._heads = [layer.attention.heads if interleaved else 0 for layer in spec.layers]
+        self._outer = {
+            "v.patch_embd": spec.patch_name,
+            "v.position_embd": spec.position_name,
+            "v.pre_ln": spec.first_norm,
+            "v.post_ln": spec.final_norm,
+            **_of_projector(spec),
+        }
+
+    def of(self, stored: str) -> TowerPart:
+        if stored in ("v.class_embd", "v.class_embd.weight"):
+            return TowerPart(f"{self._spec.class_name}.weight")
+        if (tap := _TAP.fullmatch(stored)) is not None:
+            return TowerPart(self._tap(int(tap[1]), tap[2], tap[3]) or stored)
+        block = _BLOCK.fullmatch(stored)
+        if block is None:
+            stem, _, ending = stored.rpartition(".")
+            own = self._outer.get(stem)
+            return TowerPart(f"{own}.{ending}" if own else stored)
+        layer, part, ending = int(block[1]), block[2], block[3]
+        if layer >= len(self._layers) or part not in self._layers[layer]:
+            return TowerPart(stored)
+        own = f"{self._spec.prefix}.{layer}.{self._layers[layer][part]}"
+        if part in ("ls1", "ls2"):
+            return TowerPart(own)
+        return TowerPart(f"{own}.{ending}", self._heads[layer] if part in ("attn_q", "attn_k") else 0)
+
+    def _tap(self, layer: int, part: str, ending: str) -> str | None:
+        projector = self._spec.deepstack_projector
+        if projector is None or layer not in self._spec.deepstack:
+            return None
+        names = {"norm": _norm(projector), "fc1": projector.products[0].name, "fc2": projector.products[-1].name}
+        return f"deepstack.{self._spec.deepstack.index(layer)}.{names[part]}.{ending}"
+
+
+def is_changed(spec: VisionSpec, name: str) -> bool:
+    """Whether a weight of this name is not multiplied as it is stored: its columns stand otherwise, or a scale of its
+    outputs is multiplied into it."""
+    scaled = spec.names == "internvl" and name.endswith((".attention.projection_layer.weight", ".mlp.fc2.weight"))
+    moved = (product.name for product in spec.projector.products if product.transposed or product.channels_first)
+    return scaled or name in (f"{each}.weight" for each in moved)
+
+
+def _of_projector(spec: VisionSpec) -> Mapping[str, str]:
+    kind = "pixtral" if spec.source == "sized" and spec.merge == 1 else spec.architecture
+    norm, products = _PROJECTORS.get(kind, _QWEN)
+    found = {stored: product.name for stored, product in zip(products, spec.projector.products, strict=True)}
+    return {**found, norm: _norm(spec.projector)} if norm else found
+
+
+def _norm(projector: ProjectorSpec) -> str:
+    return "" if projector.norm is None else projector.norm.name
+
+
+def _of_layer(layer: LayerSpec, *, swapped: bool) -> Mapping[str, str]:
+    """Of its parts without their endings."""
+    mixer, mlp = layer.attention, layer.mlp
+    assert isinstance(mlp, MLPSpec)
+    up, down = ("ffn_down", "ffn_up") if swapped else ("ffn_up", "ffn_down")
+    norms = zip(("attn_q_norm", "attn_k_norm"), mixer.qk_norm_names or (), strict=False)
+    return {
+        "ln1": layer.norms.mixer_in,
+        "ln2": layer.norms.mlp_in,
+        **{f"attn_{part}": f"{mixer.name}.{part}_proj" for part in ("q", "k", "v", "qkv")},
+        "attn_out": f"{mixer.name}.{mixer.out}",
+        **{stored: f"{mixer.name}.{name}" for stored, name in norms},
+        "ffn_gate": mlp.into[0],
+        up: mlp.into[-1],
+        down: mlp.out,
+        "ls1": "lambda_1",
+        "ls2": "lambda_2",
+    }

@@ -1,0 +1,251 @@
+"""``stentor bench vision-serving``: pictures over HTTP of one random model, our server's and llama.cpp's, in turn.
+
+    stentor bench vision-serving --rounds 3 --at-once 4 --save vision.json
+
+The model is as large as SmolVLM-256M: a text model in Q8_0 and a projector file (mmproj), both made up and the same for
+both servers, which stay up. In each round each gets the same pictures, one by itself and then several at once, each
+another one, and tells a few words of it. Both cut a picture into a square of tiles and one of the whole; what they
+count as tokens of a prompt is held against each other. CPU time is the servers' own: where others compute too, which is
+told, a steadier figure than the time.
+"""
+
+import argparse
+import asyncio
+import base64
+import io
+import json
+import random
+import signal
+import statistics
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import msgspec
+from rich.console import Console
+
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.gguf_file import GGUFFile
+from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
+
+from .client import STREAMED, Answer, StreamError, complete, seconds_of
+from .peers.measuring import Disturbance, rest
+from .peers.places import llama_binary
+from .peers.random_mmproj import TowerForm, write_random_mmproj
+from .peers.random_models import RandomModel
+from .peers.random_weights import write_random_gguf
+from .peers.running import Server, ServerError
+from .peers.sides import MODEL, SIDES, Launch, Side
+from .peers.weights import Form, WeightsError
+from .record import Record
+from .series import CONFIGS
+from .server_process import free_port
+from .tool import ToolError, UsageError, at_least, make_parser, run_tool, table
+
+FOLDER: Final = "smolvlm-256m"
+_FIRST_SPECIAL: Final = 49152
+"""Where the vocabulary of the model's own special tokens begins."""
+_IMAGE: Final = 49190
+_SPECIAL: Final[Mapping[int, str]] = {
+    _FIRST_SPECIAL: "<global-img>",
+    **{
+        _FIRST_SPECIAL + 1 + 6 * row + column: f"<row_{row + 1}_col_{column + 1}>"
+        for row in range(6)
+        for column in range(6)
+    },
+    _IMAGE - 1: "<fake_token_around_image>",
+    _IMAGE: "<image>",
+    _IMAGE + 1: "<end_of_utterance>",
+}
+TEXT: Final = RandomModel("SmolVLM-256M's text", FOLDER, part="text_config", tokens=_SPECIAL)
+_SAID: Final = "Ġthe"
+"""The one word that is said: that of random weights might have no text."""
+_PROJECTOR: Final = "mmproj.gguf"
+_PATH: Final = "/v1/chat/completions"
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """One round of a server: seconds to the first word of one picture, and of several at once what a second brings."""
+
+    ttft: float
+    pictures_per_second: float
+    ttft_at_once: float
+    """The median of several."""
+    cpu_seconds: float
+    """Of the server, for each picture of those at once."""
+    prompt_tokens: int
+    strangers_cores: float
+    """Cores' worth of CPU time that others took meanwhile."""
+
+
+class ServedSide(msgspec.Struct, frozen=True):
+    side: str
+    command: str
+    rounds: list[Shown]
+
+    def median(self, figure: str) -> float:
+        return statistics.median(getattr(each, figure) for each in self.rounds)
+
+
+class VisionServing(Record, frozen=True, kw_only=True, tag="vision-serving"):
+    model: str
+    text: str
+    tower: str
+    longest_edge: int
+    at_once: int
+    output_tokens: int
+    sides: list[ServedSide]
+
+
+def main(argv: list[str]) -> int:
+    return run_tool(_parser(), argv, _measure, print_figures, CheckpointError, WeightsError, ServerError, StreamError)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("vision-serving", __doc__)
+    parser.add_argument("--only", help="sides with commas: stentor, llama.cpp (default: both)")
+    parser.add_argument(
+        "--text", choices=("q8_0", "q4_0"), default="q8_0", help="how the text model's weights are stored"
+    )
+    parser.add_argument("--tower", choices=("f16", "q8_0", "f32"), default="f16", help="how the tower's are")
+    parser.add_argument(
+        "--rounds", type=at_least(1), default=3, help="measured rounds after one to warm up (default: 3)"
+    )
+    parser.add_argument("--at-once", type=at_least(1), default=4, metavar="N", help="pictures at once (default: 4)")
+    parser.add_argument("--output-tokens", type=at_least(1), default=8, metavar="N", help="tokens out (default: 8)")
+    parser.add_argument(
+        "--longest-edge",
+        type=at_least(1),
+        default=1024,
+        metavar="PIXELS",
+        help="what pictures are stretched to before they are cut into tiles of 512 (default: 1024, 5 tiles)",
+    )
+    return parser
+
+
+def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> VisionServing:
+    names = (arguments.only or "stentor,llama.cpp").split(",")
+    chosen = [side_of(name) for name in names]  # one that there is not is told before anything is written
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers must not outlive this process
+    try:
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="vision-serving-")))
+            config = json.loads((CONFIGS / FOLDER / "config.json").read_text(encoding="utf-8"))
+            text = folder / "text.gguf"
+            word = _write(arguments.text, arguments.tower, arguments.longest_edge, config, text)
+            servers = [Server(side, text, free_port(), arguments.at_once) for side in chosen]
+            for server in servers:
+                stack.callback(server.stop)
+                server.start_with(request(png(0), word, 1), _PATH)
+            rounds = _rounds(servers, word, arguments)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    sides = [ServedSide(server.side.name, server.command, rounds[server.side.name]) for server in servers]
+    return VisionServing(
+        model=TEXT.folder,
+        text=arguments.text,
+        tower=arguments.tower,
+        longest_edge=arguments.longest_edge,
+        at_once=arguments.at_once,
+        output_tokens=arguments.output_tokens,
+        sides=sides,
+        **about,
+    )
+
+
+def _write(form: Form, tower: TowerForm, longest_edge: int, config: Mapping[str, Any], text: Path) -> int:
+    """Both files; the id of the word that is said."""
+    vocabulary = resolve_model(DEFAULT_MODEL)
+    write_random_gguf(TEXT, form, vocabulary, text)
+    write_random_mmproj(config, tower, longest_edge, text.with_name(_PROJECTOR))
+    with GGUFFile(text) as file:
+        tokens = file.metadata["tokenizer.ggml.tokens"]
+    if not isinstance(tokens, list) or _SAID not in tokens:
+        raise ToolError(f"the vocabulary of {vocabulary} has no token {_SAID}")
+    return tokens.index(_SAID)
+
+
+def side_of(name: str) -> Side:
+    """One that is given the projector file beside its weights. Raises :class:`UsageError` and :class:`ToolError`."""
+    known = {"stentor": "stentor-q8_0", "llama.cpp": "llama.cpp-q8_0"}
+    if name not in known:
+        raise UsageError(f"no side is called {name!r}; expected {', '.join(known)}")
+    side = SIDES[known[name]]
+    if side.missing is not None and not llama_binary("llama-server").is_file():
+        raise ToolError(side.missing)
+
+    def launch(weights: Path, port: int, slots: int) -> Launch:
+        own = side.launch(weights, port, slots)
+        return Launch([*own.command, "--mmproj", str(weights.with_name(_PROJECTOR))], own.environment)
+
+    return side._replace(name=name, launch=launch)
+
+
+def png(seed: int, side: int = 512) -> bytes:
+    """A picture of soft blots, each seed's another one."""
+    import numpy as np
+    from PIL import Image
+
+    blots = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    drawn = io.BytesIO()
+    Image.fromarray(blots).resize((side, side), Image.Resampling.BICUBIC).save(drawn, "PNG")
+    return drawn.getvalue()
+
+
+def request(picture: bytes, word: int, tokens: int) -> dict[str, Any]:
+    url = "data:image/png;base64," + base64.b64encode(picture).decode()
+    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What is this?"}]
+    return {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": content}],
+        "max_tokens": tokens,
+        "temperature": 0,
+        "logit_bias": {str(word): 100},
+        **STREAMED,
+    }
+
+
+def _rounds(servers: Sequence[Server], word: int, arguments: argparse.Namespace) -> dict[str, list[Shown]]:
+    """A B A B; round 0 warms up, and is left out."""
+    found: dict[str, list[Shown]] = {server.side.name: [] for server in servers}
+    for number in range(arguments.rounds + 1):
+        seeds = random.Random(number).sample(range(1, 1 << 30), 1 + arguments.at_once)
+        bodies = [request(png(seed), word, arguments.output_tokens) for seed in seeds]
+        for server in servers:
+            others = [other for other in servers if other is not server]
+            rest(others)
+            disturbance = Disturbance(server, others)
+            (alone,) = asyncio.run(_ask(server, bodies[:1]))
+            before = server.cpu()
+            answers = asyncio.run(_ask(server, bodies[1:]))
+            shown = Shown(
+                ttft=alone.ttft,
+                pictures_per_second=len(answers) / seconds_of(answers),
+                ttft_at_once=statistics.median(answer.ttft for answer in answers),
+                cpu_seconds=(server.cpu() - before) / len(answers),
+                prompt_tokens=alone.prompt_tokens,
+                strangers_cores=disturbance.figures()["strangers_cores"],
+            )
+            if number:
+                found[server.side.name].append(shown)
+    return found
+
+
+async def _ask(server: Server, bodies: Sequence[Mapping[str, Any]]) -> list[Answer]:
+    return list(await asyncio.gather(*(complete(server.port, body, _PATH) for body in bodies)))
+
+
+def print_figures(console: Console, record: VisionServing) -> None:
+    columns = ("side", "TTFT of one, s", f"pictures/s, {record.at_once} at once", "their TTFT, s")
+    columns = (*columns, "CPU s a picture", "tokens of a prompt", "others' cores")
+    figures = ("ttft", "pictures_per_second", "ttft_at_once", "cpu_seconds", "prompt_tokens", "strangers_cores")
+    rows = [[side.side, *(f"{side.median(figure):.3g}" for figure in figures)] for side in record.sides]
+    title = (
+        f"{record.model} with random weights, text in {record.text}, tower in {record.tower}, pictures of "
+        f"{record.longest_edge} pixels, medians of {len(record.sides[0].rounds)} rounds"
+    )
+    console.print(table(columns, rows, title=title))
+    for side in record.sides:
+        console.print(f"  {side.side}: {side.command}", highlight=False, soft_wrap=True)

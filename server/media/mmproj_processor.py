@@ -1,0 +1,178 @@
+"""transformers' processor of a model in GGUF files, text and projector, in the words of the files that it would have.
+
+A projector file says how large pictures are and how their colours are normed. What it leaves unsaid is what all
+published models of the family have.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from stentor.engine.loading.checkpoint import Checkpoint
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.gguf_file import GGUFFile
+from stentor.engine.model_config.config_fields import ConfigError, Fields
+
+from .model_files import GivenFiles
+
+Values = dict[str, Any]
+_QWEN2_BOUNDS: Final = (56 * 56, 28 * 28 * 16384)
+_QWEN3_BOUNDS: Final = (1 << 16, 1 << 24)
+"""Pixels of a picture, at least and at most."""
+
+
+class _Facts:
+    """What both files say."""
+
+    def __init__(self, metadata: Mapping[str, object], described: Mapping[str, object], image: str) -> None:
+        """``described``: the config.json that says the same; ``image``: the token that embeddings replace."""
+        self.clip = Fields(metadata, "clip.vision.")
+        self.described = Fields(described)
+        self.tower = Fields(self.described.table("vision_config") or {})
+        self.image = image
+        self.patch = self.clip.integer("patch_size")
+        self.side = self.clip.integer("image_size")
+
+    @property
+    def colours(self) -> Values:
+        means, deviations = self.clip.numbers("image_mean"), self.clip.numbers("image_std")
+        if len(means) != 3 or len(deviations) != 3 or min(deviations) <= 0:
+            raise ConfigError("clip.vision.image_mean and image_std are expected to be three numbers each")
+        return {"image_mean": list(means), "image_std": list(deviations)}
+
+    @property
+    def square(self) -> Values:
+        return {"height": self.side, "width": self.side}
+
+    def tokens(self, merge: int) -> int:
+        """Embeddings of a picture of the tower's own size."""
+        return (self.side // self.patch // merge) ** 2
+
+
+@dataclass(frozen=True)
+class _Processor:
+    """One of transformers' processors."""
+
+    name: str
+    images: str
+    """The name of its image processor."""
+    settings: Values
+    of_images: Values
+    """Settings of that besides colours."""
+    names: dict[str, str] = field(default_factory=dict)
+    """What transformers' tokenizer calls tokens that it asks it for."""
+
+
+def _idefics3(facts: _Facts) -> _Processor:
+    longest = facts.clip.integer("preproc_image_size", 4 * facts.side)
+    sizes = {"size": {"longest_edge": longest}, "max_image_size": {"longest_edge": facts.side}}
+    tokens = facts.tokens(facts.described.integer("scale_factor"))
+    return _Processor("Idefics3Processor", "Idefics3ImageProcessorPil", {"image_seq_len": tokens}, sizes)
+
+
+def _gemma3(facts: _Facts) -> _Processor:
+    tokens = facts.described.integer("mm_tokens_per_image")
+    names = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": facts.image}
+    settings = {"image_seq_length": tokens}
+    return _Processor("Gemma3Processor", "Gemma3ImageProcessorPil", settings, {"size": facts.square}, names)
+
+
+def _llava(facts: _Facts) -> _Processor:
+    kind = facts.tower.text("model_type")
+    if kind == "pixtral":
+        return _pixtral(facts)
+    clip = kind == "clip_vision_model"
+    settings = {
+        "patch_size": facts.patch,
+        "vision_feature_select_strategy": facts.described.text("vision_feature_select_strategy"),
+        "num_additional_image_tokens": 1 if clip else 0,
+    }
+    sizes = {"size": {"shortest_edge": facts.side}, "crop_size": facts.square} if clip else {"size": facts.square}
+    images = "CLIPImageProcessorPil" if clip else "SiglipImageProcessorPil"
+    return _Processor("LlavaProcessor", images, settings, sizes, {"image_token": facts.image})
+
+
+def _pixtral(facts: _Facts) -> _Processor:
+    settings = {"patch_size": facts.patch, "spatial_merge_size": facts.described.integer("spatial_merge_size", 1)}
+    sizes = {"size": {"longest_edge": facts.side}, "patch_size": {"height": facts.patch, "width": facts.patch}}
+    return _Processor("PixtralProcessor", "PixtralImageProcessorPil", settings, sizes)
+
+
+def _qwen(name: str, bounds: tuple[int, int]) -> Callable[[_Facts], _Processor]:
+    def make(facts: _Facts) -> _Processor:
+        least = facts.clip.integer("image_min_pixels", bounds[0])
+        most = facts.clip.integer("image_max_pixels", bounds[1], least=least)
+        sizes = {
+            "patch_size": facts.patch,
+            "temporal_patch_size": 2,
+            "merge_size": facts.tower.integer("spatial_merge_size"),
+            "size": {"shortest_edge": least, "longest_edge": most},
+        }
+        return _Processor(name, "Qwen2VLImageProcessorPil", {}, sizes)
+
+    return make
+
+
+def _internvl(facts: _Facts) -> _Processor:
+    tokens = facts.tokens(facts.clip.integer("projector.scale_factor", 2))
+    tiles = {
+        "crop_to_patches": True,
+        "min_patches": facts.clip.integer("preproc_min_tiles", 1),
+        "max_patches": facts.clip.integer("preproc_max_tiles", 12),
+        "size": facts.square,
+    }
+    names = {
+        **{"start_image_token": "<img>", "end_image_token": "</img>"},
+        **{"context_image_token": facts.image, "video_token": "<video>"},
+    }
+    settings = {"image_seq_length": tokens}
+    return _Processor("InternVLProcessor", "GotOcr2ImageProcessorPil", settings, tiles, names)
+
+
+_QWEN3: Final = _qwen("Qwen3VLProcessor", _QWEN3_BOUNDS)
+_MAKERS: Final[Mapping[str, Callable[[_Facts], _Processor]]] = {
+    "idefics3": _idefics3,
+    "gemma3": _gemma3,
+    "llava": _llava,
+    "mistral3": _pixtral,
+    "qwen2_vl": _qwen("Qwen2VLProcessor", _QWEN2_BOUNDS),
+    "qwen2_5_vl": _qwen("Qwen2_5_VLProcessor", _QWEN2_BOUNDS),
+    **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), _QWEN3),
+    "internvl": _internvl,
+}
+"""By the model type that :mod:`stentor.engine.model_config.mmproj_config` says."""
+_MARKS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Idefics3Processor": ("<image>", "<fake_token_around_image>", "<end_of_utterance>", "<global-img>"),
+    "Gemma3Processor": ("<start_of_image>", "<end_of_image>"),
+    "PixtralProcessor": ("[IMG]", "[IMG_BREAK]", "[IMG_END]"),
+    "InternVLProcessor": ("<img>", "</img>"),
+}
+"""Tokens that the texts of pictures hold besides the one that embeddings replace."""
+
+
+def given_files(checkpoint: Checkpoint) -> GivenFiles | None:
+    """Of a model whose tower is in a projector file; None of any other. Raises :class:`CheckpointError`."""
+    tower = checkpoint.tower
+    if tower is None or tower.projector is None:
+        return None
+    with GGUFFile(checkpoint.files[0]) as model, GGUFFile(tower.files[0]) as projector:
+        tokens = model.metadata.get("tokenizer.ggml.tokens")
+        assert isinstance(tokens, list)  # the placeholder was found among them
+        placeholder = Fields(tower.described).integer("image_token_id", least=0)
+        try:
+            facts = _Facts(projector.metadata, tower.described, str(tokens[placeholder]))
+            processor = _MAKERS[facts.described.text("model_type")](facts)
+            of_images = {"image_processor_type": processor.images, **facts.colours, **processor.of_images}
+        except ConfigError as error:
+            raise CheckpointError(f"Cannot load {tower.files[0]}: {error}.") from error
+        ids = {str(token): id for id, token in enumerate(tokens)}
+    video = Fields(tower.described).token_id("video_token_id")
+    marks = [facts.image, *_MARKS.get(processor.name, ()), *([] if video is None else [str(tokens[video])])]
+    settings = {"processor_class": processor.name, **processor.settings}
+    files = {
+        "processor_config.json": settings,
+        "preprocessor_config.json": of_images,
+        "config.json": {**tower.described},
+    }
+    known = {mark: ids[mark] for mark in marks if mark in ids}
+    return GivenFiles(files, known, processor.names)

@@ -1,0 +1,40 @@
+"""The files that describe a model's processor: in its folder, or given in words where it has none."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+
+class GivenFiles(msgspec.Struct, frozen=True, array_like=True):
+    """What the files of a processor would say, of a model that has none: see :mod:`.mmproj_processor`."""
+
+    files: dict[str, dict[str, Any]]
+    """By name."""
+    tokens: dict[str, int]
+    """The tokens that its texts are made of, with their ids."""
+    names: dict[str, str]
+    """What transformers' tokenizer calls some of them, such as ``boi_token``."""
+
+
+Source = Path | GivenFiles
+"""A model's folder, or what stands for it."""
+
+
+class ModelFiles:
+    """Reads them by name."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def read(self, name: str) -> dict[str, Any]:
+        """A JSON object; empty where there is no such file."""
+        if isinstance(self.source, GivenFiles):
+            return self.source.files.get(name, {})
+        file = self.source / name
+        said = json.loads(file.read_text()) if file.is_file() else {}
+        return said if isinstance(said, dict) else {}
+
+    def __str__(self) -> str:
+        return "the projector file" if isinstance(self.source, GivenFiles) else str(self.source)

@@ -1,0 +1,96 @@
+"""Pictures over HTTP beside llama.cpp: the random pair of files, what is asked, and what is told."""
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+
+from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.loading.weights import tower_weights
+from stentor.engine.models.payload import Payload
+from stentor.engine.models.vision_tower import VisionTower
+from stentor.loadtest.bench import main
+from stentor.loadtest.peers.random_mmproj import TowerForm, write_random_mmproj
+from stentor.loadtest.peers.random_weights import write_random_gguf
+from stentor.loadtest.series import CONFIGS
+from stentor.loadtest.vision_serving import FOLDER, TEXT, ServedSide, Shown, VisionServing, png, print_figures, request
+from stentor.server.media.mmproj_processor import given_files
+from stentor.tests.loadtest.peers.vocabulary import write_gguf_vocabulary
+
+SMALL = {
+    **{"num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 96, "vocab_size": 40},
+    **{"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32},
+}
+VISION = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2}
+SPECIAL = {29: "<image>", 30: "<fake_token_around_image>", 31: "<global-img>"}
+
+
+def config() -> dict[str, Any]:
+    published: dict[str, Any] = json.loads((CONFIGS / FOLDER / "config.json").read_text())
+    vision = {**published["vision_config"], **VISION, "image_size": 32, "patch_size": 8}
+    return {**published, "scale_factor": 2, "text_config": {"hidden_size": 64}, "vision_config": vision}
+
+
+@pytest.mark.parametrize("form", ["f32", "f16", "q8_0"])
+def test_the_random_files_are_a_pair_whose_numbers_stay_in_range(form: TowerForm, tmp_path: Path) -> None:
+    text = tmp_path / "text.gguf"
+    model = TEXT._replace(fewer=SMALL, tokens=SPECIAL)
+    write_random_gguf(model, "q8_0", write_gguf_vocabulary(tmp_path / "vocabulary" / "v.gguf"), text)
+    write_random_mmproj(config(), form, 64, tmp_path / "mmproj.gguf")
+    checkpoint = open_checkpoint(text)
+    assert checkpoint.tower is not None
+    assert checkpoint.tower.projector is not None
+    given = given_files(checkpoint)
+    assert given is not None
+    assert given.files["preprocessor_config.json"]["size"] == {"longest_edge": 64}
+    assert given.tokens["<image>"] == 29
+    context = LayerContext(torch.device("cpu"), torch.float32, False, quantized=checkpoint.tower.quantized)
+    tower = VisionTower(checkpoint.tower.projector, context)
+    tower.load(tower_weights(checkpoint, tower.weights.raw))
+    found = tower.encode(Payload("image", {"pixel_values": torch.randn(1, 2, 3, 32, 32)})).embeddings
+    assert found.shape == (8, 64)
+    assert 0.1 < float(found.std()) < 10
+
+
+def test_a_request_holds_another_picture_each_time_and_says_one_word() -> None:
+    body = request(png(1), 7, 3)
+    url = body["messages"][0]["content"][0]["image_url"]["url"]
+    drawn = Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
+    assert drawn.size == (512, 512)
+    assert body["logit_bias"] == {"7": 100}
+    assert body["stream"]
+    assert png(1) == png(1) != png(2)
+
+
+def test_medians_of_each_side_are_told() -> None:
+    rounds = [Shown(float(number), 0.5, 2.0, 3.0, 330, 0.25) for number in (1, 5, 2)]
+    sides = [ServedSide(name, f"{name} --mmproj", rounds) for name in ("stentor", "llama.cpp")]
+    record = VisionServing(
+        model="m",
+        text="q8_0",
+        tower="f16",
+        longest_edge=1024,
+        at_once=4,
+        output_tokens=8,
+        sides=sides,
+        started_at="2026-11-26T00:00:00Z",
+    )
+    console = Console(width=150, record=True, file=io.StringIO())
+    print_figures(console, record)
+    told = console.export_text()
+    assert "pictures/s, 4 at once" in told
+    assert "llama.cpp --mmproj" in told
+    assert " 330 " in told
+    assert sides[0].median("ttft") == 2.0
+
+
+def test_a_side_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["vision-serving", "--only", "vllm"]) == 2
+    assert "no side is called 'vllm'; expected stentor, llama.cpp" in capsys.readouterr().err

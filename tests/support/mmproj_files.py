@@ -1,0 +1,333 @@
+"""Tiny models that see as two GGUF files, text and projector, written as llama.cpp's converters write them.
+
+Names of tensors are those that the gguf package maps published names to; what the converters change is written here a
+second time, in their direction.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import gguf
+import torch
+
+from stentor.server.text.pieces import byte_alphabet
+from stentor.tests.engine.loading.gguf_families import write_family
+from stentor.tests.engine.loading.k_quants import quantize
+from stentor.tests.engine.loading.tiny_gguf import as_converted, experts_apart, write_metadata
+from stentor.tests.support.vision_models import SPECIAL, VOCAB, token
+
+Named = Iterator[tuple[str, torch.Tensor]]
+MERGED: Final = VOCAB - 1
+"""A token of two bytes that no text has: a vocabulary must have a merge."""
+TEXTS: Final[Mapping[str, str]] = {
+    "idefics3": "llama",
+    "smolvlm": "llama",
+    "llava": "llama",
+    "pixtral": "llama",
+    "mistral3": "llama",
+    "gemma3": "gemma3",
+    "qwen2_vl": "qwen2vl",
+    "qwen2_5_vl": "qwen2vl",
+    "qwen3_vl": "qwen3vl",
+    "qwen3_vl_moe": "qwen3vlmoe",
+    "qwen3_5": "qwen35",
+    "qwen3_5_moe": "qwen35moe",
+    "internvl": "qwen2",
+}
+"""The architecture of the text file, by the family of :data:`.vision_models.FAMILIES`."""
+PROJECTORS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("idefics3", "smolvlm"), "idefics3"),
+    **dict.fromkeys(("pixtral", "mistral3"), "pixtral"),
+    "llava": "mlp",
+    "gemma3": "gemma3",
+    "qwen2_vl": "qwen2vl_merger",
+    "qwen2_5_vl": "qwen2.5vl_merger",
+    **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), "qwen3vl_merger"),
+    "internvl": "internvl",
+}
+
+
+def write_pair(folder: Path, model: Any, family: str, target: Path | None = None) -> Path:
+    """The text file; the projector file lies beside it. ``folder`` holds the model's processor and template."""
+    target = target or folder / "gguf"
+    target.mkdir(exist_ok=True)
+    write_text(target / "m.gguf", model, TEXTS[family], folder)
+    write_mmproj(target / "mmproj-m.gguf", model, family, folder)
+    return target / "m.gguf"
+
+
+def write_text(path: Path, model: Any, arch: str, folder: Path, tokens: Mapping[int, str] | None = None) -> None:
+    """``tokens``: other spellings of tokens, by id."""
+    config = model.config.get_text_config()
+    text = SimpleNamespace(config=config, state_dict=lambda: _of_text(model))
+    sections = [*(config.rope_parameters or {}).get("mrope_section", ())]
+    if arch.startswith("qwen35"):
+        said = {"rope.dimension_sections": [*sections, 0], "rope.dimension_count": 2 * sum(sections)}
+        write_family(
+            path, text, arch, metadata=said, vocabulary=lambda each: _add_vocabulary(each, folder, tokens or {})
+        )
+        return
+    writer = gguf.GGUFWriter(path, arch)
+    write_metadata(writer, config, arch, vocabulary=False)
+    if arch == "gemma3":
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
+    if sections:
+        writer.add_rope_dimension_sections([*sections, 0])
+    if (experts := getattr(config, "num_experts", None)) is not None:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    _add_vocabulary(writer, folder, tokens or {})
+    number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
+    names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
+    for name, tensor in experts_apart(text.state_dict()):
+        stored = names.get_name(name, (".weight", ".bias"))
+        assert stored is not None, name
+        writer.add_tensor(stored, as_converted(tensor.float().numpy(), name, config, arch))
+    _finish(writer)
+
+
+def _of_text(model: Any) -> dict[str, torch.Tensor]:
+    """Its tensors as a model of text alone has them, without a head that is the embedding."""
+    inner = getattr(model.model, "language_model", None) or model.model.text_model
+    weights = {f"model.{name}": tensor for name, tensor in inner.state_dict().items()}
+    if model.lm_head.weight is not inner.embed_tokens.weight:
+        weights["lm_head.weight"] = model.lm_head.weight.detach()
+    return weights
+
+
+def _add_vocabulary(writer: Any, folder: Path, others: Mapping[int, str]) -> None:
+    spelled = byte_alphabet()
+    tokens = [*(spelled[byte] for byte in range(256)), *SPECIAL]
+    tokens += [f"<unused{id}>" for id in range(len(tokens), MERGED)] + [spelled[0xC0] + spelled[0xC1]]
+    kinds = [gguf.TokenType.NORMAL] * VOCAB
+    kinds[256:MERGED] = [gguf.TokenType.CONTROL] * (MERGED - 256)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([others.get(id, each) for id, each in enumerate(tokens)])
+    writer.add_token_types(kinds)
+    writer.add_token_merges([f"{spelled[0xC0]} {spelled[0xC1]}"])
+    writer.add_bos_token_id(token("<s>"))
+    writer.add_eos_token_id(token("</s>"))
+    writer.add_add_bos_token(False)
+    template = folder / "chat_template.jinja"
+    if template.is_file():
+        writer.add_chat_template(template.read_text())
+
+
+def write_mmproj(
+    path: Path,
+    model: Any,
+    family: str,
+    folder: Path,
+    *,
+    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    metadata: Mapping[str, Any] | None = None,
+) -> None:
+    """Matrices of layers are stored as ``kind``; ``metadata`` is what is said otherwise, None for what is not said."""
+    import transformers
+
+    own = (folder / "preprocessor_config.json").is_file()
+    images = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil") if own else _PLAIN
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_type(gguf.GGUFType.MMPROJ)
+    said = {**_said(model.config, family, images), **(metadata or {})}
+    for key, value in said.items():
+        match value:
+            case bool():
+                writer.add_bool(key, value)
+            case int():
+                writer.add_uint32(key, value)
+            case float():
+                writer.add_float32(key, value)
+            case str():
+                writer.add_string(key, value)
+            case list() | tuple():
+                writer.add_array(key, list(value))
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, 8)
+    for name, tensor in _converted(model, family):
+        stored = name if name.startswith(("v.", "mm.")) else names.get_name(name, (".weight", ".bias"))
+        assert stored is not None, name
+        values = tensor.detach().float().contiguous().numpy()
+        if ".blk." in stored and values.ndim == 2 and kind != gguf.GGMLQuantizationType.F32:
+            writer.add_tensor(stored, quantize(values, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(stored, values)
+    _finish(writer)
+
+
+_PLAIN: Final = SimpleNamespace(image_mean=[0.5] * 3, image_std=[0.5] * 3)
+"""Of models that are saved without a processor."""
+
+
+def _finish(writer: Any) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _first(size: Any) -> int:
+    return int(size[0] if isinstance(size, list | tuple) else size)
+
+
+def _said(config: Any, family: str, images: Any) -> dict[str, Any]:
+    vision, hidden = config.vision_config, config.get_text_config().hidden_size
+    layers = getattr(vision, "num_hidden_layers", None) or vision.depth
+    width = getattr(vision, "embed_dim", None) or vision.hidden_size
+    patch = _first(vision.patch_size)
+    eps = getattr(vision, "layer_norm_eps", None) or (1e-5 if vision.model_type == "pixtral" else 1e-6)
+    said: dict[str, Any] = {
+        "clip.has_vision_encoder": True,
+        "clip.projector_type": PROJECTORS[family],
+        "clip.vision.projection_dim": hidden,
+        "clip.vision.image_size": _first(getattr(vision, "image_size", None) or 560),
+        "clip.vision.patch_size": patch,
+        "clip.vision.embedding_length": width,
+        "clip.vision.feed_forward_length": getattr(vision, "intermediate_size", None) or vision.hidden_size,
+        "clip.vision.block_count": layers,
+        "clip.vision.attention.head_count": getattr(vision, "num_attention_heads", None) or vision.num_heads,
+        "clip.vision.attention.layer_norm_epsilon": float(eps),
+        "clip.vision.image_mean": [float(each) for each in images.image_mean],
+        "clip.vision.image_std": [float(each) for each in images.image_std],
+        **_OWN[PROJECTORS[family]](config, images),
+    }
+    if said["clip.projector_type"] == "mlp":
+        taken = layers + 1 + config.vision_feature_layer
+        said |= {"clip.vision.block_count": taken, "clip.vision.feature_layer": [taken], "clip.use_gelu": False}
+        said |= {"clip.has_llava_projector": True, "clip.vision.projection_dim": vision.projection_dim}
+    return said
+
+
+def _of_idefics(config: Any, images: Any) -> dict[str, Any]:
+    return {
+        "clip.vision.projector.scale_factor": config.scale_factor,
+        "clip.use_gelu": True,
+        "clip.vision.preproc_image_size": images.size["longest_edge"],
+    }
+
+
+def _of_gemma(config: Any, images: Any) -> dict[str, Any]:
+    side = config.vision_config.image_size // config.vision_config.patch_size
+    scale = side // int(config.mm_tokens_per_image**0.5)
+    return {"clip.use_gelu": True, "clip.vision.projector.scale_factor": scale}
+
+
+def _of_pixtral(config: Any, images: Any) -> dict[str, Any]:
+    merge = getattr(config, "spatial_merge_size", None)
+    said = {f"clip.use_{config.vision_config.hidden_act}": True}
+    return said | ({"clip.vision.spatial_merge_size": merge} if merge else {})
+
+
+def _bounds(config: Any, images: Any) -> dict[str, Any]:
+    size = getattr(images, "size", None)
+    if size is None:
+        return {}
+    return {
+        "clip.vision.image_min_pixels": size["shortest_edge"],
+        "clip.vision.image_max_pixels": size["longest_edge"],
+    }
+
+
+def _of_qwen2_5(config: Any, images: Any) -> dict[str, Any]:
+    pattern = config.vision_config.fullatt_block_indexes[0] + 1
+    return {"clip.use_silu": True, "clip.vision.n_wa_pattern": pattern, **_bounds(config, images)}
+
+
+def _of_qwen3(config: Any, images: Any) -> dict[str, Any]:
+    vision = config.vision_config
+    taps = [layer in getattr(vision, "deepstack_visual_indexes", ()) for layer in range(vision.depth)]
+    return {
+        "clip.use_gelu": True,
+        "clip.vision.spatial_merge_size": vision.spatial_merge_size,
+        "clip.vision.is_deepstack_layers": taps,
+        **_bounds(config, images),
+    }
+
+
+def _of_internvl(config: Any, images: Any) -> dict[str, Any]:
+    return {
+        "clip.use_gelu": True,
+        "clip.vision.projector.scale_factor": int(1 / config.downsample_ratio),
+        "clip.vision.preproc_min_tiles": images.min_patches,
+        "clip.vision.preproc_max_tiles": images.max_patches,
+    }
+
+
+_OWN: Final[Mapping[str, Callable[[Any, Any], dict[str, Any]]]] = {
+    "idefics3": _of_idefics,
+    "gemma3": _of_gemma,
+    "mlp": lambda config, images: {},
+    "pixtral": _of_pixtral,
+    "qwen2vl_merger": lambda config, images: {},
+    "qwen2.5vl_merger": _of_qwen2_5,
+    "qwen3vl_merger": _of_qwen3,
+    "internvl": _of_internvl,
+}
+
+_PUBLISHED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
+    "idefics3": (),
+    "gemma3": ((r"\Amodel\.", ""), (r"\Avision_tower\.", "vision_tower.vision_model."), ("_weight", ".weight")),
+    "mlp": (
+        (r"\Amodel\.", ""),
+        (r"\Avision_tower\.", "vision_tower.vision_model."),
+        (r"\Amulti_modal_projector\.linear_1", "mm.0"),
+        (r"\Amulti_modal_projector\.linear_2", "mm.2"),
+        (r"\Avision_tower\.vision_model\.pre_layrnorm", "v.pre_ln"),
+    ),
+    "pixtral": ((r"\Amodel\.", ""),),
+    "qwen2vl_merger": ((r"\Amodel\.", ""),),
+    "qwen2.5vl_merger": ((r"\Amodel\.", ""),),
+    "qwen3vl_merger": (
+        (r"\Amodel\.", ""),
+        (r"\Avisual\.merger\.linear_fc1\.", "visual.merger.mlp.0."),
+        (r"\Avisual\.merger\.linear_fc2\.", "visual.merger.mlp.2."),
+        (r"\Avisual\.merger\.norm\.", "visual.merger.ln_q."),
+    ),
+    "internvl": (
+        (r"(lambda_\d|position_embeddings)\Z", r"\1.weight"),
+        (r"\Amodel\.multi_modal_projector\.layer_norm", "mlp1.0"),
+        (r"\Amodel\.multi_modal_projector\.linear_1", "mlp1.1"),
+        (r"\Amodel\.multi_modal_projector\.linear_2", "mlp1.3"),
+    ),
+}
+"""From transformers' names to those that converters know."""
+
+
+def _converted(model: Any, family: str) -> Named:
+    kind, vision = PROJECTORS[family], model.config.vision_config
+    for name, tensor in model.state_dict().items():
+        if "language_model" in name or "text_model" in name or name == "lm_head.weight":
+            continue
+        if kind == "mlp" and _is_behind(name, vision.num_hidden_layers + model.config.vision_feature_layer):
+            continue
+        for pattern, put in _PUBLISHED[kind]:
+            name = re.sub(pattern, put, name)
+        yield from _changed(name, tensor, kind, vision)
+
+
+def _is_behind(name: str, last: int) -> bool:
+    """Whether a tensor stands behind the layer of this number."""
+    layer = re.search(r"encoder\.layers\.(\d+)\.", name)
+    return "post_layernorm" in name if layer is None else int(layer[1]) > last
+
+
+def _changed(name: str, tensor: torch.Tensor, kind: str, vision: Any) -> Named:
+    if name.endswith("soft_emb_norm.weight"):
+        yield name, tensor + 1
+    elif name.endswith("patch_embed.proj.weight"):
+        yield from (("v.patch_embd.weight", tensor[:, :, 0]), ("v.patch_embd.weight.1", tensor[:, :, 1]))
+    elif ".qkv." in name and kind != "qwen3vl_merger":
+        yield from ((name.replace("qkv", part), each) for part, each in zip("qkv", tensor.chunk(3), strict=True))
+    elif (tap := re.search(r"deepstack_merger_list\.(\d+)\.(\w+)\.(\w+)", name)) is not None:
+        layer = vision.deepstack_visual_indexes[int(tap[1])]
+        part = {"norm": "norm", "linear_fc1": "fc1", "linear_fc2": "fc2"}[tap[2]]
+        yield f"v.deepstack.{layer}.{part}.{tap[3]}", tensor
+    elif kind == "pixtral" and (".q_proj." in name or ".k_proj." in name):
+        heads = vision.num_attention_heads
+        yield name, tensor.view(heads, 2, -1, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape)
+    else:
+        yield name, tensor
