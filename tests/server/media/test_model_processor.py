@@ -13,8 +13,8 @@ from safetensors.torch import load
 from stentor.server.media.decode_video import DecodedVideo, VideoFacts
 from stentor.server.media.model_processor import ModelInputs, ModelProcessor
 from stentor.server.media.refusal import Refusal
+from stentor.tests.server.media.families import PROCESSED
 from stentor.tests.server.media.pictures import picture
-from stentor.tests.support.vision_models import FAMILIES
 
 SIZES = ((30, 40), (90, 17), (64, 64))
 Made = tuple[ModelProcessor, Any]
@@ -28,7 +28,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
     def make(family: str) -> Made:
         if family not in kept:
             folder = tmp_path_factory.mktemp(family)
-            model = FAMILIES[family](folder)
+            model = PROCESSED[family](folder)
             kept[family] = ModelProcessor(folder), model
         return kept[family]
 
@@ -44,7 +44,7 @@ def embeddings(model: Any, inputs: ModelInputs) -> torch.Tensor:
     return rows.reshape(-1, rows.shape[-1])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PROCESSED)
 def test_there_are_as_many_placeholders_as_the_models_own_encoder_makes_embeddings(
     family: str, made: Callable[[str], Made]
 ) -> None:
@@ -61,7 +61,7 @@ def test_there_are_as_many_placeholders_as_the_models_own_encoder_makes_embeddin
                 assert count == inputs.grid[0] * inputs.grid[1] * inputs.grid[2]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PROCESSED)
 def test_tensors_are_what_transformers_own_processor_makes(family: str, made: Callable[[str], Made]) -> None:
     processor, _ = made(family)
     seen = picture(50, 21)
