@@ -122,7 +122,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "AyaVisionForConditionalGeneration": Seeing("aya_vision", "cohere2"),
     "Cohere2VisionForConditionalGeneration": Seeing("cohere2_vision", "cohere2"),
     "Gemma3ForConditionalGeneration": Seeing("gemma3", "gemma3_text"),
-    "Gemma4ForConditionalGeneration": Seeing("gemma4", "gemma4_text"),
+    "Gemma4ForConditionalGeneration": Seeing("gemma4", "gemma4_text", "images, video"),
     "Glm4vForConditionalGeneration": Seeing("glm4v", "glm4v_text", "images, video"),
     "Glm4vMoeForConditionalGeneration": Seeing("glm4v_moe", "glm4v_moe_text", "images, video"),
     "Glm46VForConditionalGeneration": Seeing("glm46v", "glm4v_text", "images, video"),

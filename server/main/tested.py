@@ -179,7 +179,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "AyaVisionForConditionalGeneration": ("aya_vision",),
     "Cohere2VisionForConditionalGeneration": ("cohere2_vision",),
     "Gemma3ForConditionalGeneration": ("gemma3",),
-    "Gemma4ForConditionalGeneration": ("gemma4_small", "gemma4_large"),
+    "Gemma4ForConditionalGeneration": ("gemma4_small", "gemma4_large", "gemma4_film"),
     "Glm46VForConditionalGeneration": ("glm46v",),
     "Glm4vForConditionalGeneration": ("glm4v", "glm4v_film"),
     "Glm4vMoeForConditionalGeneration": ("glm4v_moe",),

@@ -323,6 +323,19 @@ def _gemma4_picture(random: torch.Generator, size: int) -> Picture:
     return Picture({"pixel_values": pixels, "image_position_ids": places}, tokens)
 
 
+def _gemma4_film(random: torch.Generator, size: int) -> Picture:
+    """Two frames with their times."""
+    frames = [_gemma4_picture(random, 2) for _ in range(2)]
+    inside = [token("<video>")] * (len(frames[0].tokens) - 2)
+    frame = [token("<start_of_image>"), *inside, token("<end_of_image>")]
+    tensors = {
+        "pixel_values_videos": torch.cat([each.tensors["pixel_values"] for each in frames]),
+        "video_position_ids": torch.cat([each.tensors["image_position_ids"] for each in frames]),
+        "num_frames_per_video": torch.tensor([2]),
+    }
+    return Picture(tensors, [61, 62, *frame, 63, *frame], modality="video")
+
+
 def _gemma4_padded(parts: Any) -> dict[str, torch.Tensor]:
     longest = max(part["pixel_values"].shape[1] for part in parts)
     pixels, places = [], []
@@ -364,6 +377,7 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "granite_vision": (_granite_vision, Kind(_anyres, _IMAGE, cat())),
     "gemma4_small": (_gemma4_small, Kind(_gemma4_picture, token("<image_soft_token>"), _gemma4_padded)),
     "gemma4_large": (_gemma4_large, Kind(_gemma4_picture, token("<image_soft_token>"), _gemma4_padded)),
+    "gemma4_film": (_gemma4_large, Kind(_gemma4_film, token("<video>"), cat())),
     "kimi_k25": (_kimi, Kind(_kimi_picture, token("<|image_pad|>"), cat())),
     "lighton_ocr": (_lighton_ocr, PICTURES["mistral3"]),
     "ovis2": (_ovis2, Kind(_ovis_picture, _IMAGE, cat())),

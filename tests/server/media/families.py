@@ -65,7 +65,10 @@ def _llava_next() -> _Processor:
 def _gemma4() -> _Processor:
     images = transformers.Gemma4ImageProcessorPil(patch_size=PATCH, pooling_kernel_size=2, max_soft_tokens=70)
     names = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
-    return _Processor("Gemma4Processor", images, CHATML.replace("IMAGE", "<image_soft_token>"), names)
+    # transformers' processor wants these of any tokenizer; the last is one of pictures that stands for nothing here
+    names |= {"audio_token": "<img>", "boa_token": "</img>", "eoa_token": "<global-img>"}
+    template = CHATML.replace("IMAGE", "<image_soft_token>").replace("VIDEO", "<|video|>")
+    return _Processor("Gemma4Processor", images, template, names, {"<video>": "<|video|>"})
 
 
 def _ovis2() -> _Processor:

@@ -152,7 +152,9 @@ def video_embeddings(model: Any, payload: bytes) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("frames", [1, 5, 6])
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl", "internvl", "llava_onevision"])
+@pytest.mark.parametrize(
+    "family", ["qwen2_5_vl", "qwen3_vl", "internvl", "llava_onevision", "glm4v", "glm46v", "gemma4_large"]
+)
 def test_a_video_has_as_many_placeholders_as_embeddings(family: str, frames: int, made: Callable[[str], Made]) -> None:
     processor, model = made(family)
     inputs = processor.video(film(frames))
@@ -162,7 +164,7 @@ def test_a_video_has_as_many_placeholders_as_embeddings(family: str, frames: int
     text = tokenizer(inputs.replacement, add_special_tokens=False)["input_ids"]
     count = sum(token in ids for token in text)
     assert count == len(video_embeddings(model, inputs.payload)) > 0
-    if family.startswith("qwen"):
+    if family.startswith(("qwen", "glm")):
         assert inputs.grid is not None
         assert inputs.grid[0] == (frames + 1) // 2
         assert count == inputs.grid[0] * inputs.grid[1] * inputs.grid[2]
@@ -195,6 +197,10 @@ def test_frames_lie_on_each_other_as_transformers_lays_them(made: Callable[[str]
 def test_frames_of_a_video_have_their_times(made: Callable[[str], Made]) -> None:
     processor, _ = made("qwen3_vl")
     assert processor.video(film(4, fps=2.0)).replacement.startswith("<0.2 seconds><|vision_start|><|video_pad|>")
+    glm, _ = made("glm46v")
+    assert "<|end_of_image|>1.0 seconds<|begin_of_image|>" in glm.video(film(6, fps=2.0)).replacement
+    gemma, _ = made("gemma4_large")
+    assert " 00:01 <start_of_image><|video|>" in gemma.video(film(4, fps=2.0)).replacement
     timed, _ = made("qwen2_5_vl")
     assert timed.video(film(4, fps=2.0)).interval == pytest.approx(4 * 2 / 2), "positions a second, times two frames"
 
