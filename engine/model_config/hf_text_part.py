@@ -119,11 +119,13 @@ class Seeing(NamedTuple):
 
 
 SEEING: Final[Mapping[str, Seeing]] = {
+    "AyaVisionForConditionalGeneration": Seeing("aya_vision", "cohere2"),
+    "Cohere2VisionForConditionalGeneration": Seeing("cohere2_vision", "cohere2"),
     "Gemma3ForConditionalGeneration": Seeing("gemma3", "gemma3_text"),
-    "Gemma4ForConditionalGeneration": Seeing("gemma4", "gemma4_text"),
-    "Glm4vForConditionalGeneration": Seeing("glm4v", "glm4v_text"),
-    "Glm4vMoeForConditionalGeneration": Seeing("glm4v_moe", "glm4v_moe_text"),
-    "Glm46VForConditionalGeneration": Seeing("glm46v", "glm4v_text"),
+    "Gemma4ForConditionalGeneration": Seeing("gemma4", "gemma4_text", "images, video"),
+    "Glm4vForConditionalGeneration": Seeing("glm4v", "glm4v_text", "images, video"),
+    "Glm4vMoeForConditionalGeneration": Seeing("glm4v_moe", "glm4v_moe_text", "images, video"),
+    "Glm46VForConditionalGeneration": Seeing("glm46v", "glm4v_text", "images, video"),
     "Idefics3ForConditionalGeneration": Seeing("idefics3", "llama"),
     "InternVLForConditionalGeneration": Seeing("internvl", "qwen2"),
     "KimiK25ForConditionalGeneration": Seeing("kimi_k25", "deepseek_v3"),

@@ -98,7 +98,9 @@ class TransformersTower:
     @torch.inference_mode()
     def encode(self, payload: Payload) -> Encoded:
         """Raises ValueError for a payload that the model has no method for, or that its method does not take."""
-        method = getattr(self._model, f"get_{payload.modality}_features", None)
+        name = f"get_{payload.modality}_features"
+        inner = getattr(self._model, "model", None)  # some classes have methods of videos there alone
+        method = getattr(self._model, name, None) or getattr(inner, name, None)
         if method is None:
             raise ValueError(f"the model has no encoder for {payload.modality}s")
         given = {name: self._moved(tensor) for name, tensor in payload.tensors.items()}

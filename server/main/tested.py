@@ -176,9 +176,12 @@ stand in brackets behind the names of its tests."""
 
 MEDIA_FILE: Final = "tests/parity/test_media_models.py"
 MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
+    "AyaVisionForConditionalGeneration": ("aya_vision",),
+    "Cohere2VisionForConditionalGeneration": ("cohere2_vision",),
     "Gemma3ForConditionalGeneration": ("gemma3",),
-    "Gemma4ForConditionalGeneration": ("gemma4_small", "gemma4_large"),
-    "Glm4vForConditionalGeneration": ("glm4v",),
+    "Gemma4ForConditionalGeneration": ("gemma4_small", "gemma4_large", "gemma4_film"),
+    "Glm46VForConditionalGeneration": ("glm46v",),
+    "Glm4vForConditionalGeneration": ("glm4v", "glm4v_film"),
     "Glm4vMoeForConditionalGeneration": ("glm4v_moe",),
     "Idefics3ForConditionalGeneration": ("idefics3",),
     "InternVLForConditionalGeneration": ("internvl",),

@@ -8,6 +8,7 @@ then gives the same tensors everywhere.
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +24,7 @@ from .decode_audio import SAMPLE_RATE
 from .decode_video import Choose, DecodedVideo
 from .frame_processor import FrameProcessor
 from .model_files import GivenFiles, ModelFiles, Source
-from .model_videos import VideoInputs, VideoSettings, paired, pooled, tiles
+from .model_videos import VideoInputs, VideoSettings, budgeted, paired, pooled, tiles
 from .pixtral_processor import PixtralProcessor
 from .processor_name import processor_name
 from .processor_options import LOW_DETAIL_PIXELS
@@ -74,10 +75,15 @@ class Videos(NamedTuple):
 
 _QWEN2: Final = VideoSettings(shortest_edge=128 * 28 * 28, longest_edge=768 * 28 * 28)
 _QWEN3: Final = VideoSettings(shortest_edge=128 * 32 * 32, longest_edge=768 * 32 * 32)
+_GLM: Final = VideoSettings(min_frames=2, max_frames=600, shortest_edge=112 * 112, longest_edge=28 * 28 * 2 * 30_000)
+_GLM46: Final = replace(_GLM, max_frames=640, rates=((30.0, 6.0), (300.0, 2.0), (float("inf"), 1.0)))
 VIDEOS: Final[Mapping[str, Videos]] = {
-    "Qwen2VLProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=False, beat=0), _QWEN2, 2),
+    "Gemma4Processor": Videos(lambda i, v, s, _: budgeted(i, v, s), VideoSettings(num_frames=32, embeddings=70)),
+    "Glm4vProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=True, counted=2), _GLM, 2),
+    "Glm46VProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=True, counted=2), _GLM46, 2),
+    "Qwen2VLProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=False), _QWEN2, 2),
     "Qwen2_5_VLProcessor": Videos(lambda i, v, s, beat: paired(i, v, s, share=False, beat=beat), _QWEN2, 2),
-    "Qwen3VLProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=True, beat=0), _QWEN3, 2),
+    "Qwen3VLProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=True), _QWEN3, 2),
     "InternVLProcessor": Videos(lambda i, v, _s, _b: tiles(i, v), VideoSettings(num_frames=8)),
     "LlavaOnevisionProcessor": Videos(lambda i, v, _s, _b: pooled(i, v), VideoSettings(num_frames=32)),
 }

@@ -4,7 +4,7 @@ transformers' own video processors need torchvision. What they do beside choosin
 picture, and to lay patches of neighbouring frames on top of each other where the model takes two at a time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,6 +40,15 @@ class _Stated:
     fps: float
     frames_indices: list[int]
 
+    @property
+    def timestamps(self) -> list[float]:
+        """Of the frames that are seen, in seconds."""
+        return [index / self.fps for index in self.frames_indices]
+
+
+def _stated(video: DecodedVideo) -> _Stated:
+    return _Stated(video.facts.fps, list(video.indices))
+
 
 @dataclass(frozen=True)
 class VideoSettings:
@@ -52,6 +61,10 @@ class VideoSettings:
     max_frames: int = 768
     shortest_edge: int | None = None
     longest_edge: int | None = None
+    rates: Sequence[tuple[float, float]] = ()
+    """Frames a second by the length of a video: up to so many seconds so many. In place of ``fps``."""
+    embeddings: int = 0
+    """Of each frame, where the model has a choice."""
 
     @classmethod
     def of(cls, files: ModelFiles, own: "VideoSettings") -> "VideoSettings":
@@ -63,6 +76,8 @@ class VideoSettings:
             **{name: said.get(name) for name in ("num_frames", "fps", "min_frames", "max_frames")},
             "shortest_edge": said.get("min_pixels") or size.get("shortest_edge"),
             "longest_edge": said.get("max_pixels") or size.get("longest_edge"),
+            "rates": None,
+            "embeddings": said.get("max_soft_tokens"),
         }
         return cls(**{name: getattr(own, name) if value is None else value for name, value in found.items()})
 
@@ -83,7 +98,8 @@ class VideoSettings:
             wanted = self.num_frames
         if wanted is not None:
             return min(wanted, self.max_frames)
-        rate = float(fps) if isinstance(fps, int | float) else self.fps
+        own = next((rate for seconds, rate in self.rates if facts.seconds <= seconds), self.fps)
+        rate = float(fps) if isinstance(fps, int | float) else own
         return min(max(int(facts.seconds * rate), self.min_frames), self.max_frames)
 
 
@@ -93,14 +109,17 @@ def _read(files: ModelFiles) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def paired(images: Any, video: DecodedVideo, settings: VideoSettings, *, share: bool, beat: float) -> VideoInputs:
-    """Of Qwen's models: two frames at a time. ``images`` is the image processor; with ``share``, bounds of pixels are
-    those of all frames together. ``beat``: positions a second, 0 where frames have their times as text."""
+def paired(
+    images: Any, video: DecodedVideo, settings: VideoSettings, *, share: bool, beat: float = 0.0, counted: int = 1
+) -> VideoInputs:
+    """Of models that see two frames at a time. ``images`` is the image processor; with ``share``, bounds of pixels are
+    those of all frames together. ``beat``: positions a second, 0 where frames have their times as text. ``counted``:
+    as how many frames the image processor counts a picture."""
     count = len(video.frames)
     bounds = {"shortest_edge": settings.shortest_edge, "longest_edge": settings.longest_edge}
     parts = count if share else 1
-    size = {edge: max(1, (pixels or getattr(images.size, edge)) // parts) for edge, pixels in bounds.items()}
-    size["longest_edge"] = min(size["longest_edge"], _MOST_PIXELS // count)
+    size = {edge: max(1, (pixels or getattr(images.size, edge)) * counted // parts) for edge, pixels in bounds.items()}
+    size["longest_edge"] = min(size["longest_edge"], _MOST_PIXELS * counted // count)
     size["shortest_edge"] = min(size.values())
     found = images(list(video.frames), return_tensors="np", size=size)
     _, rows, columns = (int(number) for number in found["image_grid_thw"][0])
@@ -108,11 +127,10 @@ def paired(images: Any, video: DecodedVideo, settings: VideoSettings, *, share: 
     pixels = _on_top(found["pixel_values"], count, rows * columns, step, int(images.patch_size))
     grid = [-(-count // step), rows, columns]
     merge = int(images.merge_size)
-    metadata = _Stated(video.facts.fps, list(video.indices))
     sampled = video.facts.fps * count / video.facts.frames
     return VideoInputs(
         {"pixel_values_videos": pixels, "video_grid_thw": np.array([grid])},
-        {"video_grid_thw": np.array([grid]), "video_metadata": [metadata]},
+        {"video_grid_thw": np.array([grid]), "video_metadata": [_stated(video)]},
         (grid[0], rows // merge, columns // merge),
         beat * step / sampled if beat else 1.0,
     )
@@ -144,3 +162,17 @@ def pooled(images: Any, video: DecodedVideo) -> VideoInputs:
     ]
     found = np.stack(frames)[None]
     return VideoInputs({"pixel_values_videos": found}, {"pixel_values_videos": found})
+
+
+def budgeted(images: Any, video: DecodedVideo, settings: VideoSettings) -> VideoInputs:
+    """Of Gemma 4: each frame is a picture of fewer embeddings."""
+    found = images(list(video.frames), return_tensors="np", max_soft_tokens=settings.embeddings)
+    places = np.asarray(found["image_position_ids"])
+    there = (places[0] >= 0).all(axis=-1)  # all frames have one size
+    tensors = {
+        "pixel_values_videos": np.asarray(found["pixel_values"], np.float32)[:, there],
+        "video_position_ids": places[:, there],
+        "num_frames_per_video": np.array([len(places)]),
+    }
+    count = int(found["num_soft_tokens_per_image"][0])
+    return VideoInputs(tensors, {"num_soft_tokens_per_video": [count], "video_metadata": [_stated(video)]})

@@ -91,6 +91,35 @@ def _glm_tokens() -> dict[str, int]:
     }
 
 
+def _glm46v() -> Any:
+    vision = {"depth": 2, "hidden_size": 64, "out_hidden_size": 64, "intermediate_size": 96, "num_heads": 4}
+    vision |= {"patch_size": PATCH, "image_size": 32}
+    text = {**TEXT, "rope_parameters": {**_PLAIN, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}}
+    return transformers.Glm46VConfig(text_config=text, vision_config=vision, **_glm_tokens())
+
+
+def _cohere_sees(config: str, **more: object) -> Any:
+    text = {**TEXT, "num_hidden_layers": 3, "head_dim": 16, "sliding_window": 32, "model_type": "cohere2"}
+    text |= {"layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}
+    text |= {"logit_scale": 1.0}  # transformers forgets it beside pictures, where the text alone was trained with it
+    vision = {"model_type": "siglip_vision_model", **SIZES, "image_size": SIDE, "patch_size": PATCH}
+    return getattr(transformers, config)(
+        text_config=text,
+        vision_config={**vision, "vision_use_head": False},
+        downsample_factor=2,
+        alignment_intermediate_size=96,
+        **more,
+    )
+
+
+def _aya_vision() -> Any:
+    return _cohere_sees("AyaVisionConfig", image_token_index=token("<image>"))
+
+
+def _cohere2_vision() -> Any:
+    return _cohere_sees("Cohere2VisionConfig", image_token_id=token("<image>"))
+
+
 def _lfm2_vl() -> Any:
     text = {**TEXT, "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "model_type": "lfm2"}
     text |= {"block_auto_adjust_ff_dim": False, "block_ff_dim": 96}
@@ -238,6 +267,15 @@ def _frames(random: torch.Generator, size: int) -> Picture:
     return Picture(whole.tensors, [61, *frame, 62, 63, *frame], whole.grid, "video")
 
 
+def _glm_frames(random: torch.Generator, size: int) -> Picture:
+    """The same with a time behind each frame, whose placeholders are those of pictures, as GLM-4V takes it."""
+    whole = _film(random, size)
+    inside = [token("<|image_pad|>")] * (len(whole.tokens) // 2 - 1)
+    frame = [token("<|vision_start|>"), *inside, token("<|vision_end|>")]
+    begin, end = token("<start_of_image>"), token("<end_of_image>")
+    return Picture(whole.tensors, [begin, *frame, 61, *frame, 62, end], whole.grid, "video")
+
+
 def _kimi_picture(random: torch.Generator, size: int) -> Picture:
     whole = qwen_picture(random, size)
     _, rows, columns = whole.tensors["image_grid_thw"][0].tolist()
@@ -285,6 +323,19 @@ def _gemma4_picture(random: torch.Generator, size: int) -> Picture:
     return Picture({"pixel_values": pixels, "image_position_ids": places}, tokens)
 
 
+def _gemma4_film(random: torch.Generator, size: int) -> Picture:
+    """Two frames with their times."""
+    frames = [_gemma4_picture(random, 2) for _ in range(2)]
+    inside = [token("<video>")] * (len(frames[0].tokens) - 2)
+    frame = [token("<start_of_image>"), *inside, token("<end_of_image>")]
+    tensors = {
+        "pixel_values_videos": torch.cat([each.tensors["pixel_values"] for each in frames]),
+        "video_position_ids": torch.cat([each.tensors["image_position_ids"] for each in frames]),
+        "num_frames_per_video": torch.tensor([2]),
+    }
+    return Picture(tensors, [61, 62, *frame, 63, *frame], modality="video")
+
+
 def _gemma4_padded(parts: Any) -> dict[str, torch.Tensor]:
     longest = max(part["pixel_values"].shape[1] for part in parts)
     pixels, places = [], []
@@ -316,12 +367,17 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "qwen3_5_moe": (_qwen3_5_moe, _QWEN_PICTURES),
     "glm4v": (_glm4v, _QWEN_PICTURES),
     "glm4v_moe": (_glm4v_moe, _QWEN_PICTURES),
+    "glm46v": (_glm46v, _QWEN_PICTURES),
+    "glm4v_film": (_glm4v, Kind(_glm_frames, token("<|image_pad|>"), cat())),
+    "aya_vision": (_aya_vision, Kind(square("<image>", 4), _IMAGE, cat())),
+    "cohere2_vision": (_cohere2_vision, Kind(square("<image>", 4), _IMAGE, cat())),
     "qwen2_vl_film": (_qwen2_vl, Kind(_film, token("<|video_pad|>"), cat())),
     "qwen3_5_film": (_qwen3_5, Kind(_frames, token("<|video_pad|>"), cat())),
     "lfm2_vl": (_lfm2_vl, Kind(_siglip2, _IMAGE, _siglip2_padded)),
     "granite_vision": (_granite_vision, Kind(_anyres, _IMAGE, cat())),
     "gemma4_small": (_gemma4_small, Kind(_gemma4_picture, token("<image_soft_token>"), _gemma4_padded)),
     "gemma4_large": (_gemma4_large, Kind(_gemma4_picture, token("<image_soft_token>"), _gemma4_padded)),
+    "gemma4_film": (_gemma4_large, Kind(_gemma4_film, token("<video>"), cat())),
     "kimi_k25": (_kimi, Kind(_kimi_picture, token("<|image_pad|>"), cat())),
     "lighton_ocr": (_lighton_ocr, PICTURES["mistral3"]),
     "ovis2": (_ovis2, Kind(_ovis_picture, _IMAGE, cat())),

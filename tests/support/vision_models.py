@@ -126,7 +126,7 @@ def qwen2_5_vl(folder: Path) -> Any:
     }
     text = {**TEXT, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
     config = transformers.Qwen2_5_VLConfig(text_config=text, vision_config=vision, **_qwen_tokens())
-    _write_processor(folder, "Qwen2_5_VLProcessor", _qwen_images(), QWEN)
+    write_processor(folder, "Qwen2_5_VLProcessor", _qwen_images(), QWEN)
     _write_videos(folder)
     return _write_model(folder, config)
 
@@ -139,7 +139,7 @@ def qwen3_vl(folder: Path) -> Any:
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
     text = {**TEXT, "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": rope}
     config = transformers.Qwen3VLConfig(text_config=text, vision_config=vision, **_qwen_tokens())
-    _write_processor(folder, "Qwen3VLProcessor", _qwen_images(), QWEN)
+    write_processor(folder, "Qwen3VLProcessor", _qwen_images(), QWEN)
     _write_videos(folder)
     return _write_model(folder, config)
 
@@ -181,7 +181,7 @@ def _idefics(folder: Path, config_class: Any, image_processor_class: Any, proces
         pad_token_id=token(PAD),
     )
     images = image_processor_class(size={"longest_edge": 3 * SIDE}, max_image_size={"longest_edge": SIDE})
-    _write_processor(folder, processor, images, IDEFICS, image_seq_len=4)
+    write_processor(folder, processor, images, IDEFICS, image_seq_len=4)
     return _write_model(folder, config)
 
 
@@ -199,7 +199,7 @@ def llava(folder: Path) -> Any:
         "vision_feature_select_strategy": "default",
         "num_additional_image_tokens": 1,
     }
-    _write_processor(folder, "LlavaProcessor", images, LLAVA, bos=True, **settings)
+    write_processor(folder, "LlavaProcessor", images, LLAVA, bos=True, **settings)
     return _write_model(folder, config)
 
 
@@ -214,7 +214,7 @@ def llava_onevision(folder: Path) -> Any:
     )
     images = transformers.LlavaOnevisionImageProcessorPil(size=_SQUARE, image_grid_pinpoints=pinpoints)
     settings: dict[str, Any] = {"num_image_tokens": 16, "vision_feature_select_strategy": "full"}
-    _write_processor(folder, "LlavaOnevisionProcessor", images, ONEVISION, **settings)
+    write_processor(folder, "LlavaOnevisionProcessor", images, ONEVISION, **settings)
     return _write_model(folder, config)
 
 
@@ -230,7 +230,7 @@ def gemma3(folder: Path) -> Any:
     )
     images = transformers.Gemma3ImageProcessorPil(size=_SQUARE)
     names = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
-    _write_processor(folder, "Gemma3Processor", images, GEMMA, names=names, bos=True, image_seq_length=4)
+    write_processor(folder, "Gemma3Processor", images, GEMMA, names=names, bos=True, image_seq_length=4)
     return _write_model(folder, config)
 
 
@@ -242,7 +242,7 @@ def pixtral(folder: Path) -> Any:
         vision_feature_layer=-1,
         vision_feature_select_strategy="full",
     )
-    _write_processor(folder, "PixtralProcessor", _pixtral_images(), MISTRAL, bos=True, patch_size=PATCH)
+    write_processor(folder, "PixtralProcessor", _pixtral_images(), MISTRAL, bos=True, patch_size=PATCH)
     return _write_model(folder, config)
 
 
@@ -254,7 +254,7 @@ def mistral3(folder: Path) -> Any:
         spatial_merge_size=2,
     )
     settings: dict[str, Any] = {"patch_size": PATCH, "spatial_merge_size": 2}
-    _write_processor(folder, "PixtralProcessor", _pixtral_images(), MISTRAL, bos=True, **settings)
+    write_processor(folder, "PixtralProcessor", _pixtral_images(), MISTRAL, bos=True, **settings)
     return _write_model(folder, config)
 
 
@@ -277,7 +277,7 @@ def internvl(folder: Path) -> Any:
         **{"start_image_token": "<img>", "end_image_token": "</img>"},
         **{"context_image_token": "<IMG_CONTEXT>", "video_token": "<video>"},
     }
-    _write_processor(folder, "InternVLProcessor", images, INTERN, names=names, image_seq_length=4)
+    write_processor(folder, "InternVLProcessor", images, INTERN, names=names, image_seq_length=4)
     return _write_model(folder, config)
 
 
@@ -307,7 +307,7 @@ def _write_model(folder: Path, config: Any) -> Any:
     return model
 
 
-def _write_processor(
+def write_processor(
     folder: Path,
     processor: str,
     images: Any,
@@ -315,14 +315,16 @@ def _write_processor(
     *,
     names: Mapping[str, str] | None = None,
     bos: bool = False,
+    special: Sequence[str] = SPECIAL,
     **settings: Any,
 ) -> None:
-    """``names``: of the tokenizer's special tokens; ``bos``: whether it begins texts with one."""
+    """``names``: of the tokenizer's special tokens, of which ``special`` are all; ``bos``: whether it begins texts with
+    one."""
     images.save_pretrained(folder)
     _change(folder / "preprocessor_config.json", processor_class=processor)
     _change(folder / "processor_config.json", processor_class=processor, **settings)
     (folder / "chat_template.jinja").write_text(template)
-    _tokenizer(SPECIAL, bos).save(str(folder / "tokenizer.json"))
+    _tokenizer(special, bos).save(str(folder / "tokenizer.json"))
     _change(
         folder / "tokenizer_config.json",
         tokenizer_class="PreTrainedTokenizerFast",

@@ -13,8 +13,8 @@ from safetensors.torch import load
 from stentor.server.media.decode_video import DecodedVideo, VideoFacts
 from stentor.server.media.model_processor import ModelInputs, ModelProcessor
 from stentor.server.media.refusal import Refusal
+from stentor.tests.server.media.families import PROCESSED
 from stentor.tests.server.media.pictures import picture
-from stentor.tests.support.vision_models import FAMILIES
 
 SIZES = ((30, 40), (90, 17), (64, 64))
 Made = tuple[ModelProcessor, Any]
@@ -28,7 +28,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
     def make(family: str) -> Made:
         if family not in kept:
             folder = tmp_path_factory.mktemp(family)
-            model = FAMILIES[family](folder)
+            model = PROCESSED[family](folder)
             kept[family] = ModelProcessor(folder), model
         return kept[family]
 
@@ -44,7 +44,7 @@ def embeddings(model: Any, inputs: ModelInputs) -> torch.Tensor:
     return rows.reshape(-1, rows.shape[-1])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PROCESSED)
 def test_there_are_as_many_placeholders_as_the_models_own_encoder_makes_embeddings(
     family: str, made: Callable[[str], Made]
 ) -> None:
@@ -61,7 +61,7 @@ def test_there_are_as_many_placeholders_as_the_models_own_encoder_makes_embeddin
                 assert count == inputs.grid[0] * inputs.grid[1] * inputs.grid[2]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PROCESSED)
 def test_tensors_are_what_transformers_own_processor_makes(family: str, made: Callable[[str], Made]) -> None:
     processor, _ = made(family)
     seen = picture(50, 21)
@@ -152,7 +152,9 @@ def video_embeddings(model: Any, payload: bytes) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("frames", [1, 5, 6])
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl", "internvl", "llava_onevision"])
+@pytest.mark.parametrize(
+    "family", ["qwen2_5_vl", "qwen3_vl", "internvl", "llava_onevision", "glm4v", "glm46v", "gemma4_large"]
+)
 def test_a_video_has_as_many_placeholders_as_embeddings(family: str, frames: int, made: Callable[[str], Made]) -> None:
     processor, model = made(family)
     inputs = processor.video(film(frames))
@@ -162,7 +164,7 @@ def test_a_video_has_as_many_placeholders_as_embeddings(family: str, frames: int
     text = tokenizer(inputs.replacement, add_special_tokens=False)["input_ids"]
     count = sum(token in ids for token in text)
     assert count == len(video_embeddings(model, inputs.payload)) > 0
-    if family.startswith("qwen"):
+    if family.startswith(("qwen", "glm")):
         assert inputs.grid is not None
         assert inputs.grid[0] == (frames + 1) // 2
         assert count == inputs.grid[0] * inputs.grid[1] * inputs.grid[2]
@@ -195,6 +197,10 @@ def test_frames_lie_on_each_other_as_transformers_lays_them(made: Callable[[str]
 def test_frames_of_a_video_have_their_times(made: Callable[[str], Made]) -> None:
     processor, _ = made("qwen3_vl")
     assert processor.video(film(4, fps=2.0)).replacement.startswith("<0.2 seconds><|vision_start|><|video_pad|>")
+    glm, _ = made("glm46v")
+    assert "<|end_of_image|>1.0 seconds<|begin_of_image|>" in glm.video(film(6, fps=2.0)).replacement
+    gemma, _ = made("gemma4_large")
+    assert " 00:01 <start_of_image><|video|>" in gemma.video(film(4, fps=2.0)).replacement
     timed, _ = made("qwen2_5_vl")
     assert timed.video(film(4, fps=2.0)).interval == pytest.approx(4 * 2 / 2), "positions a second, times two frames"
 

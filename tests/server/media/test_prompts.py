@@ -29,8 +29,8 @@ from stentor.server.text.errors import TemplateError
 from stentor.server.text.loading import load_tokenizer
 from stentor.server.text.placeholders import MediaText
 from stentor.server.text.pool import TokenizerPool
+from stentor.tests.server.media.families import PROCESSED
 from stentor.tests.server.media.pictures import picture
-from stentor.tests.support.vision_models import FAMILIES
 
 Message = dict[str, Any]
 
@@ -84,7 +84,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Family]:
     def make(name: str) -> Family:
         if name not in kept:
             folder = tmp_path_factory.mktemp(name)
-            FAMILIES[name](folder)
+            PROCESSED[name](folder)
             kept[name] = family_in(folder)
         return kept[name]
 
@@ -140,7 +140,7 @@ def reference(family: Family, conversation: Sequence[tuple[str, str]]) -> dict[s
 
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", PROCESSED)
 def test_prompts_are_those_of_transformers(name: str, conversation: str, family: Callable[[str], Family]) -> None:
     one = family(name)
     messages, pictures = ours(CONVERSATIONS[conversation])
@@ -180,7 +180,7 @@ def test_pictures_that_share_a_conversation_are_seen_as_transformers_shows_them(
 
 
 def test_a_template_that_prints_content_gets_the_placeholder_in_front_of_the_text(tmp_path: Path) -> None:
-    FAMILIES["qwen2_5_vl"](tmp_path)
+    PROCESSED["qwen2_5_vl"](tmp_path)
     (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
     one = family_in(tmp_path)
     messages, pictures = ours([("user", "hi [a]there")])

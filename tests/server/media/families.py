@@ -1,0 +1,136 @@
+"""Tiny models that see, with the processors of published ones, for what makes their inputs: those of
+:mod:`stentor.tests.support.vision_models`, and others of the parity tests."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import transformers as untyped_transformers
+
+from stentor.tests.parity.seeing import MAKERS
+from stentor.tests.support.vision_models import (
+    CHATML,
+    FAMILIES,
+    LLAVA,
+    PATCH,
+    SIDE,
+    SPECIAL,
+    Maker,
+    write_processor,
+)
+
+transformers: Any = untyped_transformers
+
+_SQUARE: Final = {"height": SIDE, "width": SIDE}
+_EDGES: Final = {"shortest_edge": 4 * 64, "longest_edge": 64 * 64}
+_GLM: Final = CHATML.replace("IMAGE", "<|begin_of_image|><|image_pad|><|end_of_image|>").replace(
+    "VIDEO", "<|begin_of_video|><|video_pad|><|end_of_video|>"
+)
+
+
+class _Processor(NamedTuple):
+    """What stands beside the weights."""
+
+    name: str
+    images: Any
+    template: str
+    names: Mapping[str, str] = {}
+    """Of the tokenizer's special tokens."""
+    spelled: Mapping[str, str] = {}
+    """Special tokens that it spells otherwise."""
+    settings: Mapping[str, Any] = {}
+    changes: Mapping[str, Any] = {}
+    """Of preprocessor_config.json."""
+
+
+def _glm(name: str, images: str) -> _Processor:
+    spelled = {
+        **{"<|vision_start|>": "<|begin_of_image|>", "<|vision_end|>": "<|end_of_image|>"},
+        **{"<start_of_image>": "<|begin_of_video|>", "<end_of_image>": "<|end_of_video|>"},
+    }
+    made = getattr(transformers, images)(patch_size=PATCH, merge_size=2, size=_EDGES)
+    return _Processor(name, made, _GLM, {"image_token": "<|image_pad|>", "video_token": "<|video_pad|>"}, spelled)
+
+
+def _llava_next() -> _Processor:
+    pinpoints = [[SIDE, 2 * SIDE], [2 * SIDE, SIDE]]
+    images = transformers.LlavaNextImageProcessorPil(
+        size={"shortest_edge": SIDE}, crop_size=_SQUARE, image_grid_pinpoints=pinpoints
+    )
+    settings = {"patch_size": PATCH, "vision_feature_select_strategy": "full"}
+    return _Processor("LlavaNextProcessor", images, LLAVA, settings=settings)
+
+
+def _gemma4() -> _Processor:
+    images = transformers.Gemma4ImageProcessorPil(patch_size=PATCH, pooling_kernel_size=2, max_soft_tokens=70)
+    names = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
+    # transformers' processor wants these of any tokenizer; the last is one of pictures that stands for nothing here
+    names |= {"audio_token": "<img>", "boa_token": "</img>", "eoa_token": "<global-img>"}
+    template = CHATML.replace("IMAGE", "<image_soft_token>").replace("VIDEO", "<|video|>")
+    return _Processor("Gemma4Processor", images, template, names, {"<video>": "<|video|>"})
+
+
+def _ovis2() -> _Processor:
+    images = transformers.Ovis2ImageProcessorPil(size=_SQUARE, crop_to_patches=True, max_patches=6)
+    marks = ("<IMG_START>", "<IMG_GRID>", "<IMG_COL>", "<IMG_ROW>", "<IMG_END>")
+    places = [f"<row_{row}_col_{column}>" for row, column in ((1, 1), (1, 2), (1, 3), (2, 1), (2, 2))]
+    spelled = {"<image>": "<IMG_ATOM>", **dict(zip(places, marks, strict=True))}
+    template = CHATML.replace("IMAGE", "<image>\n")
+    return _Processor("Ovis2Processor", images, template, spelled=spelled, settings={"image_seq_length": 4})
+
+
+def _lighton_ocr() -> _Processor:
+    edge = {"longest_edge": 2 * SIDE}
+    images = transformers.PixtralImageProcessorPil(size=edge, patch_size={"height": 2 * PATCH, "width": 2 * PATCH})
+    names = {"image_token": "[IMG]", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]"}
+    settings = {"patch_size": PATCH, "spatial_merge_size": 2}
+    return _Processor("LightOnOcrProcessor", images, CHATML.replace("IMAGE", "[IMG]"), names, settings=settings)
+
+
+def _aya_vision() -> _Processor:
+    images = transformers.GotOcr2ImageProcessorPil(size=_SQUARE, crop_to_patches=True, max_patches=6)
+    spelled = {"<image>": "<|IMG_PATCH|>", "<img>": "<|START_OF_IMG|>", "</img>": "<|END_OF_IMG|>"}
+    template = CHATML.replace("IMAGE", "<image>")
+    settings = {"patch_size": PATCH, "img_size": SIDE, "downsample_factor": 2}
+    return _Processor("AyaVisionProcessor", images, template, spelled=spelled, settings=settings)
+
+
+_PROCESSORS: Final = {
+    "granite_vision": _llava_next,
+    "glm4v": lambda: _glm("Glm4vProcessor", "Glm4vImageProcessorPil"),
+    "glm46v": lambda: _glm("Glm46VProcessor", "Glm46VImageProcessorPil"),
+    "gemma4_large": _gemma4,
+    "ovis2": _ovis2,
+    "lighton_ocr": _lighton_ocr,
+    "aya_vision": _aya_vision,
+}
+
+
+def _special(spelled: Mapping[str, str]) -> Sequence[str]:
+    return [spelled.get(text, text) for text in SPECIAL]
+
+
+def _with_processor(name: str) -> Maker:
+    def make(folder: Path) -> Any:
+        model = MAKERS[name](folder)
+        made = _PROCESSORS[name]()
+        write_processor(
+            folder,
+            made.name,
+            made.images,
+            made.template,
+            names=made.names,
+            special=_special(made.spelled),
+            **made.settings,
+        )
+        if made.changes:
+            file = folder / "preprocessor_config.json"
+            file.write_text(json.dumps({**json.loads(file.read_text()), **made.changes}))
+        return model
+
+    return make
+
+
+PROCESSED: Final[Mapping[str, Maker]] = {**FAMILIES, **{name: _with_processor(name) for name in _PROCESSORS}}
+"""By name; as :data:`stentor.tests.support.vision_models.FAMILIES`."""
