@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.media_spec import MediaSpec, media_spec
 
+from ..asr.asking import ASKING, Asking
 from ..config.config import Config
 from ..generation.media import ChatMedia
 from ..media.decoded import DecodedLimits
@@ -25,6 +26,12 @@ def spec_of(config: Config, folder: Path) -> MediaSpec | None:
     if config.main != "chat" or not file.is_file():
         return None
     return media_spec(read_json(file))
+
+
+def asking_of(config: Config, spec: MediaSpec | None, architecture: str) -> Asking | None:
+    """How the chat model is asked for transcripts; None where it makes none."""
+    hears = spec is not None and "audio" in spec.placeholders and not config.media.language_model_only
+    return ASKING.get(architecture) if hears else None
 
 
 def open_media(

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Final
 
 FILES: Final = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
-NEEDS_TORCH: Final = frozenset({"VoxtralProcessor", "GraniteSpeechProcessor"})
-"""All others make do with numpy, in a fifth of the time and of the memory that importing torch takes."""
 
 
 def processor_name(folder: Path) -> str | None:
