@@ -310,7 +310,8 @@ async def test_voxtral_hears_in_chat(voxtral: Model, theirs: Any) -> None:
     messages = [{"role": "user", "content": content}]
     async with in_memory(voxtral.state) as client:
         answer = await client.post(CHAT, json={"model": "fake", "messages": messages})
-    assert answer.json()["choices"][0]["message"]["content"] == " Guten Tag.", answer.text
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["message"]["content"] == " Guten Tag."
     assert answer.json()["usage"]["prompt_tokens_details"]["audio_tokens"] == 375
     heard = AudioChunk.model_construct(input_audio=RawAudio.model_construct(data="x", format="wav"))
     parts = [TextChunk(text="What the"), heard, TextChunk(text="[AUDIO] lang?")]
