@@ -32,6 +32,7 @@ from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import ExpertShape, TokenLogprobs
 from stentor.server.app.state import AuxiliaryModels, ServerState, compose
+from stentor.server.asr.asking import Asking
 from stentor.server.config.config import DEFAULTS, Config, RealtimeConfig, StoreConfig
 from stentor.server.config.limits import ConnectionLimits, GrammarLimits, LimitsConfig, OverloadConfig
 from stentor.server.config.model_registry import ModelRegistry, ModelRole, ServedModel
@@ -313,6 +314,7 @@ def fake_state(
     runners: Mapping[ModelRole, Any] | None = None,
     media: Callable[[CollectorRegistry], ChatMedia] | None = None,
     spec: MediaSpec | None = None,
+    asking: Asking | None = None,
 ) -> ServerState:
     """A server's state over a fake engine. ``registry`` may leave out the chat model, and ``runners`` its engine.
 
@@ -322,7 +324,7 @@ def fake_state(
     tokens = byte_pool() if pool is None else pool
     models = [] if registry is None else list(registry)
     if all(model.kind != "chat" for model in models):
-        models.insert(0, ServedModel("chat", served_names, root))
+        models.insert(0, ServedModel("chat", served_names, root, ("transcription",) if asking else ()))
     metrics = Metrics(served_names[0], client)
     config = Config(
         EngineConfig(WorkerConfig("")),
@@ -352,6 +354,7 @@ def fake_state(
         store=make_store(storing) if store is None else store,
         auxiliary=AuxiliaryModels(transcription, decoder, embedding, speech),
         spec=spec,
+        asking=asking,
         media=None if media is None else media(metrics.registry),
         runners={"chat": client, **(runners or {})},
         engines=[client],

@@ -13,7 +13,7 @@ from stentor.protocols.ipc.config import LoadFormat, ModelImpl
 
 from ..model_config.config_fields import ConfigError
 from ..model_config.gguf_config import model_spec_from_gguf
-from ..model_config.hf_text_part import text_name
+from ..model_config.hf_text_part import is_of_tower, text_name
 from ..model_config.model_spec import ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.registry import read_config
@@ -218,7 +218,7 @@ def _open_safetensors(folder: Path, model_impl: ModelImpl) -> Checkpoint:
 
 
 def _tower(tensors: Iterable[StoredTensor], config: Mapping[str, object]) -> StoredTower | None:
-    found = [tensor for tensor in tensors if text_name(tensor.name) is None]
+    found = [tensor for tensor in tensors if is_of_tower(tensor.name)]
     if not found:
         return None
     files = tuple(dict.fromkeys(tensor.file for tensor in found))

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import torch
 
-from ..model_config.hf_text_part import text_name
+from ..model_config.hf_text_part import is_of_tower, text_name
 from ..model_config.model_spec import ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
@@ -178,7 +178,7 @@ def tower_weights(checkpoint: Checkpoint, raw: Set[str] = frozenset()) -> Iterat
     for file in () if tower is None else tower.files:
         mapped = _MappedFile(file)
         for stored in sorted(tensors_of(file), key=lambda tensor: tensor.offset):
-            if text_name(stored.name) is None:
+            if is_of_tower(stored.name):
                 yield stored.name, mapped.tensor(stored)
 
 

@@ -12,6 +12,7 @@ from .config_fields import ConfigError, Fields
 from .hf_rope import media_axes
 from .mlp_spec import STACKED, MoESpec
 from .model_spec import ModelSpec, with_mixers
+from .thinker import thinker
 
 Reader = Callable[[Fields, str], ModelSpec]
 
@@ -34,6 +35,15 @@ _SEVEN_BILLION: Final[Mapping[str, object]] = {
 _DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = {
     "gemma3_text": _GEMMA3,
     "llama": {**_SEVEN_BILLION, "intermediate_size": 11_008, "max_position_embeddings": 2048},
+    "qwen2": {
+        "hidden_size": 4096,
+        "intermediate_size": 22_016,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+        "vocab_size": 151_936,
+        "max_position_embeddings": 32_768,
+    },
     "mistral": {
         **_SEVEN_BILLION,
         "intermediate_size": 14_336,
@@ -44,6 +54,9 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = {
 """By the model type of the text part: what transformers' class says, and published files leave out."""
 _PREFIXES: Final = (
     ("language_model.lm_head.", "lm_head."),
+    ("thinker.lm_head.", "lm_head."),
+    ("thinker.model.language_model.", "model."),
+    ("thinker.model.", "model."),
     ("model.language_model.lm_head.", "lm_head."),
     ("language_model.", ""),
     ("model.language_model.", "model."),
@@ -78,6 +91,10 @@ def _qwen3_vl_moe(fields: Fields, name: str) -> ModelSpec:
     return replace(spec, layers=tuple(layers))
 
 
+def _qwen3_omni_moe(fields: Fields, name: str) -> ModelSpec:
+    return hf_moe.qwen3_moe(Fields({"norm_topk_prob": True, **fields.values}), name)
+
+
 def _glm4v(fields: Fields, name: str) -> ModelSpec:
     values = {"partial_rotary_factor": 1.0, "rms_norm_eps": 1e-5, **fields.values}
     heads = fields.integer("num_attention_heads")
@@ -87,6 +104,8 @@ def _glm4v(fields: Fields, name: str) -> ModelSpec:
 PARTS: Final[Mapping[str, Reader]] = {
     "qwen2_vl_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
     "qwen2_5_vl_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
+    "qwen2_5_omni_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
+    "qwen3_omni_moe_text": _turned(_qwen3_omni_moe, (24, 20, 20), interleaved=True),
     "qwen3_vl_text": _turned(hf_dense.qwen3, (24, 20, 20), interleaved=True),
     "qwen3_vl_moe_text": _turned(_qwen3_vl_moe, (24, 20, 20), interleaved=True),
     "qwen3_5_text": _turned(hf_hybrid.qwen3_5, (11, 11, 10), interleaved=True),
@@ -119,13 +138,16 @@ class Seeing(NamedTuple):
 
 
 SEEING: Final[Mapping[str, Seeing]] = {
+    "AudioFlamingo3ForConditionalGeneration": Seeing("audioflamingo3", "qwen2", "audio"),
     "AyaVisionForConditionalGeneration": Seeing("aya_vision", "cohere2"),
     "Cohere2VisionForConditionalGeneration": Seeing("cohere2_vision", "cohere2"),
     "Gemma3ForConditionalGeneration": Seeing("gemma3", "gemma3_text"),
     "Gemma4ForConditionalGeneration": Seeing("gemma4", "gemma4_text", "images, video"),
+    "Glm46VForConditionalGeneration": Seeing("glm46v", "glm4v_text", "images, video"),
     "Glm4vForConditionalGeneration": Seeing("glm4v", "glm4v_text", "images, video"),
     "Glm4vMoeForConditionalGeneration": Seeing("glm4v_moe", "glm4v_moe_text", "images, video"),
-    "Glm46VForConditionalGeneration": Seeing("glm46v", "glm4v_text", "images, video"),
+    "GlmAsrForConditionalGeneration": Seeing("glmasr", "llama", "audio"),
+    "GraniteSpeechForConditionalGeneration": Seeing("granite_speech", "granite", "audio"),
     "Idefics3ForConditionalGeneration": Seeing("idefics3", "llama"),
     "InternVLForConditionalGeneration": Seeing("internvl", "qwen2"),
     "KimiK25ForConditionalGeneration": Seeing("kimi_k25", "deepseek_v3"),
@@ -138,9 +160,13 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "LlavaOnevisionForConditionalGeneration": Seeing("llava_onevision", "qwen2"),
     "Mistral3ForConditionalGeneration": Seeing("mistral3", "mistral"),
     "Ovis2ForConditionalGeneration": Seeing("ovis2", "qwen2"),
+    "Qwen2AudioForConditionalGeneration": Seeing("qwen2_audio", "qwen2", "audio"),
+    "Qwen2_5OmniModel": Seeing("qwen2_5_omni", "qwen2_5_omni_text", "images, video, audio"),
+    "Qwen2_5OmniForConditionalGeneration": Seeing("qwen2_5_omni", "qwen2_5_omni_text", "images, video, audio"),
     "Qwen2VLForConditionalGeneration": Seeing("qwen2_vl", "qwen2_vl_text", "images, video"),
     "Qwen2_5_VLForConditionalGeneration": Seeing("qwen2_5_vl", "qwen2_5_vl_text", "images, video"),
     "Qwen3ASRForConditionalGeneration": Seeing("qwen3_asr", "qwen3", "audio"),
+    "Qwen3OmniMoeForConditionalGeneration": Seeing("qwen3_omni_moe", "qwen3_omni_moe_text", "images, video, audio"),
     "Qwen3VLForConditionalGeneration": Seeing("qwen3_vl", "qwen3_vl_text", "images, video"),
     "Qwen3VLMoeForConditionalGeneration": Seeing("qwen3_vl_moe", "qwen3_vl_moe_text", "images, video"),
     "Qwen3_5ForConditionalGeneration": Seeing("qwen3_5", "qwen3_5_text", "images, video"),
@@ -159,6 +185,7 @@ def text_reader(seeing: Seeing, known: Mapping[str, Reader]) -> Reader:
 def _text(seeing: Seeing, readers: Mapping[str, Reader], fields: Fields, name: str) -> ModelSpec:
     """What ends a text, and whether the head is tied, the whole model's file may say. Old files say all of the text
     there."""
+    fields = Fields(thinker(fields.values))
     text = fields.table("text_config")
     kind = seeing.text
     if text is None and fields.has("hidden_size"):
@@ -180,6 +207,15 @@ def _text(seeing: Seeing, readers: Mapping[str, Reader], fields: Fields, name: s
     elif kind == "gemma4_text" and Fields(text).text("use_bidirectional_attention", "") == "vision":
         spec = _sees_pictures_whole(spec, windows_alone=True)
     return replace(spec, text_part=True, scales_media=kind.startswith("granite"))
+
+
+_OF_SPEECH: Final = ("talker.", "token2wav.", "code2wav.")
+"""Parts of models that speak, which are left out."""
+
+
+def is_of_tower(stored: str) -> bool:
+    """Whether a tensor is of what sees or hears."""
+    return text_name(stored) is None and not stored.startswith(_OF_SPEECH)
 
 
 def text_name(stored: str) -> str | None:

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from .thinker import thinker
+
 Modality = Literal["image", "video", "audio"]
 
 _KEYS: Final[Mapping[Modality, tuple[str, ...]]] = {
@@ -20,10 +22,13 @@ class MediaSpec:
     placeholders: Mapping[Modality, int]
     layers: int = 0
     """Behind so many of the first layers of the decoder something is added to the stream of pictures."""
+    behind_frames: bool = False
+    """Whether what follows a video stands behind its last frame, where tokens turn by frame, row and column."""
 
 
 def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
     """None for a model of text alone."""
+    speaks, config = "thinker_config" in config, thinker(config)
     found: dict[Modality, int] = {}
     for modality, keys in _KEYS.items():
         token = next((config[key] for key in keys if isinstance(config.get(key), int)), None)
@@ -31,4 +36,4 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
             found[modality] = token
     vision = config.get("vision_config")
     taps = vision.get("deepstack_visual_indexes") if isinstance(vision, Mapping) else None
-    return MediaSpec(found, len(taps) if isinstance(taps, Sequence) else 0) if found else None
+    return MediaSpec(found, len(taps) if isinstance(taps, Sequence) else 0, speaks) if found else None

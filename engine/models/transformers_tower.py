@@ -13,8 +13,10 @@ import torch
 
 from ..layers.weights import WeightMap
 from ..model_config.config_fields import ConfigError, Fields
+from ..model_config.thinker import thinker
 from ..model_config.transformers_config import configuration, first_line
 from .payload import Encoded, Payload
+from .tower_methods import METHODS
 from .transformers_names import module_tensors
 
 
@@ -27,6 +29,12 @@ class _Nothing(torch.nn.Module):
 
 _PROJECTED_LATER: Final = ("Llama4ForConditionalGeneration",)
 """Classes whose methods leave out the projector, which their whole pass calls."""
+_UNLISTED: Final[Mapping[str, str]] = {
+    "audioflamingo3": "AudioFlamingo3ForConditionalGeneration",
+    "qwen2_5_omni_thinker": "Qwen2_5OmniThinkerForConditionalGeneration",
+    "qwen3_omni_moe_thinker": "Qwen3OmniMoeThinkerForConditionalGeneration",
+}
+"""Classes by model type, that transformers has without saying that they take media."""
 _FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -52,7 +60,13 @@ class TransformersTower:
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.initialization import no_init_weights
 
+        described = thinker(described)
         made = configuration(described)
+        if getattr(made, "has_lora_adapter", False):
+            raise ConfigError(
+                "has_lora_adapter is true: its decoder has other weights (LoRA) where a prompt has audio, and here it "
+                "has one set, expected a checkpoint without an adapter"
+            )
         with ExitStack() as stack:
             stack.enter_context(no_init_weights())
             stack.enter_context(torch.device("meta"))
@@ -98,13 +112,16 @@ class TransformersTower:
     @torch.inference_mode()
     def encode(self, payload: Payload) -> Encoded:
         """Raises ValueError for a payload that the model has no method for, or that its method does not take."""
+        own = METHODS.get((type(self._model).__name__, payload.modality))
         name = f"get_{payload.modality}_features"
         inner = getattr(self._model, "model", None)  # some classes have methods of videos there alone
         method = getattr(self._model, name, None) or getattr(inner, name, None)
-        if method is None:
+        if method is None and own is None:
             raise ValueError(f"the model has no encoder for {payload.modality}s")
         given = {name: self._moved(tensor) for name, tensor in payload.tensors.items()}
         try:
+            if own is not None:
+                return Encoded(own(self._model, **given))
             found = method(**given, return_dict=True)
         except (TypeError, RuntimeError, ValueError, IndexError, AttributeError) as error:
             what = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in payload.tensors.items())
@@ -121,12 +138,13 @@ class TransformersTower:
 def _class_of(described: Mapping[str, object]) -> Any:
     """The class in transformers that a config.json names, or that its model type has."""
     import transformers
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES as KNOWN
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES
 
+    known: dict[str, Any] = {**MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES, **_UNLISTED}
     fields = Fields(described)
     kind = fields.text("model_type", "")
-    for name in (*(fields.texts("architectures") or ()), KNOWN.get(kind, "")):
-        if name in KNOWN.values() and hasattr(transformers, name):
+    for name in (*(fields.texts("architectures") or ()), known.get(kind, "")):
+        if name in known.values() and hasattr(transformers, name):
             return getattr(transformers, name)
     raise ConfigError(f"transformers has no model of type {kind!r} that takes media")
 

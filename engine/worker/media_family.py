@@ -114,6 +114,7 @@ class TextWithMedia(Text):
             context.device,
             turns=self._turns,
             sees_whole=self._sees_whole,
+            behind_frames=self._media.behind_frames,
             words=tower.words(),
         )
 

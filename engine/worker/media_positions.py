@@ -29,9 +29,12 @@ class MediaPositions:
     """Added to what positions behind the prompt are counted as."""
 
     @classmethod
-    def of(cls, prompt_len: int, spans: Iterable[tuple[RowSpan, Sequence[Run]]]) -> "MediaPositions":
-        """``spans`` in order, each with the runs of its placeholders: all of its embeddings in one, or a frame each.
-        Raises ValueError where they do not fit its grid."""
+    def of(
+        cls, prompt_len: int, spans: Iterable[tuple[RowSpan, Sequence[Run]]], *, behind_frames: bool = False
+    ) -> "MediaPositions":
+        """``spans`` with a grid in order, each with the runs of its placeholders: all of its embeddings in one, or a
+        frame each. With ``behind_frames``, what follows a video stands behind its last frame too. Raises ValueError
+        where they do not fit its grid."""
         axes = np.zeros((prompt_len, 3), dtype=np.int64)
         media = []
         at = next_position = 0
@@ -39,8 +42,9 @@ class MediaPositions:
             for (first, end), grid in zip(runs, _grids(span, runs), strict=True):
                 axes[at:first] = (np.arange(first - at) + next_position)[:, None]
                 next_position += first - at
-                axes[first:end] = _lattice(grid, span.interval) + next_position
-                next_position += max(grid[1:])
+                lattice = _lattice(grid, span.interval)
+                axes[first:end] = lattice + next_position
+                next_position += int(lattice.max()) + 1 if behind_frames else max(grid[1:])
                 media.append(np.arange(first, end))
                 at = end
         axes[at:] = (np.arange(prompt_len - at) + next_position)[:, None]
@@ -62,7 +66,8 @@ class MediaPositions:
 
 def _grids(span: RowSpan, runs: Sequence[Run]) -> list[tuple[int, int, int]]:
     """Of each run."""
-    frames, rows, columns = span.grid or (1, 1, sum(end - first for first, end in runs))
+    assert span.grid is not None
+    frames, rows, columns = span.grid
     grids = [(frames, rows, columns)] if len(runs) == 1 else [(1, rows, columns)] * frames
     found = [end - first for first, end in runs]
     if found != [each[0] * each[1] * each[2] for each in grids]:

@@ -86,18 +86,20 @@ class MediaRows:
         *,
         turns: bool,
         sees_whole: bool,
+        behind_frames: bool = False,
         words: Mapping[int, torch.Tensor] | None = None,
     ) -> None:
         """``placeholders``: ids of the tokens that embeddings replace; ``place``: see
         :meth:`..models.decoder.Decoder.place_media`; ``turns``: tokens of media turn by frame, row and column;
-        ``sees_whole``: those of a picture see each other; ``words``: tokens of text that stand for embeddings of the
+        ``behind_frames``: see :meth:`.media_positions.MediaPositions.of`; ``sees_whole``: those of a picture see each
+        other; ``words``: tokens of text that stand for embeddings of the
         tower, [hidden] each, wherever a prompt has them."""
         words = words or {}
         self._words = np.array(sorted(words), dtype=np.int64)
         self._of_words = torch.stack([words[token] for token in sorted(words)]) if words else None
         self._tower, self._place, self._device = tower, place, device
         self._placeholders = np.array(sorted(placeholders), dtype=np.int64)
-        self._turns, self._sees_whole = turns, sees_whole
+        self._turns, self._sees_whole, self._behind_frames = turns, sees_whole, behind_frames
         self._rows: dict[int, _Row] = {}
         self._encoded: dict[int, Encoded | str] = {}
         """By encoder slot; or why it cannot be encoded."""
@@ -198,9 +200,11 @@ class MediaRows:
             spans.append(_Span(span.encoder_slot, at[stands[span.start : span.start + span.length]]))
         positions = None
         if self._turns and any(span.grid is not None for span in new.spans):
-            runs = [(span, _runs_of(found.placeholders)) for span, found in zip(new.spans, spans, strict=True)]
+            both = zip(new.spans, spans, strict=True)
+            # sounds stand as text does
+            runs = [(span, _runs_of(found.placeholders)) for span, found in both if span.grid is not None]
             try:
-                positions = MediaPositions.of(len(tokens), runs)
+                positions = MediaPositions.of(len(tokens), runs, behind_frames=self._behind_frames)
             except ValueError as error:
                 return _Row([], None, str(error))
         words = np.flatnonzero(np.isin(tokens, self._words)) if len(self._words) else _NOWHERE
@@ -248,7 +252,7 @@ class MediaRows:
             places=torch.from_numpy(np.concatenate(places)).to(self._device),
             embeddings=torch.cat([encoded.embeddings[begin:end] for encoded, begin, end in parts]),
             behind={
-                layer: torch.cat([encoded.behind[layer][begin:end] for encoded, begin, end in parts])
+                layer: torch.cat([_behind(encoded, layer)[begin:end] for encoded, begin, end in parts])
                 for layer in layers
             },
             spans=whole,
@@ -290,6 +294,12 @@ def _between(positions: Int64, start: int, count: int) -> slice | None:
     """Which of ascending positions are in [start, start + count); None where none are."""
     begin, end = np.searchsorted(positions, (start, start + count))
     return slice(begin, end) if begin < end else None
+
+
+def _behind(encoded: Encoded, layer: int) -> torch.Tensor:
+    """What is added behind a layer: nothing of a sound beside pictures of which something is."""
+    found = encoded.behind.get(layer)
+    return torch.zeros_like(encoded.embeddings) if found is None else found
 
 
 def _runs_of(positions: Int64) -> list[tuple[int, int]]:

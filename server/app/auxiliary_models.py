@@ -40,15 +40,20 @@ async def open_auxiliary_models(
     room: TokenizationBudget,
     supervisor: Supervisor,
     at_end: AsyncExitStack,
+    *,
+    transcribes: bool,
 ) -> AuxiliaryModels:
     """What runs without an engine is added to ``engines``; ``room`` bounds the texts that are being tokenized.
+    ``transcribes``: the chat model does too.
 
     Raises :class:`..http.listening.StartError`.
     """
     transcription, decoder, embedding, speech = None, None, None, None
     try:
         if "transcription" in engines.clients:
-            transcription, decoder = await _open_transcription(config, engines, at_end)
+            transcription = await _open_transcription(config, engines)
+        if transcription is not None or transcribes:
+            decoder = await _open_decoder(config, at_end)
         if "embedding" in engines.clients:
             embedding = await _open_embedding(config, engines, figures, room, at_end)
         if config.speech.model is not None:
@@ -60,9 +65,7 @@ async def open_auxiliary_models(
     return AuxiliaryModels(transcription, decoder, embedding, speech)
 
 
-async def _open_transcription(
-    config: Config, engines: Engines, at_end: AsyncExitStack
-) -> tuple[AnyTranscriptionModel, AudioDecoder]:
+async def _open_transcription(config: Config, engines: Engines) -> AnyTranscriptionModel:
     from ..asr.stream_vocabulary import is_streaming_model
 
     client, folder = engines.clients["transcription"], Path(config.transcription.path)
@@ -70,12 +73,15 @@ async def _open_transcription(
         opening: Callable[[], AnyTranscriptionModel] = partial(open_streaming, config.transcription, client, folder)
     else:
         opening = partial(open_transcription, config.transcription, client, folder)
-    model = await anyio.to_thread.run_sync(opening)
+    return await anyio.to_thread.run_sync(opening)
+
+
+async def _open_decoder(config: Config, at_end: AsyncExitStack) -> AudioDecoder:
     await anyio.to_thread.run_sync(load_voice_detector)
     decoder = AudioDecoder(config.limits.audio)
     decoder.warm_up()
     at_end.callback(decoder.close)
-    return model, decoder
+    return decoder
 
 
 def load_voice_detector() -> None:

@@ -64,7 +64,7 @@ from .application import create_answering_app, create_app
 from .auxiliary_models import open_auxiliary_models
 from .draining import drain_on_signals
 from .engines import Engines
-from .media import open_media, spec_of
+from .media import asking_of, open_media, spec_of
 from .startup import StartupDisplay, format_bytes, report_ready
 from .state import ServerState, compose
 
@@ -274,14 +274,20 @@ async def load_state(
     if config.main == "chat":
         client.set_vocabulary(partial(vocabulary_of, tokenizer, defaults.eos_token_ids))
     names = config.model.served_names
-    registry = config.registry()
+    try:
+        spec = spec_of(config, checkpoint)
+    except CheckpointError as error:
+        raise StartError(str(error)) from error
+    asking = asking_of(config, spec, checkpoint.config.architecture)
+    registry = config.registry(transcribes=asking is not None)
     beside: dict[ModelRole, EngineClient] = {kind: each for kind, each in engines.clients.items() if kind != "chat"}
     metrics = Metrics(
         names[0], client, {model.names[0]: beside[model.kind] for model in registry if model.kind in beside}
     )
-    auxiliary = await open_auxiliary_models(config, engines, metrics.registry, pool.room, supervisor, at_end)
+    auxiliary = await open_auxiliary_models(
+        config, engines, metrics.registry, pool.room, supervisor, at_end, transcribes=asking is not None
+    )
     try:
-        spec = spec_of(config, checkpoint)
         media = open_media(config, checkpoint, spec, store, metrics.registry)
     except CheckpointError as error:
         raise StartError(str(error)) from error
@@ -305,6 +311,7 @@ async def load_state(
         auxiliary=auxiliary,
         spec=spec,
         media=media,
+        asking=asking,
         runners=runners,
         engines=engines.clients.values(),
     )

@@ -5,6 +5,7 @@ from prometheus_client import CollectorRegistry
 from stentor.engine.loading.checkpoint import Checkpoint
 from stentor.engine.model_config.media_spec import MediaSpec, media_spec
 
+from ..asr.asking import ASKING, Asking
 from ..config.config import Config
 from ..generation.media import ChatMedia
 from ..media.decoded import DecodedLimits
@@ -22,6 +23,12 @@ def spec_of(config: Config, checkpoint: Checkpoint) -> MediaSpec | None:
     :class:`stentor.engine.loading.errors.CheckpointError`."""
     described = checkpoint.described if config.main == "chat" else None
     return None if described is None else media_spec(described)
+
+
+def asking_of(config: Config, spec: MediaSpec | None, architecture: str) -> Asking | None:
+    """How the chat model is asked for transcripts; None where it makes none."""
+    hears = spec is not None and "audio" in spec.placeholders and not config.media.language_model_only
+    return ASKING.get(architecture) if hears else None
 
 
 def open_media(

@@ -12,6 +12,7 @@ from ..api.audio.transcriptions import TranscriptionServices
 from ..api.embeddings.requests import EmbeddingServices
 from ..api.realtime.services import RealtimeServices
 from ..api.responses.services import ResponseServices
+from ..asr.asking import Asking
 from ..asr.model import TranscriptionModel
 from ..asr.streaming import StreamingTranscriptionModel
 from ..audio.decode import AudioDecoder
@@ -20,6 +21,7 @@ from ..config.config import Config
 from ..config.model_registry import ModelRegistry, ModelRole
 from ..generation.chat_model import ChatModel, GenerationDefaults
 from ..generation.media import ChatMedia
+from ..generation.transcription import ChatTranscriber
 from ..grammar.checker import Grammars
 from ..media.collect import Accepted
 from ..middleware.access_control import AccessControl
@@ -45,7 +47,7 @@ class AuxiliaryModels:
 
     transcription: TranscriptionModel | StreamingTranscriptionModel | None = None
     decoder: AudioDecoder | None = None
-    """Makes samples of what clients upload; comes with the transcription model."""
+    """Makes samples of what clients upload; comes with what transcribes."""
     embedding: EmbeddingModel | None = None
     speech: SpeechModel | None = None
 
@@ -69,6 +71,8 @@ class ServerState:
     batches: BatchRunner
     responses: LiveResponses
     gateway: McpGateway
+    transcriber: ChatTranscriber | None = None
+    """The chat model, where it transcribes."""
 
     @cached_property
     def for_store(self) -> StoreServices:
@@ -86,7 +90,7 @@ class ServerState:
             self.config.realtime,
             self.config.limits.connection,
             self.chat,
-            self.auxiliary.transcription,
+            self.auxiliary.transcription or self.transcriber,
             self.auxiliary.speech,
             self.access.secrets,
         )
@@ -94,7 +98,7 @@ class ServerState:
     @cached_property
     def for_transcription(self) -> TranscriptionServices:
         return TranscriptionServices(
-            self.admission, self.registry, self.auxiliary.transcription, self.auxiliary.decoder
+            self.admission, self.registry, self.auxiliary.transcription, self.auxiliary.decoder, self.transcriber
         )
 
     @cached_property
@@ -125,12 +129,14 @@ def compose(
     auxiliary: AuxiliaryModels,
     spec: MediaSpec | None = None,
     media: ChatMedia | None = None,
+    asking: Asking | None = None,
     runners: Mapping[ModelRole, ModelRunner],
     engines: Collection[Engine],
 ) -> ServerState:
     """``client`` is the main model's, ``runners`` are those of all models, and ``engines`` those that are engines.
 
-    ``spec`` is what the chat model takes besides text, ``media`` what it needs for that and for documents.
+    ``spec`` is what the chat model takes besides text, ``media`` what it needs for that and for documents, ``asking``
+    how it is asked for transcripts, where it makes some.
     """
     admission = AdmissionControl(config.limits.request, config.overload, metrics, runners)
     grammars = Grammars(lambda: token_bytes_of(pool.tokenizer, defaults.eos_token_ids), config.limits.grammar)
@@ -163,4 +169,5 @@ def compose(
         batches=BatchRunner(store, config.store.max_batches, access.keys.owner, config.limits.request),
         responses=LiveResponses(config.store.max_background),
         gateway=McpGateway(config.mcp),
+        transcriber=None if asking is None else ChatTranscriber(chat, asking),
     )

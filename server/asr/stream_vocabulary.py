@@ -5,13 +5,10 @@ streaming pad for each position of the silence that the audio is preceded by, an
 comes after its audio; silence follows the audio, so that its last word is written too.
 """
 
-import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-
-import msgspec
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
@@ -25,9 +22,9 @@ from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
 
 from ..text.errors import TokenizerError
 from ..text.loading import load_tokenizer
+from ..text.tekken import TEKKEN, Tekken
 
 MODEL_TYPE: Final = "voxtral_realtime"
-TEKKEN: Final = "tekken.json"
 FEWEST_POSITIONS: Final = 12
 """That must be left for audio: about a second of it."""
 _BOS, _EOS, _PAD = "<s>", "</s>", "[STREAMING_PAD]"
@@ -105,47 +102,12 @@ def stream_vocabulary_of(folder: Path) -> StreamVocabulary:
     )
 
 
-class _Word(msgspec.Struct):
-    token_bytes: str
-
-
-class _Special(msgspec.Struct):
-    rank: int
-    token_str: str
-
-
-class _Sizes(msgspec.Struct):
-    default_vocab_size: int
-    default_num_special_tokens: int
-
-
-class _Padding(msgspec.Struct):
-    streaming_n_left_pad_tokens: int | None = None
-    transcription_delay_ms: float | None = None
-
-
-class _Tekken(msgspec.Struct):
-    """Of the file, what matters here."""
-
-    config: _Sizes
-    vocab: list[_Word]
-    special_tokens: list[_Special] | None = None
-    audio: _Padding | None = None
-
-
 def _of_tekken(file: Path, config: VoxtralRealtimeConfig) -> StreamVocabulary:
-    """The file lists its words by rank; their ids come after those of the special tokens."""
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=_Tekken)
-        first = found.config.default_num_special_tokens
-        words = [
-            base64.b64decode(word.token_bytes, validate=True)
-            for word in found.vocab[: max(0, found.config.default_vocab_size - first)]
-        ]
-    except (OSError, msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise CheckpointError(f"Cannot read {file}: {error}. Fetch the model again.") from error
-    special = {token.token_str: token.rank for token in found.special_tokens or ()}
-    audio = found.audio or _Padding()
+        found = Tekken(file)
+    except TokenizerError as error:
+        raise CheckpointError(str(error)) from error
+    first, words, audio = found.first, found.words, found.audio
     if audio.transcription_delay_ms is not None:
         delay = audio.transcription_delay_ms * SAMPLE_RATE / 1000 / config.step
         if delay != config.delay:
@@ -158,7 +120,7 @@ def _of_tekken(file: Path, config: VoxtralRealtimeConfig) -> StreamVocabulary:
         return words[id - first] if first <= id < first + len(words) else b""
 
     left_pad = _LEFT_PAD if audio.streaming_n_left_pad_tokens is None else audio.streaming_n_left_pad_tokens
-    return _made(file, special, token_bytes, config, left_pad)
+    return _made(file, found.special, token_bytes, config, left_pad)
 
 
 def _of_tokenizer(folder: Path, config: VoxtralRealtimeConfig) -> StreamVocabulary:

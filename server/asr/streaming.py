@@ -12,7 +12,7 @@ from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone, Sequ
 from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
 from stentor.protocols.ipc.sampling import SamplingParams
 
-from ..audio.quiet import quietest
+from ..audio.quiet import cut_quietly
 from ..common.errors import GenerationFailed, MediaFull, Unavailable
 from ..text.generation import EngineEventStream
 from .model import OpenAccount, RequestObserver
@@ -23,8 +23,6 @@ logger = logging.getLogger(__name__)
 BYTES_A_SECOND: Final = SAMPLE_RATE * SAMPLE_BYTES
 MAX_STRETCH_SECONDS: Final = 600
 """Of audio that one request to the engine hears; what is longer is several."""
-_CUT_SAMPLES: Final = 8 * SAMPLE_RATE
-"""Of which the quietest is where audio that is too long for one request is cut."""
 
 
 class AudioStream(EngineEventStream, Protocol):
@@ -241,10 +239,10 @@ class JoinedText:
         """White space that may turn out to be the last."""
         self._fresh = True
 
-    def begin(self) -> None:
-        """What comes next is another stretch's."""
+    def begin(self, space: str = " ") -> None:
+        """What comes next is another stretch's, which ``space`` parts from what has come."""
         self._fresh = True
-        self._held = " " if self.text else ""
+        self._held = space if self.text else ""
 
     def add(self, text: str) -> str:
         """What the text grows by."""
@@ -256,14 +254,6 @@ class JoinedText:
         self._held = joined[len(delta) :]
         self.text += delta
         return delta
-
-
-def _cut(pcm: bytes, *, last: bool) -> bytes:
-    """What is left of ``pcm`` if a word is not to be cut where more follows it."""
-    samples = len(pcm) // SAMPLE_BYTES
-    if last or samples < 2 * _CUT_SAMPLES:
-        return pcm
-    return pcm[: quietest(pcm, samples - _CUT_SAMPLES, samples) * SAMPLE_BYTES]
 
 
 async def stream_whole(
@@ -283,7 +273,7 @@ async def stream_whole(
     written, begin = JoinedText(), 0
     while begin < len(pcm):
         stretch = StreamedTranscript(model, salt=salt, name=name, logprobs=logprobs, open_account=open_account)
-        part = _cut(pcm[begin : begin + stretch.room], last=begin + stretch.room >= len(pcm))
+        part = cut_quietly(pcm[begin : begin + stretch.room], last=begin + stretch.room >= len(pcm))
         begin += len(part)
         stretch.feed(part)
         stretch.end()

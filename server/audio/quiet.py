@@ -2,8 +2,10 @@
 
 from typing import Final
 
-from stentor.protocols.ipc.audio import SAMPLE_RATE
+from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
 
+_CUT_SAMPLES: Final = 8 * SAMPLE_RATE
+"""Of which the quietest is where audio is cut."""
 _SPAN: Final = SAMPLE_RATE // 10
 """Samples over which loudness is taken."""
 _STEP: Final = SAMPLE_RATE // 50
@@ -22,3 +24,11 @@ def quietest(pcm: bytes, begin: int, end: int) -> int:
     loudness = energy[starts + _SPAN] - energy[starts]
     last = len(starts) - 1 - int(np.argmin(loudness[::-1]))
     return begin + int(starts[last]) + _SPAN // 2
+
+
+def cut_quietly(pcm: bytes, *, last: bool) -> bytes:
+    """What is left of ``pcm`` if a word is not to be cut where more follows it."""
+    samples = len(pcm) // SAMPLE_BYTES
+    if last or samples < 2 * _CUT_SAMPLES:
+        return pcm
+    return pcm[: quietest(pcm, samples - _CUT_SAMPLES, samples) * SAMPLE_BYTES]

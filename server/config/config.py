@@ -352,9 +352,11 @@ class Config(msgspec.Struct, frozen=True):
             located = msgspec.structs.replace(located, speech=msgspec.structs.replace(self.speech, path=str(speech)))
         return located
 
-    def registry(self) -> ModelRegistry:
-        """What is served. Raises ValueError, in a line for the operator, where two models have one name."""
-        models = [] if self.main != "chat" else [ServedModel("chat", self.model.served_names, self.model.name)]
+    def registry(self, *, transcribes: bool = False) -> ModelRegistry:
+        """What is served; ``transcribes``: the chat model too. Raises ValueError, in a line for the operator, where two
+        models have one name."""
+        also: tuple[ModelRole, ...] = ("transcription",) if transcribes else ()
+        models = [ServedModel("chat", self.model.served_names, self.model.name, also)] if self.main == "chat" else []
         if self.transcription.model is not None:
             models.append(ServedModel("transcription", self.transcription.served_names, self.transcription.model))
         if self.embedding.model is not None:

@@ -30,6 +30,8 @@ class ServedModel:
     """Never empty; the first is the one that responses and metrics carry."""
     root: str = ""
     """What the operator asked to be served; empty means the first name."""
+    also: tuple[ModelRole, ...] = ()
+    """What else it is for; where there is a model for that alone, requests that name none go to that."""
 
 
 class ModelRegistry:
@@ -37,7 +39,9 @@ class ModelRegistry:
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
         """At most one model of a kind. Raises ValueError, in a line for the operator, where two have one name."""
-        self._by_kind = {model.kind: model for model in models}
+        self._models = tuple(models)
+        self._by_kind = {kind: model for model in models for kind in model.also}
+        self._by_kind |= {model.kind: model for model in models}
         self._by_name: dict[str, ServedModel] = {}
         for model in models:
             for name in model.names:
@@ -46,7 +50,7 @@ class ModelRegistry:
                     raise ValueError(f"{ARTICLES[other.kind]} and {ARTICLES[model.kind]} are both served as {name!r}")
 
     def __iter__(self) -> Iterator[ServedModel]:
-        return iter(self._by_kind.values())
+        return iter(self._models)
 
     def __contains__(self, name: object) -> bool:
         """Whether a model goes by that name."""
@@ -70,7 +74,7 @@ class ModelRegistry:
         """
         if name is not None:
             model = self.find(name, param)
-            if model.kind == kind:
+            if kind in (model.kind, *model.also):
                 return name
             what = f"`{_shown(name)}` is {ARTICLES[model.kind]}; this needs {ARTICLES[kind]}"
         elif kind in self._by_kind:

@@ -135,16 +135,22 @@ class ChatMedia:
     async def _prepare(
         self, part: MediaPart, options: dict[str, object], alone: bool, memory: MemoryShare | None
     ) -> ProcessedMedia:
-        assert self.processor is not None, "media are refused where there is none"
-        owner = current_owner.get()
         named = bool(part.url or part.file)
-        data = (await self._loader.load(part, owner)).data if named else None
+        data = (await self._loader.load(part, current_owner.get())).data if named else None
         fetched = 0 if data is None else len(data)
         with _held(memory, fetched, part.param):
-            wanted = Wanted(part.modality, data, part.param, part.uuid, options, alone)
-            made = await self.processor.process(wanted, owner)
+            return await self._make(Wanted(part.modality, data, part.param, part.uuid, options, alone), memory)
+
+    async def sound(self, wav: bytes, param: str, memory: MemoryShare) -> ConversationMedia:
+        """One sound of the server's own making, for which ``param`` is to blame. Raises as :meth:`prepare`."""
+        with _held(memory, len(wav), param):
+            return ConversationMedia([await self._make(Wanted("audio", wav, param), memory)])
+
+    async def _make(self, wanted: Wanted, memory: MemoryShare | None) -> ProcessedMedia:
+        assert self.processor is not None, "media are refused where there is none"
+        made = await self.processor.process(wanted, current_owner.get())
         if memory is not None:
-            memory.add(made.bytes, part.param)
+            memory.add(made.bytes, wanted.param)
         return made
 
     def place(

@@ -105,7 +105,7 @@ async def prepare_generation(
     params = await with_bad_words(chat, params, body.bad_words, context.queue_slot.memory)
     constraints = await constraints_of(chat, body, use, prompt, prompted.thinking)
     wanted = generation_request(body, prompt, params, caller, constraints, media.spans)
-    batches = await _observed(chat, wanted, media.held, context, arrival, client)
+    batches = await observed(chat, wanted, media.held, context, arrival, client)
     return PreparedGeneration(
         model=model,
         prompt=prompt,
@@ -119,15 +119,16 @@ async def prepare_generation(
     )
 
 
-async def _observed(
+async def observed(
     chat: ChatModel,
     wanted: GenerationRequest,
     media_bytes: int,
     context: RequestContext,
-    arrival: float | None,
-    client: Submitter | None,
+    arrival: float | None = None,
+    client: Submitter | None = None,
 ) -> ObservedGeneration:
-    """With its media, of ``media_bytes``, where workers see them."""
+    """The deltas of a request, with its media, of ``media_bytes``, where workers see them; ``arrival`` and ``client``
+    as in :func:`prepare_generation`."""
     staged = None
     if wanted.media:
         with arena_room():

@@ -52,7 +52,7 @@ async def write_prompt(
     messages, parts = collect_media(given, chat.accepted)
     media = NO_MEDIA
     if parts and chat.media is not None:
-        _check_encoder(chat, parts[0].param)
+        check_encoder(chat, parts[0].param)
         media = await chat.media.prepare(
             parts,
             processor_kwargs=body.mm_processor_kwargs,
@@ -73,7 +73,7 @@ async def write_prompt(
     return Prompted(tokens, options, chat.media.place(tokens, media, text.order, chat.pool.tokenizer))
 
 
-def _check_encoder(chat: ChatModel, param: str) -> None:
+def check_encoder(chat: ChatModel, param: str) -> None:
     """Raises BadRequest where the engine has loaded the model's text part alone."""
     if chat.client.ready is not None and group_of(chat.client.ready.groups, "cross") is None:
         raise refused(param, "the model is served without its encoder: it takes text only", "unsupported")

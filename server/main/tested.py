@@ -176,6 +176,7 @@ stand in brackets behind the names of its tests."""
 
 MEDIA_FILE: Final = "tests/parity/test_media_models.py"
 MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
+    "AudioFlamingo3ForConditionalGeneration": ("audio_flamingo_3",),
     "AyaVisionForConditionalGeneration": ("aya_vision",),
     "Cohere2VisionForConditionalGeneration": ("cohere2_vision",),
     "Gemma3ForConditionalGeneration": ("gemma3",),
@@ -183,6 +184,8 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Glm46VForConditionalGeneration": ("glm46v",),
     "Glm4vForConditionalGeneration": ("glm4v", "glm4v_film"),
     "Glm4vMoeForConditionalGeneration": ("glm4v_moe",),
+    "GlmAsrForConditionalGeneration": ("glm_asr",),
+    "GraniteSpeechForConditionalGeneration": ("granite_speech",),
     "Idefics3ForConditionalGeneration": ("idefics3",),
     "InternVLForConditionalGeneration": ("internvl",),
     "Kimi_K25ForConditionalGeneration": ("kimi_k25",),
@@ -194,9 +197,12 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "LlavaOnevisionForConditionalGeneration": ("llava_onevision",),
     "Mistral3ForConditionalGeneration": ("mistral3",),
     "Ovis2ForConditionalGeneration": ("ovis2",),
+    "Qwen2AudioForConditionalGeneration": ("qwen2_audio",),
+    "Qwen2_5OmniForConditionalGeneration": ("qwen2_5_omni",),
     "Qwen2VLForConditionalGeneration": ("qwen2_vl", "qwen2_vl_film"),
     "Qwen2_5_VLForConditionalGeneration": ("qwen2_5_vl",),
     "Qwen3ASRForConditionalGeneration": ("qwen3_asr",),
+    "Qwen3OmniMoeForConditionalGeneration": ("qwen3_omni",),
     "Qwen3VLForConditionalGeneration": ("qwen3_vl",),
     "Qwen3VLMoeForConditionalGeneration": ("qwen3_vl_moe",),
     "Qwen3_5ForConditionalGeneration": ("qwen3_5", "qwen3_5_film"),

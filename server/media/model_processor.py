@@ -20,6 +20,15 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 
+from stentor.engine.model_config.thinker import thinker
+
+from .audio_processors import (
+    AudioFlamingo3Processor,
+    GlmAsrProcessor,
+    GraniteSpeechProcessor,
+    Qwen3ASRProcessor,
+    VoxtralProcessor,
+)
 from .decode_audio import SAMPLE_RATE
 from .decode_video import Choose, DecodedVideo
 from .frame_processor import FrameProcessor
@@ -35,7 +44,13 @@ transformers: Any = untyped_transformers
 
 _ELSEWHERE: Final[Mapping[str, str]] = {"SmolVLMProcessor": "Idefics3Processor"}
 """Processors that need a package for their videos alone, by one that does the same with pictures."""
-_OWN: Final[Mapping[str, Any]] = {"PixtralProcessor": PixtralProcessor}
+_OWN: Final[Mapping[str, Any]] = {
+    each.__name__: each
+    for each in (
+        *(AudioFlamingo3Processor, GlmAsrProcessor, GraniteSpeechProcessor),
+        *(PixtralProcessor, Qwen3ASRProcessor, VoxtralProcessor),
+    )
+}
 _COUNTED: Final = frozenset({"rows", "cols", "num_crops", "num_patches"})
 """What processors return besides tensors of the model: figures for the text."""
 _BY_COMPANY: Final = frozenset({"LlavaOnevisionProcessor"})
@@ -71,12 +86,15 @@ class Videos(NamedTuple):
     settings: VideoSettings
     step: int = 1
     """Frames at a time."""
+    arguments: Mapping[str, object] = {}
+    """For what writes their text."""
 
 
 _QWEN2: Final = VideoSettings(shortest_edge=128 * 28 * 28, longest_edge=768 * 28 * 28)
 _QWEN3: Final = VideoSettings(shortest_edge=128 * 32 * 32, longest_edge=768 * 32 * 32)
 _GLM: Final = VideoSettings(min_frames=2, max_frames=600, shortest_edge=112 * 112, longest_edge=28 * 28 * 2 * 30_000)
 _GLM46: Final = replace(_GLM, max_frames=640, rates=((30.0, 6.0), (300.0, 2.0), (float("inf"), 1.0)))
+_SILENT: Final = {"load_audio_from_video": False}
 VIDEOS: Final[Mapping[str, Videos]] = {
     "Gemma4Processor": Videos(lambda i, v, s, _: budgeted(i, v, s), VideoSettings(num_frames=32, embeddings=70)),
     "Glm4vProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=True, counted=2), _GLM, 2),
@@ -84,6 +102,8 @@ VIDEOS: Final[Mapping[str, Videos]] = {
     "Qwen2VLProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=False), _QWEN2, 2),
     "Qwen2_5_VLProcessor": Videos(lambda i, v, s, beat: paired(i, v, s, share=False, beat=beat), _QWEN2, 2),
     "Qwen3VLProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=True), _QWEN3, 2),
+    "Qwen2_5OmniProcessor": Videos(lambda i, v, s, beat: paired(i, v, s, share=False, beat=beat), _QWEN2, 2, _SILENT),
+    "Qwen3OmniMoeProcessor": Videos(lambda i, v, s, beat: paired(i, v, s, share=False, beat=beat), _QWEN3, 2, _SILENT),
     "InternVLProcessor": Videos(lambda i, v, _s, _b: tiles(i, v), VideoSettings(num_frames=8)),
     "LlavaOnevisionProcessor": Videos(lambda i, v, _s, _b: pooled(i, v), VideoSettings(num_frames=32)),
 }
@@ -146,7 +166,7 @@ class ModelProcessor:
         images = self._processor.image_processor
         try:
             found = self._videos.make(images, video, self._video_settings, self._beat)
-            replacement = self._processor.replace_video_token(found.figures, 0)
+            replacement = self._processor.replace_video_token(found.figures, 0, **self._videos.arguments)
         except (ValueError, ZeroDivisionError) as error:
             raise _refused("video", error) from None
         modality: Modality = "image" if found.as_pictures else "video"
@@ -192,8 +212,10 @@ def _refused(what: str, error: Exception) -> Refusal:
 
 def _tokens_per_second(files: ModelFiles) -> float:
     """Positions of a second of a video; 0 where frames are not told apart by them."""
-    vision = files.read("config.json").get("vision_config")
-    return float(vision.get("tokens_per_second") or 0) if isinstance(vision, dict) else 0.0
+    config = thinker(files.read("config.json"))
+    vision = config.get("vision_config")
+    beat = vision.get("tokens_per_second") if isinstance(vision, dict) else None
+    return float(beat or config.get("position_id_per_seconds") or 0)  # type: ignore[arg-type]
 
 
 def _low_detail(images: Any, names: Mapping[str, object]) -> dict[str, object]:
@@ -263,6 +285,8 @@ def _load(files: ModelFiles, name: str) -> Any:
         raise ProcessorError(f"transformers {transformers.__version__} has no {name}")
     try:
         source = files.source
+        if kind is GraniteSpeechProcessor and isinstance(source, Path):
+            return kind.of(source)
         given = isinstance(source, GivenFiles)
         settings = files.read(_SETTINGS) if given else kind.get_processor_dict(os.fspath(source))[0]
         parts: dict[str, Any] = {}

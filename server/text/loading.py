@@ -13,6 +13,7 @@ from stentor.engine.loading.mmproj_names import is_mmproj
 
 from .errors import TokenizerError
 from .gguf_tokenizer import load_gguf_tokenizer, set_ends
+from .tekken import TEKKEN, Tekken
 from .tokenizer import ChatTemplates, Tokenizer
 
 _SPECIAL_NAMES: Final = (*("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"),)
@@ -23,7 +24,7 @@ def has_tokenizer(path: Path) -> bool:
     """Whether a model's file or folder brings a tokenizer of any kind."""
     return (
         path.is_file()
-        or any((path / name).is_file() for name in ("tokenizer.json", *_SLOW_FILES))
+        or any((path / name).is_file() for name in ("tokenizer.json", TEKKEN, *_SLOW_FILES))
         or any(path.glob("*.gguf"))
     )
 
@@ -32,8 +33,8 @@ def load_tokenizer(path: Path, *, override: Path | None = None, chat_template_fi
     """The tokenizer of the model at ``path``: a Hugging Face folder, a ``.gguf`` file or a folder that holds one.
 
     ``override`` names another place of the same kinds to take it from; ``chat_template_file`` a
-    template that replaces the model's own. A folder that has only the files of a slow tokenizer
-    (``tokenizer.model``) is converted by transformers, which is imported for that alone. Raises
+    template that replaces the model's own. Mistral's ``tekken.json`` is read as it is; a folder that has only the files
+    of a slow tokenizer (``tokenizer.model``) is converted by transformers, which is imported for that alone. Raises
     :class:`TokenizerError`.
     """
     tokenizer = _load(path if override is None else override)
@@ -51,6 +52,8 @@ def _load(path: Path) -> Tokenizer:
         raise TokenizerError(f"There is no tokenizer at {path}: no such file or folder.")
     if (path / "tokenizer.json").is_file():
         return _load_folder(path)
+    if (path / TEKKEN).is_file():
+        return Tekken(path / TEKKEN).tokenizer()
     if any((path / name).is_file() for name in _SLOW_FILES):
         return _convert_slow(path)
     # the first part of a model in several files is the one with the metadata
@@ -58,7 +61,7 @@ def _load(path: Path) -> Tokenizer:
     if files:
         return load_gguf_tokenizer(files[0])
     raise TokenizerError(
-        f"There is no tokenizer in {path}: it holds no tokenizer.json, tokenizer.model or .gguf file. "
+        f"There is no tokenizer in {path}: it holds no tokenizer.json, tekken.json, tokenizer.model or .gguf file. "
         "Name a folder that does (--tokenizer)."
     )
 

@@ -22,6 +22,10 @@ class MediaText:
         self.order: list[str] = []
         """Modalities of the media as they stand in the text, once it has been expanded."""
 
+    def texts(self, modality: str) -> Sequence[str]:
+        """What stands for each piece, for who writes tokens and no text."""
+        return self._replacements.get(modality, ())
+
     def expand(self, text: str) -> str:
         """``text``, with what stands for the media in it; mutates :attr:`order`.
 

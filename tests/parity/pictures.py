@@ -41,6 +41,12 @@ class Kind:
     placeholder: int
     merge: Merge
     """The tensors of several pictures as a pass of transformers takes them."""
+    others: tuple[int, ...] = ()
+    """Placeholders of what it draws besides pictures."""
+
+    @property
+    def placeholders(self) -> tuple[int, ...]:
+        return (self.placeholder, *self.others)
 
 
 def cat(dim: int = 0) -> Merge:
@@ -152,7 +158,7 @@ def prompt_of(kind: Kind, *parts: Sequence[int] | Picture) -> Prompt:
         if not isinstance(part, Picture):
             tokens += part
             continue
-        held = [at for at, each in enumerate(part.tokens) if each == kind.placeholder]
+        held = [at for at, each in enumerate(part.tokens) if each in kind.placeholders]
         start, length = len(tokens) + held[0], held[-1] - held[0] + 1
         digest = blake2b(part.payload, digest_size=16).digest()
         media.append(Media(part.payload, digest, start, length, part.grid))
@@ -183,6 +189,7 @@ def greedy(model: Any, kind: Kind, prompt: Prompt, count: int) -> list[int]:
     found: list[int] = []
     for _ in range(count):
         logits = reference(model, kind, prompt, found)[-1].tolist()
-        logits[kind.placeholder] = -math.inf
+        for placeholder in kind.placeholders:
+            logits[placeholder] = -math.inf
         found.append(max(range(len(logits)), key=logits.__getitem__))
     return found

@@ -9,6 +9,7 @@ import torch
 import transformers as untyped_transformers
 
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture, square
+from stentor.tests.parity.sounding import SOUNDING, model_of, with_a_talker
 from stentor.tests.support.vision_models import EOS, PAD, PATCH, SIDE, SIZES, TEXT, VOCAB, Maker, token
 
 transformers: Any = untyped_transformers
@@ -384,6 +385,7 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "llama4": (_llama4, Kind(square("<image>", 4), _IMAGE, cat())),
     "qwen3_asr": (_qwen3_asr, Kind(_sound, token("<video>"), cat())),
     "voxtral": (_voxtral, Kind(_voxtral_sound, token("<video>"), cat())),
+    **SOUNDING,
 }
 
 
@@ -391,7 +393,7 @@ def _made(config: Callable[[], Any]) -> Maker:
     def make(folder: Path) -> Any:
         made = config()
         torch.manual_seed(sum(map(ord, made.model_type)))
-        model = transformers.AutoModelForMultimodalLM.from_config(made).float().eval()
+        model = model_of(made).float().eval()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if "norm" in name and name.endswith("weight"):
@@ -402,6 +404,8 @@ def _made(config: Callable[[], Any]) -> Maker:
                     parameter.normal_(0, 0.15)
         # transformers names layers of Kimi's text as those of its tower when it turns names back
         model.save_pretrained(folder, save_original_format=made.model_type != "kimi_k25")
+        if hasattr(made, "thinker_config"):
+            with_a_talker(folder, made)
         return model
 
     return make

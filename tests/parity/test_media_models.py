@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 import torch
 
+from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.models.transformers_tower import TransformersTower
 from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity.pictures import Kind, Picture, Prompt, greedy, prompt_of, reference
-from stentor.tests.parity.seeing import KINDS, MAKERS
+from stentor.tests.parity.seeing import CONFIGS, KINDS, MAKERS
 from stentor.tests.support.vision_models import FAMILIES, VOCAB
 
 CLOSE = 1e-3
@@ -32,7 +34,7 @@ class Seeing:
         return prompt_of(self.kind, *parts)
 
     def params(self, count: int = ANSWER, told: int | None = None) -> SamplingParams:
-        banned = (self.kind.placeholder,)  # which transformers would take for another picture's
+        banned = self.kind.placeholders  # which transformers would take for another picture's
         return SamplingParams(max_tokens=count, temperature=0.0, banned_token_ids=banned, prompt_logprobs=told)
 
     def ask(self, prompt: Prompt) -> int:
@@ -142,3 +144,9 @@ def test_rows_that_lost_their_blocks_or_their_worker_go_on_with_their_pictures(m
     assert engine.deaths == 1
     for rid, prompt in zip(rids, prompts, strict=True):
         assert engine.outcomes[rid, 0].tokens == greedy(model.reference, model.kind, prompt, more)
+
+
+def test_a_tower_that_wants_other_weights_in_the_decoder_is_refused() -> None:
+    described = {**CONFIGS["granite_speech"]().to_dict(), "has_lora_adapter": True}
+    with pytest.raises(ConfigError, match="expected a checkpoint without an adapter"):
+        TransformersTower(described, torch.float32, torch.device("cpu"), shapes_only=True)

@@ -1,7 +1,7 @@
-"""A transcript of a streaming transcription model, which knows no times: as JSON, as text, or as events."""
+"""A transcript of a model that knows no times: as JSON, as text, or as events."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import UNSET, UnsetType
@@ -33,9 +33,9 @@ def whole_text(pieces: Sequence[Piece]) -> bytes:
 class PieceStream:
     """Each piece as an event, as soon as it is there."""
 
-    def __init__(self, positions: int, *, logprobs: bool) -> None:
-        """``positions`` are what the model makes of the audio: the tokens that it reads."""
-        self._positions = positions
+    def __init__(self, counted: Callable[[], tuple[int, int]], *, logprobs: bool) -> None:
+        """``counted`` are the tokens that the model reads in the end: what it makes of the audio, and text."""
+        self._counted = counted
         self._logprobs = logprobs
         self._pieces: list[Piece] = []
         self.failed: Final = False
@@ -46,8 +46,9 @@ class PieceStream:
         return frame_of(TextDelta(batch.text, self._of([batch])))
 
     def end(self) -> bytes:
-        read, written = self._positions, sum(len(piece.tokens) for piece in self._pieces)
-        usage = TokenUsage(read, written, read + written, InputTokens(read, 0))
+        (audio, text), written = self._counted(), sum(len(piece.tokens) for piece in self._pieces)
+        read = audio + text
+        usage = TokenUsage(read, written, read + written, InputTokens(audio, text))
         return frame_of(TextDone(_text_of(self._pieces), usage, self._of(self._pieces))) + DONE
 
     def _of(self, pieces: Sequence[Piece]) -> list[Logprob] | UnsetType:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from stentor.protocols.common.errors import BadRequest, refused
-from stentor.protocols.openai.transcription import TranscriptionForm
+from stentor.protocols.openai.transcription import TranscriptionForm, TranslationForm
 
 from ...asr.observers import observe_windows
 from ...asr.streaming import BYTES_A_SECOND, StreamingTranscriptionModel, stream_whole
@@ -31,19 +31,23 @@ class ResolvedStream:
 
 def resolve_stream(form: TranscriptionForm, model: StreamingTranscriptionModel) -> ResolvedStream:
     """Raises BadRequest for what only a model can answer that knows when a word is said."""
-    if form.response_format not in ("json", "text"):
-        raise refused(
-            "response_format",
-            f"`{model.served_names[0]}` transcribes without times, so there is no {form.response_format} of it; use "
-            "json or text",
-            "unsupported_value",
-        )
+    check_untimed(form, model.served_names[0])
     return ResolvedStream(form, model)
 
 
-def refuse_translation(model: StreamingTranscriptionModel) -> BadRequest:
+def check_untimed(form: TranslationForm, model: str) -> None:
+    """Raises BadRequest for a format that has times, of a model that knows none."""
+    if form.response_format not in ("json", "text"):
+        raise refused(
+            "response_format",
+            f"`{model}` transcribes without times, so there is no {form.response_format} of it; use json or text",
+            "unsupported_value",
+        )
+
+
+def refuse_translation(model: str) -> BadRequest:
     return BadRequest(
-        f"`{model.served_names[0]}` translates nothing; /v1/audio/transcriptions writes down what is said.",
+        f"`{model}` translates nothing; /v1/audio/transcriptions writes down what is said.",
         "model",
         "model_not_supported",
     )
@@ -66,7 +70,9 @@ async def answer_streamed(
     )
     if form.stream:
         positions = -(-len(sound.pcm) // model.vocabulary.step_bytes)
-        return EventStream(pieces, PieceStream(positions, logprobs=form.wants_logprobs), bounds=context.bounded)
+        return EventStream(
+            pieces, PieceStream(lambda: (positions, 0), logprobs=form.wants_logprobs), bounds=context.bounded
+        )
     async with aclosing(pieces):
         found = [piece async for piece in pieces]
     if form.response_format == "text":

@@ -31,6 +31,7 @@ from ...asr.transcribe import Transcription
 from ...audio.decode import AudioDecoder
 from ...config.model_registry import ModelRegistry
 from ...generation.admission import draw_seeds
+from ...generation.transcription import ChatTranscriber
 from ...http.sse import EventStream
 from ...middleware.auth import caller_of
 from ...observability.request import current_record, current_request_id
@@ -40,6 +41,7 @@ from ...state.admission_control import AdmissionControl
 from ..common.described import Operations, generation
 from ..common.endpoint import GenerationEndpoint
 from ..common.forms import too_large, upload_form
+from .chat_transcriptions import ResolvedChat, answer_chat, resolve_chat
 from .streamed_transcriptions import ResolvedStream, answer_streamed, refuse_translation, resolve_stream
 from .transcription_encoder import TranscriptShape, TranscriptStream, transcript
 
@@ -70,10 +72,12 @@ class TranscriptionServices:
     model: TranscriptionModel | StreamingTranscriptionModel | None
     """None where none is served."""
     decoder: AudioDecoder | None
-    """Makes samples of what clients upload; comes with the model."""
+    """Makes samples of what clients upload; comes with either model."""
+    chat: ChatTranscriber | None = None
+    """The chat model, where it transcribes."""
 
 
-Read = Callable[[TranscriptionServices, FormData], "ResolvedTranscription | ResolvedStream"]
+Read = Callable[[TranscriptionServices, FormData], "ResolvedTranscription | ResolvedStream | ResolvedChat"]
 
 
 def routes(transcription: TranscriptionServices) -> list[Route]:
@@ -112,10 +116,12 @@ async def _answer(
     request: Request,
     data: bytes,
     context: RequestContext,
-    asked: "ResolvedTranscription | ResolvedStream",
+    asked: "ResolvedTranscription | ResolvedStream | ResolvedChat",
 ) -> ASGIApp:
     if isinstance(asked, ResolvedStream):
         return await answer_streamed(decoder, request, data, context, asked)
+    if isinstance(asked, ResolvedChat):
+        return await answer_chat(decoder, request, data, context, asked)
     sound = await decoder.decode(data, "file")
     del data
     options = msgspec.structs.replace(
@@ -141,12 +147,17 @@ class ResolvedTranscription:
     options: TranscriptionOptions
 
 
-def _transcription(services: TranscriptionServices, fields: FormData) -> ResolvedTranscription | ResolvedStream:
+def _transcription(
+    services: TranscriptionServices, fields: FormData
+) -> ResolvedTranscription | ResolvedStream | ResolvedChat:
     form = TranscriptionForm.of(_texts(fields))
     model = _model(services, form)
     if isinstance(model, StreamingTranscriptionModel):
         return resolve_stream(form, model)
-    chunking = form.chunking
+    given = form.chunking
+    chunking = given and Chunking(given.threshold, given.prefix_padding_ms, given.silence_duration_ms)
+    if isinstance(model, ChatTranscriber):
+        return resolve_chat(form, model, chunking)
     options = msgspec.structs.replace(
         _options(form),
         language=model.language(form.language, "language") if form.language else None,
@@ -155,18 +166,18 @@ def _transcription(services: TranscriptionServices, fields: FormData) -> Resolve
         ),
         word_times=form.wants_words,
         logprobs=form.wants_logprobs,
-        chunking=None
-        if chunking is None
-        else Chunking(chunking.threshold, chunking.prefix_padding_ms, chunking.silence_duration_ms),
+        chunking=chunking,
     )
     return ResolvedTranscription(form, model, options)
 
 
-def _translation(services: TranscriptionServices, fields: FormData) -> ResolvedTranscription:
+def _translation(services: TranscriptionServices, fields: FormData) -> ResolvedTranscription | ResolvedChat:
     form = TranslationForm.of(_texts(fields))
     model = _model(services, form)
     if isinstance(model, StreamingTranscriptionModel):
-        raise refuse_translation(model)
+        raise refuse_translation(model.served_names[0])
+    if isinstance(model, ChatTranscriber):
+        return resolve_chat(form, model)
     if not model.multilingual:
         raise BadRequest(
             f"`{model.served_names[0]}` transcribes English alone and translates nothing; send the file to "
@@ -186,10 +197,14 @@ def _texts(fields: FormData) -> list[tuple[str, str]]:
     ]
 
 
-def _model(services: TranscriptionServices, form: TranslationForm) -> TranscriptionModel | StreamingTranscriptionModel:
-    services.registry.resolve(form.model, "transcription")
-    assert services.model is not None, "the registry has it"
-    return services.model
+def _model(
+    services: TranscriptionServices, form: TranslationForm
+) -> TranscriptionModel | StreamingTranscriptionModel | ChatTranscriber:
+    name = services.registry.resolve(form.model, "transcription")
+    chats = services.registry.find(name).kind == "chat"
+    model = services.chat if chats else services.model
+    assert model is not None, "the registry has it"
+    return model
 
 
 def _options(form: TranslationForm) -> TranscriptionOptions:

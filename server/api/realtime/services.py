@@ -9,6 +9,7 @@ from ...asr.streaming import StreamingTranscriptionModel
 from ...config.config import RealtimeConfig
 from ...config.limits import ConnectionLimits
 from ...generation.chat_model import ChatModel
+from ...generation.transcription import ChatTranscriber
 from ...middleware.client_secrets import ClientSecrets
 from ...observability.metrics import Metrics
 from ...state.admission_control import AdmissionControl
@@ -22,7 +23,7 @@ class RealtimeServices:
     config: RealtimeConfig
     connection: ConnectionLimits
     chat: ChatModel
-    transcription: TranscriptionModel | StreamingTranscriptionModel | None
+    transcription: TranscriptionModel | StreamingTranscriptionModel | ChatTranscriber | None
     """None where none is served."""
     speech: SpeechModel | None
     """None where none is served."""

@@ -19,6 +19,7 @@ from ...asr.streaming import StreamingTranscriptionModel
 from ...audio.vad import SpeechProbabilities
 from ...common.keys import Caller
 from ...config.model_registry import ModelRole
+from ...generation.transcription import ChatTranscriber
 from ...http.error_responses import describe
 from ...middleware.auth import caller_of, secret_of
 from ...observability.realtime_figures import SessionKind
@@ -27,6 +28,7 @@ from ..common.sockets import Receive, receive_text
 from ..responses.ids import short_id
 from .audio_budget import AudioShare, HeldAudio
 from .beta import BetaDialect
+from .chat_transcribing import ChatTurnTranscriber
 from .connection import APPENDS, Connection
 from .event_queue import CurrentDialect, Dialect, EventQueue
 from .input_audio_pipeline import InputAudioPipeline
@@ -103,6 +105,8 @@ class ServedModels:
         model = self._services.transcription
         if model is None or isinstance(model, StreamingTranscriptionModel):
             return code_of(name) or name
+        if isinstance(model, ChatTranscriber):
+            return model.asking.language(name, field)
         return model.language(name, field)
 
 
@@ -187,6 +191,8 @@ class RealtimeServing:
             raise BadRequest(NO_TRANSCRIPTION_MODEL, "audio", "unsupported")
         if isinstance(model, StreamingTranscriptionModel):
             return StreamTranscriber(model, passes, caller.salt, current_request_id())
+        if isinstance(model, ChatTranscriber):
+            return ChatTurnTranscriber(model, passes, caller)
         return ModelTranscriber(model, passes, caller.salt, current_request_id())
 
     def _open_input_audio(

@@ -1,11 +1,12 @@
 """Mistral's own tokenizers and conversations, by the library of their makers (extra ``mistral``)."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import TemplateError
+from ..placeholders import MediaText
 from ..pool import TokenizerPool
 from .interface import RenderRequest
 from .plain import refuse_template
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 FILES: Final = ("tekken.json", "tokenizer.model.v*", "*.model.v*", "tokenizer.model")
 """Where a model's tokenizer of this kind lies, the first that there is."""
 _MESSAGE_CHARS: Final = 300
+_AUDIO: Final = "audio"
 _KNOWN: Final = ("role", "content", "tool_calls", "tool_call_id", "name", "prefix")
 
 
@@ -28,6 +30,9 @@ class MistralRenderer:
         """Raises :class:`RendererError`."""
         self._pool = pool
         self._tokenizer = _load(file)
+        instruct = self._tokenizer.instruct_tokenizer
+        if (encoder := getattr(instruct, "audio_encoder", None)) is not None:
+            instruct.audio_encoder = _CountedAudio(encoder.special_ids.begin_audio, encoder.special_ids.audio)
         self._thinks = getattr(self._tokenizer.instruct_tokenizer, "BEGIN_THINK", None) is not None
         """Only tokenizers of models that reason can write it."""
         ours, theirs = pool.tokenizer.vocab_size, self._tokenizer.instruct_tokenizer.tokenizer.n_words
@@ -38,7 +43,7 @@ class MistralRenderer:
         return True
 
     async def render(self, conversation: RenderRequest) -> list[int]:
-        refuse_template(conversation, "mistral")
+        refuse_template(conversation, "mistral", (_AUDIO,))
         return await self._pool.run(functools.partial(self._write, conversation))
 
     def _write(self, conversation: RenderRequest) -> list[int]:
@@ -48,16 +53,62 @@ class MistralRenderer:
         messages = [_message(message, self._thinks) for message in conversation.messages]
         try:
             request = ChatCompletionRequest.from_openai(
-                messages=messages,
+                messages=[_without_audio(message) for message in messages],
                 tools=[dict(tool) for tool in conversation.tools] or None,
                 continue_final_message=conversation.continue_final_message,
             )
+            if conversation.media is not None:
+                _put_audio(request, messages, conversation.media)
             tokens: list[int] = self._tokenizer.encode_chat_completion(request).tokens
         except (MistralCommonException, AssertionError, ValueError, KeyError, TypeError) as error:
             line = " ".join(str(error).split())[:_MESSAGE_CHARS]
             why = line or type(error).__name__
             raise TemplateError(f"Mistral's renderer refused the conversation: {why}") from error
         return tokens
+
+
+class _CountedAudio:
+    """Writes as many tokens for audio as are said in place of its data: it is encoded elsewhere."""
+
+    def __init__(self, begin: int, audio: int) -> None:
+        self._begin, self._audio = begin, audio
+
+    def __call__(self, content: Any) -> Any:
+        from mistral_common.tokens.tokenizers.audio import AudioEncoding
+
+        tokens = [self._begin, *[self._audio] * int(content.input_audio.data)]
+        return AudioEncoding(tokens, None)  # type: ignore[arg-type]  # it has no samples, which nobody asks for
+
+
+def _put_audio(request: Any, messages: Sequence[Mapping[str, Any]], media: MediaText) -> None:
+    """Has the number of its tokens stand for each sound of a request, which has a text there; mutates
+    :attr:`..placeholders.MediaText.order`."""
+    from mistral_common.protocol.instruct.chunk import AudioChunk, RawAudio
+
+    following = iter(media.texts(_AUDIO))
+    written = media.written.get(_AUDIO, "")
+    media.order = []
+    for message, read in zip(messages, request.messages, strict=True):
+        for place, kind in enumerate(_kinds(message)):
+            if kind == _AUDIO:
+                media.order.append(_AUDIO)
+                count = str(next(following).count(written))
+                # it would only believe in sounds where a library is there that reads them
+                data = RawAudio.model_construct(data=count, format="wav")
+                read.content[place] = AudioChunk.model_construct(input_audio=data)
+
+
+def _kinds(message: Mapping[str, Any]) -> list[str]:
+    content = message.get("content")
+    return [part.get("type", "") for part in content] if isinstance(content, list) else []
+
+
+def _without_audio(message: dict[str, Any]) -> dict[str, Any]:
+    """With a text in place of each sound."""
+    if _AUDIO not in _kinds(message):
+        return message
+    stands = {"type": "text", "text": _AUDIO}
+    return {**message, "content": [stands if part.get("type") == _AUDIO else part for part in message["content"]]}
 
 
 def find_file(folder: Path) -> Path | None:

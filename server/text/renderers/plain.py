@@ -1,6 +1,6 @@
 """What the renderers without a template share: what they cannot do, and messages with their contents as one text."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..errors import TemplateError
@@ -8,12 +8,13 @@ from ..messages import prepare_messages
 from .interface import RenderRequest
 
 
-def refuse_template(conversation: RenderRequest, name: str) -> None:
-    """Raises TemplateError for what only templates know."""
+def refuse_template(conversation: RenderRequest, name: str, takes: Collection[str] = ()) -> None:
+    """Raises TemplateError for what only templates know; ``takes`` are modalities that this renderer writes too."""
     if conversation.chat_template is not None:
         raise TemplateError(f"The {name} renderer takes no chat_template; leave it out.")
-    if conversation.media is not None:
-        raise TemplateError(f"The {name} renderer takes no media; leave them out.")
+    for modality in () if conversation.media is None else conversation.media.written:
+        if modality not in takes:
+            raise TemplateError(f"The {name} renderer takes no {modality} input; leave it out.")
     if conversation.documents:
         raise TemplateError(f"The {name} renderer takes no documents; put them into a message.")
     if not conversation.messages:

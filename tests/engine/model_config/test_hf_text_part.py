@@ -12,7 +12,8 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf_config import model_spec_from_hf
-from stentor.engine.model_config.hf_text_part import text_name
+from stentor.engine.model_config.hf_text_part import is_of_tower, text_name
+from stentor.engine.model_config.media_spec import MediaSpec, media_spec
 from stentor.tests.parity import tiny
 
 GEMMA_3_4B: dict[str, Any] = {
@@ -116,3 +117,18 @@ def test_tensors_of_idefics_and_of_qwens_first_files_are_known_too() -> None:
         assert text_name(name) == name
     for other in ("model.connector.modality_projection.proj.weight", "visual.patch_embed.proj.weight"):
         assert text_name(other) is None
+
+
+def test_of_a_model_that_speaks_the_part_that_thinks_is_read() -> None:
+    text = {**tiny.SHAPE, "model_type": "qwen2_5_omni_text", "rope_scaling": {"mrope_section": [2, 3, 3]}}
+    told = {"audio_token_index": 7, "image_token_index": 8, "tie_word_embeddings": False, "text_config": text}
+    config = {"architectures": ["Qwen2_5OmniModel"], "model_type": "qwen2_5_omni", "thinker_config": told}
+    found = model_spec_from_hf(config)
+    rope = found.layers[0].attention.rope
+    assert rope is not None
+    assert rope.axes == (0, 0, 1, 1, 1, 2, 2, 2)
+    assert media_spec(config) == MediaSpec({"image": 8, "audio": 7}, behind_frames=True)
+    assert text_name("thinker.model.norm.weight") == "model.norm.weight"
+    assert text_name("thinker.lm_head.weight") == "lm_head.weight"
+    assert is_of_tower("thinker.audio_tower.conv1.weight")
+    assert not is_of_tower("talker.model.norm.weight")

@@ -40,6 +40,14 @@ def test_frames_are_as_far_apart_as_their_interval_says() -> None:
     assert positions.shift == -4
 
 
+def test_what_follows_a_video_may_stand_behind_its_last_frame() -> None:
+    spans = [(RowSpan(0, 1, 6, (3, 1, 2), 4.0), [(1, 7)])]
+    positions = MediaPositions.of(9, spans, behind_frames=True)
+    assert positions.axes[:, 0].tolist() == [0, 1, 1, 5, 5, 9, 9, 10, 11]
+    assert positions.shift == 3
+    assert MediaPositions.of(9, spans).axes[7:, 0].tolist() == [3, 4]
+
+
 def test_placeholders_that_do_not_fit_a_grid_are_an_error() -> None:
     with pytest.raises(ValueError, match="media of 1 frames of 2 x 3 embeddings stand at runs of"):
         MediaPositions.of(6, [(RowSpan(0, 0, 5, (1, 2, 3)), [(0, 5)])])

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.server.asr import streaming
 from stentor.server.asr.streaming import JoinedText, stream_whole
+from stentor.server.audio import quiet
 from stentor.tests.server.asr.streams import STREAMS, StreamingEngine, streaming_model
 from stentor.tests.server.realtime.sounds import silence, words
 
@@ -25,7 +25,7 @@ def test_the_text_is_what_was_told_and_that_of_each_stretch_after_a_space(stretc
 
 @pytest.mark.anyio
 async def test_a_long_file_is_cut_where_it_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "_CUT_SAMPLES", 12 * STREAMS.step)
+    monkeypatch.setattr(quiet, "_CUT_SAMPLES", 12 * STREAMS.step)
     engine = StreamingEngine(max_model_len=1 + STREAMS.padding + 37)
     pcm = words(1, 2, 3, 4, 5) + silence(240) + words(6, 7, 8)
     pieces = [piece async for piece in stream_whole(streaming_model(engine), pcm)]

@@ -1,0 +1,84 @@
+"""``/v1/audio/transcriptions`` and ``translations`` of a chat model that hears: a file is a few requests for chat."""
+
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from stentor.protocols.common.errors import refused
+from stentor.protocols.openai.sampling import SamplingFields
+from stentor.protocols.openai.transcription import TranscriptionForm, TranslationForm
+
+from ...asr.options import Chunking
+from ...asr.streaming import BYTES_A_SECOND
+from ...audio.decode import AudioDecoder
+from ...generation.transcription import ChatTranscriber, ChatTranscription, TranscriptionWish
+from ...http.sse import EventStream
+from ...middleware.auth import caller_of
+from ...overload.request_context import RequestContext
+from .streamed_transcript_encoder import PieceStream, whole_json, whole_text
+from .streamed_transcriptions import check_untimed, refuse_translation
+from .transcription_encoder import JSON, TEXT
+
+
+@dataclass(frozen=True)
+class ResolvedChat:
+    """What a form asks of such a model."""
+
+    form: TranslationForm
+    model: ChatTranscriber
+    wish: TranscriptionWish
+
+
+def resolve_chat(form: TranslationForm, model: ChatTranscriber, chunking: Chunking | None = None) -> ResolvedChat:
+    """Raises BadRequest for what the model cannot do."""
+    check_untimed(form, model.served_names[0])
+    sampling = SamplingFields(
+        temperature=form.temperature,
+        top_p=form.top_p,
+        top_k=form.top_k,
+        min_p=form.min_p,
+        repetition_penalty=form.repetition_penalty,
+        presence_penalty=form.presence_penalty,
+        frequency_penalty=form.frequency_penalty,
+        seed=form.seed,
+        max_tokens=form.max_completion_tokens,
+    )
+    if not isinstance(form, TranscriptionForm):
+        if not model.asking.says_to_translate:
+            raise refuse_translation(model.served_names[0])
+        return ResolvedChat(form, model, TranscriptionWish(None, form.prompt, translate=True, sampling=sampling))
+    wish = TranscriptionWish(
+        _language(form, model), form.prompt, sampling=sampling, logprobs=form.wants_logprobs, chunking=chunking
+    )
+    return ResolvedChat(form, model, wish)
+
+
+def _language(form: TranscriptionForm, model: ChatTranscriber) -> str | None:
+    named = [(form.language, "language")] if form.language else []
+    named += [(name, f"languages[{place}]") for place, name in enumerate(form.languages or ())]
+    codes = {model.asking.language(name, param) for name, param in named}
+    if len(codes) > 1:
+        why = "the model is told one language or none; leave the others out"
+        raise refused(named[-1][1], why, "unsupported_value")
+    return next(iter(codes), None)
+
+
+async def answer_chat(
+    decoder: AudioDecoder, request: Request, data: bytes, context: RequestContext, asked: ResolvedChat
+) -> ASGIApp:
+    sound = await decoder.decode(data, "file")
+    del data
+    form, wish = asked.form, asked.wish
+    transcription = ChatTranscription(asked.model, wish, caller_of(request.scope), context)
+    pieces = transcription.pieces(sound.pcm, owner=sound)
+    if form.stream:
+        return EventStream(pieces, PieceStream(transcription.counted, logprobs=wish.logprobs), bounds=context.bounded)
+    async with aclosing(pieces):
+        found = [piece async for piece in pieces]
+    if form.response_format == "text":
+        return Response(whole_text(found), media_type=TEXT)
+    seconds = len(sound.pcm) / BYTES_A_SECOND
+    return Response(whole_json(found, seconds, logprobs=wish.logprobs), media_type=JSON)

@@ -1,0 +1,112 @@
+"""How chat models that hear are asked for a transcript: each in the words that it was trained on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from stentor.protocols.common.errors import refused
+
+from .languages import NAMES, code_of
+
+LANGUAGE: Final = "{language}"
+"""In texts of an :class:`Asking`: where the language is named, and what the model calls it."""
+_SHOWN_CHARS: Final = 64
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Of one family of models."""
+
+    seconds: int = 30
+    """Of audio in one request, at most; what is longer is several."""
+    least_seconds: float = 0.0
+    """What is shorter is followed by silence."""
+    says: str = ""
+    """What the user says behind the audio, with :data:`LANGUAGE` where it is named."""
+    says_before: str = ""
+    """The same before it."""
+    says_to_translate: str = ""
+    """The same for a translation into English; empty: the model translates nothing."""
+    takes_prompt: bool = False
+    """Whether what the client says of the audio (``prompt``) is told, as the system message."""
+    begins: str = ""
+    """How the answer to a request begins that names the language."""
+    marker: str = ""
+    """Of an answer to one that does not, what stands before the transcript; behind it, if it names the language, it
+    begins as :attr:`begins`."""
+    text: str = ""
+    """The whole prompt, where it is no conversation: with what the template would write where audio stands."""
+    named: str = ""
+    """How :attr:`says` and :attr:`text` name the language."""
+    languages: Mapping[str, str] = field(default_factory=dict)
+    """What the model calls each language, by its code; empty: it takes no hint."""
+
+    def language(self, name: str, param: str) -> str:
+        """The code of a language by its code or name. Raises BadRequest where the model does not transcribe it."""
+        code = code_of(name) or name.strip().lower()
+        if not self.languages or code in self.languages:
+            return code
+        shown = name if len(name) <= _SHOWN_CHARS else name[:_SHOWN_CHARS] + "…"
+        known = ", ".join(sorted(self.languages))
+        raise refused(param, f"the model does not transcribe `{shown}`; it transcribes {known}", "invalid_value")
+
+    def start_of(self, language: str | None) -> str:
+        """What the answer is made to begin with; ``language`` by its code."""
+        called = self.languages.get(language or "")
+        return self.begins.replace(LANGUAGE, called) if called else ""
+
+    def naming(self, text: str, language: str | None) -> str:
+        """:attr:`says` or :attr:`text` for a language by its code."""
+        called = self.languages.get(language or "")
+        return text.replace(LANGUAGE, self.named.replace(LANGUAGE, called) if called else "")
+
+    def told_language(self, head: str) -> str | None:
+        """The code of the language that the model has named before the marker."""
+        before, _, _ = self.begins.partition(LANGUAGE)
+        called = head.strip().removeprefix(before)
+        return next((code for code, name in self.languages.items() if name.lower() == called.strip().lower()), None)
+
+
+_QWEN3_ASR: Final = {
+    **{"ar": "Arabic", "yue": "Cantonese", "zh": "Chinese", "cs": "Czech", "da": "Danish", "nl": "Dutch"},
+    **{"en": "English", "fil": "Filipino", "fi": "Finnish", "fr": "French", "de": "German", "el": "Greek"},
+    **{"hi": "Hindi", "hu": "Hungarian", "id": "Indonesian", "it": "Italian", "ja": "Japanese", "ko": "Korean"},
+    **{"mk": "Macedonian", "ms": "Malay", "fa": "Persian", "pl": "Polish", "pt": "Portuguese", "ro": "Romanian"},
+    **{"ru": "Russian", "es": "Spanish", "sv": "Swedish", "th": "Thai", "tr": "Turkish", "vi": "Vietnamese"},
+}
+_VOXTRAL: Final = {code: code for code in ("ar", "nl", "en", "fr", "de", "hi", "it", "pt", "es")}
+_OMNI: Final = Asking(
+    says=f"Transcribe this audio{LANGUAGE}.",
+    says_to_translate="Translate this audio into English.",
+    named=f" into {LANGUAGE}",
+    languages={code: name.title() for code, name in NAMES.items()},
+)
+
+ASKING: Final[Mapping[str, Asking]] = {
+    "AudioFlamingo3ForConditionalGeneration": Asking(says_before="Transcribe the input speech."),
+    "GlmAsrForConditionalGeneration": Asking(says="Please transcribe this audio into text"),
+    "GraniteSpeechForConditionalGeneration": Asking(
+        says="can you transcribe the speech into a written format?",
+        says_to_translate="translate the speech to English",
+    ),
+    "Qwen2AudioForConditionalGeneration": Asking(
+        text="<|audio_bos|><|AUDIO|><|audio_eos|>Detect the language and recognize the speech:"
+    ),
+    "Qwen2_5OmniForConditionalGeneration": _OMNI,
+    "Qwen2_5OmniModel": _OMNI,
+    "Qwen3ASRForConditionalGeneration": Asking(
+        least_seconds=0.5,
+        takes_prompt=True,
+        begins=f"language {LANGUAGE}<asr_text>",
+        marker="<asr_text>",
+        languages=_QWEN3_ASR,
+    ),
+    "Qwen3OmniMoeForConditionalGeneration": _OMNI,
+    "VoxtralForConditionalGeneration": Asking(
+        seconds=600,
+        text=f"<s>[INST][BEGIN_AUDIO][AUDIO][/INST]{LANGUAGE}[TRANSCRIBE]",
+        named=f"lang:{LANGUAGE}",
+        languages=_VOXTRAL,
+    ),
+}
+"""By the name of the architecture."""

@@ -1,0 +1,258 @@
+"""Transcripts by a chat model that hears: its audio in pieces that it takes, each a request of its own.
+
+::
+
+    transcription = ChatTranscription(transcriber, wish, caller, context)
+    async with aclosing(transcription.pieces(pcm)) as pieces:       # as they are written, in order
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+import anyio
+
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
+from stentor.protocols.ipc.deltas import Finish, Text
+from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.sampling import SamplingFields
+
+from ..asr.asking import Asking
+from ..asr.chunks import chunks_of
+from ..asr.languages import WITHOUT_SPACES
+from ..asr.marked_text import MarkedText
+from ..asr.options import Chunking
+from ..asr.segments import BYTES_A_FRAME
+from ..asr.streaming import BYTES_A_SECOND, JoinedText, Piece, TextToken
+from ..asr.window_decoder import is_soundless
+from ..audio.encode import wav_header
+from ..audio.quiet import cut_quietly
+from ..common.errors import generation_error
+from ..common.keys import Caller
+from ..common.task_scope import TaskScope
+from ..overload.request_context import RequestContext
+from ..text.errors import TemplateError, TextTooLong
+from .admission import Budget, most_prompt_tokens, output_room, resolve_sampling, too_long
+from .chat_model import ChatModel
+from .error_fields import map_error_fields
+from .media import ConversationMedia, PlacedMedia
+from .prepare import observed
+from .prompt import check_encoder, render_messages
+from .stream import ObservedGeneration, generation_request
+
+_SECONDS_AT_ONCE: Final = 240
+"""Of the audio of one transcription, that the engine has at the same time where that is several requests."""
+_POSITIONS_A_SECOND: Final = 20
+"""Of the context, that a second of audio takes with what is said in it, at most: Qwen3-ASR takes 13 for the audio."""
+_TOKENS_A_SECOND: Final = 25
+_TOKENS_BESIDE: Final = 64
+"""More are not written of audio: a model that repeats itself would go on to the end of the context."""
+_DETECTIONS: Final = 2
+FIELD: Final = "file"
+
+
+@dataclass(frozen=True)
+class TranscriptionWish:
+    """What is to be written down, and how."""
+
+    language: str | None = None
+    """By its code; None has the model find out."""
+    prompt: str = ""
+    after: str = ""
+    """What is known of the transcript: the rest of it is wanted, of one request."""
+    translate: bool = False
+    """Into English."""
+    sampling: SamplingFields = field(default_factory=SamplingFields)
+    logprobs: bool = False
+    chunking: Chunking | None = None
+    """Where to cut: None cuts what is too long for one request alone."""
+
+
+@dataclass(frozen=True)
+class ChatTranscriber:
+    """A chat model that hears, for all requests."""
+
+    chat: ChatModel
+    asking: Asking
+    detections: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(_DETECTIONS))
+    """Files in which speech is looked for at the same time."""
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        return self.chat.config.served_names
+
+    @property
+    def window_bytes(self) -> int:
+        """Of the audio of one request, at most: as much as the model takes, and its context has room for."""
+        fitting = most_prompt_tokens(self.chat) // _POSITIONS_A_SECOND
+        return max(1, min(self.asking.seconds, fitting)) * BYTES_A_SECOND
+
+
+class ChatTranscription:
+    """One on its way. Iterate :meth:`pieces` once, under ``contextlib.aclosing``; closing it takes back what runs."""
+
+    def __init__(
+        self,
+        transcriber: ChatTranscriber,
+        wish: TranscriptionWish,
+        caller: Caller,
+        context: RequestContext,
+    ) -> None:
+        self._transcriber, self._asking = transcriber, transcriber.asking
+        self._chat = transcriber.chat
+        self._wish, self._caller, self._context = wish, caller, context
+        begun = self._asking.start_of(wish.language)
+        self._begun = (begun or self._asking.marker) + wish.after if wish.after else begun
+        """What each answer begins with."""
+        self.language = wish.language
+        """By its code; where the request did not name it, as the model did once it has begun."""
+        self._audio_tokens = 0
+        self._text_tokens = 0
+
+    def counted(self) -> tuple[int, int]:
+        """Tokens of all prompts so far: those that stand for audio, and others."""
+        return self._audio_tokens, self._text_tokens
+
+    async def pieces(self, pcm: bytes, owner: object = None) -> AsyncGenerator[Piece, None]:
+        """Text without white space around it; ``owner`` is kept beside the audio. Raises BadRequest and ServerError."""
+        windows = await self._windows(pcm)
+        most = max(1, _SECONDS_AT_ONCE * BYTES_A_SECOND // self._transcriber.window_bytes)
+        written = JoinedText()
+        heard: deque[_Heard] = deque()
+        async with TaskScope("parts of a transcription") as tasks:
+            while True:
+                heard.extend(_Heard(tasks, self.hear(window)) for window in islice(windows, most - len(heard)))
+                if not heard:
+                    break
+                first, tokens = heard.popleft(), list[TextToken]()
+                while (piece := await first.pieces.get()) is not None:
+                    tokens += piece.tokens
+                    if delta := written.add(piece.text):
+                        yield Piece(delta, tokens)
+                        tokens = []
+                await first.task
+                written.begin("" if self.language in WITHOUT_SPACES else " ")
+
+    async def _windows(self, pcm: bytes) -> Iterator[bytes]:
+        chunking = self._wish.chunking
+        if chunking is None:
+            return self._cut(pcm)
+        spans = await chunks_of(pcm, chunking, self._transcriber.detections)
+        spoken = (pcm[span.begin * BYTES_A_FRAME : span.end * BYTES_A_FRAME] for span in spans)
+        return (window for each in spoken for window in self._cut(each))
+
+    def _cut(self, pcm: bytes) -> Iterator[bytes]:
+        most, begin = self._transcriber.window_bytes, 0
+        while begin < len(pcm):
+            window = cut_quietly(pcm[begin : begin + most], last=begin + most >= len(pcm))
+            begin += len(window)
+            if not is_soundless(window):
+                yield window
+
+    async def hear(self, pcm: bytes) -> AsyncGenerator[Piece, None]:
+        """The pieces of one request, as the model has written them."""
+        generation = await self._ask(pcm)
+        transcript = MarkedText("" if self._begun else self._asking.marker)
+        async with aclosing(generation):
+            async for batch in generation:
+                for delta in batch:
+                    match delta:
+                        case Text():
+                            if (piece := transcript.add(delta.text, self._tokens(delta))) is not None:
+                                self._settle(transcript.head)
+                                yield piece
+                        case Finish() if delta.reason not in ("stop", "length"):
+                            raise generation_error(delta)
+        if (piece := transcript.end()) is not None:
+            yield piece
+
+    def _tokens(self, delta: Text) -> list[TextToken]:
+        """Those that stand for text."""
+        tokenizer = self._chat.pool.tokenizer
+        scores = [None] * len(delta.tokens) if delta.logprobs is None else [each.logprob for each in delta.logprobs]
+        return [
+            TextToken(token, tokenizer.bytes_of(token), score)
+            for token, score in zip(delta.tokens, scores, strict=True)
+            if token not in tokenizer.special_ids
+        ]
+
+    def _settle(self, head: str) -> None:
+        if self.language is None and head:
+            self.language = self._asking.told_language(head)
+
+    async def _ask(self, pcm: bytes) -> ObservedGeneration:
+        chat, wish, context = self._chat, self._wish, self._context
+        assert chat.media is not None, "a model that hears has one"
+        check_encoder(chat, FIELD)
+        least = int(self._asking.least_seconds * SAMPLE_RATE) * SAMPLE_BYTES
+        sound = pcm.ljust(least, b"\0")
+        wav = wav_header(SAMPLE_RATE, len(sound)) + sound
+        media = await chat.media.sound(wav, FIELD, context.queue_slot.memory)
+        with map_error_fields({"messages": "prompt"}):
+            prompt, placed = await self._prompt(media)
+        audio = sum(placed.tokens.values())
+        self._audio_tokens += audio
+        self._text_tokens += len(prompt) - audio
+        most = _TOKENS_BESIDE + _TOKENS_A_SECOND * len(sound) // BYTES_A_SECOND
+        # a file is several requests: what a client may have is had of each
+        wanted = min(most, wish.sampling.max_tokens or most)
+        room = output_room(len(prompt), Budget(None, wanted, "max_completion_tokens", FIELD), chat)
+        params = resolve_sampling(
+            wish.sampling, chat, room, logprobs=0 if wish.logprobs else None, prompt_logprobs=None
+        )
+        request = generation_request(wish.sampling, prompt, params, self._caller, media=placed.spans)
+        return await observed(chat, request, placed.held, context)
+
+    async def _prompt(self, media: ConversationMedia) -> tuple[list[int], PlacedMedia]:
+        """Raises BadRequest, where it is the client's text that cannot be written."""
+        chat, asking, text = self._chat, self._asking, media.text
+        assert chat.media is not None
+        assert text is not None
+        if asking.text:
+            whole = asking.naming(asking.text, self._wish.language) + self._begun
+            try:
+                tokens = await chat.pool.encode_rendered(lambda: text.expand(whole), most_prompt_tokens(chat))
+            except TextTooLong as error:
+                raise too_long(f"at least {error.fewest}", chat, FIELD) from None
+            except TemplateError as error:
+                raise BadRequest(str(error), FIELD, "template_error") from None
+        else:
+            fields = ChatRequest(messages=self._messages())
+            tokens = await render_messages(chat, fields, fields.messages, False, most_prompt_tokens(chat), media=text)
+            tokens = [*tokens, *await chat.pool.encode(self._begun, False)]
+        return tokens, chat.media.place(tokens, media, text.order, chat.pool.tokenizer)
+
+    def _messages(self) -> list[dict[str, object]]:
+        asking, wish = self._asking, self._wish
+        before, behind = asking.says_before, asking.says_to_translate if wish.translate else asking.says
+        content: list[dict[str, object]] = [{"type": "audio"}]
+        if before:
+            content.insert(0, {"type": "text", "text": before})
+        if behind:
+            content.append({"type": "text", "text": asking.naming(behind, wish.language)})
+        asked: list[dict[str, object]] = [{"role": "user", "content": content}]
+        if asking.takes_prompt and wish.prompt:
+            asked.insert(0, {"role": "system", "content": [{"type": "text", "text": wish.prompt}]})
+        return asked
+
+
+class _Heard:
+    """One request that is on its way, and what it has written so far."""
+
+    def __init__(self, tasks: TaskScope, written: AsyncGenerator[Piece, None]) -> None:
+        self.pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
+        """Ends with None."""
+        self.task = tasks.submit(self._hear(written))
+
+    async def _hear(self, written: AsyncGenerator[Piece, None]) -> None:
+        try:
+            async with aclosing(written) as pieces:
+                async for piece in pieces:
+                    self.pieces.put_nowait(piece)
+        finally:
+            self.pieces.put_nowait(None)

@@ -1,0 +1,184 @@
+"""Tiny random models that hear, besides Qwen3-ASR and Voxtral, and sounds as their processors would leave them."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import transformers as untyped_transformers
+from safetensors.torch import load_file, save_file
+
+from stentor.tests.parity.pictures import Kind, Picture, Tensors, cat, qwen_picture
+from stentor.tests.support.vision_models import PATCH, TEXT, token
+
+transformers: Any = untyped_transformers
+"""Its configs take more than their signatures say."""
+
+_SOUND: Final = token("<video>")
+_BEGIN, _END = token("[INST]"), token("[/INST]")
+_WHISPER: Final = {"num_mel_bins": 8, "max_source_positions": 16}
+
+
+def _qwen2_audio() -> Any:
+    audio = {"encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 96, "d_model": 32}
+    return transformers.Qwen2AudioConfig(
+        text_config={"model_type": "qwen2", **TEXT}, audio_config={**audio, **_WHISPER}, audio_token_index=_SOUND
+    )
+
+
+def _audio_flamingo() -> Any:
+    audio = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96, "hidden_size": 32}
+    return transformers.AudioFlamingo3Config(
+        text_config={"model_type": "qwen2", **TEXT}, audio_config={**audio, **_WHISPER}, audio_token_id=_SOUND
+    )
+
+
+def _glm_asr() -> Any:
+    audio = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "hidden_size": 32}
+    return transformers.GlmAsrConfig(
+        text_config={"model_type": "llama", **TEXT},
+        audio_config={**audio, "num_mel_bins": 8, "max_position_embeddings": 16},
+        audio_token_id=_SOUND,
+        tie_word_embeddings=False,
+    )
+
+
+def _granite_speech(**more: object) -> Any:
+    encoder = {"input_dim": 16, "num_layers": 2, "hidden_dim": 32, "num_heads": 4, "output_dim": 10}
+    encoder |= {"context_size": 8, "max_pos_emb": 16, "conv_kernel_size": 3, "feedforward_mult": 2, "dropout": 0.0}
+    former = {"model_type": "blip_2_qformer", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    former |= {"intermediate_size": 48, "encoder_hidden_size": 32, "cross_attention_frequency": 1}
+    return transformers.GraniteSpeechConfig(
+        text_config={"model_type": "granite", **TEXT, "embedding_multiplier": 6.0, "residual_multiplier": 0.3},
+        encoder_config=encoder,
+        projector_config=former,
+        audio_token_index=_SOUND,
+        has_lora_adapter=False,
+        window_size=6,
+        downsample_rate=3,
+        tie_word_embeddings=False,
+        **more,
+    )
+
+
+_OMNI: Final = {
+    "audio_start_token_id": _BEGIN,
+    "audio_end_token_id": _END,
+    "vision_start_token_id": token("<|vision_start|>"),
+    "vision_end_token_id": token("<|vision_end|>"),
+}
+_VISION: Final = {"depth": 2, "hidden_size": 64, "out_hidden_size": 64, "intermediate_size": 96, "num_heads": 4}
+
+
+def _qwen2_5_omni() -> Any:
+    audio = {"encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 96, "d_model": 32}
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+    thinker = transformers.Qwen2_5OmniThinkerConfig(
+        text_config={**TEXT, "rope_parameters": rope},
+        vision_config={**_VISION, "patch_size": PATCH, "window_size": 4 * PATCH, "fullatt_block_indexes": [1]},
+        audio_config={**audio, **_WHISPER, "n_window": 8, "output_dim": 64},
+        audio_token_index=_SOUND,
+        image_token_index=token("<|image_pad|>"),
+        video_token_index=token("<|video_pad|>"),
+        **_OMNI,
+    )
+    return transformers.Qwen2_5OmniConfig(thinker_config=thinker.to_dict(), enable_audio_output=False)
+
+
+def _qwen3_omni() -> Any:
+    audio = {"encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 96, "d_model": 64}
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
+    text = {**TEXT, "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": rope, "decoder_sparse_step": 1}
+    text |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+    vision = {**_VISION, "depth": 3, "patch_size": PATCH, "num_position_embeddings": 36}
+    thinker = transformers.Qwen3OmniMoeThinkerConfig(
+        text_config=text,
+        vision_config={**vision, "deepstack_visual_indexes": [0, 1]},
+        audio_config={**audio, **_WHISPER, "output_dim": 64, "downsample_hidden_size": 16},
+        audio_token_id=_SOUND,
+        image_token_id=token("<|image_pad|>"),
+        video_token_id=token("<|video_pad|>"),
+        **_OMNI,
+    )
+    return transformers.Qwen3OmniMoeConfig(thinker_config=thinker.to_dict(), enable_audio_output=False)
+
+
+def _windowed(name: str, count: Callable[[int], int], *around: int) -> Callable[[torch.Generator, int], Picture]:
+    """Of a window that is filled up; ``name`` is that of the mask, ``count`` how many embeddings frames become."""
+
+    def draw(random: torch.Generator, size: int) -> Picture:
+        frames = (32, 21)[size]
+        mask = (torch.arange(32) < frames).long()[None]
+        inside = [_SOUND] * count(frames)
+        tokens = [around[0], *inside, around[1]] if around else inside
+        features = torch.randn(1, 8, 32, generator=random)
+        return Picture({"input_features": features, name: mask}, tokens, modality="audio")
+
+    return draw
+
+
+def _halved(frames: int) -> int:
+    return ((frames - 1) // 2 + 1 - 2) // 2 + 1
+
+
+def _conformed(random: torch.Generator, size: int) -> Picture:
+    features = torch.randn(1, 20, 16, generator=random)
+    return Picture({"input_features": features}, [_SOUND] * 8, modality="audio")
+
+
+def _omni(sound: Callable[[torch.Generator, int], Picture]) -> Kind:
+    """A picture, and beside it a sound."""
+
+    def draw(random: torch.Generator, size: int) -> Picture:
+        return sound(random, 0) if size else qwen_picture(random, 0)
+
+    return Kind(draw, token("<|image_pad|>"), _grouped, (_SOUND,))
+
+
+def _grouped(parts: Sequence[Tensors]) -> dict[str, torch.Tensor]:
+    """Tensors of the same name as one: not every part has all."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: torch.cat([part[name] for part in parts if name in part]) for name in names}
+
+
+def _seconds(random: torch.Generator, size: int) -> Picture:
+    """A second of 100 frames and some of the next, each by itself."""
+    features = torch.randn(1, 8, 130, generator=random)
+    mask = torch.ones(1, 130, dtype=torch.int64)
+    tokens = [_BEGIN, *[_SOUND] * (13 + 4), _END]
+    return Picture({"input_features": features, "feature_attention_mask": mask}, tokens, modality="audio")
+
+
+_OMNI_SOUND: Final = _windowed("feature_attention_mask", _halved, _BEGIN, _END)
+SOUNDING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
+    "qwen2_audio": (_qwen2_audio, Kind(_windowed("feature_attention_mask", _halved), _SOUND, cat())),
+    "audio_flamingo_3": (_audio_flamingo, Kind(_windowed("input_features_mask", _halved), _SOUND, cat())),
+    "glm_asr": (_glm_asr, Kind(_windowed("input_features_mask", lambda n: (n + 1) // 2 // 4), _SOUND, cat())),
+    "granite_speech": (_granite_speech, Kind(_conformed, _SOUND, cat())),
+    "qwen2_5_omni": (_qwen2_5_omni, _omni(_OMNI_SOUND)),
+    "qwen3_omni": (_qwen3_omni, _omni(_seconds)),
+}
+_CLASSES: Final = {
+    "audioflamingo3": "AudioFlamingo3ForConditionalGeneration",
+    "qwen2_5_omni": "Qwen2_5OmniThinkerForConditionalGeneration",
+    "qwen3_omni_moe": "Qwen3OmniMoeThinkerForConditionalGeneration",
+}
+"""Of model types for which transformers' own choice of a class is none, or speaks."""
+
+
+def model_of(config: Any) -> Any:
+    if config.model_type not in _CLASSES:
+        return transformers.AutoModelForMultimodalLM.from_config(config)
+    return getattr(transformers, _CLASSES[config.model_type])._from_config(getattr(config, "thinker_config", config))
+
+
+def with_a_talker(folder: Path, config: Any) -> None:
+    """Makes a saved thinker what is published: a part of a model that speaks."""
+    whole = {**config.to_dict(), "architectures": [type(config).__name__.replace("Config", "ForConditionalGeneration")]}
+    (folder / "config.json").write_text(json.dumps(whole))
+    file = folder / "model.safetensors"
+    tensors = {
+        name if name.startswith("thinker.") else f"thinker.{name}": each for name, each in load_file(file).items()
+    }
+    save_file({**tensors, "talker.model.norm.weight": torch.ones(3)}, file)

@@ -1,0 +1,108 @@
+"""Sounds as models that hear are given them: what transformers' own processors make of them."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as untyped_transformers
+from PIL import Image
+from safetensors.numpy import load
+
+from stentor.server.media.decode_video import DecodedVideo, VideoFacts
+from stentor.server.media.model_processor import ModelProcessor
+from stentor.server.media.refusal import Refusal
+from stentor.server.text.loading import load_tokenizer
+from stentor.tests.server.audio.voices import tone
+from stentor.tests.support import audio_models
+
+transformers: Any = untyped_transformers
+pytest.importorskip("mistral_common")
+
+
+def samples(seconds: float) -> Any:
+    return np.frombuffer(tone(seconds), "<i2").astype(np.float32) / 32768
+
+
+def check(found: bytes, expected: Mapping[str, Any]) -> None:
+    tensors = load(found)
+    assert tensors.keys() == expected.keys()
+    for name, values in tensors.items():
+        assert values == pytest.approx(np.asarray(expected[name]), abs=1e-4), "by numpy, and there by torch"
+
+
+def test_voxtral_hears_pieces_of_half_a_minute(tmp_path: Path) -> None:
+    audio_models.voxtral(tmp_path)
+    processor = ModelProcessor(tmp_path)
+    assert processor.written == {"audio": "[AUDIO]"}
+    for seconds, pieces in ((1.5, 1), (31.0, 2)):
+        heard = processor.audio(samples(seconds))
+        assert heard.replacement == "[AUDIO]" * (375 * pieces)
+        own = transformers.VoxtralProcessor.from_pretrained(tmp_path)
+        arguments = {**own._merge_kwargs()["audio_kwargs"]}
+        features = own._retrieve_input_features([samples(seconds)], **arguments)
+        check(heard.payload, {"input_features": features})
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2.345, 3.0])
+def test_qwen3_asr_hears_second_by_second(tmp_path: Path, seconds: float) -> None:
+    audio_models.qwen3_asr(tmp_path)
+    heard = ModelProcessor(tmp_path).audio(samples(seconds))
+    own = transformers.AutoProcessor.from_pretrained(tmp_path)
+    inputs = own(text="<|audio_pad|>", audio=samples(seconds), return_tensors="pt")
+    tensors = {name: inputs[name] for name in ("input_features", "input_features_mask")}
+    check(heard.payload, tensors)
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.encode(heard.replacement, False) == inputs["input_ids"][0].tolist()
+
+
+@pytest.mark.parametrize("family", ["audio_flamingo", "glm_asr"])
+def test_windows_that_are_filled_up_are_counted_as_one(tmp_path: Path, family: str) -> None:
+    getattr(audio_models, family)(tmp_path)
+    processor = ModelProcessor(tmp_path)
+    own = transformers.AutoProcessor.from_pretrained(tmp_path)
+    for seconds in (2.5, 5.5):
+        heard = processor.audio(samples(seconds))
+        inputs = own(text=own.audio_token, audio=samples(seconds), return_tensors="pt")
+        check(heard.payload, {name: inputs[name] for name in ("input_features", "input_features_mask")})
+        assert load_tokenizer(tmp_path).encode(heard.replacement, False) == inputs["input_ids"][0].tolist()
+    with pytest.raises(Refusal, match=r"it takes (600|655) seconds at most"):
+        processor.audio(np.zeros(16_000 * 700, np.float32))
+
+
+def test_granite_speech_hears_what_torchaudio_would_make(tmp_path: Path) -> None:
+    audio_models.granite_speech(tmp_path)
+    heard = ModelProcessor(tmp_path).audio(samples(1.234))
+    sound = torch.from_numpy(samples(1.234).copy())
+    window = torch.hann_window(400)
+    power = torch.stft(sound, 512, 160, 400, window, center=True, return_complex=True).abs() ** 2
+    edges = torch.linspace(0, 2595 * math.log10(1 + 8000 / 700), 10)
+    hertz = 700 * (10 ** (edges / 2595) - 1)
+    slopes = hertz[None] - torch.linspace(0, 8000, 257)[:, None]
+    width = hertz.diff()
+    filters = torch.minimum(-slopes[:, :-2] / width[:-1], slopes[:, 2:] / width[1:]).clamp(min=0)
+    loud = (filters.T @ power).T.clamp(min=1e-10).log10()
+    loud = torch.maximum(loud, loud.max() - 8) / 4 + 1
+    pairs = loud[: len(loud) // 2 * 2].reshape(1, -1, 16)
+    check(heard.payload, {"input_features": pairs})
+    assert heard.replacement == "<|audio|>" * (-(-pairs.shape[1] // 6) * 2)
+
+
+def test_a_model_that_sees_and_hears_takes_all_of_it(tmp_path: Path) -> None:
+    audio_models.qwen3_omni(tmp_path)
+    processor = ModelProcessor(tmp_path)
+    assert processor.written == {"image": "<|image_pad|>", "video": "<|video_pad|>", "audio": "<|audio_pad|>"}
+    heard = processor.audio(samples(2.345))
+    tensors = load(heard.payload)
+    assert tensors.keys() == {"input_features", "feature_attention_mask"}
+    assert tensors["input_features"].shape == (1, 8, 234)
+    assert (heard.replacement, heard.grid) == ("<|audio_pad|>" * (2 * 13 + 5), None)
+    picture = processor.image(Image.new("RGB", (32, 16)), {}, alone=True)
+    assert (picture.replacement, picture.grid) == ("<|image_pad|>" * 8, (1, 2, 4))
+    frames = np.zeros((4, 16, 32, 3), np.uint8)
+    video = processor.video(DecodedVideo(frames, [0, 1, 2, 3], VideoFacts(4, 2.0, 32, 16)))
+    assert (video.replacement, video.grid) == ("<|video_pad|>" * 16, (2, 2, 4))
+    assert video.interval == 13, "a second between pairs of frames"

@@ -1,0 +1,156 @@
+"""What tiny models that hear bring besides their weights: tokenizers, processors and chat templates."""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import transformers as untyped_transformers
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+
+from stentor.server.text.pieces import byte_alphabet
+
+transformers: Any = untyped_transformers
+
+CHATML: Final = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}"
+    "{% else %}{% for content in message['content'] %}"
+    "{% if content['type'] == 'audio' %}AUDIO{% elif content['type'] == 'image' %}IMAGE"
+    "{% elif content['type'] == 'video' %}VIDEO"
+    "{% else %}{{ content['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_CHATML_TOKENS: Final = ("<pad>", "</s>", "<|im_start|>", "<|im_end|>")
+_TEKKEN_NAMES: Final = (
+    "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] "
+    "[IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]"
+)
+_WORDS: Final = (b"la", b"lan", b"lang", b":e", b":en", b" a", b"xa", b"ax", b"xax", b" the")
+
+
+def qwen3_asr(folder: Path) -> None:
+    special = (*_CHATML_TOKENS, "<|audio_start|>", "<|audio_end|>", "<|audio_pad|>")
+    named = {"audio_bos_token": special[4], "audio_eos_token": special[5], "audio_token": special[6]}
+    template = CHATML.replace("AUDIO", "<|audio_start|><|audio_pad|><|audio_end|>")
+    write_tokenizer(folder, special, template, named, plain=("<asr_text>",))
+    write_extractor(folder, "Qwen3ASRProcessor", transformers.WhisperFeatureExtractor(feature_size=8))
+
+
+def voxtral(folder: Path) -> None:
+    """Its tokenizer is Mistral's file, and it has no chat template."""
+    extractor = transformers.WhisperFeatureExtractor(feature_size=8)
+    write_extractor(folder, "VoxtralProcessor", extractor)
+    names = dict(enumerate(_TEKKEN_NAMES.split())) | {24: "[AUDIO]", 25: "[BEGIN_AUDIO]", 34: "[TRANSCRIBE]"}
+    words = [bytes([byte]) for byte in range(256)] + list(_WORDS)
+    file = {
+        "config": {
+            "pattern": r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s+(?!\S)|\s+",
+            "num_vocab_tokens": len(words),
+            "default_vocab_size": 40 + len(words),
+            "default_num_special_tokens": 40,
+            "version": "v7",
+        },
+        "vocab": [
+            {"rank": rank, "token_bytes": base64.b64encode(word).decode(), "token_str": None}
+            for rank, word in enumerate(words)
+        ],
+        "special_tokens": [
+            {"rank": rank, "token_str": names.get(rank, f"<SPECIAL_{rank}>"), "is_control": True} for rank in range(40)
+        ],
+        "audio": {
+            "sampling_rate": 16000,
+            "frame_rate": 12.5,
+            "audio_encoding_config": {"num_mel_bins": 8, "hop_length": 160, "window_size": 400},
+            "chunk_length_s": 30.0,
+        },
+    }
+    (folder / "tekken.json").write_text(json.dumps(file))
+
+
+def qwen2_audio(folder: Path) -> None:
+    special = (*_CHATML_TOKENS, "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>")
+    template = CHATML.replace("AUDIO", "<|audio_bos|><|AUDIO|><|audio_eos|>\n")
+    write_tokenizer(folder, special, template)
+    extractor = transformers.WhisperFeatureExtractor(feature_size=16, chunk_length=4)
+    write_extractor(folder, "Qwen2AudioProcessor", extractor)
+
+
+def write_tokenizer(
+    folder: Path,
+    special: Sequence[str],
+    template: str,
+    named: Mapping[str, str] | None = None,
+    plain: Sequence[str] = (),
+) -> None:
+    """Bytes, whose ids are their values; special tokens, of which some have names; and others that are told."""
+    backend = Backend(BPE({spelled: byte for byte, spelled in byte_alphabet().items()}, []))
+    backend.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = ByteLevelDecoder()
+    backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
+    backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in plain])
+    backend.save(str(folder / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>", "eos_token": "</s>"}
+    config |= {"extra_special_tokens": dict(named or {}), "clean_up_tokenization_spaces": False}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "chat_template.jinja").write_text(template)
+
+
+def write_extractor(folder: Path, processor: str, extractor: Any, **settings: object) -> None:
+    extractor.save_pretrained(folder)
+    (folder / "processor_config.json").write_text(json.dumps({"processor_class": processor, **settings}))
+
+
+def audio_flamingo(folder: Path) -> None:
+    write_tokenizer(folder, (*_CHATML_TOKENS, "<sound>"), CHATML.replace("AUDIO", "<sound>"))
+    extractor = transformers.WhisperFeatureExtractor(feature_size=8, chunk_length=4)
+    write_extractor(folder, "AudioFlamingo3Processor", extractor)
+
+
+def glm_asr(folder: Path) -> None:
+    special = (*_CHATML_TOKENS, "<|begin_of_audio|>", "<|pad|>", "<|end_of_audio|>")
+    write_tokenizer(folder, special, CHATML.replace("AUDIO", "<|begin_of_audio|><|pad|><|end_of_audio|>"))
+    write_extractor(folder, "GlmAsrProcessor", transformers.WhisperFeatureExtractor(feature_size=8, chunk_length=4))
+
+
+def granite_speech(folder: Path) -> None:
+    """Without transformers' feature extractor, which needs torchaudio."""
+    write_tokenizer(folder, (*_CHATML_TOKENS, "<|audio|>"), CHATML.replace("AUDIO", "<|audio|>"))
+    mel = {"n_fft": 512, "win_length": 400, "hop_length": 160, "n_mels": 8, "sample_rate": 16_000}
+    files = {
+        "processor_config.json": {"processor_class": "GraniteSpeechProcessor", "audio_token": "<|audio|>"},
+        "preprocessor_config.json": {
+            **{"feature_extractor_type": "GraniteSpeechFeatureExtractor", "melspec_kwargs": mel},
+            **{"projector_window_size": 6, "projector_downsample_rate": 3},
+        },
+    }
+    for name, fields in files.items():
+        (folder / name).write_text(json.dumps(fields))
+
+
+def qwen3_omni(folder: Path) -> None:
+    """Also of pictures and videos."""
+    named = {
+        **{"image_token": "<|image_pad|>", "video_token": "<|video_pad|>", "audio_token": "<|audio_pad|>"},
+        **{"audio_bos_token": "<|audio_start|>", "audio_eos_token": "<|audio_end|>"},
+        **{"vision_bos_token": "<|vision_start|>", "vision_eos_token": "<|vision_end|>"},
+    }
+    template = CHATML.replace("AUDIO", "<|audio_start|><|audio_pad|><|audio_end|>")
+    for kind in ("image", "video"):
+        template = template.replace(kind.upper(), f"<|vision_start|><|{kind}_pad|><|vision_end|>")
+    write_tokenizer(folder, (*_CHATML_TOKENS, *named.values()), template, named)
+    size = {"shortest_edge": 4 * 64, "longest_edge": 64 * 64}
+    images = transformers.Qwen2VLImageProcessorPil(patch_size=4, temporal_patch_size=2, merge_size=2, size=size)
+    images.save_pretrained(folder)
+    seen = json.loads((folder / "preprocessor_config.json").read_text())
+    write_extractor(folder, "Qwen3OmniMoeProcessor", transformers.WhisperFeatureExtractor(feature_size=8))
+    heard = json.loads((folder / "preprocessor_config.json").read_text())
+    (folder / "preprocessor_config.json").write_text(json.dumps({**heard, **seen}))
+    videos = {"size": size, "fps": 2, "min_frames": 2, "max_frames": 8}
+    (folder / "video_preprocessor_config.json").write_text(json.dumps(videos))
+    (folder / "config.json").write_text(json.dumps({"thinker_config": {"position_id_per_seconds": 13}}))
