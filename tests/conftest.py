@@ -26,8 +26,8 @@ from stentor.tests.support.tiers import SHARES, beyond_the_sample, beyond_the_sh
 with contextlib.suppress(ImportError):  # a GPU machine may have none
     from hypothesis import settings
 
-    # the same examples in every run of `make test`; new ones are for `make properties`, 500 for 30: see examples.py
-    settings.register_profile("same", derandomize=True, max_examples=30, deadline=None)
+    # the same examples in every run of `make test`; new ones are for `make properties`, 500 for 15: see examples.py
+    settings.register_profile("same", derandomize=True, max_examples=15, deadline=None)
     settings.register_profile("more", max_examples=500, deadline=None)
     settings.load_profile("same")
 
