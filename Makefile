@@ -29,7 +29,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -P -m pytest
 QUICK := $(addprefix tests/,protocols server/parsing server/grammar server/config engine/scheduler engine/cache engine/channel)
 # These start processes or load a model.
 NOT_QUICK := $(addprefix tests/server/,parsing/tools/test_grammars.py grammar/test_lark.py grammar/test_schemas.py config/test_cli.py)
-# Chooses the fifth of the tier `proof` that `make test` runs, and the cases of interpreted kernels; see tests/support/tiers.py
+# Chooses the fifth of the tier `proof` that `make test` runs, and the cases of kernels; see tests/support/tiers.py
 TURN ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 COMPILE = TRITON_INTERPRET=0 $(PYTEST) --turn $(TURN) tests/compile
 
@@ -75,7 +75,7 @@ quick: $(STAMP) ## a minute's worth: protocols, parsing, grammars, scheduler, ca
 
 proof: $(STAMP) ## what takes long: all tests marked so, every kernel case interpreted and compiled, properties on more examples
 	@echo "==> proof"
-	$(PYTEST) $(SHARED) --ignore=tests/compile -m "proof or triton" --all-kernels
+	$(PYTEST) $(SHARED) --ignore=tests/compile -m "proof or sampled or triton" --all-kernels
 	TRITON_INTERPRET=0 $(PYTEST) $(SHARED) --all-kernels tests/compile
 	$(MAKE) --no-print-directory properties
 

@@ -21,13 +21,21 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model  # noqa: E402
 from stentor.tests.support.machine import ExpectedSkips, Machine  # noqa: E402
-from stentor.tests.support.tiers import SHARES, beyond_the_sample, beyond_the_share, in_turns, is_alone  # noqa: E402
+from stentor.tests.support.tiers import (  # noqa: E402
+    SAMPLED,
+    SAMPLED_IN_TURNS,
+    SHARES,
+    beyond_the_sample,
+    beyond_the_share,
+    in_turns,
+    is_alone,
+)
 
 with contextlib.suppress(ImportError):  # a GPU machine may have none
     from hypothesis import settings
 
-    # the same examples in every run of `make test`; new ones are for `make properties`, 500 for 30: see examples.py
-    settings.register_profile("same", derandomize=True, max_examples=30, deadline=None)
+    # the same examples in every run of `make test`; new ones are for `make properties`, 500 for 15: see examples.py
+    settings.register_profile("same", derandomize=True, max_examples=15, deadline=None)
     settings.register_profile("more", max_examples=500, deadline=None)
     settings.load_profile("same")
 
@@ -99,7 +107,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         elif item.get_closest_marker("compiles") and INTERPRETED:
             item.add_marker(pytest.mark.skip(reason="needs Triton's compiler: TRITON_INTERPRET=0"))
     if not HAS_GPU and not config.getoption("--all-kernels"):
-        left_out |= beyond_the_sample(items, turn or 0)
+        left_out |= beyond_the_sample(items, turn or 0, SAMPLED if turn is None else SAMPLED_IN_TURNS)
     if turn is not None:
         left_out |= beyond_the_share(items, turn)
     if left_out:

@@ -32,6 +32,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.proof  # others serve descriptions; tests/engine/quantization/test_checkpoints.py has such a cache
 def test_a_description_alone_is_served_with_a_float8_cache(folder: Path) -> None:
     arguments = ["--load-format", "dummy", "--kv-cache-dtype", "fp8", "--kv-cache-memory", "8MiB"]
     with ServerProcess([str(folder), "--served-model-name", "made-up", *arguments]) as server:
@@ -50,6 +51,7 @@ def test_a_description_alone_is_served_with_a_float8_cache(folder: Path) -> None
             client.chat.completions.create(model="made-up", messages=[{"role": "user", "content": "5"}])
 
 
+@pytest.mark.proof  # the refusal itself: tests/engine/quantization/test_checkpoints.py
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_what_only_a_gpu_can_do_is_refused_in_one_line(folder: Path) -> None:
     command = [sys.executable, "-P", "-m", "stentor.server.main.cli", "serve", str(folder), "--load-format", "dummy"]

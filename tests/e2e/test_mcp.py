@@ -51,6 +51,7 @@ def _calls(url: str, tool: str) -> list[dict[str, Any]]:
     return [one for one in httpx.get(f"{url}/seen").json() if one["tool"] == tool]
 
 
+@pytest.mark.proof  # the same within one process: tests/server/tools/test_ends.py
 def test_a_tool_is_called_and_a_call_that_a_kill_cut_off_is_not_made_again(
     demo_model: object, tools_url: str, tmp_path: Path
 ) -> None:

@@ -13,7 +13,6 @@ from openai.types.realtime import ClientSecretCreateResponse
 
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.conftest import NAME
-from stentor.tests.e2e.made_up import describe_talker
 from stentor.tests.server.realtime.wire import EXTENSIONS, Ledger
 from stentor.tests.wire.validate import check_object
 
@@ -35,11 +34,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:connect.. must be used as a cont
 
 
 @pytest.fixture(scope="module")
-def server(demo_model: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """Of a chat model alone: it neither hears nor speaks."""
-    folder = tmp_path_factory.mktemp("model")
-    with ServerProcess([*describe_talker(folder), "--served-model-name", NAME]) as running:
-        yield running
+def server(talker: ServerProcess) -> ServerProcess:
+    """It neither hears nor speaks."""
+    return talker
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,12 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Iterator
 
 import httpx
 import pytest
 
 from stentor.loadtest.processes import alive
 from stentor.loadtest.server_process import ServerProcess
-from stentor.tests.e2e.made_up import EXACT, describe_talker
 from stentor.tests.e2e.processes import below, eventually
 from stentor.tests.support.metrics import metric
 
@@ -30,12 +28,8 @@ TOKENS = 160
 
 
 @pytest.fixture(scope="module")
-def server(demo_model: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    folder = tmp_path_factory.mktemp("model")
-    with ServerProcess(
-        [*describe_talker(folder), *EXACT, "--served-model-name", "demo", "--admin-key", "root"]
-    ) as running:
-        yield running
+def server(talker: ServerProcess) -> ServerProcess:
+    return talker
 
 
 class Reader:

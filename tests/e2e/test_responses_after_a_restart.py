@@ -57,6 +57,7 @@ def _read_some(client: httpx.Client, response: str, count: int) -> list[dict[str
     return events
 
 
+@pytest.mark.proof  # within one process: tests/server/responses/test_resuming.py
 def test_a_response_outlives_two_servers_and_nobody_can_tell(arguments: list[str]) -> None:
     with ServerProcess(arguments) as first:
         with _client(first) as client:

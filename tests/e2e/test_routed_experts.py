@@ -18,7 +18,8 @@ import openai
 import pytest
 
 from stentor.loadtest.server_process import ServerProcess
-from stentor.tests.e2e.made_up import EXACT, describe, describe_talker
+from stentor.tests.e2e.conftest import NAME
+from stentor.tests.e2e.made_up import EXACT, describe_talker
 from stentor.tests.e2e.processes import below, eventually
 from stentor.tests.support.metrics import metric
 
@@ -114,6 +115,7 @@ def has_drawn(port: int, wanted: float) -> bool:
     return metric(port, "generation_tokens_total") > wanted
 
 
+@pytest.mark.proof  # tests/parity/test_routed_experts.py loses workers too
 def test_a_worker_and_an_engine_that_are_lost_change_none_of_them(server: ServerProcess, client: openai.OpenAI) -> None:
     prompt = [*range(300, 340)]
     undisturbed = complete(client, prompt, max_tokens=800).choices[0]
@@ -146,13 +148,12 @@ def test_what_cannot_be_told_is_refused_by_the_name_of_its_field(server: ServerP
     assert refusal(url, max_tokens=0, echo=True, return_routed_experts=True)["param"] == "return_routed_experts"
 
 
-def test_a_server_that_tells_none_refuses_to_be_asked(tmp_path: Path) -> None:
-    with ServerProcess(describe(tmp_path)) as server:
-        url = f"http://127.0.0.1:{server.port}"
-        for fields in ({"return_routed_experts": True}, {"routed_experts_prompt_start": 1}):
-            error = refusal(url, **fields)
-            assert error["param"] in fields
-            assert "--enable-return-routed-experts" in error["message"]
-        body = {"model": "made-up", "prompt": [5, 6, 7], "max_tokens": 4, "return_routed_experts": False}
-        answer = httpx.post(f"{url}/v1/completions", json=body)
-        assert "routed_experts" not in answer.json()["choices"][0]
+def test_a_server_that_tells_none_refuses_to_be_asked(talker: ServerProcess) -> None:
+    url = f"http://127.0.0.1:{talker.port}"
+    for fields in ({"return_routed_experts": True}, {"routed_experts_prompt_start": 1}):
+        error = refusal(url, model=NAME, **fields)
+        assert error["param"] in fields
+        assert "--enable-return-routed-experts" in error["message"]
+    body = {"model": NAME, "prompt": [5, 6, 7], "max_tokens": 4, "return_routed_experts": False}
+    answer = httpx.post(f"{url}/v1/completions", json=body)
+    assert "routed_experts" not in answer.json()["choices"][0]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import openai
+import pytest
 
 from stentor.loadtest.processes import alive, tree
 from stentor.loadtest.server_process import ServerProcess
@@ -30,6 +31,7 @@ def _text(client: openai.OpenAI, kill: int | None = None) -> str:
     return text
 
 
+@pytest.mark.proof  # the same without the server: tests/engine/test_tensor_parallel_processes.py
 def test_a_model_split_over_two_workers_is_served_and_a_stream_outlives_each_process(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     arguments = ["--load-format", "dummy", "--device", "cpu", "-tp", "2", "--kv-cache-memory", "8MiB", "--threads", "1"]
@@ -53,6 +55,7 @@ def test_a_model_split_over_two_workers_is_served_and_a_stream_outlives_each_pro
         eventually(lambda: not any(map(alive, processes)), SECONDS, "no process is left")
 
 
+@pytest.mark.proof  # the refusal itself: tests/parity/test_tensor_parallel.py
 def test_a_model_that_is_not_split_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "num_attention_heads": 2, "num_key_value_heads": 1}))
     options = ["--load-format", "dummy", "--device", "cpu", "--tensor-parallel-size", "3"]

@@ -19,6 +19,7 @@ MOST_BYTES: Final = 50
 """That a request may leave behind: less than any object that names it."""
 
 
+@pytest.mark.proof
 async def test_a_request_leaves_nothing_behind_in_the_engine() -> None:
     with anyio.fail_after(60):
         async with running("ready") as client:

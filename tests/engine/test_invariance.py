@@ -16,6 +16,8 @@ from stentor.tests.examples import examples
 from stentor.tests.parity import tiny
 from stentor.tests.parity.paged import BLOCK, PagedDecoder
 
+pytestmark = pytest.mark.proof(each="served")
+
 LENGTH = 70
 POOL = 18
 """Blocks that are too few for all."""
@@ -38,12 +40,9 @@ class Served:
 @pytest.fixture(
     scope="module",
     params=[
-        *("llama", "gemma2", "olmo2", "gpt-oss", "deepseek-v3-dense", "granite4-hybrid", "qwen3-next"),
-        "granite4-hybrid, states in float16",
-        *(
-            pytest.param(name, marks=pytest.mark.proof)
-            for name in ("qwen3-next, states in bfloat16", "lfm2, states in bfloat16")
-        ),
+        *("llama", "gemma2", "olmo2", "gpt-oss", "deepseek-v3-dense"),
+        *("granite4-hybrid", "qwen3-next", "granite4-hybrid, states in float16"),
+        *("qwen3-next, states in bfloat16", "lfm2, states in bfloat16"),
     ],
 )
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:

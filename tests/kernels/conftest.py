@@ -12,3 +12,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1" and item.get_closest_marker("triton"):
         speed_up()
         keep_types()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Kernels take each value of every parameter in `make test`, and all pairs in `make proof`."""
+    item.add_marker(pytest.mark.sampled)

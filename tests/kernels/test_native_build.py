@@ -20,7 +20,6 @@ PER_PROCESSOR = ("attention", "forward", "linear", "linear_packed")
 """Folders with code that some processors have and others do not."""
 UNITS = [f"{path.parent.name}/{path.name}" for path in find_sources() if path.parent.name in PER_PROCESSOR]
 PROCESSORS = ("x86-64", "x86-64-v3", "skylake-avx512")
-"""``make test`` compiles each unit for one of them; the tier ``proof`` is all pairs."""
 
 
 @pytest.fixture
@@ -171,14 +170,11 @@ def test_a_home_that_nobody_has_is_one_clear_line(source: Path, monkeypatch: pyt
         build(sources=[source])
 
 
+@pytest.mark.proof(each="unit")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86 processors")
 @pytest.mark.parametrize(
     ("unit", "arch"),
-    [
-        pytest.param(unit, arch, marks=() if (number + place) % len(PROCESSORS) == 0 else pytest.mark.proof)
-        for number, unit in enumerate(UNITS)
-        for place, arch in enumerate(PROCESSORS)
-    ],
+    [(unit, arch) for unit in UNITS for arch in PROCESSORS],
 )
 def test_the_kernels_compile_for_other_processors(unit: str, arch: str) -> None:
     source = next(path for path in find_sources() if path.match(unit))

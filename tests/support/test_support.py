@@ -14,7 +14,15 @@ from typing import Any
 import pytest
 
 from stentor.tests.support.machine import ExpectedSkips, Machine
-from stentor.tests.support.tiers import SHARES, TESTS, beyond_the_sample, beyond_the_share, in_turns, unit_of
+from stentor.tests.support.tiers import (
+    SAMPLED_IN_TURNS,
+    SHARES,
+    TESTS,
+    beyond_the_sample,
+    beyond_the_share,
+    in_turns,
+    unit_of,
+)
 
 FORK = multiprocessing.get_context("fork")
 
@@ -79,6 +87,12 @@ def test_a_sample_has_each_value_of_each_parameter_and_another_turn_other_pairs(
             assert {item.callspec.params[name] for item in sample} == set(range(count))
         assert len(sample) == 6, "no more than it takes"
     assert set().union(*kept) == set(items), "in time all of them run"
+
+
+def test_of_what_is_sampled_in_turns_a_run_of_one_file_has_every_case() -> None:
+    items = cases(*(Case("f", "test", "sampled", a=a, b=b) for a in range(6) for b in range(4)))
+    assert not beyond_the_sample(items, 3)
+    assert len(set(items) - beyond_the_sample(items, 3, SAMPLED_IN_TURNS)) == 6
 
 
 def test_values_are_told_apart_by_their_text_or_where_they_have_none_by_their_place() -> None:

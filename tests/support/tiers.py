@@ -1,9 +1,10 @@
 """Which tests run.
 
 ``make test`` runs every behaviour once, and a fifth of the tests that are marked ``proof`` or compile kernels; all
-of these are ``make proof``. The *turn*, which is the number of commits, chooses the fifth and the cases of kernels that
-are interpreted or compiled without a GPU: one commit always runs the same tests, and five merges run each value of
-every parameter of the tier.
+of these are ``make proof``. Of the tests of kernels and of those marked ``sampled`` it runs as many cases as it takes
+to have each value of every parameter; all pairs are ``make proof``. The *turn*, which is the number of commits, chooses
+the fifth and the cases: one commit always runs the same tests, and five merges run each value of every parameter of the
+tier.
 """
 
 import random
@@ -22,6 +23,10 @@ WAITING = ("browser", "chaos", "e2e", "loadtest", "test_readme.py")
 """Folders and files whose tests mostly wait for processes that they have started."""
 ONE_SERVER = "e2e"
 """Folder whose tests share a server."""
+SAMPLED = ("triton", "compiles")
+"""Marks of kernels that are interpreted or only compiled: slow where there is no GPU."""
+SAMPLED_IN_TURNS = (*SAMPLED, "sampled")
+"""What `make test` takes a sample of."""
 _BETWEEN = 4
 """Files of other folders between two of these: they take about as long."""
 
@@ -55,13 +60,11 @@ def _share(item: pytest.Item) -> int | None:
     return place
 
 
-def beyond_the_sample(items: Iterable[pytest.Item], turn: int) -> set[pytest.Item]:
-    """Cases of kernels that are interpreted or only compiled and not in the sample, which has each value of every
-    parameter."""
+def beyond_the_sample(items: Iterable[pytest.Item], turn: int, marks: Sequence[str] = SAMPLED) -> set[pytest.Item]:
+    """Cases of tests with one of ``marks`` that are not in the sample, which has each value of every parameter."""
     cases: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        kernel = item.get_closest_marker("triton") or item.get_closest_marker("compiles")
-        if kernel and not item.get_closest_marker("gpu"):
+        if any(map(item.get_closest_marker, marks)) and not item.get_closest_marker("gpu"):
             cases[item.path, getattr(item, "originalname", item.name)].append(item)
     left_out: set[pytest.Item] = set()
     for (path, name), group in cases.items():

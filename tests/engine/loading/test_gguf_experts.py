@@ -70,6 +70,7 @@ def test_experts_of_a_gguf_file_give_the_logits_of_the_model(arch: str, packed: 
     torch.testing.assert_close(logits_of(PagedDecoder(path, packed=packed)), expected, rtol=1e-4, atol=2e-4)
 
 
+@pytest.mark.proof(each="kind")
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_K", "Q5_K", "IQ4_NL", "MXFP4"])
 def test_quantised_experts_are_packed_in_bfloat16_and_expanded_in_float32(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
@@ -85,6 +86,7 @@ def test_quantised_experts_are_packed_in_bfloat16_and_expanded_in_float32(kind: 
     assert error.mean() < 0.05
 
 
+@pytest.mark.proof(each="kind")
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q5_0", "Q5_1", "Q5_K", "IQ4_NL", "MXFP4"])
 def test_experts_that_stay_in_their_blocks_give_what_expanded_ones_give(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"

@@ -60,6 +60,7 @@ def test_a_gguf_file_gives_back_the_model_it_was_made_from(arch: str, tmp_path: 
     assert_same(loaded(tmp_path), expected(model), 1e-7 if arch.startswith(("gemma", "nemotron")) else 0.0)
 
 
+@pytest.mark.proof(each="arch")
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_a_gguf_file_describes_the_model_it_was_made_from(arch: str, tmp_path: Path) -> None:
     model = tiny_model(arch)
@@ -76,6 +77,7 @@ def test_a_gguf_file_describes_the_model_it_was_made_from(arch: str, tmp_path: P
     assert found.shapes() == {name: tuple(t.shape) for name, t in expected(model).items()}
 
 
+@pytest.mark.proof(each="arch")
 @pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "phi3", "gemma2", "gemma3"])
 def test_tiny_gguf_files_mean_the_same_to_transformers(arch: str, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"

@@ -159,6 +159,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
     return get
 
 
+@pytest.mark.proof(each="name")
 @pytest.mark.parametrize("name", [*WEIGHT_ONLY, *EXPANDED_ONLY, *FP4, *INT8_GROUPS])
 def test_expanded_weights_give_the_logits_of_their_format(made: Callable[[str], Made], name: str) -> None:
     found = made(name)
@@ -166,6 +167,7 @@ def test_expanded_weights_give_the_logits_of_their_format(made: Callable[[str], 
     torch.testing.assert_close(our_logits(found.folder, "expanded"), found.logits, rtol=1e-4, atol=5e-4)
 
 
+@pytest.mark.proof(each="name")
 @pytest.mark.parametrize("name", [*WEIGHT_ONLY, *FP4, *INT8_GROUPS])
 def test_weights_multiplied_as_stored_give_the_same(made: Callable[[str], Made], name: str) -> None:
     found = made(name)
@@ -215,6 +217,7 @@ def test_quantising_what_is_quantised_is_refused(made: Callable[[str], Made]) ->
         PagedDecoder(made("awq").folder, quantization="int8")
 
 
+@pytest.mark.proof(each="kind")
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q5_0", "Q5_1", "MXFP4", "IQ4_NL"])
 def test_gguf_blocks_multiplied_as_stored_give_what_expanded_ones_do(kind: str, tmp_path: Path) -> None:
     """Query and key rows change places on the way."""

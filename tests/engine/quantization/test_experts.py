@@ -103,6 +103,7 @@ def notes_of(ours: PagedDecoder) -> list[str]:
     return [line for line in ours.model.weights.note_lines() if "experts" in line]
 
 
+@pytest.mark.proof(each="name")
 @pytest.mark.parametrize("packed", [None, False])
 @pytest.mark.parametrize("name", FORMATS)
 def test_expanded_experts_give_the_logits_of_their_format(name: str, packed: bool | None, tmp_path: Path) -> None:
@@ -115,6 +116,7 @@ def test_expanded_experts_give_the_logits_of_their_format(name: str, packed: boo
     torch.testing.assert_close(logits_of(ours), expected, rtol=1e-4, atol=5e-4)
 
 
+@pytest.mark.proof(each="name")
 @pytest.mark.parametrize("name", FORMATS)
 def test_experts_that_stay_in_their_codes_give_what_expanded_ones_give(name: str, tmp_path: Path) -> None:
     made(tmp_path, *FORMATS[name])
@@ -132,6 +134,7 @@ def test_experts_that_stay_in_their_codes_give_what_expanded_ones_give(name: str
             torch.testing.assert_close(found, values, rtol=1e-6, atol=0)
 
 
+@pytest.mark.proof(each="name")
 @pytest.mark.parametrize("name", ["gptq", "gptq-symmetric", "awq", "nvfp4", "gptq8", "int8"])
 def test_experts_in_codes_are_packed_in_bfloat16(name: str, tmp_path: Path) -> None:
     expected = made(tmp_path, *FORMATS[name])

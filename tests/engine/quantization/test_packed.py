@@ -71,6 +71,7 @@ def notes_of(model: PagedDecoder) -> list[str]:
 # ---- whole models
 
 
+@pytest.mark.proof(each="kind")
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q5_0", "Q5_1", "Q5_K", "IQ4_NL", "MXFP4"])
 def test_gguf_blocks_are_packed_in_bfloat16_and_expanded_in_float32(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
@@ -129,6 +130,7 @@ def test_weights_quantised_at_load_are_packed(tied: bool, tmp_path: Path) -> Non
     assert_near(logits_of(packed), make.logits_of(model))
 
 
+@pytest.mark.proof(each="name")
 @pytest.mark.parametrize("name", [name for name in WEIGHT_ONLY if name != "gptq-act-order"])
 def test_four_bit_checkpoints_are_packed(name: str, tmp_path: Path) -> None:
     made = WEIGHT_ONLY[name](tmp_path)
@@ -137,6 +139,7 @@ def test_four_bit_checkpoints_are_packed(name: str, tmp_path: Path) -> None:
     assert_near(logits_of(packed), made.logits)
 
 
+@pytest.mark.proof(each="name")
 @pytest.mark.parametrize("name", [name for name in INT8_GROUPS if name != "gptq8-act-order"])
 def test_eight_bits_in_groups_are_packed(name: str, tmp_path: Path) -> None:
     made = INT8_GROUPS[name](tmp_path)

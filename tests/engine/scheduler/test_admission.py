@@ -39,6 +39,7 @@ def oldest(engine: Engine) -> Sequence | None:
 # ---- fair to the oldest
 
 
+@pytest.mark.proof(each="seed")
 @pytest.mark.parametrize("takes_audio", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_the_most_important_is_admitted_after_finitely_many_steps_whatever_comes(
@@ -147,21 +148,22 @@ def test_a_resumed_sequence_whose_grammar_is_complete_ends_when_that_is_known(at
     engine.check_clients()
 
 
-def test_who_is_loading_changes_nothing_for_anybody_else() -> None:
-    for seed in range(10):
-        engines = [Engine(num_blocks=16, max_num_seqs=3, max_model_len=48) for _ in range(2)]
-        for loading, engine in enumerate(engines):
-            draw, rng = random.Random(seed), random.Random(seed)
-            for _ in range(30):
-                if draw.random() < 0.3 and loading:
-                    engine.load(engine.submit([7] * draw.randint(1, 40), priority=-9, seeds=[1, 2]))
-                submit_random(engine, rng)
-                for _ in range(rng.randint(0, 3)):
-                    engine.step()
-        assert plans(engines[0]) == plans(engines[1])
-        assert engines[1].loads
-        engines[1].drain()
-        engines[1].check_clients()
+@pytest.mark.proof(each="seed")
+@pytest.mark.parametrize("seed", range(10))
+def test_who_is_loading_changes_nothing_for_anybody_else(seed: int) -> None:
+    engines = [Engine(num_blocks=16, max_num_seqs=3, max_model_len=48) for _ in range(2)]
+    for loading, engine in enumerate(engines):
+        draw, rng = random.Random(seed), random.Random(seed)
+        for _ in range(30):
+            if draw.random() < 0.3 and loading:
+                engine.load(engine.submit([7] * draw.randint(1, 40), priority=-9, seeds=[1, 2]))
+            submit_random(engine, rng)
+            for _ in range(rng.randint(0, 3)):
+                engine.step()
+    assert plans(engines[0]) == plans(engines[1])
+    assert engines[1].loads
+    engines[1].drain()
+    engines[1].check_clients()
 
 
 def test_who_was_loaded_takes_its_place_by_its_arrival() -> None:

@@ -49,6 +49,7 @@ TestSchedulerInAnyOrder = SchedulerMachine.TestCase
 TestSchedulerInAnyOrder.settings = many(60)
 
 
+@pytest.mark.proof(each="max_drafts")
 @pytest.mark.parametrize(("prefix_cache", "max_drafts"), [(True, 0), (False, 0), (True, 1), (True, 4), (False, 4)])
 def test_many_requests_in_a_pool_too_small_for_them_give_what_each_gives_alone(
     prefix_cache: bool, max_drafts: int

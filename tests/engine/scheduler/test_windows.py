@@ -31,6 +31,7 @@ TestWindowsInAnyOrder = WindowsMachine.TestCase
 TestWindowsInAnyOrder.settings = many(60)
 
 
+@pytest.mark.proof(each="windows")
 @pytest.mark.parametrize("max_drafts", [0, 3])
 @pytest.mark.parametrize("windows", [(0, 5), (8,), (6, 0, 13), (5, 5, 5)])
 def test_many_requests_in_a_pool_too_small_for_them_give_what_each_gives_alone(

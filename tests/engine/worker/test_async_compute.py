@@ -60,8 +60,8 @@ def test_every_rule_draws_the_tokens_of_the_synchronous_runner(model: WatchedDec
 @pytest.mark.parametrize(
     ("sizes", "budget"),
     [
-        ((), 8),
         (SIZES, 64),
+        pytest.param((), 8, marks=pytest.mark.proof),
         pytest.param((), 64, marks=pytest.mark.proof),
         pytest.param(SIZES, 8, marks=pytest.mark.proof),
     ],
@@ -98,9 +98,9 @@ def test_layers_with_windows_find_their_blocks_by_their_own_tables(tmp_path: Pat
 @pytest.mark.parametrize(
     ("architecture", "sizes", "blocks"),
     [
-        ("granite4-hybrid", (3,), 6),
-        ("qwen3-next", SIZES, 6),
         ("lfm2", (), 100),
+        pytest.param("granite4-hybrid", (3,), 6, marks=pytest.mark.proof),
+        pytest.param("qwen3-next", SIZES, 6, marks=pytest.mark.proof),
         pytest.param("lfm2", SIZES, 6, marks=pytest.mark.proof),
     ],
 )

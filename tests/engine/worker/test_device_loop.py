@@ -42,6 +42,8 @@ RULES: list[dict[str, Any]] = [
     {"prompt_logprobs": 3, "temperature": 0.0},
     {"allowed_token_ids": (3, 4, 5, 50, 300)},
 ]
+PATIENT = RecoveryConfig(watchdog_seconds=600.0)
+"""The machine may be busy with other things for minutes."""
 REQUESTS = 14
 ABORTED = 3
 
@@ -144,7 +146,7 @@ async def test_a_mixed_workload_gets_what_the_host_alone_would_draw(
     )
     device = FakeDevice()
     with both_ends() as (server, engine), both_ends() as (to_worker, worker):
-        child = Child(subprocess.Popen(["sleep", "60"]), "worker")
+        child = Child(subprocess.Popen(["sleep", "600"]), "worker")
         try:
             with _serving(device, worker, monkeypatch) as codes:
                 ready = await _ready(to_worker, config)
@@ -162,9 +164,7 @@ async def test_a_mixed_workload_gets_what_the_host_alone_would_draw(
                 sequences = sum(len(submission.seeds) for submission in submissions)
                 async with anyio.create_task_group() as tasks:
                     life = WorkerLife(to_worker, child)
-                    tasks.start_soon(
-                        EngineLoop(engine, WorkerGroup([life]), _no_other, scheduler, RecoveryConfig()).run
-                    )
+                    tasks.start_soon(EngineLoop(engine, WorkerGroup([life]), _no_other, scheduler, PATIENT).run)
                     for submission in submissions[:6]:
                         await client.tell(submission)
                     while not client.tokens:
@@ -172,7 +172,7 @@ async def test_a_mixed_workload_gets_what_the_host_alone_would_draw(
                     await client.tell(Abort(ABORTED, 0))
                     for submission in submissions[6:]:
                         await client.tell(submission)
-                    with anyio.fail_after(60):
+                    with anyio.fail_after(240):
                         while len(client.ends) < sequences:
                             await client.read()
                     await client.tell(Shutdown())

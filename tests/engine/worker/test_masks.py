@@ -130,8 +130,8 @@ def _submit_all(pair: Pair, *, seed: int, requests: int, tokens: int = 14) -> No
 @pytest.mark.parametrize(
     ("sizes", "blocks", "budget"),
     [
-        ((), 64, 24),
         (SIZES, 6, 8),
+        pytest.param((), 64, 24, marks=pytest.mark.proof),
         pytest.param(SIZES, 64, 24, marks=pytest.mark.proof),
         pytest.param((), 6, 8, marks=pytest.mark.proof),
     ],

@@ -38,6 +38,7 @@ def _fresh(engine: LocalEngine, *, budget: int = 256, blocks: int = 0) -> None:
     engine.restart(blocks or engine.ready.num_blocks, max_num_batched_tokens=budget)
 
 
+@pytest.mark.proof(each="prompt_len")
 @pytest.mark.parametrize("prompt_len", [1, 15, 16, 17, 32, 46, 47])
 def test_a_sequence_fills_the_context_to_its_last_place_and_no_further(engine: LocalEngine, prompt_len: int) -> None:
     _fresh(engine)
@@ -70,6 +71,7 @@ def _prompt_logprobs(engine: LocalEngine, prompt: list[int], top: int = 3, token
     return engine.prompts[rid]
 
 
+@pytest.mark.proof(each="length")
 @pytest.mark.parametrize("budget", [1, 7, 16, 39])
 @pytest.mark.parametrize("length", [1, 2, 40])
 def test_log_probabilities_of_a_prompt_are_the_same_however_it_is_cut(
