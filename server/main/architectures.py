@@ -35,7 +35,9 @@ _GEMMA4: Final = {
     "num_kv_shared_layers": 2,
 }
 _WHOLE, _HALF, _QUARTER = ({"type": "mrope", "mrope_section": each} for each in ([4, 2, 2], [2, 1, 1], [1, 1, 0]))
-_TURNED: Final = ("Glm4v", "Glm46V", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Qwen3VLMoe")
+_TURNED: Final = (
+    *("Glm4v", "Glm46V", "Qwen2VL", "Qwen2_5Omni", "Qwen2_5_VL", "Qwen3OmniMoe", "Qwen3VL", "Qwen3VLMoe"),
+)
 _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "Lfm2ForCausalLM": {"full_attn_idxs": [2]},
     "Lfm2MoeForCausalLM": {"full_attn_idxs": [2]},
@@ -49,6 +51,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "StableLmForCausalLM": {"qk_layernorm": True},
     "Glm4vMoeForConditionalGeneration": {"partial_rotary_factor": 0.5, "rope_scaling": _HALF},
     **{f"{name}ForConditionalGeneration": {"rope_scaling": _WHOLE} for name in _TURNED},
+    "Qwen2_5OmniModel": {"rope_scaling": _WHOLE},
     "Qwen3_5ForConditionalGeneration": {"rope_scaling": _QUARTER},
     "Qwen3_5MoeForConditionalGeneration": {"model_type": "qwen3_5_moe_text", "rope_scaling": _QUARTER},
     "Gemma4ForCausalLM": _GEMMA4,

@@ -154,8 +154,9 @@ def _transcription(
     model = _model(services, form)
     if isinstance(model, StreamingTranscriptionModel):
         return resolve_stream(form, model)
-    given = form.chunking
-    chunking = given and Chunking(given.threshold, given.prefix_padding_ms, given.silence_duration_ms)
+    given, chunking = form.chunking, None
+    if given is not None:
+        chunking = Chunking(given.threshold, given.prefix_padding_ms, given.silence_duration_ms)
     if isinstance(model, ChatTranscriber):
         return resolve_chat(form, model, chunking)
     options = msgspec.structs.replace(

@@ -30,7 +30,7 @@ class MistralRenderer:
         """Raises :class:`RendererError`."""
         self._pool = pool
         self._tokenizer = _load(file)
-        instruct = self._tokenizer.instruct_tokenizer
+        instruct: Any = self._tokenizer.instruct_tokenizer
         if (encoder := getattr(instruct, "audio_encoder", None)) is not None:
             instruct.audio_encoder = _CountedAudio(encoder.special_ids.begin_audio, encoder.special_ids.audio)
         self._thinks = getattr(self._tokenizer.instruct_tokenizer, "BEGIN_THINK", None) is not None
