@@ -107,7 +107,7 @@ class TextWithMedia(Text):
             self._missing = f"{error}"
             logger.warning("%s takes no media: %s", self.spec.architecture, error)
             return None
-        tower.before_products(SlicedEncoding.pause)
+        tower.before_parts(SlicedEncoding.pause)
         self._tower = tower
         return MediaRows(
             tower,
@@ -116,6 +116,7 @@ class TextWithMedia(Text):
             context.device,
             turns=self._turns,
             sees_whole=self._sees_whole,
+            hidden=self.spec.hidden_size,
             words=tower.words(),
         )
 
