@@ -6,16 +6,17 @@
 
 ``since`` is when the step became the oldest one in flight. One that waits for its masks has this time for them, and
 from their coming on what it would have had without: neither half of a step is waited for without a bound. The
-prediction is work times the seconds that a unit of such work has taken. A unit is one position with few before it; each
-further :data:`_CONTEXT` before it add one more. A window of audio to be encoded counts as :data:`_WINDOW` of them.
-Steps with prefill and steps of decode alone are measured apart, for one is bound by arithmetic and the other by memory;
-in each kind the pace is seconds over work, summed over the latest steps with a weight that fades. Until enough steps of
-a kind have been seen a pace is assumed that only a large model on a slow machine has.
+prediction is work times the seconds that a unit of such work has taken. A unit is one position with few before it;
+each further :data:`_CONTEXT` before it add one more. A window of audio to be encoded counts as :data:`_WINDOW` of
+them, and so does a slice of an encoding. Steps with prefill and steps of decode alone are measured apart, for one is
+bound by arithmetic and the other by memory, and steps with slices too, which take as long as a slice may; in each kind
+the pace is seconds over work, summed over the latest steps with a weight that fades. Until enough steps of a kind have
+been seen a pace is assumed that only a large model on a slow machine has.
 """
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from stentor.protocols.ipc.config import RecoveryConfig
 from stentor.protocols.ipc.steps import StepPlan
@@ -30,9 +31,12 @@ _COLD_MOST: Final = 15.0
 """Seconds a step."""
 
 
+_Kind = Literal["decode", "prefill", "slices"]
+
+
 class _Sent(NamedTuple):
     step: int
-    prefill: bool
+    kind: _Kind
     work: float
     lacks_masks: bool
 
@@ -66,8 +70,7 @@ class StepWatch:
         self._floor = config.watchdog_seconds
         self._factor = config.watchdog_factor
         self._clock = clock
-        self._paces = {True: _Pace(), False: _Pace()}
-        """By whether a step has prefill."""
+        self._paces: dict[_Kind, _Pace] = {"decode": _Pace(), "prefill": _Pace(), "slices": _Pace()}
         self._in_flight: deque[_Sent] = deque()
         self._since = 0.0
         self._waited = 0.0
@@ -84,7 +87,7 @@ class StepWatch:
         if not self._in_flight or not self._floor:
             return None
         oldest = self._in_flight[0]
-        predicted = self._paces[oldest.prefill].predict(oldest.work)
+        predicted = self._paces[oldest.kind].predict(oldest.work)
         return self._since + self._waited + self._floor + self._factor * predicted
 
     @property
@@ -104,9 +107,12 @@ class StepWatch:
         for row in plan.rows:
             work += (row.count + row.num_drafts) * (1 + (row.start + row.count) / _CONTEXT)
             prefill |= row.count > 1
+        kind: _Kind = "prefill" if prefill else "decode"
+        if any(job.sliced for job in plan.encode):
+            kind = "slices"
         if not self._in_flight:
             self._begin()
-        self._in_flight.append(_Sent(plan.step, prefill, work, bool(plan.masked)))
+        self._in_flight.append(_Sent(plan.step, kind, work, bool(plan.masked)))
 
     def masked(self, step: int) -> None:
         """The masks of the oldest step have been sent."""
@@ -120,7 +126,7 @@ class StepWatch:
             return  # the scheduler says what is wrong with it
         done = self._in_flight.popleft()
         # a step whose masks are late has run its forward meanwhile: less is learned than it took, never more
-        self._paces[done.prefill].learn(done.work, self._clock() - self._since - self._waited)
+        self._paces[done.kind].learn(done.work, self._clock() - self._since - self._waited)
         self._begin()
 
     def excuse(self) -> None:

@@ -1,7 +1,7 @@
 """Self-attention."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -16,9 +16,13 @@ from .forward_batch import ForwardBatch, LayerCache, Texts
 from .layer_context import LayerContext
 from .linear import Linear
 from .norm import RMSNorm
+from .parts import BeforePart, parts
 from .quantized import Input, Stream
 from .rotary import RotaryTables
 from .weights import WeightMap
+
+_LEAST_QUERIES: Final = 64
+"""That a part of an attention has: for fewer, laying out the keys takes longer."""
 
 
 class HeadLayerNorm:
@@ -94,6 +98,7 @@ class Attention:
             )
         self._sizes = (2 if spec.gated else 1) * spec.q_size, spec.kv_size, spec.kv_size
         self._window, self._chunk = (0, spec.window) if spec.chunked else (spec.window, 0)
+        self._before = context.before_part
         self._eps, self._plus_one = model.norm_eps, model.norm_plus_one
         self._k_scale, self._v_scale = (cache_scale(weights, prefix, each, spec.kv_heads, context) for each in "kv")
         # scales of quantised queries and probabilities, neither of which is quantised here
@@ -142,21 +147,54 @@ class Attention:
         if texts.bias is not None:
             return _attend_biased(q, k, v, texts, spec.scale)
         assert not spec.chunked, "no embedder attends in chunks"
-        side = spec.window - 1 if spec.window else -1  # the window counts the token itself
+        if self._before is None or spec.window:
+            starts = texts.cu_seqlens if texts.query_starts is None else texts.query_starts
+            return self._see_whole(q, k, v, starts, texts, self._sinks)
+        return self._see_in_parts(q, k, v, texts, self._before)
+
+    def _see_whole(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        q_start: torch.Tensor,
+        texts: Texts,
+        sinks: torch.Tensor | None,
+    ) -> torch.Tensor:
+        side = self._spec.window - 1 if self._spec.window else -1  # the window counts the token itself
         return kernels.varlen_attention(
             q,
             k,
             v,
-            texts.cu_seqlens if texts.query_starts is None else texts.query_starts,
+            q_start,
             texts.cu_seqlens,
             texts.varlen.max_seqlen,
             texts.varlen.max_seqlen,
-            scale=spec.scale,
+            scale=self._spec.scale,
             window=(side, side),
-            softcap=spec.softcap,
-            sinks=self._sinks,
+            softcap=self._spec.softcap,
+            sinks=sinks,
             layout=texts.layout,
         )
+
+    def _see_in_parts(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, texts: Texts, before: BeforePart
+    ) -> torch.Tensor:
+        """Some heads at a time, whose keys are then laid out once; of one that is too long, some queries at a time."""
+        spec, out = self._spec, q.new_empty(q.shape)
+        starts = texts.cu_seqlens if texts.query_starts is None else texts.query_starts
+        group = spec.heads // spec.kv_heads
+        work = 2 * texts.varlen.max_seqlen * spec.head_dim * group
+        for kv_heads in parts(spec.kv_heads, work * max(1, len(q)), before):
+            heads = slice(group * kv_heads.start, group * kv_heads.stop)
+            sinks = None if self._sinks is None else self._sinks[heads]
+            for rows in parts(len(q), work * (kv_heads.stop - kv_heads.start), before, _LEAST_QUERIES):
+                own = (starts - rows.start).clamp(0, rows.stop - rows.start)
+                found = self._see_whole(q[rows, heads], k[:, kv_heads], v[:, kv_heads], own, texts, sinks)
+                if found.shape == q.shape:
+                    return found
+                out[rows, heads] = found
+        return out
 
     def _turned(self, q: torch.Tensor, k: torch.Tensor, batch: ForwardBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Queries and keys normed by head and rotated, in the spec's order; mutates what it is given."""

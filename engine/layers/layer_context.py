@@ -1,7 +1,6 @@
 """How tensors are made and multiplied: one value passed to every layer."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -12,6 +11,7 @@ from stentor.protocols.ipc.config import MoEBackend
 
 from ..quantization.choose import Backend
 from ..quantization.formats import Format, OnlineFormat, QuantizedCheckpoint
+from .parts import BeforePart
 from .rank_group import RankGroup
 
 
@@ -48,8 +48,9 @@ class LayerContext:
     """The workers that split the model; None where one has it all."""
     moe_backend: MoEBackend = "auto"
     """Who the operator wants to multiply by plain experts."""
-    before_product: Callable[[], None] | None = None
-    """Called before every product that is no step of a program: others may compute then."""
+    before_part: BeforePart | None = None
+    """Called before every product and every attention to whole texts that is no step of a program, or before each part
+    of it."""
     memory: Memory | None = None
     """Where the tensors lie, unless with :attr:`shapes_only`; None makes them where torch does."""
 

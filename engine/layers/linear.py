@@ -1,7 +1,7 @@
 """Linear layers, fused where a checkpoint stores them apart, in whatever format it stores them."""
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any, Protocol, overload
+from typing import Any, Final, Protocol, overload
 
 import torch
 
@@ -26,9 +26,13 @@ from ..quantization.stored import PartFormat, endings, expand
 from .coded import CodedLinear
 from .layer_context import LayerContext
 from .packed import PackedLinear
+from .parts import BeforePart, parts
 from .quantized import GGUFLinear, Input, Int4Linear, ScaledLinear, Stream
 from .task_adapters import AdaptedLinear, TaskRows
 from .weights import WeightError, WeightMap
+
+_LEAST_ROWS: Final = 16
+"""That a part of a product has: for fewer, reading the weights takes longer than multiplying."""
 
 
 class _Multiplier(Protocol):
@@ -75,7 +79,7 @@ class Linear:
         """``bias``: whether all parts have one, or those that do; the others' is zero. ``dtype``: what ``y`` is rounded
         to. ``adapted``: what tasks add to the product."""
         self._activation, self._dtype, self._adapted, self._stream = activation, dtype, adapted, context.stream
-        self._before = context.before_product
+        self._before = context.before_part
         added = torch.float32 if context.packed else context.dtype
         bias_ = context.empty(sum(parts.values()), dtype=added) if bias else None
         if bias_ is not None:
@@ -135,6 +139,8 @@ class Linear:
             assert isinstance(traced, Traced)
             return traced.activated(self._activation)
         if self._before is not None:
+            if isinstance(self._multiply, PackedLinear) and isinstance(x, torch.Tensor) and not tasks:
+                return self._in_parts(x, self._multiply, self._before)
             self._before()
         if not tasks or self._adapted is None:
             return self._product(x, self._activation, self._dtype)
@@ -143,6 +149,18 @@ class Linear:
         if self._activation is not None:
             product = kernels.activate_(product, self._activation)
         return product if self._dtype is None else product.to(self._dtype)
+
+    def _in_parts(self, x: torch.Tensor, multiply: PackedLinear, before: BeforePart) -> torch.Tensor:
+        """Some rows at a time: with packed weights a row's result does not depend on the others."""
+        product: torch.Tensor | None = None
+        for rows in parts(len(x), multiply.multiplications, before, _LEAST_ROWS):
+            found = multiply(x[rows], self._activation, self._dtype)
+            if len(found) == len(x):
+                return found
+            if product is None:
+                product = found.new_empty(len(x), found.shape[1])
+            product[rows] = found
+        return self._product(x, self._activation, self._dtype) if product is None else product
 
     def _product(
         self, x: torch.Tensor | Quantized, activation: kernels.ActivationKind | None, dtype: torch.dtype | None

@@ -1,6 +1,7 @@
 """RMSNorm (arXiv:1910.07467), its fusion with the residual stream, and with the quantisation of what comes next;
 LayerNorm (arXiv:1607.06450)."""
 
+from dataclasses import replace
 from typing import overload
 
 import torch
@@ -153,7 +154,7 @@ def make_norm(
     stored = name if like.weighted else None
     if like.kind == "layer":
         return LayerNorm(weights, stored, size, eps, context, bias=like.bias, plus_one=plus_one)
-    return RMSNorm(weights, stored, size, eps, context, plus_one=plus_one, before=before)
+    return RMSNorm(weights, stored, size, eps, replace(context, dtype=context.stream), plus_one=plus_one, before=before)
 
 
 def joined(delta: Stream | None, residual: Stream, norm: Norm | None) -> Input:

@@ -83,6 +83,8 @@ class PackedLinear:
 
         ``bias`` is float32 [outputs].
         """
+        self.multiplications = inputs * sum(parts.values())
+        """Of a row."""
         self._pieces: list[_Piece] = []
         runs: list[tuple[tuple[PackedKind, Scaling], list[str]]] = []
         for part in parts:

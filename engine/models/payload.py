@@ -6,11 +6,14 @@ The format is that of safetensors, whose metadata says the modality.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+GIVEN: Final = "image_embeds"
+"""The one tensor of a payload that brings the embeddings themselves: [embeddings, hidden]."""
 _LENGTH = 8
 """Bytes before the header, which say how long it is."""
 

@@ -5,12 +5,13 @@ makes and returns what stands in place of tokens. The class is made whole, witho
 taken out of it, and what is left is filled by name.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
 import torch
 
+from ..layers.parts import BeforePart
 from ..layers.weights import WeightMap
 from ..model_config.config_fields import ConfigError, Fields
 from ..model_config.thinker import thinker
@@ -82,11 +83,15 @@ class TransformersTower:
         for name, tensor in self._tensors.items():
             self.weights.add(name, tensor)
 
-    def before_products(self, pause: Callable[[], None]) -> None:
+    def before_parts(self, pause: BeforePart) -> None:
         """``pause`` is called before each of its products from now on."""
+
+        def before(*_: object) -> None:
+            pause()
+
         for module in self._model.modules():
             if isinstance(module, torch.nn.Linear):
-                module.register_forward_pre_hook(lambda *_: pause())
+                module.register_forward_pre_hook(before)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -1,5 +1,6 @@
 """From a tower's patches to embeddings of a decoder: neighbours are joined, normed, and multiplied."""
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -71,4 +72,4 @@ def _norm(weights: WeightMap, prefix: str, spec: ProjectorNorm, size: int, conte
         if spec.kind == "rms"
         else partial(LayerNorm, bias=spec.bias, plus_one=spec.plus_one)
     )
-    return make(weights, prefix + spec.name, size, spec.eps, context)
+    return make(weights, prefix + spec.name, size, spec.eps, replace(context, dtype=context.stream))

@@ -5,7 +5,8 @@ They differ by :class:`..model_config.vision_spec.VisionSpec`, not by code. Pict
 one pass, one after another and without padding: each is a sequence that sees itself.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -18,6 +19,7 @@ from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear
 from ..layers.norm import Norm, joined, make_norm
+from ..layers.parts import BeforePart
 from ..layers.quantized import Input, Stream
 from ..layers.rotary import RotaryTables
 from ..layers.varlen_batch import VarlenBatch
@@ -42,13 +44,13 @@ class VisionTower:
     def __init__(self, spec: VisionSpec, context: LayerContext) -> None:
         self.spec = spec
         self.weights = weights = WeightMap()
-        self._pause: Callable[[], None] | None = None
+        self._pause: BeforePart | None = None
         self._context = context = replace(
             context,
             float32_stream=context.packed,
             quantized=_online(context),
             tells_experts=False,
-            before_product=self._before_product,
+            before_part=self._before_part,
         )
         plain = replace(context, quantized=None)
         hidden = spec.hidden_size
@@ -84,13 +86,12 @@ class VisionTower:
         norms = self.spec.layers[0].norms
         return make_norm(self.weights, name, norms, self.spec, self._context) if name else None
 
-    def before_products(self, pause: Callable[[], None]) -> None:
-        """``pause`` is called before each of its products from now on."""
+    def before_parts(self, pause: BeforePart) -> None:
+        """``pause`` is called before each of its products and attentions from now on, or before each part of one."""
         self._pause = pause
 
-    def _before_product(self) -> None:
-        if self._pause is not None:
-            self._pause()
+    def _before_part(self) -> float:
+        return math.inf if self._pause is None else self._pause()
 
     def words(self) -> dict[int, torch.Tensor]:
         """Tokens of text whose embeddings are the tower's, [hidden] each by id: there are none."""

@@ -81,6 +81,9 @@ class AudioWindows:
                 del self._asking[row.slot]
         return Findings(alignments=found)
 
+    def ended(self, seconds: float) -> list[int]:
+        return []
+
     def _silence(self, probe: PromptProbe, row: RowStep, first: int, hidden: torch.Tensor) -> float | None:
         """The probability of the token that says so, where this step computes its position."""
         if probe.no_speech is None:

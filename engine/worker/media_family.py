@@ -105,7 +105,7 @@ class TextWithMedia(Text):
             self._missing = f"{error}"
             logger.warning("%s takes no media: %s", self.spec.architecture, error)
             return None
-        tower.before_products(SlicedEncoding.pause)
+        tower.before_parts(SlicedEncoding.pause)
         self._tower = tower
         return MediaRows(
             tower,
@@ -114,6 +114,7 @@ class TextWithMedia(Text):
             context.device,
             turns=self._turns,
             sees_whole=self._sees_whole,
+            hidden=self.spec.hidden_size,
             behind_frames=self._media.behind_frames,
             words=tower.words(),
         )

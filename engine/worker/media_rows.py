@@ -1,6 +1,7 @@
 """Pictures and sounds in the prompts of rows: encoded into encoder slots, put in place of placeholder tokens."""
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,15 +14,21 @@ from stentor.kernels import WholeSpan
 from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowFault, RowStep, StepPlan
 
 from ..layers.forward_batch import ForwardBatch, MediaBatch
-from ..models.payload import Encoded, Payload, read_payload
+from ..models.payload import GIVEN, Encoded, Payload, read_payload
 from .batch import Batch
 from .media_positions import MediaPositions
 from .rows import Int64
 from .runner import Findings, MediaReader, no_media
 from .sliced_encoding import SlicedEncoding
 
-_SLICE_SECONDS: Final = 0.02
-"""Of an encoding beside rows that decode, and a product's time more."""
+_SHARE: Final = 0.25
+"""Of the time that rows take to decode, an encoding beside them takes at most, and a part's time more: so their
+inter-token latency stays below 1.5 times its own."""
+_FIRST_PACE: Final = 0.02
+"""Seconds of a step that decodes, while none has been seen."""
+_FADE: Final = 0.9
+_ALONE_SECONDS: Final = 0.05
+"""Of an encoding beside nobody: who comes meanwhile waits for two such steps."""
 _NOWHERE: Final = np.zeros(0, dtype=np.int64)
 logger = logging.getLogger(__name__)
 
@@ -86,20 +93,22 @@ class MediaRows:
         *,
         turns: bool,
         sees_whole: bool,
+        hidden: int,
         behind_frames: bool = False,
         words: Mapping[int, torch.Tensor] | None = None,
     ) -> None:
         """``placeholders``: ids of the tokens that embeddings replace; ``place``: see
         :meth:`..models.decoder.Decoder.place_media`; ``turns``: tokens of media turn by frame, row and column;
         ``behind_frames``: see :meth:`.media_positions.MediaPositions.of`; ``sees_whole``: those of a picture see each
-        other; ``words``: tokens of text that stand for embeddings of the
-        tower, [hidden] each, wherever a prompt has them."""
+        other; ``hidden``: the width of an embedding; ``words``: tokens of text that stand for embeddings of the tower,
+        [hidden] each, wherever a prompt has them."""
         words = words or {}
         self._words = np.array(sorted(words), dtype=np.int64)
         self._of_words = torch.stack([words[token] for token in sorted(words)]) if words else None
         self._tower, self._place, self._device = tower, place, device
         self._placeholders = np.array(sorted(placeholders), dtype=np.int64)
         self._turns, self._sees_whole, self._behind_frames = turns, sees_whole, behind_frames
+        self._hidden = hidden
         self._rows: dict[int, _Row] = {}
         self._encoded: dict[int, Encoded | str] = {}
         """By encoder slot; or why it cannot be encoded."""
@@ -107,6 +116,12 @@ class MediaRows:
         """By encoder slot: what slices have begun."""
         self._completed: list[int] = []
         """Encoder slots that slices of this step have completed."""
+        self._pace = _FIRST_PACE
+        """Seconds that a step takes which decodes and nothing else."""
+        self._decodes = False
+        """Whether the rows of this step do."""
+        self._encoding = 0.0
+        """Seconds of this step that went to media."""
         self._faults: dict[int, str] = {}
         """By row slot: what is wrong with what the step reads."""
         self.yield_device: Callable[[], None] | None = None
@@ -125,10 +140,12 @@ class MediaRows:
         for new in plan.new:
             if new.spans or (len(self._words) and np.isin(new.tokens[: new.prompt_len], self._words).any()):
                 self._rows[new.slot] = self._read_row(new)
-        for job in plan.encode:
-            self._encode(job)
-            if self.yield_device is not None:
-                self.yield_device()
+        self._decodes = bool(plan.rows) and all(row.count == 1 for row in plan.rows)
+        self._encoding = 0.0
+        if plan.encode:
+            began = time.perf_counter()
+            self._encode_all(plan.encode, began + (self._pace * _SHARE if plan.rows else _ALONE_SECONDS))
+            self._encoding = time.perf_counter() - began
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:
@@ -136,9 +153,7 @@ class MediaRows:
 
     def concerns(self, rows: Iterable[RowStep]) -> bool:
         """Whether a pass over these rows is any other than over tokens alone, each at the position that it is counted
-        as, or something is to be told of it."""
-        if self._completed:
-            return True
+        as."""
         for row in rows:
             found = self._rows.get(row.slot)
             if found is None:
@@ -160,28 +175,45 @@ class MediaRows:
         return replace(batch, media=self.batch(rows), positions=torch.from_numpy(positions).to(self._device))
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
+        return Findings(faults=self.take_faults())
+
+    def ended(self, seconds: float) -> list[int]:
+        if self._decodes:
+            self._pace = _FADE * self._pace + (1 - _FADE) * (seconds - self._encoding)
         completed, self._completed = self._completed, []
-        return Findings(faults=self.take_faults(), encoded=completed)
+        return completed
 
     def take_faults(self) -> list[RowFault]:
         """Rows of the last pass whose media cannot be taken; each is told once."""
         faults, self._faults = self._faults, {}
         return [RowFault(slot, f"the model cannot take the media of the prompt: {why}") for slot, why in faults.items()]
 
-    def _encode(self, job: EncodeJob) -> None:
-        """All of the media, what is left of them, or a slice."""
+    def _encode_all(self, jobs: Sequence[EncodeJob], until: float) -> None:
+        """``until``, by ``time.perf_counter()``, slices are encoded; the first has a part's time at least."""
+        begun = False
+        for job in jobs:
+            left = until - time.perf_counter()
+            if job.sliced and begun and left <= 0:
+                continue
+            begun = True
+            self._encode(job, max(0.0, left))
+            if self.yield_device is not None:
+                self.yield_device()
+
+    def _encode(self, job: EncodeJob, seconds: float) -> None:
+        """All of the media, what is left of them, or a slice of so many seconds."""
         slot = job.encoder_slot
         if job.sliced and slot in self._encoded:
             return  # the slice before was the last
         begun = self._begun.pop(slot, None)
         try:
             if begun is None:
-                encode = partial(self._tower.encode, read_payload(self.media(job.data)))
+                encode = partial(self._encoded_of, read_payload(self.media(job.data)))
                 begun = SlicedEncoding(encode) if job.sliced else None
                 if begun is None:
                     self._encoded[slot] = encode()
                     return
-            if not begun.run(_SLICE_SECONDS if job.sliced else None):
+            if not begun.run(seconds if job.sliced else None):
                 self._begun[slot] = begun
                 return
             self._encoded[slot] = begun.result()
@@ -190,6 +222,15 @@ class MediaRows:
             self._encoded[slot] = str(error)
         if job.sliced:
             self._completed.append(slot)
+
+    def _encoded_of(self, payload: Payload) -> Encoded:
+        """Raises ValueError for a payload that the tower cannot take."""
+        given = payload.tensors.get(GIVEN)
+        if given is None:
+            return self._tower.encode(payload)
+        if given.dim() != 2 or given.shape[1] != self._hidden or len(payload.tensors) > 1:
+            raise ValueError(f"embeddings have shape {list(given.shape)}; expected [embeddings, {self._hidden}]")
+        return Encoded(given.to(self._device))
 
     def _read_row(self, new: NewRow) -> _Row:
         tokens = np.array(new.tokens[: new.prompt_len], dtype=np.int64)

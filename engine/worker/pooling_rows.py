@@ -67,6 +67,9 @@ class PoolingRows:
                 del self._asked[row.slot]
         return Findings(pooled=self._pooled(ready)) if ready else Findings()
 
+    def ended(self, seconds: float) -> list[int]:
+        return []
+
     def _pooled(self, ready: Sequence[tuple[NewRow, torch.Tensor]]) -> list[RowPooled]:
         """Of prompts and their hidden states [tokens, hidden], of all tokens or of the last."""
         states = [each[1] for each in ready]

@@ -67,6 +67,9 @@ class RoutedRows:
                 gathered.append(RowExperts(row.slot, first, count, of_row.astype(f"<u{self._shape.width}").tobytes()))
         return Findings(routed=gathered)
 
+    def ended(self, seconds: float) -> list[int]:
+        return []
+
 
 class JoinedExtras:
     """Several :class:`.runner.RowExtras` as one."""
@@ -115,5 +118,7 @@ class JoinedExtras:
             [each for one in found for each in one.pooled],
             [each for one in found for each in one.routed],
             [each for one in found for each in one.faults],
-            [each for one in found for each in one.encoded],
         )
+
+    def ended(self, seconds: float) -> list[int]:
+        return [slot for part in self._parts for slot in part.ended(seconds)]

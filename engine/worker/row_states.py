@@ -115,6 +115,9 @@ class RowStates:
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
         return Findings()
 
+    def ended(self, seconds: float) -> list[int]:
+        return []
+
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     if device.type != "cpu":

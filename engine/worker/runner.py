@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+import msgspec
 import torch
 
 from stentor.protocols.ipc.inputs import ArenaRef
@@ -32,8 +33,6 @@ class Findings:
     pooled: list[RowPooled] = field(default_factory=list)
     routed: list[RowExperts] = field(default_factory=list)
     faults: list[RowFault] = field(default_factory=list)
-    encoded: list[int] = field(default_factory=list)
-    """Encoder slots that slices have completed."""
 
 
 MediaReader = Callable[[ArenaRef], bytes | memoryview]
@@ -61,6 +60,9 @@ class RowExtras(Protocol):
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
         """What the rows ask of a pass that has returned ``hidden``."""
+
+    def ended(self, seconds: float) -> list[int]:
+        """A step has ended that took so long. Returns the encoder slots that slices have completed in it."""
 
 
 def no_media(ref: ArenaRef) -> bytes | memoryview:
@@ -134,7 +136,10 @@ class ModelRunner(Generic[F, P]):
 
     def finish(self, pending: P) -> StepResult:
         """Waits for a step, not for any after it. May be called from another thread than all the rest, in order too."""
-        return self.compute.finish(pending)
+        result = self.compute.finish(pending)
+        if self.extras is not None and (encoded := self.extras.ended(result.seconds)):
+            return msgspec.structs.replace(result, encoded=encoded)
+        return result
 
     def release(self, slots: Sequence[int]) -> None:
         """Forgets the rows of these slots; what is encoded stays where it is."""

@@ -1,4 +1,4 @@
-"""An encoding that stops between two products and goes on later: rows that decode wait for a part of it."""
+"""An encoding that stops between two of its parts and goes on later: rows that decode wait for a slice of it."""
 
 import threading
 import time
@@ -7,6 +7,8 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 _LAST: Final = float("inf")
+_PARTS: Final = 4
+"""Of a slice, at least: one goes on for a part's time longer than it has."""
 
 
 class _DroppedError(Exception):
@@ -21,7 +23,7 @@ class SlicedEncoding(Generic[T]):
     def __init__(self, encode: Callable[[], T]) -> None:
         self._encode = encode
         self._resumed, self._paused = threading.Semaphore(0), threading.Semaphore(0)
-        self._deadline = _LAST
+        self._deadline = self._part = _LAST
         self._dropped = self.done = False
         self._found: T | None = None
         self._error: Exception | None = None
@@ -29,19 +31,23 @@ class SlicedEncoding(Generic[T]):
         self._thread.start()
 
     @classmethod
-    def pause(cls) -> None:
-        """Between two products: waits, where it runs on the thread of an encoding whose time is over."""
+    def pause(cls) -> float:
+        """Before a part: waits, where it runs on the thread of an encoding whose time is over. Returns seconds that the
+        part should take, at most; infinity where nobody waits for it."""
         mine: SlicedEncoding[T] | None = getattr(cls._own, "encoding", None)
-        if mine is None or time.monotonic() < mine._deadline:
-            return
-        mine._paused.release()
-        mine._resumed.acquire()
-        if mine._dropped:
-            raise _DroppedError
+        if mine is None:
+            return _LAST
+        if time.monotonic() >= mine._deadline:
+            mine._paused.release()
+            mine._resumed.acquire()
+            if mine._dropped:
+                raise _DroppedError
+        return mine._part
 
     def run(self, seconds: float | None = None) -> bool:
-        """Goes on for so long and a product's time more, or to the end. Returns whether it is done."""
+        """Goes on for so long and a part's time more, or to the end. Returns whether it is done."""
         self._deadline = _LAST if seconds is None else time.monotonic() + seconds
+        self._part = _LAST if seconds is None else seconds / _PARTS
         self._resumed.release()
         self._paused.acquire()
         return self.done

@@ -80,6 +80,8 @@ class SyncCompute:
             self._sampler.remove(slot)
 
     def forward(self, plan: StepPlan, began: float) -> Forwarded:
+        if not plan.rows:  # media alone
+            return Forwarded(plan, time.perf_counter() - began)
         alone = self._step is not None and (self._extras is None or not self._extras.concerns(plan.rows))
         forwarded = self._run_program(plan) if alone else self._run(plan)
         return replace(forwarded, seconds=time.perf_counter() - began)
@@ -103,7 +105,6 @@ class SyncCompute:
             pooled=forwarded.findings.pooled,
             routed=forwarded.findings.routed,
             faults=forwarded.findings.faults,
-            encoded=forwarded.findings.encoded,
         )
 
     def finish(self, pending: StepResult) -> StepResult:

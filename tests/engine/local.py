@@ -62,7 +62,7 @@ class LocalEngine:
         if self.runner.extras is not None:
             self.runner.extras.media = self.shelf.reader.read
         limits = self.ready.limits
-        self.runner.release(list(range(limits.max_num_seqs)))
+        self._forget()
         self.scheduler = Scheduler(
             num_blocks=num_blocks,
             block_size=limits.block_size,
@@ -82,6 +82,13 @@ class LocalEngine:
         self._experts: dict[int, RoutedExperts] = {}
         self._clock = 0.0
         self._next_rid = 0
+
+    def _forget(self) -> None:
+        """The worker loses its rows, and what it has encoded."""
+        self.runner.release(list(range(self.ready.limits.max_num_seqs)))
+        cross = group_of(self.ready.groups, "cross")
+        if self.runner.extras is not None and cross is not None:
+            self.runner.extras.enter(StepPlan(0, 0, [], [], [], forgotten=list(range(cross.capacity))))
 
     def submit(
         self,
@@ -119,7 +126,7 @@ class LocalEngine:
             self._clock += 1e-3
             if dies():
                 pending.clear()
-                self.runner.release(list(range(self.ready.limits.max_num_seqs)))
+                self._forget()
                 self.deaths += 1
                 self._take(self.scheduler.recover(self._clock).ended)
             while self.scheduler.in_flight < MAX_IN_FLIGHT and (plan := self.scheduler.plan(self._clock)) is not None:

@@ -106,6 +106,19 @@ def test_prompts_do_not_make_decoding_seem_slow_nor_the_other_way_round() -> Non
     assert left(watch, clock) == pytest.approx(10 + 20 * 0.5, rel=0.05)
 
 
+def test_slices_of_encodings_do_not_make_prompts_seem_quick() -> None:
+    clock = Clock()
+    watch = watching(clock)
+    warm(watch, clock, 0.5, 500)
+    sliced = [EncodeJob(0, ArenaRef(0, 0), sliced=True)]
+    for step in range(40, 80):
+        watch.sent(msgspec.structs.replace(plan(step, 1), encode=sliced))
+        clock.now += 0.01
+        watch.completed(step)
+    watch.sent(plan(80, 500))
+    assert left(watch, clock) == pytest.approx(10 + 20 * 0.5, rel=0.05)
+
+
 def test_before_anything_is_known_a_large_model_on_a_slow_machine_has_time() -> None:
     clock = Clock()
     watch = watching(clock)

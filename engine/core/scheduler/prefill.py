@@ -21,7 +21,7 @@ def plan_chunks(draft: StepBuilder, memory: KVCacheManager, sequences: list[Sequ
             return
         count = memory.affordable(sequence, min(sequence.plannable, draft.budget, draft.chunk))
         if count <= 0:  # what it left behind others hold as well; while some row has work, it waits for theirs
-            if draft.rows or not memory.preempt_for(sequence):
+            if draft.works or not memory.preempt_for(sequence):
                 continue
             count = memory.affordable(sequence, min(sequence.plannable, draft.budget, draft.chunk))
         if memory.states is not None:
@@ -30,6 +30,8 @@ def plan_chunks(draft: StepBuilder, memory: KVCacheManager, sequences: list[Sequ
             count = _within_spans(draft, sequence.spans, sequence.num_scheduled_tokens, count)
             count = count if _make_room(draft, memory, sequence, count) else 0
         count = _encode(draft, memory, sequence, count)
+        if waits_for_media(memory, sequence):
+            draft.waiting += 1
         if count > 0:
             state = -1 if memory.states is None else memory.states.next_slot(sequence)
             draft.add(sequence, count, memory.cover(sequence, sequence.num_scheduled_tokens + count), state)
@@ -76,7 +78,9 @@ def _lacks(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> Re
         spans = request.spans_behind(start)
         if draft.whole_spans and not _within_spans(draft, spans, start, 1):
             return "step"
-        if not memory.encoder_cache.has_room(spans) or not _reach(draft, memory, spans, start, 1):
+        if not memory.encoder_cache.has_room(spans):
+            return "encoder"
+        if not _waits_with_row(draft, memory) and not _reach(draft, memory, spans, start, 1):
             return "encoder"
     return prefix
 
@@ -114,7 +118,7 @@ def _within_spans(draft: StepBuilder, spans: list[InputSpan], start: int, count:
 def _make_room(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, count: int) -> bool:
     """Whether there are blocks for so many positions; where nobody else has work, less important rows make it."""
     while memory.affordable(sequence, count) < count:
-        if draft.rows or memory.rows.running[-1] is sequence:
+        if draft.works or memory.rows.running[-1] is sequence:
             return False
         memory.preempt(memory.rows.running[-1])
     return True
@@ -136,17 +140,30 @@ def _reach(
     return count
 
 
+def waits_for_media(memory: KVCacheManager, sequence: Sequence) -> bool:
+    """Whether a running sequence can compute nothing before an encoding has ended."""
+    at = sequence.num_scheduled_tokens
+    return any(span.start <= at and not memory.encoder_cache.is_encoded(span.digest) for span in sequence.spans)
+
+
+def _waits_with_row(draft: StepBuilder, memory: KVCacheManager) -> bool:
+    """Whether a row may enter that has nothing to compute before its media are encoded: one that keeps a state begins
+    from that in its first step."""
+    return draft.sliced and memory.states is None
+
+
 def _encode(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, count: int, *, enters: bool = False) -> int:
-    """The same of a running sequence; mutates the step, in which the media are encoded now."""
+    """The same of a running sequence; mutates the step, in which the media are encoded now, or a slice of them."""
     if not sequence.spans or count <= 0:
         return count
     start = sequence.num_scheduled_tokens
     wanted = start + count
-    # beside rows that have work; a row enters with a position of its own at least
-    sliced = draft.sliced and bool(draft.rows) and (not enters or sequence.spans[0].start > start)
+    sliced = draft.sliced
+    if enters and not _waits_with_row(draft, memory):
+        sliced &= sequence.spans[0].start > start
     count = _reach(draft, memory, sequence.spans, start, count, sliced=sliced)
     if sliced and start + count < wanted:
-        _encode_slice(draft, memory, sequence)
+        _encode_slices(draft, memory, sequence)
     for span in sequence.spans:
         if count and span.start < start + count and memory.encoder_cache.encode(span):
             draft.encode.append(EncodeJob(memory.encoder_cache.slots[span.digest], span.data))
@@ -154,16 +171,18 @@ def _encode(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, coun
     return count
 
 
-def _encode_slice(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence) -> None:
-    """A part of the media that a row has to wait for; a step has one such part."""
-    if draft.slices or draft.max_encodings <= len(draft.encode):
-        return
+def _encode_slices(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence) -> None:
+    """Parts of the media that a row has to wait for: in one step as much as the worker has time for."""
     cache = memory.encoder_cache
-    span = next(span for span in sequence.spans if not cache.is_encoded(span.digest))
-    slot = cache.slots[span.digest]
-    draft.slices.append((slot, span.digest, cache.encode_slice(span)))
-    draft.encode.append(EncodeJob(slot, span.data, sliced=True))
-    draft.readers.add(sequence.request.rid)
+    for span in sequence.spans:
+        if len(draft.encode) >= draft.max_encodings:
+            return
+        slot = cache.slots[span.digest]
+        if cache.is_encoded(span.digest) or any(job.encoder_slot == slot for job in draft.encode):
+            continue
+        draft.slices.append((slot, span.digest, cache.encode_slice(span)))
+        draft.encode.append(EncodeJob(slot, span.data, sliced=True))
+        draft.readers.add(sequence.request.rid)
 
 
 def _find_prefix(sequence: Sequence, memory: KVCacheManager) -> Tables:
@@ -219,5 +238,8 @@ def _admit(sequence: Sequence, prefix: Tables, draft: StepBuilder, memory: KVCac
     count = _encode(draft, memory, sequence, count, enters=True)
     memory.cover(sequence, sequence.num_scheduled_tokens + count)
     draft.enter(sequence, memory)
+    if not count:
+        draft.waiting += 1
+        return
     draft.add(sequence, count, [], sequence.state_slot)
     draft.budget = max(draft.budget, 0)

@@ -28,7 +28,7 @@ from .integrity import check_integrity
 from .kv_cache_manager import KVCacheManager
 from .limits import Limits, memory_refusal_of
 from .output import Output, write_masks
-from .prefill import admit_waiting, plan_chunks
+from .prefill import admit_waiting, plan_chunks, waits_for_media
 from .refusals import append_refusal_of
 from .rows import RowTable
 from .step import MAX_PLAN_BYTES, InFlightStep, StepBuilder
@@ -306,7 +306,7 @@ class Scheduler:
             max_bytes=limits.max_plan_bytes,
         )
         unfinished = plan_decodes(draft, memory, drafting=limits.max_drafts > 0)
-        if crowded or (draft.rows and not self._is_burst(len(draft.rows), len(unfinished))):
+        if crowded or (draft.rows and not self._is_burst(len(draft.rows), unfinished)):
             draft.budget = min(draft.budget, limits.max_mixed_prefill_tokens)
         if limits.sees_all:
             draft.budget = min(draft.budget, limits.max_prefill_chunk)
@@ -315,7 +315,7 @@ class Scheduler:
             draft.whole_spans, draft.sliced = memory.cross.whole > 0, memory.cross.sliced
         plan_chunks(draft, memory, unfinished)
         self._lacked = admit_waiting(draft, memory, now)
-        if not draft.rows:
+        if not draft.works:
             return None
         if limits.max_drafts:
             plan_drafts(draft, memory, limits.max_drafts)
@@ -527,6 +527,13 @@ class Scheduler:
                     found.setdefault(
                         key, InFlightSequence(*key, slot in flight.entered or sequence.num_computed_tokens + 1 < known)
                     )
+            # whose media are encoded need have no row in the step
+            for rid in flight.readers:
+                if (request := self._output.requests.get(rid)) is not None:
+                    for sequence in request.sequences:
+                        if sequence.state is SequenceState.RUNNING:
+                            key = rid, sequence.index
+                            found.setdefault(key, InFlightSequence(*key, True))
         return list(found.values())
 
     def _noted(self, batch: TokensBatch) -> TokensBatch:
@@ -560,14 +567,20 @@ class Scheduler:
         self._output.replace_leader(request)
         return TokensBatch([], [], finished) if finished else None
 
-    def _is_burst(self, decoding: int, unfinished: int) -> bool:
+    def _is_burst(self, decoding: int, unfinished: list[Sequence]) -> bool:
         """Whether so many could begin that those who decode are not spared.
 
         Small chunks do not make these wait less in all, only evenly; and a crowd would wait longer for its first
-        tokens than they are spared.
+        tokens than they are spared. Who waits for media begins no sooner.
         """
         free = self._rows.max_rows - len(self._rows.running)
-        waiting = unfinished + (free and min(len(self._memory.queue), free))
+        memory = self._memory
+        if memory.cross is not None and not memory.cross.window:
+            begin = sum(not waits_for_media(memory, sequence) for sequence in unfinished)
+            queued = sum(count for needs, count in memory.queue.waiting.items() if "encoder" not in needs)
+        else:
+            begin, queued = len(unfinished), len(memory.queue)
+        waiting = begin + (free and min(queued, free))
         return waiting >= _BURST and 2 * waiting >= decoding
 
     def _preempted(self) -> list[Sequence]:

@@ -183,6 +183,11 @@ class StepBuilder:
         self.masked: list[int] = []
 
     @property
+    def works(self) -> bool:
+        """Whether there is anything to do in the step."""
+        return bool(self.rows or self.encode)
+
+    @property
     def room(self) -> int:
         """What is left of the largest step there may be: a row that enters whole may go beyond the budget."""
         # rows that decode need not know: counting happens when somebody asks

@@ -1,5 +1,6 @@
 """Towers by themselves: rounding, batches, refusals. What they see is compared with transformers in tests/parity."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -76,12 +77,36 @@ def test_rounded_weights_change_embeddings_little(
     assert 0 < float((rounded - exact).square().mean().sqrt()) < most * float(exact.square().mean().sqrt())
 
 
-def test_others_may_compute_before_every_product() -> None:
-    calls: list[None] = []
-    made = tower(IDEFICS)
-    made.before_products(lambda: calls.append(None))
-    made.encode(Payload("image", {"pixel_values": pictures(2)}))
-    assert len(calls) == 1 + 2 * 4 + 1  # of patches, of two layers, of the projector
+def counted(made: VisionTower, media: Payload, seconds: float) -> tuple[torch.Tensor, int]:
+    """Embeddings, and how often others might compute, where a part is to take so long."""
+    calls: list[float] = []
+
+    def pause() -> float:
+        calls.append(seconds)
+        return seconds
+
+    made.before_parts(pause)
+    return made.encode(media).embeddings, len(calls)
+
+
+def test_others_may_compute_before_every_product_and_every_attention() -> None:
+    _, calls = counted(tower(IDEFICS), Payload("image", {"pixel_values": pictures(2)}), math.inf)
+    assert calls == 1 + 2 * (4 + 2) + 1  # of patches, of two layers, of the projector
+
+
+@pytest.mark.parametrize("config", [IDEFICS, QWEN])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_computed_in_parts_has_the_same_bits(config: Mapping[str, Any], dtype: torch.dtype) -> None:
+    made = tower(config, dtype)
+    media = Payload("image", {"pixel_values": pictures(2)})
+    if config is QWEN:
+        values = torch.randn(24 + 40, 3 * 2 * 16, generator=torch.Generator().manual_seed(1))
+        media = Payload("image", {"pixel_values": values, "image_grid_thw": torch.tensor([(1, 4, 6), (2, 10, 2)])})
+    whole, few = counted(made, media, math.inf)
+    found, many = counted(made, media, 0.0)
+    assert torch.equal(found, whole)
+    # of 128 patches, 16 rows of a product at a time, and 64 queries of a head; the projector has 32 rows
+    assert (many == 8 + 2 * (4 * 8 + 2 * (1 + 2)) + 2) if config is IDEFICS else (many > 2 * few)
 
 
 def test_no_picture_gives_no_embedding() -> None:

@@ -82,31 +82,108 @@ def test_a_span_goes_beyond_the_budget_beside_rows_that_decode() -> None:
     assert [row.count for plan in engine.plans for row in plan.rows if row.count > 2] == [5]
 
 
-def test_media_are_encoded_in_slices_beside_rows_that_decode_and_at_once_alone() -> None:
+def test_media_are_encoded_in_slices_whether_rows_decode_beside_them_or_not() -> None:
     engine = seeing(sliced=True)
     engine.submit([1, 2], max_tokens=9)
     engine.step()
     engine.submit([1, *[9] * 5, 3], media=[picture(0, 1)], max_tokens=3)
     engine.drain()
-    engine.check_clients()
-    jobs = [(job.encoder_slot, job.sliced) for plan in engine.plans for job in plan.encode]
-    assert len(jobs) > 1
-    assert {*jobs} == {(0, True)}
-    assert all(any(row.slot == 0 for row in plan.rows) for plan in engine.plans if plan.encode)
     engine.submit([1, *[9] * 3, 3], media=[picture(1, 1)], max_tokens=3)
     engine.drain()
     engine.check_clients()
-    assert [job.sliced for plan in engine.plans for job in plan.encode][len(jobs) :] == [False]
+    beside, alone = (
+        [bool(plan.rows) for plan in engine.plans for job in plan.encode if job.encoder_slot == slot] for slot in (0, 1)
+    )
+    assert beside == [True] * 4, "three, and one that was planned before the last was known to be the last"
+    assert alone == [True, False, False, False], "its first token is computed in the first of the steps"
+    assert all(job.sliced for plan in engine.plans for job in plan.encode)
 
 
-def test_what_is_left_of_media_is_encoded_at_once_when_nobody_decodes_any_more() -> None:
+def test_a_row_that_ends_leaves_the_rest_of_an_encoding_in_slices_so_that_who_comes_then_waits_for_one() -> None:
     engine = seeing(sliced=True)
     engine.submit([1, 2], max_tokens=2)
     engine.step()
     engine.submit([1, *[9] * 5, 3], media=[picture(0, 1)], max_tokens=3)
+    engine.step()
+    engine.step()
+    late = engine.submit([1, 2, 3], max_tokens=1)
+    while late not in {rid for rid, client in engine.clients.items() if client.finished}:
+        engine.step()
+    assert all(job.sliced for plan in engine.plans for job in plan.encode)
     engine.drain()
     engine.check_clients()
-    assert [job.sliced for plan in engine.plans for job in plan.encode] == [True, False]
+
+
+def test_a_row_enters_at_a_picture_that_is_encoded_in_slices() -> None:
+    engine = seeing(sliced=True)
+    engine.submit([1, 2], max_tokens=12)
+    engine.step()
+    engine.submit([*[9] * 5, 3], media=[picture(0, 0)], max_tokens=3)
+    engine.drain()
+    engine.check_clients()
+    entered = next(plan for plan in engine.plans if any(new.spans for new in plan.new))
+    assert [job.sliced for job in entered.encode] == [True]
+    assert {row.slot for row in entered.rows} == {0}, "it has no position to compute yet"
+    assert sum(bool(plan.encode) for plan in engine.plans) == 4, "as many as beside rows that decode"
+
+
+def test_who_waits_for_media_makes_no_burst_of_prompts() -> None:
+    engine = seeing(sliced=True, max_num_seqs=8, max_mixed_prefill_tokens=2, encoder_capacity=64)
+    engine.submit([1, 2], max_tokens=30)
+    engine.step()
+    for number in range(4):
+        engine.submit([number, *[9] * LENGTHS[number], 3], media=[picture(number, 1)], max_tokens=1)
+    engine.step()
+    engine.drain()
+    engine.check_clients()
+    prefill = [[row.count for row in plan.rows if row.start + row.count <= 8 and row.slot] for plan in engine.plans]
+    assert max(sum(counts) for counts in prefill) == 2
+
+
+def test_64_pictures_at_once_give_each_step_of_8_streams_one_slice_and_few_tokens() -> None:
+    engine = seeing(
+        sliced=True,
+        max_num_seqs=80,
+        num_blocks=2048,
+        encoder_capacity=512,
+        max_num_batched_tokens=512,
+        max_mixed_prefill_tokens=6,
+        max_model_len=600,
+    )
+    for number in range(8):
+        engine.submit([number, 2], max_tokens=500)
+    engine.step()
+    for number in range(64):
+        length = LENGTHS[number % len(LENGTHS)]
+        engine.submit([number % 12, *[9] * length, 3], media=[picture(number, 1)], max_tokens=1)
+    engine.drain()
+    engine.check_clients()
+    beside = [plan for plan in engine.plans[1:] if any(row.slot < 8 for row in plan.rows)]
+    read = max(place for place, plan in enumerate(beside) if plan.encode)
+    assert read > 64 * 3, "three slices each"
+    for plan in beside[:read]:
+        assert sum(row.slot < 8 for row in plan.rows) == 8, "no stream sits out a step"
+        assert len(plan.encode) <= 1
+        assert sum(row.count for row in plan.rows if row.slot >= 8) <= 6 + 1
+
+
+def test_a_picture_whose_slices_kill_the_worker_is_found_and_nobody_else_ends() -> None:
+    engine = seeing(sliced=True)
+    others = [engine.submit([number, 2], max_tokens=40) for number in range(2)]
+    engine.step()
+    poison = engine.submit([*[9] * 5, 3], media=[picture(0, 0)])
+    for _ in range(60):
+        if poison in engine.failed:
+            break
+        engine.plan()
+        if engine.plans[-1].encode:
+            engine.kill_worker()
+        elif engine.results:
+            engine.deliver()
+    assert engine.failed == {poison}
+    engine.drain()
+    assert not set(others) & engine.failed
+    engine.check_clients()
 
 
 @pytest.mark.parametrize(

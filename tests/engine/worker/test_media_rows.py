@@ -9,6 +9,7 @@ import torch
 
 from stentor.engine.models.payload import Payload, read_payload, write_payload
 from stentor.engine.worker.media_positions import MediaPositions
+from stentor.engine.worker.media_rows import MediaRows
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import RowSpan, TokenLogprobs
 from stentor.tests.engine.local import LocalEngine, model_config
@@ -99,6 +100,27 @@ def test_rows_are_bitwise_the_same_beside_pictures_and_cut_within_them(name: str
     assert served.told(text, seen) == alone
     assert served.told(seen, text, budget=9)[::-1] == alone
     assert np.isfinite([each.logprob for each in alone[1] if each is not None]).all()
+
+
+def test_embeddings_that_a_request_brings_stand_for_the_picture_that_they_were_made_of(tmp_path: Path) -> None:
+    served = Served("idefics3", tmp_path)
+    engine, prompt = served.engine, served.prompt([50, 51], 1, [60])
+    params = SamplingParams(max_tokens=6, temperature=0.0)
+    (media,) = prompt.media
+    seen = engine.submit(prompt.tokens, params, media=prompt.media)
+    engine.run()
+    rows = engine.runner.extras
+    assert isinstance(rows, MediaRows)
+    embeddings = rows._tower.encode(read_payload(bytes(media.data))).embeddings
+    given = write_payload(Payload("image", {"image_embeds": embeddings.float()}))
+    brought = engine.submit(prompt.tokens, params, media=[media._replace(data=given, digest=b"7" * 16)])
+    narrow = write_payload(Payload("image", {"image_embeds": embeddings.float()[:, :-1]}))
+    wrong = engine.submit(prompt.tokens, params, media=[media._replace(data=narrow, digest=b"8" * 16)])
+    engine.run(check=True)
+    assert engine.outcomes[brought, 0].tokens == engine.outcomes[seen, 0].tokens
+    end = engine.outcomes[wrong, 0].finished
+    assert end is not None
+    assert "expected [embeddings, 64]" in (end.message or "")
 
 
 def test_a_request_whose_media_the_model_cannot_take_ends_and_others_go_on(tmp_path: Path) -> None:

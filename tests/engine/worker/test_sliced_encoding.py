@@ -1,14 +1,21 @@
 """Encodings that are stopped between two products."""
 
+import math
 import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
+from stentor.engine.models.payload import Encoded, Payload, write_payload
 from stentor.engine.worker import media_rows
+from stentor.engine.worker.media_rows import MediaRows
 from stentor.engine.worker.sliced_encoding import SlicedEncoding
+from stentor.protocols.ipc.inputs import ArenaRef
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.protocols.ipc.steps import StepPlan, StepResult
+from stentor.protocols.ipc.steps import EncodeJob, RowStep, StepPlan, StepResult
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.worker.test_media_rows import Served
 
@@ -58,8 +65,67 @@ def test_what_fails_on_the_way_is_told_with_the_result() -> None:
         encoding.result()
 
 
+def test_parts_are_as_short_as_their_slice_and_of_any_length_where_nobody_waits() -> None:
+    told: list[float] = []
+
+    def encode() -> str:
+        told.extend(SlicedEncoding.pause() for _ in range(2))
+        return "embeddings"
+
+    encoding: SlicedEncoding[str] = SlicedEncoding(encode)
+    assert not encoding.run(0.0)
+    assert encoding.run(8.0)
+    assert told == [2.0, 2.0]
+    whole: SlicedEncoding[str] = SlicedEncoding(encode)
+    assert whole.run()
+    assert told[2:] == [math.inf, math.inf]
+
+
 def test_pausing_elsewhere_changes_nothing() -> None:
-    SlicedEncoding.pause()
+    assert SlicedEncoding.pause() == math.inf
+
+
+class Slow:
+    """A tower that takes its time in ten parts, by a clock that others read too."""
+
+    def __init__(self, clock: list[float]) -> None:
+        self.clock, self.parts = clock, 0
+
+    def encode(self, payload: Payload) -> Encoded:
+        for _ in range(10):
+            SlicedEncoding.pause()
+            self.parts += 1
+            self.clock[0] += 0.011
+        return Encoded(torch.zeros(1, 4))
+
+
+def _steps(slots: Sequence[int], encode: Sequence[int]) -> StepPlan:
+    rows = [RowStep(slot, 5, 1, [], True) for slot in slots]
+    return StepPlan(0, 0, [], [], rows, encode=[EncodeJob(slot, ArenaRef(0, 0), sliced=True) for slot in encode])
+
+
+def test_a_slice_is_a_quarter_of_a_step_that_decodes_and_longer_where_nobody_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    tower = Slow(clock)
+    rows = MediaRows(tower, [9], lambda _: 0, torch.device("cpu"), turns=False, sees_whole=False, hidden=4)
+    rows.media = lambda _: write_payload(Payload("image", {}))
+    for _ in range(100):
+        rows.enter(_steps([0, 1], []))
+        assert rows.ended(0.15) == []
+    rows.enter(_steps([0, 1], [0]))
+    assert tower.parts == 4, "0.0375 seconds of a step of 0.15"
+    assert rows.ended(0.2) == []
+    rows.enter(_steps([], [0, 1]))
+    assert tower.parts == 9, "0.05 seconds, none of which are left for the second"
+    assert rows.ended(0.05) == []
+    rows.enter(_steps([], [0, 1]))
+    assert tower.parts == 14, "the second has what the first has left"
+    assert rows.ended(0.05) == [0]
+    rows.enter(StepPlan(0, 0, [], [], [], forgotten=[0, 1]))
 
 
 def test_rows_decode_between_slices_of_a_picture_and_answers_stay_the_same(
@@ -74,7 +140,7 @@ def test_rows_decode_between_slices_of_a_picture_and_answers_stay_the_same(
         rid = engine.submit(prompt.tokens, params, media=prompt.media)
         engine.run()
         expected.append(engine.outcomes[rid, 0].tokens)
-    monkeypatch.setattr(media_rows, "_SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(media_rows, "_SHARE", 0.0)
     engine = LocalEngine(model_config(tmp_path, max_model_len=256, kv_cache_memory=8 << 20, batch_invariant=True))
     step, slices, ends = engine.runner.step, [], []
 
