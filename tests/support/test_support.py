@@ -79,6 +79,13 @@ def test_values_of_a_parameter_take_turns_in_place_of_files_where_the_mark_says_
         assert sum(item in each for item in files) == 1
 
 
+def test_of_few_values_one_takes_its_turn_in_each_run() -> None:
+    items = cases(*(Case("file", "test", "proof", place, each="a", a=place) for place in range(3)))
+    for turn in range(6):
+        (ours,) = set(items) - beyond_the_share(items, turn)
+        assert ours.callspec.params["a"] == turn % 3  # type: ignore[attr-defined]
+
+
 def test_a_sample_has_each_value_of_each_parameter_and_another_turn_other_pairs() -> None:
     items = cases(*(Case("f", "test", "triton", a=a, b=b, c=c) for a in range(6) for b in range(4) for c in range(3)))
     kept = [set(items) - beyond_the_sample(items, turn) for turn in range(100)]
