@@ -31,9 +31,11 @@ class RMSNorm:
         *,
         plus_one: bool = False,
         before: Linear | None = None,
+        of_stream: bool = False,
     ) -> None:
-        """Without a ``name`` it has no weights."""
-        self.weight = context.empty(size)
+        """Without a ``name`` it has no weights. ``of_stream``: it norms the stream, which may be wider than what is
+        multiplied."""
+        self.weight = context.empty(size, dtype=context.stream if of_stream else context.dtype)
         self._eps = eps
         self._plus_one = plus_one
         self._scheme = before.input_scheme if before else None
@@ -153,7 +155,7 @@ def make_norm(
     stored = name if like.weighted else None
     if like.kind == "layer":
         return LayerNorm(weights, stored, size, eps, context, bias=like.bias, plus_one=plus_one)
-    return RMSNorm(weights, stored, size, eps, context, plus_one=plus_one, before=before)
+    return RMSNorm(weights, stored, size, eps, context, plus_one=plus_one, before=before, of_stream=True)
 
 
 def joined(delta: Stream | None, residual: Stream, norm: Norm | None) -> Input:

@@ -67,7 +67,7 @@ def stored_as_multiplied(spec: ProjectorSpec, hidden: int, merge: int, name: str
 
 def _norm(weights: WeightMap, prefix: str, spec: ProjectorNorm, size: int, context: LayerContext) -> Norm:
     make = (
-        partial(RMSNorm, plus_one=spec.plus_one)
+        partial(RMSNorm, plus_one=spec.plus_one, of_stream=True)
         if spec.kind == "rms"
         else partial(LayerNorm, bias=spec.bias, plus_one=spec.plus_one)
     )
