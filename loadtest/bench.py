@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "kernels": Command(".kernels.command", "each kernel beside what the machine's memory and arithmetic allow"),
     "model": Command(".model_speed", "a model's steps with made-up weights beside what the machine can do"),
     "vision": Command(".vision_speed", "pictures a second through a model's vision tower beside transformers"),
+    "media": Command(".media_load", "pictures beside streams, a picture's second question, files that are refused"),
     "steps": Command(".step_cost", "step time of the CPU worker against batch and context"),
     "grid": Command(".series", "kernels or model once for every combination of parameters, as one CSV", "grid"),
     "gpu": Command(".series", "every GPU benchmark in turn", "gpu"),

@@ -5,6 +5,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from stentor.engine.loading.safetensors_index import read_json
+from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.media_spec import MediaSpec, media_spec
 
 from ..config.config import Config
@@ -37,4 +38,6 @@ def open_media(
     if spec is None or config.media.language_model_only:
         return ChatMedia(loader, documents)
     metrics = MediaMetrics(figures, config.model.served_names[0])
-    return ChatMedia(loader, documents, MediaProcessor(folder, limits, metrics, decoded), spec)
+    described = read_json(folder / "config.json")
+    hidden = Fields(Fields(described).table("text_config") or described).integer("hidden_size", 0, least=0)
+    return ChatMedia(loader, documents, MediaProcessor(folder, limits, metrics, decoded), spec, hidden)
