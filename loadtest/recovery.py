@@ -43,9 +43,10 @@ _MOST_WAIT: Final = 0.5
 class Load:
     """Streams that follow one another, as many at a time as there are lanes."""
 
-    def __init__(self, port: int, tokens: int) -> None:
+    def __init__(self, port: int, tokens: int, model: str = _NAME) -> None:
         self._port = port
         self._tokens = tokens
+        self._model = model
         self.streams: list[list[float]] = []
         """When output came, of all."""
         self.now: dict[int, list[float]] = {}
@@ -58,7 +59,7 @@ class Load:
             self.streams.append(arrivals)
             body = {
                 **STREAMED,
-                "model": _NAME,
+                "model": self._model,
                 "prompt": f"Stream {number} tells a tale of {len(self.streams)} travellers.",
                 "max_tokens": self._tokens,
                 "ignore_eos": True,

@@ -12,9 +12,11 @@ from ..common.limits import MAX_NAME_LENGTH
 from .sampling import not_served
 
 URL_PARTS: Final = ("image_url", "audio_url", "video_url")
-MEDIA_PARTS: Final = (*URL_PARTS, "input_audio", "file")
-CLOSED_PARTS: Final = ("image_embeds", "audio_embeds", "image_pil")
-"""Of vLLM, and refused: a client's tensors would go into the model as they are."""
+EMBEDS_PART: Final = "image_embeds"
+"""Of vLLM: a picture's embeddings, as base64 of a tensor, alone or with others that the model needs."""
+MEDIA_PARTS: Final = (*URL_PARTS, "input_audio", "file", EMBEDS_PART)
+CLOSED_PARTS: Final = ("audio_embeds", "image_pil")
+"""Of vLLM, and refused."""
 AUDIO_FORMATS: Final = ("wav", "mp3", "flac", "ogg", "opus", "m4a", "mp4", "aac", "webm", "aiff")
 DETAILS: Final = ("auto", "low", "high", "original")
 FIELD: Final = "_field"
@@ -35,12 +37,14 @@ def check_media_part(part: dict[str, Any], where: str) -> None:
     kind = part["type"]
     value = part.get(kind)
     if value is None:
-        if uuid is None or kind == "file":
+        if uuid is None or kind in ("file", EMBEDS_PART):
             raise missing(f"{where}.{kind}")
     elif kind == "input_audio":
         check_audio(value, f"{where}.input_audio")
     elif kind == "file":
         check_file(value, f"{where}.file")
+    elif kind == EMBEDS_PART:
+        check_embeds(value, f"{where}.{kind}")
     elif isinstance(value, str):
         check_url(value, f"{where}.{kind}")
     else:
@@ -111,6 +115,20 @@ def check_file(value: Any, where: str) -> None:
     chars_at_most(name, MAX_FILE_NAME, f"{where}.filename")
 
 
+def check_embeds(value: Any, where: str) -> None:
+    """Tensors as base64. Raises BadRequest."""
+    if isinstance(value, str) and value:
+        return
+    if not isinstance(value, dict):
+        raise wrong(where, "must be base64 of a tensor, or an object with such")
+    for name in (EMBEDS_PART, "image_grid_thw"):
+        given = value.get(name)
+        if given is None and name == EMBEDS_PART:
+            raise missing(f"{where}.{name}")
+        if given is not None and (not isinstance(given, str) or not given):
+            raise wrong(f"{where}.{name}", "must be base64 of a tensor")
+
+
 def refuse_closed(kind: str, where: str) -> None:
     """Raises BadRequest for :data:`CLOSED_PARTS`."""
     if kind in CLOSED_PARTS:
@@ -126,5 +144,5 @@ def field_of(part: dict[str, Any], where: str) -> tuple[str, str]:
     value = part.get(kind)
     if not isinstance(value, dict):
         return where, f"{where}.{kind}"
-    names = ("url", "file_id", "data", "file_data", "file_url")
+    names = ("url", "file_id", "data", "file_data", "file_url", EMBEDS_PART)
     return where, f"{where}.{kind}.{next((name for name in names if value.get(name) is not None), 'url')}"

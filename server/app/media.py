@@ -4,6 +4,7 @@ from prometheus_client import CollectorRegistry
 
 from stentor.engine.loading.checkpoint import Checkpoint
 from stentor.engine.model_config.media_spec import MediaSpec, media_spec
+from stentor.engine.model_config.model_spec import ModelSpec
 
 from ..asr.asking import ASKING, Asking
 from ..config.config import Config
@@ -42,4 +43,5 @@ def open_media(
         return ChatMedia(loader, documents)
     metrics = MediaMetrics(figures, config.model.served_names[0])
     source = given_files(checkpoint) or checkpoint.folder
-    return ChatMedia(loader, documents, MediaProcessor(source, limits, metrics, decoded), spec)
+    hidden = checkpoint.config.hidden_size if isinstance(checkpoint.config, ModelSpec) else 0
+    return ChatMedia(loader, documents, MediaProcessor(source, limits, metrics, decoded), spec, hidden)

@@ -35,6 +35,15 @@ class MediaConfig(msgspec.Struct, frozen=True):
     ] = MediaCounts()
     language_model_only: Annotated[bool, Flag("take no media at all, whatever the model could see or hear")] = False
 
+    mm_embeds: Annotated[
+        bool,
+        Flag(
+            "take embeddings of pictures that clients have made themselves (image_embeds), as safetensors or .npy; "
+            "only for clients that are trusted: they say what the model sees",
+            name="enable-mm-embeds",
+        ),
+    ] = False
+
     domains: Annotated[
         tuple[str, ...],
         Flag(

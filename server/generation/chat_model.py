@@ -7,6 +7,7 @@ from typing import Self
 
 from stentor.engine.client.client import EngineClient
 from stentor.protocols.common.limits import Limits
+from stentor.protocols.ipc.cache_groups import group_of
 
 from ..common.loop_turns import LoopTurns
 from ..config.model_registry import ModelRegistry
@@ -85,6 +86,15 @@ class ChatModel:
         """Longest sequence, prompt and output; None until the engine is ready."""
         ready = self.client.ready
         return None if ready is None else ready.max_model_len
+
+    @property
+    def input_modalities(self) -> list[str]:
+        """What messages may hold, by OpenRouter's names: ``text``; ``image``, ``video`` and ``audio`` as far as the
+        model takes them and its encoder has been loaded; ``file`` where documents are read."""
+        ready = self.client.ready
+        blind = ready is not None and group_of(ready.groups, "cross") is None
+        taken = [] if blind else [modality for modality, most in self.accepted.counts.items() if most]
+        return ["text", *taken, *(["file"] if self.media is not None else [])]
 
     def resolve(self, name: str | None) -> str:
         """The served name of the chat model that a request meant; None means the first.

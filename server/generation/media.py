@@ -7,20 +7,23 @@ from functools import partial
 from typing import Any, Final
 
 import anyio
+import anyio.to_thread
 
 from stentor.engine.client.media import Media
 from stentor.engine.model_config.media_spec import MediaSpec, Modality
 from stentor.engine.processes.exception_groups import first_cause
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, refused
 
 from ..common.fair_queue import current_owner
 from ..media.document_reader import DocumentReader
+from ..media.embeds import dot, made_of_embeds
 from ..media.files import Message, has_files, read_files
 from ..media.loading import MediaLoader
-from ..media.parts import MediaPart
+from ..media.parts import Embeds, MediaPart
 from ..media.processed_cache import ProcessedMedia
 from ..media.processor import MediaProcessor, Wanted
 from ..media.processor_options import loading_options, processor_options
+from ..media.refusal import Refusal
 from ..overload.memory_budget import MemoryShare
 from ..text.placeholders import MediaText
 from ..text.tokenizer import Tokenizer
@@ -83,12 +86,16 @@ class ChatMedia:
         documents: DocumentReader,
         processor: MediaProcessor | None = None,
         spec: MediaSpec | None = None,
+        hidden: int = 0,
     ) -> None:
-        """``processor`` and ``spec`` are of a model that takes media; of one of text alone, files become texts."""
+        """``processor``, ``spec`` and ``hidden``, the width of an embedding, are of a model that takes media; of one of
+        text alone, files become texts."""
         self._loader = loader
         self._documents = documents
         self.processor: Final = processor
         self._ids: Mapping[Modality, int] = {} if spec is None else spec.placeholders
+        self._layers = 0 if spec is None else spec.layers
+        self._hidden = hidden
 
     def close(self) -> None:
         """Ends the processes."""
@@ -96,12 +103,12 @@ class ChatMedia:
         if self.processor is not None:
             self.processor.close()
 
-    async def read_files(self, messages: Sequence[Message], most_chars: int) -> Sequence[Message]:
+    async def read_files(self, messages: Sequence[Message], most_chars: int, *, sees: bool) -> Sequence[Message]:
         """As :func:`..media.files.read_files`, with the caller's own files."""
         if not has_files(messages):
             return messages
         load = partial(self._loader.named, owner=current_owner.get())
-        return await read_files(messages, load, self._documents.read, most_chars)
+        return await read_files(messages, load, self._documents.read, most_chars, sees=sees)
 
     async def prepare(
         self,
@@ -110,6 +117,7 @@ class ChatMedia:
         processor_kwargs: Mapping[str, Any] | None,
         loading_kwargs: Mapping[str, Any] | None,
         memory: MemoryShare | None,
+        tokenizer: Tokenizer,
     ) -> ConversationMedia:
         """Loads the media and makes the model's inputs of them, side by side. What is held of them counts in
         ``memory``. Raises BadRequest naming the part, Unavailable and Overloaded."""
@@ -122,7 +130,10 @@ class ChatMedia:
             looked_at = {**options, "detail": "low"} if part.detail == "low" else options
             alone = modalities.count(part.modality) == 1
             async with places:
-                made[place] = await self._prepare(part, looked_at, alone, memory)
+                if part.embeds is not None:
+                    made[place] = await self._take(part, part.embeds, memory, tokenizer)
+                else:
+                    made[place] = await self._prepare(part, looked_at, alone, memory)
 
         try:
             async with anyio.create_task_group() as group:
@@ -151,6 +162,24 @@ class ChatMedia:
         made = await self.processor.process(wanted, current_owner.get())
         if memory is not None:
             memory.add(made.bytes, wanted.param)
+        return made
+
+    async def _take(
+        self, part: MediaPart, embeds: Embeds, memory: MemoryShare | None, tokenizer: Tokenizer
+    ) -> ProcessedMedia:
+        """What a client has made of a picture itself."""
+        assert self.processor is not None, "media are refused where there is none"
+        if self._layers:
+            raise refused(part.param, "the model takes more of a picture than its embeddings; send it", "unsupported")
+        with _held(memory, 2 * len(embeds.data), part.param):
+            sample = await self.processor.process(Wanted("image", dot(), part.param), "")
+            placeholder = tokenizer.name_of(self._ids["image"])
+            try:
+                made = await anyio.to_thread.run_sync(made_of_embeds, embeds, self._hidden, sample, placeholder)
+            except Refusal as refusal:
+                raise BadRequest(f"`{part.param}`: {refusal}.", part.param, "invalid_value") from None
+        if memory is not None:
+            memory.add(made.bytes, part.param)
         return made
 
     def place(

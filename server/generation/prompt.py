@@ -48,7 +48,7 @@ async def write_prompt(
     )
     given: Sequence[dict[str, Any]] = body.messages
     if chat.media is not None:
-        given = await chat.media.read_files(given, chat.limits.max_prompt_chars)
+        given = await chat.media.read_files(given, chat.limits.max_prompt_chars, sees="image" in chat.input_modalities)
     messages, parts = collect_media(given, chat.accepted)
     media = NO_MEDIA
     if parts and chat.media is not None:
@@ -58,6 +58,7 @@ async def write_prompt(
             processor_kwargs=body.mm_processor_kwargs,
             loading_kwargs=body.media_io_kwargs,
             memory=memory,
+            tokenizer=chat.pool.tokenizer,
         )
     messages = with_functions_as_tools(messages)
     tools = template_tools(use.tools) if use.mode != "none" else []

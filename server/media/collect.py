@@ -7,10 +7,10 @@ from typing import Any, Final
 from stentor.engine.model_config.media_spec import MediaSpec, Modality
 from stentor.protocols.common.bounds import LIST_TOO_LONG
 from stentor.protocols.common.errors import BadRequest, refused
-from stentor.protocols.openai.media_parts import MEDIA_PARTS, field_of
+from stentor.protocols.openai.media_parts import EMBEDS_PART, MEDIA_PARTS, field_of
 
 from ..config.media import MediaConfig
-from .parts import Detail, MediaPart
+from .parts import Detail, Embeds, MediaPart
 
 Message = dict[str, Any]
 
@@ -19,6 +19,7 @@ _MODALITIES: Final[Mapping[str, Modality]] = {
     "video_url": "video",
     "audio_url": "audio",
     "input_audio": "audio",
+    EMBEDS_PART: "image",
 }
 _PLURALS: Final[Mapping[Modality, str]] = {"image": "images", "video": "videos", "audio": "audio"}
 
@@ -31,6 +32,8 @@ class Accepted:
     """The most of each; what is missing the model cannot take."""
     closed: bool = False
     """The model could take some, but the operator has closed it to all."""
+    embeds: bool = False
+    """Whether clients may bring the embeddings of a picture themselves."""
 
     @classmethod
     def of(cls, spec: MediaSpec | None, config: MediaConfig) -> "Accepted":
@@ -39,7 +42,8 @@ class Accepted:
             return TEXT_ONLY
         if config.language_model_only:
             return cls({}, closed=True)
-        return cls({modality: getattr(config.counts, modality) for modality in spec.placeholders})
+        counts = {modality: getattr(config.counts, modality) for modality in spec.placeholders}
+        return cls(counts, embeds=config.mm_embeds)
 
 
 TEXT_ONLY: Final = Accepted({})
@@ -81,6 +85,8 @@ class _Collector:
             raise refused(place, "files are not read here; send its text", "unsupported")
         modality = _MODALITIES[part["type"]]
         self._count(modality, place)
+        if part["type"] == EMBEDS_PART and not self._accepted.embeds:
+            raise refused(place, "embeddings are taken with --enable-mm-embeds alone; send the picture", "unsupported")
         self.found.append(_media_part(part, modality, param))
         return {"type": modality}
 
@@ -117,6 +123,9 @@ def _is_media(part: Any) -> bool:
 def _media_part(part: dict[str, Any], modality: Modality, param: str) -> MediaPart:
     value = part.get(part["type"])
     uuid = part.get("uuid") or ""
+    if part["type"] == EMBEDS_PART:
+        given = value if isinstance(value, dict) else {EMBEDS_PART: value}
+        return MediaPart(modality, "", param, embeds=Embeds(given[EMBEDS_PART], given.get("image_grid_thw") or ""))
     if value is None:
         return MediaPart(modality, "", param, uuid)
     if isinstance(value, str):

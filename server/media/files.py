@@ -21,6 +21,8 @@ ReadPdf = Callable[[bytes], Awaitable[Sequence[Page]]]
 
 _BINARY: Final = "data:application/octet-stream;base64,"
 _IMAGE_TYPE: Final = re.compile(r"image/[a-z0-9.+-]{1,64}")
+_NAMED: Final = 8
+"""Pages that an error names, at most."""
 _KNOWN: Final = "PDFs, images and plain texts are read"
 
 
@@ -29,12 +31,20 @@ def has_files(messages: Sequence[Message]) -> bool:
 
 
 async def read_files(
-    messages: Sequence[Message], load: Load, read_pdf: ReadPdf, most_chars: int, where: str = "messages"
+    messages: Sequence[Message],
+    load: Load,
+    read_pdf: ReadPdf,
+    most_chars: int,
+    where: str = "messages",
+    *,
+    sees: bool = True,
 ) -> list[Message]:
-    """The same with texts and pictures in place of each ``file``; ``where`` is the field of the messages.
+    """The same with texts and pictures in place of each ``file``; ``where`` is the field of the messages, ``sees``
+    whether the model takes pictures.
 
     Messages without files are the caller's own. Raises BadRequest naming the part for a file that cannot be loaded or
-    read, and for messages whose texts have more than ``most_chars`` characters then.
+    read, for pages without text where the model cannot see, and for messages whose texts have more than ``most_chars``
+    characters then.
     """
     told = []
     for place, message in enumerate(messages):
@@ -42,7 +52,7 @@ async def read_files(
             parts: list[Any] = []
             for index, part in enumerate(message["content"]):
                 found = f"{where}[{place}].content[{index}]"
-                parts += await _read(part, found, load, read_pdf) if _is_file(part) else [part]
+                parts += await _read(part, found, load, read_pdf, sees) if _is_file(part) else [part]
             message = {**message, "content": parts}
         told.append(message)
     message_chars_at_most(told, most_chars, where)
@@ -58,7 +68,7 @@ def _is_file(part: Any) -> bool:
     return isinstance(part, dict) and part.get("type") == "file"
 
 
-async def _read(part: dict[str, Any], where: str, load: Load, read_pdf: ReadPdf) -> list[dict[str, Any]]:
+async def _read(part: dict[str, Any], where: str, load: Load, read_pdf: ReadPdf, sees: bool) -> list[dict[str, Any]]:
     place, param = field_of(part, where)
     file = part["file"]
     url = file.get("file_url") or file.get("file_data") or ""
@@ -68,7 +78,10 @@ async def _read(part: dict[str, Any], where: str, load: Load, read_pdf: ReadPdf)
     try:
         match kind_of(media.data):
             case "pdf":
-                told = _pages(await read_pdf(media.data))
+                pages = await read_pdf(media.data)
+                if not sees and any(page.image for page in pages):
+                    raise Refusal(_unseen(pages), "unsupported")
+                told = _pages(pages)
             case "image":
                 told = [_image(media.data, media.content_type or "image/png")]
             case "text":
@@ -80,6 +93,16 @@ async def _read(part: dict[str, Any], where: str, load: Load, read_pdf: ReadPdf)
     if file.get("filename") and told[0]["type"] == "text":
         told[0] = _text(f"{file['filename']}\n\n{told[0]['text']}")
     return [{**one, FIELD: place} if one["type"] == "image_url" else one for one in told]
+
+
+def _unseen(pages: Sequence[Page]) -> str:
+    """Of a document with pages that a model must see."""
+    scanned = [number for number, page in enumerate(pages, 1) if page.image]
+    if len(scanned) == len(pages):
+        return "its pages have no text, only pictures of it, and the model cannot see; send the text"
+    named = ", ".join(map(str, scanned[:_NAMED])) + (" and others" if len(scanned) > _NAMED else "")
+    which = f"page {named} has" if len(scanned) == 1 else f"pages {named} have"
+    return f"{which} no text, only a picture of it, and the model cannot see; send the text"
 
 
 def _pages(pages: Sequence[Page]) -> list[dict[str, Any]]:

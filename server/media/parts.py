@@ -9,6 +9,15 @@ Detail = Literal["auto", "low", "high", "original"]
 
 
 @dataclass(frozen=True)
+class Embeds:
+    """A picture's embeddings, made by the client; both are base64 of tensors."""
+
+    data: str
+    grid: str = ""
+    """Frames, rows and columns of its patches, where the model needs them."""
+
+
+@dataclass(frozen=True)
 class MediaPart:
     """One picture, sound or video of a conversation, before it has been fetched."""
 
@@ -23,6 +32,8 @@ class MediaPart:
     """The id of one of the caller's stored files."""
     detail: Detail = "auto"
     """How finely a picture should be seen."""
+    embeds: Embeds | None = None
+    """What stands for the picture itself."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 import { call, keyInUse, useKey } from "./api.js";
-import { startChat } from "./chat.js";
+import { offerAttachments, startChat } from "./chat.js";
 import { leaveVoice, startVoice } from "./voice.js";
 
 const element = (id) => document.getElementById(id);
@@ -42,6 +42,7 @@ async function load() {
     const named = (kind) => data.filter((model) => (model.kind ?? "chat") === kind).map((model) => model.id);
     const [chat, transcription, speech] = ["chat", "transcription", "speech"].map(named);
     offer(element("chat-model"), chat);
+    offerAttachments(data);
     offer(element("voice-model"), chat);
     offer(element("voice-transcription"), transcription, "none is served");
     const voices = speech.length ? (await (await call("v1/audio/voices")).json()).voices : [];

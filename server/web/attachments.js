@@ -1,10 +1,16 @@
 // Pictures, sounds, videos and documents that go with the next message: chosen, pasted or dropped.
 
-const KINDS = ["image", "audio", "video"];
+// What a file picker offers of each kind, and what the page calls it.
+const KINDS = {
+  image: ["image/*", "pictures"],
+  audio: ["audio/*", "sounds"],
+  video: ["video/*", "videos"],
+  file: ["application/pdf,text/*", "documents"],
+};
 
 function kindOf(file) {
   const kind = file.type.split("/")[0];
-  if (KINDS.includes(kind)) return kind;
+  if (["image", "audio", "video"].includes(kind)) return kind;
   return file.type === "application/pdf" || kind === "text" ? "file" : null;
 }
 
@@ -44,6 +50,13 @@ export class Attachments {
     this.list = list;
     this.onRefused = onRefused;
     this.attached = [];
+    this.kinds = Object.keys(KINDS);
+  }
+
+  // From now on only what a model of these `modalities` takes is attached. Returns what a file picker should offer.
+  limit(modalities) {
+    this.kinds = Object.keys(KINDS).filter((kind) => modalities.includes(kind));
+    return this.kinds.map((kind) => KINDS[kind][0]).join(",");
   }
 
   get empty() {
@@ -55,6 +68,10 @@ export class Attachments {
       const kind = kindOf(file);
       if (!kind) {
         this.onRefused(`${file.name || "This"} is neither a picture, a sound, a video, a PDF nor a text.`);
+        continue;
+      }
+      if (!this.kinds.includes(kind)) {
+        this.onRefused(`${file.name || "This"}: the model takes no ${KINDS[kind][1]}.`);
         continue;
       }
       this.attached.push({ kind, file, address: URL.createObjectURL(file) });

@@ -133,6 +133,19 @@ function busy(is) {
   messages.setAttribute("aria-busy", is);
 }
 
+// Only what the chosen model takes may be attached; `models` are the server's cards.
+export function offerAttachments(models) {
+  const chosen = element("chat-model");
+  const offer = () => {
+    const taken = models.find((model) => model.id === chosen.value)?.input_modalities;
+    if (!taken) return;
+    element("chat-file").accept = attachments.limit(taken);
+    element("chat-attach").hidden = !element("chat-file").accept;
+  };
+  chosen.onchange = offer;
+  offer();
+}
+
 export function startChat() {
   messages.dataset.empty = "Ask the model something.";
   element("chat-form").addEventListener("submit", (event) => {

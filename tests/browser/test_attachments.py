@@ -37,6 +37,18 @@ async def _transfer(page: "Page", event: str, name: str, kind: str, data: bytes)
     await page.locator("#chat-input").evaluate(TRANSFER, [event, name, kind, base64.b64encode(data).decode()])
 
 
+async def _claim(page: "Page", *modalities: str) -> None:
+    """The server says that its model takes these."""
+
+    async def cards(route: "Route") -> None:
+        found = await (await route.fetch()).json()
+        for card in found["data"]:
+            card["input_modalities"] = ["text", *modalities]
+        await route.fulfill(json=found)
+
+    await page.route("**/v1/models", cards)
+
+
 async def test_files_are_chosen_dropped_and_pasted_and_sent_with_the_message() -> None:
     from playwright.async_api import async_playwright, expect
 
@@ -53,14 +65,19 @@ async def test_files_are_chosen_dropped_and_pasted_and_sent_with_the_message() -
         wrong: list[str] = []
         page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
         await page.route("**/v1/chat/completions", answer)
+        await _claim(page, "image", "audio", "file")
         await page.goto(url)
+        await expect(page.locator("#chat-file")).to_have_attribute("accept", "image/*,audio/*,application/pdf,text/*")
         await page.set_input_files("#chat-file", {"name": "chosen.png", "mimeType": "image/png", "buffer": PIXEL})
         await _transfer(page, "drop", "dropped.wav", "audio/wav", b"RIFF")
         await _transfer(page, "paste", "pasted.pdf", "application/pdf", b"%PDF-1.7")
         await _transfer(page, "paste", "program", "application/x-executable", b"\x7fELF")
+        await _transfer(page, "drop", "film.mp4", "video/mp4", b"ftyp")
         attached = page.locator("#chat-attached li")
         await expect(attached).to_have_count(3)
-        await expect(page.locator("#chat-messages .wrong")).to_contain_text("program is neither a picture")
+        wrongs = page.locator("#chat-messages .wrong")
+        await expect(wrongs.nth(0)).to_contain_text("program is neither a picture")
+        await expect(wrongs.nth(1)).to_contain_text("film.mp4: the model takes no videos.")
         await page.click("[aria-label='Remove dropped.wav']")
         await _transfer(page, "drop", "again.wav", "audio/wav", b"RIFF")
         await page.fill("#chat-input", "What is this?")
@@ -92,6 +109,10 @@ async def test_what_the_server_refuses_stays_attached() -> None:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=browser_flags(None))
         page = await browser.new_page()
         await page.goto(url)
+        await expect(page.locator("#chat-attach")).to_be_hidden()
+        await _claim(page, "image")
+        await page.reload()
+        await expect(page.locator("#chat-attach")).to_be_visible()
         await page.set_input_files("#chat-file", {"name": "chosen.png", "mimeType": "image/png", "buffer": PIXEL})
         await page.click("#chat-send")  # without a word
         await expect(page.locator("#chat-messages .wrong")).to_be_visible()

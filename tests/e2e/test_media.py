@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import httpx
 import openai
 import pytest
 import torch
@@ -109,6 +110,37 @@ def test_an_answer_to_pictures_is_that_of_transformers(
         assert found.prompt_token_ids == prompt
         assert found.choices[0].token_ids == wanted
         assert found.usage.prompt_tokens == len(prompt)
+
+
+def test_langchain_sends_a_picture_and_gets_the_answer_of_the_sdk(
+    server: ServerProcess, client: openai.OpenAI, made: Made
+) -> None:
+    module = pytest.importorskip("langchain_openai", reason="the extra `clients` is not installed")
+    turns = [("user", ["wide", "what is it?"])]
+    wanted: Any = client.chat.completions.create(
+        model=NAME, messages=conversation(turns, sent=True), max_tokens=12, temperature=0
+    )
+    data = base64.b64encode(png(*SIZES["wide"])).decode()
+    forms = (
+        {"type": "image", "base64": data, "mime_type": "image/png"},  # its own, whatever the provider
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}},
+    )
+    with httpx.Client(timeout=60) as http:
+        chat = module.ChatOpenAI(
+            model=NAME,
+            base_url=f"http://127.0.0.1:{server.port}/v1",
+            api_key="unused",
+            max_retries=0,
+            max_tokens=12,
+            temperature=0,
+            http_client=http,
+        )
+        for form in forms:
+            question = [{"role": "user", "content": [form, {"type": "text", "text": "what is it?"}]}]
+            found = chat.invoke(question)
+            assert found.content == wanted.choices[0].message.content
+            assert found.usage_metadata["input_tokens"] == wanted.usage.prompt_tokens
+            assert "".join(piece.content for piece in chat.stream(question)) == found.content
 
 
 def test_an_answer_to_a_video_is_that_of_transformers_given_its_frames(client: openai.OpenAI, made: Made) -> None:

@@ -65,7 +65,7 @@ def test_media_of_openai_s_and_vllm_s_shapes_are_taken(part: dict[str, Any], rol
         ({"type": "file", "uuid": "a"}, ".file"),
         ({"type": "file", "file": {"file_id": "a", "file_data": "b"}}, ".file"),
         ({"type": "file", "file": {"file_data": "b", "filename": 5}}, ".file.filename"),
-        ({"type": "image_embeds", "image_embeds": "AAAA"}, ""),
+        ({"type": "audio_embeds", "audio_embeds": "AAAA"}, ""),
         ({"type": "smell_url"}, ""),
         ({"type": ["image_url"]}, ""),
         ("text", ""),

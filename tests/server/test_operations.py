@@ -78,6 +78,7 @@ async def test_model_cards_are_valid_to_the_sdk_and_ids_may_hold_slashes() -> No
     for card in listed["data"]:
         Model.model_validate(card, strict=True)
         assert (card["max_model_len"], card["root"], card["parent"]) == (512, "pypi:fake", None)
+        assert card["input_modalities"] == ["text"]
     assert one.json() == listed["data"][0]
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
 

@@ -31,6 +31,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     parent: str | None = None
     kind: Literal["chat", "transcription", "speech", "embedding"] = "chat"
     """What it is for; not OpenAI's."""
+    input_modalities: tuple[str, ...] = ("text",)
+    """What a request may hold, by OpenRouter's names: text, image, video, audio, file."""
     object: Literal["model"] = "model"
     owned_by: str = "stentor"
 
@@ -90,7 +92,24 @@ def _info(models: _Models, model: ServedModel, name: str) -> ModelInfo:
 
 def _card(models: _Models, model: ServedModel, name: str) -> ModelCard:
     root = model.root or model.names[0]
-    return ModelCard(name, models.created, root, _context(models, model), kind=model.kind)
+    return ModelCard(
+        name,
+        models.created,
+        root,
+        _context(models, model),
+        kind=model.kind,
+        input_modalities=_modalities(models, model),
+    )
+
+
+def _modalities(models: _Models, model: ServedModel) -> list[str]:
+    match model.kind:
+        case "chat":
+            return models.chat.input_modalities
+        case "transcription":
+            return ["audio"]
+        case _:
+            return ["text"]
 
 
 def _context(models: _Models, model: ServedModel) -> int | None:

@@ -77,6 +77,36 @@ async def test_pages_are_texts_joined_and_pictures_between() -> None:
     assert refused.value.param == "messages[0].content[0]", "the file, which is what the client knows"
 
 
+@pytest.mark.parametrize(
+    ("pages", "why"),
+    [
+        (
+            [Page("", b"jpeg"), Page("", b"jpeg")],
+            "its pages have no text, only pictures of it, and the model cannot see",
+        ),
+        ([Page("a"), Page("", b"jpeg")], "page 2 has no text, only a picture of it, and the model cannot see"),
+        ([Page("a"), *[Page("", b"jpeg")] * 9], "pages 2, 3, 4, 5, 6, 7, 8, 9 and others have no text"),
+    ],
+)
+async def test_pages_without_text_are_refused_where_the_model_cannot_see(pages: list[Page], why: str) -> None:
+    async def scanned(data: bytes) -> Sequence[Page]:
+        return pages
+
+    messages = [user(TEXT, file(b"%PDF-1.7"))]
+    with pytest.raises(BadRequest, match=why) as refused:
+        await read_files(messages, load, scanned, MOST, sees=False)
+    assert (refused.value.param, refused.value.code) == ("messages[0].content[1].file.file_data", "unsupported")
+    await read_files(messages, load, scanned, MOST)
+
+
+async def test_pages_of_text_need_no_model_that_sees() -> None:
+    async def written(data: bytes) -> Sequence[Page]:
+        return [Page("a"), Page("b")]
+
+    (message,) = await read_files([user(file(b"%PDF-1.7"))], load, written, MOST, sees=False)
+    assert message["content"] == [{"type": "text", "text": "a\n\nb"}]
+
+
 async def test_a_picture_among_files_is_a_picture() -> None:
     url = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
     (message,) = await told(user(file(file_data=url, filename="a.png")))

@@ -1,0 +1,69 @@
+"""What pictures do to streams: how gaps are counted, and the whole benchmark over a tiny model that sees."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from stentor.loadtest.bench import main
+from stentor.loadtest.media_load import Gaps, MediaLoad, gaps, picture
+from stentor.loadtest.seeing_model import write_seeing_model
+from stentor.loadtest.tool import ToolError
+from stentor.server.media.model_processor import ModelProcessor
+from stentor.server.text.loading import load_tokenizer
+from stentor.tests.e2e.made_up import EXACT
+from stentor.tests.server.media.hostile import IMAGES, VIDEOS
+from stentor.tests.support.vision_models import qwen3_vl
+
+
+def test_gaps_are_those_that_end_in_a_time_and_tokens_of_one_read_count_once() -> None:
+    streams = [[0.0, 1.0, 1.5, 1.5, 3.5], [2.0, 2.25]]
+    assert gaps(streams, 0.0, 10.0) == Gaps(4, 0.75, 2.0, 2.0)
+    assert gaps(streams, 1.2, 3.0) == Gaps(2, 0.375, 0.5, 0.5)
+    with pytest.raises(ToolError, match=r"no stream had tokens within 1\.0 s"):
+        gaps(streams, 7.0, 8.0)
+
+
+def test_pictures_differ_and_are_the_same_each_time() -> None:
+    assert picture(1, 64) == picture(1, 64) != picture(2, 64)
+
+
+def test_the_made_up_model_has_a_vocabulary_of_its_own_size_and_a_processor(tmp_path: Path) -> None:
+    write_seeing_model(tmp_path)
+    config: dict[str, Any] = json.loads((tmp_path / "config.json").read_text())
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.name_of(config["image_token_id"]) == "<image>"
+    from PIL import Image
+
+    inputs = ModelProcessor(tmp_path).image(Image.new("RGB", (640, 480)), {"detail": "low"}, alone=True)
+    assert inputs.replacement.count("<image>") == 64
+
+
+@pytest.mark.proof
+def test_all_is_measured_over_a_tiny_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, files = tmp_path / "model", tmp_path / "files"
+    for made in (folder, files):
+        made.mkdir()
+    qwen3_vl(folder)
+    hostile = [*(("image", data) for data in IMAGES.values()), *(("video", data) for data in VIDEOS.values())]
+    assert len(hostile) >= 60
+    for number, (kind, data) in enumerate(hostile):
+        (files / f"{kind} {number:02}").write_bytes(data)
+    saved = tmp_path / "record.json"
+    sizes = ["--streams", "2", "--pictures", "3", "--seconds", "1", "--rounds", "2"]
+    options = ["--model", str(folder), *sizes, "--files", str(files), "--save", str(saved), "--", *EXACT]
+    assert main(["media", *options, "--kv-cache-memory", "64MiB"]) == 0, capsys.readouterr()
+    record = msgspec.json.decode(saved.read_bytes(), type=MediaLoad)
+    assert record.streams is not None
+    assert record.streams.alone.count > 10
+    assert record.streams.beside.count > 0
+    assert record.cached is not None
+    assert 0 < record.cached.picture < record.cached.first
+    assert record.hostile is not None
+    assert (record.hostile.refused, record.hostile.files) == (len(hostile), len(hostile))
+    assert record.hostile.bytes_after < record.hostile.bytes_before + (64 << 20)
+    printed = capsys.readouterr().out
+    assert "3 pictures" in printed
+    assert f"{len(hostile)} of {len(hostile)} files refused" in printed
