@@ -40,6 +40,7 @@ class _Stated:
 
     fps: float
     frames_indices: list[int]
+    duration: float
 
     @property
     def timestamps(self) -> list[float]:
@@ -48,7 +49,7 @@ class _Stated:
 
 
 def _stated(video: DecodedVideo) -> _Stated:
-    return _Stated(video.facts.fps, list(video.indices))
+    return _Stated(video.facts.fps, list(video.indices), video.facts.seconds)
 
 
 @dataclass(frozen=True)
@@ -105,13 +106,19 @@ class VideoSettings:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    for name, part in ((_SETTINGS, None), ("processor_config.json", "video_processor")):
+    for name, part in (
+        (_SETTINGS, None),
+        ("processor_config.json", "video_processor"),
+        ("preprocessor_config.json", "video_sampling"),
+    ):
         file = folder / name
         if file.is_file():
             said = json.loads(file.read_text())
             found = said if part is None else said.get(part)
             if isinstance(found, dict):
-                return found
+                # SmolVLM's own names, in any of these files
+                own = found.get("video_sampling") or found
+                return {**found, **own, "size": own.get("video_size") or found.get("size")}
     return {}
 
 
@@ -156,6 +163,14 @@ def tiles(images: Any, video: DecodedVideo) -> VideoInputs:
     """Of InternVL: each frame is a picture of one tile."""
     found = np.asarray(images(list(video.frames), return_tensors="np", crop_to_patches=False)["pixel_values"])
     return VideoInputs({"pixel_values": found}, {"pixel_values_videos": [found]}, as_pictures=True)
+
+
+def squared(images: Any, video: DecodedVideo, settings: VideoSettings) -> VideoInputs:
+    """Of SmolVLM: each frame is a picture that is not cut up, whatever its shape."""
+    size = {"longest_edge": settings.longest_edge}
+    found = images([list(video.frames)], return_tensors="np", do_image_splitting=False, size=size)
+    pixels = np.asarray(found["pixel_values"])
+    return VideoInputs({"pixel_values": pixels}, {"video_metadata": [_stated(video)]}, as_pictures=True)
 
 
 def pooled(images: Any, video: DecodedVideo) -> VideoInputs:
