@@ -149,7 +149,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "GlmAsrForConditionalGeneration": Seeing("glmasr", "llama", "audio"),
     "GraniteSpeechForConditionalGeneration": Seeing("granite_speech", "granite", "audio"),
     "Idefics3ForConditionalGeneration": Seeing("idefics3", "llama"),
-    "InternVLForConditionalGeneration": Seeing("internvl", "qwen2"),
+    "InternVLForConditionalGeneration": Seeing("internvl", "qwen2", "images, video"),
     "KimiK25ForConditionalGeneration": Seeing("kimi_k25", "deepseek_v3"),
     "Kimi_K25ForConditionalGeneration": Seeing("kimi_k25", "deepseek_v3"),
     "Lfm2VlForConditionalGeneration": Seeing("lfm2_vl", "lfm2"),
@@ -157,7 +157,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "Llama4ForConditionalGeneration": Seeing("llama4", "llama4_text"),
     "LlavaForConditionalGeneration": Seeing("llava", "llama"),
     "LlavaNextForConditionalGeneration": Seeing("llava_next", "llama"),
-    "LlavaOnevisionForConditionalGeneration": Seeing("llava_onevision", "qwen2"),
+    "LlavaOnevisionForConditionalGeneration": Seeing("llava_onevision", "qwen2", "images, video"),
     "Mistral3ForConditionalGeneration": Seeing("mistral3", "mistral"),
     "Ovis2ForConditionalGeneration": Seeing("ovis2", "qwen2"),
     "Qwen2AudioForConditionalGeneration": Seeing("qwen2_audio", "qwen2", "audio"),
@@ -171,7 +171,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "Qwen3VLMoeForConditionalGeneration": Seeing("qwen3_vl_moe", "qwen3_vl_moe_text", "images, video"),
     "Qwen3_5ForConditionalGeneration": Seeing("qwen3_5", "qwen3_5_text", "images, video"),
     "Qwen3_5MoeForConditionalGeneration": Seeing("qwen3_5_moe", "qwen3_5_moe_text", "images, video"),
-    "SmolVLMForConditionalGeneration": Seeing("smolvlm", "llama"),
+    "SmolVLMForConditionalGeneration": Seeing("smolvlm", "llama", "images, video"),
     "VoxtralForConditionalGeneration": Seeing("voxtral", "llama", "audio"),
 }
 """By the name of their architecture."""

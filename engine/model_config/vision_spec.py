@@ -13,13 +13,15 @@ from typing import Literal
 from .config_fields import ConfigError
 from .model_spec import Backbone, NormKind
 
-PatchSource = Literal["pixels", "sized", "patches"]
+PatchSource = Literal["pixels", "sized", "patches", "shaped"]
 """``pixels``: pictures as rectangles of pixels; ``sized``: the same, beside how much of each is picture (Pixtral);
-``patches``: as patches already, beside a grid (Qwen2-VL)."""
-PositionKind = Literal["none", "exact", "buckets", "bilinear"]
+``patches``: as patches already, beside a grid (Qwen2-VL); ``shaped``: as patches row by row, filled up to one number
+for all pictures, beside rows and columns (SigLIP 2)."""
+PositionKind = Literal["none", "exact", "buckets", "bilinear", "antialiased", "sampled"]
 """How a patch finds its row in a learned square of positions. ``exact``: the picture has the square's own size.
 ``buckets``: by the part of the picture's height and width that lies before the patch (Idefics3). ``bilinear``: the
-square is stretched to the picture (Qwen3-VL)."""
+square is stretched to the picture, corner on corner (Qwen3-VL). ``antialiased``: it is resized as a picture is, by a
+bilinear filter (SigLIP 2). ``sampled``: by a bicubic one, as wide for a smaller picture as for a larger (GLM-4V)."""
 ProductActivation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu"]
 JoinKind = Literal["beside", "mean"]
 
@@ -43,6 +45,12 @@ class ProjectorNorm:
     joined: bool = False
     """It is taken over what has been joined, not over each patch."""
 
+    def shapes(self, prefix: str, size: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Of what is stored of a norm over so many numbers."""
+        yield f"{prefix}{self.name}.weight", (size,)
+        if self.bias:
+            yield f"{prefix}{self.name}.bias", (size,)
+
 
 @dataclass(frozen=True)
 class ProjectorProduct:
@@ -56,6 +64,17 @@ class ProjectorProduct:
     (Mistral 3)."""
     transposed: bool = False
     """Stored as [inputs, outputs] under its bare name (Gemma 3)."""
+    norm: ProjectorNorm | None = None
+    """Of its output, before the activation."""
+    gate: str = ""
+    """The name of another product of the same inputs, whose output is activated in place of its own and multiplies
+    it."""
+    gated_by_half: bool = False
+    """The gate is stored behind it, as its second half."""
+
+    @property
+    def stored_outputs(self) -> int:
+        return self.outputs * (1 + self.gated_by_half)
 
 
 @dataclass(frozen=True)
@@ -74,14 +93,31 @@ class ProjectorSpec:
     def shapes(self, prefix: str, hidden: int, merge: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Of what is stored."""
         if self.norm is not None:
-            size = self.inputs(hidden, merge)[0] if self.norm.joined else hidden
-            yield f"{prefix}{self.norm.name}.weight", (size,)
-            if self.norm.bias:
-                yield f"{prefix}{self.norm.name}.bias", (size,)
+            yield from self.norm.shapes(prefix, self.inputs(hidden, merge)[0] if self.norm.joined else hidden)
         for product, inputs in zip(self.products, self.inputs(hidden, merge), strict=True):
-            yield f"{prefix}{product.name}.weight", (product.outputs, inputs)
-            if product.bias:
-                yield f"{prefix}{product.name}.bias", (product.outputs,)
+            for name in filter(None, (product.gate, product.name)):
+                yield f"{prefix}{name}.weight", (product.stored_outputs, inputs)
+                if product.bias:
+                    yield f"{prefix}{name}.bias", (product.stored_outputs,)
+            if product.norm is not None:
+                yield from product.norm.shapes(prefix, product.outputs)
+
+
+@dataclass(frozen=True)
+class TileSpec:
+    """A picture is seen whole and in tiles of one size (LLaVA-NeXT). The embeddings of its tiles are put together to
+    those of one picture, where the padding around it has none and a learned embedding ends each row."""
+
+    canvases: tuple[tuple[int, int], ...]
+    """Heights and widths in pixels that tiles make up."""
+    side: int
+    """Pixels of a tile."""
+    most: int = 0
+    """Of a picture of more than so many tiles embeddings are resized to fewer; 0: of none."""
+    videos: bool = False
+    """Frames are tiles, of a quarter of the embeddings."""
+    end: str = "image_newline"
+    """The name of the embedding that ends rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +143,8 @@ class VisionSpec(Backbone):
     rope: AxialRope | None = None
     first_norm: str = ""
     """The name of a norm of what layers take."""
+    positions_last: bool = False
+    """Positions are added behind that norm."""
     final_norm: str = ""
     """The name of a norm of what they give."""
     merge: int = 1
@@ -118,6 +156,9 @@ class VisionSpec(Backbone):
     deepstack: tuple[int, ...] = ()
     """Layers whose output is projected too, for the first layers of the decoder."""
     deepstack_projector: ProjectorSpec | None = None
+    taken: tuple[int, ...] = ()
+    """Layers, counted from 1, whose outputs are projected side by side in place of the last one's."""
+    tiles: TileSpec | None = None
     unused: tuple[str, ...] = ()
     """Beginnings of names that checkpoints may hold and nothing is made of."""
 
@@ -125,6 +166,16 @@ class VisionSpec(Backbone):
     def side(self) -> int:
         """Of the square of learned positions."""
         return int((self.max_position - self.class_token) ** 0.5)
+
+    @property
+    def taken_size(self) -> int:
+        """Numbers of a patch that are projected."""
+        return self.hidden_size * max(1, len(self.taken))
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        videos = self.source == "patches" or (self.tiles is not None and self.tiles.videos)
+        return ("image", "video") if videos else ("image",)
 
     @property
     def patch_values(self) -> int:
@@ -152,7 +203,9 @@ class VisionSpec(Backbone):
                 found[f"{name}.bias"] = (hidden,)
         for number, layer in enumerate(self.layers):
             found.update(layer.shapes(f"{self.prefix}.{number}", hidden))
-        found.update(self.projector.shapes("", hidden, self.merge))
+        found.update(self.projector.shapes("", self.taken_size, self.merge))
+        if self.tiles is not None:
+            found[f"{self.tiles.end}.weight"] = (self.embedding_size,)
         for number in range(len(self.deepstack)):
             assert self.deepstack_projector is not None
             found.update(self.deepstack_projector.shapes(f"deepstack.{number}.", hidden, self.merge))
@@ -166,6 +219,8 @@ class VisionSpec(Backbone):
         """Raises :class:`ConfigError` where its parts contradict each other."""
         if not self.layers:
             raise ConfigError("the tower has no layer whose output is taken")
+        if not all(0 < number <= len(self.layers) for number in self.taken):
+            raise ConfigError(f"outputs of layers {self.taken} are taken, expected some of {len(self.layers)}")
         if self.class_token and (self.positions != "exact" or self.window):
             raise ConfigError("a tower with a class token sees pictures of one size, and these whole")
         for layer in dict.fromkeys(self.layers):

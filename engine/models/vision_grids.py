@@ -77,8 +77,26 @@ class Learned:
         return (found * self.weights.to(table.device).unsqueeze(2)).sum(dim=1).to(table.dtype)
 
 
+@dataclass(frozen=True)
+class Resampled:
+    """The whole table as a square that is resized to the grid."""
+
+    down: torch.Tensor
+    """float32 [rows, side]: of each row of the grid the weights of those of the square."""
+    across: torch.Tensor
+    """float32 [columns, side]"""
+    at: Layout
+
+    def of(self, table: torch.Tensor) -> torch.Tensor:
+        """table [side · side, hidden] → [patches, hidden]"""
+        down, across = self.down.to(table.device), self.across.to(table.device)
+        square = table.float().view(down.shape[1], across.shape[1], -1)
+        made = torch.tensordot(across, torch.tensordot(down, square, 1), ([1], [1]))  # [columns, rows, hidden]
+        return made[self.at.columns.to(table.device), self.at.rows.to(table.device)].to(table.dtype)
+
+
 @lru_cache(maxsize=64)
-def learned(grid: Grid, filled: Grid, merge: int, window: int, side: int, kind: PositionKind) -> Learned:
+def learned(grid: Grid, filled: Grid, merge: int, window: int, side: int, kind: PositionKind) -> Learned | Resampled:
     """Which rows of a learned square of ``side`` a side tell the patches of a grid where they are, in their order: the
     first row where it has been filled up behind ``filled``. Raises ValueError for a grid that has none."""
     at = layout(grid, merge, window)
@@ -94,6 +112,10 @@ def learned(grid: Grid, filled: Grid, merge: int, window: int, side: int, kind: 
             )
             real = (at.rows < filled[0]) & (at.columns < filled[1])
             return Learned(torch.where(real, rows * side + columns, 0))
+        case "antialiased":
+            return Resampled(_antialiased(grid[0], side), _antialiased(grid[1], side), at)
+        case "sampled":
+            return Resampled(_sampled(grid[0], side), _sampled(grid[1], side), at)
         case _:
             return _stretched(grid, side, at)
 
@@ -119,3 +141,20 @@ def _between(size: int, side: int, at: torch.Tensor) -> tuple[torch.Tensor, torc
     exact = at.float() * (side - 1) / max(size - 1, 1)
     low = exact.floor()
     return low.long(), exact - low
+
+
+def _antialiased(size: int, side: int) -> torch.Tensor:
+    """[size, side]: of each of ``size`` places the weights of ``side``, where these are resized."""
+    unit = torch.eye(side)[None, None]
+    made = torch.nn.functional.interpolate(unit, (size, side), mode="bilinear", antialias=True, align_corners=False)
+    return made[0, 0]
+
+
+def _sampled(size: int, side: int) -> torch.Tensor:
+    """[size, side]: the same by a bicubic filter of one width, where the first and the last place go on beyond the
+    sides."""
+    unit = torch.eye(side).view(1, side, side, 1)
+    places = (torch.arange(size) + 0.5) / size * 2 - 1
+    at = torch.stack((torch.zeros(size), places), dim=1).view(1, size, 1, 2)
+    made = torch.nn.functional.grid_sample(unit, at, mode="bicubic", padding_mode="border", align_corners=False)
+    return made[0, :, :, 0].T.contiguous()

@@ -16,8 +16,12 @@ _PROJECTOR: Final = re.compile(r"\A(?:model\.)?(?:connector|multi_modal_projecto
 _BARE: Final = ("weight", "bias")
 """How the names of tensors end that are no module's of their own."""
 _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
-    "siglip": (),
+    "siglip": ((r"\Amodel\.image_newline\Z", "image_newline"),),
     "internvl": (),
+    "glm": (
+        (r"\.attn\.qkv\.", ".attn.qkv_proj."),
+        (r"\A(merger|downsample)\.", r"projector.\1."),
+    ),
     "qwen": (
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
         (r"\Amerger\.", "projector."),
@@ -43,7 +47,7 @@ def tower_tensors(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch
         shape = shapes.get(name)
         if tensor.dim() > 2 and shape is not None and tensor.numel() == math.prod(shape):
             tensor = tensor.reshape(shape)  # a convolution whose steps are as long as itself, or one row
-        yield name, stored_as_multiplied(spec.projector, spec.hidden_size, spec.merge, name, tensor)
+        yield name, stored_as_multiplied(spec.projector, spec.taken_size, spec.merge, name, tensor)
 
 
 def _renamed(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch.Tensor]]:

@@ -26,7 +26,9 @@ def read_patches(spec: VisionSpec, tensors: Mapping[str, torch.Tensor]) -> Patch
     """``tensors`` are a payload's. Raises ValueError for those that the tower does not take."""
     if spec.source == "patches":
         return _of_grid(spec, tensors)
-    pixels = _given(tensors, "pixel_values")
+    if spec.source == "shaped":
+        return _of_shapes(spec, tensors)
+    pixels = _given(tensors, "pixel_values", *(["pixel_values_videos"] if "video" in spec.modalities else []))
     if pixels.dim() == 5:
         pixels = pixels.flatten(0, 1)
     mask = tensors.get("pixel_attention_mask")
@@ -108,3 +110,18 @@ def _of_grid(spec: VisionSpec, tensors: Mapping[str, torch.Tensor]) -> Patches:
             f"{', '.join(' x '.join(map(str, each)) for each in thw)}"
         )
     return Patches(values, grids)
+
+
+def _of_shapes(spec: VisionSpec, tensors: Mapping[str, torch.Tensor]) -> Patches:
+    """Patches row by row, filled up to one number for all pictures, beside rows and columns of each."""
+    values, shapes = _given(tensors, "pixel_values"), _given(tensors, "spatial_shapes")
+    grids = tuple((rows, columns) for rows, columns in shapes.reshape(-1, 2).tolist())
+    most = max((rows * columns for rows, columns in grids), default=0)
+    if values.dim() != 3 or len(values) != len(grids) or values.shape[2] != spec.patch_values or values.shape[1] < most:
+        raise ValueError(
+            f"pixel_values has shape {list(values.shape)}, expected {spec.patch_values} numbers for each patch of "
+            f"{', '.join(f'{rows} x {columns}' for rows, columns in grids) or 'some picture'}"
+        )
+    layouts = [layout(grid, spec.merge, spec.window) for grid in grids]
+    places = [at.rows * columns + at.columns for at, (_, columns) in zip(layouts, grids, strict=True)]
+    return Patches(torch.cat([picture[at] for picture, at in zip(values, places, strict=True)]), grids)

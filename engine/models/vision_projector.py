@@ -5,11 +5,13 @@ from functools import partial
 
 import torch
 
+from stentor import kernels
+
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear
 from ..layers.norm import LayerNorm, Norm, RMSNorm
 from ..layers.weights import WeightMap
-from ..model_config.vision_spec import ProjectorNorm, ProjectorSpec
+from ..model_config.vision_spec import ProjectorNorm, ProjectorProduct, ProjectorSpec
 
 
 class Projector:
@@ -26,15 +28,7 @@ class Projector:
         size = inputs[0] if self._joined_first else hidden
         self._norm = None if spec.norm is None else _norm(weights, prefix, spec.norm, size, context)
         self._products = [
-            Linear(
-                weights,
-                {prefix + product.name: product.outputs},
-                columns,
-                context,
-                bias=product.bias,
-                activation=product.activation,
-                dtype=context.dtype if product.activation else context.stream,
-            )
+            _Product(weights, prefix, product, columns, context)
             for product, columns in zip(spec.products, inputs, strict=True)
         ]
 
@@ -56,9 +50,40 @@ class Projector:
         return beside.float().mean(dim=1).to(x.dtype) if self._mean else beside.flatten(1)
 
 
+class _Product:
+    """A matrix, and what becomes of its output."""
+
+    def __init__(
+        self, weights: WeightMap, prefix: str, spec: ProjectorProduct, inputs: int, context: LayerContext
+    ) -> None:
+        self._gated = bool(spec.gate) or spec.gated_by_half
+        apart = self._gated or spec.norm is not None
+        self._linear = Linear(
+            weights,
+            {prefix + name: spec.stored_outputs for name in filter(None, (spec.gate, spec.name))},
+            inputs,
+            context,
+            bias=spec.bias,
+            activation=None if apart else spec.activation,
+            dtype=context.dtype if spec.activation and spec.norm is None else context.stream,
+        )
+        self._norm = None if spec.norm is None else _norm(weights, prefix, spec.norm, spec.outputs, context)
+        self._activation = spec.activation if apart else None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        x = self._linear(x)
+        if self._norm is not None:
+            x = self._norm.plain(x)
+        if self._activation is None:
+            return x
+        return kernels.gated_activation(x, self._activation) if self._gated else kernels.activate_(x, self._activation)
+
+
 def stored_as_multiplied(spec: ProjectorSpec, hidden: int, merge: int, name: str, tensor: torch.Tensor) -> torch.Tensor:
     """A projector's stored weight as the matrix [outputs, inputs] that patches are multiplied by."""
     for product in spec.products:
+        if product.gated_by_half and name.rpartition(".")[0] == product.name:
+            return tensor.roll(product.outputs, 0)  # a gate stands first
         if name == f"{product.name}.weight" and product.transposed:
             return tensor.T
         if name == f"{product.name}.weight" and product.channels_first:

@@ -33,6 +33,7 @@ from .vision_grids import Layout, layout, learned, turns
 from .vision_names import tower_tensors
 from .vision_patches import Patches, read_patches
 from .vision_projector import Projector
+from .vision_tiles import pooled, put_together
 
 _PASS: Final = 2048
 """Patches from which on a pass takes no further picture: more would only leave the processor's caches."""
@@ -70,7 +71,10 @@ class VisionTower:
         rotary = RotaryTables(1, 1, context)
         self._layers = [Layer(weights, layer, spec, rotary, context) for layer in range(len(spec.layers))]
         self._final_norm = self._norm(spec.final_norm)
-        self._projector = Projector(weights, spec.projector, hidden, spec.merge, context)
+        self._projector = Projector(weights, spec.projector, spec.taken_size, spec.merge, context)
+        self._end = context.empty(spec.embedding_size, dtype=context.stream) if spec.tiles is not None else None
+        if spec.tiles is not None and self._end is not None:
+            weights.add(f"{spec.tiles.end}.weight", self._end)
         self._deepstack = [
             Projector(weights, projector, hidden, spec.merge, context, f"deepstack.{number}.")
             for number, projector in enumerate([spec.deepstack_projector] * len(spec.deepstack))
@@ -115,14 +119,21 @@ class VisionTower:
     @torch.inference_mode()
     def encode(self, payload: Payload) -> Encoded:
         """Raises ValueError for a modality that the tower has not, and for tensors that it does not take."""
-        if payload.modality not in (("image", "video") if self.spec.source == "patches" else ("image",)):
+        if payload.modality not in self.spec.modalities:
             raise ValueError(f"the model has no encoder for {payload.modality}s")
         patches = read_patches(self.spec, payload.tensors)
         found = [self._pass(some) for some in _passes(patches)]
         if not found:
             return Encoded(self._context.empty(0, self.spec.embedding_size, dtype=self._context.stream))
         behind = {layer: torch.cat([each.behind[layer] for each in found]) for layer in found[0].behind}
-        return Encoded(torch.cat([each.embeddings for each in found]), behind)
+        return Encoded(self._put_together(payload, torch.cat([each.embeddings for each in found])), behind)
+
+    def _put_together(self, payload: Payload, embeddings: torch.Tensor) -> torch.Tensor:
+        if self.spec.tiles is None or self._end is None:
+            return embeddings
+        if payload.modality == "video":
+            return pooled(embeddings, payload.tensors["pixel_values_videos"].flatten(0, -4).shape[0], self._end)
+        return put_together(self.spec.tiles, payload.tensors, embeddings, self._end)
 
     def _pass(self, patches: Patches) -> Encoded:
         spec, device = self.spec, self._context.device
@@ -132,25 +143,34 @@ class VisionTower:
         if order is not None:
             values = values.view(len(order), -1)[order.to(device)].view(values.shape)
         x = self._patches(values)
+        if self._first_norm is not None and spec.positions_last:
+            x = self._first_norm.plain(x)
         if self._positions is not None:
             x += self._positions_of(patches, self._positions)
         if self._class is not None:
             x = self._with_class_tokens(x, self._class, len(layouts))
-        if self._first_norm is not None:
+        if self._first_norm is not None and not spec.positions_last:
             x = self._first_norm.plain(x)
         whole, near = self._batches(patches, layouts)
         back = None if order is None else torch.argsort(order).to(device)
         behind: dict[int, torch.Tensor] = {}
+        taken: dict[int, torch.Tensor] = {}
         delta: Stream | None = None
         residual: Stream = x
         for number, layer in enumerate(self._layers):
             batch = near if near is not None and number not in spec.whole_layers else whole
             delta, residual = layer(delta, residual, batch)
-            if number in spec.deepstack:
+            if number in spec.deepstack or number + 1 in spec.taken:
                 stream = joined(delta, residual, None)
                 assert isinstance(stream, torch.Tensor)
                 residual, delta = stream, None
-                behind[len(behind)] = self._embeddings(self._deepstack[len(behind)], residual, back)
+                if number in spec.deepstack:
+                    behind[len(behind)] = self._embeddings(self._deepstack[len(behind)], residual, back)
+                if number + 1 in spec.taken:
+                    taken[number + 1] = residual.clone()  # layers add to the stream in place
+        if taken:
+            beside = torch.cat([taken[number] for number in spec.taken], dim=1)
+            return Encoded(self._embeddings(self._projector, beside, back), behind)
         return Encoded(self._embeddings(self._projector, joined(delta, residual, self._final_norm), back), behind)
 
     def _with_class_tokens(self, x: torch.Tensor, token: torch.Tensor, pictures: int) -> torch.Tensor:
@@ -163,7 +183,7 @@ class VisionTower:
         assert isinstance(hidden, torch.Tensor)
         if self._class is not None:
             side = self.spec.side
-            hidden = hidden.view(-1, 1 + side * side, self.spec.hidden_size)[:, 1:].flatten(0, 1)
+            hidden = hidden.view(-1, 1 + side * side, hidden.shape[1])[:, 1:].flatten(0, 1)
         made = projector(hidden)
         return made if back is None else made[back]
 

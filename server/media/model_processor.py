@@ -32,25 +32,35 @@ from .audio_processors import (
 from .decode_audio import SAMPLE_RATE
 from .decode_video import Choose, DecodedVideo
 from .frame_processor import FrameProcessor
+from .images.cohere2 import Cohere2VisionImages
+from .images.kimi import KimiImages
+from .images.lfm2_vl import Lfm2VlImages, Lfm2VlProcessor
+from .images.llama4 import Llama4Images
 from .model_files import GivenFiles, ModelFiles, Source
-from .model_videos import VideoInputs, VideoSettings, budgeted, paired, pooled, tiles
+from .model_videos import VideoInputs, VideoSettings, budgeted, paired, pooled, squared, tiles
 from .pixtral_processor import PixtralProcessor
 from .processor_name import processor_name
 from .processor_options import LOW_DETAIL_PIXELS
 from .processor_process import Modality
 from .refusal import Refusal
+from .smolvlm_processor import SmolVLMProcessor
 
 transformers: Any = untyped_transformers
 
-_ELSEWHERE: Final[Mapping[str, str]] = {"SmolVLMProcessor": "Idefics3Processor"}
-"""Processors that need a package for their videos alone, by one that does the same with pictures."""
 _OWN: Final[Mapping[str, Any]] = {
     each.__name__: each
     for each in (
-        *(AudioFlamingo3Processor, GlmAsrProcessor, GraniteSpeechProcessor),
-        *(PixtralProcessor, Qwen3ASRProcessor, VoxtralProcessor),
+        *(AudioFlamingo3Processor, GlmAsrProcessor, GraniteSpeechProcessor, Lfm2VlProcessor),
+        *(PixtralProcessor, Qwen3ASRProcessor, SmolVLMProcessor, VoxtralProcessor),
     )
 }
+OWN_IMAGES: Final[Mapping[str, Any]] = {
+    "Cohere2VisionProcessor": Cohere2VisionImages,
+    "Kimi_K25Processor": KimiImages,
+    "Lfm2VlProcessor": Lfm2VlImages,
+    "Llama4Processor": Llama4Images,
+}
+"""Image processors by the name of the processor, where transformers' own exists for torchvision alone."""
 _COUNTED: Final = frozenset({"rows", "cols", "num_crops", "num_patches"})
 """What processors return besides tensors of the model: figures for the text."""
 _BY_COMPANY: Final = frozenset({"LlavaOnevisionProcessor"})
@@ -58,6 +68,8 @@ _BY_COMPANY: Final = frozenset({"LlavaOnevisionProcessor"})
 _SETTINGS: Final = "processor_config.json"
 _OF_IMAGES: Final = "preprocessor_config.json"
 _SIZES: Final = ("size", "min_pixels", "max_pixels")
+_AT_MOST: Final = ("max_patches", "max_soft_tokens")
+"""Options of which no request gets more than the model has."""
 _OF_VIDEOS: Final = ("fps", "num_frames")
 UNKNOWN_OPTION: Final = "unknown_processor_option"
 _PIXEL_MASK: Final = "pixel_attention_mask"
@@ -95,6 +107,7 @@ _QWEN3: Final = VideoSettings(shortest_edge=128 * 32 * 32, longest_edge=768 * 32
 _GLM: Final = VideoSettings(min_frames=2, max_frames=600, shortest_edge=112 * 112, longest_edge=28 * 28 * 2 * 30_000)
 _GLM46: Final = replace(_GLM, max_frames=640, rates=((30.0, 6.0), (300.0, 2.0), (float("inf"), 1.0)))
 _SILENT: Final = {"load_audio_from_video": False}
+_SMOLVLM: Final = VideoSettings(fps=1.0, min_frames=1, max_frames=64, longest_edge=512)
 VIDEOS: Final[Mapping[str, Videos]] = {
     "Gemma4Processor": Videos(lambda i, v, s, _: budgeted(i, v, s), VideoSettings(num_frames=32, embeddings=70)),
     "Glm4vProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=True, counted=2), _GLM, 2),
@@ -105,6 +118,7 @@ VIDEOS: Final[Mapping[str, Videos]] = {
     "Qwen2_5OmniProcessor": Videos(lambda i, v, s, beat: paired(i, v, s, share=False, beat=beat), _QWEN2, 2, _SILENT),
     "Qwen3OmniMoeProcessor": Videos(lambda i, v, s, beat: paired(i, v, s, share=False, beat=beat), _QWEN3, 2, _SILENT),
     "InternVLProcessor": Videos(lambda i, v, _s, _b: tiles(i, v), VideoSettings(num_frames=8)),
+    "SmolVLMProcessor": Videos(lambda i, v, s, _: squared(i, v, s), _SMOLVLM),
     "LlavaOnevisionProcessor": Videos(lambda i, v, _s, _b: pooled(i, v), VideoSettings(num_frames=32)),
 }
 """By the name of the processor."""
@@ -192,6 +206,8 @@ class ModelProcessor:
             given = {**_low_detail(images, names), **given}
         edges = _edges(images, given)
         given = {name: value for name, value in given.items() if name not in (*_SIZES, *_OF_VIDEOS)}
+        for name in given.keys() & _AT_MOST:
+            given[name] = min(int(str(given[name])), getattr(images, name, 0))
         if unknown := given.keys() - names.keys():
             raise Refusal(f"the model's processor has no {min(unknown)}", UNKNOWN_OPTION)
         merged: dict[str, Any] = self._processor._merge_kwargs(**given)["images_kwargs"]
@@ -220,6 +236,8 @@ def _tokens_per_second(files: ModelFiles) -> float:
 
 def _low_detail(images: Any, names: Mapping[str, object]) -> dict[str, object]:
     """As few tiles as there can be, or as few pixels as :data:`.processor_options.LOW_DETAIL_PIXELS`."""
+    if (own := getattr(images, "low_detail", None)) is not None:
+        return dict(own)
     if "do_image_splitting" in names:
         return {"do_image_splitting": False}
     if "crop_to_patches" in names:
@@ -257,7 +275,7 @@ def _tensors(found: Mapping[str, Any], unused: Sequence[str]) -> dict[str, Any]:
     for name, value in found.items():
         if name not in _COUNTED and name not in unused:
             array = np.asarray(value)
-            if name == _PIXEL_MASK and array.all():
+            if name == _PIXEL_MASK and array.ndim > 2 and array.all():
                 continue  # as the model has it where it is given none; two thirds as large as the pixels
             tensors[name] = array.astype(np.float32) if array.dtype == np.float64 else array
     return tensors
@@ -280,7 +298,7 @@ def _class_name(files: ModelFiles) -> str:
 
 
 def _load(files: ModelFiles, name: str) -> Any:
-    kind = _OWN.get(name) or getattr(transformers, _ELSEWHERE.get(name, name), None)
+    kind = _OWN.get(name) or getattr(transformers, name, None)
     if kind is None:
         raise ProcessorError(f"transformers {transformers.__version__} has no {name}")
     try:
@@ -294,7 +312,7 @@ def _load(files: ModelFiles, name: str) -> Any:
             if part == "video_processor":
                 parts[part] = FrameProcessor(parts["image_processor"])
             else:
-                parts[part] = _given_part(source, part) if isinstance(source, GivenFiles) else _part(source, part)
+                parts[part] = _given_part(source, part) if isinstance(source, GivenFiles) else _part(source, name, part)
         taken = inspect.signature(kind.__init__).parameters.keys() - parts.keys()
         return _unchecked(kind)(**parts, **{name: value for name, value in settings.items() if name in taken})
     except ProcessorError:
@@ -309,9 +327,11 @@ def _unchecked(kind: Any) -> Any:
     return type(kind.__name__, (kind,), {"check_argument_for_proper_class": lambda *_: None})
 
 
-def _part(folder: Path, part: str) -> Any:
+def _part(folder: Path, name: str, part: str) -> Any:
     path = os.fspath(folder)
     match part:
+        case "image_processor" if name in OWN_IMAGES:
+            return OWN_IMAGES[name].from_pretrained(path)
         case "image_processor":
             return transformers.AutoImageProcessor.from_pretrained(path, backend="pil", trust_remote_code=False)
         case "tokenizer":

@@ -39,6 +39,7 @@ class _Stated:
 
     fps: float
     frames_indices: list[int]
+    duration: float
 
     @property
     def timestamps(self) -> list[float]:
@@ -47,7 +48,7 @@ class _Stated:
 
 
 def _stated(video: DecodedVideo) -> _Stated:
-    return _Stated(video.facts.fps, list(video.indices))
+    return _Stated(video.facts.fps, list(video.indices), video.facts.seconds)
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,13 @@ class VideoSettings:
 
 
 def _read(files: ModelFiles) -> dict[str, Any]:
-    own = files.read(_SETTINGS)
-    found = own or files.read("processor_config.json").get("video_processor")
-    return found if isinstance(found, dict) else {}
+    of_parts = (("processor_config.json", "video_processor"), ("preprocessor_config.json", "video_sampling"))
+    for found in (files.read(_SETTINGS), *(files.read(name).get(part) for name, part in of_parts)):
+        if found and isinstance(found, dict):
+            # SmolVLM's own names, in any of these files
+            own = found.get("video_sampling") or found
+            return {**found, **own, "size": own.get("video_size") or found.get("size")}
+    return {}
 
 
 def paired(
@@ -150,6 +155,14 @@ def tiles(images: Any, video: DecodedVideo) -> VideoInputs:
     """Of InternVL: each frame is a picture of one tile."""
     found = np.asarray(images(list(video.frames), return_tensors="np", crop_to_patches=False)["pixel_values"])
     return VideoInputs({"pixel_values": found}, {"pixel_values_videos": [found]}, as_pictures=True)
+
+
+def squared(images: Any, video: DecodedVideo, settings: VideoSettings) -> VideoInputs:
+    """Of SmolVLM: each frame is a picture that is not cut up, whatever its shape."""
+    size = {"longest_edge": settings.longest_edge}
+    found = images([list(video.frames)], return_tensors="np", do_image_splitting=False, size=size)
+    pixels = np.asarray(found["pixel_values"])
+    return VideoInputs({"pixel_values": pixels}, {"video_metadata": [_stated(video)]}, as_pictures=True)
 
 
 def pooled(images: Any, video: DecodedVideo) -> VideoInputs:

@@ -48,6 +48,7 @@ class _Compiled:
 
     def __init__(self, environment: jinja2.Environment, source: str) -> None:
         self.template: Final = environment.from_string(source)
+        self._source = source
         self.format: Final[ContentFormat] = content_format(environment.parse(source))
         self.knows_developer: Final = "developer" in source
         self.takes_tools: Final = "tools" in meta.find_undeclared_variables(environment.parse(source))
@@ -56,7 +57,14 @@ class _Compiled:
 
     def prepare(self, messages: Sequence[Mapping[str, Any]], written: Mapping[str, str]) -> list[dict[str, Any]]:
         """Fresh copies of a conversation's messages as this template renders them. Raises :class:`TemplateError`."""
-        ready = prepare_messages(messages, self.format, knows_developer=self.knows_developer, written=written)
+        unnamed = {
+            modality: text
+            for modality, text in written.items()
+            if modality not in self._source and text not in self._source
+        }
+        ready = prepare_messages(
+            messages, self.format, knows_developer=self.knows_developer, written=written, unnamed=unnamed
+        )
         if self.takes_one_call:
             ready = one_call_each(ready)
         return for_harmony(ready, REASONING_NAMES) if self.harmony and self.format == "string" else ready

@@ -112,6 +112,7 @@ def prepare_messages(
     *,
     knows_developer: bool,
     written: Mapping[str, str] = NO_MEDIA,
+    unnamed: Mapping[str, str] = NO_MEDIA,
 ) -> list[dict[str, Any]]:
     """Fresh copies of ``messages`` for a template.
 
@@ -119,21 +120,28 @@ def prepare_messages(
     is always there, since templates join it to other text, and is the refusal or nothing where it was None. Role
     ``developer`` becomes ``system`` for a template that does not know it. Arguments of tool calls become objects,
     which templates expect, where they are JSON of one. Reasoning is found under each name that templates use for it.
-    A template that prints content gets what is ``written`` for each modality in front of the text, as vLLM has it.
+    A template that prints content gets what is ``written`` for each modality in front of the text, as vLLM has it; one
+    that loops over parts and knows nothing of a modality gets what is ``unnamed`` as a text where the media stand.
     Raises :class:`TemplateError` for content that the template cannot hold.
     """
-    return [_prepare(message, place, format, knows_developer, written) for place, message in enumerate(messages)]
+    put = format, written, unnamed
+    return [_prepare(message, place, knows_developer, *put) for place, message in enumerate(messages)]
 
 
 def _prepare(
-    message: Mapping[str, Any], place: int, format: ContentFormat, knows_developer: bool, written: Mapping[str, str]
+    message: Mapping[str, Any],
+    place: int,
+    knows_developer: bool,
+    format: ContentFormat,
+    written: Mapping[str, str],
+    unnamed: Mapping[str, str],
 ) -> dict[str, Any]:
     ready = {name: value for name, value in message.items() if value is not None}
     if ready.get("role") == "developer" and not knows_developer:
         ready["role"] = "system"
     if ready.get("role") == "tool" and format == "mixed":
         format = "string"  # those that take both seldom mean results of tools by that, and some print the parts
-    ready["content"] = _content(ready.get("content", ready.get("refusal", "")), place, format, written)
+    ready["content"] = _content(ready.get("content", ready.get("refusal", "")), place, format, written, unnamed)
     if calls := ready.pop("tool_calls", None):  # templates ask whether there are some by the key
         ready["tool_calls"] = [_tool_call(call) for call in calls]
     reasoning = next((ready[name] for name in REASONING_NAMES if ready.get(name)), None)
@@ -142,16 +150,25 @@ def _prepare(
     return ready
 
 
-def _content(content: Any, place: int, format: ContentFormat, written: Mapping[str, str]) -> Any:
+def _content(
+    content: Any, place: int, format: ContentFormat, written: Mapping[str, str], unnamed: Mapping[str, str]
+) -> Any:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if format == "list" else content
     if not isinstance(content, list):
         raise TemplateError(f"messages[{place}].content is neither text nor a list of parts.")
     if format != "string":
-        return [dict(part) if isinstance(part, Mapping) else {"type": "text", "text": part} for part in content]
+        return [_part(part, unnamed) for part in content]
     media = [part["type"] for part in content if isinstance(part, Mapping) and part.get("type") in written]
     texts = [part for part in content if not (isinstance(part, Mapping) and part.get("type") in written)]
     return "\n".join([*(written[modality] for modality in media), *(_text_of(part, place) for part in texts)])
+
+
+def _part(part: Any, unnamed: Mapping[str, str]) -> dict[str, Any]:
+    if not isinstance(part, Mapping):
+        return {"type": "text", "text": part}
+    text = unnamed.get(part.get("type", ""))
+    return dict(part) if text is None else {"type": "text", "text": text}
 
 
 def _text_of(part: Any, place: int) -> str:

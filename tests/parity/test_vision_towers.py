@@ -93,6 +93,46 @@ def internvl(kind: str) -> Any:
     return transformers.InternVLConfig(vision_config=vision, text_config={"model_type": "qwen2", **TEXT})
 
 
+def in_tiles(kind: str) -> Any:
+    family, tower, layers = kind.split("-")
+    vision = {"model_type": tower, **SIZES, "image_size": 16}
+    config = {"next": transformers.LlavaNextConfig, "onevision": transformers.LlavaOnevisionConfig}[family]
+    more = {"vision_aspect_ratio": "anyres_max_2"} if family == "onevision" else {}
+    return config(
+        vision_config={**vision, **({} if tower == "clip_vision_model" else {"vision_use_head": False})},
+        text_config={"model_type": "llama", **TEXT},
+        vision_feature_layer=[1, -1, 2] if layers == "several" else int(layers) - 3,
+        vision_feature_select_strategy="default" if tower == "clip_vision_model" else "full",
+        image_grid_pinpoints=[[16 * rows, 16 * columns] for rows in (1, 2, 3) for columns in (1, 2, 3)],
+        **more,
+    )
+
+
+def cohere(kind: str) -> Any:
+    return transformers.AutoConfig.for_model(
+        kind,
+        vision_config={"model_type": "siglip_vision_model", **SIZES, "image_size": 16, "vision_use_head": False},
+        text_config={"model_type": "cohere2", **TEXT},
+        alignment_intermediate_size=40,
+    )
+
+
+def lfm2(_kind: str) -> Any:
+    return transformers.Lfm2VlConfig(
+        vision_config={"model_type": "siglip2_vision_model", **SIZES, "num_patches": 25, "vision_use_head": False},
+        text_config={"model_type": "lfm2", **TEXT, "layer_types": ["full_attention"]},
+        projector_hidden_size=40,
+    )
+
+
+def glm(kind: str) -> Any:
+    vision = {"depth": 3, "hidden_size": 32, "out_hidden_size": HIDDEN, "intermediate_size": 56, "num_heads": 2}
+    vision |= {"patch_size": 4, "image_size": 20}
+    text = {**TEXT, "n_routed_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
+    text |= {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 2, 2]}}
+    return transformers.AutoConfig.for_model(kind, vision_config=vision, text_config=text)
+
+
 CONFIGS: Final[Mapping[str, Callable[[str], Any]]] = {
     "idefics3": idefics3,
     "smolvlm": idefics3,
@@ -108,6 +148,14 @@ CONFIGS: Final[Mapping[str, Callable[[str], Any]]] = {
     "mistral3": mistral3,
     "internvl": internvl,
     "internvl-6b": internvl,
+    "next-clip_vision_model-1": in_tiles,
+    "next-siglip_vision_model-several": in_tiles,
+    "onevision-siglip_vision_model-2": in_tiles,
+    "aya_vision": cohere,
+    "cohere2_vision": cohere,
+    "lfm2_vl": lfm2,
+    "glm4v": glm,
+    "glm4v_moe": glm,
 }
 
 
@@ -234,3 +282,62 @@ def test_internvl_sees_as_transformers_does(kind: str) -> None:
     tower = ours(model)
     for count in (1, 3):
         agree(model, tower, {"pixel_values": pictures(count, 16, 16)})
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CONFIGS if CONFIGS[kind] is in_tiles])
+def test_a_picture_in_tiles_is_put_together_without_its_padding(kind: str) -> None:
+    model = theirs(kind)
+    tower = ours(model)
+    assert len(tower.spec.layers) == (2 if kind.endswith("1") else 3)
+    for height, width, tiles in ((30, 31, 4), (10, 40, 3), (47, 20, 6), (16, 9, 1)):
+        size = torch.tensor([[height, width]])
+        agree(model, tower, {"pixel_values": pictures(tiles + 1, 16, 16).unsqueeze(0), "image_sizes": size})
+
+
+def test_a_picture_among_others_and_frames_are_seen_whole() -> None:
+    model = theirs("onevision-siglip_vision_model-2")
+    tower = ours(model)
+    beside_another = {"image_sizes": torch.tensor([[30, 31]]), "batch_num_images": torch.tensor([2])}
+    whole = {"pixel_values": pictures(1, 16, 16).unsqueeze(0), **beside_another}
+    found = tower.encode(Payload("image", whole)).embeddings
+    both = {name: torch.cat([tensor, tensor]) for name, tensor in whole.items() if name != "batch_num_images"}
+    with torch.no_grad():
+        expected = model.get_image_features(**both, batch_num_images=torch.tensor([2]), return_dict=True).pooler_output
+    torch.testing.assert_close(found, expected[0], rtol=1e-4, atol=1e-4)
+    for frames in (1, 3):
+        agree(model, tower, {"pixel_values_videos": pictures(frames, 16, 16).unsqueeze(0)}, "video")
+
+
+def test_tiles_that_make_up_no_picture_are_refused() -> None:
+    tower = ours(theirs("next-clip_vision_model-1"))
+    tensors = {"pixel_values": pictures(3, 16, 16).unsqueeze(0), "image_sizes": torch.tensor([[30, 31]])}
+    with pytest.raises(ValueError, match="30 x 31 pixels has 3 tiles, expected 5"):
+        tower.encode(Payload("image", tensors))
+
+
+@pytest.mark.parametrize("kind", ["aya_vision", "cohere2_vision"])
+def test_coheres_models_see_as_transformers_does(kind: str) -> None:
+    model = theirs(kind)
+    tower = ours(model)
+    for count in (1, 3):
+        agree(model, tower, {"pixel_values": pictures(count, 16, 16)})
+
+
+def test_siglip_2_sees_pictures_of_any_shape() -> None:
+    model = theirs("lfm2_vl")
+    shapes = torch.tensor([[4, 6], [2, 2], [8, 4]])
+    values = torch.randn(3, 40, 3 * 16, generator=torch.Generator().manual_seed(1))
+    mask = (torch.arange(40) < shapes.prod(1, keepdim=True)).long()
+    agree(model, ours(model), {"pixel_values": values, "pixel_attention_mask": mask, "spatial_shapes": shapes})
+
+
+@pytest.mark.parametrize("kind", ["glm4v", "glm4v_moe"])
+def test_glm_sees_as_transformers_does(kind: str) -> None:
+    model = theirs(kind)
+    tower = ours(model)
+    agree(model, tower, patched((1, 6, 6)))
+    agree(model, tower, patched((1, 4, 10), (1, 14, 6), (1, 2, 2)))
+    video = patched((3, 6, 8))
+    agree(
+        model, tower, {"pixel_values_videos": video["pixel_values"], "video_grid_thw": video["image_grid_thw"]}, "video"
+    )

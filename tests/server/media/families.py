@@ -1,13 +1,16 @@
 """Tiny models that see, with the processors of published ones, for what makes their inputs: those of
 :mod:`stentor.tests.support.vision_models`, and others of the parity tests."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import transformers as untyped_transformers
 
+from stentor.server.media.images.cohere2 import Cohere2VisionImages
+from stentor.server.media.images.kimi import KimiImages
+from stentor.server.media.images.lfm2_vl import Lfm2VlImages
+from stentor.server.media.images.llama4 import Llama4Images
 from stentor.tests.parity.seeing import MAKERS
 from stentor.tests.support.vision_models import (
     CHATML,
@@ -40,8 +43,6 @@ class _Processor(NamedTuple):
     spelled: Mapping[str, str] = {}
     """Special tokens that it spells otherwise."""
     settings: Mapping[str, Any] = {}
-    changes: Mapping[str, Any] = {}
-    """Of preprocessor_config.json."""
 
 
 def _glm(name: str, images: str) -> _Processor:
@@ -96,6 +97,34 @@ def _aya_vision() -> _Processor:
     return _Processor("AyaVisionProcessor", images, template, spelled=spelled, settings=settings)
 
 
+def _cohere2_vision() -> _Processor:
+    images = Cohere2VisionImages(size=_SQUARE, max_patches=6, patch_size=2)
+    names = {"boi_token": "<img>", "eoi_token": "</img>", "image_token": "<image>"}
+    names |= {"img_line_break_token": "[IMG_BREAK]"}
+    return _Processor("Cohere2VisionProcessor", images, CHATML.replace("IMAGE", "<image>"), names)
+
+
+def _lfm2_vl() -> _Processor:
+    images = Lfm2VlImages(encoder_patch_size=PATCH, tile_size=SIDE, min_image_tokens=2, max_image_tokens=6, max_tiles=6)
+    return _Processor("Lfm2VlProcessor", images, CHATML.replace("IMAGE", "<image>"))
+
+
+def _llama4() -> _Processor:
+    images = Llama4Images(size=_SQUARE, max_patches=6)
+    spelled = {
+        **{"<image>": "<|patch|>", "<IMG_CONTEXT>": "<|image|>", "<img>": "<|image_start|>", "</img>": "<|image_end|>"},
+        **{"<row_1_col_1>": "<|tile_x_separator|>", "<row_1_col_2>": "<|tile_y_separator|>"},
+    }
+    template = CHATML.replace("IMAGE", "<|image|>")
+    return _Processor("Llama4Processor", images, template, spelled=spelled, settings={"patch_size": PATCH})
+
+
+def _kimi() -> _Processor:
+    images = KimiImages(patch_size=PATCH, merge_size=2, max_patches=64)
+    names = {"image_token": "<|image_pad|>", "video_token": "<|video_pad|>"}
+    return _Processor("Kimi_K25Processor", images, CHATML.replace("IMAGE", "<|image_pad|>"), names)
+
+
 _PROCESSORS: Final = {
     "granite_vision": _llava_next,
     "glm4v": lambda: _glm("Glm4vProcessor", "Glm4vImageProcessorPil"),
@@ -104,6 +133,10 @@ _PROCESSORS: Final = {
     "ovis2": _ovis2,
     "lighton_ocr": _lighton_ocr,
     "aya_vision": _aya_vision,
+    "cohere2_vision": _cohere2_vision,
+    "lfm2_vl": _lfm2_vl,
+    "llama4": _llama4,
+    "kimi_k25": _kimi,
 }
 
 
@@ -124,9 +157,6 @@ def _with_processor(name: str) -> Maker:
             special=_special(made.spelled),
             **made.settings,
         )
-        if made.changes:
-            file = folder / "preprocessor_config.json"
-            file.write_text(json.dumps({**json.loads(file.read_text()), **made.changes}))
         return model
 
     return make

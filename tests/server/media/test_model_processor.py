@@ -1,5 +1,6 @@
 """What is made of pictures for a model, against transformers: tensors, and how many tokens stand for them."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from safetensors.torch import load
 
 from stentor.server.media.decode_video import DecodedVideo, VideoFacts
 from stentor.server.media.model_processor import ModelInputs, ModelProcessor
+from stentor.server.media.model_videos import VideoSettings
 from stentor.server.media.refusal import Refusal
+from stentor.server.media.smolvlm_processor import spelled
 from stentor.tests.server.media.families import PROCESSED
 from stentor.tests.server.media.pictures import picture
 
@@ -38,8 +41,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
 def embeddings(model: Any, inputs: ModelInputs) -> torch.Tensor:
     """As transformers makes them of the payload."""
     with torch.no_grad():
-        found = model.model.get_image_features(**load(inputs.payload))
-    found = getattr(found, "pooler_output", found)
+        found = getattr(model, "model", model).get_image_features(**load(inputs.payload))
+    if (pooled := getattr(found, "pooler_output", None)) is not None:
+        found = pooled
+    elif not isinstance(found, torch.Tensor | list | tuple):
+        found = found.last_hidden_state  # Llama 4 projects it later
     rows = torch.cat(list(found)) if isinstance(found, list | tuple) else found
     return rows.reshape(-1, rows.shape[-1])
 
@@ -61,7 +67,11 @@ def test_there_are_as_many_placeholders_as_the_models_own_encoder_makes_embeddin
                 assert count == inputs.grid[0] * inputs.grid[1] * inputs.grid[2]
 
 
-@pytest.mark.parametrize("family", PROCESSED)
+OWN = ("cohere2_vision", "kimi_k25", "lfm2_vl", "llama4")
+"""Of which transformers has no image processor without torchvision."""
+
+
+@pytest.mark.parametrize("family", [family for family in PROCESSED if family not in OWN])
 def test_tensors_are_what_transformers_own_processor_makes(family: str, made: Callable[[str], Made]) -> None:
     processor, _ = made(family)
     seen = picture(50, 21)
@@ -153,7 +163,7 @@ def video_embeddings(model: Any, payload: bytes) -> torch.Tensor:
 
 @pytest.mark.parametrize("frames", [1, 5, 6])
 @pytest.mark.parametrize(
-    "family", ["qwen2_5_vl", "qwen3_vl", "internvl", "llava_onevision", "glm4v", "glm46v", "gemma4_large"]
+    "family", ["qwen2_5_vl", "qwen3_vl", "internvl", "llava_onevision", "glm4v", "glm46v", "gemma4_large", "smolvlm"]
 )
 def test_a_video_has_as_many_placeholders_as_embeddings(family: str, frames: int, made: Callable[[str], Made]) -> None:
     processor, model = made(family)
@@ -192,6 +202,39 @@ def test_frames_lie_on_each_other_as_transformers_lays_them(made: Callable[[str]
         shown = rows[pair * grid_h * grid_w : (pair + 1) * grid_h * grid_w].view(-1, 3, 2, 16)
         for lies in range(2):
             assert torch.equal(shown[:, :, lies], each[2 * pair + lies].view(-1, 3, 2, 16)[:, :, 0])
+
+
+def test_a_video_of_smolvlm_is_pictures_behind_a_text_that_counts_them(
+    made: Callable[[str], Made], tmp_path: Path
+) -> None:
+    processor, _ = made("smolvlm")
+    found = processor.video(film(3, fps=0.5))
+    picture = "<fake_token_around_image><global-img>" + "<image>" * 4 + "<fake_token_around_image>"
+    assert found.replacement == (
+        "You are provided the following series of three frames from a 0:00:06 [H:MM:SS] video.\n"
+        f"\nFrame from 00:00:{picture}\nFrame from 00:02:{picture}\nFrame from 00:04:{picture}\n\n"
+    )
+    seen = load(found.payload)["pixel_values"]
+    assert seen.shape == (1, 3, 3, 16, 16)
+    sampling = {"max_frames": 5, "fps": 2, "video_size": {"longest_edge": 96}}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"video_sampling": sampling}))
+    settings = VideoSettings.of(tmp_path, VideoSettings(fps=1.0, min_frames=1))
+    assert (settings.max_frames, settings.fps, settings.longest_edge) == (5, 2, 96)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (1, "one"),
+        (13, "thirteen"),
+        (40, "forty"),
+        (64, "sixty-four"),
+        (100, "one hundred"),
+        (768, "seven hundred and sixty-eight"),
+    ],
+)
+def test_frames_are_counted_in_words(number: int, words: str) -> None:
+    assert spelled(number) == words
 
 
 def test_frames_of_a_video_have_their_times(made: Callable[[str], Made]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from PIL import Image
 from prometheus_client import CollectorRegistry
@@ -16,6 +17,7 @@ from stentor.server.config.config import StoreConfig
 from stentor.server.config.limits import ProcessorLimits
 from stentor.server.config.media import MediaConfig
 from stentor.server.generation.media import ChatMedia, ConversationMedia, PlacedMedia
+from stentor.server.media.decode_video import DecodedVideo, VideoFacts
 from stentor.server.media.decoded import DecodedLimits
 from stentor.server.media.document_reader import DocumentReader
 from stentor.server.media.fetcher import Fetcher
@@ -187,6 +189,20 @@ def test_a_template_that_prints_content_gets_the_placeholder_in_front_of_the_tex
     tokens, placed = one.prompt(messages, pictures)
     text = asyncio.run(one.pool.decode(tokens, skip_special_tokens=False))
     assert text == "user: " + "<|image_pad|>" * placed.tokens["image"] + "\nhi \nthere\n"
+
+
+def test_a_template_that_knows_no_videos_gets_the_placeholder_where_one_stands(
+    family: Callable[[str], Family],
+) -> None:
+    """As transformers renders SmolVLM's, for which it replaces the model's own template by one that does."""
+    one = family("smolvlm")
+    inputs = one.processor.video(DecodedVideo(np.zeros((2, 8, 8, 3), np.uint8), [0, 1], VideoFacts(2, 1.0, 8, 8)))
+    made = ProcessedMedia("video", bytes(16), inputs.payload, "<video>", inputs.replacement, None)
+    text = ConversationMedia([made]).text
+    content = [{"type": "text", "text": "See "}, {"type": "video"}, {"type": "text", "text": "?"}]
+    render = one.pool.render_chat([{"role": "user", "content": content}], add_special_tokens=True, media=text)
+    rendered = asyncio.run(one.pool.decode(asyncio.run(render), skip_special_tokens=False))
+    assert rendered == f"<|im_start|>User: See {inputs.replacement}?<end_of_utterance>\n"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,238 @@
+"""Towers of SigLIP's kind, CLIP and Pixtral, with the projectors of the families that have them. Torch-free."""
+
+from dataclasses import replace
+from typing import Final
+
+from .config_fields import MOST_LAYERS, ConfigError, Fields
+from .mlp_spec import MLPSpec
+from .model_spec import LayerSpec, Norms
+from .vision_fields import (
+    MOST_SIDE,
+    SeeingModel,
+    activation_of,
+    attention_of,
+    layer_numbers,
+    side_of,
+    theta_of,
+    two_products,
+    up_to,
+)
+from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, TileSpec, VisionSpec
+
+_SIGLIP_NORMS: Final = Norms(mixer_in="layer_norm1", mlp_in="layer_norm2", kind="layer", bias=True)
+_SIGLIP_HEAD: Final = ("head.",)
+
+
+def _siglip(
+    model: SeeingModel,
+    projector: ProjectorSpec,
+    *,
+    patch: int = 16,
+    width: int = 768,
+    heads: int = 12,
+    activation: str = "gelu_pytorch_tanh",
+    eps: float = 1e-6,
+) -> VisionSpec:
+    """Of a picture of the size that positions were learned for; the options are defaults."""
+    vision = model.vision
+    hidden = vision.integer("hidden_size", width)
+    side = side_of(vision, "image_size", 224) // (size := side_of(vision, "patch_size", patch))
+    mixer = replace(attention_of(vision.integer("num_attention_heads", heads), hidden, bias=True), out="out_proj")
+    act = activation_of(vision, "hidden_act", activation)
+    mlp = MLPSpec(vision.integer("intermediate_size", 3072), act, True, ("mlp.fc1",), "mlp.fc2", gated=False)
+    return VisionSpec(
+        architecture=model.whole.text("model_type"),
+        names="siglip",
+        vocab_size=0,
+        hidden_size=hidden,
+        layers=(LayerSpec(mixer, mlp, _SIGLIP_NORMS),) * vision.integer("num_hidden_layers", 12, most=MOST_LAYERS),
+        max_position=side * side,
+        norm_eps=vision.positive("layer_norm_eps", eps),
+        prefix="encoder.layers",
+        patch=size,
+        channels=vision.integer("num_channels", 3),
+        projector=projector,
+        positions="exact",
+        final_norm="post_layernorm",
+        unused=_SIGLIP_HEAD,
+    )
+
+
+def _clip(model: SeeingModel, projector: ProjectorSpec) -> VisionSpec:
+    """As :func:`_siglip`, with a class token, which takes the first of the positions."""
+    spec = _siglip(model, projector, patch=32, activation="quick_gelu", eps=1e-5)
+    return replace(
+        spec,
+        max_position=spec.max_position + 1,
+        patch_bias=False,
+        class_token=True,
+        first_norm="pre_layrnorm",
+    )
+
+
+def _pixtral(model: SeeingModel, projector: ProjectorSpec) -> VisionSpec:
+    vision = model.vision
+    hidden = vision.integer("hidden_size", 1024)
+    mixer = attention_of(vision.integer("num_attention_heads", 16), hidden, bias=False, turns=True)
+    names = tuple(f"feed_forward.{which}_proj" for which in ("gate", "up", "down"))
+    activation = activation_of(vision, "hidden_act", "gelu")
+    mlp = MLPSpec(vision.integer("intermediate_size", 4096), activation, into=names[:2], out=names[2])
+    norms = Norms(mixer_in="attention_norm", mlp_in="ffn_norm")
+    layer = LayerSpec(replace(mixer, name="attention"), mlp, norms)
+    return VisionSpec(
+        architecture=model.whole.text("model_type"),
+        names="siglip",
+        vocab_size=0,
+        hidden_size=hidden,
+        layers=(layer,) * vision.integer("num_hidden_layers", 24, most=MOST_LAYERS),
+        max_position=0,
+        norm_eps=1e-5,
+        prefix="transformer.layers",
+        source="sized",
+        patch=side_of(vision, "patch_size", 16),
+        channels=vision.integer("num_channels", 3),
+        patch_name="patch_conv",
+        patch_bias=False,
+        rope=AxialRope(theta_of(vision), columns_between=True),
+        first_norm="ln_pre",
+        projector=projector,
+    )
+
+
+def idefics3(model: SeeingModel) -> VisionSpec:
+    projector = ProjectorSpec((ProjectorProduct("projector.modality_projection.proj", model.hidden, False),))
+    spec = _siglip(model, projector, patch=32, width=1152, heads=16)
+    return replace(spec, positions="buckets", merge=model.whole.integer("scale_factor", 2), unused=())
+
+
+def gemma3(model: SeeingModel) -> VisionSpec:
+    name = "projector.mm_input_projection_weight"
+    eps = model.vision.positive("layer_norm_eps", 1e-6)
+    projector = ProjectorSpec(
+        (ProjectorProduct(name, model.hidden, False, transposed=True),),
+        join="mean",
+        norm=ProjectorNorm("projector.mm_soft_emb_norm", "rms", eps, plus_one=True, joined=True),
+    )
+    spec = _siglip(model, projector)
+    tokens = model.whole.integer("mm_tokens_per_image", 256)
+    side = int(tokens**0.5)
+    if side * side != tokens or spec.side % side:
+        raise ConfigError(
+            f"mm_tokens_per_image is {tokens}, expected a square that {spec.side} x {spec.side} divides into"
+        )
+    return replace(spec, merge=spec.side // side)
+
+
+def llava(model: SeeingModel, layer: int = -2, strategy: str = "default") -> VisionSpec:
+    """Of any of these towers, up to the layer whose output is taken before it is normed; the options are defaults."""
+    towers = {"clip_vision_model": _clip, "siglip_vision_model": _siglip, "pixtral": _pixtral}
+    kind = model.vision.text("model_type", "clip_vision_model")
+    if kind not in towers:
+        raise ConfigError(f"vision_config.model_type is {kind[:40]!r}, expected one of {', '.join(towers)}")
+    strategy = model.whole.text("vision_feature_select_strategy", strategy)
+    if (strategy == "default") != (kind == "clip_vision_model"):
+        raise ConfigError(f"vision_feature_select_strategy is {strategy[:40]!r}, which a {kind} has no native form of")
+    spec = towers[kind](model, ProjectorSpec(two_products(model, biased=True)))
+    if not isinstance(model.whole.get("vision_feature_layer"), list | tuple):
+        return up_to(spec, model.whole.integer("vision_feature_layer", layer, least=-MOST_LAYERS))
+    layers = layer_numbers(model.whole, "vision_feature_layer", ())
+    taken = tuple(number if number >= 0 else len(spec.layers) + 1 + number for number in layers)
+    return replace(up_to(spec, max(taken, default=0)), taken=taken)
+
+
+_NEXT_CANVASES: Final = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
+_SIX: Final = range(1, 7)
+_ONEVISION_CANVASES: Final = tuple((384 * rows, 384 * columns) for rows in _SIX for columns in _SIX)
+
+
+def llava_next(model: SeeingModel) -> VisionSpec:
+    return _in_tiles(model, llava(model), _NEXT_CANVASES)
+
+
+def llava_onevision(model: SeeingModel) -> VisionSpec:
+    ratio = model.whole.text("vision_aspect_ratio", "anyres_max_9")
+    most = ratio.removeprefix("anyres_max_")
+    if not most.isdecimal():
+        raise ConfigError(f"vision_aspect_ratio is {ratio[:40]!r}, expected such as 'anyres_max_9'")
+    spec = _in_tiles(model, llava(model, -1, "full"), _ONEVISION_CANVASES)
+    assert spec.tiles is not None
+    return replace(spec, tiles=replace(spec.tiles, most=int(most), videos=True))
+
+
+def _in_tiles(model: SeeingModel, spec: VisionSpec, canvases: tuple[tuple[int, int], ...]) -> VisionSpec:
+    """``canvases`` are a default."""
+    side = side_of(model.vision, "image_size", 336)
+    given = model.whole.get("image_grid_pinpoints")
+    if given is not None:
+        if not isinstance(given, list | tuple) or not all(map(_is_size, given)):
+            raise ConfigError("image_grid_pinpoints is no list of heights and widths")
+        canvases = tuple((height, width) for height, width in given)
+    if spec.positions != "exact" or any(length % side or not length for canvas in canvases for length in canvas):
+        raise ConfigError(f"image_grid_pinpoints are not made of tiles of {side} x {side} pixels")
+    return replace(spec, tiles=TileSpec(canvases, side))
+
+
+def _is_size(given: object) -> bool:
+    return (
+        isinstance(given, list | tuple)
+        and len(given) == 2
+        and all(isinstance(length, int) and 0 < length <= MOST_SIDE for length in given)
+    )
+
+
+def _gated_products(model: SeeingModel, inner: int) -> tuple[ProjectorProduct, ...]:
+    """Of Cohere's: the second half of the first gates the first half."""
+    return (
+        ProjectorProduct("projector.linear_1", inner // 2, True, "silu", gated_by_half=True),
+        ProjectorProduct("projector.linear_2", model.hidden, True),
+    )
+
+
+def aya_vision(model: SeeingModel) -> VisionSpec:
+    inner = model.whole.integer("alignment_intermediate_size", model.hidden)
+    eps = model.whole.positive("adapter_layer_norm_eps", 1e-6)
+    norm = ProjectorNorm("projector.layernorm", "layer", eps, bias=True, joined=True)
+    spec = _siglip(model, ProjectorSpec(_gated_products(model, inner), norm=norm))
+    spec = up_to(spec, model.whole.integer("vision_feature_layer", -1, least=-MOST_LAYERS))
+    return replace(spec, merge=model.whole.integer("downsample_factor", 2, most=MOST_SIDE))
+
+
+def cohere2_vision(model: SeeingModel) -> VisionSpec:
+    inner = model.whole.integer("alignment_intermediate_size", 36_864)
+    spec = _siglip(model, ProjectorSpec(_gated_products(model, inner)))
+    return replace(spec, merge=model.whole.integer("downsample_factor", 2, most=MOST_SIDE))
+
+
+def lfm2_vl(model: SeeingModel) -> VisionSpec:
+    """SigLIP 2 over patches of pictures of any shape."""
+    whole, vision = model.whole, model.vision
+    bias = whole.flag("projector_bias", True)
+    inner = whole.integer("projector_hidden_size", 2560)
+    products = (
+        ProjectorProduct("projector.linear_1", inner, bias, activation_of(whole, "projector_hidden_act", "gelu")),
+        ProjectorProduct("projector.linear_2", model.hidden, bias),
+    )
+    norm = ProjectorNorm("projector.layer_norm", "layer", 1e-5, bias=True, joined=True)
+    has_norm = whole.flag("projector_use_layernorm", True)
+    return replace(
+        _siglip(model, ProjectorSpec(products, norm=norm if has_norm else None)),
+        source="shaped",
+        positions="antialiased",
+        max_position=vision.integer("num_patches", 256),
+        merge=whole.integer("downsample_factor", 2, most=MOST_SIDE),
+    )
+
+
+def mistral3(model: SeeingModel) -> VisionSpec:
+    merge = model.whole.integer("spatial_merge_size", 2, most=MOST_SIDE)
+    text = Fields(model.whole.table("text_config") or {})
+    width = model.vision.integer("hidden_size", 1024)
+    projector = ProjectorSpec(
+        (
+            ProjectorProduct("projector.patch_merger.merging_layer", width, False, channels_first=True),
+            *two_products(model, biased=False),
+        ),
+        norm=ProjectorNorm("projector.norm", "rms", text.positive("rms_norm_eps", 1e-6)),
+    )
+    spec = replace(_pixtral(model, projector), merge=merge)
+    return up_to(spec, model.whole.integer("vision_feature_layer", -1, least=-MOST_LAYERS))

@@ -1,0 +1,65 @@
+"""Pictures of Command A Vision: tiles of one size, and the whole in that size behind them."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from transformers.image_processing_backends import PilBackend
+from transformers.image_processing_utils import BatchFeature
+from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
+from transformers.processing_utils import ImagesKwargs
+
+from .tiles import Pixels, cut, normed, resized
+
+
+class Cohere2VisionArguments(ImagesKwargs, total=False):
+    crop_to_patches: bool
+    max_patches: int
+
+
+class Cohere2VisionImages(PilBackend):
+    valid_kwargs = Cohere2VisionArguments
+    resample = 3  # bicubic
+    image_mean = OPENAI_CLIP_MEAN
+    image_std = OPENAI_CLIP_STD
+    size: ClassVar = {"height": 512, "width": 512}
+    do_resize = do_rescale = do_normalize = do_convert_rgb = True
+    crop_to_patches = True
+    max_patches = 12
+    patch_size = 16
+    """Embeddings on each side of a tile."""
+
+    def _preprocess(  # type: ignore[override]
+        self,
+        images: list[Pixels],
+        size: Any,
+        resample: int,
+        rescale_factor: float,
+        image_mean: list[float],
+        image_std: list[float],
+        crop_to_patches: bool,
+        max_patches: int,
+        return_tensors: str | None,
+        **_: Any,
+    ) -> BatchFeature:
+        tiles: list[Pixels] = []
+        counts = []
+        for picture in images:
+            columns, rows = canvas(*picture.shape[1:], size.height, max_patches if crop_to_patches else 1)
+            whole = resized(picture, rows * size.height, columns * size.width, resample)
+            found = [*cut(whole, rows, columns)]
+            if len(found) > 1:
+                found.append(resized(picture, size.height, size.width, resample))
+            tiles += found
+            counts.append(len(found))
+        values = np.stack([normed(tile, rescale_factor, image_mean, image_std) for tile in tiles])
+        return BatchFeature({"pixel_values": values, "num_patches": counts}, tensor_type=return_tensors)
+
+
+def canvas(height: int, width: int, tile: int, most: int) -> tuple[int, int]:
+    """Columns and rows of at most ``most`` tiles: those that a picture has to be enlarged for the least, or where it is
+    larger than any, be made smaller for the least."""
+    grids = [(columns, rows) for columns in range(1, most + 1) for rows in range(1, most + 1) if columns * rows <= most]
+    grids.sort(key=lambda grid: grid[0] * grid[1])
+    scales = [min(columns * tile / width, rows * tile / height) for columns, rows in grids]
+    enough = [scale for scale in scales if scale >= 1]
+    return grids[scales.index(min(enough) if enough else max(scales))]

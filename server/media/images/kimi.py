@@ -1,0 +1,72 @@
+"""Pictures of Kimi K2.5: made smaller where they have too many patches, never larger, and filled up to whole squares of
+patches."""
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+from transformers.image_processing_backends import PilBackend
+from transformers.image_processing_utils import BatchFeature
+from transformers.image_utils import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD
+from transformers.processing_utils import ImagesKwargs
+
+from ..processor_options import LOW_DETAIL_PIXELS
+from .tiles import Pixels, cut, filled_up, normed, resized
+
+
+class KimiArguments(ImagesKwargs, total=False):
+    max_patches: int
+    patch_size: int
+    merge_size: int
+
+
+class KimiImages(PilBackend):
+    valid_kwargs = KimiArguments
+    resample = 3  # bicubic
+    image_mean = IMAGENET_STANDARD_MEAN
+    image_std = IMAGENET_STANDARD_STD
+    size: ClassVar = {"max_height": 512, "max_width": 512}
+    """Patches on each side."""
+    do_resize = do_rescale = do_normalize = do_convert_rgb = True
+    max_patches = 16_384
+    patch_size = 14
+    merge_size = 2
+    model_input_names: ClassVar = ["pixel_values", "image_grid_thw"]
+
+    @property
+    def low_detail(self) -> dict[str, int]:
+        return {"max_patches": LOW_DETAIL_PIXELS // self.patch_size**2}
+
+    def _preprocess(  # type: ignore[override]
+        self,
+        images: list[Pixels],
+        size: Any,
+        resample: int,
+        rescale_factor: float,
+        image_mean: list[float],
+        image_std: list[float],
+        max_patches: int,
+        patch_size: int,
+        merge_size: int,
+        return_tensors: str | None,
+        **_: Any,
+    ) -> BatchFeature:
+        values, grids = [], []
+        square = patch_size * merge_size
+        for picture in images:
+            height, width = _size(*picture.shape[1:], patch_size, max_patches, size.max_height)
+            whole = resized(picture, height, width, resample)
+            whole = filled_up(whole, height + -height % square, width + -width % square)
+            rows, columns = (length // patch_size for length in whole.shape[1:])
+            values.append(cut(normed(whole, rescale_factor, image_mean, image_std), rows, columns))
+            grids.append([1, rows, columns])
+        found = {"pixel_values": np.concatenate(values), "image_grid_thw": np.array(grids)}
+        return BatchFeature(found, tensor_type=return_tensors)
+
+
+def _size(height: int, width: int, patch: int, most: int, most_a_side: int) -> tuple[int, int]:
+    """At most ``most`` patches in all, and ``most_a_side`` in a row."""
+    count = max(1.0, height // patch) * max(1.0, width // patch)
+    longest = most_a_side * patch
+    scale = min(1.0, math.sqrt(most / count), longest / height, longest / width)
+    return min(max(1, int(height * scale)), longest), min(max(1, int(width * scale)), longest)

@@ -1,0 +1,47 @@
+"""What image processors that cut pictures into tiles have in common. Pictures are uint8 [channels, height, width]."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+Pixels = NDArray[np.uint8]
+Values = NDArray[np.float32]
+
+
+def resized(picture: Pixels, height: int, width: int, resample: int) -> Pixels:
+    """``resample``: a filter of Pillow's."""
+    if picture.shape[1:] == (height, width):
+        return picture
+    image = Image.fromarray(np.ascontiguousarray(picture.transpose(1, 2, 0)))
+    return np.asarray(image.resize((width, height), Image.Resampling(resample))).transpose(2, 0, 1)
+
+
+def filled_up(picture: Pixels, height: int, width: int) -> Pixels:
+    """With black below it and on its right."""
+    _, rows, columns = picture.shape
+    return np.pad(picture, ((0, 0), (0, height - rows), (0, width - columns)))
+
+
+def cut(picture: Any, rows: int, columns: int) -> Any:
+    """Into so many rows and columns of tiles, [tiles, channels, height, width], row by row."""
+    channels, height, width = picture.shape
+    tiles = picture.reshape(channels, rows, height // rows, columns, width // columns)
+    return tiles.transpose(1, 3, 0, 2, 4).reshape(rows * columns, channels, height // rows, width // columns)
+
+
+def normed(pixels: Pixels, factor: float, mean: Sequence[float], std: Sequence[float]) -> Values:
+    """Values of pixels times ``factor``, less the mean of their channel, over its deviation."""
+    shape = (-1, 1, 1)
+    scaled_mean, scaled_std = (np.array(each, np.float32).reshape(shape) / np.float32(factor) for each in (mean, std))
+    found: Values = (pixels.astype(np.float32) - scaled_mean) / scaled_std
+    return found
+
+
+def patches(tile: Values, side: int) -> Values:
+    """Squares of ``side`` pixels, row by row, [patches, side * side * channels]."""
+    channels, height, width = tile.shape
+    found = tile.reshape(channels, height // side, side, width // side, side)
+    return found.transpose(1, 3, 2, 4, 0).reshape(-1, side * side * channels)

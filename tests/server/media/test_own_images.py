@@ -1,0 +1,105 @@
+"""Image processors that transformers has for torchvision alone, against what these make of the same pictures."""
+
+from typing import Any, Final
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from stentor.server.media.images.cohere2 import Cohere2VisionImages
+from stentor.server.media.images.kimi import KimiImages
+from stentor.server.media.images.lfm2_vl import Lfm2VlImages
+from stentor.server.media.images.llama4 import Llama4Images
+from stentor.server.media.images.tiles import resized
+
+_SQUARE: Final = {"height": 16, "width": 16}
+PROCESSORS: Final[dict[str, Any]] = {
+    "cohere2": lambda: Cohere2VisionImages(size=_SQUARE, max_patches=6),
+    "kimi": lambda: KimiImages(patch_size=4, max_patches=64),
+    "lfm2_vl": lambda: Lfm2VlImages(
+        encoder_patch_size=4, tile_size=16, min_image_tokens=2, max_image_tokens=6, max_tiles=6
+    ),
+    "llama4": lambda: Llama4Images(size=_SQUARE, max_patches=6),
+}
+MADE: Final = [
+    ("cohere2", (50, 21), (7, 3, 16, 16), [0.2221, 1.2467, 1.2296, 1.5946], {"num_patches": [7]}),
+    ("cohere2", (30, 90), (4, 3, 16, 16), [0.1561, 1.2394, 1.799, 1.726], {"num_patches": [4]}),
+    ("cohere2", (9, 12), (1, 3, 16, 16), [1.4005, 0.5634, 0.6749, 0.6311], {"num_patches": [1]}),
+    ("kimi", (50, 21), (84, 3, 4, 4), [-0.2044, 0.7266, 0.2078, -1.0], {"image_grid_thw": [[1, 6, 14]]}),
+    ("kimi", (30, 90), (96, 3, 4, 4), [-0.2944, 0.7182, 0.3804, -1.0], {"image_grid_thw": [[1, 16, 6]]}),
+    ("kimi", (9, 12), (16, 3, 4, 4), [-0.304, 0.8407, 0.2078, -1.0], {"image_grid_thw": [[1, 4, 4]]}),
+    (
+        *("lfm2_vl", (50, 21), (3, 24, 48), [0.0112, 0.5173, 0.2549, 0.8824]),
+        {
+            **{"spatial_shapes": [[4, 4], [4, 4], [2, 6]], "image_sizes": [[8, 24]]},
+            **{"image_rows": [1], "image_cols": [2]},
+        },
+    ),
+    (
+        *("lfm2_vl", (30, 90), (4, 24, 48), [-0.0111, 0.5335, 0.3725, 0.7961]),
+        {
+            **{"spatial_shapes": [[4, 4], [4, 4], [4, 4], [8, 2]], "image_sizes": [[32, 8]]},
+            **{"image_rows": [3], "image_cols": [1]},
+        },
+    ),
+    (
+        *("lfm2_vl", (9, 12), (1, 24, 48), [0.2169, 0.3554, 0.1216, 0.3804]),
+        {"spatial_shapes": [[4, 2]], "image_sizes": [[16, 8]], "image_rows": [1], "image_cols": [1]},
+    ),
+    ("llama4", (50, 21), (7, 3, 16, 16), [-0.3083, 0.7262, 0.6406, 0.8047], {"aspect_ratios": [[2, 3]]}),
+    ("llama4", (30, 90), (4, 3, 16, 16), [-0.0162, 0.6458, 0.9219, 0.8672], {"aspect_ratios": [[3, 1]]}),
+    ("llama4", (9, 12), (1, 3, 16, 16), [0.2386, 0.7645, 0.4531, 0.4141], {"aspect_ratios": [[1, 1]]}),
+]
+"""What transformers 5.23 makes with torchvision 0.28 of pictures of these widths and heights: the shape of its pixel
+values; their mean and deviation, the sixth value of the first tile and the 21st of the last; and what else."""
+LEVEL: Final = 0.016
+"""Twice the distance of two values of a pixel: torchvision rounds once where Pillow rounds behind each direction."""
+
+
+def waves(width: int, height: int) -> Image.Image:
+    y, x = np.mgrid[:height, :width]
+    return Image.fromarray(
+        np.stack([127 + 120 * np.sin(x / (7 + c) + y / 11 * (c + 1)) for c in range(3)], axis=-1).astype(np.uint8)
+    )
+
+
+@pytest.mark.parametrize(("name", "size", "shape", "values", "others"), MADE)
+def test_pictures_become_what_torchvision_makes_of_them(
+    name: str, size: tuple[int, int], shape: tuple[int, ...], values: list[float], others: dict[str, Any]
+) -> None:
+    told = {"return_row_col_info": True} if name == "lfm2_vl" else {}
+    found = PROCESSORS[name]()([waves(*size)], return_tensors="np", **told)
+    pixels = found.pop("pixel_values")
+    assert pixels.shape == shape
+    assert pixels.dtype == np.float32
+    first, last = pixels.reshape(len(pixels), -1)[[0, -1]]
+    assert [pixels.mean(), pixels.std(ddof=1), first[5], last[20]] == pytest.approx(values, abs=LEVEL)
+    found.pop("pixel_attention_mask", None)
+    assert {key: np.asarray(value).tolist() for key, value in found.items()} == others
+
+
+def test_pictures_are_resized_as_torch_resizes_them() -> None:
+    """By the bilinear filter; the bicubic ones differ where a picture is noise."""
+    picture = np.random.default_rng(1).integers(0, 256, (3, 40, 30), dtype=np.uint8)
+    for height, width in ((17, 11), (60, 50), (40, 30)):
+        theirs = torch.nn.functional.interpolate(
+            torch.from_numpy(picture)[None], (height, width), mode="bilinear", antialias=True
+        )
+        off = np.abs(resized(picture, height, width, 2).astype(int) - theirs[0].numpy().astype(int))
+        assert off.max() <= 1
+
+
+def test_a_picture_of_one_row_keeps_all_of_its_patches() -> None:
+    """transformers' mask ends before them."""
+    found = PROCESSORS["lfm2_vl"]()([waves(11, 93)], return_tensors="np")
+    assert found["pixel_attention_mask"].sum() == found["spatial_shapes"].prod() == 28
+    assert found["pixel_values"].shape[1] == 28
+
+
+@pytest.mark.parametrize(("name", "least"), [("kimi", {"max_patches": 16}), ("llama4", {"max_patches": 1})])
+def test_low_detail_is_fewer_patches_or_tiles(name: str, least: dict[str, int]) -> None:
+    processor = PROCESSORS[name]()
+    assert processor.low_detail.keys() == least.keys()
+    whole, low = (processor([waves(64, 64)], return_tensors="np", **each)["pixel_values"] for each in ({}, least))
+    assert len(low) < len(whole)
