@@ -124,7 +124,7 @@ def _media_part(part: dict[str, Any], modality: Modality, param: str) -> MediaPa
     value = part.get(part["type"])
     uuid = part.get("uuid") or ""
     if part["type"] == EMBEDS_PART:
-        given = value if isinstance(value, dict) else {EMBEDS_PART: value}
+        given: dict[str, Any] = value if isinstance(value, dict) else {EMBEDS_PART: value}
         return MediaPart(modality, "", param, embeds=Embeds(given[EMBEDS_PART], given.get("image_grid_thw") or ""))
     if value is None:
         return MediaPart(modality, "", param, uuid)

@@ -98,7 +98,7 @@ def _card(models: _Models, model: ServedModel, name: str) -> ModelCard:
         root,
         _context(models, model),
         kind=model.kind,
-        input_modalities=_modalities(models, model),
+        input_modalities=tuple(_modalities(models, model)),
     )
 
 
