@@ -90,7 +90,9 @@ def test_what_does_not_end_in_time_is_told_so_and_the_code_names_the_signal(tmp_
         assert "3 requests were cut off" in server.output()
 
 
-@pytest.mark.parametrize(("reported", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("reported", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.proof)]
+)
 def test_a_second_signal_ends_at_once_but_not_without_a_word(
     tmp_path: Path, reported: signal.Signals, code: int
 ) -> None:

@@ -172,7 +172,7 @@ def test_streams_over_dying_workers_give_the_tokens_that_they_give_undisturbed(
     assert server.output().count("the worker process was lost: killed by SIGKILL; ") == 2
 
 
-@pytest.mark.parametrize("victim", ["engine", "worker"])
+@pytest.mark.parametrize("victim", [pytest.param("engine", marks=pytest.mark.proof), "worker"])
 def test_streams_over_a_pause_and_a_death_in_it_give_the_tokens_that_they_give_undisturbed(
     server: ServerProcess, answers: list[Answer], victim: str
 ) -> None:

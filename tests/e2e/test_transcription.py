@@ -118,6 +118,7 @@ def test_greedy_tokens_are_those_of_transformers(
         assert ours == expected
 
 
+@pytest.mark.proof  # with a scripted model: tests/server/asr/test_http.py
 def test_every_format_says_the_same(client: openai.OpenAI, clips: list[bytes]) -> None:
     file = one_file(clips, 2)
     create = client.audio.transcriptions.create
@@ -181,6 +182,7 @@ def test_long_audio_goes_through_several_windows(client: openai.OpenAI, clips: l
     assert word_errors(said, normalizer.words(chunked)).rate < 0.1
 
 
+@pytest.mark.proof  # without the server: tests/engine/worker/test_audio_windows.py
 def test_many_at_once_hear_what_one_alone_does(
     client: openai.OpenAI, clips: list[bytes], hear: Callable[[int], sdk.TranscriptionVerbose]
 ) -> None:

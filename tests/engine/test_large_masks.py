@@ -16,7 +16,7 @@ from stentor.protocols.ipc.codec import decode_worker, encoder
 from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult, TokenLogprobs
-from stentor.tests.engine.test_loop import Received, stage
+from stentor.tests.engine.loop_stage import Received, stage
 
 pytestmark = pytest.mark.anyio
 

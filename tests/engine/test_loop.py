@@ -1,25 +1,14 @@
 """The engine loop between a client and a worker that are played by the test."""
 
-import os
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-
 import anyio
 import pytest
 
-from stentor.engine.channel import MAX_FRAME, ChannelPair, Endpoint, PeerDied
+from stentor.engine.channel import PeerDied
 from stentor.engine.channel.pieces import PromptParts, result_frames
-from stentor.engine.core.grammar.vocabulary import pieces_of
 from stentor.engine.core.loop import EngineLoop
-from stentor.engine.core.scheduler import Scheduler
-from stentor.engine.core.worker_group import WorkerGroup
-from stentor.engine.core.worker_life import OnProgress, WorkerLife, WorkerLost
-from stentor.engine.processes.process import Child
+from stentor.engine.core.worker_life import WorkerLost
 from stentor.protocols.ipc.actors import (
     Abort,
-    ClientInbox,
     Control,
     ControlDone,
     ControlOperation,
@@ -27,19 +16,13 @@ from stentor.protocols.ipc.actors import (
     Finished,
     PromptDone,
     Shutdown,
-    Stalled,
-    Stats,
     Submit,
     TokensBatch,
-    WorkerInbox,
-    WorkerReady,
 )
-from stentor.protocols.ipc.codec import decode_client, decode_worker, encoder
-from stentor.protocols.ipc.config import RecoveryConfig, SchedulerConfig
+from stentor.protocols.ipc.codec import decode_client, encoder
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.protocols.ipc.steps import Masks, PromptLogprobs, StepPlan, StepResult, TokenLogprobs
-from stentor.tests.engine.channel.harness import both_ends
-from stentor.tests.engine.grammar.byte_vocabulary import EOS, TOKENS
+from stentor.protocols.ipc.steps import PromptLogprobs, StepResult, TokenLogprobs
+from stentor.tests.engine.loop_stage import Received, stage
 from stentor.tests.engine.odd_worker import answer
 
 pytestmark = pytest.mark.anyio
@@ -48,106 +31,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": True}
-
-
-@dataclass
-class Stage:
-    loop: EngineLoop
-    client: Endpoint
-    """The client's end of its channel."""
-    worker: Endpoint
-    """The worker's end of its channel."""
-    process: Child
-    """Whose death the loop takes for the worker's."""
-
-    def submit(self, rid: int, *, tokens: int, prompt: int = 4) -> None:
-        params = SamplingParams(max_tokens=tokens)
-        message = Submit(rid, list(range(prompt)), params, [1], 0, "", 0.0)
-        assert self.client.try_send(encoder.encode(message))
-
-    async def plans(self, count: int) -> list[StepPlan]:
-        found: list[StepPlan] = []
-        while len(found) < count:
-            for frame in await self.worker.receive():
-                plan = decode_worker.decode(frame)
-                assert isinstance(plan, StepPlan)
-                found.append(plan)
-        return found
-
-    async def work(self) -> None:
-        """Answers every plan at once."""
-        while True:
-            for plan in await self.plans(1):
-                await self.worker.send(encoder.encode(answer(plan)))
-
-
-@contextmanager
-def stage(*, client_capacity: int = 1 << 16, num_blocks: int = 64, max_frame: int = MAX_FRAME) -> Iterator[Stage]:
-    pair = ChannelPair.create()
-    process = Child(subprocess.Popen(["sleep", "60"]), "worker")
-    try:
-        with (
-            both_ends(client_capacity) as (client, engine_side),
-            pair.parent as to_worker,
-            _other_end(pair) as worker,
-        ):
-            to_worker.watch(process.pid, process.pidfd)
-            scheduler = Scheduler(
-                num_blocks=num_blocks,
-                block_size=16,
-                max_num_seqs=8,
-                max_num_batched_tokens=64,
-                max_model_len=256,
-                config=SchedulerConfig(),
-            )
-            life = WorkerLife(to_worker, process)
-            recovery = RecoveryConfig(max_worker_deaths=1)
-            loop = EngineLoop(engine_side, WorkerGroup([life]), _no_other, scheduler, recovery, max_frame=max_frame)
-            yield Stage(loop, client, worker, process)
-    finally:
-        process.close()
-
-
-async def _no_other(on_progress: OnProgress) -> tuple[WorkerGroup, WorkerReady]:
-    raise AssertionError("one death is the end here")
-
-
-def _other_end(pair: ChannelPair) -> Endpoint:
-    return Endpoint.attach([os.dup(fd) for fd in pair.child_fds], os.getpid())
-
-
-class Received:
-    """What the client was sent, in order."""
-
-    def __init__(self) -> None:
-        self.tokens: dict[int, list[int]] = {}
-        self.ends: dict[int, Finished] = {}
-        self.stats: Stats | None = None
-        self.batches = 0
-
-    def take(self, message: ClientInbox) -> None:
-        if isinstance(message, Stats):
-            self.stats = message
-            return
-        if isinstance(message, Stalled):
-            return
-        assert isinstance(message, TokensBatch)
-        self.batches += 1
-        for gained in message.tokens:
-            assert gained.rid not in self.ends
-            self.tokens.setdefault(gained.rid, []).extend(gained.tokens)
-        for end in message.finished:
-            assert end.rid not in self.ends
-            self.ends[end.rid] = end
-
-    async def until_ended(self, client: Endpoint, requests: int) -> None:
-        while len(self.ends) < requests:
-            for frame in await client.receive():
-                self.take(decode_client.decode(frame))
-
-    def take_all(self, client: Endpoint) -> None:
-        for frame in client.try_receive():
-            self.take(decode_client.decode(frame))
 
 
 async def test_one_step_is_always_ahead_of_the_worker() -> None:
@@ -431,119 +314,3 @@ async def test_a_result_that_nobody_asked_for_is_an_error_and_not_ignored() -> N
         with pytest.raises(ExceptionGroup) as raised:
             await on.loop.run()
         assert raised.group_contains(ValueError, match="step 5")
-
-
-def _constrain(on: Stage, grammar: str, *, rid: int = 0, tokens: int = 8, seeds: tuple[int, ...] = (1,)) -> None:
-    for piece in pieces_of(TOKENS, frozenset([EOS]), frozenset([EOS])):
-        assert on.client.try_send(encoder.encode(piece))
-    params = SamplingParams(max_tokens=tokens, eos_token_ids=(EOS,))
-    submit = Submit(rid, [0, 1, 2, 3], params, list(seeds), 0, "", 0.0, grammar=grammar)
-    assert on.client.try_send(encoder.encode(submit))
-
-
-async def _messages(on: Stage, count: int) -> list[WorkerInbox]:
-    found: list[WorkerInbox] = []
-    while len(found) < count:
-        found += map(decode_worker.decode, await on.worker.receive())
-    return found
-
-
-async def test_masks_of_a_step_go_as_soon_as_the_one_before_is_known_and_before_the_next_plan() -> None:
-    with stage() as on:
-        _constrain(on, "start: /[\\x04-\\x0c]{5}/")
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(on.loop.run)
-            with anyio.fail_after(60):
-                first, masks, second = await _messages(on, 3)
-                assert isinstance(first, StepPlan)
-                assert isinstance(masks, Masks)
-                assert isinstance(second, StepPlan)
-                assert (first.masked, first.new[0].masked, second.masked) == ([0], True, [0])
-                assert (masks.step, masks.rows[0].ids) == (0, list(range(4, 13)))
-                with anyio.move_on_after(0.05) as waited:
-                    await _messages(on, 1)
-                assert waited.cancelled_caught, "masks of a step whose tokens are not known"
-                await on.worker.send(encoder.encode(answer(first)))
-                after = await _messages(on, 2)
-                assert isinstance(after[0], Masks)
-                assert isinstance(after[1], StepPlan)
-                assert [after[0].step, after[1].step] == [1, 2]
-            tasks.cancel_scope.cancel()
-
-
-async def test_a_grammar_ends_its_sequence_without_a_token_to_say_so() -> None:
-    received = Received()
-    with stage() as on:
-        _constrain(on, 'start: "\\x04\\x05\\x06"', seeds=(1,))
-        on.submit(1, tokens=9)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(on.loop.run)
-            tasks.start_soon(_work_with_masks, on)
-            with anyio.fail_after(60):
-                await received.until_ended(on.client, 2)
-            tasks.cancel_scope.cancel()
-    assert received.tokens == {0: [4, 5, 6], 1: list(range(4, 13))}
-    assert (received.ends[0].reason, received.ends[1].reason) == ("stop", "length")
-
-
-async def test_a_token_that_the_grammar_forbids_is_not_delivered_and_ends_its_sequence_alone() -> None:
-    received = Received()
-    with stage() as on:
-        _constrain(on, 'start: "\\x04\\x05x"')
-        on.submit(1, tokens=9)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(on.loop.run)
-            tasks.start_soon(_work_with_masks, on)
-            with anyio.fail_after(60):
-                await received.until_ended(on.client, 2)
-            tasks.cancel_scope.cancel()
-    assert received.tokens == {0: [4, 5], 1: list(range(4, 13))}
-    assert received.ends[0].reason == "error"
-    assert "cannot be followed" in (received.ends[0].message or "")
-
-
-async def test_a_grammar_that_cannot_be_used_is_refused_and_others_run() -> None:
-    received = Received()
-    with stage() as on:
-        _constrain(on, "start: /a")
-        on.submit(1, tokens=9)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(on.loop.run)
-            tasks.start_soon(_work_with_masks, on)
-            with anyio.fail_after(60):
-                await received.until_ended(on.client, 2)
-            tasks.cancel_scope.cancel()
-    assert received.ends[0].reason == "error"
-    assert "the grammar cannot be used" in (received.ends[0].message or "")
-    assert received.ends[1].reason == "length"
-
-
-async def _work_with_masks(on: Stage) -> None:
-    """Answers every plan once its masks are there."""
-    held: StepPlan | None = None
-    while True:
-        for message in await _messages(on, 1):
-            if isinstance(message, StepPlan):
-                assert held is None
-                if message.masked:
-                    held = message
-                    continue
-                plan = message
-            else:
-                assert isinstance(message, Masks)
-                assert held is not None
-                assert message.step == held.step
-                plan, held = held, None
-            await on.worker.send(encoder.encode(answer(plan)))
-
-
-async def test_the_vocabulary_makes_an_idle_engine_ready_for_grammars() -> None:
-    with stage() as on:
-        for piece in pieces_of(TOKENS, frozenset([EOS]), frozenset([EOS])):
-            assert on.client.try_send(encoder.encode(piece))
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(on.loop.run)
-            with anyio.fail_after(60):
-                while on.loop._grammar_queue._grammars._compiler is None:
-                    await anyio.sleep(0.01)
-            tasks.cancel_scope.cancel()

@@ -138,7 +138,10 @@ def test_requests_go_on_exactly_where_they_were_whenever_their_worker_is_killed(
 
 @pytest.mark.parametrize(
     ("special", "workers"),
-    [(ENDS, 1), (FAILS, 1), (HANGS, 1), (ENDS, 3), (HANGS, 2), pytest.param(ENDS_LATER, 1, marks=pytest.mark.proof)],
+    [
+        *((FAILS, 1), (ENDS, 3), (HANGS, 2)),
+        *(pytest.param(special, 1, marks=pytest.mark.proof) for special in (ENDS, HANGS, ENDS_LATER)),
+    ],
 )
 def test_a_request_that_always_kills_its_worker_is_failed_alone(folder: Path, special: int, workers: int) -> None:
     with engine_process() as (engine, child):

@@ -75,6 +75,7 @@ def prompts(demo_gguf: Path) -> list[list[int]]:
     return load_tokenizer(demo_gguf).encode_batch([*chats, *TEXTS])
 
 
+@pytest.mark.proof  # blocks of each type: tests/engine/loading/test_weights.py; `greedy` reads these
 def test_weights_are_those_that_transformers_reads(demo_gguf: Path, reference: Any) -> None:
     theirs = reference.state_dict()
     names = set()

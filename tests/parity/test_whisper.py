@@ -164,6 +164,7 @@ def demo() -> Path:
     return resolve_model(DEMO_TRANSCRIPTION_MODEL)
 
 
+@pytest.mark.proof  # as it is served: tests/e2e/test_transcription.py
 def test_the_demo_model_is_transformers(demo: Path) -> None:
     checkpoint = open_checkpoint(demo)
     model = real(checkpoint)

@@ -13,7 +13,7 @@ from stentor.server.app.state import ServerState
 from stentor.tests.fakes import VOCAB_SIZE, FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, on_loopback
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sampled]
 
 CONTEXT = 128
 

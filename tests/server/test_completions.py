@@ -13,7 +13,7 @@ from stentor.server.text.stop import StopStrings
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import COMPLETIONS, chunks_of, in_memory
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sampled]
 
 
 async def post(engine: FakeEngine, **body: Any) -> Any:

@@ -15,7 +15,7 @@ from stentor.server.http import sse
 from stentor.tests.fakes import ANSWER, FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, events_of, in_memory, on_loopback, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sampled]
 
 
 async def test_the_sdk_streams_chat_and_completions() -> None:

@@ -15,6 +15,8 @@ from stentor.engine.channel.region import Region
 from stentor.engine.channel.ring import RingReader, RingWriter, record_bytes
 from stentor.tests.examples import examples
 
+pytestmark = pytest.mark.sampled
+
 CAPACITIES = st.sampled_from([64, 128, 1024])
 
 

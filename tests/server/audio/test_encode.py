@@ -21,6 +21,8 @@ from stentor.tests.examples import examples
 from stentor.tests.server.audio.voices import samples_of, tone
 from stentor.tests.support.whole_audio import encode_whole
 
+pytestmark = pytest.mark.sampled
+
 MAGIC = {"mp3": b"\xff", "opus": b"OggS", "aac": b"\xff\xf1", "flac": b"fLaC", "wav": b"RIFF"}
 SLACK = {"mp3": 3 * 1152 / 22_050, "opus": 0.001, "aac": 3 * 1024 / 22_050, "flac": 0.0, "wav": 0.0}
 """Seconds by which a file is longer: frames are filled up, and a decoder starts before the first."""

@@ -16,6 +16,8 @@ from stentor.tests.server.parsing.tools.templates import BARE, CALLS, template
 from stentor.tests.server.parsing.tools.test_round_trips import rendered
 from stentor.tests.support.counting import takes_linear_time
 
+pytestmark = pytest.mark.sampled
+
 LONG = 500_000
 PIECE = 64
 

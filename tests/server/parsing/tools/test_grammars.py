@@ -27,6 +27,8 @@ from stentor.server.text.loading import load_tokenizer
 from stentor.tests.server.grammar.walking import KeepingCompiler, written
 from stentor.tests.server.parsing.tools.reading import Reading, cut, read
 
+pytestmark = pytest.mark.sampled
+
 SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {

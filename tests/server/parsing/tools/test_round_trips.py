@@ -12,6 +12,8 @@ from stentor.server.text.chat_template import ChatTemplate
 from stentor.tests.server.parsing.tools.reading import cut, read
 from stentor.tests.server.parsing.tools.templates import BARE, CALLS, template
 
+pytestmark = pytest.mark.sampled
+
 QUESTION: dict[str, Any] = {"role": "user", "content": "Q"}
 ARGUMENTS: dict[str, Any] = {
     "city": 'Zü"rich\n{日本} \\ </x>',
