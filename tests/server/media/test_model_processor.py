@@ -12,6 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load
 
 from stentor.server.media.decode_video import DecodedVideo, VideoFacts
+from stentor.server.media.model_files import ModelFiles
 from stentor.server.media.model_processor import ModelInputs, ModelProcessor
 from stentor.server.media.model_videos import VideoSettings
 from stentor.server.media.refusal import Refusal
@@ -218,7 +219,7 @@ def test_a_video_of_smolvlm_is_pictures_behind_a_text_that_counts_them(
     assert seen.shape == (1, 3, 3, 16, 16)
     sampling = {"max_frames": 5, "fps": 2, "video_size": {"longest_edge": 96}}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({"video_sampling": sampling}))
-    settings = VideoSettings.of(tmp_path, VideoSettings(fps=1.0, min_frames=1))
+    settings = VideoSettings.of(ModelFiles(tmp_path), VideoSettings(fps=1.0, min_frames=1))
     assert (settings.max_frames, settings.fps, settings.longest_edge) == (5, 2, 96)
 
 
