@@ -115,6 +115,9 @@ class ModelProcessor:
         parts: dict[Modality, str] = {"image": "image_processor", "audio": "_audio_processor"}
         for modality, part in parts.items():
             said = getattr(self._processor, f"{modality}_token", None)
+            if modality == "audio" and _deaf(folder):
+                self.missing["audio"] = "the model has no encoder of sounds"
+                continue
             if said is not None and getattr(self._processor, part, None) is not None:
                 self.written[modality] = said
         self._videos = VIDEOS.get(self._name)
@@ -204,10 +207,21 @@ def _refused(what: str, error: Exception) -> Refusal:
     return Refusal(f"the model's processor refuses the {what}: {' '.join(str(error).split())[:200]}")
 
 
+def _described(folder: Path) -> dict[str, Any]:
+    """The config.json; empty where there is none."""
+    file = folder / "config.json"
+    said = json.loads(file.read_text()) if file.is_file() else None
+    return said if isinstance(said, dict) else {}
+
+
+def _deaf(folder: Path) -> bool:
+    """Whether the model has none of its family's encoders of sounds: large ones of Gemma 4."""
+    return _described(folder).get("audio_config", "") is None
+
+
 def _tokens_per_second(folder: Path) -> float:
     """Positions of a second of a video; 0 where frames are not told apart by them."""
-    file = folder / "config.json"
-    vision = json.loads(file.read_text()).get("vision_config") if file.is_file() else None
+    vision = _described(folder).get("vision_config")
     return float(vision.get("tokens_per_second") or 0) if isinstance(vision, dict) else 0.0
 
 
