@@ -91,7 +91,9 @@ class Resampled:
         """table [side · side, hidden] → [patches, hidden]"""
         down, across = self.down.to(table.device), self.across.to(table.device)
         square = table.float().view(down.shape[1], across.shape[1], -1)
-        made = torch.tensordot(across, torch.tensordot(down, square, 1), ([1], [1]))  # [columns, rows, hidden]
+        made: torch.Tensor = torch.tensordot(
+            across, torch.tensordot(down, square, 1), ([1], [1])
+        )  # [columns, rows, hidden]
         return made[self.at.columns.to(table.device), self.at.rows.to(table.device)].to(table.dtype)
 
 
@@ -146,7 +148,9 @@ def _between(size: int, side: int, at: torch.Tensor) -> tuple[torch.Tensor, torc
 def _antialiased(size: int, side: int) -> torch.Tensor:
     """[size, side]: of each of ``size`` places the weights of ``side``, where these are resized."""
     unit = torch.eye(side)[None, None]
-    made = torch.nn.functional.interpolate(unit, (size, side), mode="bilinear", antialias=True, align_corners=False)
+    made: torch.Tensor = torch.nn.functional.interpolate(
+        unit, (size, side), mode="bilinear", antialias=True, align_corners=False
+    )
     return made[0, 0]
 
 

@@ -21,7 +21,10 @@ def put_together(
     tiles = embeddings.view(count, -1, embeddings.shape[1])
     if count == 1:
         return torch.cat((tiles[0], end[None]))
-    height, width = (int(length) for length in tensors["image_sizes"].reshape(-1, 2)[0])
+    sizes = tensors.get("image_sizes")
+    if sizes is None or sizes.numel() != 2 or sizes.min() < 1:
+        raise ValueError("tiles come without image_sizes, expected the height and the width of their picture")
+    height, width = (int(length) for length in sizes.flatten())
     rows, columns = (length // spec.side for length in _canvas(spec, height, width))
     if count != 1 + rows * columns:
         raise ValueError(f"a picture of {height} x {width} pixels has {count} tiles, expected {1 + rows * columns}")

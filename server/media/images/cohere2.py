@@ -3,11 +3,11 @@
 from typing import Any, ClassVar
 
 import numpy as np
-from transformers.image_processing_backends import PilBackend
-from transformers.image_processing_utils import BatchFeature
-from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
+from transformers.feature_extraction_utils import BatchFeature
 from transformers.processing_utils import ImagesKwargs
+from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
+from .base import OwnImages
 from .tiles import Pixels, cut, normed, resized
 
 
@@ -16,13 +16,12 @@ class Cohere2VisionArguments(ImagesKwargs, total=False):
     max_patches: int
 
 
-class Cohere2VisionImages(PilBackend):
+class Cohere2VisionImages(OwnImages):
     valid_kwargs = Cohere2VisionArguments
     resample = 3  # bicubic
     image_mean = OPENAI_CLIP_MEAN
     image_std = OPENAI_CLIP_STD
     size: ClassVar = {"height": 512, "width": 512}
-    do_resize = do_rescale = do_normalize = do_convert_rgb = True
     crop_to_patches = True
     max_patches = 12
     patch_size = 16
@@ -44,7 +43,8 @@ class Cohere2VisionImages(PilBackend):
         tiles: list[Pixels] = []
         counts = []
         for picture in images:
-            columns, rows = canvas(*picture.shape[1:], size.height, max_patches if crop_to_patches else 1)
+            _, height, width = picture.shape
+            columns, rows = canvas(height, width, size.height, max_patches if crop_to_patches else 1)
             whole = resized(picture, rows * size.height, columns * size.width, resample)
             found = [*cut(whole, rows, columns)]
             if len(found) > 1:

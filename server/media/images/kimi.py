@@ -5,12 +5,12 @@ import math
 from typing import Any, ClassVar
 
 import numpy as np
-from transformers.image_processing_backends import PilBackend
-from transformers.image_processing_utils import BatchFeature
-from transformers.image_utils import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD
+from transformers.feature_extraction_utils import BatchFeature
 from transformers.processing_utils import ImagesKwargs
+from transformers.utils.constants import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD
 
 from ..processor_options import LOW_DETAIL_PIXELS
+from .base import OwnImages
 from .tiles import Pixels, cut, filled_up, normed, resized
 
 
@@ -20,18 +20,16 @@ class KimiArguments(ImagesKwargs, total=False):
     merge_size: int
 
 
-class KimiImages(PilBackend):
+class KimiImages(OwnImages):
     valid_kwargs = KimiArguments
     resample = 3  # bicubic
     image_mean = IMAGENET_STANDARD_MEAN
     image_std = IMAGENET_STANDARD_STD
     size: ClassVar = {"max_height": 512, "max_width": 512}
     """Patches on each side."""
-    do_resize = do_rescale = do_normalize = do_convert_rgb = True
     max_patches = 16_384
     patch_size = 14
     merge_size = 2
-    model_input_names: ClassVar = ["pixel_values", "image_grid_thw"]
 
     @property
     def low_detail(self) -> dict[str, int]:
@@ -54,10 +52,11 @@ class KimiImages(PilBackend):
         values, grids = [], []
         square = patch_size * merge_size
         for picture in images:
-            height, width = _size(*picture.shape[1:], patch_size, max_patches, size.max_height)
+            _, rows, columns = picture.shape
+            height, width = _size(rows, columns, patch_size, max_patches, size.max_height)
             whole = resized(picture, height, width, resample)
             whole = filled_up(whole, height + -height % square, width + -width % square)
-            rows, columns = (length // patch_size for length in whole.shape[1:])
+            rows, columns = whole.shape[1] // patch_size, whole.shape[2] // patch_size
             values.append(cut(normed(whole, rescale_factor, image_mean, image_std), rows, columns))
             grids.append([1, rows, columns])
         found = {"pixel_values": np.concatenate(values), "image_grid_thw": np.array(grids)}

@@ -6,11 +6,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from transformers import Lfm2VlProcessor as _Lfm2VlProcessor
-from transformers.image_processing_backends import PilBackend
-from transformers.image_processing_utils import BatchFeature
-from transformers.image_utils import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD
+from transformers.feature_extraction_utils import BatchFeature
 from transformers.processing_utils import ImagesKwargs
+from transformers.utils.constants import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD
 
+from .base import OwnImages
 from .tiles import Pixels, cut, normed, patches, resized
 
 
@@ -53,13 +53,13 @@ class _Look(NamedTuple):
     most_tiles: int
 
 
-class Lfm2VlImages(PilBackend):
+class Lfm2VlImages(OwnImages):
     valid_kwargs = Lfm2VlArguments
     resample = 2  # bilinear
     image_mean = IMAGENET_STANDARD_MEAN
     image_std = IMAGENET_STANDARD_STD
     size: ClassVar = {"height": 512, "width": 512}
-    do_resize = do_rescale = do_normalize = do_convert_rgb = do_pad = True
+    do_pad = True
     downsample_factor = 2
     do_image_splitting = True
     min_tiles = 2
@@ -71,7 +71,6 @@ class Lfm2VlImages(PilBackend):
     tile_size = 512
     max_pixels_tolerance = 2.0
     return_row_col_info = False
-    model_input_names: ClassVar = ["pixel_values", "pixel_attention_mask", "spatial_shapes"]
 
     def _preprocess(  # type: ignore[override]
         self,

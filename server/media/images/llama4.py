@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers.image_processing_backends import PilBackend
-from transformers.image_processing_utils import BatchFeature
-from transformers.image_utils import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD
+from transformers.feature_extraction_utils import BatchFeature
 from transformers.processing_utils import ImagesKwargs
+from transformers.utils.constants import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD
 
+from .base import OwnImages
 from .tiles import Pixels, Values, cut, filled_up, resized
 
 
@@ -21,13 +21,12 @@ class Llama4Arguments(ImagesKwargs, total=False):
     resize_to_max_canvas: bool
 
 
-class Llama4Images(PilBackend):
+class Llama4Images(OwnImages):
     valid_kwargs = Llama4Arguments
     resample = 2  # bilinear
     image_mean = IMAGENET_STANDARD_MEAN
     image_std = IMAGENET_STANDARD_STD
     size: ClassVar = {"height": 336, "width": 336}
-    do_resize = do_rescale = do_normalize = do_convert_rgb = True
     max_patches = 16
     """Tiles."""
     resize_to_max_canvas = False

@@ -28,6 +28,13 @@ QWEN: Final[Mapping[str, Any]] = {
         **{"patch_size": 4, "window_size": 16, "fullatt_block_indexes": [1]},
     },
 }
+NEXT: Final[Mapping[str, Any]] = {
+    "model_type": "llava_next",
+    "vision_config": {**SIGLIP, "model_type": "siglip_vision_model"},
+    "vision_feature_select_strategy": "full",
+    "image_grid_pinpoints": [[32, 64]],
+}
+LFM2: Final[Mapping[str, Any]] = {"model_type": "lfm2_vl", "vision_config": {**SIGLIP, "num_patches": 16}}
 INT8: Final = QuantizedCheckpoint("int8", (QuantizationRule(("Linear",), OnlineFormat("int8")),))
 
 
@@ -136,6 +143,23 @@ def test_no_picture_gives_no_embedding() -> None:
             {"pixel_values": torch.ones(15, 96), "image_grid_thw": torch.tensor([[1, 4, 4]])},
             "expected 96 numbers for each patch of 1 x 4 x 4",
         ),
+        (NEXT, {"pixel_values": torch.ones(1, 2, 3, 32, 32)}, "tiles come without image_sizes"),
+        (
+            NEXT,
+            {"pixel_values": torch.ones(1, 2, 3, 32, 32), "image_sizes": torch.tensor([[20, 50]])},
+            "20 x 50 pixels has 2 tiles, expected 3",
+        ),
+        (LFM2, {"pixel_values": torch.ones(1, 8, 48)}, "expected spatial_shapes"),
+        (
+            LFM2,
+            {"pixel_values": torch.ones(1, 8, 48), "spatial_shapes": torch.tensor([[4, 4]])},
+            "expected 48 numbers for each patch of 4 x 4",
+        ),
+        (
+            LFM2,
+            {"pixel_values": torch.ones(1, 8, 48), "spatial_shapes": torch.tensor([[2, 3]])},
+            "2 x 3 patches is not made of squares of 2 x 2",
+        ),
     ],
 )
 def test_media_that_do_not_fit_are_refused(
@@ -182,6 +206,15 @@ def changed(config: Mapping[str, Any], **fields: object) -> dict[str, Any]:
             {**changed(IDEFICS, model_type="siglip_vision_model"), "model_type": "llava"},
             "vision_feature_select_strategy is 'default', which a siglip_vision_model has no native form of",
         ),
+        ({**NEXT, "vision_feature_layer": [-2, 0]}, r"outputs of layers \(1, 0\) are taken, expected some of 1"),
+        ({**NEXT, "vision_feature_layer": []}, "vision_feature_layer is 0, expected"),
+        ({**NEXT, "image_grid_pinpoints": [[32]]}, "image_grid_pinpoints is no list of heights and widths"),
+        ({**NEXT, "image_grid_pinpoints": [[32, 40]]}, "not made of tiles of 32 x 32 pixels"),
+        (
+            {**NEXT, "model_type": "llava_onevision", "vision_aspect_ratio": "square"},
+            "vision_aspect_ratio is 'square', expected such as 'anyres_max_9'",
+        ),
+        (changed(LFM2, num_patches=20), "20 learned positions are no square"),
         ({**IDEFICS, "model_type": "mistral3", "vision_feature_layer": -9}, "vision_feature_layer is -9, expected"),
     ],
 )

@@ -131,6 +131,15 @@ def test_nobody_gets_a_finer_look_than_the_model_has(family: str, made: Callable
     assert processor.image(picture(200, 200), {"size": size}, alone=True).replacement == whole.replacement
 
 
+@pytest.mark.parametrize(("family", "name"), [("internvl", "max_patches"), ("gemma4_large", "max_soft_tokens")])
+def test_nobody_gets_more_tiles_or_tokens_than_the_model_has(
+    family: str, name: str, made: Callable[[str], Made]
+) -> None:
+    processor, _ = made(family)
+    whole, more = (processor.image(picture(90, 17), each, alone=True).replacement for each in ({}, {name: 1120}))
+    assert more == whole
+
+
 @pytest.mark.parametrize(
     ("family", "options", "why"),
     [
@@ -144,6 +153,12 @@ def test_an_option_that_the_model_has_not_is_refused(
     processor, _ = made(family)
     with pytest.raises(Refusal, match=why):
         processor.image(picture(30, 40), options, alone=True)
+
+
+def test_a_model_of_a_family_that_hears_may_be_deaf(made: Callable[[str], Made]) -> None:
+    processor, _ = made("gemma4_large")
+    assert processor.written.keys() == {"image", "video"}
+    assert processor.missing == {"audio": "the model has no encoder of sounds"}
 
 
 def film(count: int, fps: float = 2.0, *, still: bool = False) -> DecodedVideo:
