@@ -257,8 +257,10 @@ def _load(files: ModelFiles, name: str) -> Any:
         raise ProcessorError(f"transformers {transformers.__version__} has no {name}")
     try:
         source = files.source
-        given = isinstance(source, GivenFiles)
-        settings = files.read(_SETTINGS) if given else kind.get_processor_dict(os.fspath(source))[0]
+        if isinstance(source, GivenFiles):
+            settings = files.read(_SETTINGS)
+        else:
+            settings, _ = kind.get_processor_dict(os.fspath(source))
         parts: dict[str, Any] = {}
         for part in kind.get_attributes():
             if part == "video_processor":
