@@ -86,7 +86,7 @@ class ServedSide(msgspec.Struct, frozen=True):
     rounds: list[Shown]
 
     def median(self, figure: str) -> float:
-        return statistics.median(getattr(each, figure) for each in self.rounds)
+        return statistics.median(float(getattr(each, figure)) for each in self.rounds)
 
 
 class VisionServing(Record, frozen=True, kw_only=True, tag="vision-serving"):
@@ -238,8 +238,10 @@ async def _ask(server: Server, bodies: Sequence[Mapping[str, Any]]) -> list[Answ
 
 
 def print_figures(console: Console, record: VisionServing) -> None:
-    columns = ("side", "TTFT of one, s", f"pictures/s, {record.at_once} at once", "their TTFT, s")
-    columns = (*columns, "CPU s a picture", "tokens of a prompt", "others' cores")
+    columns = (
+        *("side", "TTFT of one, s", f"pictures/s, {record.at_once} at once", "their TTFT, s"),
+        *("CPU s a picture", "tokens of a prompt", "others' cores"),
+    )
     figures = ("ttft", "pictures_per_second", "ttft_at_once", "cpu_seconds", "prompt_tokens", "strangers_cores")
     rows = [[side.side, *(f"{side.median(figure):.3g}" for figure in figures)] for side in record.sides]
     title = (

@@ -255,20 +255,18 @@ def _open_gguf(file: Path, mmproj: str = "") -> Checkpoint:
         kinds = {kind: _GGUF_DTYPES[kind] if kind in FLOATS else kind.name for kind in GGMLType}
         stored = by_size((kinds[tensor.type], tensor.nbytes) for tensor in gguf.tensors.values())
         quantized = _gguf_formats(gguf, config)
-        if mmproj:
-            paired, notes = pair(gguf, config, Path(mmproj)), []
-        else:
-            paired, notes = _paired_beside(gguf, config)
+        notes: list[str] = []
+        paired = pair(gguf, config, Path(mmproj)) if mmproj else _paired_beside(gguf, config, notes)
     return Checkpoint(
         format="gguf",
         folder=file.parent,
         files=(file,),
-        config=paired.spec if paired else config,
+        config=config if paired is None else paired.spec,
         dtype=next(iter(stored)),
         defaults=defaults,
         stored_bytes=stored,
         quantized=quantized,
-        tower=_by_projector(paired) if paired else None,
+        tower=None if paired is None else _by_projector(paired),
         notes=tuple(notes),
     )
 
@@ -277,15 +275,14 @@ def _by_projector(paired: Paired) -> StoredTower:
     return StoredTower((paired.file,), paired.nbytes, paired.described, paired.tower, paired.quantized)
 
 
-def _paired_beside(gguf: GGUFFile, config: ModelSpec) -> tuple[Paired | None, list[str]]:
-    """The first projector file beside a model that fits, and what is wrong with those before it."""
-    notes = []
+def _paired_beside(gguf: GGUFFile, config: ModelSpec, notes: list[str]) -> Paired | None:
+    """With the first projector file beside a model that fits; ``notes`` grows by what is wrong with others."""
     for file in beside(gguf.path):
         try:
-            return pair(gguf, config, file), notes
+            return pair(gguf, config, file)
         except CheckpointError as error:
             notes.append(str(error))
-    return None, notes
+    return None
 
 
 def _open_ct2(file: Path) -> Checkpoint:

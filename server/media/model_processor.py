@@ -313,8 +313,10 @@ def _load(files: ModelFiles, name: str) -> Any:
         source = files.source
         if kind is GraniteSpeechProcessor and isinstance(source, Path):
             return kind.of(source)
-        given = isinstance(source, GivenFiles)
-        settings = files.read(_SETTINGS) if given else kind.get_processor_dict(os.fspath(source))[0]
+        if isinstance(source, GivenFiles):
+            settings = files.read(_SETTINGS)
+        else:
+            settings, _ = kind.get_processor_dict(os.fspath(source))
         parts: dict[str, Any] = {}
         for part in kind.get_attributes():
             if part == "video_processor":

@@ -83,7 +83,7 @@ def test_layers_of_qwen2_5_vl_see_windows_of_112_pixels_but_for_each_eighth() ->
 def test_the_networks_of_qwen2_vl_are_read_off_tensors_since_the_key_says_another_size() -> None:
     for up, down in ((5120, 1280), (1280, 5120)):  # old converters swap the names
         inputs = {5120: 1280, 1280: 5120}
-        shapes = {"v.blk.0.ffn_up.weight": (inputs[up], up), "v.blk.0.ffn_down.weight": (inputs[down], down)}
+        shapes: Shapes = {"v.blk.0.ffn_up.weight": (inputs[up], up), "v.blk.0.ffn_down.weight": (inputs[down], down)}
         projecting = file("qwen2vl_merger", shapes, hidden=1280, layers=32, feed_forward_length=0)
         described = described_by(projecting, text("qwen2vl", "<|image_pad|>"))
         assert vision(described)["mlp_ratio"] == 4
