@@ -152,6 +152,7 @@ class Attention:
             texts.varlen.max_seqlen,
             texts.varlen.max_seqlen,
             scale=spec.scale,
+            causal=spec.causal,
             window=(side, side),
             softcap=spec.softcap,
             sinks=self._sinks,

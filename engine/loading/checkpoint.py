@@ -4,7 +4,7 @@ Only headers are read, and torch is not needed: the server opens checkpoints too
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -14,7 +14,7 @@ from stentor.protocols.ipc.config import LoadFormat, ModelImpl
 from ..model_config.config_fields import ConfigError
 from ..model_config.gguf_config import model_spec_from_gguf
 from ..model_config.hf_text_part import text_name
-from ..model_config.model_spec import ModelSpec
+from ..model_config.model_spec import Backbone, ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.registry import read_config
 from ..model_config.transformers_config import TransformersSpec
@@ -77,6 +77,12 @@ class Checkpoint:
     def total_bytes(self) -> int:
         """Bytes of weights as stored."""
         return sum(self.stored_bytes.values())
+
+    @property
+    def is_text_part(self) -> bool:
+        """Whether it holds what sees or hears beside a decoder, which alone is described."""
+        spec = self.config.backbone if isinstance(self.config, PoolingConfig) else self.config
+        return isinstance(spec, Backbone) and spec.text_part
 
     @property
     def decoder(self) -> ModelSpec:
@@ -158,8 +164,7 @@ def _open_safetensors(folder: Path, model_impl: ModelImpl) -> Checkpoint:
     read = read_config(config, generation, model_impl)
     tower = None
     if isinstance(read, ModelSpec) and read.text_part:
-        tower = _tower(tensors)
-        tensors = _text_tensors(folder, tensors)
+        tower, tensors = text_and_tower(folder, tensors)
     if quantized is not None and isinstance(read, TransformersSpec):
         raise CheckpointError(
             f"Cannot load {folder}: its weights are quantised ({quantized.method}), and transformers' modules are "
@@ -187,20 +192,19 @@ def _open_safetensors(folder: Path, model_impl: ModelImpl) -> Checkpoint:
     )
 
 
-def _tower(tensors: Iterable[StoredTensor]) -> StoredTower | None:
-    found = [tensor for tensor in tensors if text_name(tensor.name) is None]
-    if not found:
-        return None
-    return StoredTower(tuple(dict.fromkeys(tensor.file for tensor in found)), sum(tensor.nbytes for tensor in found))
-
-
-def _text_tensors(folder: Path, tensors: Iterable[StoredTensor]) -> tuple[StoredTensor, ...]:
-    """Those of the text part of a model that sees images too, under the names that a model of text alone has."""
-    named = ((text_name(tensor.name), tensor) for tensor in tensors)
-    found = tuple(replace(tensor, name=name) for name, tensor in named if name is not None)
-    if not found:
+def text_and_tower(
+    folder: Path, tensors: Sequence[StoredTensor]
+) -> tuple[StoredTower | None, tuple[StoredTensor, ...]]:
+    """What sees or hears, and the tensors of the text part under the names that a model of text alone has. Raises
+    :class:`CheckpointError` where there are none of these."""
+    named = [(text_name(tensor.name), tensor) for tensor in tensors]
+    text = tuple(replace(tensor, name=name) for name, tensor in named if name is not None)
+    if not text:
         raise CheckpointError(f"Cannot load {folder}: its safetensors files hold no tensors of a language model.")
-    return found
+    rest = [tensor for name, tensor in named if name is None]
+    if not rest:
+        return None, text
+    return StoredTower(tuple(dict.fromkeys(tensor.file for tensor in rest)), sum(each.nbytes for each in rest)), text
 
 
 def described_quantization(folder: Path, config: Mapping[str, object]) -> QuantizedCheckpoint | None:

@@ -19,6 +19,8 @@ _ACTIVATIONS: Final[Mapping[str, ProductActivation]] = {
 }
 _SIGLIP_NORMS: Final = Norms(mixer_in="layer_norm1", mlp_in="layer_norm2", kind="layer", bias=True)
 _SIGLIP_HEAD: Final = ("head.",)
+_NOT_EMBEDDED: Final = ("logit_scale", "logit_bias", "embeddings.position_ids")
+"""By what training multiplies cosines, and a buffer of old files."""
 _MOST_SIDE: Final = 1 << 14
 """Pixels or patches of a side, pictures in a grid."""
 
@@ -383,6 +385,22 @@ def _up_to(spec: VisionSpec, output: int) -> VisionSpec:
     return replace(spec, layers=spec.layers[:count], final_norm="", unused=(*spec.unused, "post_layernorm."))
 
 
+def _clip_picture(model: _Model) -> VisionSpec:
+    """CLIP's own tower, of which a class token makes the vector of a picture."""
+    spec = _clip(model, ProjectorSpec((ProjectorProduct("visual_projection", model.hidden, False),)))
+    return replace(spec, pool="class", unused=_NOT_EMBEDDED)
+
+
+def _siglip_picture(model: _Model) -> VisionSpec:
+    if not model.vision.flag("vision_use_head", True):
+        raise ConfigError("vision_use_head is false, expected true: nothing makes one vector of a picture's patches")
+    return replace(_siglip(model, ProjectorSpec(())), pool="probe", unused=_NOT_EMBEDDED)
+
+
+def _paligemma(model: _Model) -> VisionSpec:
+    return _siglip(model, ProjectorSpec((ProjectorProduct("projector.linear", model.hidden, True),)))
+
+
 _READERS: Final[Mapping[str, Callable[[_Model], VisionSpec]]] = {
     "idefics3": _idefics3,
     "smolvlm": _idefics3,
@@ -396,6 +414,9 @@ _READERS: Final[Mapping[str, Callable[[_Model], VisionSpec]]] = {
     "qwen3_vl_moe": _qwen3_vl,
     "qwen3_5": _qwen3_5,
     "qwen3_5_moe": _qwen3_5,
+    "paligemma": _paligemma,
+    "clip": _clip_picture,
+    "siglip": _siglip_picture,
 }
 """By the model type of the whole."""
 NATIVE_TOWERS: Final = frozenset(_READERS)

@@ -13,6 +13,7 @@ import torch
 
 from ..layers.weights import WeightMap
 from ..model_config.config_fields import ConfigError, Fields
+from ..model_config.media_spec import TWO_TOWERS
 from ..model_config.transformers_config import configuration, first_line
 from .payload import Encoded, Payload
 from .transformers_names import module_tensors
@@ -27,6 +28,7 @@ class _Nothing(torch.nn.Module):
 
 _PROJECTED_LATER: Final = ("Llama4ForConditionalGeneration",)
 """Classes whose methods leave out the projector, which their whole pass calls."""
+_OF_TEXTS: Final = ("text_model", "text_projection")
 _FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -119,18 +121,22 @@ class TransformersTower:
 def _class_of(described: Mapping[str, object]) -> Any:
     """The class in transformers that a config.json names, or that its model type has."""
     import transformers
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES as KNOWN
+    from transformers.models.auto import modeling_auto as auto
 
     fields = Fields(described)
     kind = fields.text("model_type", "")
-    for name in (*(fields.texts("architectures") or ()), KNOWN.get(kind, "")):
-        if name in KNOWN.values() and hasattr(transformers, name):
+    towers: Mapping[str, Any] = auto.MODEL_MAPPING_NAMES
+    known = towers if kind in TWO_TOWERS else auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES
+    for name in (*(fields.texts("architectures") or ()), known.get(kind, "")):
+        if name in known.values() and hasattr(transformers, name):
             return getattr(transformers, name)
     raise ConfigError(f"transformers has no model of type {kind!r} that takes media")
 
 
 def _take_out_decoder(model: Any) -> None:
-    for module in (model.get_decoder(), model.get_output_embeddings()):
+    """Or a tower for texts beside that for pictures."""
+    texts = [module for name, module in model.named_children() if name in _OF_TEXTS]
+    for module in texts or (model.get_decoder(), model.get_output_embeddings()):
         path = next((path for path, each in model.named_modules() if each is module and path), "")
         if module is None or not path:
             continue

@@ -76,7 +76,10 @@ def _lacks(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> Re
         spans = request.spans_behind(start)
         if draft.whole_spans and not _within_spans(draft, spans, start, 1):
             return "step"
-        if not memory.encoder_cache.has_room(spans) or not _reach(draft, memory, spans, start, 1):
+        wanted = sequence.length - start if request.sees_all else 1  # of what sees all, nothing can be left for later
+        if not memory.encoder_cache.has_room(spans):
+            return "encoder"
+        if _reach(draft, memory, spans, start, wanted, at_once=request.sees_all) < wanted:
             return "encoder"
     return prefix
 
@@ -121,11 +124,21 @@ def _make_room(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, c
 
 
 def _reach(
-    draft: StepBuilder, memory: KVCacheManager, spans: list[InputSpan], start: int, count: int, *, sliced: bool = False
+    draft: StepBuilder,
+    memory: KVCacheManager,
+    spans: list[InputSpan],
+    start: int,
+    count: int,
+    *,
+    sliced: bool = False,
+    at_once: bool = False,
 ) -> int:
     """So many of the ``count`` positions from ``start`` on as the step can have the media encoded for; ``spans`` are
-    those that they read, in order. With ``sliced`` none is encoded whole."""
+    those that they read, in order. With ``sliced`` none is encoded whole, and with ``at_once`` any number of them where
+    the step encodes nothing yet."""
     left = 0 if sliced else draft.max_encodings - len(draft.encode)
+    if at_once and not draft.encode:
+        left = len(spans)
     for span in spans:
         if span.start >= start + count:
             break
@@ -142,9 +155,10 @@ def _encode(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, coun
         return count
     start = sequence.num_scheduled_tokens
     wanted = start + count
-    # beside rows that have work; a row enters with a position of its own at least
-    sliced = draft.sliced and bool(draft.rows) and (not enters or sequence.spans[0].start > start)
-    count = _reach(draft, memory, sequence.spans, start, count, sliced=sliced)
+    # beside rows that have work; a row enters with a position of its own at least, or with all
+    at_once = sequence.request.sees_all
+    sliced = draft.sliced and bool(draft.rows) and not at_once and (not enters or sequence.spans[0].start > start)
+    count = _reach(draft, memory, sequence.spans, start, count, sliced=sliced, at_once=at_once)
     if sliced and start + count < wanted:
         _encode_slice(draft, memory, sequence)
     for span in sequence.spans:
