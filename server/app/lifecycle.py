@@ -64,7 +64,7 @@ from .application import create_answering_app, create_app
 from .auxiliary_models import open_auxiliary_models
 from .draining import drain_on_signals
 from .engines import Engines
-from .media import open_media, spec_of
+from .media import MediaOpener, spec_of
 from .startup import StartupDisplay, format_bytes, report_ready
 from .state import ServerState, compose
 
@@ -204,8 +204,8 @@ async def _run(
         speech = state.auxiliary.speech
         speaking = {} if speech is None else {names["speech"]: speech.pid}
         report_ready(console, named, speaking, address, time.monotonic() - began)
-        if state.chat.media is not None and state.chat.media.processor is not None:
-            supervisor.start("the start of the media processor", state.chat.media.processor.warm_up)
+        for processor in state.media_processors:
+            supervisor.start("the start of a media processor", processor.warm_up)
         await engines.wait_ended()
         # every stream has got its error by now; what is left is to write them out
         await state.admission.drained(_CLOSE_SECONDS)
@@ -275,13 +275,14 @@ async def load_state(
     metrics = Metrics(
         names[0], client, {model.names[0]: beside[model.kind] for model in registry if model.kind in beside}
     )
-    auxiliary = await open_auxiliary_models(config, engines, metrics.registry, pool.room, supervisor, at_end)
+    opener = MediaOpener(config, store, metrics.registry)
     try:
-        spec = spec_of(config, checkpoint.folder)
+        spec = spec_of(checkpoint.folder) if config.main == "chat" else None
     except CheckpointError as error:
         raise StartError(str(error)) from error
-    media = open_media(config, checkpoint.folder, spec, store, metrics.registry)
+    media = opener.open(checkpoint.folder, names[0], spec)
     at_end.callback(media.close)
+    auxiliary = await open_auxiliary_models(config, engines, metrics.registry, pool.room, opener, supervisor, at_end)
     runners: dict[ModelRole, ModelRunner] = {"chat": client, **beside}
     if auxiliary.speech is not None:
         runners["speech"] = auxiliary.speech

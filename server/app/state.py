@@ -19,9 +19,10 @@ from ..batches.runner import BatchRunner
 from ..config.config import Config
 from ..config.model_registry import ModelRegistry, ModelRole
 from ..generation.chat_model import ChatModel, GenerationDefaults
-from ..generation.media import ChatMedia
 from ..grammar.checker import Grammars
+from ..media.chat_media import ChatMedia
 from ..media.collect import Accepted
+from ..media.processor import MediaProcessor
 from ..middleware.access_control import AccessControl
 from ..observability.metrics import Metrics
 from ..observability.observer import Observer
@@ -69,6 +70,13 @@ class ServerState:
     batches: BatchRunner
     responses: LiveResponses
     gateway: McpGateway
+
+    @property
+    def media_processors(self) -> list[MediaProcessor]:
+        """Of the models that take media."""
+        embedding = self.auxiliary.embedding
+        every = self.chat.media, None if embedding is None else embedding.media
+        return [media.processor for media in every if media is not None and media.processor is not None]
 
     @cached_property
     def for_store(self) -> StoreServices:

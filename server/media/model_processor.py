@@ -20,6 +20,7 @@ from safetensors.numpy import save
 from .decode_audio import SAMPLE_RATE
 from .decode_video import Choose, DecodedVideo
 from .frame_processor import FrameProcessor
+from .lone_pictures import LonePictures
 from .model_videos import VideoInputs, VideoSettings, paired, pooled, tiles
 from .pixtral_processor import PixtralProcessor
 from .processor_name import processor_name
@@ -31,7 +32,10 @@ transformers: Any = untyped_transformers
 
 _ELSEWHERE: Final[Mapping[str, str]] = {"SmolVLMProcessor": "Idefics3Processor"}
 """Processors that need a package for their videos alone, by one that does the same with pictures."""
-_OWN: Final[Mapping[str, Any]] = {"PixtralProcessor": PixtralProcessor}
+_OWN: Final[Mapping[str, Any]] = {
+    "PixtralProcessor": PixtralProcessor,
+    **dict.fromkeys(("CLIPProcessor", "SiglipProcessor", "Siglip2Processor"), LonePictures),
+}
 _COUNTED: Final = frozenset({"rows", "cols", "num_crops", "num_patches"})
 """What processors return besides tensors of the model: figures for the text."""
 _BY_COMPANY: Final = frozenset({"LlavaOnevisionProcessor"})
