@@ -38,8 +38,8 @@ from stentor.server.config.limits import ConnectionLimits, GrammarLimits, Limits
 from stentor.server.config.model_registry import ModelRegistry, ModelRole, ServedModel
 from stentor.server.config.models import JsonWhitespace, ModelConfig
 from stentor.server.generation.chat_model import GenerationDefaults
-from stentor.server.generation.media import ChatMedia
 from stentor.server.grammar.checker import Grammars
+from stentor.server.media.chat_media import ChatMedia
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.observability.metrics import Metrics
 from stentor.server.observability.observer import Observer

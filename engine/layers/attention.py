@@ -171,6 +171,7 @@ class Attention:
             texts.varlen.max_seqlen,
             texts.varlen.max_seqlen,
             scale=self._spec.scale,
+            causal=self._spec.causal,
             window=(side, side),
             softcap=self._spec.softcap,
             sinks=sinks,

@@ -4,7 +4,7 @@ Only headers are read, and torch is not needed: the server opens checkpoints too
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -13,8 +13,8 @@ from stentor.protocols.ipc.config import LoadFormat, ModelImpl
 
 from ..model_config.config_fields import ConfigError
 from ..model_config.gguf_config import model_spec_from_gguf
-from ..model_config.hf_text_part import is_of_tower, text_name
-from ..model_config.model_spec import ModelSpec
+from ..model_config.hf_text_part import described_part, is_of_tower, text_name
+from ..model_config.model_spec import Backbone, ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.registry import read_config
 from ..model_config.transformers_config import TransformersSpec
@@ -96,7 +96,13 @@ class Checkpoint:
         if self.tower is not None:
             return self.tower.described
         file = self.folder / "config.json"
-        return read_json(file) if self.format in ("safetensors", "dummy") and file.is_file() else None
+        return described_part(read_json(file)) if self.format in ("safetensors", "dummy") and file.is_file() else None
+
+    @property
+    def is_text_part(self) -> bool:
+        """Whether it holds what sees or hears beside a decoder, which alone is described."""
+        spec = self.config.backbone if isinstance(self.config, PoolingConfig) else self.config
+        return isinstance(spec, Backbone) and spec.text_part
 
     @property
     def decoder(self) -> ModelSpec:
@@ -188,8 +194,7 @@ def _open_safetensors(folder: Path, model_impl: ModelImpl) -> Checkpoint:
     read = read_config(config, generation, model_impl)
     tower = None
     if isinstance(read, ModelSpec) and read.text_part:
-        tower = _tower(tensors, config)
-        tensors = _text_tensors(folder, tensors)
+        tower, tensors = text_and_tower(folder, tensors, config)
     if quantized is not None and isinstance(read, TransformersSpec):
         raise CheckpointError(
             f"Cannot load {folder}: its weights are quantised ({quantized.method}), and transformers' modules are "
@@ -217,21 +222,20 @@ def _open_safetensors(folder: Path, model_impl: ModelImpl) -> Checkpoint:
     )
 
 
-def _tower(tensors: Iterable[StoredTensor], config: Mapping[str, object]) -> StoredTower | None:
-    found = [tensor for tensor in tensors if is_of_tower(tensor.name)]
-    if not found:
-        return None
-    files = tuple(dict.fromkeys(tensor.file for tensor in found))
-    return StoredTower(files, sum(tensor.nbytes for tensor in found), config)
-
-
-def _text_tensors(folder: Path, tensors: Iterable[StoredTensor]) -> tuple[StoredTensor, ...]:
-    """Those of the text part of a model that sees images too, under the names that a model of text alone has."""
+def text_and_tower(
+    folder: Path, tensors: Sequence[StoredTensor], config: Mapping[str, object]
+) -> tuple[StoredTower | None, tuple[StoredTensor, ...]]:
+    """What sees or hears, and the tensors of the text part under the names that a model of text alone has; ``config``
+    is the config.json. Raises :class:`CheckpointError` where there are none of these."""
     named = ((text_name(tensor.name), tensor) for tensor in tensors)
-    found = tuple(replace(tensor, name=name) for name, tensor in named if name is not None)
-    if not found:
+    text = tuple(replace(tensor, name=name) for name, tensor in named if name is not None)
+    if not text:
         raise CheckpointError(f"Cannot load {folder}: its safetensors files hold no tensors of a language model.")
-    return found
+    seeing = [tensor for tensor in tensors if is_of_tower(tensor.name)]
+    if not seeing:
+        return None, text
+    files, nbytes = tuple(dict.fromkeys(tensor.file for tensor in seeing)), sum(each.nbytes for each in seeing)
+    return StoredTower(files, nbytes, described_part(config)), text
 
 
 def described_quantization(folder: Path, config: Mapping[str, object]) -> QuantizedCheckpoint | None:

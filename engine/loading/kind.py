@@ -20,9 +20,10 @@ _ENCODING: Final = (
     "RewardModel",
     "ForMaskedLM",
     "EncoderModel",
+    "ForRetrieval",
 )
 """What the names of architectures end in that draw no tokens."""
-_RERANKERS: Final = frozenset({"qwen3", "gemma"})
+_RERANKERS: Final = frozenset({"qwen3", "qwen3_vl", "gemma"})
 _CTRANSLATE2_WEIGHTS: Final = "model.bin"
 _CTRANSLATE2_WHISPER: Final = frozenset({"suppress_ids", "suppress_ids_begin", "alignment_heads", "lang_ids"})
 """Of which CTranslate2's configuration of a Whisper has some, and that of no other model."""

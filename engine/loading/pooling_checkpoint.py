@@ -14,6 +14,7 @@ from ..model_config.config_fields import ConfigError, Fields
 from ..model_config.encoder_config import EncoderConfig
 from ..model_config.encoder_hf import encoder_config_from_hf, is_encoder
 from ..model_config.hf_config import UnknownArchitectureError, model_spec_from_hf
+from ..model_config.hf_text_part import SEEING
 from ..model_config.model_spec import Backbone, ModelSpec, with_mixers
 from ..model_config.pooling_config import (
     PoolingConfig,
@@ -28,10 +29,11 @@ from ..model_config.pooling_config import (
     yes_no_head,
 )
 from ..model_config.registry import run_by_transformers
+from ..model_config.retrievers import retriever_from_hf
 from ..model_config.sentence_config import Dense, Normalized, PoolingMode, SentenceModules
 from ..model_config.transformers_encoder_config import TransformersEncoder, transformers_encoder
 from ..quantization.stored_tensors import correct_by_tensors
-from .checkpoint import Checkpoint, by_size, described_quantization
+from .checkpoint import Checkpoint, by_size, described_quantization, text_and_tower
 from .errors import CheckpointError
 from .generation_config import GenerationConfig
 from .kind import is_named_reranker
@@ -40,6 +42,7 @@ from .sentence_modules import read_sentence_modules
 
 _BGE_M3: Final = ("sparse_linear.pt", "colbert_linear.pt")
 _CAUSAL: Final = "ForCausalLM"
+_SEES: Final = "ForConditionalGeneration"
 _HEADS: Final = (
     "ForSequenceClassification",
     "ForTokenClassification",
@@ -81,6 +84,9 @@ def open_pooling(folder: Path, pooler: str = "", model_impl: ModelImpl = "auto")
     described = read_json(folder / "config.json")
     quantized = described_quantization(folder, described)
     tensors = safetensors_index(folder)
+    tower = None
+    if config.backbone.text_part:
+        tower, tensors = text_and_tower(folder, tensors, described)
     if quantized is not None:
         quantized = correct_by_tensors(quantized, {tensor.name: tensor.dtype for tensor in tensors})
     stored = by_size((tensor.dtype, tensor.nbytes) for tensor in tensors)
@@ -93,19 +99,24 @@ def open_pooling(folder: Path, pooler: str = "", model_impl: ModelImpl = "auto")
         defaults=GenerationConfig(()),
         stored_bytes=stored,
         quantized=quantized,
+        tower=tower,
     )
 
 
 def _read(
     folder: Path, config: Mapping[str, object], pooling: PoolingMode | None, model_impl: ModelImpl
 ) -> PoolingConfig:
-    backbone = _backbone(config, model_impl)
+    retriever = retriever_from_hf(config)
+    backbone = _backbone(config, model_impl) if retriever is None else retriever[0]
     causal = isinstance(backbone, ModelSpec) and not backbone.bidirectional
-    modules = read_sentence_modules(folder, causal=causal)
+    ends = causal or (isinstance(backbone, EncoderConfig) and backbone.family == "clip")
+    modules = read_sentence_modules(folder, causal=ends)
     if not (folder / "modules.json").is_file() and _has_cls_vectors(folder):
         modules = replace(modules, pooling=("cls",))
     if pooling is not None:
         modules = replace(modules, pooling=(pooling,))
+    if isinstance(backbone, EncoderConfig) and backbone.filled:
+        modules = _cleaned(folder, modules)
     score = score_head(config, backbone) or _yes_no(folder, config, backbone)
     sparse: SparseHead | TokenWeights | None = None
     vectors: TokenVectors | None = None
@@ -114,6 +125,8 @@ def _read(
         vectors = TokenVectors(backbone.hidden_size, bias=True, file=_BGE_M3[1], skip_first=True)
     elif isinstance(backbone, EncoderConfig) and backbone.architecture.endswith("ForMaskedLM") and _is_splade(folder):
         sparse = sparse_head(config, backbone)
+    elif retriever is not None:
+        vectors = retriever[1]
     elif (found := _colbert(folder, config, backbone, modules)) is not None:
         vectors, modules = found
     return PoolingConfig(
@@ -147,7 +160,8 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
         stem = str(named[0])
         for ending in _HEADS:
             if stem.endswith(ending):
-                as_causal["architectures"] = [stem.removesuffix(ending) + _CAUSAL]
+                bare = stem.removesuffix(ending)
+                as_causal["architectures"] = [bare + (_SEES if bare + _SEES in SEEING else _CAUSAL)]
                 break
     gemma = bool(as_causal.pop("use_bidirectional_attention", False))
     made = model_spec_from_hf(as_causal)
@@ -169,10 +183,12 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
 
 def _yes_no(folder: Path, config: Mapping[str, object], backbone: Backbone) -> ScoreHead | None:
     """A reranker that answers yes or no, by sentence-transformers' module or by the name that it goes by."""
-    if not isinstance(backbone, ModelSpec) or not backbone.architecture.endswith(_CAUSAL):
+    if not isinstance(backbone, ModelSpec) or not backbone.architecture.endswith((_CAUSAL, _SEES)):
         return None
     gemma = config.get("model_type") == "gemma"
-    embedding = "model.embed_tokens" if config.get("tie_word_embeddings", gemma) else "lm_head"
+    text = config.get("text_config")
+    said = {**(text if isinstance(text, Mapping) else {}), **config}.get("tie_word_embeddings", gemma)
+    embedding = "model.embed_tokens" if said else "lm_head"
     module = next(iter(sorted(folder.glob("*_LogitScore/config.json"))), None)
     if module is not None:
         fields = Fields(read_json(module))
@@ -202,6 +218,14 @@ def _token(file: Path, text: str) -> int:
     if text not in known:
         raise ConfigError(f"{file.name} has no token {text!r}, whose logit is the score")
     return known[text]
+
+
+def _cleaned(folder: Path, modules: SentenceModules) -> SentenceModules:
+    """What SigLIP's tokenizers do to a text before their file has its say."""
+    file = folder / "tokenizer_config.json"
+    named = Fields(read_json(file)).text("tokenizer_class", "") if file.is_file() else ""
+    bare = named.removesuffix("Fast") == "SiglipTokenizer"
+    return replace(modules, lower_case=bare or named.startswith("Siglip2Tokenizer"), bare=bare)
 
 
 def _is_splade(folder: Path) -> bool:

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import torch
 
-from ..model_config.hf_text_part import is_of_tower, text_name
+from ..model_config.hf_text_part import RETRIEVER, is_of_tower, text_name
 from ..model_config.model_spec import ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
@@ -102,7 +102,7 @@ def iterate_weights(
 
 def _safetensors(checkpoint: Checkpoint, device: torch.device, tell: Progress) -> Iterator[tuple[str, torch.Tensor]]:
     done, total = 0, checkpoint.total_bytes
-    part = isinstance(checkpoint.config, ModelSpec) and checkpoint.config.text_part
+    part = checkpoint.is_text_part
     for file in checkpoint.files:
         mapped = _MappedFile(file)
         for stored in sorted(tensors_of(file), key=lambda tensor: tensor.offset):
@@ -179,7 +179,7 @@ def tower_weights(checkpoint: Checkpoint, raw: Set[str] = frozenset()) -> Iterat
         mapped = _MappedFile(file)
         for stored in sorted(tensors_of(file), key=lambda tensor: tensor.offset):
             if is_of_tower(stored.name):
-                yield stored.name, mapped.tensor(stored)
+                yield stored.name.removeprefix(RETRIEVER), mapped.tensor(stored)
 
 
 _CT2_DTYPES = {

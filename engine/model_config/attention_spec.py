@@ -67,6 +67,8 @@ class AttentionSpec:
     behind the current one."""
     chunked: bool = False
     """The window is a chunk: a token sees those from the last multiple of ``window`` on (Llama 4)."""
+    causal: bool = False
+    """Where texts see themselves whole, a token sees only what is before it all the same (CLIP)."""
     whole_spans: bool = False
     """Tokens of a picture see each other, those behind them too (Gemma 3; Gemma 4 in layers with a window)."""
     softcap: float = 0.0

@@ -9,7 +9,7 @@ from typing import Literal
 
 from .model_spec import Backbone
 
-EncoderFamily = Literal["bert", "roberta", "distilbert", "mpnet", "modernbert", "nomic_bert", "gte", "jina"]
+EncoderFamily = Literal["bert", "roberta", "distilbert", "mpnet", "modernbert", "nomic_bert", "gte", "jina", "clip"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,17 @@ class EncoderConfig(Backbone):
     """Distances that are told apart by a bias on scores (T5's scheme, arXiv:1910.10683); 0: none."""
     relative_distance: int = 128
     """From which on all distances are one."""
+    embedding_norm: bool = True
+    """Whether embeddings are normed before the first layer."""
+    projection: int = 0
+    """Numbers that a last layer makes of each hidden state, in the space of pictures (CLIP); 0: there is none."""
+    projection_bias: bool = False
+    filled: bool = False
+    """Texts are filled up to ``max_position`` with the padding token, which is seen (SigLIP)."""
+
+    @property
+    def output_size(self) -> int:
+        return self.projection or self.hidden_size
 
     @property
     def norm_bias(self) -> bool:

@@ -15,6 +15,7 @@ _ACTIVATIONS: Mapping[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
     "relu": "relu",
     "silu": "silu",
     "swish": "silu",
@@ -275,6 +276,49 @@ def _task_adapters(fields: Fields) -> TaskAdapters | None:
 
 
 _ROBERTAS = ("roberta", "xlm-roberta", "camembert")
+
+
+def _clip(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
+    spec = _beside_pictures(fields, config, 49_408, 512, 8, "quick_gelu", 77, 1e-5)
+    return replace(with_mixers(spec, causal=True), projection=fields.integer("projection_dim", 512))
+
+
+def _siglip(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
+    spec = _beside_pictures(fields, config, 32_000, 768, 12, "gelu_pytorch_tanh", 64, 1e-6)
+    text = Fields(fields.table("text_config") or {})
+    size = text.integer("projection_size", spec.hidden_size)
+    return replace(spec, projection=size, projection_bias=True, filled=True)
+
+
+def _beside_pictures(
+    fields: Fields,
+    config: Mapping[str, object],
+    vocabulary: int,
+    hidden: int,
+    heads: int,
+    activation: str,
+    longest: int,
+    eps: float,
+) -> EncoderConfig:
+    """The text tower of two; the numbers are defaults, which published files leave out."""
+    text = Fields({"vocab_size": vocabulary, **(fields.table("text_config") or {})})
+    hidden = text.integer("hidden_size", hidden)
+    spec = _of_layers(
+        text,
+        config,
+        "clip",
+        hidden=hidden,
+        heads=text.integer("num_attention_heads", heads),
+        inner=text.integer("intermediate_size", 4 * hidden),
+        activation=_activation(text, "hidden_act", activation),
+        layers=text.integer("num_hidden_layers", 12, most=MOST_LAYERS),
+        max_position=text.integer("max_position_embeddings", longest, most=LONGEST_CONTEXT),
+        norm_eps=text.positive("layer_norm_eps", eps),
+    )
+    spec = with_layers(spec, norms=replace(PRE, kind="layer", bias=True))
+    return replace(spec, embedding_norm=False, text_part=True)
+
+
 _READERS: Mapping[str, Callable[[Fields, Mapping[str, object]], EncoderConfig]] = {
     "bert": _bert,
     **dict.fromkeys(_ROBERTAS, _bert),
@@ -285,4 +329,7 @@ _READERS: Mapping[str, Callable[[Fields, Mapping[str, object]], EncoderConfig]] 
     "gte": _gte,
     "new": _gte,
     "jina_embeddings_v3": _jina,
+    "clip": _clip,
+    "siglip": _siglip,
+    "siglip2": _siglip,
 }

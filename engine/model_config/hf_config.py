@@ -147,11 +147,12 @@ _ALONE: Mapping[str, Decoder] = {
     "Llama4ForCausalLM": Decoder("llama4_text", hf_llama4.llama4),
 }
 """By the name of their architecture, of text alone."""
-_BY_TYPE: Mapping[str, Callable[[Fields, str], ModelSpec]] = {each.model_type: each.read for each in _ALONE.values()}
+BY_TYPE: Mapping[str, Callable[[Fields, str], ModelSpec]] = {each.model_type: each.read for each in _ALONE.values()}
+"""Readers of the same by model type."""
 DECODERS: Mapping[str, Decoder] = {
     **_ALONE,
     **{
-        name: Decoder(seeing.model_type, hf_text_part.text_reader(seeing, _BY_TYPE))
+        name: Decoder(seeing.model_type, hf_text_part.text_reader(seeing, BY_TYPE))
         for name, seeing in hf_text_part.SEEING.items()
     },
 }

@@ -64,6 +64,11 @@ _PREFIXES: Final = (
     *((f"model.{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm")),
 )
 """As published, and as transformers calls them since."""
+RETRIEVER: Final = "vlm."
+"""Before all names of the model that a retriever is made of."""
+_TOKEN_VECTORS: Final = "embedding_proj_layer."
+_OF_TEXTS: Final = ("text_model.", "text_projection.", "score.")
+"""Of a tower for texts beside one for pictures, and of what scores both."""
 
 
 def _turned(read: Reader, default: tuple[int, int, int], *, interleaved: bool) -> Reader:
@@ -218,9 +223,18 @@ def is_of_tower(stored: str) -> bool:
     return text_name(stored) is None and not stored.startswith(_OF_SPEECH)
 
 
+def described_part(config: Mapping[str, object]) -> Mapping[str, object]:
+    """What a config.json says of the model that sees: all of it, or that which a retriever is made of (ColPali)."""
+    inner = config.get("vlm_config")
+    return inner if isinstance(inner, Mapping) else config
+
+
 def text_name(stored: str) -> str | None:
     """The name that a tensor has in a model of text alone; None for one of another part."""
+    stored = stored.removeprefix(RETRIEVER)
+    if stored.startswith(_TOKEN_VECTORS):
+        return f"linear.{stored.removeprefix(_TOKEN_VECTORS)}"
     for prefix, own in _PREFIXES:
         if stored.startswith(prefix):
             return own + stored.removeprefix(prefix)
-    return stored if stored.startswith("lm_head.") else None
+    return stored if stored.startswith(("lm_head.", *_OF_TEXTS)) else None

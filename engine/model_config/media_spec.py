@@ -8,6 +8,8 @@ from .thinker import thinker
 
 Modality = Literal["image", "video", "audio"]
 
+TWO_TOWERS: Final = ("clip", "siglip", "siglip2")
+"""Model types of a tower for texts and one for pictures, which meet in one space."""
 _KEYS: Final[Mapping[Modality, tuple[str, ...]]] = {
     "image": ("image_token_id", "image_token_index"),
     "video": ("video_token_id", "video_token_index"),
@@ -24,10 +26,14 @@ class MediaSpec:
     """Behind so many of the first layers of the decoder something is added to the stream of pictures."""
     behind_frames: bool = False
     """Whether what follows a video stands behind its last frame, where tokens turn by frame, row and column."""
+    alone: bool = False
+    """A picture is a prompt by itself: a tower of its own makes the vector of it, as another does of a text (CLIP)."""
 
 
 def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
     """None for a model of text alone."""
+    if config.get("model_type") in TWO_TOWERS:
+        return MediaSpec({"image": 0}, alone=True)  # any token holds the place of a picture that stands alone
     speaks, config = "thinker_config" in config, thinker(config)
     found: dict[Modality, int] = {}
     for modality, keys in _KEYS.items():

@@ -184,6 +184,13 @@ class Backbone:
     """Before the number of a layer, where its tensors are named."""
     adapters: TaskAdapters | None = None
     per_layer: PerLayerSpec | None = None
+    text_part: bool = False
+    """The checkpoint is of a model that sees images too; its other tensors are left out."""
+
+    @property
+    def output_size(self) -> int:
+        """Of the hidden states that a pooling model is given."""
+        return self.hidden_size
 
     @property
     def states(self) -> dict[int, tuple[StateTensor, ...]]:
@@ -222,8 +229,6 @@ class ModelSpec(Backbone):
     """Embeddings are normed, without weights."""
     logits_divisor: float = 1.0
     logits_softcap: float = 0.0
-    text_part: bool = False
-    """The checkpoint is of a model that sees images too; its other tensors are left out."""
     bidirectional: bool = False
     """Tokens see those behind them too, in a window so many as before them: an embedder, which draws nothing."""
     draft_layers: int = 0

@@ -153,6 +153,8 @@ def _sequence_head(config: Mapping[str, object], backbone: EncoderConfig | Model
             return ScoreHead("cls", "classifier", labels, activate, dense="pre_classifier", activation="relu")
         case "modernbert":
             return _modernbert_head(config, backbone, labels, activate, each=False)
+        case "clip":
+            raise ConfigError("a head that classifies is not known behind two towers")
 
 
 def _transformers_head(config: Mapping[str, object], backbone: TransformersEncoder) -> ScoreHead | None:
@@ -277,7 +279,7 @@ def sparse_head(config: Mapping[str, object], backbone: EncoderConfig) -> Sparse
 
 def native_dimensions(backbone: Backbone, modules: SentenceModules) -> int:
     """Of a text's vector: what the modules make of hidden states."""
-    size = backbone.hidden_size * len(modules.pooling)
+    size = backbone.output_size * len(modules.pooling)
     for module in modules.after:
         inputs = getattr(module, "inputs", getattr(module, "size", size))
         if inputs != size:

@@ -53,6 +53,8 @@ class SentenceModules:
     """Put before texts of a task, by its name."""
     default_prompt: str | None = None
     """The name of the one that is put before texts of which nothing is said."""
+    bare: bool = False
+    """Texts lose their punctuation (ASCII), and white space between words becomes one blank (SigLIP)."""
 
     @property
     def normalizes(self) -> bool:

@@ -11,6 +11,7 @@ from .vision_fields import SeeingModel, activation_of, attention_of, side_of, tw
 from .vision_qwen import glm4v, qwen2_5_vl, qwen2_vl, qwen3_5, qwen3_vl
 from .vision_siglip import (
     aya_vision,
+    clip,
     cohere2_vision,
     gemma3,
     idefics3,
@@ -19,6 +20,8 @@ from .vision_siglip import (
     llava_next,
     llava_onevision,
     mistral3,
+    paligemma,
+    siglip,
 )
 from .vision_spec import ProjectorNorm, ProjectorSpec, VisionSpec
 
@@ -110,6 +113,9 @@ _READERS: Final[Mapping[str, Callable[[SeeingModel], VisionSpec]]] = {
     "qwen3_vl_moe": qwen3_vl,
     "qwen3_5": qwen3_5,
     "qwen3_5_moe": qwen3_5,
+    "paligemma": paligemma,
+    "clip": clip,
+    "siglip": siglip,
 }
 """By the model type of the whole."""
 NATIVE_TOWERS: Final = frozenset(_READERS)

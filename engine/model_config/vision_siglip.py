@@ -21,6 +21,8 @@ from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSp
 
 _SIGLIP_NORMS: Final = Norms(mixer_in="layer_norm1", mlp_in="layer_norm2", kind="layer", bias=True)
 _SIGLIP_HEAD: Final = ("head.",)
+_NOT_EMBEDDED: Final = ("logit_scale", "logit_bias", "embeddings.position_ids")
+"""By what training multiplies cosines, and a buffer of old files."""
 
 
 def _siglip(
@@ -97,6 +99,23 @@ def _pixtral(model: SeeingModel, projector: ProjectorSpec) -> VisionSpec:
         first_norm="ln_pre",
         projector=projector,
     )
+
+
+def clip(model: SeeingModel) -> VisionSpec:
+    """CLIP's own tower, of which a class token makes the vector of a picture."""
+    spec = _clip(model, ProjectorSpec((ProjectorProduct("visual_projection", model.hidden, False),)))
+    return replace(spec, pool="class", unused=_NOT_EMBEDDED)
+
+
+def siglip(model: SeeingModel) -> VisionSpec:
+    """SigLIP's own, of which a learned query does."""
+    if not model.vision.flag("vision_use_head", True):
+        raise ConfigError("vision_use_head is false, expected true: nothing makes one vector of a picture's patches")
+    return replace(_siglip(model, ProjectorSpec(())), pool="probe", unused=_NOT_EMBEDDED)
+
+
+def paligemma(model: SeeingModel) -> VisionSpec:
+    return _siglip(model, ProjectorSpec((ProjectorProduct("projector.linear", model.hidden, True),)))
 
 
 def idefics3(model: SeeingModel) -> VisionSpec:

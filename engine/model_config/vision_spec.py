@@ -8,10 +8,10 @@ embedding. Layers behind the one whose output is taken are left out.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from .config_fields import ConfigError
-from .model_spec import Backbone, NormKind
+from .model_spec import Backbone, NormKind, dense_mlp
 
 PatchSource = Literal["pixels", "sized", "patches", "shaped"]
 """``pixels``: pictures as rectangles of pixels; ``sized``: the same, beside how much of each is picture (Pixtral);
@@ -24,6 +24,9 @@ square is stretched to the picture, corner on corner (Qwen3-VL). ``antialiased``
 bilinear filter (SigLIP 2). ``sampled``: by a bicubic one, as wide for a smaller picture as for a larger (GLM-4V)."""
 ProductActivation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu"]
 JoinKind = Literal["beside", "mean"]
+PoolKind = Literal["none", "class", "probe"]
+"""What of a picture is projected. ``none``: its patches; ``class``: its class token alone (CLIP); ``probe``: what a
+learned query finds in its patches (SigLIP)."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class ProjectorSpec:
     def inputs(self, hidden: int, merge: int) -> tuple[int, ...]:
         """Of each product."""
         first = hidden * (merge * merge if self.join == "beside" else 1)
-        return (first, *(product.outputs for product in self.products[:-1]))
+        return (first, *(product.outputs for product in self.products))[: len(self.products)]
 
     def shapes(self, prefix: str, hidden: int, merge: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Of what is stored."""
@@ -153,6 +156,9 @@ class VisionSpec(Backbone):
     """Embeddings on each side of the square whose patches see each other; 0: all of a picture do."""
     whole_layers: tuple[int, ...] = ()
     """Where patches see the whole picture all the same."""
+    pool: PoolKind = "none"
+    head_name: str = "head"
+    """Before the names of what finds it by a probe."""
     deepstack: tuple[int, ...] = ()
     """Layers whose output is projected too, for the first layers of the decoder."""
     deepstack_projector: ProjectorSpec | None = None
@@ -184,7 +190,14 @@ class VisionSpec(Backbone):
 
     @property
     def embedding_size(self) -> int:
-        return self.projector.products[-1].outputs
+        return self.projector.products[-1].outputs if self.projector.products else self.hidden_size
+
+    @property
+    def head_network(self) -> tuple[int, ProductActivation]:
+        """Of what stands behind a probe: its inner size and activation, which are those of the layers."""
+        mlp = dense_mlp(self)
+        found = next(each for each in get_args(ProductActivation) if each == mlp.activation)
+        return mlp.inner, found
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of every tensor of a checkpoint of plain weights, by the names that
@@ -206,10 +219,25 @@ class VisionSpec(Backbone):
         found.update(self.projector.shapes("", self.taken_size, self.merge))
         if self.tiles is not None:
             found[f"{self.tiles.end}.weight"] = (self.embedding_size,)
+        if self.pool == "probe":
+            found.update(self._head_shapes())
         for number in range(len(self.deepstack)):
             assert self.deepstack_projector is not None
             found.update(self.deepstack_projector.shapes(f"deepstack.{number}.", hidden, self.merge))
         return found
+
+    def _head_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        name, hidden, (inner, _) = self.head_name, self.hidden_size, self.head_network
+        yield f"{name}.probe.weight", (hidden,)
+        for part, outputs, inputs in (
+            *((f"attention.{each}", hidden, hidden) for each in ("q_proj", "k_proj", "v_proj", "out_proj")),
+            ("mlp.fc1", inner, hidden),
+            ("mlp.fc2", hidden, inner),
+        ):
+            yield f"{name}.{part}.weight", (outputs, inputs)
+            yield f"{name}.{part}.bias", (outputs,)
+        for last in ("weight", "bias"):
+            yield f"{name}.layernorm.{last}", (hidden,)
 
     @property
     def parameters(self) -> int:

@@ -1,4 +1,5 @@
-"""Bidirectional encoders: BERT, RoBERTa, DistilBERT, MPNet, ModernBERT, NomicBERT, GTE and Jina's.
+"""Encoders of whole texts: BERT, RoBERTa, DistilBERT, MPNet, ModernBERT, NomicBERT, GTE, Jina's, and those of CLIP and
+SigLIP.
 
 They differ by :class:`..model_config.encoder_config.EncoderConfig`, not by code. Texts are concatenated without
 padding.
@@ -14,6 +15,7 @@ from stentor import kernels
 from ..layers.forward_batch import ForwardBatch
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
+from ..layers.linear import Linear
 from ..layers.norm import LayerNorm, joined
 from ..layers.packed import PackedTable
 from ..layers.quantized import Stream
@@ -30,6 +32,7 @@ class Encoder:
         """``max_model_len``: the longest text, of which rotary tables are made."""
         self.config = config
         self.weights = WeightMap()
+        self.context = context
         self._context = context = replace(context, float32_stream=context.packed)
         hidden = config.hidden_size
         word = "embeddings.word"
@@ -47,7 +50,7 @@ class Encoder:
             self._adapted_words = AdaptedTable(self.weights, word, config.vocab_size, *sizes)
             if config.token_types:
                 self._adapted_types = AdaptedTable(self.weights, "embeddings.token_type", config.token_types, *sizes)
-        self._embedding_norm = self._norm("embeddings.norm")
+        self._embedding_norm = self._norm("embeddings.norm") if config.embedding_norm else None
         self._relative = (
             self._table("relative", config.relative_buckets, config.layers[0].attention.heads)
             if config.relative_buckets
@@ -56,6 +59,11 @@ class Encoder:
         rotary = RotaryTables(config.max_position, max_model_len, context)
         self._layers = [Layer(self.weights, layer, config, rotary, context) for layer in range(len(config.layers))]
         self._final_norm = self._norm("final_norm") if config.pre_norm else None
+        self._projection: Linear | None = None
+        if config.projection:
+            parts = {"projection": config.projection}
+            bias, dtype = config.projection_bias, context.stream
+            self._projection = Linear(self.weights, parts, hidden, context, bias=bias, dtype=dtype)
 
     def _table(self, name: str, rows: int, columns: int | None = None) -> torch.Tensor:
         table = self._context.empty(rows, columns or self.config.hidden_size, dtype=self._context.stream)
@@ -67,7 +75,7 @@ class Encoder:
         return LayerNorm(self.weights, name, config.hidden_size, config.norm_eps, self._context, bias=config.norm_bias)
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
-        """Whole texts → hidden states [tokens, hidden]."""
+        """Whole texts → hidden states [tokens, hidden]. Media stand in place of those of their tokens."""
         tokens, positions, texts, token_types = batch.tokens, batch.positions, batch.texts, batch.token_types
         assert isinstance(tokens, torch.Tensor)
         assert texts is not None
@@ -88,14 +96,22 @@ class Encoder:
             bias, padded = self._distances(self._relative, varlen.max_seqlen), varlen.padded(tokens.device)
             batch = replace(batch, texts=replace(texts, bias=bias, padded=padded))
         delta: Stream | None = None
-        residual: Stream = self._embedding_norm(x)
+        residual: Stream = x if self._embedding_norm is None else self._embedding_norm(x)
         for layer in self._layers:
             delta, residual = layer(delta, residual, batch)
             if batch.after_layer is not None:
                 batch.after_layer()
         hidden = joined(delta, residual, self._final_norm)
+        if self._projection is not None:
+            hidden = self._projection(hidden)
         assert isinstance(hidden, torch.Tensor)
-        return hidden
+        return hidden if batch.media is None else batch.media.put(hidden)
+
+    def place_media(self, positions: torch.Tensor) -> int:
+        """As a decoder's. Raises ValueError: no encoder tells media apart by frame, row and column."""
+        raise ValueError(
+            f"{len(positions)} positions are given for media, which {self.config.architecture} has none of"
+        )
 
     def _distances(self, table: torch.Tensor, max_seqlen: int) -> torch.Tensor:
         """What MPNet adds to scores, float32 [heads, longest, longest], by query and key."""

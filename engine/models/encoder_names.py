@@ -95,6 +95,18 @@ _PATTERNS: Mapping[EncoderFamily, Mapping[str, str]] = {
         r"layers\.(\d+)\.mlp\.fc1": "layers.{}.mlp.up_proj",
         r"layers\.(\d+)\.mlp\.fc2": "layers.{}.mlp.down_proj",
     },
+    "clip": {
+        r"text_model\.embeddings\.token_embedding": "embeddings.word",
+        r"text_model\.embeddings\.position_embedding": "embeddings.position",
+        r"text_model\.encoder\.layers\.(\d+)\.self_attn\.([qkv])_proj": "layers.{}.self_attn.{}_proj",
+        r"text_model\.encoder\.layers\.(\d+)\.self_attn\.out_proj": "layers.{}.self_attn.o_proj",
+        r"text_model\.encoder\.layers\.(\d+)\.layer_norm1": "layers.{}.input_layernorm",
+        r"text_model\.encoder\.layers\.(\d+)\.layer_norm2": "layers.{}.post_attention_layernorm",
+        r"text_model\.encoder\.layers\.(\d+)\.mlp\.fc1": "layers.{}.mlp.up_proj",
+        r"text_model\.encoder\.layers\.(\d+)\.mlp\.fc2": "layers.{}.mlp.down_proj",
+        r"text_model\.final_layer_norm": "final_norm",
+        r"text_projection|text_model\.head": "projection",
+    },
 }
 _SPLITS: Mapping[str, Split] = {
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),

@@ -57,9 +57,18 @@ class PooledTensor:
 class PoolingModel:
     """The backbone is run by whoever owns the batch; :meth:`pool` makes of its hidden states what was asked for."""
 
-    def __init__(self, config: PoolingConfig, context: LayerContext, max_model_len: int) -> None:
+    def __init__(
+        self,
+        config: PoolingConfig,
+        context: LayerContext,
+        max_model_len: int,
+        *,
+        media_tokens: int = 0,
+        media_layers: Sequence[int] = (),
+    ) -> None:
+        """``media_tokens`` and ``media_layers`` as a :class:`.decoder.Decoder` takes them."""
         self.config = config
-        size = config.backbone.hidden_size
+        size = config.backbone.output_size
         self._backbone: Encoder | Decoder | TransformersBackbone
         match config.backbone:
             case EncoderConfig() as described:
@@ -67,7 +76,9 @@ class PoolingModel:
             case TransformersEncoder() as described:
                 self._backbone = TransformersBackbone(described, context)
             case described:
-                self._backbone = Decoder(described, context, max_model_len)
+                self._backbone = Decoder(
+                    described, context, max_model_len, media_tokens=media_tokens, media_layers=media_layers
+                )
         self._adapters = {name: number for number, name in enumerate(config.adapters)}
         self.after = PostPooling(config.modules.after, context)
         self.scorer: Scorer | TransformersScorer | None = None
@@ -82,6 +93,12 @@ class PoolingModel:
             case TokenWeights() as head:
                 self.sparse = LexicalWeights(head, size, context)
         self.vectors = None if config.vectors is None else TokenVectorsLayer(config.vectors, size, context)
+
+    @property
+    def reader(self) -> Decoder | Encoder:
+        """What reads the text of a model that takes media."""
+        assert not isinstance(self._backbone, TransformersBackbone)
+        return self._backbone
 
     @property
     def weights(self) -> WeightMap:

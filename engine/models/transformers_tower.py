@@ -14,6 +14,7 @@ import torch
 from ..layers.parts import BeforePart
 from ..layers.weights import WeightMap
 from ..model_config.config_fields import ConfigError, Fields
+from ..model_config.media_spec import TWO_TOWERS
 from ..model_config.thinker import thinker
 from ..model_config.transformers_config import configuration, first_line
 from .payload import Encoded, Payload
@@ -36,6 +37,7 @@ _UNLISTED: Final[Mapping[str, str]] = {
     "qwen3_omni_moe_thinker": "Qwen3OmniMoeThinkerForConditionalGeneration",
 }
 """Classes by model type, that transformers has without saying that they take media."""
+_OF_TEXTS: Final = ("text_model", "text_projection")
 _FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -143,11 +145,12 @@ class TransformersTower:
 def _class_of(described: Mapping[str, object]) -> Any:
     """The class in transformers that a config.json names, or that its model type has."""
     import transformers
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES
+    from transformers.models.auto import modeling_auto as auto
 
-    known: dict[str, Any] = {**MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES, **_UNLISTED}
     fields = Fields(described)
     kind = fields.text("model_type", "")
+    several: dict[str, Any] = {**auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES, **_UNLISTED}
+    known: Mapping[str, Any] = auto.MODEL_MAPPING_NAMES if kind in TWO_TOWERS else several
     for name in (*(fields.texts("architectures") or ()), known.get(kind, "")):
         if name in known.values() and hasattr(transformers, name):
             return getattr(transformers, name)
@@ -155,7 +158,9 @@ def _class_of(described: Mapping[str, object]) -> Any:
 
 
 def _take_out_decoder(model: Any) -> None:
-    for module in (model.get_decoder(), model.get_output_embeddings()):
+    """Or a tower for texts beside that for pictures."""
+    texts = [module for name, module in model.named_children() if name in _OF_TEXTS]
+    for module in texts or (model.get_decoder(), model.get_output_embeddings()):
         path = next((path for path, each in model.named_modules() if each is module and path), "")
         if module is None or not path:
             continue

@@ -13,6 +13,8 @@ from .vision_projector import stored_as_multiplied
 
 _TOWER: Final = re.compile(r"\A(?:model\.)?(?:vision_tower|vision_model|visual|vision_encoder)\.(?:vision_model\.)?")
 _PROJECTOR: Final = re.compile(r"\A(?:model\.)?(?:connector|multi_modal_projector)\.")
+_IN_PROJ: Final = re.compile(r"(.+)\.in_proj_(weight|bias)")
+"""Queries, keys and values as torch's own attention has them."""
 _BARE: Final = ("weight", "bias")
 """How the names of tensors end that are no module's of their own."""
 _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
@@ -62,6 +64,10 @@ def _renamed(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch.Tens
         if name.startswith(spec.unused) or (found is not None and int(found[1]) >= len(spec.layers)):
             continue
         front, _, last = name.rpartition(".")
+        if (joint := _IN_PROJ.fullmatch(name)) is not None and spec.pool == "probe":
+            for part, piece in zip("qkv", tensor.chunk(3), strict=True):
+                yield f"{joint[1]}.{part}_proj.{joint[2]}", piece
+            continue
         known = name in parts or front in parts or last in _SCALES
         yield name if known else stored, tensor  # what has no place is refused by the name that it is stored under
 

@@ -32,6 +32,7 @@ from .payload import Encoded, Payload
 from .vision_grids import Layout, layout, learned, turns
 from .vision_names import tower_tensors
 from .vision_patches import Patches, read_patches
+from .vision_pool import ProbeHead
 from .vision_projector import Projector
 from .vision_tiles import pooled, put_together
 
@@ -71,6 +72,7 @@ class VisionTower:
         rotary = RotaryTables(1, 1, context)
         self._layers = [Layer(weights, layer, spec, rotary, context) for layer in range(len(spec.layers))]
         self._final_norm = self._norm(spec.final_norm)
+        self._head = ProbeHead(weights, spec, context) if spec.pool == "probe" else None
         self._projector = Projector(weights, spec.projector, spec.taken_size, spec.merge, context)
         self._end = context.empty(spec.embedding_size, dtype=context.stream) if spec.tiles is not None else None
         if spec.tiles is not None and self._end is not None:
@@ -171,7 +173,12 @@ class VisionTower:
         if taken:
             beside = torch.cat([taken[number] for number in spec.taken], dim=1)
             return Encoded(self._embeddings(self._projector, beside, back), behind)
-        return Encoded(self._embeddings(self._projector, joined(delta, residual, self._final_norm), back), behind)
+        hidden = joined(delta, residual, self._final_norm)
+        if self._head is not None:
+            assert isinstance(hidden, torch.Tensor)
+            assert whole.texts is not None
+            hidden = self._head(hidden, whole.texts.cu_seqlens, whole.texts.varlen.max_seqlen)
+        return Encoded(self._embeddings(self._projector, hidden, back), behind)
 
     def _with_class_tokens(self, x: torch.Tensor, token: torch.Tensor, pictures: int) -> torch.Tensor:
         """One before the patches of each of so many pictures of one size."""
@@ -183,7 +190,8 @@ class VisionTower:
         assert isinstance(hidden, torch.Tensor)
         if self._class is not None:
             side = self.spec.side
-            hidden = hidden.view(-1, 1 + side * side, hidden.shape[1])[:, 1:].flatten(0, 1)
+            pictures = hidden.view(-1, 1 + side * side, hidden.shape[1])
+            hidden = pictures[:, 0].contiguous() if self.spec.pool == "class" else pictures[:, 1:].flatten(0, 1)
         made = projector(hidden)
         return made if back is None else made[back]
 

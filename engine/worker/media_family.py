@@ -1,4 +1,4 @@
-"""Decoders that take media in their prompts: see :class:`.families.Family`.
+"""What encodes media for decoders, and decoders of text that take them: see :class:`.families.Family`.
 
 Text is computed as ever. What sees is a tower on our own layers where its description is known, and transformers' code
 elsewhere, as is what hears; where neither can run a model's, or read its weights, the model is served for text alone,
@@ -15,7 +15,7 @@ import torch
 
 from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
 from stentor.protocols.ipc.cache_groups import CacheGroup
-from stentor.protocols.ipc.config import WorkerConfig
+from stentor.protocols.ipc.config import StepLimits, WorkerConfig
 
 from ..layers.layer_context import LayerContext
 from ..layers.weights import WeightError
@@ -25,8 +25,9 @@ from ..loading.weights import dummy_weights, tower_weights
 from ..model_config.attention_spec import AttentionSpec
 from ..model_config.config_fields import ConfigError
 from ..model_config.media_spec import MediaSpec, media_spec
-from ..model_config.model_spec import ModelSpec
+from ..model_config.model_spec import Backbone
 from ..models.decoder import Decoder
+from ..models.encoder import Encoder
 from ..models.transformers_tower import TransformersTower
 from ..models.vision_tower import VisionTower, native_tower
 from .families import Sizes, Text, TextModel
@@ -49,102 +50,109 @@ _ROOM_SHARE: Final = 20
 
 def sees(checkpoint: Checkpoint, config: WorkerConfig) -> MediaSpec | None:
     """What media a checkpoint's model takes; None where it takes none, or is to take none."""
-    spec = checkpoint.config
-    if config.language_model_only or not isinstance(spec, ModelSpec) or not spec.text_part:
+    if config.language_model_only or not checkpoint.is_text_part:
         return None
     described = checkpoint.described
     return None if described is None else media_spec(described)
 
 
-class TextWithMedia(Text):
-    """A decoder and its tower. What is encoded is kept beside the KV cache, as much as of a few contexts."""
+class MediaEncoder:
+    """What makes embeddings of media for a model that draws tokens, or one that pools: its tower, and what that keeps
+    beside the KV cache, as much as of a few contexts."""
 
-    def __init__(self, checkpoint: Checkpoint, device: str, media: MediaSpec) -> None:
-        super().__init__(checkpoint, device)
-        most, mixed = ENCODINGS[device]
-        self.limits = msgspec.structs.replace(self.limits, max_encodings=most, max_mixed_encodings=mixed)
-        self._media = media
+    def __init__(self, checkpoint: Checkpoint, spec: Backbone, device: str, media: MediaSpec) -> None:
+        """``spec``: of what reads the text."""
+        self._checkpoint, self._spec, self._device, self._media = checkpoint, spec, device, media
         self._described: Mapping[str, object] = checkpoint.described or {}
-        mixers = [layer.mixer for layer in self.spec.layers if isinstance(layer.mixer, AttentionSpec)]
+        mixers = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)]
         self._turns = any(mixer.rope is not None and mixer.rope.axes for mixer in mixers)
         self._sees_whole = any(mixer.whole_spans for mixer in mixers)
-        self._step_tokens = 0
         self._tower: TransformersTower | VisionTower | None = None
         self._missing = ""
         """Why there is none."""
         self._room = 0
         """Bytes of a device that are left for what encoding takes."""
 
-    def longest(self, config: WorkerConfig) -> int:
-        self._step_tokens = config.max_num_batched_tokens
-        return super().longest(config)
+    def limits(self, limits: StepLimits) -> StepLimits:
+        """The same, with what a step encodes."""
+        most, mixed = ENCODINGS[self._device]
+        return msgspec.structs.replace(limits, max_encodings=most, max_mixed_encodings=mixed)
 
-    def make(self, context: LayerContext, longest: int) -> TextModel:
-        return Decoder(
-            self.spec,
-            context,
-            max_model_len=longest,
-            media_tokens=self._step_tokens if self._turns else 0,
-            media_layers=range(self._media.layers),
-        )
+    @property
+    def layers(self) -> range:
+        """Behind which something is added to the decoder's stream."""
+        return range(self._media.layers)
 
-    def media_rows(self, config: WorkerConfig, model: TextModel) -> MediaRows | None:
-        """Loads the tower; None where it cannot be."""
-        assert isinstance(model, Decoder)
-        context = model.context
+    def turned(self, step_tokens: int) -> int:
+        """How many tokens of media, of so many of a pass, may turn by frame, row and column."""
+        return step_tokens if self._turns else 0
+
+    def rows(self, backbone: Decoder | Encoder, seed: int) -> MediaRows | None:
+        """Loads the tower, or draws dummy weights by ``seed``; None where it cannot be."""
+        context = backbone.context
         try:
             tower = self._make_tower(context)
-            if self.checkpoint.format == "dummy":
+            if self._checkpoint.format == "dummy":
                 shapes = tower.shapes
-                dummy = dummy_weights(shapes, 1.0, tower.dtype, context.device, config.seed, lambda done, total: None)
+                dummy = dummy_weights(shapes, 1.0, tower.dtype, context.device, seed, lambda done, total: None)
                 tower.weights.load(dummy)
             else:
                 with torch.inference_mode():
-                    tower.load(tower_weights(self.checkpoint, tower.weights.raw))
+                    tower.load(tower_weights(self._checkpoint, tower.weights.raw))
         except (ConfigError, WeightError, CheckpointError) as error:
             self._missing = f"{error}"
-            logger.warning("%s takes no media: %s", self.spec.architecture, error)
+            logger.warning("%s takes no media: %s", self._spec.architecture, error)
             return None
         tower.before_parts(SlicedEncoding.pause)
         self._tower = tower
         return MediaRows(
             tower,
             self._media.placeholders.values(),
-            model.place_media,
+            backbone.place_media,
             context.device,
             turns=self._turns,
             sees_whole=self._sees_whole,
-            hidden=self.spec.hidden_size,
+            hidden=self._spec.output_size,
             behind_frames=self._media.behind_frames,
             words=tower.words(),
         )
 
     def _make_tower(self, context: LayerContext) -> TransformersTower | VisionTower:
-        dtype, stored = tower_dtype(context), self.checkpoint.tower
+        dtype, stored = tower_dtype(context), self._checkpoint.tower
         # what outlives a worker is laid out before there is a tower
         own_context = replace(context, dtype=dtype, memory=None)
         if stored is not None and stored.projector is not None:
             if stored.quantized is not None:  # codes are multiplied as they are, beside activations of 16 bits
                 own_context = replace(own_context, dtype=context.dtype, quantized=stored.quantized)
             return VisionTower(stored.projector, own_context)
-        own = native_tower(self._described, self.spec.hidden_size, own_context)
+        own = native_tower(self._described, self._spec.output_size, own_context)
         return own or TransformersTower(self._described, dtype, context.device)
 
-    def memory(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[MemoryLine]:
-        lines = super().memory(config, model, sizes)
+    def weights(self) -> list[MemoryLine]:
+        """What the tower takes."""
         if self._tower is None:
-            return lines
+            return []
         what = f"{dtype_name(self._tower.dtype)}, of what sees or hears"
-        return [MemoryLine("encoder of media", self._tower.weights.total_bytes, what), *lines]
+        return [MemoryLine("encoder of media", self._tower.weights.total_bytes, what)]
 
-    def media_bytes(self, budget: int, longest: int, device_bytes: int) -> int:
+    def bytes(self, budget: int, longest: int, device_bytes: int) -> int:
+        """See :meth:`.families.Text.media_bytes`."""
         if self._tower is None:
             return 0
         kept = min(budget // (1 + _CACHE_SHARE), _CONTEXTS * longest * self._embedding_bytes(self._tower))
         self._room = min(GIB, device_bytes // _ROOM_SHARE)
         return max(0, kept) + self._room
 
-    def media_memory(self, sizes: Sizes) -> list[MemoryLine]:
+    def to_come(self, budget: int, longest: int) -> int:
+        """Bytes of a device, of which ``budget`` is left before its tower is loaded: what media will take of that."""
+        tower = self._checkpoint.tower
+        if self._device == "cpu" or tower is None:
+            return 0
+        embeddings = _CONTEXTS * longest * self._spec.output_size * (1 + self._media.layers)
+        return tower.nbytes + min(budget // (1 + _CACHE_SHARE), embeddings * torch.float32.itemsize)
+
+    def memory(self, sizes: Sizes) -> list[MemoryLine]:
+        """Of what is encoded."""
         if self._tower is None:
             return []
         capacity = self._capacity(sizes)
@@ -154,8 +162,8 @@ class TextWithMedia(Text):
             lines.append(MemoryLine("encoding", self._room, "left for it, not measured"))
         return lines
 
-    def completed(self, ready: WorkerReady, config: WorkerConfig, model: TextModel, sizes: Sizes) -> WorkerReady:
-        ready = super().completed(ready, config, model, sizes)
+    def completed(self, ready: WorkerReady, config: WorkerConfig, sizes: Sizes) -> WorkerReady:
+        """See :class:`.families.Family`."""
         if self._tower is None:
             note = f"no media are taken, text alone is served: {self._missing}"
             return msgspec.structs.replace(ready, notes=[*ready.notes, note])
@@ -173,14 +181,54 @@ class TextWithMedia(Text):
         return msgspec.structs.replace(ready, notes=notes, groups=(*ready.groups, kept))
 
     def _embedding_bytes(self, tower: TransformersTower | VisionTower) -> int:
-        return self.spec.hidden_size * tower.dtype.itemsize * (1 + self._media.layers)
+        return self._spec.output_size * tower.dtype.itemsize * (1 + self._media.layers)
 
     def _capacity(self, sizes: Sizes) -> int:
         """Embeddings that are kept."""
         assert self._tower is not None
-        least = _LEAST_CACHE if self._device == "cpu" else 0
+        least = _LEAST_CACHE if self._device == "cpu" or not sizes.block_bytes else 0
         room = max(least, sizes.blocks * sizes.block_bytes // _CACHE_SHARE)
         return max(1, min(_CONTEXTS * sizes.max_model_len, room // self._embedding_bytes(self._tower)))
+
+
+class TextWithMedia(Text):
+    """A decoder and its tower."""
+
+    def __init__(self, checkpoint: Checkpoint, device: str, media: MediaSpec) -> None:
+        super().__init__(checkpoint, device)
+        self._encoder = MediaEncoder(checkpoint, self.spec, device, media)
+        self.limits = self._encoder.limits(self.limits)
+        self._step_tokens = 0
+
+    def longest(self, config: WorkerConfig) -> int:
+        self._step_tokens = config.max_num_batched_tokens
+        return super().longest(config)
+
+    def make(self, context: LayerContext, longest: int) -> TextModel:
+        return Decoder(
+            self.spec,
+            context,
+            max_model_len=longest,
+            media_tokens=self._encoder.turned(self._step_tokens),
+            media_layers=self._encoder.layers,
+        )
+
+    def media_rows(self, config: WorkerConfig, model: TextModel) -> MediaRows | None:
+        """Loads the tower; None where it cannot be."""
+        assert isinstance(model, Decoder)
+        return self._encoder.rows(model, config.seed)
+
+    def memory(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[MemoryLine]:
+        return [*self._encoder.weights(), *super().memory(config, model, sizes)]
+
+    def media_bytes(self, budget: int, longest: int, device_bytes: int) -> int:
+        return self._encoder.bytes(budget, longest, device_bytes)
+
+    def media_memory(self, sizes: Sizes) -> list[MemoryLine]:
+        return self._encoder.memory(sizes)
+
+    def completed(self, ready: WorkerReady, config: WorkerConfig, model: TextModel, sizes: Sizes) -> WorkerReady:
+        return self._encoder.completed(super().completed(ready, config, model, sizes), config, sizes)
 
 
 def tower_dtype(context: LayerContext) -> torch.dtype:

@@ -20,6 +20,8 @@ from ..loading.checkpoint import Checkpoint
 from ..loading.errors import CheckpointError
 from ..loading.pt_file import read_pt
 from ..model_config.attention_spec import CacheSpec
+from ..model_config.encoder_config import EncoderConfig
+from ..model_config.media_spec import MediaSpec
 from ..model_config.model_spec import ModelSpec, dense_mlp
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.transformers_encoder_config import TransformersEncoder
@@ -28,8 +30,11 @@ from .caches import kv_block_bytes, page_groups
 from .errors import SetupError
 from .families import Settled, Sizes, cache_line
 from .limits import POOLING
+from .media_family import MediaEncoder
 from .memory import GIB
 from .pooling_rows import PoolingRows
+from .routed_rows import JoinedExtras
+from .runner import RowExtras
 from .setup_parts import block_needs, check_plain, longest_of
 
 _TRIAL_TOKENS: Final = 16
@@ -42,11 +47,15 @@ _NOTE: Final = (
 
 
 class PoolingFamily:
-    """Where tokens see those before them there is a KV cache; else a prompt is computed at once, however long it is."""
+    """Where tokens see those before them there is a KV cache; else a prompt is computed at once, however long it is.
+
+    Media in prompts are encoded as they are for a decoder that draws tokens.
+    """
 
     no_room = ""
 
-    def __init__(self, checkpoint: Checkpoint, device: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, device: str, media: MediaSpec | None = None) -> None:
+        """``media``: what it takes besides text."""
         self.checkpoint = checkpoint
         self.spec = spec = checkpoint.pooling
         self.packs = not isinstance(spec.backbone, TransformersEncoder)
@@ -55,14 +64,35 @@ class PoolingFamily:
             self.groups = spec.backbone.cache_groups
         self.beside: Sequence[Path] = [_file(checkpoint.folder, name) for name in spec.beside]
         self.limits = suited_limits(spec, device)
+        self._encoder: MediaEncoder | None = None
+        if media is not None:
+            self._encoder = MediaEncoder(checkpoint, spec.backbone, device, media)
+            self.limits = self._encoder.limits(self.limits)
+        self._step_tokens = 0
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether it takes media, which torch's threads may encode."""
+        return self._encoder is not None
 
     def longest(self, config: WorkerConfig) -> int:
         if not self.packs:
             check_plain(config)
-        return longest_of(config, self.spec.backbone, self.spec.max_length)
+        longest = longest_of(config, self.spec.backbone, self.spec.max_length)
+        backbone = self.spec.backbone
+        if isinstance(backbone, EncoderConfig) and backbone.filled and longest < backbone.max_position:
+            raise SetupError(
+                f"--max-model-len {longest}: texts are filled up to the {backbone.max_position} tokens that the model "
+                "was trained with; leave it out"
+            )
+        self._step_tokens = max(config.max_num_batched_tokens, 0 if self.groups else longest)
+        return longest
 
     def make(self, context: LayerContext, longest: int) -> PoolingModel:
-        return PoolingModel(self.spec, context, max_model_len=longest)
+        if self._encoder is None:
+            return PoolingModel(self.spec, context, max_model_len=longest)
+        media_tokens, media_layers = self._encoder.turned(self._step_tokens), self._encoder.layers
+        return PoolingModel(self.spec, context, longest, media_tokens=media_tokens, media_layers=media_layers)
 
     def fill(self, model: PoolingModel, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         model.load(tensors, lambda name: _tensors(_file(self.checkpoint.folder, name)))
@@ -77,6 +107,8 @@ class PoolingFamily:
         settled: Settled | None = None,
     ) -> Sizes:
         """Blocks for as many prompts as run at once, as far as memory goes."""
+        if self._encoder is not None:
+            budget -= self._encoder.to_come(budget, longest)
         if not self.groups:
             return Sizes(config.max_num_seqs * -(-longest // config.block_size), longest, 0)
         pages = page_groups(self.groups, longest)
@@ -95,8 +127,10 @@ class PoolingFamily:
     def largest_step(self, config: WorkerConfig, longest: int) -> None:
         return None
 
-    def extras(self, config: WorkerConfig, model: PoolingModel, sizes: Sizes) -> PoolingRows:
-        return PoolingRows(model)
+    def extras(self, config: WorkerConfig, model: PoolingModel, sizes: Sizes) -> RowExtras:
+        pooling = PoolingRows(model)
+        media = None if self._encoder is None else self._encoder.rows(model.reader, config.seed)
+        return pooling if media is None else JoinedExtras([media, pooling])
 
     def first_steps(self, config: WorkerConfig, model: PoolingModel, sizes: Sizes) -> list[StepPlan]:
         length = max(1, min(_TRIAL_TOKENS, config.block_size, sizes.max_model_len))
@@ -106,13 +140,15 @@ class PoolingFamily:
         return [StepPlan(0, 0, [], [row], [RowStep(0, 0, length, [], False)])]
 
     def memory(self, config: WorkerConfig, model: PoolingModel, sizes: Sizes) -> list[MemoryLine]:
-        return [cache_line(config, sizes)] if self.groups else []
+        lines = [cache_line(config, sizes)] if self.groups else []
+        return lines if self._encoder is None else [*self._encoder.weights(), *lines, *self._encoder.memory(sizes)]
 
     def completed(self, ready: WorkerReady, config: WorkerConfig, model: PoolingModel, sizes: Sizes) -> WorkerReady:
         notes = [*ready.notes]
         if not self.packs:
             notes.append(f"{self.spec.architecture} {_NOTE}")
-        return msgspec.structs.replace(ready, notes=notes)
+        ready = msgspec.structs.replace(ready, notes=notes)
+        return ready if self._encoder is None else self._encoder.completed(ready, config, sizes)
 
 
 def suited_limits(model: PoolingConfig, device: str) -> StepLimits:

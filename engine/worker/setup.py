@@ -135,7 +135,7 @@ def open_family(config: WorkerConfig, device: str) -> Family:
     if config.tensor_parallel_size > 1:
         return split_family(checkpoint, device, config)
     if (media := sees(checkpoint, config)) is not None:
-        return TextWithMedia(checkpoint, device, media)
+        return (PoolingFamily if config.is_pooling else TextWithMedia)(checkpoint, device, media)
     return _FAMILIES[type(checkpoint.config)](checkpoint, device)
 
 
@@ -161,7 +161,7 @@ def set_up_on(
         config = msgspec.structs.replace(config, max_num_batched_tokens=max(config.max_num_batched_tokens, wanted))
     notes = []
     if device is None:
-        notes = prepare_kernels(config, progress, alone=not isinstance(family, Text))
+        notes = prepare_kernels(config, progress, alone=not _threads_of_torch(family))
     else:
         share_threads(config)
     packs = device is None and family.packs and native.library() is not None
@@ -234,6 +234,11 @@ def set_up_on(
         sizes.blocks, sizes.max_model_len, memory, notes, limits, cache_groups(family.groups, sizes.pages)
     )
     return Setup(runner, executor, at, family.completed(ready, config, model, sizes), ahead)
+
+
+def _threads_of_torch(family: Family) -> bool:
+    """Whether something large may run beside our kernels."""
+    return isinstance(family, Text) or (isinstance(family, PoolingFamily) and family.has_encoder)
 
 
 def _joined(config: WorkerConfig, meeting_fd: int, device: torch.device, progress: ProgressCallback) -> RankGroup:

@@ -44,12 +44,13 @@ def _check_message(message: dict[str, Any], where: str) -> None:
         if not content:
             raise wrong(f"{where}.content", "must hold at least one part")
         for index, part in enumerate(content):
-            _check_part(part, f"{where}.content[{index}]")
+            check_part(part, f"{where}.content[{index}]")
     elif not isinstance(content, str):
         raise wrong(f"{where}.content", "must be a string or a list of content parts")
 
 
-def _check_part(part: Any, where: str) -> None:
+def check_part(part: Any, where: str) -> None:
+    """One part of a message's content. Raises BadRequest naming ``where`` it stands."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in MEDIA_PARTS:
         check_media_part(part, where)

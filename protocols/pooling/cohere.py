@@ -1,6 +1,6 @@
 """``/v2/embed`` of Cohere's API."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -8,27 +8,19 @@ from msgspec import UNSET, Meta, UnsetType
 from ..common import limits
 from ..common.errors import wrong
 from ..common.limits import Limits
-from ..openai.sampling import Name, not_served
-from .common import check_texts
+from ..openai.sampling import Name
+from .contents import Content, ContentObject, check_contents, content_of, picture
 
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
-
-
-class ContentPart(msgspec.Struct):
-    type: str
-    text: str | None = None
-
-
-class EmbedInput(msgspec.Struct):
-    content: Annotated[list[ContentPart], Meta(min_length=1)]
 
 
 class EmbedRequest(msgspec.Struct, kw_only=True):
     model: Name | None = None
     input_type: Name | None = None
     texts: Annotated[list[str], Meta(min_length=1)] | None = None
-    inputs: Annotated[list[EmbedInput], Meta(min_length=1)] | None = None
-    images: Any = None
+    inputs: Annotated[list[ContentObject], Meta(min_length=1)] | None = None
+    images: Annotated[list[str], Meta(min_length=1)] | None = None
+    """Data URLs."""
     output_dimension: Annotated[int, Meta(ge=1, le=limits.INT32_MAX)] | None = None
     embedding_types: Annotated[list[EmbeddingType], Meta(min_length=1)] | None = None
     truncate: Literal["NONE", "START", "END"] = "END"
@@ -36,30 +28,24 @@ class EmbedRequest(msgspec.Struct, kw_only=True):
     max_tokens: Annotated[int, Meta(ge=1, le=limits.INT32_MAX)] | None = None
     priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
 
-    def all_texts(self, limits: Limits) -> tuple[list[str], str]:
-        """The texts, and the field that has them. Raises BadRequest."""
-        if self.images is not None or self.input_type == "image":
-            raise not_served("images" if self.images is not None else "input_type", "An embedding of pictures")
-        if (self.texts is None) == (self.inputs is None):
+    def contents(self, limits: Limits) -> tuple[list[Content], str]:
+        """What vectors are made of, and the field that has it. Raises BadRequest."""
+        given = [name for name in ("texts", "inputs", "images") if getattr(self, name) is not None]
+        if len(given) != 1:
             raise wrong(
                 "texts",
-                "is required, or `inputs` in its place",
-                "missing_required_parameter" if self.texts is None else None,
+                "is required, or `inputs` or `images` in its place",
+                None if given else "missing_required_parameter",
             )
+        (field,) = given
         if self.texts is not None:
-            check_texts(self.texts, limits, "texts")
-            return self.texts, "texts"
-        texts = [_text(given, f"inputs[{index}]") for index, given in enumerate(self.inputs or ())]
-        check_texts(texts, limits, "inputs")
-        return texts, "inputs"
-
-
-def _text(given: EmbedInput, field: str) -> str:
-    for index, part in enumerate(given.content):
-        if part.type != "text" or part.text is None:
-            where = f"{field}.content[{index}]"
-            raise not_served(where, f"`{where}`: a part that is no text")
-    return "\n".join(part.text or "" for part in given.content)
+            contents: list[Content] = [*self.texts]
+        elif self.inputs is not None:
+            contents = [content_of(each, f"inputs[{index}]") for index, each in enumerate(self.inputs)]
+        else:
+            contents = [[picture(each, f"images[{index}]")] for index, each in enumerate(self.images or ())]
+        check_contents(contents, limits, field)
+        return contents, field
 
 
 # ---- responses
@@ -80,6 +66,7 @@ class ApiVersion(msgspec.Struct, frozen=True):
 
 class BilledUnits(msgspec.Struct, frozen=True):
     input_tokens: int
+    images: int | UnsetType = UNSET
 
 
 class EmbedMeta(msgspec.Struct, frozen=True):

@@ -1,40 +1,29 @@
 """What all requests for vectors and scores share: how texts are read, and conversations in their place."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from ..common import limits
-from ..common.bounds import items_at_most, prompt_chars_at_most
+from ..common.bounds import items_at_most
 from ..common.decoding import converted
-from ..common.errors import missing, refused, wrong
+from ..common.errors import BadRequest, missing, refused, wrong
 from ..common.limits import Limits
 from ..openai.chat import check_template
 from ..openai.messages import check_messages
 from ..openai.sampling import Name, TokenId, not_served
+from .contents import MAX_TEXTS, Content, ContentObject, Text, check_contents, check_texts, content_of, plain_text
 
-MAX_TEXTS: Final = 2048
-"""Of one request; as many as OpenAI takes."""
 Side = Literal["left", "right"]
-Text = str | list[int]
-"""Or its token ids."""
-
-
-class TextObject(msgspec.Struct):
-    """A text as Jina's clients may write it."""
-
-    text: str | None = None
-    image: Any = None
-
-
 Message = dict[str, Any]
 Conversation = Annotated[list[Message], Meta(min_length=1)]
 Conversations = Annotated[list[Message | Conversation], Meta(min_length=1)]
 """One, or a list of several."""
 Given = str | Annotated[list[str | TokenId | list[TokenId | Message] | Message], Meta(min_length=1)]
-"""Texts, token ids, or conversations; an object is one of a conversation's messages, or a :class:`TextObject`."""
+"""Texts, token ids, or conversations; an object is one of a conversation's messages, or a
+:class:`.contents.ContentObject`."""
 
 
 class PoolingFields(msgspec.Struct, kw_only=True):
@@ -49,6 +38,8 @@ class PoolingFields(msgspec.Struct, kw_only=True):
     priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
     cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
     padding: str | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+    media_io_kwargs: dict[str, Any] | None = None
 
     def check_reading(self) -> None:
         """Raises BadRequest."""
@@ -82,6 +73,15 @@ class InputFields(PoolingFields, kw_only=True):
         return texts_of(given)
 
     @property
+    def objects(self) -> list[Content]:
+        """What is given as objects; none where there are texts or conversations. Raises BadRequest for a list of mixed
+        kinds."""
+        given = self.input
+        if not isinstance(given, list) or not isinstance(given[0], dict) or _converses(given):
+            return []
+        return [_object(item, f"input[{index}]") for index, item in enumerate(given)]
+
+    @property
     def conversations(self) -> list[tuple[list[Message], str]]:
         """Each with the field that it stands in; none where there are texts. Raises BadRequest for a list of mixed
         kinds."""
@@ -110,6 +110,8 @@ class InputFields(PoolingFields, kw_only=True):
             items_at_most(conversations, MAX_TEXTS, where)
             for messages, field in conversations:
                 check_messages(messages, field)
+        elif objects := self.objects:
+            check_contents(objects, limits, "input")
         else:
             check_texts(self.texts, limits, "input")
 
@@ -143,11 +145,13 @@ def texts_of(given: str | Sequence[str | int | list[int | Message] | Message]) -
     many: list[Text] = []
     for index, item in enumerate(given):
         if type(item) is not kind:
-            raise refused(f"input[{index}]", "a list holds either strings, or token ids, or lists of token ids")
+            raise _mixed(f"input[{index}]")
         if isinstance(item, int):
             tokens.append(item)
         elif isinstance(item, dict):
-            many.append(text_of(converted(item, TextObject, f"input[{index}]"), f"input[{index}]"))
+            text = plain_text(_object(item, f"input[{index}]"))
+            assert text is not None, "what holds media is no text"
+            many.append(text)
         elif isinstance(item, str):
             many.append(item)
         else:
@@ -158,21 +162,16 @@ def texts_of(given: str | Sequence[str | int | list[int | Message] | Message]) -
     return [tokens] if tokens else many
 
 
-def text_of(item: str | TextObject, field: str) -> str:
-    """Raises BadRequest for a picture, and for an object without a text."""
-    if isinstance(item, str):
-        return item
-    if item.image is not None:
-        raise not_served(f"{field}.image")
-    if item.text is None:
-        raise missing(f"{field}.text")
-    return item.text
+def _object(item: object, field: str) -> Content:
+    if not isinstance(item, dict):
+        raise _mixed(field)
+    if "role" in item:
+        raise wrong(f"{field}.role", "is of a message, and the list holds other objects")
+    return content_of(converted(item, ContentObject, field), field)
 
 
-def check_texts(texts: Sequence[Text], limits: Limits, field: str) -> None:
-    """Raises BadRequest for too many of them, and for too many characters."""
-    items_at_most(texts, MAX_TEXTS, field)
-    prompt_chars_at_most(texts, limits.max_prompt_chars, field)
+def _mixed(field: str) -> BadRequest:
+    return refused(field, "a list holds either strings, or objects, or token ids, or lists of token ids")
 
 
 class TextUsage(msgspec.Struct, frozen=True):

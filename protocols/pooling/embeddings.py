@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from ..common import limits
-from ..common.errors import wrong
+from ..common.errors import refused, wrong
 from ..common.limits import Limits
 from ..openai.sampling import Name, not_served, refuse
 from .common import TextUsage
@@ -51,7 +51,9 @@ class EmbeddingRequest(NumberFields, kw_only=True):
     def check(self, limits: Limits) -> None:
         refuse(self, REFUSED)
         if self.images is not None:
-            raise not_served("images")
+            raise refused(
+                "images", "is not read; send each picture as an object with `image` in `input`", "unsupported"
+            )
         super().check(limits)
         if self.embedding_type is not None:
             wanted = [self.embedding_type] if isinstance(self.embedding_type, str) else self.embedding_type

@@ -9,9 +9,10 @@ from ..common import limits
 from ..common.errors import BadRequest, missing, wrong
 from ..common.limits import Limits
 from ..openai.sampling import not_served
-from .common import PoolingFields, TextObject, TextUsage, check_texts, text_of
+from .common import PoolingFields, TextUsage
+from .contents import Content, ContentObject, check_contents, content_of
 
-Texts = str | TextObject | Annotated[list[str | TextObject], Meta(min_length=1)]
+Contents = str | ContentObject | Annotated[list[str | ContentObject], Meta(min_length=1)]
 TokenBound = Annotated[int, Meta(ge=0, le=limits.INT32_MAX)]
 MAX_INSTRUCTION: Final = 1 << 14
 """Characters."""
@@ -38,18 +39,18 @@ class ScoringFields(PoolingFields, kw_only=True):
 
 
 class ScoreRequest(ScoringFields, kw_only=True):
-    """One text on each side, one against many, or as many as there are on the other side."""
+    """One text or picture on each side, one against many, or as many as there are on the other side."""
 
-    queries: Texts | None = None
-    documents: Texts | None = None
-    items: Texts | None = None
-    data_1: Texts | None = None
-    data_2: Texts | None = None
-    text_1: Texts | None = None
-    text_2: Texts | None = None
+    queries: Contents | None = None
+    documents: Contents | None = None
+    items: Contents | None = None
+    data_1: Contents | None = None
+    data_2: Contents | None = None
+    text_1: Contents | None = None
+    text_2: Contents | None = None
 
-    def sides(self, limits: Limits) -> tuple[list[str], list[str], tuple[str, str]]:
-        """The texts of each, and the fields that have them. Raises BadRequest."""
+    def sides(self, limits: Limits) -> tuple[list[Content], list[Content], tuple[str, str]]:
+        """What each has, and the fields that have it. Raises BadRequest."""
         self.check_reading()
         first, one = self._side(_QUERIES, limits)
         second, other = self._side(_DOCUMENTS, limits)
@@ -61,18 +62,18 @@ class ScoreRequest(ScoringFields, kw_only=True):
             )
         return first, second, (one, other)
 
-    def _side(self, names: tuple[str, ...], limits: Limits) -> tuple[list[str], str]:
+    def _side(self, names: tuple[str, ...], limits: Limits) -> tuple[list[Content], str]:
         given = [name for name in names if getattr(self, name) is not None]
         if not given:
             raise missing(names[0])
         if len(given) > 1:
             raise BadRequest(f"`{given[0]}` and `{given[1]}` are names of the same; give one.", given[1])
-        return _texts(getattr(self, given[0]), given[0], limits), given[0]
+        return _contents(getattr(self, given[0]), given[0], limits), given[0]
 
 
 class RerankRequest(ScoringFields, kw_only=True):
-    query: str | TextObject
-    documents: Texts
+    query: str | ContentObject
+    documents: Contents
     top_n: Annotated[int, Meta(ge=0, le=limits.INT32_MAX)] | None = None
     """0 and None: all."""
     return_documents: bool = True
@@ -81,23 +82,23 @@ class RerankRequest(ScoringFields, kw_only=True):
     relevant_spans: dict[str, Any] | None = None
     """Cohere's, of Rerank 5."""
 
-    def sides(self, limits: Limits) -> tuple[str, list[str]]:
+    def sides(self, limits: Limits) -> tuple[Content, list[Content]]:
         """Raises BadRequest."""
         self.check_reading()
         if (self.relevant_spans or {}).get("mode", "disabled") != "disabled":
             raise not_served("relevant_spans")
-        query = text_of(self.query, "query")
-        check_texts([query], limits, "query")
-        return query, _texts(self.documents, "documents", limits)
+        query = content_of(self.query, "query")
+        check_contents([query], limits, "query")
+        return query, _contents(self.documents, "documents", limits)
 
 
-def _texts(given: str | TextObject | list[str | TextObject], field: str, limits: Limits) -> list[str]:
+def _contents(given: str | ContentObject | list[str | ContentObject], field: str, limits: Limits) -> list[Content]:
     if isinstance(given, list):
-        texts = [text_of(item, f"{field}[{index}]") for index, item in enumerate(given)]
+        contents = [content_of(item, f"{field}[{index}]") for index, item in enumerate(given)]
     else:
-        texts = [text_of(given, field)]
-    check_texts(texts, limits, field)
-    return texts
+        contents = [content_of(given, field)]
+    check_contents(contents, limits, field)
+    return contents
 
 
 # ---- responses

@@ -19,6 +19,7 @@ from ..asr.vocabulary import Vocabulary, settings_of
 from ..audio.decode import AudioDecoder
 from ..config.config import Config
 from ..http.listening import StartError
+from ..media.collect import Accepted
 from ..pooling.model import EmbeddingModel
 from ..text.errors import TokenizerError
 from ..text.loading import load_tokenizer
@@ -26,6 +27,7 @@ from ..text.pool import TokenizationBudget
 from ..tts.metrics import SpeechMetrics
 from ..tts.model import open_speech
 from .engines import Engines
+from .media import MediaOpener, spec_in
 from .state import AuxiliaryModels
 
 AnyTranscriptionModel = TranscriptionModel | StreamingTranscriptionModel
@@ -38,13 +40,14 @@ async def open_auxiliary_models(
     engines: Engines,
     figures: CollectorRegistry,
     room: TokenizationBudget,
+    media: MediaOpener,
     supervisor: Supervisor,
     at_end: AsyncExitStack,
     *,
     transcribes: bool,
 ) -> AuxiliaryModels:
-    """What runs without an engine is added to ``engines``; ``room`` bounds the texts that are being tokenized.
-    ``transcribes``: the chat model does too.
+    """What runs without an engine is added to ``engines``; ``room`` bounds the texts that are being tokenized, and
+    ``media`` opens what models need that take more than text. ``transcribes``: the chat model does too.
 
     Raises :class:`..http.listening.StartError`.
     """
@@ -55,7 +58,7 @@ async def open_auxiliary_models(
         if transcription is not None or transcribes:
             decoder = await _open_decoder(config, at_end)
         if "embedding" in engines.clients:
-            embedding = await _open_embedding(config, engines, figures, room, at_end)
+            embedding = await _open_embedding(config, engines, figures, room, media, at_end)
         if config.speech.model is not None:
             speech = await anyio.to_thread.run_sync(open_speech, config)
             speech.watch(SpeechMetrics(figures, speech.names[0]))
@@ -95,24 +98,34 @@ def load_voice_detector() -> None:
 
 
 async def _open_embedding(
-    config: Config, engines: Engines, figures: CollectorRegistry, room: TokenizationBudget, at_end: AsyncExitStack
+    config: Config,
+    engines: Engines,
+    figures: CollectorRegistry,
+    room: TokenizationBudget,
+    media: MediaOpener,
+    at_end: AsyncExitStack,
 ) -> EmbeddingModel:
     from ..pooling.metrics import EmbeddingMetrics
     from ..pooling.opening import open_embedding
 
     served, client = config.embedding, engines.clients["embedding"]
-    metrics = EmbeddingMetrics(figures, served.served_names[0])
+    folder, name = Path(served.path), served.served_names[0]
+    spec = spec_in(folder)
+    opened = media.open(folder, name, spec)
+    at_end.callback(opened.close)
     is_main = config.main == "embedding"
     own = config.model.tokenizer if is_main else None
     opening = partial(
         open_embedding,
         served,
         client,
-        Path(served.path),
-        metrics,
+        folder,
+        EmbeddingMetrics(figures, name),
         None if own is None else Path(own),
         room,
         config.engine.worker.model_impl if is_main else "auto",
+        opened,
+        Accepted.of(spec, config.media),
     )
     model = await anyio.to_thread.run_sync(opening)
     at_end.callback(model.pool.close)

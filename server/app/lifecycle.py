@@ -45,6 +45,7 @@ from ..http.handshakes import TlsServer
 from ..http.http_protocol import HttpProtocol
 from ..http.listening import StartError, address_of, allow_connections
 from ..http.websocket_protocol import WebSocketProtocol
+from ..media.mmproj_processor import given_files
 from ..middleware.access_control import AccessControl
 from ..observability.metrics import Metrics
 from ..observability.observer import open_observer
@@ -64,7 +65,7 @@ from .application import create_answering_app, create_app
 from .auxiliary_models import open_auxiliary_models
 from .draining import drain_on_signals
 from .engines import Engines
-from .media import asking_of, open_media, spec_of
+from .media import MediaOpener, asking_of, spec_of, width_of
 from .startup import StartupDisplay, format_bytes, report_ready
 from .state import ServerState, compose
 
@@ -208,8 +209,8 @@ async def _run(
         speech = state.auxiliary.speech
         speaking = {} if speech is None else {names["speech"]: speech.pid}
         report_ready(console, named, speaking, address, time.monotonic() - began)
-        if state.chat.media is not None and state.chat.media.processor is not None:
-            supervisor.start("the start of the media processor", state.chat.media.processor.warm_up)
+        for processor in state.media_processors:
+            supervisor.start("the start of a media processor", processor.warm_up)
         await engines.wait_ended()
         # every stream has got its error by now; what is left is to write them out
         await state.admission.drained(_CLOSE_SECONDS)
@@ -275,7 +276,7 @@ async def load_state(
         client.set_vocabulary(partial(vocabulary_of, tokenizer, defaults.eos_token_ids))
     names = config.model.served_names
     try:
-        spec = spec_of(config, checkpoint)
+        spec = spec_of(checkpoint) if config.main == "chat" else None
     except CheckpointError as error:
         raise StartError(str(error)) from error
     asking = asking_of(config, spec, checkpoint.config.architecture)
@@ -284,14 +285,15 @@ async def load_state(
     metrics = Metrics(
         names[0], client, {model.names[0]: beside[model.kind] for model in registry if model.kind in beside}
     )
-    auxiliary = await open_auxiliary_models(
-        config, engines, metrics.registry, pool.room, supervisor, at_end, transcribes=asking is not None
-    )
+    opener = MediaOpener(config, store, metrics.registry)
     try:
-        media = open_media(config, checkpoint, spec, store, metrics.registry)
+        media = opener.open(given_files(checkpoint) or checkpoint.folder, names[0], spec, width_of(checkpoint))
     except CheckpointError as error:
         raise StartError(str(error)) from error
     at_end.callback(media.close)
+    auxiliary = await open_auxiliary_models(
+        config, engines, metrics.registry, pool.room, opener, supervisor, at_end, transcribes=asking is not None
+    )
     runners: dict[ModelRole, ModelRunner] = {"chat": client, **beside}
     if auxiliary.speech is not None:
         runners["speech"] = auxiliary.speech

@@ -1,29 +1,44 @@
-"""Opens what a chat model needs for what conversations hold besides text."""
+"""Opens what models need for what conversations hold besides text."""
+
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
 from stentor.engine.loading.checkpoint import Checkpoint
+from stentor.engine.loading.safetensors_index import read_json
+from stentor.engine.model_config.hf_text_part import described_part
 from stentor.engine.model_config.media_spec import MediaSpec, media_spec
 from stentor.engine.model_config.model_spec import ModelSpec
 
 from ..asr.asking import ASKING, Asking
 from ..config.config import Config
-from ..generation.media import ChatMedia
+from ..media.chat_media import ChatMedia
 from ..media.decoded import DecodedLimits
 from ..media.document_reader import DocumentReader
 from ..media.fetcher import Fetcher
 from ..media.loading import MediaLoader
 from ..media.metrics import MediaMetrics
-from ..media.mmproj_processor import given_files
+from ..media.model_files import Source
 from ..media.processor import MediaProcessor
 from ..storage.database import Database
 
 
-def spec_of(config: Config, checkpoint: Checkpoint) -> MediaSpec | None:
-    """What the chat model takes besides text; None where that is nothing. Raises
+def spec_of(checkpoint: Checkpoint) -> MediaSpec | None:
+    """What a model takes besides text; None where that is nothing. Raises
     :class:`stentor.engine.loading.errors.CheckpointError`."""
-    described = checkpoint.described if config.main == "chat" else None
+    described = checkpoint.described
     return None if described is None else media_spec(described)
+
+
+def spec_in(folder: Path) -> MediaSpec | None:
+    """The same of the model in ``folder``."""
+    file = folder / "config.json"
+    return media_spec(described_part(read_json(file))) if file.is_file() else None
+
+
+def width_of(checkpoint: Checkpoint) -> int:
+    """Columns of an embedding of a model that writes."""
+    return checkpoint.config.hidden_size if isinstance(checkpoint.config, ModelSpec) else 0
 
 
 def asking_of(config: Config, spec: MediaSpec | None, architecture: str) -> Asking | None:
@@ -32,16 +47,22 @@ def asking_of(config: Config, spec: MediaSpec | None, architecture: str) -> Aski
     return ASKING.get(architecture) if hears else None
 
 
-def open_media(
-    config: Config, checkpoint: Checkpoint, spec: MediaSpec | None, store: Database, figures: CollectorRegistry
-) -> ChatMedia:
-    """No process is started yet. Must be closed. Raises :class:`stentor.engine.loading.errors.CheckpointError`."""
-    loader = MediaLoader(Fetcher(config.media), store, config.media.max_bytes)
-    limits, decoded = config.limits.processor, DecodedLimits()
-    documents = DocumentReader(limits, decoded)
-    if spec is None or config.media.language_model_only:
-        return ChatMedia(loader, documents)
-    metrics = MediaMetrics(figures, config.model.served_names[0])
-    source = given_files(checkpoint) or checkpoint.folder
-    hidden = checkpoint.config.hidden_size if isinstance(checkpoint.config, ModelSpec) else 0
-    return ChatMedia(loader, documents, MediaProcessor(source, limits, metrics, decoded), spec, hidden)
+class MediaOpener:
+    """What the models of one server have in common: who fetches, and who reads documents. No process is started yet."""
+
+    def __init__(self, config: Config, store: Database, figures: CollectorRegistry) -> None:
+        self._config = config
+        self._figures = figures
+        self._limits, self._decoded = config.limits.processor, DecodedLimits()
+        self._loader = MediaLoader(Fetcher(config.media), store, config.media.max_bytes)
+        self._documents = DocumentReader(self._limits, self._decoded)
+        self._metrics: MediaMetrics | None = None
+
+    def open(self, source: Source, model: str, spec: MediaSpec | None, width: int = 0) -> ChatMedia:
+        """For the model in ``source``, which metrics know as ``model`` and which takes what ``spec`` says; ``width``:
+        columns of an embedding that clients may bring. Must be closed."""
+        if spec is None or self._config.media.language_model_only:
+            return ChatMedia(self._loader, self._documents)
+        self._metrics = metrics = MediaMetrics(self._figures, model, self._metrics)
+        processor = MediaProcessor(source, self._limits, metrics, self._decoded)
+        return ChatMedia(self._loader, self._documents, processor, spec, width)

@@ -20,10 +20,11 @@ from ..batches.runner import BatchRunner
 from ..config.config import Config
 from ..config.model_registry import ModelRegistry, ModelRole
 from ..generation.chat_model import ChatModel, GenerationDefaults
-from ..generation.media import ChatMedia
 from ..generation.transcription import ChatTranscriber
 from ..grammar.checker import Grammars
+from ..media.chat_media import ChatMedia
 from ..media.collect import Accepted
+from ..media.processor import MediaProcessor
 from ..middleware.access_control import AccessControl
 from ..observability.metrics import Metrics
 from ..observability.observer import Observer
@@ -73,6 +74,13 @@ class ServerState:
     gateway: McpGateway
     transcriber: ChatTranscriber | None = None
     """The chat model, where it transcribes."""
+
+    @property
+    def media_processors(self) -> list[MediaProcessor]:
+        """Of the models that take media."""
+        embedding = self.auxiliary.embedding
+        every = self.chat.media, None if embedding is None else embedding.media
+        return [media.processor for media in every if media is not None and media.processor is not None]
 
     @cached_property
     def for_store(self) -> StoreServices:

@@ -405,6 +405,7 @@ class Config(msgspec.Struct, frozen=True):
                 gpu_memory_fraction=own.gpu_memory_fraction,
                 memory_share=model.memory_share,
                 name=kind,
+                language_model_only=own.language_model_only,
                 lease_member=member,
                 lease_weight=model.share,
                 cuda_graphs=own.cuda_graphs,

@@ -13,6 +13,7 @@ from ..common.loop_turns import LoopTurns
 from ..config.model_registry import ModelRegistry
 from ..config.models import ModelConfig
 from ..grammar.checker import Grammars
+from ..media.chat_media import ChatMedia
 from ..media.collect import TEXT_ONLY, Accepted
 from ..observability.metrics import Metrics
 from ..parsing.output import OutputFormat
@@ -20,7 +21,6 @@ from ..state.admission_control import AdmissionControl
 from ..text.grammar_tokens import special_tokens_of
 from ..text.pool import TokenizerPool
 from ..text.renderers.interface import Renderer
-from .media import ChatMedia
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from stentor.protocols.openai.tools import ToolUse, tool_use
 
 from ..common.keys import Caller
 from ..http.sse import Batches
+from ..media.helpers import arena_room
 from ..overload.memory_budget import MemoryShare
 from ..overload.request_context import RequestContext
 from ..text.generation import GenerationRequest, Submitter
@@ -34,7 +35,7 @@ from .constraints import constraints_of
 from .logprobs import TokenNames
 from .prompt import write_prompt
 from .routed_experts import check_start, expert_shape, first_position
-from .stream import ObservedGeneration, arena_room, generation_request
+from .stream import ObservedGeneration, generation_request
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ async def prepare_generation(
     use = tool_use(body, chat.limits)
     prompted = await write_prompt(chat, body, use, most_tokens, context.queue_slot.memory)
     prompt = truncate(prompted.tokens, body.truncate_prompt_tokens, budget, max_len)
-    media = prompted.media.without(len(prompted.tokens) - len(prompt))
+    media = prompted.media.within(len(prompted.tokens) - len(prompt), len(prompted.tokens))
     check_prompt(prompt, chat, "messages")
     experts = first_position(chat, body, wanted_tokens=body.wanted_tokens) if tells_experts else None
     check_start(experts, len(prompt))

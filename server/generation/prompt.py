@@ -6,12 +6,12 @@ from typing import Any, Final
 
 import msgspec
 
-from stentor.protocols.common.errors import BadRequest, refused
-from stentor.protocols.ipc.cache_groups import group_of
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.chat import ChatRequest, TemplateOptions, template_kwargs
 from stentor.protocols.openai.tools import CUSTOM_INPUT, OfferedTool, ToolUse
 
 from ..common.errors import Overloaded
+from ..media.chat_media import NO_MEDIA, PlacedMedia
 from ..media.collect import collect_media
 from ..overload.memory_budget import MemoryShare
 from ..parsing.interface import Tool
@@ -21,7 +21,6 @@ from ..text.placeholders import MediaText
 from ..text.renderers.interface import RenderRequest
 from .admission import too_long
 from .chat_model import ChatModel
-from .media import NO_MEDIA, PlacedMedia
 from .tool_prompt import inject_tool_prompt, mentions_tools
 
 _RETRY_SECONDS: Final = 2
@@ -46,19 +45,12 @@ async def write_prompt(
         effort=body.reasoning_effort,
         budget=body.thinking_token_budget,
     )
-    given: Sequence[dict[str, Any]] = body.messages
-    if chat.media is not None:
-        given = await chat.media.read_files(given, chat.limits.max_prompt_chars, sees="image" in chat.input_modalities)
-    messages, parts = collect_media(given, chat.accepted)
-    media = NO_MEDIA
-    if parts and chat.media is not None:
-        check_encoder(chat, parts[0].param)
-        media = await chat.media.prepare(
-            parts,
-            processor_kwargs=body.mm_processor_kwargs,
-            loading_kwargs=body.media_io_kwargs,
-            memory=memory,
-            tokenizer=chat.pool.tokenizer,
+    if chat.media is None:
+        messages, media = collect_media(body.messages, chat.accepted)[0], NO_MEDIA
+    else:
+        most_chars = chat.limits.max_prompt_chars
+        messages, media = await chat.media.take(
+            body.messages, chat.accepted, chat.client.ready, body, most_chars, memory, chat.pool.tokenizer
         )
     messages = with_functions_as_tools(messages)
     tools = template_tools(use.tools) if use.mode != "none" else []
@@ -72,12 +64,6 @@ async def write_prompt(
     if chat.media is None or text is None:
         return Prompted(tokens, options)
     return Prompted(tokens, options, chat.media.place(tokens, media, text.order, chat.pool.tokenizer))
-
-
-def check_encoder(chat: ChatModel, param: str) -> None:
-    """Raises BadRequest where the engine has loaded the model's text part alone."""
-    if chat.client.ready is not None and group_of(chat.client.ready.groups, "cross") is None:
-        raise refused(param, "the model is served without its encoder: it takes text only", "unsupported")
 
 
 def _template_of(chat: ChatModel, body: ChatRequest) -> str:

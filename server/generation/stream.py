@@ -1,20 +1,17 @@
 """The one path from a request to its deltas, whatever the protocol: generate, and observe."""
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Final
+from collections.abc import Sequence
 
 import msgspec
 
-from stentor.engine.channel.arena import ArenaFull
 from stentor.engine.client.media import Media, StagedMedia
 from stentor.protocols.ipc.deltas import Delta, PromptProcessed
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.openai.sampling import SamplingFields
 
-from ..common.errors import Overloaded
 from ..common.keys import Caller
+from ..media.helpers import arena_room
 from ..observability.metrics import RequestTracker
 from ..observability.request import current_record, current_request_id
 from ..overload.memory_budget import TOKEN_BYTES
@@ -25,8 +22,6 @@ from .chat_model import ChatModel
 from .constraints import FREE, Constraints
 
 logger = logging.getLogger(__name__)
-
-_RETRY_SECONDS: Final = 2
 
 
 def generation_request(
@@ -53,16 +48,6 @@ def generation_request(
         salt=caller.cache_salt(request.cache_salt),
         media=tuple(media),
     )
-
-
-@contextmanager
-def arena_room() -> Iterator[None]:
-    """Raises Overloaded where what is inside finds no room for the media of a request."""
-    try:
-        yield
-    except ArenaFull:
-        message = "As many images, sounds and videos are being worked on as this server holds; try again shortly."
-        raise Overloaded(message, "memory_full", _RETRY_SECONDS) from None
 
 
 class ObservedGeneration:

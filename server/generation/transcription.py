@@ -35,14 +35,14 @@ from ..audio.quiet import cut_quietly
 from ..common.errors import generation_error
 from ..common.keys import Caller
 from ..common.task_scope import TaskScope
+from ..media.chat_media import ConversationMedia, PlacedMedia, check_encoder
 from ..overload.request_context import RequestContext
 from ..text.errors import TemplateError, TextTooLong
 from .admission import Budget, most_prompt_tokens, output_room, resolve_sampling, too_long
 from .chat_model import ChatModel
 from .error_fields import map_error_fields
-from .media import ConversationMedia, PlacedMedia
 from .prepare import observed
-from .prompt import check_encoder, render_messages
+from .prompt import render_messages
 from .stream import ObservedGeneration, generation_request
 
 _SECONDS_AT_ONCE: Final = 240
@@ -188,7 +188,7 @@ class ChatTranscription:
     async def _ask(self, pcm: bytes) -> ObservedGeneration:
         chat, wish, context = self._chat, self._wish, self._context
         assert chat.media is not None, "a model that hears has one"
-        check_encoder(chat, FIELD)
+        check_encoder(chat.client.ready, FIELD)
         least = int(self._asking.least_seconds * SAMPLE_RATE) * SAMPLE_BYTES
         sound = pcm.ljust(least, b"\0")
         wav = wav_header(SAMPLE_RATE, len(sound)) + sound

@@ -90,7 +90,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
         ("user",),
         {**_VECTORS_PARTLY, "embedding_type": "only `float` or `base64`"},
     ),
-    Request(("/v2/embed",), cohere.EmbedRequest, ("images",)),
+    Request(("/v2/embed",), cohere.EmbedRequest),
     Request(("/pooling",), pooling.PoolingRequest, ignored=("user",), partly=_VECTORS_PARTLY),
     Request(("/classify",), pooling.ClassifyRequest, ignored=("user",), partly=_VECTORS_PARTLY),
     Request(("/score", "/v1/score"), scoring.ScoreRequest, ignored=("user",), partly=_VECTORS_PARTLY),

@@ -64,6 +64,12 @@ def collect_media(
     return told, collector.found
 
 
+def holds_media(messages: Sequence[Message]) -> bool:
+    """Whether any of them, which have been checked, has media or files."""
+    contents = (message.get("content") for message in messages)
+    return any(_is_media(part) for content in contents if isinstance(content, list) for part in content)
+
+
 class _Collector:
     def __init__(self, accepted: Accepted) -> None:
         self._accepted = accepted

@@ -1,8 +1,11 @@
 """Processes that prepare media, as requests use them: what goes wrong with one, in words for the client."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar
+
+from stentor.engine.channel.arena import ArenaFull
 
 from ..common.errors import Overloaded, ServerError
 from ..common.fair_queue import QueueFull
@@ -26,6 +29,16 @@ class MediaUnavailable(ServerError):
 
     def __init__(self) -> None:
         super().__init__("Media cannot be prepared for the model just now; the log of the server says why.")
+
+
+@contextmanager
+def arena_room() -> Iterator[None]:
+    """Raises Overloaded where what is inside finds no room for the media of a request."""
+    try:
+        yield
+    except ArenaFull:
+        message = "As many images, sounds and videos are being worked on as this server holds; try again shortly."
+        raise Overloaded(message, "memory_full", _RETRY_SECONDS) from None
 
 
 async def run_in(pool: ProcessPool[P], job: Callable[[P], T], size: int) -> T:

@@ -36,6 +36,7 @@ from .images.cohere2 import Cohere2VisionImages
 from .images.kimi import KimiImages
 from .images.lfm2_vl import Lfm2VlImages, Lfm2VlProcessor
 from .images.llama4 import Llama4Images
+from .lone_pictures import LonePictures
 from .model_files import GivenFiles, ModelFiles, Source
 from .model_videos import VideoInputs, VideoSettings, budgeted, paired, pooled, squared, tiles
 from .pixtral_processor import PixtralProcessor
@@ -53,7 +54,7 @@ _OWN: Final[Mapping[str, Any]] = {
         *(AudioFlamingo3Processor, GlmAsrProcessor, GraniteSpeechProcessor, Lfm2VlProcessor),
         *(PixtralProcessor, Qwen3ASRProcessor, SmolVLMProcessor, VoxtralProcessor),
     )
-}
+} | dict.fromkeys(("CLIPProcessor", "SiglipProcessor", "Siglip2Processor"), LonePictures)
 OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Cohere2VisionProcessor": Cohere2VisionImages,
     "Kimi_K25Processor": KimiImages,

@@ -1,13 +1,18 @@
 """A model that makes vectors or scores, as the server knows it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from stentor.engine.client.media import Media, StagedMedia
+from stentor.engine.model_config.encoder_config import EncoderConfig
 from stentor.engine.model_config.pooling_config import PoolingConfig, tasks_of
 from stentor.protocols.ipc.actors import EngineReady
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 from stentor.protocols.ipc.sampling import SamplingParams
 
+from ..media.chat_media import ChatMedia
+from ..media.collect import TEXT_ONLY, Accepted
 from ..text.generation import EngineEventStream
 from ..text.pool import TokenizerPool
 from .affix_tokens import AffixTokens, PairAffixTokens
@@ -17,9 +22,10 @@ from .plugin import PoolingPlugin
 Compares = Literal["together", "vectors", "tokens", "weights", ""]
 """How two texts are scored: read together by a cross-encoder, by the cosine of their vectors, by the vectors of their
 tokens (late interaction), by the product of their weights over the vocabulary, or not at all."""
-PairForm = Literal["pair", "qwen3", "bge", "template"]
-"""How a query and a document become one prompt: as the tokenizer joins two texts, by the words of Qwen3-Reranker or of
-BGE's Gemma, or by the model's chat template, to which they are messages of the roles ``query`` and ``document``."""
+PairForm = Literal["pair", "qwen3", "qwen3_vl", "bge", "template"]
+"""How a query and a document become one prompt: as the tokenizer joins two texts, by the words of Qwen3-Reranker, of
+Qwen3-VL-Reranker (which may see both) or of BGE's Gemma, or by the model's chat template, to which they are messages of
+the roles ``query`` and ``document``."""
 
 
 class PoolingEngine(Protocol):
@@ -37,9 +43,14 @@ class PoolingEngine(Protocol):
         priority: int = 0,
         salt: str = "",
         name: str = "",
+        media: Sequence[Media] = (),
         pooling: Pooling | None = None,
     ) -> EngineEventStream:
-        """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests."""
+        """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests, and
+        :class:`stentor.engine.channel.arena.ArenaFull` where there is no room for the media."""
+
+    async def stage(self, media: Sequence[Media]) -> StagedMedia:
+        """See :meth:`stentor.engine.client.client.EngineClient.stage`."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,10 @@ class LateInteraction:
     """The token by which queries are filled up to :attr:`query_length`, where the model sees those, too."""
     skipped: frozenset[int] = frozenset()
     """Tokens of documents that count for nothing: punctuation."""
+    words: tuple[str, str] = ("", "")
+    """Before the text of a query and behind it (ColPali)."""
+    picture: str = ""
+    """What stands around a picture that is a document, and the placeholder for it; "": no picture is one."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +89,38 @@ class EmbeddingModel:
     metrics: EmbeddingMetrics | None = None
     plugin: PoolingPlugin | None = None
     """What ``task: plugin`` goes through."""
+    media: ChatMedia | None = None
+    """What it needs for what conversations hold besides text."""
+    accepted: Accepted = TEXT_ONLY
+    """The media that it and the operator take."""
 
     @property
     def name(self) -> str:
         return self.served_names[0]
+
+    @property
+    def media_alone(self) -> bool:
+        """Whether pictures have a tower that makes vectors of them, as texts have."""
+        return self.media is not None and self.media.alone
+
+    @property
+    def lone_pictures(self) -> bool:
+        """Whether a picture is read by itself, beside which no text may stand."""
+        return self.media_alone or bool(self.markers.picture)
+
+    @property
+    def sees(self) -> bool:
+        """Whether it takes media, and the operator has not closed it to all."""
+        return bool(self.accepted.counts)
+
+    def filled(self, ids: list[int]) -> list[int]:
+        """A text as long as the model has all of them, where it has been trained so."""
+        backbone = self.config.backbone
+        if not isinstance(backbone, EncoderConfig) or not backbone.filled:
+            return ids
+        pad = self.pool.tokenizer.pad_token_id
+        assert pad is not None, "a model that fills texts up is not opened without"
+        return ids + [pad] * (self.max_length - len(ids))
 
     @property
     def max_length(self) -> int:

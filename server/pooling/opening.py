@@ -1,5 +1,6 @@
 """From a model's folder to what the server needs of it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -7,11 +8,14 @@ import msgspec
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import pooling_config
+from stentor.engine.model_config.encoder_config import EncoderConfig
 from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.model_config.pooling_config import PoolingConfig
 from stentor.protocols.ipc.config import ModelImpl
 
 from ..config.models import EmbeddingConfig
+from ..media.chat_media import ChatMedia
+from ..media.collect import TEXT_ONLY, Accepted
 from ..text.errors import TokenizerError
 from ..text.loading import load_tokenizer
 from ..text.pool import TokenizationBudget, TokenizerPool
@@ -22,6 +26,9 @@ from .model import EmbeddingModel, LateInteraction, PairForm, PoolingEngine
 from .plugin import open_plugin
 
 _MAX_FILE_BYTES: Final = 1 << 20
+_COLQWEN_PAGE: Final = (
+    "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Describe the image.<|im_end|><|endoftext|>"
+)
 _PUNCTUATION: Final = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
@@ -33,9 +40,11 @@ def open_embedding(
     tokenizer_path: Path | None = None,
     room: TokenizationBudget | None = None,
     model_impl: ModelImpl = "auto",
+    media: ChatMedia | None = None,
+    accepted: Accepted = TEXT_ONLY,
 ) -> EmbeddingModel:
     """Reads the configuration and the tokenizer of ``folder``, or another: some 100 ms, so call it in a thread. Texts
-    are encoded in ``room``.
+    are encoded in ``room``; ``media`` and ``accepted`` as :class:`.model.EmbeddingModel` has them.
 
     Raises :class:`stentor.engine.loading.errors.CheckpointError`, with one line for the operator.
     """
@@ -44,6 +53,10 @@ def open_embedding(
         tokenizer = load_tokenizer(folder, override=tokenizer_path)
     except TokenizerError as error:
         raise CheckpointError(str(error)) from error
+    if isinstance(config.backbone, EncoderConfig) and config.backbone.filled and tokenizer.pad_token_id is None:
+        raise CheckpointError(
+            f"Cannot load {folder}: its tokenizer has no padding token, by which texts are filled up."
+        )
     return EmbeddingModel(
         served.served_names,
         client,
@@ -55,6 +68,8 @@ def open_embedding(
         markers_of(folder, config, tokenizer),
         metrics,
         None if served.plugin is None else open_plugin(served.plugin),
+        media,
+        accepted,
     )
 
 
@@ -62,6 +77,8 @@ def pair_form_of(config: PoolingConfig, tokenizer: Tokenizer) -> PairForm:
     """A language model that says yes or no is asked in the words that it was trained with."""
     if config.score is None or not isinstance(config.backbone, ModelSpec):
         return "pair"
+    if config.score.tied_rows and config.architecture.startswith("Qwen3VL"):
+        return "qwen3_vl"
     source = tokenizer.template_source
     if "query" in source and "document" in source:
         return "template"
@@ -71,9 +88,11 @@ def pair_form_of(config: PoolingConfig, tokenizer: Tokenizer) -> PairForm:
 
 
 def markers_of(folder: Path, config: PoolingConfig, tokenizer: Tokenizer) -> LateInteraction:
-    """Of a model of late interaction: as PyLate's files say, or Stanford's."""
+    """Of a model of late interaction: as PyLate's files say, or Stanford's, or the processor of one that sees."""
     if config.vectors is None or config.vectors.skip_first:
         return LateInteraction()
+    if isinstance(config.backbone, ModelSpec) and config.backbone.text_part:
+        return page_words(_read(folder / "config.json"), _read(folder / "processor_config.json"), tokenizer)
     given = _read(folder / "config_sentence_transformers.json")
     stanford = _read(folder / "artifact.metadata")
     if stanford:
@@ -99,6 +118,19 @@ def markers_of(folder: Path, config: PoolingConfig, tokenizer: Tokenizer) -> Lat
         fill=backend.token_to_id("[MASK]") or backend.token_to_id("<mask>") if fills else None,
         skipped=frozenset(token for token in skipped if token is not None),
     )
+
+
+def page_words(config: Mapping[str, Any], processor: Mapping[str, Any], tokenizer: Tokenizer) -> LateInteraction:
+    """What transformers' processors of ColPali and ColQwen2 write around a query and around a page."""
+    fill = 10 * (tokenizer.special_tokens.get("pad_token") or "")
+    said = {name: value for name, value in processor.items() if isinstance(value, str)}
+    if config.get("model_type") == "colpali":
+        begin = tokenizer.bos_token or ""
+        query = f"{begin}{said.get('query_prefix', 'Question: ')}"
+        page = f"<image>{begin}{said.get('visual_prompt_prefix', 'Describe the image.')}\n"
+    else:
+        query, page = said.get("query_prefix", "Query: "), said.get("visual_prompt_prefix", _COLQWEN_PAGE)
+    return LateInteraction(words=(query, f"{fill}\n"), picture=page)
 
 
 def _token(tokenizer: Tokenizer, text: object) -> int | None:

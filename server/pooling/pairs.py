@@ -1,21 +1,25 @@
 """A query and a document that are read together: one prompt for each pair."""
 
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 import msgspec
 
 from stentor.protocols.common.errors import BadRequest, refused, wrong
+from stentor.protocols.pooling.contents import Content
 
 from ..text.errors import TemplateError
 from .model import EmbeddingModel
-from .reading import LengthLimit, Prompt, cut, encode
+from .reading import LengthLimit, Prompt, Reading, cut, encode, read_messages
 
 DEFAULT_INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
-_QWEN3_BEFORE: Final = (
-    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
-    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+_QWEN3_VL_INSTRUCTION: Final = "Given a search query, retrieve relevant candidates that answer the query."
+_QWEN3_JUDGE: Final = (
+    "Judge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the "
+    'answer can only be "yes" or "no".'
 )
+_QWEN3_BEFORE: Final = f"<|im_start|>system\n{_QWEN3_JUDGE}<|im_end|>\n<|im_start|>user\n"
 _QWEN3_AFTER: Final = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 """The words with which Qwen3-Reranker was trained."""
 _BGE_QUESTION: Final = (
@@ -35,6 +39,13 @@ class PairRules(msgspec.Struct, frozen=True):
     instruction: str | None = None
     activate: bool = True
     """Whether scores go through the model's activation."""
+    conversations: Reading | None = None
+    """How those are read; None where none are."""
+
+    @property
+    def reading(self) -> Reading:
+        assert self.conversations is not None, "a request says how its conversations are read"
+        return self.conversations
 
 
 async def read_pairs(
@@ -59,8 +70,39 @@ async def read_pairs(
             return _joined(model, first, second, rules.room, fields[1])
         case "qwen3":
             return await _instructed(model, first, second, rules, fields[1])
+        case "qwen3_vl":
+            asked, told = await _texts(model, first), await _texts(model, second)
+            return [
+                await read_pair(model, asked[place if len(asked) > 1 else 0], text, _at(fields[1], place, told), rules)
+                for place, text in enumerate(told)
+            ]
         case _:
             return await _templated(model, first, second, rules, fields[1])
+
+
+async def read_pair(model: EmbeddingModel, query: Content, document: Content, where: str, rules: PairRules) -> Prompt:
+    """One pair as Qwen3-VL-Reranker was trained to read it, of texts, pictures and both. Raises as
+    :func:`.reading.read_messages`; what is too long is refused, since the answer hangs on the end."""
+    instruction = _QWEN3_VL_INSTRUCTION if rules.instruction is None else rules.instruction
+    said = [
+        _said(f"<Instruct>: {instruction}"),
+        *(_said("<Query>:"), *_parts_of(query)),
+        *(_said("\n<Document>:"), *_parts_of(document)),
+    ]
+    messages = [{"role": "system", "content": [_said(_QWEN3_JUDGE)]}, {"role": "user", "content": said}]
+    fields = msgspec.structs.replace(rules.reading.fields, add_generation_prompt=True)
+    reading = replace(rules.reading, fields=fields, room=replace(rules.room, cut=None))
+    return await read_messages(model, reading, messages, where)
+
+
+def _said(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _parts_of(content: Content) -> list[dict[str, Any]]:
+    if isinstance(content, str):
+        return [_said(content or "NULL")]
+    return content
 
 
 async def _bounded(model: EmbeddingModel, texts: Sequence[str], most: int) -> list[list[int]]:

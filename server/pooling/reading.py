@@ -1,23 +1,36 @@
 """Texts and conversations as the tokens that the model sees of them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+import string
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
 
+import anyio
+
+from stentor.engine.processes.exception_groups import first_cause
 from stentor.protocols.common.errors import BadRequest, refused, wrong
 from stentor.protocols.openai.chat import template_kwargs
-from stentor.protocols.pooling.common import InputFields, PoolingFields, Side, Text
+from stentor.protocols.pooling.common import InputFields, PoolingFields, Side
+from stentor.protocols.pooling.contents import Content, Text
 
 from ..common.errors import Overloaded
-from ..media.collect import TEXT_ONLY, collect_media
+from ..media.chat_media import NO_MEDIA, ConversationMedia, PlacedMedia
+from ..media.collect import collect_media
+from ..overload.memory_budget import MemoryShare
 from ..text.errors import TemplateError, TemplatesWait, TextTooLong
 from .affix_tokens import AffixTokens
 from .model import EmbeddingModel
 
 _AT_A_TIME: Final = 64
 """Texts that are one job of the tokenizer's threads, so that the texts of others need not wait for all of them."""
+WITH_MEDIA: Final = 8
+"""Conversations with media that are read before any of them is pooled: what their media become is in memory then."""
 _RETRY_SECONDS: Final = 2
+_NO_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 _NO_ENDS: Final = AffixTokens((), ())
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -29,6 +42,7 @@ class Prompt:
     """Tokens at the beginning that are not pooled."""
     second: int = 0
     """Where the second of two texts begins, for models that tell them apart."""
+    media: PlacedMedia = field(default_factory=PlacedMedia)
 
 
 @dataclass(frozen=True)
@@ -102,7 +116,8 @@ async def read_texts(
     several = len(texts) > 1
     if not written:
         named = [(ids, f"{field}[{place}]" if several else field) for place, ids in enumerate(texts)]
-        return [Prompt(_checked(model, ids, room, where)) for ids, where in named if not isinstance(ids, str)]
+        given = [_checked(model, ids, room, where) for ids, where in named if not isinstance(ids, str)]
+        return [Prompt(model.filled(ids)) for ids in given]
     ends = model.ends if special else _NO_ENDS
     skip = 0
     if prompt and not model.config.modules.include_prompt:
@@ -119,7 +134,7 @@ async def read_texts(
         fitting = room.within(ids, ends, where)
         if len(fitting) <= skip:
             raise wrong(where, "must hold at least one token")
-        prompts.append(Prompt(fitting, skip))
+        prompts.append(Prompt(model.filled(fitting), skip))
     return prompts
 
 
@@ -129,6 +144,8 @@ async def encode(
     """Raises :class:`..text.errors.TextTooLong` where one must have more than ``most`` tokens, and costs a lot."""
     if model.config.modules.lower_case:
         texts = [text.lower() for text in texts]
+    if model.config.modules.bare:
+        texts = [" ".join(text.translate(_NO_PUNCTUATION).split()) for text in texts]
     encoded: list[list[int]] = []
     for start in range(0, len(texts), _AT_A_TIME):
         some = texts[start : start + _AT_A_TIME]
@@ -152,24 +169,80 @@ def _checked(model: EmbeddingModel, ids: list[int], room: LengthLimit, field: st
     return room.within(ids, _NO_ENDS, field)
 
 
+async def side_by_side(read: Callable[[T], Awaitable[Prompt]], given: Sequence[T]) -> list[Prompt]:
+    """The prompt that ``read`` makes of each, in order. Raises what the first of them to fail does."""
+    made: dict[int, Prompt] = {}
+
+    async def one(place: int, each: T) -> None:
+        made[place] = await read(each)
+
+    try:
+        async with anyio.create_task_group() as group:
+            for place, each in enumerate(given):
+                group.start_soon(one, place, each)
+    except BaseExceptionGroup as errors:
+        raise first_cause(errors) from None
+    return [made[place] for place in range(len(given))]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a request's conversations are read."""
+
+    fields: InputFields
+    room: LengthLimit
+    memory: MemoryShare
+    """In which their media count."""
+    most_chars: int
+    """Of the texts of one, once its files have been read."""
+    trusts_templates: bool
+
+
+async def read_content(
+    model: EmbeddingModel, reading: Reading, content: Content, where: str, prompt: str = ""
+) -> Prompt:
+    """What a user says, which stands in the field ``where``, as the model's chat template writes it. ``prompt`` is what
+    the system says before. Raises as :func:`read_messages`."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
+    if prompt and not model.lone_pictures:
+        messages.insert(0, {"role": "system", "content": prompt})
+    return await read_messages(model, reading, messages, where)
+
+
 async def read_messages(
     model: EmbeddingModel,
-    fields: InputFields,
+    reading: Reading,
     messages: list[dict[str, Any]],
     where: str,
-    room: LengthLimit,
-    *,
-    trusts_templates: bool,
+    template_options: Mapping[str, Any] | None = None,
 ) -> Prompt:
-    """One conversation of the request, which stands in the field ``where``, as the model's chat template writes it.
+    """One conversation of the request, which stands in the field ``where``, as the model's chat template writes it, or
+    as a model reads that has none for pictures. ``template_options`` are the caller's own, beside those of the request.
 
-    Raises BadRequest, and Overloaded where too many templates of requests wait.
+    Raises BadRequest, and Overloaded where too many templates of requests, or media, wait.
     """
-    messages, _ = collect_media(messages, TEXT_ONLY, where)
+    fields, room = reading.fields, reading.room
+    if model.media is None:
+        messages, media = collect_media(messages, model.accepted, where)[0], NO_MEDIA
+    else:
+        messages, media = await model.media.take(
+            messages,
+            model.accepted,
+            model.client.ready,
+            fields,
+            reading.most_chars,
+            reading.memory,
+            model.pool.tokenizer,
+            where,
+        )
+    if model.lone_pictures and (media.made or model.media_alone):
+        return await _read_alone(model, reading, messages, media, where)
     template, known = fields.chat_template, model.pool.chat_template
     if template is None and not model.pool.tokenizer.template_source:
         raise refused(where, "the model has no chat template; send texts as `input`", "unsupported")
-    kwargs = template_kwargs(fields, known.reserved, trusted=trusts_templates or known.has(template or ""))
+    trusted = reading.trusts_templates or known.has(template or "")
+    kwargs = {**template_kwargs(fields, known.reserved, trusted=trusted), **(template_options or {})}
+    text = media.text
     try:
         ids = await model.pool.render_chat(
             messages,
@@ -180,6 +253,7 @@ async def read_messages(
             documents=fields.documents,
             add_special_tokens=bool(fields.add_special_tokens),
             most_tokens=None if room.cut else room.most,
+            media=text,
         )
     except TextTooLong as error:
         raise room.too_long(f"at least {error.fewest}", where) from None
@@ -189,8 +263,46 @@ async def read_messages(
         raise BadRequest(str(error), where if template is None else "chat_template", "template_error") from None
     if not ids:
         raise wrong(where, "must hold at least one token")
+    placed = PlacedMedia()
+    if model.media is not None and text is not None:
+        placed = model.media.place(ids, media, text.order, model.pool.tokenizer)
     if len(ids) > room.most:
         if room.cut is None:
             raise room.too_long(str(len(ids)), where)
+        first = 0 if room.cut == "right" else len(ids) - room.most
+        placed = placed.within(first, first + room.most, room.named)
         ids = cut(ids, room.most, room.cut)
-    return Prompt(ids)
+    return Prompt(ids, media=placed)
+
+
+async def _read_alone(
+    model: EmbeddingModel, reading: Reading, messages: list[dict[str, Any]], media: ConversationMedia, where: str
+) -> Prompt:
+    """One text, or one picture without any: with the words that the model was trained to read around it."""
+    texts = [text for message in messages for text in _texts_of(message)]
+    if not media.made:
+        (prompt,) = await read_texts(model, ["\n".join(texts)], reading.room, where)
+        return prompt
+    words = model.markers.picture
+    if len(media.made) > 1 or any(text.strip() not in words for text in texts):
+        raise refused(where, "the model makes vectors of one image or of one text; send them apart", "unsupported")
+    assert model.media is not None
+    if not words:
+        ids, placed = model.media.place_alone(media)
+        return Prompt(ids, media=placed)
+    text = media.text
+    assert text is not None
+    try:
+        (ids,) = await encode(model, [text.expand(words)], special=False)
+    except TemplateError as error:
+        raise BadRequest(str(error), where, "template_error") from None
+    if len(ids) > reading.room.most:
+        raise reading.room.too_long(str(len(ids)), where)
+    return Prompt(ids, media=model.media.place(ids, media, text.order, model.pool.tokenizer))
+
+
+def _texts_of(message: Mapping[str, Any]) -> list[str]:
+    content = message.get("content")
+    if isinstance(content, str):
+        return [content]
+    return [part["text"] for part in content or () if isinstance(part.get("text"), str)]

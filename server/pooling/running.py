@@ -17,8 +17,9 @@ from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..common.errors import GenerationFailed
 from ..http.whole_answer import AnswerBudget, without_bound
+from ..media.helpers import arena_room
 from ..observability.request import EngineUsage, RequestRecord
-from ..overload.memory_budget import TOKEN_BYTES
+from ..overload.memory_budget import TOKEN_BYTES, MemoryShare
 from ..overload.queue_slots import QueueSlot
 from ..text.generation import EngineEventStream
 from .model import EmbeddingModel
@@ -60,11 +61,17 @@ class PoolingJob:
         """Of all prompts so far."""
         self._sent = 0
 
+    @property
+    def memory(self) -> MemoryShare:
+        """What the request holds."""
+        return self._queue_slot.memory
+
     async def run(
         self, prompts: Sequence[Prompt], wanted: Pooling, field: str = "input", number_bytes: int = 4
     ) -> list[Pooled]:
         """What the engine makes of each, in order. May be called again, for more texts of the same request, which
-        stand in ``field``. Each number takes ``number_bytes`` of the answer.
+        stand in ``field``. Each number takes ``number_bytes`` of the answer. What is held of the prompts' media counts
+        no more once they have been pooled.
 
         Raises BadRequest where the answer would be too large, before anything is computed if that is known by then;
         :class:`..common.errors.GenerationFailed`, :class:`..common.errors.Overloaded` and
@@ -88,7 +95,8 @@ class PoolingJob:
                     length = len(prompts[sent].ids)
                     if running and held + length > WINDOW_TOKENS:
                         break
-                    running.append((self._submit(prompts[sent], wanted, behind=self._sent >= FIRST_TEXTS), length))
+                    stream = await self._submit(prompts[sent], wanted, behind=self._sent >= FIRST_TEXTS)
+                    running.append((stream, length))
                     held += length
                     sent += 1
                     self._sent += 1
@@ -106,6 +114,7 @@ class PoolingJob:
         finally:
             for stream, _ in running:
                 stream.abort()
+            self._queue_slot.memory.add(-sum(prompt.media.held for prompt in prompts))
             served.ended = time.monotonic()
             if len(served.reasons) < len(prompts):
                 served.reasons.append("abort")
@@ -113,19 +122,28 @@ class PoolingJob:
                 self._record.add(served)
         return done
 
-    def _submit(self, prompt: Prompt, wanted: Pooling, *, behind: bool) -> EngineEventStream:
+    async def _submit(self, prompt: Prompt, wanted: Pooling, *, behind: bool) -> EngineEventStream:
+        """Raises Overloaded where there is no room for the prompt's media."""
         if prompt.skip or prompt.second:
             wanted = msgspec.structs.replace(wanted, skip=prompt.skip, second=prompt.second)
         name = "" if self._record is None else self._record.request_id
-        return self._model.client.submit(
-            prompt.ids,
-            _NO_TOKENS,
-            [0],
-            priority=self._priority + behind,
-            salt=self._salt,
-            name=name,
-            pooling=wanted,
-        )
+        client, media = self._model.client, prompt.media.spans
+        with arena_room():
+            staged = await client.stage(media) if media else None
+            try:
+                return client.submit(
+                    prompt.ids,
+                    _NO_TOKENS,
+                    [0],
+                    priority=self._priority + behind,
+                    salt=self._salt,
+                    name=name,
+                    media=media,
+                    pooling=wanted,
+                )
+            finally:
+                if staged is not None:
+                    staged.close()
 
     async def _read(self, stream: EngineEventStream, served: EngineUsage) -> Pooled:
         pooled: Pooled | None = None
@@ -158,7 +176,7 @@ def _numbers(config: PoolingConfig, prompt: Prompt, wanted: Pooling) -> int:
             return wanted.dimensions or config.dimensions
         case "token_embed":
             if config.vectors is None:
-                return tokens * config.backbone.hidden_size
+                return tokens * config.backbone.output_size
             own = config.vectors.outputs
             return (tokens - config.vectors.skip_first) * min(wanted.dimensions or own, own)
         case "token_classify":

@@ -8,6 +8,7 @@ import anyio
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 
+from .affix_tokens import AffixTokens
 from .model import EmbeddingModel
 from .pairs import PairRules, read_pairs
 from .purposes import adapter_of, prompt_of
@@ -52,8 +53,8 @@ async def scores_of(
                 products, weights[: len(first)], weights[len(first) :], model.config.vocab_size
             )
         case "tokens":
-            first = await _marked(model, queries, rules, fields[0], is_query=True)
-            second = await _marked(model, documents, rules, fields[1], is_query=False)
+            first = await marked(model, queries, rules, fields[0], is_query=True)
+            second = await marked(model, documents, rules, fields[1], is_query=False)
             asked = await job.run(first, Pooling("token_embed"), fields[0])
             skipped = model.markers.skipped
             scores: list[float] = []
@@ -90,11 +91,15 @@ async def _by_purpose(
     return sides[0], sides[1]
 
 
-async def _marked(
+async def marked(
     model: EmbeddingModel, texts: Sequence[str], rules: PairRules, field: str, *, is_query: bool
 ) -> list[Prompt]:
     """Texts with the markers of late interaction; they are cut to the lengths that the model was trained with."""
     markers, ends = model.markers, model.ends
+    if markers.picture:  # what stands around a text is in its words
+        ends = AffixTokens((), ())
+        before, behind = markers.words if is_query else ("", "")
+        texts = [f"{before}{text}{behind}" for text in texts]
     marker = markers.query if is_query else markers.document
     length = markers.query_length if is_query else markers.document_length
     own = rules.most_query if is_query else rules.most_document

@@ -18,6 +18,7 @@ from stentor.engine.worker.setup_parts import Setup
 from stentor.protocols.ipc.actors import Finished, PromptDone, Submit, TokensBatch
 from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.config import SchedulerConfig, WorkerConfig
+from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan, TokenLogprobs
 from stentor.tests.engine.media import Audio, Heard, Shelf
@@ -99,12 +100,13 @@ class LocalEngine:
         audio: Audio | None = None,
         streamed: Heard | None = None,
         media: list[Media] | None = None,
+        pooling: Pooling | None = None,
     ) -> int:
         rid, self._next_rid = self._next_rid, self._next_rid + 1
         seeds = seeds or [0]
         for index in range(len(seeds)):
             self.outcomes[rid, index] = Outcome()
-        request = Submit(rid, prompt, params, seeds, 0, salt, self._clock)
+        request = Submit(rid, prompt, params, seeds, 0, salt, self._clock, pooling=pooling)
         if params.routed_experts is not None:
             self._experts[rid] = RoutedExperts(params.routed_experts, len(prompt))
         request = self.shelf.bring(request, group_of(self.ready.groups, "cross"), audio, streamed, media)

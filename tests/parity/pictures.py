@@ -169,6 +169,17 @@ def prompt_of(kind: Kind, *parts: Sequence[int] | Picture) -> Prompt:
 
 def reference(model: Any, kind: Kind, prompt: Prompt, more: Sequence[int] = ()) -> torch.Tensor:
     """transformers' logits [tokens, vocabulary] of a prompt and tokens behind it, in one pass."""
+    logits: torch.Tensor = _outputs(model, kind, prompt, more).logits[0]
+    return logits
+
+
+def reference_states(model: Any, kind: Kind, prompt: Prompt) -> torch.Tensor:
+    """transformers' hidden states [tokens, hidden] of a prompt, as its head takes them."""
+    states: torch.Tensor = _outputs(model, kind, prompt, output_hidden_states=True).hidden_states[-1][0]
+    return states
+
+
+def _outputs(model: Any, kind: Kind, prompt: Prompt, more: Sequence[int] = (), **asked: bool) -> Any:
     ids = torch.tensor([[*prompt.tokens, *more]])
     given: dict[str, Any] = kind.merge([each.tensors for each in prompt.pictures]) if prompt.pictures else {}
     film = any(each.modality == "video" for each in prompt.pictures)
@@ -178,10 +189,7 @@ def reference(model: Any, kind: Kind, prompt: Prompt, more: Sequence[int] = ()) 
             given[name] = types
             break
     with torch.inference_mode():
-        logits: torch.Tensor = model(
-            input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **given
-        ).logits[0]
-    return logits
+        return model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **given, **asked)
 
 
 def greedy(model: Any, kind: Kind, prompt: Prompt, count: int) -> list[int]:

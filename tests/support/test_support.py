@@ -83,7 +83,7 @@ def test_of_few_values_one_takes_its_turn_in_each_run() -> None:
     items = cases(*(Case("file", "test", "proof", place, each="a", a=place) for place in range(3)))
     for turn in range(6):
         (ours,) = set(items) - beyond_the_share(items, turn)
-        assert ours.callspec.params["a"] == turn % 3  # type: ignore[attr-defined]
+        assert ours.callspec.params["a"] == turn % 3
 
 
 def test_a_sample_has_each_value_of_each_parameter_and_another_turn_other_pairs() -> None:

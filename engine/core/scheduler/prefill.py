@@ -80,7 +80,11 @@ def _lacks(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> Re
             return "step"
         if not memory.encoder_cache.has_room(spans):
             return "encoder"
-        if not _waits_with_row(draft, memory) and not _reach(draft, memory, spans, start, 1):
+        if request.sees_all:  # nothing can be left for later
+            wanted = sequence.length - start
+            if _reach(draft, memory, spans, start, wanted, at_once=True) < wanted:
+                return "encoder"
+        elif not _waits_with_row(draft, memory) and not _reach(draft, memory, spans, start, 1):
             return "encoder"
     return prefix
 
@@ -125,11 +129,21 @@ def _make_room(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, c
 
 
 def _reach(
-    draft: StepBuilder, memory: KVCacheManager, spans: list[InputSpan], start: int, count: int, *, sliced: bool = False
+    draft: StepBuilder,
+    memory: KVCacheManager,
+    spans: list[InputSpan],
+    start: int,
+    count: int,
+    *,
+    sliced: bool = False,
+    at_once: bool = False,
 ) -> int:
     """So many of the ``count`` positions from ``start`` on as the step can have the media encoded for; ``spans`` are
-    those that they read, in order. With ``sliced`` none is encoded whole."""
+    those that they read, in order. With ``sliced`` none is encoded whole, and with ``at_once`` any number of them where
+    the step encodes nothing yet."""
     left = 0 if sliced else draft.max_encodings - len(draft.encode)
+    if at_once and not draft.encode:
+        left = len(spans)
     for span in spans:
         if span.start >= start + count:
             break
@@ -158,10 +172,11 @@ def _encode(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, coun
         return count
     start = sequence.num_scheduled_tokens
     wanted = start + count
-    sliced = draft.sliced
+    at_once = sequence.request.sees_all
+    sliced = draft.sliced and not at_once
     if enters and not _waits_with_row(draft, memory):
         sliced &= sequence.spans[0].start > start
-    count = _reach(draft, memory, sequence.spans, start, count, sliced=sliced)
+    count = _reach(draft, memory, sequence.spans, start, count, sliced=sliced, at_once=at_once)
     if sliced and start + count < wanted:
         _encode_slices(draft, memory, sequence)
     for span in sequence.spans:

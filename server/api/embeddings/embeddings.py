@@ -1,7 +1,9 @@
 """``POST /v1/embeddings``, and Cohere's ``/v2/embed``."""
 
+from dataclasses import replace
 from typing import Any, Final
 
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.routing import Route
 
@@ -10,16 +12,27 @@ from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.pooling import Pooled
 from stentor.protocols.pooling import cohere
 from stentor.protocols.pooling.common import PoolingFields, Side
+from stentor.protocols.pooling.contents import plain_text
 from stentor.protocols.pooling.embeddings import Embedding, EmbeddingRequest, EmbeddingResponse, decoder
 
 from ...http.whole_answer import WholeAnswer
 from ...overload.request_context import RequestContext
 from ...pooling.encoding import FORMAT_BYTES, NumberWriter, floats, integers
 from ...pooling.purposes import prompt_of
-from ...pooling.reading import LengthLimit, read_texts
+from ...pooling.reading import LengthLimit
 from ..common.described import Operations, generation
 from ..common.endpoint import generation_route
-from .requests import EmbeddingServices, binary_answer, new_id, read_input, resolve_request, room_of, vectors
+from .requests import (
+    EmbeddingServices,
+    binary_answer,
+    new_id,
+    pool_contents,
+    pool_input,
+    reading_of,
+    resolve_request,
+    room_of,
+    vectors,
+)
 
 OPERATIONS: Final[Operations] = {
     "/v1/embeddings": generation("Embed texts or conversations", EmbeddingResponse, EmbeddingRequest),
@@ -46,8 +59,7 @@ async def embeddings(
     body.check(services.limits)
     what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
     wanted = vectors(what.model, body.dimensions, body.normalizes, body.purpose and body.purpose[0])
-    prompts = await read_input(services, what.model, body, body.purpose)
-    found = await what.job.run(prompts, wanted, number_bytes=FORMAT_BYTES[body.encoding_format])
+    found = await pool_input(services, what, body, wanted, body.purpose, FORMAT_BYTES[body.encoding_format])
     if body.encoding_format in ("bytes", "bytes_only"):
         return await binary_answer(what, found, body, flat=True)
     writer = what.writer()
@@ -59,23 +71,26 @@ async def cohere_embed(
     services: EmbeddingServices, request: Request, content: bytes, context: RequestContext
 ) -> WholeAnswer:
     body = decode(cohere.decoder, content, services.limits)
-    texts, field = body.all_texts(services.limits)
+    contents, field = body.contents(services.limits)
     what = resolve_request(services, request, context, body.model, body.priority)
     model = what.model
-    wanted = vectors(model, body.output_dimension, None, body.input_type, "output_dimension")
-    prompt = prompt_of(model.config, body.input_type, "input_type")
+    purpose = None if body.input_type == "image" else body.input_type  # what pictures are for, nobody says
+    wanted = vectors(model, body.output_dimension, None, purpose, "output_dimension")
+    prompt = prompt_of(model.config, purpose, "input_type")
     most = room_of(services, model, PoolingFields()).most
     room = LengthLimit(min(body.max_tokens or most, most), _SIDES[body.truncate], "`truncate` to `END`", "max_tokens")
-    prompts = await read_texts(model, texts, room, field, prompt=prompt)
+    reading = replace(reading_of(services, what, PoolingFields()), room=room)
     kinds = body.embedding_types or ["float"]
     number_bytes = sum(FORMAT_BYTES.get(kind, _INTEGER_BYTES) for kind in kinds)
-    found = await what.job.run(prompts, wanted, field, number_bytes)
+    found = await pool_contents(what, reading, contents, field, wanted, prompt, number_bytes)
     writer = what.writer()
     made: dict[str, object] = {}
     for kind in kinds:
         name = "floats" if kind == "float" else kind
         made[name] = [await _in_kind(writer, each, kind) for each in found]
-    meta = cohere.EmbedMeta(cohere.BilledUnits(what.job.tokens))
+    texts = [text for each in contents if (text := plain_text(each)) is not None]
+    pictures = sum(part["type"] == "image_url" for each in contents if isinstance(each, list) for part in each)
+    meta = cohere.EmbedMeta(cohere.BilledUnits(what.job.tokens, pictures or UNSET))
     by_type = cohere.EmbeddingsByType(**made)  # type: ignore[arg-type]
     return writer.answer(cohere.EmbedResponse(new_id("embd"), by_type, texts, meta))
 

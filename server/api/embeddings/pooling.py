@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from stentor.protocols.common.decoding import decode
 from stentor.protocols.common.errors import BadRequest, refused
 from stentor.protocols.ipc.pooling import Pooled
-from stentor.protocols.pooling.common import check_texts
+from stentor.protocols.pooling.contents import check_texts
 from stentor.protocols.pooling.pooling import (
     Classified,
     ClassifyRequest,
@@ -37,8 +37,8 @@ from .requests import (
     binary_answer,
     new_id,
     now,
+    pool_input,
     pooling_of,
-    read_input,
     resolve_request,
     room_of,
 )
@@ -72,8 +72,7 @@ async def pooling(services: EmbeddingServices, request: Request, content: bytes,
     purpose = None if body.prompt_name is None else (body.prompt_name, "prompt_name")
     if body.prompt_name is not None:
         wanted = msgspec.structs.replace(wanted, adapter=adapter_of(what.model.config, body.prompt_name))
-    prompts = await read_input(services, what.model, body, purpose)
-    found = await what.job.run(prompts, wanted, number_bytes=FORMAT_BYTES[body.encoding_format])
+    found = await pool_input(services, what, body, wanted, purpose, FORMAT_BYTES[body.encoding_format])
     flat = task in ("embed", "classify")
     if body.encoding_format in ("bytes", "bytes_only"):
         return await binary_answer(what, found, body, flat=flat)
@@ -106,7 +105,7 @@ async def classify(services: EmbeddingServices, request: Request, content: bytes
             "model_not_supported",
         )
     wanted = pooling_of(what.model, "classify", None, None, body.use_activation)
-    found = await what.job.run(await read_input(services, what.model, body), wanted)
+    found = await pool_input(services, what, body, wanted)
     data = [_classified(index, each, score.labels) for index, each in enumerate(found)]
     return json_response(ClassifyResponse(new_id("classify"), now(), what.name, data, what.usage))
 

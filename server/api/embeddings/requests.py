@@ -1,8 +1,9 @@
 """What the routes for vectors and scores have in common: the model that is meant, its texts, and a job for them."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 from uuid import uuid4
 
 from starlette.requests import Request
@@ -11,22 +12,35 @@ from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest, wrong
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.pooling import Pooled, Pooling, PoolingTask
-from stentor.protocols.pooling.common import InputFields, PoolingFields, TextUsage
+from stentor.protocols.pooling.common import InputFields, Message, PoolingFields, TextUsage
+from stentor.protocols.pooling.contents import Content, content_as_text, plain_text
 from stentor.protocols.pooling.formats import NumberFields
 
 from ...common.loop_turns import LoopTurns, Slices
 from ...config.model_registry import ModelRegistry
 from ...config.models import ModelConfig
 from ...http.whole_answer import AnswerBudget, WholeAnswer
+from ...media.collect import holds_media
 from ...middleware.auth import caller_of
 from ...observability.request import current_record
 from ...overload.request_context import RequestContext
 from ...pooling.encoding import NumberWriter, number_bytes
 from ...pooling.model import EmbeddingModel
 from ...pooling.purposes import adapter_of, prompt_of
-from ...pooling.reading import LengthLimit, Prompt, read_messages, read_texts
+from ...pooling.reading import (
+    WITH_MEDIA,
+    LengthLimit,
+    Prompt,
+    Reading,
+    read_content,
+    read_messages,
+    read_texts,
+    side_by_side,
+)
 from ...pooling.running import PoolingJob
 from ...state.admission_control import AdmissionControl
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -88,21 +102,92 @@ def room_of(services: EmbeddingServices, model: EmbeddingModel, fields: PoolingF
     return LengthLimit.of(model, fields, services.limits.max_prompt_tokens)
 
 
-async def read_input(
-    services: EmbeddingServices, model: EmbeddingModel, fields: InputFields, purpose: tuple[str, str] | None = None
-) -> list[Prompt]:
-    """The prompts of a request with texts or conversations; ``purpose`` names a prompt of the model, and the field
-    that does. Raises BadRequest."""
-    room = room_of(services, model, fields)
+def reading_of(services: EmbeddingServices, what: ResolvedRequest, fields: PoolingFields) -> Reading:
+    """How the conversations of a request are read, of which only some have :class:`InputFields`. Raises BadRequest."""
+    options = fields.mm_processor_kwargs, fields.media_io_kwargs
+    plain = InputFields(mm_processor_kwargs=options[0], media_io_kwargs=options[1])
+    return Reading(
+        fields if isinstance(fields, InputFields) else plain,
+        room_of(services, what.model, fields),
+        what.job.memory,
+        services.limits.max_prompt_chars,
+        services.config.trust_request_chat_template,
+    )
+
+
+async def pool_input(
+    services: EmbeddingServices,
+    what: ResolvedRequest,
+    fields: InputFields,
+    wanted: Pooling,
+    purpose: tuple[str, str] | None = None,
+    number_bytes: int = 4,
+) -> list[Pooled]:
+    """What ``wanted`` says, of each text, object or conversation of a request, in order; ``purpose`` names a prompt of
+    the model, and the field that does. Raises BadRequest, and as :meth:`...pooling.running.PoolingJob.run`."""
+    model, reading = what.model, reading_of(services, what, fields)
     if conversations := fields.conversations:
-        trusts = services.config.trust_request_chat_template
-        return [
-            await read_messages(model, fields, messages, field, room, trusts_templates=trusts)
-            for messages, field in conversations
-        ]
+
+        async def read(given: tuple[list[Message], str]) -> Prompt:
+            return await read_messages(model, reading, *given)
+
+        seeing = any(holds_media(messages) for messages, _ in conversations)
+        return await _pool_in_parts(what.job, conversations, read, wanted, number_bytes, seeing=seeing)
     before = prompt_of(model.config, *(purpose or (None,)))
+    if objects := fields.objects:
+        return await pool_contents(what, reading, objects, "input", wanted, before, number_bytes)
     special = fields.add_special_tokens is not False
-    return await read_texts(model, fields.texts, room, "input", special=special, prompt=before)
+    texts = await read_texts(model, fields.texts, reading.room, "input", special=special, prompt=before)
+    return await what.job.run(texts, wanted, number_bytes=number_bytes)
+
+
+async def pool_contents(
+    what: ResolvedRequest,
+    reading: Reading,
+    contents: Sequence[Content],
+    field: str,
+    wanted: Pooling,
+    prompt: str,
+    number_bytes: int = 4,
+) -> list[Pooled]:
+    """As :func:`pool_input`, of what ``field`` holds. To a model that sees, parts are what a user says, and ``prompt``
+    what the system does; strings, and all texts of other models, have it before them."""
+    model = what.model
+    given = contents if model.sees else [content_as_text(each) for each in contents]
+    texts = [each for each in given if isinstance(each, str)]
+    if len(texts) == len(given):
+        prompts = await read_texts(model, texts, reading.room, field, prompt=prompt)
+        return await what.job.run(prompts, wanted, field, number_bytes)
+
+    async def read(named: tuple[Content, str]) -> Prompt:
+        content, where = named
+        if isinstance(content, str):
+            (made,) = await read_texts(model, [content], reading.room, where, prompt=prompt)
+            return made
+        return await read_content(model, reading, content, where, prompt)
+
+    named = [(content, f"{field}[{place}]") for place, content in enumerate(given)]
+    seeing = any(plain_text(content) is None for content in given)
+    return await _pool_in_parts(what.job, named, read, wanted, number_bytes, seeing=seeing)
+
+
+async def _pool_in_parts(
+    job: PoolingJob,
+    given: Sequence[T],
+    read: Callable[[T], Awaitable[Prompt]],
+    wanted: Pooling,
+    number_bytes: int,
+    *,
+    seeing: bool,
+) -> list[Pooled]:
+    """``seeing``: what media are made into is held until it has been pooled, so that few are read at a time."""
+    if not seeing:
+        return await job.run([await read(each) for each in given], wanted, number_bytes=number_bytes)
+    found: list[Pooled] = []
+    for start in range(0, len(given), WITH_MEDIA):
+        prompts = await side_by_side(read, given[start : start + WITH_MEDIA])
+        found += await job.run(prompts, wanted, number_bytes=number_bytes)
+    return found
 
 
 def vectors(

@@ -1,5 +1,6 @@
 """``POST /score`` and ``/rerank``, under all the paths by which clients look for them."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import UNSET
@@ -8,6 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stentor.protocols.common.decoding import decode
+from stentor.protocols.pooling.contents import Content, plain_text
 from stentor.protocols.pooling.scoring import (
     Document,
     Ranked,
@@ -22,18 +24,20 @@ from stentor.protocols.pooling.scoring import (
 )
 
 from ...overload.request_context import RequestContext
-from ...pooling.model import EmbeddingModel
 from ...pooling.pairs import PairRules
 from ...pooling.scoring import scores_of
+from ...pooling.seen_scoring import scores_of_seen
 from ..common.described import Operations, generation
 from ..common.endpoint import generation_route, json_response
-from .requests import EmbeddingServices, new_id, now, resolve_request, room_of
+from .requests import EmbeddingServices, ResolvedRequest, new_id, now, reading_of, resolve_request
 
 _SCORE: Final = ("/score", "/v1/score")
 _RERANK: Final = ("/rerank", "/v1/rerank", "/v2/rerank")
 
 OPERATIONS: Final[Operations] = {
-    **dict.fromkeys(_SCORE, generation("Score pairs of texts by similarity or relevance", ScoreResponse, ScoreRequest)),
+    **dict.fromkeys(
+        _SCORE, generation("Score pairs of texts or pictures by similarity or relevance", ScoreResponse, ScoreRequest)
+    ),
     **dict.fromkeys(_RERANK, generation("Rank documents by relevance to a query", RerankResponse, RerankRequest)),
 }
 
@@ -49,8 +53,7 @@ async def score(services: EmbeddingServices, request: Request, content: bytes, c
     body = decode(score_decoder, content, services.limits)
     first, second, fields = body.sides(services.limits)
     what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
-    rules = _rules(services, what.model, body)
-    scores = await scores_of(what.model, what.job, first, second, rules, fields)
+    scores = await _scores(services, what, body, first, second, fields)
     data = [Score(index, value) for index, value in enumerate(scores)]
     return json_response(ScoreResponse(new_id("score"), now(), what.name, data, what.usage))
 
@@ -59,18 +62,36 @@ async def rerank(services: EmbeddingServices, request: Request, content: bytes, 
     body = decode(rerank_decoder, content, services.limits)
     query, documents = body.sides(services.limits)
     what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
-    rules = _rules(services, what.model, body)
-    fields = ("query", "documents")
-    scores = await scores_of(what.model, what.job, [query], documents, rules, fields)
+    scores = await _scores(services, what, body, [query], documents, ("query", "documents"))
     best = sorted(range(len(scores)), key=lambda place: -scores[place])[: body.top_n or len(scores)]
+    texts = [plain_text(document) for document in documents]
     results = [
-        Ranked(place, scores[place], Document(documents[place]) if body.return_documents else UNSET) for place in best
+        Ranked(place, scores[place], UNSET if text is None or not body.return_documents else Document(text))
+        for place in best
+        for text in (texts[place],)
     ]
     return json_response(RerankResponse(new_id("rerank"), what.name, what.usage, results))
 
 
-def _rules(services: EmbeddingServices, model: EmbeddingModel, body: ScoringFields) -> PairRules:
-    room, most_document = room_of(services, model, body), body.max_tokens_per_doc or 0
-    return PairRules(
-        room, body.max_tokens_per_query, most_document, body.given_instruction, body.use_activation is not False
+async def _scores(
+    services: EmbeddingServices,
+    what: ResolvedRequest,
+    body: ScoringFields,
+    queries: Sequence[Content],
+    documents: Sequence[Content],
+    fields: tuple[str, str],
+) -> list[float]:
+    reading = reading_of(services, what, body)
+    rules = PairRules(
+        reading.room,
+        body.max_tokens_per_query,
+        body.max_tokens_per_doc or 0,
+        body.given_instruction,
+        body.use_activation is not False,
+        reading,
     )
+    asked, told = ([plain_text(each) for each in side] for side in (queries, documents))
+    first, second = ([text for text in side if text is not None] for side in (asked, told))
+    if len(first) == len(asked) and len(second) == len(told):
+        return await scores_of(what.model, what.job, first, second, rules, fields)
+    return await scores_of_seen(what.model, what.job, queries, documents, rules, fields)

@@ -30,7 +30,7 @@ from stentor.server.config.config import StoreConfig
 from stentor.server.config.limits import ProcessorLimits
 from stentor.server.config.media import MediaConfig
 from stentor.server.config.model_registry import ModelRegistry, ServedModel
-from stentor.server.generation.media import ChatMedia
+from stentor.server.media.chat_media import ChatMedia
 from stentor.server.media.decoded import DecodedLimits
 from stentor.server.media.document_reader import DocumentReader
 from stentor.server.media.fetcher import Fetcher

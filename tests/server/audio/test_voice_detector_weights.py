@@ -82,8 +82,9 @@ async def test_a_server_that_hears_loads_them_before_it_serves(monkeypatch: pyte
     config = config_of(AccessConfig())
     async with AsyncExitStack() as at_end:
         engines: Any = SimpleNamespace(clients={"transcription": object()})
+        opener: Any = None
         supervisor: Any = None
         with pytest.raises(StartError, match="voice detector"):
             await auxiliary_models.open_auxiliary_models(
-                config, engines, CollectorRegistry(), TokenizationBudget(1), supervisor, at_end
+                config, engines, CollectorRegistry(), TokenizationBudget(1), opener, supervisor, at_end
             )

@@ -16,7 +16,7 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.server.config.config import StoreConfig
 from stentor.server.config.limits import ProcessorLimits
 from stentor.server.config.media import MediaConfig
-from stentor.server.generation.media import ChatMedia, ConversationMedia, PlacedMedia
+from stentor.server.media.chat_media import ChatMedia, ConversationMedia, PlacedMedia
 from stentor.server.media.decode_video import DecodedVideo, VideoFacts
 from stentor.server.media.decoded import DecodedLimits
 from stentor.server.media.document_reader import DocumentReader
@@ -241,10 +241,12 @@ def test_a_template_that_leaves_a_picture_out_is_told() -> None:
 
 def test_a_prompt_that_is_cut_keeps_whole_pictures(family: Callable[[str], Family]) -> None:
     messages, pictures = ours([("user", "[a]one"), ("assistant", "ok"), ("user", "[c]two")])
-    _, placed = family("qwen2_5_vl").prompt(messages, pictures)
+    tokens, placed = family("qwen2_5_vl").prompt(messages, pictures)
     first, second = placed.spans
-    assert placed.without(0) is placed
-    kept = placed.without(first.start + first.length)
-    assert [span.start for span in kept.spans] == [second.start - first.start - first.length]
-    with pytest.raises(BadRequest, match="cuts through"):
-        placed.without(first.start + 1)
+    assert placed.within(0, len(tokens)).spans == placed.spans
+    behind = first.start + first.length
+    assert [span.start for span in placed.within(behind, len(tokens)).spans] == [second.start - behind]
+    assert placed.within(0, second.start).spans == [first]
+    for begin, end in ((first.start + 1, len(tokens)), (0, second.start + 1)):
+        with pytest.raises(BadRequest, match="cuts through"):
+            placed.within(begin, end)

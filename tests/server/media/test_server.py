@@ -17,7 +17,7 @@ from stentor.server.app.state import ServerState
 from stentor.server.config.config import StoreConfig
 from stentor.server.config.limits import ProcessorLimits
 from stentor.server.config.media import MediaConfig
-from stentor.server.generation.media import ChatMedia
+from stentor.server.media.chat_media import ChatMedia
 from stentor.server.media.decoded import DecodedLimits
 from stentor.server.media.document_reader import DocumentReader
 from stentor.server.media.fetcher import Fetcher

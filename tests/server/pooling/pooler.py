@@ -11,7 +11,9 @@ import numpy as np
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 
+from stentor.engine.channel.arena import Arena
 from stentor.engine.client.client import EngineUnavailable
+from stentor.engine.client.media import Media, MediaStore, StagedMedia
 from stentor.engine.client.stream import Event
 from stentor.engine.model_config.encoder_hf import encoder_config_from_hf
 from stentor.engine.model_config.pooling_config import PoolingConfig, ScoreHead
@@ -118,6 +120,9 @@ class FakePooler:
         self.streams: list[PoolStream] = []
         self.priorities: list[int] = []
         self.salts: list[str] = []
+        self.media: list[list[Media]] = []
+        """Of each prompt."""
+        self.store = MediaStore(Arena())
 
     def submit(
         self,
@@ -128,6 +133,7 @@ class FakePooler:
         priority: int = 0,
         salt: str = "",
         name: str = "",
+        media: Sequence[Media] = (),
         pooling: Pooling | None = None,
     ) -> PoolStream:
         if self.failure is not None or self.ready is None:
@@ -137,8 +143,15 @@ class FakePooler:
         assert 0 <= pooling.skip < len(prompt)
         self.priorities.append(priority)
         self.salts.append(salt)
+        self.media.append(list(media))
+        if media:
+            self.store.place(len(self.streams), media, 0)
+            self.store.released([len(self.streams)])
         self.streams.append(PoolStream(self, len(self.streams), prompt, pooling))
         return self.streams[-1]
+
+    async def stage(self, media: Sequence[Media]) -> StagedMedia:
+        return await self.store.stage(media)
 
     @property
     def live(self) -> int:

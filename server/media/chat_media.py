@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anyio
 import anyio.to_thread
@@ -13,23 +13,33 @@ from stentor.engine.client.media import Media
 from stentor.engine.model_config.media_spec import MediaSpec, Modality
 from stentor.engine.processes.exception_groups import first_cause
 from stentor.protocols.common.errors import BadRequest, refused
+from stentor.protocols.ipc.actors import EngineReady
+from stentor.protocols.ipc.cache_groups import group_of
 
 from ..common.fair_queue import current_owner
-from ..media.document_reader import DocumentReader
-from ..media.embeds import dot, made_of_embeds
-from ..media.files import Message, has_files, read_files
-from ..media.loading import MediaLoader
-from ..media.parts import Embeds, MediaPart
-from ..media.processed_cache import ProcessedMedia
-from ..media.processor import MediaProcessor, Wanted
-from ..media.processor_options import loading_options, processor_options
-from ..media.refusal import Refusal
 from ..overload.memory_budget import MemoryShare
 from ..text.placeholders import MediaText
 from ..text.tokenizer import Tokenizer
+from .collect import Accepted, collect_media
+from .document_reader import DocumentReader
+from .embeds import dot, made_of_embeds
+from .files import Message, has_files, read_files
+from .loading import MediaLoader
+from .parts import Embeds, MediaPart
+from .processed_cache import ProcessedMedia
+from .processor import MediaProcessor, Wanted
+from .processor_options import loading_options, processor_options
+from .refusal import Refusal
 
 _AT_ONCE: Final = 8
 """Media of one request that are fetched or made at the same time."""
+
+
+class MediaFields(Protocol):
+    """What a request says of how its media are looked at."""
+
+    mm_processor_kwargs: dict[str, Any] | None
+    media_io_kwargs: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -62,23 +72,21 @@ class PlacedMedia:
     held: int = 0
     """Bytes that the request's memory share counts for them, until the engine has them."""
 
-    def without(self, count: int) -> "PlacedMedia":
-        """Where the first ``count`` tokens of the prompt are cut off. Raises BadRequest where that cuts a piece of
-        media."""
-        if not count or not self.spans:
-            return self
+    def within(self, first: int, end: int, field: str = "truncate_prompt_tokens") -> "PlacedMedia":
+        """Where only tokens [first, end) of the prompt are left, as ``field`` says. Raises BadRequest where that cuts a
+        piece of media."""
+        kept = []
         for span in self.spans:
-            if span.start < count < span.start + span.length:
-                raise BadRequest(
-                    "`truncate_prompt_tokens` cuts through an image, sound or video; name another number.",
-                    "truncate_prompt_tokens",
-                )
-        kept = [span._replace(start=span.start - count) for span in self.spans if span.start >= count]
+            behind = span.start + span.length
+            if any(span.start < edge < behind for edge in (first, end)):
+                raise BadRequest(f"`{field}` cuts through an image, sound or video; name another number.", field)
+            if span.start >= first and behind <= end:
+                kept.append(span._replace(start=span.start - first))
         return PlacedMedia(kept, self.tokens, self.held)
 
 
 class ChatMedia:
-    """What a chat model needs for what conversations hold besides text."""
+    """What a model needs for what conversations hold besides text."""
 
     def __init__(
         self,
@@ -96,6 +104,8 @@ class ChatMedia:
         self._ids: Mapping[Modality, int] = {} if spec is None else spec.placeholders
         self._layers = 0 if spec is None else spec.layers
         self._hidden = hidden
+        self.alone: Final = spec is not None and spec.alone
+        """Whether a picture is a prompt by itself, beside which no text may stand."""
 
     def close(self) -> None:
         """Ends the processes."""
@@ -103,12 +113,38 @@ class ChatMedia:
         if self.processor is not None:
             self.processor.close()
 
-    async def read_files(self, messages: Sequence[Message], most_chars: int, *, sees: bool) -> Sequence[Message]:
-        """As :func:`..media.files.read_files`, with the caller's own files."""
-        if not has_files(messages):
-            return messages
-        load = partial(self._loader.named, owner=current_owner.get())
-        return await read_files(messages, load, self._documents.read, most_chars, sees=sees)
+    async def take(
+        self,
+        messages: Sequence[Message],
+        accepted: Accepted,
+        ready: EngineReady | None,
+        fields: MediaFields,
+        most_chars: int,
+        memory: MemoryShare | None,
+        tokenizer: Tokenizer,
+        where: str = "messages",
+    ) -> tuple[list[Message], ConversationMedia]:
+        """The messages of the field ``where`` as :func:`.collect.collect_media` leaves them, once the caller's own
+        files in them have been read, and what the model is given of their media. ``ready`` is what its engine has said.
+
+        Raises BadRequest, also where the engine has loaded the model's text part alone, and as :meth:`prepare`.
+        """
+        if has_files(messages):
+            load = partial(self._loader.named, owner=current_owner.get())
+            sees = bool(accepted.counts.get("image")) and not _is_blind(ready)
+            messages = await read_files(messages, load, self._documents.read, most_chars, where, sees=sees)
+        told, parts = collect_media(messages, accepted, where)
+        if not parts:
+            return told, NO_MEDIA
+        check_encoder(ready, parts[0].param)
+        made = await self.prepare(
+            parts,
+            processor_kwargs=fields.mm_processor_kwargs,
+            loading_kwargs=fields.media_io_kwargs,
+            memory=memory,
+            tokenizer=tokenizer,
+        )
+        return told, made
 
     async def prepare(
         self,
@@ -213,6 +249,12 @@ class ChatMedia:
             raise _forged()
         return PlacedMedia(spans, counts, sum(one.bytes for one in media.made))
 
+    def place_alone(self, media: ConversationMedia) -> tuple[list[int], PlacedMedia]:
+        """The prompt of the only picture of ``media``, where pictures stand :attr:`alone`, and that picture in it."""
+        (one,) = media.made
+        span = Media(one.payload, one.digest, 0, 1)
+        return [self._ids[one.modality]], PlacedMedia([span], {one.modality: 1}, one.bytes)
+
     def _count(self, media: ProcessedMedia, tokenizer: Tokenizer) -> tuple[int, int]:
         """The token that embeddings of ``media`` stand for, and how many there are. Videos of some models are
         pictures to them."""
@@ -221,6 +263,16 @@ class ChatMedia:
             if id is not None and (count := media.replacement.count(tokenizer.name_of(id))):
                 return id, count
         raise _forged()
+
+
+def check_encoder(ready: EngineReady | None, param: str) -> None:
+    """Raises BadRequest where the engine has loaded the model's text part alone."""
+    if _is_blind(ready):
+        raise refused(param, "the model is served without its encoder: it takes text only", "unsupported")
+
+
+def _is_blind(ready: EngineReady | None) -> bool:
+    return ready is not None and group_of(ready.groups, "cross") is None
 
 
 @contextmanager

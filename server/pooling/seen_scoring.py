@@ -1,0 +1,102 @@
+"""How well a query fits documents where either holds more than text."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import anyio
+
+from stentor.protocols.common.errors import refused
+from stentor.protocols.ipc.pooling import Pooled, Pooling
+from stentor.protocols.pooling.contents import Content, plain_text
+
+from ..media.collect import collect_media
+from .model import EmbeddingModel
+from .pairs import PairRules, read_pair
+from .purposes import adapter_of, prompt_of
+from .reading import WITH_MEDIA, Prompt, read_content, side_by_side
+from .running import PoolingJob
+from .scoring import cosines, late_interaction, marked
+
+T = TypeVar("T")
+Named = tuple[Content, str]
+"""What stands in a field."""
+
+
+async def scores_of_seen(
+    model: EmbeddingModel,
+    job: PoolingJob,
+    queries: Sequence[Content],
+    documents: Sequence[Content],
+    rules: PairRules,
+    fields: tuple[str, str],
+) -> list[float]:
+    """As :func:`.scoring.scores_of`. Few documents are in memory at a time, as what their media are made into."""
+    first, second = _named(fields[0], queries), _named(fields[1], documents)
+    for content, where in (*first, *second):
+        collect_media([{"role": "user", "content": content}], model.accepted, where)  # refused is what it cannot see
+    match model.compares:
+        case "together" if model.pair_form == "qwen3_vl":
+
+            async def read_both(place: int) -> Prompt:
+                query = queries[place if len(queries) > 1 else 0]
+                return await read_pair(model, query, *second[place], rules)
+
+            task = Pooling("classify", activate=rules.activate)
+            found = await _pooled(job, range(len(second)), read_both, task, fields[1])
+            return [memoryview(each.data).cast("f")[0] for each in found]
+        case "vectors":
+            sides = []
+            for named, purpose, field in ((first, "query", fields[0]), (second, "document", fields[1])):
+                task = Pooling("embed", adapter=adapter_of(model.config, purpose))
+                sides.append(await _pooled(job, named, _reader(model, rules, purpose), task, field))
+            return await anyio.to_thread.run_sync(cosines, sides[0], sides[1])
+        case "tokens":
+            asked = await _pooled(job, first, _late_reader(model, rules, is_query=True), _TOKENS, fields[0])
+            scores: list[float] = []
+            read = _late_reader(model, rules, is_query=False)
+            for start in range(0, len(second), WITH_MEDIA):
+                prompts = await side_by_side(read, second[start : start + WITH_MEDIA])
+                found = await job.run(prompts, _TOKENS, fields[1])
+                queried = asked if len(asked) == 1 else asked[start : start + WITH_MEDIA]
+                kept = [range(each.rows) for each in found]
+                scores += await anyio.to_thread.run_sync(late_interaction, queried, found, kept)
+            return scores
+        case _:
+            raise refused(fields[1], "the model compares texts alone", "unsupported")
+
+
+_TOKENS = Pooling("token_embed")
+
+
+def _named(field: str, contents: Sequence[Content]) -> list[Named]:
+    return [(each, f"{field}[{place}]" if len(contents) > 1 else field) for place, each in enumerate(contents)]
+
+
+def _reader(model: EmbeddingModel, rules: PairRules, purpose: str) -> Callable[[Named], Awaitable[Prompt]]:
+    """Of an embedder: texts are read as pictures are, so that their vectors are alike."""
+    prompt = prompt_of(model.config, purpose)
+
+    async def read(named: Named) -> Prompt:
+        return await read_content(model, rules.reading, *named, prompt)
+
+    return read
+
+
+def _late_reader(model: EmbeddingModel, rules: PairRules, *, is_query: bool) -> Callable[[Named], Awaitable[Prompt]]:
+    async def read(named: Named) -> Prompt:
+        content, where = named
+        if (text := plain_text(content)) is None:
+            return await read_content(model, rules.reading, content, where)
+        (prompt,) = await marked(model, [text], rules, where, is_query=is_query)
+        return prompt
+
+    return read
+
+
+async def _pooled(
+    job: PoolingJob, given: Sequence[T], read: Callable[[T], Awaitable[Prompt]], wanted: Pooling, field: str
+) -> list[Pooled]:
+    found: list[Pooled] = []
+    for start in range(0, len(given), WITH_MEDIA):
+        found += await job.run(await side_by_side(read, given[start : start + WITH_MEDIA]), wanted, field)
+    return found

@@ -1,0 +1,85 @@
+"""Models of late interaction over pictures of pages, beside transformers' own in float32."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+import torch
+import transformers as untyped_transformers
+
+from stentor.protocols.ipc.pooling import Pooling
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.tests.engine.local import LocalEngine, model_config
+from stentor.tests.parity.pictures import Kind, cat, prompt_of, qwen_picture, square
+from stentor.tests.parity.test_media_poolers import close, text
+from stentor.tests.support.vision_models import PATCH, SIDE, SIZES, TEXT, token
+
+transformers: Any = untyped_transformers
+
+VISION: Final = {**SIZES, "image_size": SIDE, "patch_size": PATCH}
+
+
+def colqwen2() -> Any:
+    vision = {"depth": 2, "embed_dim": 64, "hidden_size": 64, "num_heads": 4, "mlp_ratio": 2, "patch_size": PATCH}
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+    inner = transformers.Qwen2VLConfig(
+        text_config={**TEXT, "rope_parameters": rope},
+        vision_config=vision,
+        image_token_id=token("<|image_pad|>"),
+        video_token_id=token("<|video_pad|>"),
+        vision_start_token_id=token("<|vision_start|>"),
+        vision_end_token_id=token("<|vision_end|>"),
+    )
+    return transformers.ColQwen2ForRetrieval(transformers.ColQwen2Config(vlm_config=inner, embedding_dim=24))
+
+
+def colpali() -> Any:
+    inner = transformers.PaliGemmaConfig(
+        text_config={"model_type": "gemma", **TEXT, "head_dim": 16},
+        vision_config={"model_type": "siglip_vision_model", **VISION, "vision_use_head": False},
+        image_token_index=token("<image>"),
+        projection_dim=64,
+    )
+    return transformers.ColPaliForRetrieval(transformers.ColPaliConfig(vlm_config=inner, embedding_dim=24))
+
+
+MODELS: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
+    "colqwen2": (colqwen2, Kind(qwen_picture, token("<|image_pad|>"), cat())),
+    "colpali": (colpali, Kind(square("<image>", 16), token("<image>"), cat())),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_token_of_a_page_has_the_vector_of_transformers(name: str, tmp_path: Path) -> None:
+    make, kind = MODELS[name]
+    torch.manual_seed(5)
+    theirs = make().eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.normal_(0.0, 0.1)
+    theirs.save_pretrained(tmp_path)
+    engine = LocalEngine(model_config(tmp_path, max_model_len=128, kv_cache_memory=4 << 20, is_pooling=True))
+    pages = [kind.draw(torch.Generator().manual_seed(seed), seed % 2) for seed in (1, 2)]
+    prompts = [prompt_of(kind, text(9)), prompt_of(kind, [50], pages[0], text(4)), prompt_of(kind, pages[1], [7, 8])]
+    many = [kind.draw(torch.Generator().manual_seed(10 + seed), seed % 2) for seed in range(6)]  # more than a step's
+    prompts.append(prompt_of(kind, [60], *many))
+    asked = SamplingParams(max_tokens=0)
+    rids = [engine.submit(each.tokens, asked, media=each.media, pooling=Pooling("token_embed")) for each in prompts]
+    engine.run(check=True)
+    assert not any("transformers" in note for note in engine.ready.notes), "its tower is native"
+    for rid, prompt in zip(rids, prompts, strict=True):
+        pooled = engine.prompts[rid].pooled
+        assert pooled is not None
+        given = kind.merge([each.tensors for each in prompt.pictures]) if prompt.pictures else {}
+        ids = torch.tensor([prompt.tokens])
+        if name == "colpali":
+            given["token_type_ids"] = torch.zeros_like(ids)
+        elif len(prompt.pictures) > 1:
+            continue  # it wants pixels filled up to one length, of which it takes the first apart
+        elif prompt.pictures:
+            given["pixel_values"] = given["pixel_values"].unsqueeze(0)
+        with torch.inference_mode():
+            expected = theirs(input_ids=ids, attention_mask=torch.ones_like(ids), **given).embeddings[0]
+        close(np.frombuffer(pooled.data, "<f4").reshape(pooled.rows, pooled.columns), expected)

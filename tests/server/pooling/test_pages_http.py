@@ -1,0 +1,77 @@
+"""Pages that are pictures, ranked over HTTP by models of late interaction, beside transformers."""
+
+import asyncio
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as untyped_transformers
+
+from stentor.tests.parity.test_page_retrievers import MODELS
+from stentor.tests.server.media.pictures import picture, png
+from stentor.tests.server.pooling.real_pooler import Served
+from stentor.tests.support import vision_models
+from stentor.tests.support.vision_models import PATCH, SIDE
+
+transformers: Any = untyped_transformers
+
+QUERY = "where is it?"
+SIZES = ((40, 30), (30, 40))
+
+
+def written(name: str, folder: Path) -> tuple[Any, Any]:
+    """A tiny model in ``folder``, and transformers' model and processor of it."""
+    make, _ = MODELS[name]
+    torch.manual_seed(5)
+    theirs = make().eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.normal_(0.0, 0.1)
+    theirs.save_pretrained(folder)
+    if name == "colqwen2":
+        images = transformers.Qwen2VLImageProcessorPil(
+            patch_size=PATCH, temporal_patch_size=2, merge_size=2, size={"shortest_edge": 256, "longest_edge": 4096}
+        )
+    else:
+        images = transformers.SiglipImageProcessorPil(size={"height": SIDE, "width": SIDE})
+        images.image_seq_length = 16
+    kind = {"colqwen2": "ColQwen2Processor", "colpali": "ColPaliProcessor"}[name]
+    vision_models.write_processor(folder, kind, images, "{{ messages }}")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
+    return theirs, getattr(transformers, kind)(images, tokenizer)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_pages_are_scored_as_transformers_scores_them(name: str, tmp_path: Path) -> None:
+    theirs, processor = written(name, tmp_path)
+    with torch.inference_mode():
+        asked = theirs(**_given(processor.process_queries(text=[QUERY]))).embeddings
+        pages = [theirs(**_given(processor.process_images(images=[picture(*size)]))).embeddings[0] for size in SIZES]
+    expected = processor.score_retrieval([*asked], pages)[0].tolist()
+    served = Served(tmp_path, max_model_len=None)
+    urls = ["data:image/png;base64," + base64.b64encode(png(*size)).decode() for size in SIZES]
+
+    async def use() -> None:
+        answer = await served.post("/v1/rerank", {"query": QUERY, "documents": [{"image": url} for url in urls]})
+        found = {each["index"]: each["relevance_score"] for each in answer["results"]}
+        np.testing.assert_allclose([found[0], found[1]], expected, rtol=1e-4)
+        describe = {"type": "text", "text": "Describe the image."}
+        seen = [{"type": "image_url", "image_url": {"url": urls[0]}}, describe]
+        pooled = await served.post("/pooling", {"messages": [{"role": "user", "content": seen}]})
+        np.testing.assert_allclose(pooled["data"][0]["data"], pages[0].numpy(), rtol=1e-3, atol=1e-4)
+        async with served.client() as client:
+            other = {"query": QUERY, "documents": [{"image": urls[0], "text": "a title"}]}
+            refused = await client.post("/v1/rerank", content=json.dumps(other))
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "documents")
+
+    with asyncio.Runner() as runner:
+        runner.run(use())
+        served.close()
+
+
+def _given(inputs: Any) -> dict[str, Any]:
+    return {name: tensor for name, tensor in inputs.items() if name not in ("labels", "mm_token_type_ids")}
