@@ -41,7 +41,7 @@ async def open_auxiliary_models(
     supervisor: Supervisor,
     at_end: AsyncExitStack,
     *,
-    transcribes: bool,
+    transcribes: bool = False,
 ) -> AuxiliaryModels:
     """What runs without an engine is added to ``engines``; ``room`` bounds the texts that are being tokenized.
     ``transcribes``: the chat model does too.
