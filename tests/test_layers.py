@@ -18,6 +18,7 @@ HEAVY_MODULES = (
     "stentor.engine.tts.vits",  # the speech process alone imports it
     "stentor.server.media.model_processor",  # and these the media process: they are transformers' processors
     "stentor.server.media.pixtral_processor",
+    "stentor.server.media.audio_processors",
 )
 
 WITHOUT_TORCH = """

@@ -129,6 +129,7 @@ class TransformersTower:
         try:
             if own is not None:
                 return Encoded(own(self._model, **given))
+            assert method is not None
             found = method(**given, return_dict=True)
         except (TypeError, RuntimeError, ValueError, IndexError, AttributeError) as error:
             what = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in payload.tensors.items())

@@ -44,7 +44,7 @@ async def open_auxiliary_models(
     supervisor: Supervisor,
     at_end: AsyncExitStack,
     *,
-    transcribes: bool,
+    transcribes: bool = False,
 ) -> AuxiliaryModels:
     """What runs without an engine is added to ``engines``; ``room`` bounds the texts that are being tokenized, and
     ``media`` opens what models need that take more than text. ``transcribes``: the chat model does too.

@@ -123,13 +123,15 @@ class ChatTranscription:
         windows = await self._windows(pcm)
         most = max(1, _SECONDS_AT_ONCE * BYTES_A_SECOND // self._transcriber.window_bytes)
         written = JoinedText()
-        heard: deque[_Heard] = deque()
+        running: deque[_Window] = deque()
         async with TaskScope("parts of a transcription") as tasks:
             while True:
-                heard.extend(_Heard(tasks, self.hear(window)) for window in islice(windows, most - len(heard)))
-                if not heard:
+                running.extend(
+                    _Window(tasks, self.transcribe_window(window)) for window in islice(windows, most - len(running))
+                )
+                if not running:
                     break
-                first, tokens = heard.popleft(), list[TextToken]()
+                first, tokens = running.popleft(), list[TextToken]()
                 while (piece := await first.pieces.get()) is not None:
                     tokens += piece.tokens
                     if delta := written.add(piece.text):
@@ -154,7 +156,7 @@ class ChatTranscription:
             if not is_soundless(window):
                 yield window
 
-    async def hear(self, pcm: bytes) -> AsyncGenerator[Piece, None]:
+    async def transcribe_window(self, pcm: bytes) -> AsyncGenerator[Piece, None]:
         """The pieces of one request, as the model has written them."""
         generation = await self._ask(pcm)
         transcript = MarkedText("" if self._begun else self._asking.marker)
@@ -241,15 +243,15 @@ class ChatTranscription:
         return asked
 
 
-class _Heard:
+class _Window:
     """One request that is on its way, and what it has written so far."""
 
     def __init__(self, tasks: TaskScope, written: AsyncGenerator[Piece, None]) -> None:
         self.pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
         """Ends with None."""
-        self.task = tasks.submit(self._hear(written))
+        self.task = tasks.submit(self._gather(written))
 
-    async def _hear(self, written: AsyncGenerator[Piece, None]) -> None:
+    async def _gather(self, written: AsyncGenerator[Piece, None]) -> None:
         try:
             async with aclosing(written) as pieces:
                 async for piece in pieces:

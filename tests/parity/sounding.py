@@ -45,7 +45,7 @@ def _glm_asr() -> Any:
 
 
 def _granite_speech(**more: object) -> Any:
-    encoder = {"input_dim": 16, "num_layers": 2, "hidden_dim": 32, "num_heads": 4, "output_dim": 10}
+    encoder: dict[str, object] = {"input_dim": 16, "num_layers": 2, "hidden_dim": 32, "num_heads": 4, "output_dim": 10}
     encoder |= {"context_size": 8, "max_pos_emb": 16, "conv_kernel_size": 3, "feedforward_mult": 2, "dropout": 0.0}
     former = {"model_type": "blip_2_qformer", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
     former |= {"intermediate_size": 48, "encoder_hidden_size": 32, "cross_attention_frequency": 1}

@@ -95,7 +95,11 @@ def write_tokenizer(
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
     backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in plain])
     backend.save(str(folder / "tokenizer.json"))
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>", "eos_token": "</s>"}
+    config: dict[str, object] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": "<pad>",
+        "eos_token": "</s>",
+    }
     config |= {"extra_special_tokens": dict(named or {}), "clean_up_tokenization_spaces": False}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     (folder / "chat_template.jinja").write_text(template)

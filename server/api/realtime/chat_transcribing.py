@@ -38,7 +38,7 @@ class ChatTurnTranscriber:
             observed.audio_seconds = len(pcm) / MODEL_AUDIO.bytes_a_second
             transcription = ChatTranscription(self._model, wish, self._caller, context)
             try:
-                async with aclosing(transcription.hear(pcm)) as pieces:
+                async with aclosing(transcription.transcribe_window(pcm)) as pieces:
                     async for piece in pieces:
                         text += piece.text
                         tokens += piece.tokens

@@ -44,7 +44,7 @@ from stentor.server.text.renderers.choose import choose_renderer
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.asr.test_http import TRANSCRIPTIONS, TRANSLATIONS, WavReader, post, wav
 from stentor.tests.server.audio.voices import tone
-from stentor.tests.server.harness import CHAT, in_memory
+from stentor.tests.server.harness import CHAT, in_memory, on_loopback
 from stentor.tests.support import audio_models
 from stentor.tests.wire.validate import check_event, frames_of
 
@@ -70,8 +70,7 @@ class Model:
         make(folder)
         self.folder, self.asking = folder, ASKING[architecture]
         self.tokenizer = load_tokenizer(folder)
-        self.id: int = self.tokenizer.backend.token_to_id(self.placeholder)
-        self.eos: int = self.tokenizer.backend.token_to_id("</s>")
+        self.id, self.eos = (self.tokenizer.encode(text, False)[0] for text in (self.placeholder, "</s>"))
         self.says: Callable[[int], str] = lambda _count: ""
         self._spec = MediaSpec({"audio": self.id})
         self._store = make_store(StoreConfig())
@@ -153,8 +152,10 @@ def voxtral(voxtral_model: Model) -> Model:
 
 
 async def test_the_sdk_is_given_what_stands_behind_the_language(qwen: Model) -> None:
-    http = in_memory(qwen.state)
-    async with openai.AsyncOpenAI(base_url="http://server/v1", api_key="unused", http_client=http) as client:
+    async with (
+        on_loopback(qwen.state) as url,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client,
+    ):
         file = ("a.wav", io.BytesIO(wav(tone(2))), "audio/wav")
         found = await client.audio.transcriptions.create(model="fake", file=file, include=["logprobs"])
         assert found.text == "Guten Tag."
@@ -314,7 +315,7 @@ async def test_voxtral_hears_in_chat(voxtral: Model, theirs: Any) -> None:
     assert answer.json()["choices"][0]["message"]["content"] == " Guten Tag."
     assert answer.json()["usage"]["prompt_tokens_details"]["audio_tokens"] == 375
     heard = AudioChunk.model_construct(input_audio=RawAudio.model_construct(data="x", format="wav"))
-    parts = [TextChunk(text="What the"), heard, TextChunk(text="[AUDIO] lang?")]
+    parts: Any = [TextChunk(text="What the"), heard, TextChunk(text="[AUDIO] lang?")]
     request: Any = ChatCompletionRequest(messages=[UserMessage(content=parts)])
     assert voxtral.engine.streams[-1].prompt == theirs.encode_chat_completion(request).tokens
 
