@@ -22,8 +22,8 @@ from .runner import Findings, MediaReader, no_media
 from .sliced_encoding import SlicedEncoding
 
 _SHARE: Final = 0.25
-"""Of the time that rows take to decode, an encoding beside them takes at most, and a part's time more: so their
-inter-token latency stays below 1.5 times its own."""
+"""Of the time that rows take to decode, which an encoding beside them takes: so their inter-token latency stays below
+1.5 times its own, though they find less of what they read in the processor's caches."""
 _FIRST_PACE: Final = 0.02
 """Seconds of a step that decodes, while none has been seen."""
 _FADE: Final = 0.9

@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 _LAST: Final = float("inf")
 _PARTS: Final = 4
-"""Of a slice, at least: one goes on for a part's time longer than it has."""
+"""Of a slice."""
 
 
 class _DroppedError(Exception):
@@ -45,9 +45,9 @@ class SlicedEncoding(Generic[T]):
         return mine._part
 
     def run(self, seconds: float | None = None) -> bool:
-        """Goes on for so long and a part's time more, or to the end. Returns whether it is done."""
-        self._deadline = _LAST if seconds is None else time.monotonic() + seconds
+        """Goes on for about so long, or to the end; the last part ends when the time does. Returns whether it is done."""
         self._part = _LAST if seconds is None else seconds / _PARTS
+        self._deadline = _LAST if seconds is None else time.monotonic() + seconds - self._part
         self._resumed.release()
         self._paused.acquire()
         return self.done

@@ -117,13 +117,13 @@ def test_a_slice_is_a_quarter_of_a_step_that_decodes_and_longer_where_nobody_doe
         rows.enter(_steps([0, 1], []))
         assert rows.ended(0.15) == []
     rows.enter(_steps([0, 1], [0]))
-    assert tower.parts == 4, "0.0375 seconds of a step of 0.15"
+    assert tower.parts == 3, "0.0375 seconds of a step of 0.15"
     assert rows.ended(0.2) == []
     rows.enter(_steps([], [0, 1]))
-    assert tower.parts == 9, "0.05 seconds, none of which are left for the second"
+    assert tower.parts == 7 + 1, "0.05 seconds, of which the second has what is left, a part at least"
     assert rows.ended(0.05) == []
     rows.enter(_steps([], [0, 1]))
-    assert tower.parts == 14, "the second has what the first has left"
+    assert tower.parts == 10 + 3, "the first needs three more"
     assert rows.ended(0.05) == [0]
     rows.enter(StepPlan(0, 0, [], [], [], forgotten=[0, 1]))
 
