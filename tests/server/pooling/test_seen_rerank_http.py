@@ -107,7 +107,10 @@ def test_what_is_too_long_or_cannot_be_read_is_refused(run: Run) -> None:
             for body, param in (
                 ({"query": "a", "documents": ["b " * 600]}, "documents"),
                 ({"query": "a", "documents": ["b", {"image": "data:image/png;base64,AAAA"}]}, "documents[1].image"),
-                ({"query": "a", "documents": [{"content": [{"type": "image_embeds"}]}]}, "documents[0].content[0].image_embeds"),
+                (
+                    {"query": "a", "documents": [{"content": [{"type": "audio_url"}]}]},
+                    "documents[0].content[0].audio_url",
+                ),
             ):
                 response = await client.post("/v1/rerank", json=body)
                 assert response.status_code == 400, response.text
