@@ -10,7 +10,7 @@ import pytest
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, DEMO_SPEECH_MODEL, DEMO_TRANSCRIPTION_MODEL
 from stentor.loadtest.processes import alive, tree
 from stentor.loadtest.server_process import ServerProcess
-from stentor.tests.e2e.made_up import EXACT, describe_talker
+from stentor.tests.e2e.made_up import EXACT, MIXTURE, describe_talker
 from stentor.tests.e2e.processes import eventually
 
 NAME = "demo"
@@ -39,9 +39,10 @@ def server(demo_model: object, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture(scope="session")
 def talker(demo_model: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """Of a chat model alone, of made-up weights, whose tokens depend on nothing that runs beside them."""
-    arguments = [*describe_talker(tmp_path_factory.mktemp("talker")), *EXACT, "--served-model-name", NAME]
-    with ServerProcess([*arguments, "--admin-key", "root"]) as running:
+    """Of a chat model alone, of made-up weights, whose tokens depend on nothing that runs beside them, and which tells
+    its experts."""
+    arguments = [*describe_talker(tmp_path_factory.mktemp("talker"), **MIXTURE), *EXACT, "--served-model-name", NAME]
+    with ServerProcess([*arguments, "--enable-return-routed-experts", "--admin-key", "root"]) as running:
         yield running
 
 

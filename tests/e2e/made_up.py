@@ -21,6 +21,19 @@ CONFIG = {
     "max_position_embeddings": 60_000,
 }
 
+MIXTURE: Final = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "head_dim": 32,
+    "num_key_value_heads": 2,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
+"""Its two layers are mixtures."""
+
 
 def describe(folder: Path) -> list[str]:
     """Writes the description; gives the arguments that serve it."""
@@ -28,7 +41,7 @@ def describe(folder: Path) -> list[str]:
     return [str(folder), "--load-format", "dummy", "--served-model-name", "made-up", "--kv-cache-memory", "64MiB"]
 
 
-def describe_talker(folder: Path, **shape: int) -> list[str]:
+def describe_talker(folder: Path, **shape: object) -> list[str]:
     """The same for a model with the demo model's tokenizer and chat template; its words mean nothing. ``shape`` is of
     its configuration."""
     config = {**CONFIG, "vocab_size": 49_152, "eos_token_id": 2, **shape}

@@ -2,13 +2,10 @@
 
 import base64
 import io
-import json
 import os
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,42 +16,15 @@ import pytest
 
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.conftest import NAME
-from stentor.tests.e2e.made_up import EXACT, describe_talker
 from stentor.tests.e2e.processes import below, eventually
 from stentor.tests.support.metrics import metric
 
 LAYERS, EXPERTS, TOP_K = 2, 6, 2
-MIXTURE = {
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "num_experts": EXPERTS,
-    "num_experts_per_tok": TOP_K,
-    "moe_intermediate_size": 64,
-    "head_dim": 32,
-    "num_key_value_heads": 2,
-    "norm_topk_prob": True,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-}
-
-
-def mixture(folder: Path) -> list[str]:
-    """Writes the description of a talker whose layers are mixtures; gives the arguments that serve it."""
-    arguments = describe_talker(folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **MIXTURE}))
-    return [*arguments, "--served-model-name", "made-up", *EXACT]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    folder: Path = tmp_path_factory.mktemp("mixture")
-    with ServerProcess([*mixture(folder), "--enable-return-routed-experts"]) as started:
-        yield started
 
 
 @pytest.fixture
-def client(server: ServerProcess) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="unused", max_retries=0)
+def client(talker: ServerProcess) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"http://127.0.0.1:{talker.port}/v1", api_key="unused", max_retries=0)
 
 
 def experts(choice: Any) -> npt.NDArray[np.uint8]:
@@ -69,9 +39,7 @@ def experts(choice: Any) -> npt.NDArray[np.uint8]:
 
 def complete(client: openai.OpenAI, prompt: list[int], *, max_tokens: int = 12, **fields: Any) -> Any:
     extra = {"return_token_ids": True, "ignore_eos": True, **fields}
-    return client.completions.create(
-        model="made-up", prompt=prompt, max_tokens=max_tokens, temperature=0, extra_body=extra
-    )
+    return client.completions.create(model=NAME, prompt=prompt, max_tokens=max_tokens, temperature=0, extra_body=extra)
 
 
 def test_a_completion_tells_the_experts_of_all_but_its_last_token(client: openai.OpenAI) -> None:
@@ -91,7 +59,7 @@ def test_a_completion_tells_the_experts_of_all_but_its_last_token(client: openai
 
 def test_each_choice_of_a_conversation_tells_its_own(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(
-        model="made-up", messages=[{"role": "user", "content": "Hello"}], max_tokens=8, n=2, seed=5
+        model=NAME, messages=[{"role": "user", "content": "Hello"}], max_tokens=8, n=2, seed=5
     )
     assert answer.usage is not None
     first, second = map(experts, answer.choices)
@@ -116,16 +84,16 @@ def has_drawn(port: int, wanted: float) -> bool:
 
 
 @pytest.mark.proof  # tests/parity/test_routed_experts.py loses workers too
-def test_a_worker_and_an_engine_that_are_lost_change_none_of_them(server: ServerProcess, client: openai.OpenAI) -> None:
+def test_a_worker_and_an_engine_that_are_lost_change_none_of_them(talker: ServerProcess, client: openai.OpenAI) -> None:
     prompt = [*range(300, 340)]
     undisturbed = complete(client, prompt, max_tokens=800).choices[0]
     with ThreadPoolExecutor() as threads:
         for name in ("worker", "engine"):
-            wanted = metric(server.port, "generation_tokens_total") + 5
+            wanted = metric(talker.port, "generation_tokens_total") + 5
             asked = threads.submit(complete, client, prompt, max_tokens=800)
-            eventually(partial(has_drawn, server.port, wanted), 120, "tokens have come")
+            eventually(partial(has_drawn, talker.port, wanted), 120, "tokens have come")
             assert not asked.done(), "it ended before anything could be killed"
-            (pid,) = below(server.pid, name)
+            (pid,) = below(talker.pid, name)
             os.kill(pid, signal.SIGKILL)
             choice = asked.result(240).choices[0]
             assert choice.model_extra["token_ids"] == undisturbed.model_extra["token_ids"]
@@ -133,25 +101,25 @@ def test_a_worker_and_an_engine_that_are_lost_change_none_of_them(server: Server
 
 
 def refusal(url: str, **fields: Any) -> dict[str, Any]:
-    body = {"model": "made-up", "prompt": [5, 6, 7], "max_tokens": 4, **fields}
+    body = {"model": NAME, "prompt": [5, 6, 7], "max_tokens": 4, **fields}
     answer = httpx.post(f"{url}/v1/completions", json=body)
     assert answer.status_code == 400, answer.text
     error: dict[str, Any] = answer.json()["error"]
     return error
 
 
-def test_what_cannot_be_told_is_refused_by_the_name_of_its_field(server: ServerProcess) -> None:
-    url = f"http://127.0.0.1:{server.port}"
+def test_what_cannot_be_told_is_refused_by_the_name_of_its_field(talker: ServerProcess) -> None:
+    url = f"http://127.0.0.1:{talker.port}"
     assert refusal(url, return_routed_experts=True, stream=True)["param"] == "return_routed_experts"
     assert refusal(url, routed_experts_prompt_start=4)["param"] == "routed_experts_prompt_start"
     assert refusal(url, routed_experts_prompt_start=-1)["param"] == "routed_experts_prompt_start"
     assert refusal(url, max_tokens=0, echo=True, return_routed_experts=True)["param"] == "return_routed_experts"
 
 
-def test_a_server_that_tells_none_refuses_to_be_asked(talker: ServerProcess) -> None:
-    url = f"http://127.0.0.1:{talker.port}"
+def test_a_server_that_tells_none_refuses_to_be_asked(server: ServerProcess) -> None:
+    url = f"http://127.0.0.1:{server.port}"
     for fields in ({"return_routed_experts": True}, {"routed_experts_prompt_start": 1}):
-        error = refusal(url, model=NAME, **fields)
+        error = refusal(url, **fields)
         assert error["param"] in fields
         assert "--enable-return-routed-experts" in error["message"]
     body = {"model": NAME, "prompt": [5, 6, 7], "max_tokens": 4, "return_routed_experts": False}
