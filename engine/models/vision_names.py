@@ -76,7 +76,8 @@ def _renamed(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch.Tens
 
 def _quarters(tensor: torch.Tensor, head_dim: int) -> torch.Tensor:
     """From heads whose halves turn each by themselves, a quarter with a quarter, to such as turn half with half."""
-    return tensor.unflatten(0, (-1, 4, head_dim // 4))[:, [0, 2, 1, 3]].flatten(0, 2)
+    quarters: torch.Tensor = tensor.unflatten(0, (-1, 4, head_dim // 4))[:, [0, 2, 1, 3]]
+    return quarters.flatten(0, 2)
 
 
 def _scaled(tensors: Named) -> Iterator[tuple[str, torch.Tensor]]:
