@@ -8,6 +8,7 @@ from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .mlp_spec import MLPSpec
 from .model_spec import LayerSpec, NormKind, Norms
 from .vision_fields import SeeingModel, activation_of, attention_of, side_of, two_products
+from .vision_gemma4 import gemma4
 from .vision_qwen import glm4v, qwen2_5_vl, qwen2_vl, qwen3_5, qwen3_vl
 from .vision_siglip import (
     aya_vision,
@@ -96,6 +97,7 @@ _READERS: Final[Mapping[str, Callable[[SeeingModel], VisionSpec]]] = {
     "idefics3": idefics3,
     "smolvlm": idefics3,
     "gemma3": gemma3,
+    "gemma4": gemma4,
     "llava": llava,
     "llava_next": llava_next,
     "llava_onevision": llava_onevision,

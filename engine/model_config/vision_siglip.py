@@ -175,7 +175,7 @@ def llava_onevision(model: SeeingModel) -> VisionSpec:
         raise ConfigError(f"vision_aspect_ratio is {ratio[:40]!r}, expected such as 'anyres_max_9'")
     spec = _in_tiles(model, llava(model, -1, "full"), _ONEVISION_CANVASES)
     assert spec.tiles is not None
-    return replace(spec, tiles=replace(spec.tiles, most=int(most), videos=True))
+    return replace(spec, tiles=replace(spec.tiles, most=int(most)), video=True)
 
 
 def _in_tiles(model: SeeingModel, spec: VisionSpec, canvases: tuple[tuple[int, int], ...]) -> VisionSpec:

@@ -16,12 +16,13 @@ from .model_spec import Backbone, NormKind, dense_mlp
 PatchSource = Literal["pixels", "sized", "patches", "shaped"]
 """``pixels``: pictures as rectangles of pixels; ``sized``: the same, beside how much of each is picture (Pixtral);
 ``patches``: as patches already, beside a grid (Qwen2-VL); ``shaped``: as patches row by row, filled up to one number
-for all pictures, beside rows and columns (SigLIP 2)."""
-PositionKind = Literal["none", "exact", "buckets", "bilinear", "antialiased", "sampled"]
+for all pictures, beside rows and columns (SigLIP 2), or the column and row of each (Gemma 4)."""
+PositionKind = Literal["none", "exact", "buckets", "bilinear", "antialiased", "sampled", "axial"]
 """How a patch finds its row in a learned square of positions. ``exact``: the picture has the square's own size.
 ``buckets``: by the part of the picture's height and width that lies before the patch (Idefics3). ``bilinear``: the
 square is stretched to the picture, corner on corner (Qwen3-VL). ``antialiased``: it is resized as a picture is, by a
-bilinear filter (SigLIP 2). ``sampled``: by a bicubic one, as wide for a smaller picture as for a larger (GLM-4V)."""
+bilinear filter (SigLIP 2). ``sampled``: by a bicubic one, as wide for a smaller picture as for a larger (GLM-4V).
+``axial``: it adds a row for its column and one for its row, of a table that has those of columns first (Gemma 4)."""
 ProductActivation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu"]
 JoinKind = Literal["beside", "mean"]
 PoolKind = Literal["none", "class", "probe"]
@@ -34,6 +35,8 @@ class AxialRope:
     """The first half of the rotating pairs turns by the row of a patch, the second by its column."""
 
     theta: float
+    columns_first: bool = False
+    """The first half turns by the column."""
     columns_between: bool = False
     """Columns turn by the frequencies that lie between those of rows (Pixtral), not by the same."""
 
@@ -41,6 +44,7 @@ class AxialRope:
 @dataclass(frozen=True)
 class ProjectorNorm:
     name: str
+    """Without one it has no weights."""
     kind: NormKind
     eps: float
     bias: bool = False
@@ -50,6 +54,8 @@ class ProjectorNorm:
 
     def shapes(self, prefix: str, size: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Of what is stored of a norm over so many numbers."""
+        if not self.name:
+            return
         yield f"{prefix}{self.name}.weight", (size,)
         if self.bias:
             yield f"{prefix}{self.name}.bias", (size,)
@@ -87,6 +93,10 @@ class ProjectorSpec:
     products: tuple[ProjectorProduct, ...]
     join: JoinKind = "beside"
     norm: ProjectorNorm | None = None
+    scale: float = 1.0
+    """Multiplies what is joined."""
+    standard: tuple[str, str] | None = None
+    """The names of what is subtracted from that, and of what multiplies the difference."""
 
     def inputs(self, hidden: int, merge: int) -> tuple[int, ...]:
         """Of each product."""
@@ -97,6 +107,8 @@ class ProjectorSpec:
         """Of what is stored."""
         if self.norm is not None:
             yield from self.norm.shapes(prefix, self.inputs(hidden, merge)[0] if self.norm.joined else hidden)
+        for name in self.standard or ():
+            yield f"{prefix}{name}.weight", (self.inputs(hidden, merge)[0],)
         for product, inputs in zip(self.products, self.inputs(hidden, merge), strict=True):
             for name in filter(None, (product.gate, product.name)):
                 yield f"{prefix}{name}.weight", (product.stored_outputs, inputs)
@@ -117,8 +129,6 @@ class TileSpec:
     """Pixels of a tile."""
     most: int = 0
     """Of a picture of more than so many tiles embeddings are resized to fewer; 0: of none."""
-    videos: bool = False
-    """Frames are tiles, of a quarter of the embeddings."""
     end: str = "image_newline"
     """The name of the embedding that ends rows."""
 
@@ -165,6 +175,10 @@ class VisionSpec(Backbone):
     taken: tuple[int, ...] = ()
     """Layers, counted from 1, whose outputs are projected side by side in place of the last one's."""
     tiles: TileSpec | None = None
+    video: bool = False
+    """Frames of videos are pictures to it; as tiles of a quarter of the embeddings."""
+    centred: bool = False
+    """Pixels come from 0 to 1, and are taken from -1 to 1."""
     unused: tuple[str, ...] = ()
     """Beginnings of names that checkpoints may hold and nothing is made of."""
 
@@ -180,8 +194,7 @@ class VisionSpec(Backbone):
 
     @property
     def modalities(self) -> tuple[str, ...]:
-        videos = self.source == "patches" or (self.tiles is not None and self.tiles.videos)
-        return ("image", "video") if videos else ("image",)
+        return ("image", "video") if self.video or self.source == "patches" else ("image",)
 
     @property
     def patch_values(self) -> int:
@@ -255,5 +268,5 @@ class VisionSpec(Backbone):
             layer.check()
             if self.rope is not None and layer.attention.head_dim % 4:
                 raise ConfigError(f"heads of {layer.attention.head_dim} dimensions do not turn by row and column")
-        if self.positions != "none" and self.side**2 + self.class_token != self.max_position:
+        if self.positions not in ("none", "axial") and self.side**2 + self.class_token != self.max_position:
             raise ConfigError(f"{self.max_position} learned positions are no square")

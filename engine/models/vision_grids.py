@@ -56,7 +56,8 @@ def turns(
     pairs = torch.arange(0, head_dim, 4, dtype=torch.float32, device=rows.device)
     by_row = 1.0 / rope.theta ** (pairs / head_dim)
     by_column = 1.0 / rope.theta ** ((pairs + 2) / head_dim) if rope.columns_between else by_row
-    angles = torch.cat((torch.outer(rows.float(), by_row), torch.outer(columns.float(), by_column)), dim=1)
+    halves = torch.outer(rows.float(), by_row), torch.outer(columns.float(), by_column)
+    angles = torch.cat(halves[::-1] if rope.columns_first else halves, dim=1)
     return angles.cos(), angles.sin()
 
 
@@ -114,6 +115,11 @@ def learned(grid: Grid, filled: Grid, merge: int, window: int, side: int, kind: 
             )
             real = (at.rows < filled[0]) & (at.columns < filled[1])
             return Learned(torch.where(real, rows * side + columns, 0))
+        case "axial" if max(grid) > side:
+            raise ValueError(f"a picture has {grid[0]} x {grid[1]} patches, expected at most {side} a side")
+        case "axial":
+            both = torch.stack((at.columns, side + at.rows), dim=1)
+            return Learned(both, torch.ones(both.shape))
         case "antialiased":
             return Resampled(_antialiased(grid[0], side), _antialiased(grid[1], side), at)
         case "sampled":

@@ -19,6 +19,10 @@ _BARE: Final = ("weight", "bias")
 """How the names of tensors end that are no module's of their own."""
 _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "siglip": ((r"\Amodel\.image_newline\Z", "image_newline"),),
+    "gemma4": (
+        (r"\.linear\.", "."),
+        (r"\A(?:model\.)?embed_vision\.", "projector."),
+    ),
     "internvl": (),
     "glm": (
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
@@ -33,6 +37,8 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
 """Patterns and what stands for them, by :attr:`..model_config.vision_spec.VisionSpec.names`."""
 
 
+_TURNED: Final = re.compile(r"\.(?:q|k)_(?:proj|norm)\.weight\Z")
+"""What heads that turn are made of."""
 _SCALES: Final[Mapping[str, str]] = {"lambda_1": "attention.projection_layer", "lambda_2": "mlp.fc2"}
 """Of each scale of a layer (arXiv:2103.17239) the product whose outputs it multiplies (InternVL)."""
 _SCALED: Final = tuple(f".{product}" for product in _SCALES.values())
@@ -49,6 +55,8 @@ def tower_tensors(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch
         shape = shapes.get(name)
         if tensor.dim() > 2 and shape is not None and tensor.numel() == math.prod(shape):
             tensor = tensor.reshape(shape)  # a convolution whose steps are as long as itself, or one row
+        if spec.names == "gemma4" and _TURNED.search(name):
+            tensor = _quarters(tensor, spec.layers[0].attention.head_dim)
         yield name, stored_as_multiplied(spec.projector, spec.taken_size, spec.merge, name, tensor)
 
 
@@ -70,6 +78,12 @@ def _renamed(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch.Tens
             continue
         known = name in parts or front in parts or last in _SCALES
         yield name if known else stored, tensor  # what has no place is refused by the name that it is stored under
+
+
+def _quarters(tensor: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """From heads whose halves turn each by themselves, a quarter with a quarter, to such as turn half with half."""
+    quarters: torch.Tensor = tensor.unflatten(0, (-1, 4, head_dim // 4))[:, [0, 2, 1, 3]]
+    return quarters.flatten(0, 2)
 
 
 def _scaled(tensors: Named) -> Iterator[tuple[str, torch.Tensor]]:

@@ -113,8 +113,13 @@ def _of_grid(spec: VisionSpec, tensors: Mapping[str, torch.Tensor]) -> Patches:
 
 
 def _of_shapes(spec: VisionSpec, tensors: Mapping[str, torch.Tensor]) -> Patches:
-    """Patches row by row, filled up to one number for all pictures, beside rows and columns of each."""
-    values, shapes = _given(tensors, "pixel_values"), _given(tensors, "spatial_shapes")
+    """Patches row by row, filled up to one number for all pictures, beside rows and columns of each, or of each patch,
+    where those that fill up have -1."""
+    values = _given(tensors, "pixel_values", *(["pixel_values_videos"] if spec.video else []))
+    places = [tensors[name] for name in ("image_position_ids", "video_position_ids") if name in tensors]
+    shapes = places[0].amax(dim=1).flip(-1) + 1 if places else _given(tensors, "spatial_shapes")
+    if spec.centred:
+        values = 2 * values - 1
     grids = tuple((rows, columns) for rows, columns in shapes.reshape(-1, 2).tolist())
     most = max((rows * columns for rows, columns in grids), default=0)
     if values.dim() != 3 or len(values) != len(grids) or values.shape[2] != spec.patch_values or values.shape[1] < most:

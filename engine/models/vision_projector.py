@@ -27,6 +27,10 @@ class Projector:
         inputs = spec.inputs(hidden, merge)
         size = inputs[0] if self._joined_first else hidden
         self._norm = None if spec.norm is None else _norm(weights, prefix, spec.norm, size, context)
+        self._scale = spec.scale
+        self._standard = [context.empty(inputs[0], dtype=context.stream) for _ in spec.standard or ()]
+        for name, tensor in zip(spec.standard or (), self._standard, strict=True):
+            weights.add(f"{prefix}{name}.weight", tensor)
         self._products = [
             _Product(weights, prefix, product, columns, context)
             for product, columns in zip(spec.products, inputs, strict=True)
@@ -37,6 +41,11 @@ class Projector:
         if self._norm is not None and not self._joined_first:
             x = self._norm.plain(x)
         x = self._joined(x)
+        if self._scale != 1.0:
+            x = x * self._scale
+        if self._standard:
+            shift, factor = self._standard
+            x = (x - shift) * factor
         if self._norm is not None and self._joined_first:
             x = self._norm.plain(x)
         for product in self._products:
@@ -97,4 +106,5 @@ def _norm(weights: WeightMap, prefix: str, spec: ProjectorNorm, size: int, conte
         if spec.kind == "rms"
         else partial(LayerNorm, bias=spec.bias, plus_one=spec.plus_one)
     )
-    return make(weights, prefix + spec.name, size, spec.eps, replace(context, dtype=context.stream))
+    stored = prefix + spec.name if spec.name else None
+    return make(weights, stored, size, spec.eps, replace(context, dtype=context.stream))

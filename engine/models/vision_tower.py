@@ -200,7 +200,8 @@ class VisionTower:
         spec = self.spec
         sizes = zip(patches.grids, patches.filled or patches.grids, strict=True)
         of_patches = table[spec.class_token :]
-        made = [learned(*each, spec.merge, spec.window, spec.side, spec.positions).of(of_patches) for each in sizes]
+        side = len(table) // 2 if spec.positions == "axial" else spec.side
+        made = [learned(*each, spec.merge, spec.window, side, spec.positions).of(of_patches) for each in sizes]
         return torch.cat(made)
 
     def _batches(self, patches: Patches, layouts: Sequence[Layout]) -> tuple[ForwardBatch, ForwardBatch | None]:

@@ -63,7 +63,7 @@ _REMARKS: Final[Mapping[str, str]] = {
     "GraniteMoeHybridForCausalLM": "also without recurrent layers, and without experts",
     "NemotronHForCausalLM": "also without experts",
     "Gemma4ForCausalLM": "also without experts",
-    "Gemma4ForConditionalGeneration": "also without experts",
+    "Gemma4ForConditionalGeneration": "also without experts; what sees or hears is transformers' code in small models",
 }
 """What a reader does not tell."""
 

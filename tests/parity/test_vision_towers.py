@@ -133,6 +133,13 @@ def glm(kind: str) -> Any:
     return transformers.AutoConfig.for_model(kind, vision_config=vision, text_config=text)
 
 
+def gemma4(kind: str) -> Any:
+    vision = {**SIZES, "num_key_value_heads": 2, "head_dim": 16, "pooling_kernel_size": 2}
+    vision |= {"position_embedding_size": 12, "standardize": kind == "gemma4-standard"}
+    text = {**TEXT, "global_head_dim": 12, "hidden_size_per_layer_input": 0}
+    return transformers.Gemma4Config(vision_config=vision, text_config=text, audio_config=None)
+
+
 CONFIGS: Final[Mapping[str, Callable[[str], Any]]] = {
     "idefics3": idefics3,
     "smolvlm": idefics3,
@@ -156,6 +163,8 @@ CONFIGS: Final[Mapping[str, Callable[[str], Any]]] = {
     "lfm2_vl": lfm2,
     "glm4v": glm,
     "glm4v_moe": glm,
+    "gemma4": gemma4,
+    "gemma4-standard": gemma4,
 }
 
 
@@ -169,6 +178,9 @@ def theirs(kind: str) -> Any:
             parameter.add_(torch.empty_like(parameter).uniform_(-0.4, 0.4))
         else:
             parameter.normal_(0, 0.15)
+    for name, buffer in model.named_buffers():
+        if "std_" in name:
+            buffer.uniform_(0.5, 1.5)
     return model
 
 
@@ -341,3 +353,19 @@ def test_glm_sees_as_transformers_does(kind: str) -> None:
     agree(
         model, tower, {"pixel_values_videos": video["pixel_values"], "video_grid_thw": video["image_grid_thw"]}, "video"
     )
+
+
+@pytest.mark.parametrize("kind", ["gemma4", "gemma4-standard"])
+def test_gemma4_sees_pictures_and_frames_of_any_shape(kind: str) -> None:
+    model = theirs(kind)
+    tower = ours(model)
+    values = torch.rand(3, 24, 3 * 16, generator=torch.Generator().manual_seed(1))
+    places = torch.full((3, 24, 2), -1)
+    for number, (down, across) in enumerate([(4, 6), (2, 10), (4, 2)]):
+        at = torch.cartesian_prod(torch.arange(down), torch.arange(across))
+        places[number, : down * across] = at.flip(1)
+    agree(model, tower, {"pixel_values": values, "image_position_ids": places})
+    film = {"pixel_values_videos": values[:1, :24].repeat(2, 1, 1), "video_position_ids": places[:1].repeat(2, 1, 1)}
+    expected = model.model.get_video_features(**film, num_frames_per_video=torch.tensor([2]), return_dict=True)
+    found = tower.encode(Payload("video", {**film, "num_frames_per_video": torch.tensor([2])})).embeddings
+    torch.testing.assert_close(found, rows(expected.pooler_output), rtol=1e-4, atol=1e-4)

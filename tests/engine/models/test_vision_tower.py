@@ -214,6 +214,10 @@ def changed(config: Mapping[str, Any], **fields: object) -> dict[str, Any]:
             {**NEXT, "model_type": "llava_onevision", "vision_aspect_ratio": "square"},
             "vision_aspect_ratio is 'square', expected such as 'anyres_max_9'",
         ),
+        (
+            {"model_type": "gemma4", "vision_config": {"use_clipped_linears": True}},
+            "a tower of Gemma 4 that clips, or beside one that hears, has no native form",
+        ),
         (changed(LFM2, num_patches=20), "20 learned positions are no square"),
         ({**IDEFICS, "model_type": "mistral3", "vision_feature_layer": -9}, "vision_feature_layer is -9, expected"),
     ],
