@@ -45,8 +45,7 @@ class SlicedEncoding(Generic[T]):
         return mine._part
 
     def run(self, seconds: float | None = None) -> bool:
-        """Goes on for about so long, or to the end; the last part ends when the time does. Returns whether it is
-        done."""
+        """Goes on for about so long, its last part included, or to the end. Returns whether it is done."""
         self._part = _LAST if seconds is None else seconds / _PARTS
         self._deadline = _LAST if seconds is None else time.monotonic() + seconds - self._part
         self._resumed.release()
