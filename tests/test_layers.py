@@ -19,6 +19,8 @@ HEAVY_MODULES = (
     "stentor.server.media.model_processor",  # and these the media process: they are transformers' processors
     "stentor.server.media.pixtral_processor",
     "stentor.server.media.audio_processors",
+    "stentor.server.media.smolvlm_processor",
+    *(f"stentor.server.media.images.{name}" for name in ("base", "cohere2", "kimi", "lfm2_vl", "llama4")),
 )
 
 WITHOUT_TORCH = """
