@@ -201,6 +201,9 @@ def test_a_command_that_is_shown_has_options_that_there_are(
     monkeypatch.chdir(tmp_path)
     for name in ("keys", "cert.pem", "key.pem", "clients.pem"):
         Path(name).write_text("a key of some length\n")
+    if "--mmproj" in words:  # a file that there must be
+        (tmp_path / "mmproj.gguf").touch()
+        words[words.index("--mmproj") + 1] = "mmproj.gguf"
     if words[0] == "bench":
         kinds = [words[1], "serve"] if words[1] == "sweep" else [words[1]]  # a sweep takes what each of its runs takes
         shown = "".join(map(_help_of_bench, kinds))

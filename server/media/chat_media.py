@@ -22,7 +22,6 @@ from ..text.placeholders import MediaText
 from ..text.tokenizer import Tokenizer
 from .collect import Accepted, collect_media
 from .document_reader import DocumentReader
-from .embeds import dot, made_of_embeds
 from .files import Message, has_files, read_files
 from .loading import MediaLoader
 from .parts import Embeds, MediaPart
@@ -208,10 +207,10 @@ class ChatMedia:
         if self._layers:
             raise refused(part.param, "the model takes more of a picture than its embeddings; send it", "unsupported")
         with _held(memory, 2 * len(embeds.data), part.param):
-            sample = await self.processor.process(Wanted("image", dot(), part.param), "")
+            sample = await self.processor.process(Wanted("image", await anyio.to_thread.run_sync(_dot), part.param), "")
             placeholder = tokenizer.name_of(self._ids["image"])
             try:
-                made = await anyio.to_thread.run_sync(made_of_embeds, embeds, self._hidden, sample, placeholder)
+                made = await anyio.to_thread.run_sync(_made_of_embeds, embeds, self._hidden, sample, placeholder)
             except Refusal as refusal:
                 raise BadRequest(f"`{part.param}`: {refusal}.", part.param, "invalid_value") from None
         if memory is not None:
@@ -263,6 +262,18 @@ class ChatMedia:
             if id is not None and (count := media.replacement.count(tokenizer.name_of(id))):
                 return id, count
         raise _forged()
+
+
+def _dot() -> bytes:
+    from .embeds import dot  # late, and in a thread: numpy and Pillow, which few servers need
+
+    return dot()
+
+
+def _made_of_embeds(embeds: Embeds, hidden: int, sample: ProcessedMedia, placeholder: str) -> ProcessedMedia:
+    from .embeds import made_of_embeds
+
+    return made_of_embeds(embeds, hidden, sample, placeholder)
 
 
 def check_encoder(ready: EngineReady | None, param: str) -> None:
