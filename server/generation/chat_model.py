@@ -7,13 +7,12 @@ from typing import Self
 
 from stentor.engine.client.client import EngineClient
 from stentor.protocols.common.limits import Limits
-from stentor.protocols.ipc.cache_groups import group_of
 
 from ..common.loop_turns import LoopTurns
 from ..config.model_registry import ModelRegistry
 from ..config.models import ModelConfig
 from ..grammar.checker import Grammars
-from ..media.chat_media import ChatMedia
+from ..media.chat_media import ChatMedia, lacks_encoder
 from ..media.collect import TEXT_ONLY, Accepted
 from ..observability.metrics import Metrics
 from ..parsing.output import OutputFormat
@@ -91,9 +90,8 @@ class ChatModel:
     def input_modalities(self) -> list[str]:
         """What messages may hold, by OpenRouter's names: ``text``; ``image``, ``video`` and ``audio`` as far as the
         model takes them and its encoder has been loaded; ``file`` where documents are read."""
-        ready = self.client.ready
-        blind = ready is not None and group_of(ready.groups, "cross") is None
-        taken = [] if blind else [modality for modality, most in self.accepted.counts.items() if most]
+        text_only = lacks_encoder(self.client.ready)
+        taken = [] if text_only else [modality for modality, most in self.accepted.counts.items() if most]
         return ["text", *taken, *(["file"] if self.media is not None else [])]
 
     def resolve(self, name: str | None) -> str:

@@ -130,7 +130,7 @@ class ChatMedia:
         """
         if has_files(messages):
             load = partial(self._loader.named, owner=current_owner.get())
-            sees = bool(accepted.counts.get("image")) and not _is_blind(ready)
+            sees = bool(accepted.counts.get("image")) and not lacks_encoder(ready)
             messages = await read_files(messages, load, self._documents.read, most_chars, where, sees=sees)
         told, parts = collect_media(messages, accepted, where)
         if not parts:
@@ -278,11 +278,12 @@ def _made_of_embeds(embeds: Embeds, hidden: int, sample: ProcessedMedia, placeho
 
 def check_encoder(ready: EngineReady | None, param: str) -> None:
     """Raises BadRequest where the engine has loaded the model's text part alone."""
-    if _is_blind(ready):
+    if lacks_encoder(ready):
         raise refused(param, "the model is served without its encoder: it takes text only", "unsupported")
 
 
-def _is_blind(ready: EngineReady | None) -> bool:
+def lacks_encoder(ready: EngineReady | None) -> bool:
+    """Whether the engine has loaded the text part of its model alone."""
     return ready is not None and group_of(ready.groups, "cross") is None
 
 

@@ -138,7 +138,7 @@ class ModelProcessor:
         parts: dict[Modality, str] = {"image": "image_processor", "audio": "_audio_processor"}
         for modality, part in parts.items():
             said = getattr(self._processor, f"{modality}_token", None)
-            if modality == "audio" and _deaf(files):
+            if modality == "audio" and _lacks_audio_encoder(files):
                 self.missing["audio"] = "the model has no encoder of sounds"
                 continue
             if said is not None and getattr(self._processor, part, None) is not None:
@@ -230,7 +230,7 @@ def _refused(what: str, error: Exception) -> Refusal:
     return Refusal(f"the model's processor refuses the {what}: {' '.join(str(error).split())[:200]}")
 
 
-def _deaf(files: ModelFiles) -> bool:
+def _lacks_audio_encoder(files: ModelFiles) -> bool:
     """Whether the model has none of its family's encoders of sounds: large ones of Gemma 4."""
     return files.read("config.json").get("audio_config", "") is None
 
