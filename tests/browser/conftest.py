@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 import pytest
 
-MILLISECONDS = 60_000
+from stentor.tests.browser.visitor import MILLISECONDS
 
 
 @pytest.fixture(autouse=True, scope="session")

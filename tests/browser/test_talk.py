@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stentor.tests.browser.visitor import CHROMIUM, browser_flags, missing
+from stentor.tests.browser.visitor import CHROMIUM, MILLISECONDS, browser_flags, missing
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.responses.test_socket import serving
 
@@ -50,6 +50,7 @@ async def visiting(browser: "Browser", engine: FakeEngine, tab: str = "chat") ->
 
     async with serving(fake_state(engine)) as address, await browser.new_context(permissions=["microphone"]) as profile:
         page = await profile.new_page()
+        page.set_default_timeout(MILLISECONDS)
         await page.add_init_script(KEEP_STREAMS)
         await page.goto(f"http://{address}/#{tab}")
         await expect(page.locator("#status")).to_contain_text(" at 127.0.0.1")

@@ -23,6 +23,8 @@ MODELS: Final = (
 """What a server that talks needs of ``--demo``."""
 RATE: Final = 48_000
 """Samples a second of what the browser takes for its microphone."""
+MILLISECONDS: Final = 60_000
+"""For which an action or an expectation is waited for: the browser shares its cores with other tests."""
 SIZE: Final = {"width": 1280, "height": 800}
 
 
@@ -61,6 +63,7 @@ def visiting(browser: "Browser", url: str, key: str = "") -> Iterator["Page"]:
     """The page, in a profile of its own; ``key`` is typed in. Errors on the page are raised."""
     with browser.new_context(viewport=SIZE, permissions=["microphone"]) as profile:  # type: ignore[arg-type]
         page = profile.new_page()
+        page.set_default_timeout(MILLISECONDS)
         wrong: list[str] = []
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on(
